@@ -1,0 +1,47 @@
+"""`specbench`: the Typer app, its exit codes, and nothing that imports torch.
+
+Exit codes: 0 ok, 1 a bug of ours, 2 usage or config, 3 some samples failed, 4 a missing model, data set or device,
+130 interrupted and resumable.
+"""
+
+import os
+import sys
+
+import typer
+
+from specbench.cli import catalog, report, run
+from specbench.errors import ConfigError, MissingAsset
+
+app = typer.Typer(
+    name="specbench",
+    help="Does this way of decoding make this model pair faster on this task, by how much, and can I believe the number?",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("run")(run.run)
+app.command("report")(report.report)
+app.command("list")(catalog.list_)
+app.command("show")(catalog.show)
+
+
+def main() -> None:
+    """The console script: a user's mistake is one line on stderr, never a traceback."""
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "0" if sys.stderr.isatty() else "1")
+    try:
+        app()
+    except ConfigError as error:
+        fail("config", error, 2)
+    except MissingAsset as error:
+        fail("asset", error, 4)
+    except KeyboardInterrupt:
+        print("interrupted; the same command resumes", file=sys.stderr)
+        sys.exit(130)
+    except BrokenPipeError:  # `specbench report | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def fail(kind: str, error: Exception, code: int) -> None:
+    print(f"error[{kind}]: {error}", file=sys.stderr)
+    sys.exit(code)

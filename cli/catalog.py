@@ -1,0 +1,38 @@
+"""`specbench list` and `specbench show`: what there is, read from TOML alone."""
+
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from specbench.errors import ConfigError, hint
+from specbench.presets import KINDS, names, preset
+
+
+class Listed(StrEnum):
+    methods = "methods"
+    pairs = "pairs"
+    tasks = "tasks"
+
+
+def list_(kind: Annotated[Listed, typer.Argument(help="What to list.")]) -> None:
+    """List the methods, pairs or tasks that there are."""
+    singular = next(k for k, plural in KINDS.items() if plural == kind)
+    known = names(singular)
+    width = max(map(len, known)) + 2
+    for name in known:
+        found = preset(singular, name)
+        other = f"the same as {found.name}: " if found.name != name else ""
+        source = f" ({found.table['paper']})" if "paper" in found.table else ""
+        print(f"{name:<{width}}{other}{found.table.get('description', '')}{source}")
+
+
+def show(
+    kind: Annotated[str, typer.Argument(help="method, pair or task.", metavar="KIND")],
+    name: Annotated[str, typer.Argument(help="A preset's name, or a path to a TOML file.")],
+) -> None:
+    """Print one preset as it stands, and where it lies: copy it to make your own."""
+    if kind not in KINDS:
+        raise ConfigError(f"unknown kind '{kind}'{hint(kind, KINDS)}")
+    found = preset(kind, name)
+    print(f"# {found.path}\n{found.path.read_text(encoding='utf-8')}", end="")

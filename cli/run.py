@@ -1,0 +1,188 @@
+"""`specbench run`: measure methods on a pair and tasks, beside their baselines."""
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
+
+import typer
+
+from specbench.errors import ConfigError
+
+if TYPE_CHECKING:
+    from specbench.records import Record
+    from specbench.suite import Options
+
+SOME_FAILED = 3
+INTERRUPTED = 130
+PLAIN_SECONDS = 10.0  # between progress lines where there is no terminal
+
+
+class Device(StrEnum):
+    auto = "auto"
+    cpu = "cpu"
+    cuda = "cuda"
+
+
+class Dtype(StrEnum):
+    auto = "auto"
+    float32 = "float32"
+    bfloat16 = "bfloat16"
+    float16 = "float16"
+
+
+def run(
+    method: Annotated[
+        list[str] | None, typer.Option("--method", "-m", help="A method, or a TOML file; repeat for several. [se]")
+    ] = None,
+    pair: Annotated[str, typer.Option("--pair", "-p", help="A pair of models, or a TOML file.")] = "tiny",
+    task: Annotated[
+        list[str] | None, typer.Option("--task", "-t", help="A task, or a TOML file; repeat for several. [all]")
+    ] = None,
+    data: Annotated[str, typer.Option(help="hub, synthetic, or a JSONL file. [the pair's, else hub]")] = "",
+    limit: Annotated[int | None, typer.Option("--limit", "-n", help="Only the first N samples; 0 is all.")] = None,
+    gamma: Annotated[str, typer.Option(help="Draft length N, or one a model, N,N.... [by the models' sizes]")] = "",
+    max_new_tokens: Annotated[int | None, typer.Option(help="Most tokens to generate. [the task's]")] = None,
+    ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Fixed length: no EOS, no stop strings.")] = False,
+    temperature: Annotated[float | None, typer.Option(help="0 is greedy. [1 for ensembles, else 0]")] = None,
+    top_k: Annotated[int, typer.Option(help="Keep the k likeliest tokens; 0 is off.")] = 0,
+    top_p: Annotated[float, typer.Option(help="Keep the smallest set of this mass; 1 is off.")] = 1.0,
+    seed: Annotated[int, typer.Option(help="Repeat r uses seed + r.")] = 0,
+    repeats: Annotated[int, typer.Option(help="How often each prompt is decoded by each method.")] = 3,
+    device: Annotated[Device, typer.Option(help="auto takes CUDA where there is one.")] = Device.auto,
+    dtype: Annotated[Dtype, typer.Option(help="auto: float32 on a CPU, bfloat16 on a GPU.")] = Dtype.auto,
+    out: Annotated[Path, typer.Option("--out", "-o", help="Where run folders go.")] = Path("results"),
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", "-s", help="Override a key: method.target.mu=0.2, task.shots=0.")
+    ] = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Measure anew what is already measured.")] = False,
+) -> None:
+    """Measure methods on a pair and tasks, each beside its baseline, and print the table.
+
+    The run folder is named by everything that the numbers depend on, so the same command resumes after an interruption and
+    reports when there is nothing left to do.
+    """
+    from specbench.suite import Options, parse_override
+
+    options = Options(
+        gamma=_lengths(gamma),
+        data=data,
+        limit=limit,
+        max_new_tokens=max_new_tokens,
+        ignore_eos=ignore_eos,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        seed=seed,
+        repeats=repeats,
+        device=device,
+        dtype=dtype,
+        overrides=tuple(map(parse_override, set_ or [])),
+    )
+    sys.exit(_run(_words(method) or ["se"], pair, _words(task), options, out, fresh))
+
+
+def _run(names: list[str], pair_name: str, task_names: list[str], options: "Options", out: Path, fresh: bool) -> int:
+    import specbench.tasks  # noqa: F401  (registers the tasks)
+    from specbench import models, presets, runner, suite
+    from specbench.report.summary import SUMMARY, summarise
+    from specbench.report.tables import as_json
+    from specbench.sampling import Sampler
+
+    found_pair, pair = suite.read_pair(pair_name, options)
+    source = suite.source_of(pair, options)
+    tasks = [suite.read_task(name, pair, options) for name in task_names or presets.names("task")]
+    if not task_names:
+        tasks = [(name, task) for name, task in tasks if task.has(source)]
+    device = models.device_of(options.device)
+    base = found_pair.path.parent
+    roles = suite.roles_of(names, pair, options)
+    found = models.find(pair, roles, base, device, options.dtype)
+    groups = suite.arms(names, pair, {role: each.parameters for role, each in found.items()}, options)
+    for group in groups:
+        Sampler(group[0].temperature, options.top_k, options.top_p)  # refuses what cannot be, before anything is loaded
+    loaded, summaries = None, []
+    for task_name, task in tasks:
+        data = suite.limited(task.data(source), pair, options)
+        most = options.max_new_tokens or pair.defaults.max_new_tokens or task.max_new_tokens
+        for group in groups:
+            cell = suite.cell(group, found_pair.name, found, task_name, task, data, most, options, str(device))
+            folder, recorder = runner.prepare(cell, out, fresh)
+            total = len(cell.arms) * len(data.samples) * options.repeats
+            if len(recorder.done) < total:
+                if loaded is None:
+                    loaded = models.load(found, base, device)
+                try:
+                    with _progress(cell.folder, total, len(recorder.done)) as advance:
+                        for record in runner.measure(cell, loaded, task, data, recorder):
+                            advance(record)
+                except KeyboardInterrupt:
+                    print(f"interrupted; the same command resumes {folder}", file=sys.stderr)
+                    return INTERRUPTED
+            summary = summarise(folder)
+            runner.write(folder / SUMMARY, as_json([summary]))
+            summaries.append((folder, summary))
+    return _show(summaries)
+
+
+def _show(summaries: list[tuple[Path, dict[str, Any]]]) -> int:
+    from specbench.cli.report import show, terminal
+
+    console = terminal()
+    for folder, summary in summaries:
+        show([summary], console)
+        console.print(f"{folder}", style="dim", highlight=False)
+    return SOME_FAILED if any(row["failed"] for _, s in summaries for row in s["methods"]) else 0
+
+
+class Advance(Protocol):
+    def __call__(self, record: "Record") -> None: ...
+
+
+@contextmanager
+def _progress(label: str, total: int, done: int) -> Iterator[Advance]:
+    """Counts finished generations: a bar on a terminal, else a line every ten seconds."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    if done:
+        print(f"resuming {label}: {done} of {total} are there", file=sys.stderr)
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        last = time.monotonic()
+
+        def line(record: "Record") -> None:
+            nonlocal done, last
+            done += 1
+            if time.monotonic() - last > PLAIN_SECONDS or done == total:
+                print(f"{label}: {done}/{total}", file=sys.stderr, flush=True)
+                last = time.monotonic()
+
+        yield line
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True) as bar:
+        shown = bar.add_task(label, total=total, completed=done)
+
+        def step(record: "Record") -> None:
+            bar.advance(shown)
+
+        yield step
+
+
+def _words(values: list[str] | None) -> list[str]:
+    """Repeated options and comma lists alike."""
+    return [word.strip() for value in values or [] for word in value.split(",") if word.strip()]
+
+
+def _lengths(text: str) -> tuple[int, ...]:
+    try:
+        lengths = tuple(int(word) for word in text.split(",") if word.strip())
+    except ValueError:
+        raise ConfigError(f"--gamma {text}: write it as N or N,N") from None
+    if lengths and min(lengths) < 1:
+        raise ConfigError(f"--gamma {text}: a draft length is at least 1")
+    return lengths

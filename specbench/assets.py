@@ -1,0 +1,91 @@
+"""Floor 0: what comes from outside the project: hub files, local files, their checksums, and what to say when they lack."""
+
+import hashlib
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from specbench.errors import MissingAsset
+
+SMALL = 64 << 20  # bytes; larger weight files are identified by size and time instead of content
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Data rows with their provenance. `sha256` is over the rows as canonical JSON lines."""
+
+    rows: list[dict[str, Any]]
+    source: str
+    revision: str | None
+
+    @property
+    def sha256(self) -> str:
+        lines = "\n".join(json.dumps(row, sort_keys=True, ensure_ascii=False) for row in self.rows)
+        return hashlib.sha256(lines.encode()).hexdigest()
+
+
+def read_jsonl(path: Path) -> Rows:
+    """A user's own file, one JSON object a line. Raises MissingAsset, naming the line, where it is none."""
+    if not path.is_file():
+        raise MissingAsset(f"no data file {path}")
+    rows = []
+    with path.open(encoding="utf-8") as file:
+        for number, line in enumerate(file, 1):
+            if line.strip():
+                try:
+                    row = json.loads(line)
+                except json.JSONDecodeError as error:
+                    raise MissingAsset(f"{path}:{number}: not JSON: {error.msg}") from None
+                if not isinstance(row, dict):
+                    raise MissingAsset(f"{path}:{number}: not a JSON object")
+                rows.append(row)
+    return Rows(rows, str(path), None)
+
+
+def fetch_parquet(repo: str, file: str, revision: str | None) -> Rows:
+    """A parquet file of a hub data set, at a commit. Raises MissingAsset, saying what to do, where it cannot be had."""
+    import pandas
+    from huggingface_hub import hf_hub_download
+
+    try:
+        path = hf_hub_download(repo, file, repo_type="dataset", revision=revision)
+    except (OSError, ValueError) as error:
+        offline = " (HF_HUB_OFFLINE is set)" if offline_mode() else ""
+        raise MissingAsset(
+            f"data set {repo} is not in the local cache and cannot be fetched{offline}: {first_line(error)}\n"
+            "  help: pass --data FILE.jsonl with the same fields, or --data synthetic"
+        ) from None
+    rows = json.loads(pandas.read_parquet(path).to_json(orient="records"))
+    return Rows(rows, f"{repo}/{file}", Path(path).parts[-1 - len(Path(file).parts)])
+
+
+def missing_model(role: str, path: str, error: Exception) -> MissingAsset:
+    """What to tell a user whose model could not be had."""
+    text = first_line(error)
+    if "gated" in str(error).lower():
+        help_ = f"accept its licence at huggingface.co/{path}, then run `hf auth login`"
+    elif offline_mode():
+        help_ = f"unset HF_HUB_OFFLINE, run `hf download {path}` where there is a network, or name a local folder"
+    else:
+        help_ = "check the name, or name a local folder; `-p tiny` runs without any download"
+    return MissingAsset(f"model '{role}': {path} is not here and cannot be fetched: {text}\n  help: {help_}")
+
+
+def offline_mode() -> bool:
+    return os.environ.get("HF_HUB_OFFLINE", "").upper() in {"1", "ON", "YES", "TRUE"}
+
+
+def first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def local_checksum(folder: Path) -> str:
+    """Sixteen hex digits that change when a model folder's files change."""
+    digest = hashlib.sha256()
+    for path in sorted(p for p in folder.iterdir() if p.suffix in {".json", ".safetensors", ".bin", ".model", ".txt"}):
+        size, time = path.stat().st_size, path.stat().st_mtime_ns
+        digest.update(path.name.encode())
+        digest.update(path.read_bytes() if size <= SMALL else f"{size}:{time}".encode())
+    return digest.hexdigest()[:16]

@@ -1,0 +1,101 @@
+"""Floor 3: the driver, the only loop that knows the clock. One definition of a token, of a second, of an end."""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+
+from specbench.method import End, Method, Sessions, Step
+from specbench.sampling import Sampler
+from specbench.session import Session
+
+
+class Opened(Sessions, Protocol):
+    """Sessions of a prompt whose costs can be read."""
+
+    @property
+    def sessions(self) -> Mapping[str, Session]: ...
+
+
+@dataclass
+class Generation:
+    """What one decoding gave: committed tokens (the first stop included), why it ended, its rounds and its seconds."""
+
+    tokens: list[int] = field(default_factory=list)
+    finish: str = ""  # eos | stop | length | window
+    rounds: list[Step] = field(default_factory=list)
+    prefill_seconds: float = 0.0
+    decode_seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Where the driver cuts: EOS ids, most new tokens, the models' context window, stop strings on detokenised text."""
+
+    eos: frozenset[int]
+    max_new_tokens: int
+    window: int | None = None
+    stop: tuple[str, ...] = ()
+    detokenise: Callable[[list[int]], str] | None = None
+
+    def end(self, prompt: int) -> End:
+        """Raises ValueError where the prompt leaves no room in the window."""
+        if self.window is not None and prompt >= self.window:
+            raise ValueError(f"the prompt has {prompt} tokens, the models' context window {self.window}")
+        length = prompt + self.max_new_tokens
+        return End(self.eos, length if self.window is None else min(length, self.window))
+
+    def stopped(self, tokens: list[int]) -> bool:
+        """Whether the last token completed a stop string."""
+        if not self.stop:
+            return False
+        assert self.detokenise is not None
+        tail = max(len(s.encode()) for s in self.stop) + 4  # a token has a byte at least, a character four at most
+        text = self.detokenise(tokens[-tail:])
+        return any(s in text for s in self.stop)
+
+
+def decode(method: Method, models: Opened, sampler: Sampler, limits: Limits) -> Generation:
+    """Run a method on one prompt to its end.
+
+    The clock runs around the method's rounds alone: cutting, detokenising and bookkeeping are outside it. Each model's
+    first forward, and its encoder's, is prefill wherever it happens; everything else is decoding.
+    """
+    end = limits.end(len(models.ids))
+    out, clock, finish = Generation(), 0.0, ""
+    with torch.inference_mode():
+        steps = method.steps(models, sampler, end)
+        while not finish:
+            begin = time.perf_counter()
+            step = next(steps)
+            clock += time.perf_counter() - begin
+            kept = 0
+            while not finish and kept < len(step.tokens):
+                out.tokens.append(step.tokens[kept])
+                kept += 1
+                finish = _finish(out.tokens, limits, end.length - len(models.ids))
+            out.rounds.append(_cut(step, kept))
+    prefill = sum(session.calls.prefill_seconds for session in models.sessions.values())
+    out.finish, out.prefill_seconds, out.decode_seconds = finish, prefill, clock - prefill
+    return out
+
+
+def _finish(tokens: list[int], limits: Limits, most: int) -> str:
+    """Why decoding ends behind the last token; empty where it goes on."""
+    if tokens[-1] in limits.eos:
+        return "eos"
+    if limits.stopped(tokens):
+        return "stop"
+    if len(tokens) < most:
+        return ""
+    return "length" if most == limits.max_new_tokens else "window"
+
+
+def _cut(step: Step, kept: int) -> Step:
+    """The step as if it had ended with the `kept`th token, so that committed = accepted + replaced + bonus still holds."""
+    if kept == len(step.tokens):
+        return step
+    tested, accepted = min(step.tested, kept), min(step.accepted, kept)
+    return Step(step.tokens[:kept], step.drafted, tested, accepted, step.by[:tested])

@@ -1,0 +1,20 @@
+"""The two mistakes that a user can mend; everything else is a failed sample or a bug."""
+
+import difflib
+from collections.abc import Iterable
+
+
+class ConfigError(ValueError):
+    """A wrong name, key or value in a command line or a TOML file. The command ends with exit code 2."""
+
+
+class MissingAsset(Exception):
+    """A model, a data set or a device that is not here. The message says what to do; exit code 4."""
+
+
+def hint(word: str, known: Iterable[str]) -> str:
+    """` (did you mean 'x'?)` for the nearest known word, and the list of them all; empty where nothing is known."""
+    names = sorted(known)
+    near = difflib.get_close_matches(word, names, n=1, cutoff=0.5)
+    meant = f" (did you mean '{near[0]}'?)" if near else ""
+    return meant + (f"; known: {', '.join(names)}" if names else "")

@@ -1,0 +1,76 @@
+"""Floor 0: the fingerprint of machine and software that every run records: speeds compare only where it is equal."""
+
+import os
+import platform
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+PACKAGES = ("torch", "transformers", "tokenizers", "huggingface_hub", "datasets", "numpy")
+
+
+def fingerprint() -> dict[str, Any]:
+    """Machine, accelerator, software, revision, and how busy the machine was."""
+    import torch
+
+    out: dict[str, Any] = {
+        "cpu": _cpu(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
+        "load_1min": round(os.getloadavg()[0], 2),
+        "os": platform.platform(),
+        "python": platform.python_version(),
+        "packages": {name: _version(name) for name in PACKAGES if _version(name)},
+        "git": _git(),
+        "argv": [Path(sys.argv[0]).name, *sys.argv[1:]],
+    }
+    if torch.cuda.is_available():
+        out["gpu"] = _gpu()
+    return out
+
+
+def machine(environment: dict[str, Any]) -> dict[str, Any]:
+    """The part of a fingerprint that speeds depend on first: two runs on unequal machines do not mix."""
+    gpu = environment.get("gpu", {})
+    return {"cpu": environment["cpu"], "threads": environment["threads"], "gpu": gpu.get("name", "none")}
+
+
+def _cpu() -> str:
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def _gpu() -> dict[str, Any]:
+    """As found, before anything of ours runs: clocks, power cap, and who else is there."""
+    import torch
+
+    fields = "driver_version,clocks.sm,clocks.mem,power.limit,memory.used,utilization.gpu"
+    values = _run("nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader").split("\n")[0].split(", ")
+    found = dict(zip(fields.split(","), values, strict=False)) if values != [""] else {}
+    return {"name": torch.cuda.get_device_name(), "cuda": torch.version.cuda, **found}
+
+
+def _git() -> dict[str, Any]:
+    """The revision of the checkout this package runs from; empty for an installed wheel."""
+    home = str(Path(__file__).parent)
+    revision = _run("git", "-C", home, "rev-parse", "HEAD")
+    return {"revision": revision, "dirty": bool(_run("git", "-C", home, "status", "--porcelain"))} if revision else {}
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def _run(*command: str) -> str:
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return ""

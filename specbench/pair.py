@@ -1,0 +1,65 @@
+"""Floor 0: a pair's description, read from TOML without torch: which models play which roles, and what suits them."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from specbench.errors import ConfigError, hint
+
+Dtype = Literal["auto", "float32", "bfloat16", "float16"]
+PACKAGE = Path(__file__).parent
+BUNDLED = "specbench:"  # a path inside the installed package
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelSpec:
+    """One model: a local folder or a Hugging Face id, at a revision.
+
+    An open revision is resolved to a commit when the model is first fetched; runs record what it was.
+    """
+
+    path: str
+    revision: str = ""
+    dtype: Dtype = "auto"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Defaults:
+    """What a run on this pair takes unless told otherwise; `task` holds keys of a task's own table, by task."""
+
+    data: str = ""
+    limit: int = 0  # 0 is all
+    max_new_tokens: int = 0  # 0 is the task's own
+    task: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pair:
+    """Models by role. `ensemble` names the roles that ensembles combine, the default proposer first."""
+
+    description: str = ""
+    paper: str = ""
+    models: dict[str, ModelSpec]
+    ensemble: tuple[str, ...] = ("draft", "target")
+    defaults: Defaults = field(default_factory=Defaults)
+
+    def __post_init__(self) -> None:
+        for role in self.ensemble:
+            if role not in self.models and self.ensemble != ("draft", "target"):
+                raise ConfigError(f"ensemble: no model '{role}'{hint(role, self.models)}")
+
+    def group(self, name: str) -> tuple[str, ...]:
+        """The roles that `name` stands for: `ensemble`, or one role. Raises ConfigError where the pair has no such role."""
+        roles = self.ensemble if name == "ensemble" else (name,)
+        for role in roles:
+            if role not in self.models:
+                raise ConfigError(f"this pair has no model '{role}'{hint(role, self.models)}")
+        return roles
+
+
+def folder(path: str, base: Path) -> Path | None:
+    """The local folder that `path` names, relative to `base` or to the working directory; None for a hub id."""
+    if path.startswith(BUNDLED):
+        return PACKAGE / path.removeprefix(BUNDLED)
+    candidates = [base / Path(path).expanduser(), Path(path).expanduser()]
+    return next((c.resolve() for c in candidates if c.is_dir()), None)

@@ -1,0 +1,49 @@
+"""Floor 0: the TOML files of configs/, and a user's own. Read without torch, so that `list` and `show` start fast."""
+
+import tomllib
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from specbench.errors import ConfigError, hint
+
+KINDS = {"method": "methods", "pair": "pairs", "task": "tasks"}
+
+
+@dataclass(frozen=True)
+class Preset:
+    """One TOML file: its name (the file's), its path, and its table."""
+
+    name: str
+    path: Path
+    table: dict[str, Any]
+
+
+def names(kind: str) -> list[str]:
+    """The bundled presets of a kind: method, pair or task."""
+    return sorted(path.stem for path in _folder(kind).glob("*.toml"))
+
+
+def preset(kind: str, name: str) -> Preset:
+    """The preset that `name` names: a bundled one, or a path to a TOML file of the user's own.
+
+    `same_as` in a bundled file makes it a second name of another. Raises ConfigError with the nearest right name.
+    """
+    own = Path(name).expanduser()
+    path = own if name.endswith(".toml") else _folder(kind) / f"{name}.toml"
+    if not path.is_file():
+        if path is own:
+            raise ConfigError(f"no {kind} file {name}")
+        raise ConfigError(f"unknown {kind} '{name}'{hint(name, names(kind))}; help: specbench list {KINDS[kind]}")
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path}: {error}") from None
+    if "same_as" in table:
+        return preset(kind, table["same_as"])
+    return Preset(path.stem, path, table)
+
+
+def _folder(kind: str) -> Path:
+    return Path(str(resources.files("specbench.configs"))) / KINDS[kind]

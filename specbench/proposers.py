@@ -1,0 +1,26 @@
+"""Floor 1: proposers, the sources of drafts."""
+
+from dataclasses import dataclass
+
+from specbench.method import End, Propose, Proposer, Sessions, roll
+from specbench.sampling import Sampler
+
+
+@dataclass(frozen=True, kw_only=True)
+class DraftModel(Proposer, name="model"):
+    """A model that drafts gamma tokens, or up to its EOS."""
+
+    model: str
+    gamma: int
+
+    def __post_init__(self) -> None:
+        if self.gamma < 1:
+            raise ValueError(f"gamma = {self.gamma} must be at least 1")
+
+    @property
+    def role(self) -> str:
+        return self.model
+
+    def open(self, models: Sessions, sampler: Sampler, end: End) -> Propose:
+        session = models[self.model]
+        return lambda ids, room: roll(session, ids, min(self.gamma, room), sampler, end)

@@ -1,0 +1,66 @@
+"""Floor 0: one JSON line a generation, appended and flushed, so that a finished sample is never lost."""
+
+import dataclasses
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+SAMPLES = "samples.jsonl"
+
+
+@dataclass(kw_only=True)
+class Record:
+    """One prompt, decoded once by one method. A failed one has an `error`, and no tokens and no timing."""
+
+    method: str
+    sample: str
+    repeat: int
+    seed: int  # of this generation's generator
+    order: int  # how many generations were timed before it in this process: for drift
+    prompt_tokens: int = 0
+    tokens: list[int] = field(default_factory=list)  # committed ids, the first stop included
+    text: str = ""  # without what follows a stop string
+    finish: str = ""  # eos | stop | length | window
+    rounds: list[dict[str, Any]] = field(default_factory=list)  # tokens, drafted, tested, accepted, by; drafting methods only
+    models: dict[str, dict[str, Any]] = field(default_factory=dict)  # role -> session.Calls
+    prefill_seconds: float | None = None  # each model's first forward, its encoder's included
+    decode_seconds: float | None = None  # all else between the prompt and the last token
+    peak_bytes: int | None = None  # CUDA only
+    score: dict[str, float] = field(default_factory=dict)
+    error: str | None = None
+
+    @property
+    def key(self) -> tuple[str, str, int]:
+        return self.method, self.sample, self.repeat
+
+
+class Recorder:
+    """Appends records to a run folder's samples.jsonl, and knows which are there already.
+
+    A half-written last line, which a kill can leave, is cut off and measured again.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / SAMPLES
+        self._path.touch()
+        whole = self._path.read_bytes()
+        end = whole.rfind(b"\n") + 1
+        if end < len(whole):
+            with self._path.open("rb+") as file:
+                file.truncate(end)
+        self.done = {record.key for record in read(folder)}
+
+    def append(self, record: Record) -> None:
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(dataclasses.asdict(record), ensure_ascii=False) + "\n")
+        self.done.add(record.key)
+
+
+def read(folder: Path) -> Iterator[Record]:
+    """The complete records of a run folder, in the order in which they were measured."""
+    with (folder / SAMPLES).open(encoding="utf-8") as file:
+        for line in file:
+            if line.endswith("\n"):
+                yield Record(**json.loads(line))

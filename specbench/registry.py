@@ -1,0 +1,98 @@
+"""Config is data that calls a constructor: `Family.build(table)` turns a TOML table into a frozen dataclass.
+
+    class Target(Named): ...                       # a family
+    class Mixture(Target, name="mixture"): ...     # a member, found by the table's `name`
+
+A table holds the member's own fields and nothing else. Whatever is wrong with it is one line that names the place, the
+value and the nearest right word.
+"""
+
+import dataclasses
+import types
+import typing
+from typing import Any, ClassVar, Self, TypeVar
+
+from specbench.errors import ConfigError, hint
+
+
+class Named:
+    """Base of every family of configurable things. Members are keyword-only frozen dataclasses."""
+
+    name: ClassVar[str]
+    members: ClassVar[dict[str, type[Any]]]
+
+    def __init_subclass__(cls, name: str | None = None) -> None:
+        if Named in cls.__bases__:
+            cls.members = {}
+        if name is not None:
+            cls.name = name
+            cls.members[name] = cls
+
+    @classmethod
+    def build(cls, table: dict[str, Any], where: str) -> Self:
+        """The member that `table["name"]` names, constructed from the other keys.
+
+        `where` is the file, or the file and the key, that the table came from. Raises ConfigError for an unknown name or
+        key, a missing key, a wrong type, and whatever value the member's own `__post_init__` refuses.
+        """
+        word = table.get("name")
+        if word not in cls.members:
+            raise ConfigError(f"{where}: unknown name {word!r}{hint(str(word), cls.members)}")
+        return construct(cls.members[word], {k: v for k, v in table.items() if k != "name"}, where)
+
+
+T = TypeVar("T")
+
+
+def construct(kind: type[T], table: dict[str, Any], where: str) -> T:
+    """A dataclass from a table of its fields. Raises ConfigError as `Named.build` does."""
+    assert dataclasses.is_dataclass(kind)
+    fields = {field.name: field for field in dataclasses.fields(kind) if field.init}
+    types_ = typing.get_type_hints(kind)
+    for key in table:
+        if key not in fields:
+            raise ConfigError(f"{where}: unknown key '{key}'{hint(key, fields)}")
+    for key, field in fields.items():
+        if key not in table and field.default is field.default_factory is dataclasses.MISSING:
+            raise ConfigError(f"{where}: a value for '{key}' is missing")
+    values = {key: convert(value, types_[key], f"{where}: {key}") for key, value in table.items()}
+    try:
+        return kind(**values)
+    except ConfigError:
+        raise
+    except ValueError as error:
+        raise ConfigError(f"{where}: {error}") from None
+
+
+def convert(value: Any, kind: Any, where: str) -> Any:
+    """`value`, as TOML gives it, as a `kind`: a scalar, a Literal, a tuple, an optional, or a Named family."""
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin is typing.Literal:
+        if value in arguments:
+            return value
+        raise ConfigError(f"{where} = {value!r}{hint(str(value), map(str, arguments))}")
+    if origin in (types.UnionType, typing.Union):
+        return convert(value, next(a for a in arguments if a is not type(None)), where)
+    if origin is tuple:
+        if not isinstance(value, list | tuple):
+            raise ConfigError(f"{where} = {value!r} must be a list")
+        return tuple(convert(item, arguments[0], f"{where}[{i}]") for i, item in enumerate(value))
+    if isinstance(kind, type) and issubclass(kind, Named):
+        if not isinstance(value, dict):
+            raise ConfigError(f"{where} = {value!r} must be a table with a name")
+        return kind.build(value, where)
+    if dataclasses.is_dataclass(kind) and isinstance(kind, type):
+        if not isinstance(value, dict):
+            raise ConfigError(f"{where} = {value!r} must be a table")
+        return construct(kind, value, where)
+    if origin is dict:
+        if not isinstance(value, dict):
+            raise ConfigError(f"{where} = {value!r} must be a table")
+        return {key: convert(item, arguments[1], f"{where}.{key}") for key, item in value.items()}
+    if kind is Any:
+        return value
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if type(value) is not kind:
+        raise ConfigError(f"{where} = {value!r} must be of type {kind.__name__}, not {type(value).__name__}")
+    return value

@@ -1,0 +1,1 @@
+"""Floor 5: from records to numbers to tables. No torch."""

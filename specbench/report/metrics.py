@@ -1,0 +1,186 @@
+"""Every number of a table, as one pure function over records.
+
+`rows` are the complete records of one method on one task; `base` those of its baseline on the same prompts. Seconds are
+decoding seconds unless a name says end to end. Intervals are percentile bootstraps over prompts, all repeats of a prompt
+together, 95 %.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from specbench.records import Record
+from specbench.theory import Cost
+
+Rows = Sequence[Record]
+RESAMPLES = 2000
+
+
+class Estimate(NamedTuple):
+    """A value with its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+def complete(records: Rows, method: str) -> list[Record]:
+    """The records of one method that did not fail."""
+    return [r for r in records if r.method == method and r.error is None]
+
+
+def paired(rows: Rows, base: Rows) -> tuple[list[Record], list[Record]]:
+    """Those generations that both sides completed, in one order."""
+    ours, theirs = ({(r.sample, r.repeat): r for r in side} for side in (rows, base))
+    keys = [key for key in ours if key in theirs]
+    return [ours[key] for key in keys], [theirs[key] for key in keys]
+
+
+def seconds(row: Record, end_to_end: bool = False) -> float:
+    assert row.decode_seconds is not None and row.prefill_seconds is not None
+    return row.decode_seconds + (row.prefill_seconds if end_to_end else 0.0)
+
+
+def tokens_per_second(rows: Rows, end_to_end: bool = False) -> float:
+    """Total tokens over total seconds."""
+    return sum(len(r.tokens) for r in rows) / sum(seconds(r, end_to_end) for r in rows)
+
+
+def speedup(rows: Rows, base: Rows, end_to_end: bool = False) -> Estimate:
+    """Ratio of sums: the method's tokens per second over the baseline's, paired by prompt."""
+    ours, theirs = paired(rows, base)
+    table = _by_prompt(
+        (len(a.tokens), seconds(a, end_to_end), len(b.tokens), seconds(b, end_to_end), a.sample)
+        for a, b in zip(ours, theirs, strict=True)
+    )
+    return _bootstrap(table, lambda t: (t[:, 0].sum() / t[:, 1].sum()) / (t[:, 2].sum() / t[:, 3].sum()))
+
+
+def geometric_mean_speedup(rows: Rows, base: Rows) -> Estimate:
+    """Geometric mean over prompts of the ratios of tokens per second: every prompt counts alike."""
+    ours, theirs = paired(rows, base)
+    table = _by_prompt(
+        (len(a.tokens), seconds(a), len(b.tokens), seconds(b), a.sample) for a, b in zip(ours, theirs, strict=True)
+    )
+    return _bootstrap(table, lambda t: float(np.exp(np.log((t[:, 0] / t[:, 1]) / (t[:, 2] / t[:, 3])).mean())))
+
+
+def papers_speedup(rows: Rows, base: Rows) -> float:
+    """SE's and Spec-Bench's averaging: mean over generations of tokens per second end to end, then the ratio."""
+    ours, theirs = paired(rows, base)
+    rates = [np.mean([len(r.tokens) / seconds(r, True) for r in side]) for side in (ours, theirs)]
+    return float(rates[0] / rates[1])
+
+
+def quality(rows: Rows, metric: str) -> Estimate:
+    """Mean of a score over prompts, repeats averaged within each."""
+    table = _by_prompt((r.score[metric], 1.0, r.sample) for r in rows)
+    return _bootstrap(table, lambda t: t[:, 0].sum() / t[:, 1].sum())
+
+
+def accepted_length(rows: Rows) -> float:
+    """Committed tokens a verification round, replacement and bonus included; 1.00 without drafting."""
+    rounds = sum(len(r.rounds) or len(r.tokens) for r in rows)
+    return sum(len(r.tokens) for r in rows) / rounds
+
+
+def acceptance_rate(rows: Rows) -> float | None:
+    """Accepted over tested draft tokens; None where nothing was tested. Drafted and never tested tokens do not count."""
+    tested = sum(x["tested"] for r in rows for x in r.rounds)
+    return sum(x["accepted"] for r in rows for x in r.rounds) / tested if tested else None
+
+
+def acceptance_by_position(rows: Rows) -> list[float]:
+    """Acceptance rate at the 1st, 2nd, ... token that a round tests, given that all before it were accepted."""
+    tested: dict[int, int] = defaultdict(int)
+    accepted: dict[int, int] = defaultdict(int)
+    for x in (x for r in rows for x in r.rounds):
+        for position in range(x["tested"]):
+            tested[position] += 1
+            accepted[position] += position < x["accepted"]
+    return [accepted[position] / tested[position] for position in sorted(tested)]
+
+
+def acceptance_by_model(rows: Rows) -> dict[str, float]:
+    """Acceptance rate of each model's proposals."""
+    tested: dict[str, int] = defaultdict(int)
+    accepted: dict[str, int] = defaultdict(int)
+    for x in (x for r in rows for x in r.rounds):
+        for position, role in enumerate(x["by"]):
+            tested[role] += 1
+            accepted[role] += position < x["accepted"]
+    return {role: accepted[role] / tested[role] for role in tested}
+
+
+def wasted_share(rows: Rows) -> float | None:
+    """Drafted tokens that were never committed, refused ones included, over drafted tokens."""
+    drafted = sum(x["drafted"] for r in rows for x in r.rounds)
+    return 1.0 - sum(x["accepted"] for r in rows for x in r.rounds) / drafted if drafted else None
+
+
+def forwards_per_token(rows: Rows) -> dict[str, float]:
+    """Forwards of each model, its first included, a committed token."""
+    total = sum(len(r.tokens) for r in rows)
+    forwards: dict[str, int] = defaultdict(int)
+    for r in rows:
+        for role, calls in r.models.items():
+            forwards[role] += calls["forwards"] + (1 if calls["prefill_fed"] else 0)
+    return {role: count / total for role, count in forwards.items()}
+
+
+def outside_forwards(rows: Rows) -> float:
+    """Share of decoding time that is not spent in model forwards: sampling, verification, bookkeeping."""
+    inside = sum(calls["seconds"] for r in rows for calls in r.models.values())
+    return 1.0 - inside / sum(seconds(r) for r in rows)
+
+
+def forward_seconds(rows: Rows) -> dict[str, dict[int, float]]:
+    """Mean seconds of a decoding forward, by model and by tokens fed."""
+    sums: dict[str, dict[int, list[float]]] = defaultdict(dict)
+    for r in rows:
+        for role, calls in r.models.items():
+            for fed, (count, spent) in calls["by_fed"].items():
+                entry = sums[role].setdefault(int(fed), [0.0, 0.0])
+                entry[0] += count
+                entry[1] += spent
+    return {role: {fed: s / n for fed, (n, s) in sorted(sizes.items())} for role, sizes in sums.items()}
+
+
+def cost_of(roles: Sequence[str], prices: dict[str, dict[int, float]], single: dict[str, float]) -> Cost:
+    """cost(i, k) as measured; a k that never occurred is interpolated. `single` overrules k = 1."""
+
+    def cost(i: int, k: int) -> float:
+        measured = prices.get(roles[i], {}) | {1: single[roles[i]]}
+        return float(np.interp(k, sorted(measured), [measured[fed] for fed in sorted(measured)]))
+
+    return cost
+
+
+def identical_share(rows: Rows, base: Rows) -> float:
+    """Share of generations whose tokens equal the baseline's: 1 for a lossless method at T = 0 in float32."""
+    ours, theirs = paired(rows, base)
+    return sum(a.tokens == b.tokens for a, b in zip(ours, theirs, strict=True)) / len(ours)
+
+
+def drift(rows: Rows) -> float:
+    """Tokens per second in the later half of the run over the earlier half, minus 1. What the machine did, not the method."""
+    ordered = sorted(rows, key=lambda r: r.order)
+    half = len(ordered) // 2
+    return tokens_per_second(ordered[half:]) / tokens_per_second(ordered[:half]) - 1.0 if half else 0.0
+
+
+def _by_prompt(rows: Iterable[tuple[Any, ...]]) -> np.ndarray:
+    """Sum (value, ..., sample) rows over the repeats of each sample: (prompts, values)."""
+    sums: dict[str, np.ndarray] = {}
+    for *values, sample in rows:
+        sums[sample] = sums.get(sample, np.zeros(len(values))) + np.array(values, dtype=float)
+    return np.stack(list(sums.values()))
+
+
+def _bootstrap(table: np.ndarray, statistic: Callable[[np.ndarray], float]) -> Estimate:
+    rng = np.random.default_rng(0)
+    picks = rng.integers(0, len(table), (RESAMPLES, len(table)))
+    low, high = np.percentile([statistic(table[pick]) for pick in picks], [2.5, 97.5])
+    return Estimate(float(statistic(table)), float(low), float(high))

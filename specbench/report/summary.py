@@ -1,0 +1,111 @@
+"""A run folder as one dictionary: per method its speeds, what explains them, what theory predicted, and its quality."""
+
+import json
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from specbench import theory
+from specbench.errors import ConfigError
+from specbench.records import SAMPLES, Record, read
+from specbench.report import metrics as m
+
+SUMMARY = "summary.json"
+
+
+def summarise(folder: Path) -> dict[str, Any]:
+    """The summary of a run folder, complete or not. Raises ConfigError where the folder holds no run."""
+    if not (folder / "run.toml").exists() or not (folder / SAMPLES).exists():
+        raise ConfigError(f"{folder} holds no run (no run.toml and samples.jsonl); help: specbench run")
+    config = tomllib.loads((folder / "run.toml").read_text(encoding="utf-8"))
+    environment = json.loads((folder / "env.json").read_text(encoding="utf-8"))
+    records = list(read(folder))
+    wanted = len(config["methods"]) * config["task"]["data"]["samples"] * config["decoding"]["repeats"]
+    return {
+        "schema": 1,
+        "run": folder.name,
+        "pair": config["pair"]["name"],
+        "models": config["pair"]["models"],
+        "task": f"{config['task']['name']}@{config['task']['version']}",
+        "data": config["task"]["data"],
+        "decoding": config["decoding"],
+        "engine": config["engine"],
+        "baseline": config["baseline"],
+        "environment": environment,
+        "complete": len(records) == wanted,
+        "methods": [_method(name, records, config) for name in config["methods"]],
+    }
+
+
+def _method(name: str, records: list[Record], config: dict[str, Any]) -> dict[str, Any]:
+    rows, base = m.complete(records, name), m.complete(records, config["baseline"])
+    out: dict[str, Any] = {
+        "method": name,
+        "config": config["methods"][name],
+        "generations": len(rows),
+        "failed": sum(r.method == name and r.error is not None for r in records),
+        "prompts": len({r.sample for r in rows}),
+    }
+    if not rows:
+        return out
+    out |= {
+        "tokens": sum(len(r.tokens) for r in rows),
+        "tokens_per_second": m.tokens_per_second(rows),
+        "end_to_end_tokens_per_second": m.tokens_per_second(rows, end_to_end=True),
+        "accepted_length": m.accepted_length(rows),
+        "acceptance_rate": m.acceptance_rate(rows),
+        "acceptance_by_position": m.acceptance_by_position(rows),
+        "acceptance_by_model": m.acceptance_by_model(rows),
+        "wasted_share": m.wasted_share(rows),
+        "forwards_per_token": m.forwards_per_token(rows),
+        "outside_forwards": m.outside_forwards(rows),
+        "drift": m.drift(rows),
+        "cut_by_length": sum(r.finish in ("length", "window") for r in rows) / len(rows),
+        "quality": {k: m.quality(rows, k)._asdict() for k in config["task"]["metrics"] if k in rows[0].score},
+    }
+    if name != config["baseline"] and m.paired(rows, base)[0]:
+        out |= {
+            "speedup": m.speedup(rows, base)._asdict(),
+            "end_to_end_speedup": m.speedup(rows, base, end_to_end=True)._asdict(),
+            "geometric_mean_speedup": m.geometric_mean_speedup(rows, base)._asdict(),
+            "papers_speedup": m.papers_speedup(rows, base),
+            "identical_output": m.identical_share(rows, base),
+            **_predictions(config["methods"][name], config["methods"][config["baseline"]], rows, base),
+        }
+        if out.get("corrected"):
+            out["measured_over_corrected"] = out["speedup"]["value"] / out["corrected"]
+    return out
+
+
+def _predictions(table: dict[str, Any], baseline: dict[str, Any], rows: m.Rows, base: m.Rows) -> dict[str, Any]:
+    """The papers' prediction from the measured acceptance and cost ratio, and the same at a block's measured price."""
+    rates, prices = m.acceptance_by_model(rows), m.forward_seconds(rows)
+    single = {role: sizes[1] for role, sizes in prices.items() if 1 in sizes}
+    single |= {role: sizes[1] for role, sizes in m.forward_seconds(base).items() if 1 in sizes}
+    overall = m.acceptance_rate(rows)
+    roles = _roles(table)
+    if overall is None or not roles or not all(role in single for role in (*roles, *baseline["scorers"])):
+        return {}
+    as_in_papers = m.cost_of(roles, {}, single)
+    measured = m.cost_of(roles, prices, single)
+    per_token = sum(single[role] for role in baseline["scorers"])
+    if table["name"] == "speculative-ensemble":
+        a = [rates.get(role, overall) for role in roles]
+        plain, corrected = (theory.speculative_ensemble(a, table["gamma"], cost) for cost in (as_in_papers, measured))
+    else:
+        gamma, bonus = table["proposer"]["gamma"], table.get("bonus", "exact") == "exact"
+        plain, corrected = (
+            theory.speculative(overall, gamma, cost, per_token, bonus=bonus, scorers=len(roles) - 1)
+            for cost in (as_in_papers, measured)
+        )
+    return {"predicted": plain, "corrected": corrected, "cost_ratio": single[roles[0]] / single[roles[-1]]}
+
+
+def _roles(table: dict[str, Any]) -> list[str]:
+    """The models of a speculative method, the (default) proposer first; empty where no theory is known."""
+    if table["name"] == "speculative-ensemble":
+        return list(table["models"])
+    if table["name"] == "speculative" and table["proposer"]["name"] == "model":
+        drafting = table["proposer"]["model"]
+        return [drafting, *(role for role in table["scorers"] if role != drafting)]
+    return []

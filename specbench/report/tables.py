@@ -1,0 +1,154 @@
+"""Summaries as tables: for a terminal, as Markdown, CSV and JSON. One list of columns serves all four."""
+
+import csv
+import io
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+Summary = dict[str, Any]
+Cell = Callable[[dict[str, Any]], str]
+NONE = "–"
+
+
+@dataclass(frozen=True)
+class Table:
+    """A title, column heads, and text rows; the first column is left-aligned, all others right."""
+
+    title: str
+    heads: list[str]
+    rows: list[list[str]]
+
+
+def tables(summary: Summary) -> list[Table]:
+    """Speed beside theory and quality; what explains the speed; the same speed by other conventions, and hygiene."""
+    methods = [row for row in summary["methods"] if "tokens" in row]
+    metrics = list(dict.fromkeys(k for row in methods for k in row["quality"]))
+    base = summary["baseline"]
+    speed: dict[str, Cell] = {
+        "method": lambda r: r["method"],
+        "tokens/s": _number("tokens_per_second", "{:.1f}"),
+        f"speedup over {base}": lambda r: "1.00x" if r["method"] == base else _times(r.get("speedup")),
+        "theory": _number("predicted", "{:.2f}x"),
+        "corrected": _number("corrected", "{:.2f}x"),
+        "measured/corrected": _number("measured_over_corrected", "{:.2f}"),
+        **{metric: _percent(metric) for metric in metrics[:1]},
+    }
+    why: dict[str, Cell] = {
+        "method": lambda r: r["method"],
+        "draft lengths": _lengths,
+        "acceptance": _number("acceptance_rate", "{:.3f}"),
+        "by position": lambda r: " ".join(f"{a:.2f}" for a in r["acceptance_by_position"][:6]) or NONE,
+        "accepted length": _number("accepted_length", "{:.2f}"),
+        "forwards/token": lambda r: " ".join(f"{role} {n:.2f}" for role, n in r["forwards_per_token"].items()),
+        "c": _number("cost_ratio", "{:.2f}"),
+        "outside forwards": _number("outside_forwards", "{:.1%}"),
+    }
+    also: dict[str, Cell] = {
+        "method": lambda r: r["method"],
+        "end to end tokens/s": _number("end_to_end_tokens_per_second", "{:.1f}"),
+        "end to end": lambda r: _times(r.get("end_to_end_speedup")),
+        "geometric mean": lambda r: _times(r.get("geometric_mean_speedup")),
+        "papers' average": _number("papers_speedup", "{:.2f}x"),
+        "drafts wasted": _number("wasted_share", "{:.0%}"),
+        "same output": _number("identical_output", "{:.0%}"),
+        "cut by length": _number("cut_by_length", "{:.0%}"),
+        "drift": _number("drift", "{:+.1%}"),
+        **{metric: _percent(metric) for metric in metrics[1:]},
+    }
+    head = f"{summary['pair']}, {summary['task']}"
+    titles = (f"{head}: speed and quality", "What explains it", "By other conventions")
+    return [
+        Table(title, list(columns), [[cell(row) for cell in columns.values()] for row in methods])
+        for title, columns in zip(titles, (speed, why, also), strict=True)
+    ]
+
+
+def notes(summary: Summary) -> list[str]:
+    """What a reader must know to believe the tables: conditions, then warnings."""
+    decoding, data, env = summary["decoding"], summary["data"], summary["environment"]
+    length = f"fixed length of {decoding['max_new_tokens']}" if decoding["ignore_eos"] else "natural stop"
+    dtype = sorted({m["dtype"] for m in summary.get("models", {}).values()})
+    out = [
+        f"{data['samples']} prompts ({data['source']}) x {decoding['repeats']} repeats, T = {decoding['temperature']:g},"
+        f" {length}, seed {decoding['seed']}; engine {summary['engine']['name']} on {summary['engine']['device']}"
+        f" {' '.join(dtype)}, {env.get('gpu', {}).get('name') or env['cpu']}, {env['threads']} threads",
+        "Intervals are 95 %, bootstrapped over prompts. theory: from measured acceptance and c, a block at the price of one"
+        " token; corrected: at the measured price of a block.",
+    ]
+    failed = sum(row["failed"] for row in summary["methods"])
+    if failed:
+        out.append(f"! {failed} generations failed and have no timing; see `error` in samples.jsonl")
+    if not summary["complete"]:
+        out.append("! not complete; the same command resumes it")
+    if decoding["temperature"] > 0 and not decoding["ignore_eos"]:
+        out.append("Sampled outputs differ in length; --ignore-eos compares speeds at a fixed one.")
+    for row in summary["methods"]:
+        if not decoding["ignore_eos"] and row.get("cut_by_length", 0) > 0.05:
+            out.append(f"! {row['method']}: {row['cut_by_length']:.0%} of outputs were cut by the length limit")
+        if abs(row.get("drift", 0)) > 0.1:
+            out.append(f"! {row['method']}: speed drifted by {row['drift']:+.0%} within the run; is the machine shared?")
+    return out
+
+
+def markdown(summaries: list[Summary]) -> str:
+    """GitHub-flavoured tables with their notes."""
+    parts = []
+    for summary in summaries:
+        for table in tables(summary):
+            align = [":--", *["--:"] * (len(table.heads) - 1)]
+            lines = [table.heads, align, *table.rows]
+            parts.append(f"**{table.title}**\n\n" + "\n".join(f"| {' | '.join(line)} |" for line in lines))
+        parts.append("\n".join(f"- {note}" for note in notes(summary)))
+    return "\n\n".join(parts) + "\n"
+
+
+def flat(summaries: list[Summary]) -> str:
+    """One CSV line a run and method, nested values joined by dots."""
+    lines = [
+        {"run": s["run"], "pair": s["pair"], "task": s["task"], "baseline": s["baseline"]}
+        | {f"decoding.{k}": v for k, v in s["decoding"].items()}
+        | {k: v for k, v in _flatten(row).items() if not k.startswith("config.")}
+        for s in summaries
+        for row in s["methods"]
+    ]
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(dict.fromkeys(k for line in lines for k in line)), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(lines)
+    return text.getvalue()
+
+
+def as_json(summaries: list[Summary]) -> str:
+    return json.dumps(summaries, indent=2, ensure_ascii=False) + "\n"
+
+
+def _number(key: str, form: str) -> Cell:
+    return lambda row: NONE if row.get(key) is None else form.format(row[key])
+
+
+def _times(estimate: dict[str, float] | None) -> str:
+    return "{value:.2f}x [{low:.2f}, {high:.2f}]".format(**estimate) if estimate else NONE
+
+
+def _percent(metric: str) -> Cell:
+    def cell(row: dict[str, Any]) -> str:
+        estimate = row["quality"].get(metric)
+        return "{value:.1%} [{low:.1%}, {high:.1%}]".format(**estimate) if estimate else NONE
+
+    return cell
+
+
+def _lengths(row: dict[str, Any]) -> str:
+    config = row["config"]
+    gamma = config.get("gamma") or config.get("proposer", {}).get("gamma")
+    return NONE if gamma is None else ", ".join(map(str, gamma)) if isinstance(gamma, list) else str(gamma)
+
+
+def _flatten(value: Any, path: str = "") -> dict[str, Any]:
+    if isinstance(value, list):
+        value = dict(enumerate(value))
+    if not isinstance(value, dict):
+        return {path: value}
+    return {k: v for key, each in value.items() for k, v in _flatten(each, f"{path}.{key}".lstrip(".")).items()}

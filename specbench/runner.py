@@ -1,0 +1,125 @@
+"""Floor 4: cells to records. Baseline and methods take turns prompt by prompt, in one process, after the same warm-up."""
+
+import dataclasses
+import hashlib
+import json
+import os
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+import torch
+
+from specbench.decode import Generation, Limits, decode
+from specbench.errors import ConfigError
+from specbench.hardware import fingerprint, machine
+from specbench.models import LoadedPair, Models
+from specbench.records import SAMPLES, Record, Recorder
+from specbench.sampling import Sampler
+from specbench.suite import Arm, Cell
+from specbench.task import Data, Sample, Task
+
+WARM_UP_TOKENS = 16
+
+
+def prepare(cell: Cell, out: Path, fresh: bool) -> tuple[Path, Recorder]:
+    """The cell's run folder, made or found again, with its resolved config and its environment.
+
+    Raises ConfigError where the folder was begun on another machine: its timings would not mix.
+    """
+    folder = out / cell.folder
+    folder.mkdir(parents=True, exist_ok=True)
+    if fresh:
+        (folder / SAMPLES).unlink(missing_ok=True)
+    environment, recorder = fingerprint(), Recorder(folder)
+    known = folder / "env.json"
+    if recorder.done and known.exists() and machine(json.loads(known.read_text())) != machine(environment):
+        raise ConfigError(f"{folder} was begun on another machine; measure anew with --fresh")
+    if not recorder.done:
+        write(known, json.dumps(environment, indent=2) + "\n")
+        write(folder / "run.toml", tomli_w.dumps(cell.config))
+    return folder, recorder
+
+
+def measure(cell: Cell, pair: LoadedPair, task: Task, data: Data, recorder: Recorder) -> Iterator[Record]:
+    """Decode what is missing, yielding each record once it is on disk.
+
+    Repeat r uses seed + r. The order of the methods rotates from prompt to prompt, so that none always runs first.
+    """
+    decoding = cell.config["decoding"]
+    todo = [
+        (repeat, sample, arm)
+        for repeat in range(decoding["repeats"])
+        for i, sample in enumerate(data.samples)
+        for arm in cell.arms[i % len(cell.arms) :] + cell.arms[: i % len(cell.arms)]
+        if (arm.name, sample.id, repeat) not in recorder.done
+    ]
+    if not todo:
+        return
+    for arm in cell.arms:
+        _attempt(arm, pair, task, todo[0][1], decoding | {"max_new_tokens": WARM_UP_TOKENS}, repeat=0, order=-1)
+    for order, (repeat, sample, arm) in enumerate(todo):
+        record = _attempt(arm, pair, task, sample, decoding, repeat, order)
+        recorder.append(record)
+        yield record
+
+
+def _attempt(
+    arm: Arm, pair: LoadedPair, task: Task, sample: Sample, decoding: dict[str, Any], repeat: int, order: int
+) -> Record:
+    """One generation, or its failure: an error, and no tokens and no timing."""
+    seed = decoding["seed"] + repeat
+    record = Record(method=arm.name, sample=sample.id, repeat=repeat, seed=seed, order=order)
+    cuda = next(iter(pair.models.values())).device.type == "cuda"
+    try:
+        prompt = pair.tokenizer(sample.prompt)["input_ids"]
+        record.prompt_tokens = len(prompt)
+        models = pair.open(prompt)
+        sampler = Sampler(decoding["temperature"], decoding["top_k"], decoding["top_p"], _generator(seed, sample, pair))
+        limits = Limits(
+            eos=frozenset() if decoding["ignore_eos"] else pair.eos,
+            max_new_tokens=decoding["max_new_tokens"],
+            window=models.window(arm.method.roles()),
+            stop=() if decoding["ignore_eos"] else task.stop,
+            detokenise=lambda ids: pair.tokenizer.decode(ids, skip_special_tokens=True),
+        )
+        if cuda:
+            torch.cuda.reset_peak_memory_stats()
+            torch.cuda.synchronize()
+        out = decode(arm.method, models, sampler, limits)
+        _fill(record, out, models, limits)
+        record.peak_bytes = torch.cuda.max_memory_allocated() if cuda else None
+        record.score = task.score(sample, record.text)
+    except (ValueError, ArithmeticError, RuntimeError) as error:
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        message = f"{type(error).__name__}: {error} ({Path(where.filename).name}:{where.lineno})"
+        return Record(method=arm.name, sample=sample.id, repeat=repeat, seed=seed, order=order, error=message)
+    return record
+
+
+def _fill(record: Record, out: Generation, models: Models, limits: Limits) -> None:
+    from specbench.task import without
+
+    assert limits.detokenise is not None
+    record.tokens, record.finish = out.tokens, out.finish
+    record.text = without(limits.stop, limits.detokenise(out.tokens))
+    record.prefill_seconds, record.decode_seconds = out.prefill_seconds, out.decode_seconds
+    record.models = {role: dataclasses.asdict(session.calls) for role, session in models.sessions.items()}
+    if any(step.drafted for step in out.rounds):
+        record.rounds = [dataclasses.asdict(step) | {"tokens": len(step.tokens)} for step in out.rounds]
+
+
+def _generator(seed: int, sample: Sample, pair: LoadedPair) -> torch.Generator:
+    """A generator of this prompt and seed alone: neither order nor what ran before changes a draw."""
+    digest = hashlib.sha256(f"{seed}:{sample.id}".encode()).digest()
+    device = next(iter(pair.models.values())).device
+    return torch.Generator(device).manual_seed(int.from_bytes(digest[:8]) >> 1)
+
+
+def write(path: Path, text: str) -> None:
+    """Whole or not at all."""
+    part = path.with_name(path.name + ".part")
+    part.write_text(text, encoding="utf-8")
+    os.replace(part, path)

@@ -1,0 +1,157 @@
+"""Floor 0: drafts, laws, and the only source of chance.
+
+Notation of the whole project: q is the law a drafted token was drawn from, p a scoring model's law, pi the law that the
+output must follow. V is the shared vocabulary, k a number of drafted tokens.
+"""
+
+import math
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Draft:
+    """Tokens, and the law that each was drawn from given all before it: THE invariant, tokens[i] ~ probs[i]."""
+
+    tokens: list[int]  # (k,)
+    probs: Tensor  # (k, V)
+
+
+@dataclass(frozen=True)
+class Verified:
+    """What `verify` returns: `accepted` drafted tokens, then at most one replacement or bonus. Their law is pi."""
+
+    tokens: list[int]
+    accepted: int
+
+
+@dataclass
+class Sampler:
+    """From logits to laws, and from laws to tokens. The generator's state is the only state there is."""
+
+    temperature: float = 1.0
+    top_k: int = 0  # 0 is off
+    top_p: float = 1.0  # 1 is off
+    generator: torch.Generator | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        if not self.temperature >= 0.0 or not math.isfinite(self.temperature):
+            raise ValueError(f"temperature = {self.temperature} must be a number of at least 0")
+        if self.top_k < 0:
+            raise ValueError(f"top_k = {self.top_k} must be at least 0 (0 is off)")
+        if not 0.0 < self.top_p <= 1.0:
+            raise ValueError(f"top_p = {self.top_p} must be above 0 and at most 1 (1 is off)")
+
+    def probs(self, logits: Tensor) -> Tensor:
+        """The law of the next token: divide by T, keep the top_k largest, then the smallest set that reaches top_p.
+
+        logits (..., V) -> (..., V), float32 or better. At temperature 0 rows are one-hot at the arg max, ties to the
+        lowest token id, so that greedy decoding is not a case anywhere else.
+        """
+        logits = logits if logits.dtype == torch.float64 else logits.float()
+        if self.temperature == 0.0:
+            best = logits.argmax(-1, keepdim=True)  # (..., 1); torch returns the first of equals
+            return torch.zeros_like(logits).scatter_(-1, best, 1.0)
+        probs = (logits / self.temperature).softmax(-1)
+        if (self.top_k == 0 or self.top_k >= logits.shape[-1]) and self.top_p == 1.0:
+            return probs
+        ranked, order = probs.sort(-1, descending=True, stable=True)  # (..., V), ties to the lowest token id
+        if self.top_k:
+            ranked[..., self.top_k :] = 0.0
+            ranked /= ranked.sum(-1, keepdim=True)
+        before = ranked.cumsum(-1) - ranked  # mass of the tokens ranked above
+        ranked = ranked.where(before < self.top_p, 0.0)
+        ranked[..., 0] = ranked[..., 0].clamp_min(torch.finfo(ranked.dtype).tiny)  # the best one stays, however rounded
+        return torch.zeros_like(probs).scatter_(-1, order, ranked / ranked.sum(-1, keepdim=True))
+
+    def choose(self, probs: Tensor) -> Tensor:
+        """One index a row, drawn from that row: (..., V) -> (...). Tokens and accepted counts both come from here."""
+        rows = probs.reshape(-1, probs.shape[-1])
+        return torch.multinomial(rows, 1, generator=self.generator).reshape(probs.shape[:-1])
+
+
+def verify(draft: Draft, pi: Tensor, sampler: Sampler) -> Verified:
+    """Tokens that follow pi, whatever the draft's laws were: each drafted x stays with probability min(1, pi(x)/q(x)).
+
+    How many stay is one choice among k + 1, with the law that k tests in a row have. pi is (k, V), or (k + 1, V) for one more token when all were accepted. The first refused token is replaced by one
+    drawn from the residual, and the rest of the draft is dropped. Leviathan et al. 2023, Algorithm 1; SpecTr's and Chen
+    et al.'s proof holds for any pi. Where q(x) = 0, which only rounding can bring about, x is accepted by definition.
+    """
+    k, tokens, accepted = len(draft.tokens), draft.tokens, 0
+    assert k <= len(pi) <= k + 1 and len(draft.probs) == k
+    if k:
+        x = torch.tensor(tokens, device=pi.device).unsqueeze(-1)  # (k, 1)
+        stay = (pi[:k].gather(-1, x) / draft.probs.gather(-1, x)).nan_to_num(nan=1.0).clamp(max=1.0)
+        through = stay.squeeze(-1).cumprod(0)  # (k,): that token and all before it stay
+        accepted = int(sampler.choose(F.pad(through, (1, 0), value=1.0) - F.pad(through, (0, 1))))  # law (k + 1,)
+    if accepted < k:
+        law = residual(pi[accepted], draft.probs[accepted])
+    elif len(pi) > k:
+        law = pi[k]
+    else:
+        return Verified(tokens, k)
+    return Verified([*tokens[:accepted], int(sampler.choose(law))], accepted)
+
+
+def residual(pi: Tensor, q: Tensor) -> Tensor:
+    """norm(max(0, pi - q)), (..., V): the law of a replacement. Where it sums to zero there is nothing to mend: pi."""
+    excess = (pi - q).clamp_min(0.0)
+    mass = excess.sum(-1, keepdim=True)
+    return torch.where(mass > 0.0, excess / mass, pi)
+
+
+def tv(p: Tensor, q: Tensor) -> Tensor:
+    """Total variation, sum of max(0, p - q) over the last axis: in [0, 1], (..., V) -> (...)."""
+    return (p - q).clamp_min(0.0).sum(-1)
+
+
+class EnumeratingSampler(Sampler):
+    """The sampler's twin without chance: it follows one branch of the tree of choices and notes where others fork off.
+
+    `weight` is the branch's probability. A choice with one possible outcome forks nothing off.
+    """
+
+    def __init__(self, branch: list[int], temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0) -> None:
+        super().__init__(temperature, top_k, top_p)
+        self.branch = branch
+        self.weight = 1.0
+        self.forks: list[list[int]] = []
+        self._taken: list[int] = []
+
+    def choose(self, probs: Tensor) -> Tensor:
+        rows = probs.reshape(-1, probs.shape[-1]).tolist()
+        return torch.tensor([self._pick(row) for row in rows]).reshape(probs.shape[:-1])
+
+    def _pick(self, row: list[float]) -> int:
+        possible = [i for i, mass in enumerate(row) if mass > 0.0]
+        at = len(self._taken)
+        if at < len(self.branch):
+            pick = self.branch[at]
+        else:
+            pick = possible[0]
+            self.forks += [[*self._taken, other] for other in possible[1:]]
+        self._taken.append(pick)
+        self.weight *= row[pick]
+        return pick
+
+
+Outcome = TypeVar("Outcome", bound=Hashable)
+
+
+def exact_law(
+    run: Callable[[Sampler], Outcome], temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0
+) -> dict[Outcome, float]:
+    """The exact law of `run(sampler)`: every branch of its choices, weighted. Feasible for table models only."""
+    law: dict[Outcome, float] = {}
+    branches: list[list[int]] = [[]]
+    while branches:
+        sampler = EnumeratingSampler(branches.pop(), temperature, top_k, top_p)
+        outcome = run(sampler)
+        law[outcome] = law.get(outcome, 0.0) + sampler.weight
+        branches += sampler.forks
+    return law

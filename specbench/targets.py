@@ -1,0 +1,85 @@
+"""Floor 1: the law that the output must follow, pi = T(p_1, ..., p_n), from the models' logits.
+
+A target takes the models' raw logits in the order in which a method names its models (small before large), each (k, V),
+and returns (k, V). It is always a distribution.
+"""
+
+from abc import abstractmethod
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from specbench.registry import Named
+from specbench.sampling import Sampler
+
+
+class Target(Named):
+    """pi from n models' logits."""
+
+    @abstractmethod
+    def __call__(self, logits: list[Tensor], sampler: Sampler) -> Tensor:
+        """logits: n tensors (k, V) -> pi (k, V)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Last(Target, name="last"):
+    """p_n: the last model's own law, as in speculative decoding."""
+
+    def __call__(self, logits: list[Tensor], sampler: Sampler) -> Tensor:
+        return sampler.probs(logits[-1])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mixture(Target, name="mixture"):
+    """Weighted ensemble, sum of w_i p_i, where each p_i is tempered and filtered first (SE, Section 3.1).
+
+    No weights are equal weights. At T = 0 the paper is silent: the arg max of the T = 1 mixture, since the literal limit,
+    a mixture of one-hot rows, is no greedy law.
+    """
+
+    weights: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.weights and (min(self.weights) < 0.0 or abs(sum(self.weights) - 1.0) > 1e-6):
+            raise ValueError(f"weights = {list(self.weights)} must be at least 0 and sum to 1")
+
+    def __call__(self, logits: list[Tensor], sampler: Sampler) -> Tensor:
+        weights = self.weights or (1.0 / len(logits),) * len(logits)
+        if len(weights) != len(logits):
+            raise ValueError(f"weights = {list(weights)} for {len(logits)} models")
+        if sampler.temperature == 0.0:
+            mixed = sum(w * each.softmax(-1) for w, each in zip(weights, logits, strict=True))
+        else:
+            mixed = sum(w * sampler.probs(each) for w, each in zip(weights, logits, strict=True))
+        assert isinstance(mixed, Tensor)
+        return sampler.probs(mixed) if sampler.temperature == 0.0 else mixed
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contrastive(Target, name="contrastive"):
+    """softmax((l_n - mu l_amateur) / T): raw logits combined, then tempered and filtered once (SE, Section 3.1).
+
+    With more than two models, a case no paper defines, the amateur's logits are the mean of all but the last's.
+    """
+
+    mu: float = 0.1
+
+    def __call__(self, logits: list[Tensor], sampler: Sampler) -> Tensor:
+        *amateurs, expert = logits
+        if not amateurs:
+            raise ValueError("contrastive decoding needs at least two models")
+        return sampler.probs(expert - self.mu * torch.stack(amateurs).mean(0))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Realigned(Target, name="realigned"):
+    """Decoding-time realignment, softmax((lam l_p + (1 - lam) l_q) / T): lam in [0, 1] interpolates, above 1 extrapolates."""
+
+    lam: float = 0.5
+
+    def __call__(self, logits: list[Tensor], sampler: Sampler) -> Tensor:
+        if len(logits) != 2:
+            raise ValueError(f"realignment takes a base and an aligned model, not {len(logits)} models")
+        base, aligned = logits
+        return sampler.probs(self.lam * aligned + (1.0 - self.lam) * base)

@@ -1,0 +1,69 @@
+"""Floor 0: what the papers' theory predicts. Plain numbers, no torch.
+
+Throughout: acceptance events are independent with a rate per proposing model, and drawing and combining cost nothing.
+`cost(i, k)` is what a forward of model i costs that feeds k tokens. The papers assume cost(i, k) = cost(i, 1): a block for
+the price of one. Giving the measured price instead yields the corrected prediction.
+"""
+
+from collections.abc import Callable, Sequence
+
+Cost = Callable[[int, int], float]
+NEGLIGIBLE = 1e-12
+MOST_TOKENS = 20_000  # a run without rejections is followed so far
+
+
+def expected_accepted(a: float, k: int) -> float:
+    """Expected accepted tokens of k drafted ones, a (1 - a^k) / (1 - a); k at a = 1."""
+    return sum(a**j for j in range(1, k + 1))
+
+
+def speculative(a: float, gamma: int, cost: Cost, baseline: float, *, bonus: bool, scorers: int) -> float:
+    """Long-run speedup of speculation over a baseline that costs `baseline` a token.
+
+    Model 0 drafts gamma tokens; models 1 .. scorers verify them in one forward each. With a bonus: Leviathan et al. 2023,
+    Theorem 3.8, tokens a round (1 - a^(gamma + 1)) / (1 - a). Without, SE's Theorem 3.1, (1 - a^gamma) / (1 - a). The
+    drafter reads two tokens in a round's first forward where the last round was accepted whole and followed by a bonus.
+    """
+    whole = a**gamma
+    tokens = expected_accepted(a, gamma) + (1.0 if bonus else 1.0 - whole)
+    first = whole * cost(0, 2) + (1.0 - whole) * cost(0, 1) if bonus else cost(0, 1)
+    drafting = first + (gamma - 1) * cost(0, 1)
+    verifying = sum(cost(i, gamma + 1 if bonus else gamma) for i in range(1, scorers + 1))
+    return tokens * baseline / (drafting + verifying)
+
+
+def speculative_ensemble(a: Sequence[float], gamma: Sequence[int], cost: Cost) -> float:
+    """Exact long-run speedup of Speculative Ensemble over the sequential ensemble, n models (methods 3.5 to 3.7).
+
+    a[i] is the acceptance rate of model i's proposals. After every rejection all models lack the same one token and model 0
+    starts afresh, so runs between rejections are independent and alike; and as long as nothing is rejected, the algorithm
+    takes one fixed course. Following that course, each forward weighted by the odds that the run gets so far, gives the
+    expected tokens and the expected cost of a run. For n = 2 it equals the closed form of three cycle types.
+    """
+    n = len(a)
+    pending: list[int] = []  # owners of B
+    scored = [0] * n  # |C_i|
+    alive, tokens, spent = 1.0, 0.0, 0.0
+
+    def draw(i: int) -> None:
+        nonlocal spent
+        spent += alive * cost(i, len(pending) - scored[i] + 1)  # what it has not read of B, and one token before
+        pending.append(i)
+        scored[i] = len(pending)
+
+    while alive > NEGLIGIBLE and tokens < MOST_TOKENS:
+        i = min(range(n), key=lambda j: scored[j])
+        draw(i)
+        ready = min(scored)
+        for _ in range(ready):
+            tokens += alive
+            alive *= a[pending.pop(0)]
+        scored = [have - ready for have in scored]
+        for _ in range(gamma[i] - 1):
+            draw(i)
+    return sum(cost(i, 1) for i in range(n)) * tokens / spent
+
+
+def alternate_proposal(a: float, gamma_q: int, gamma_p: int, c: float) -> float:
+    """SE's Theorem 3.6 as printed: one q-cycle that follows a p-cycle. Not the long-run speedup (erratum SE-4)."""
+    return (1 - a**gamma_q) * (1 + c) / ((1 - a) * (1 + c * gamma_q - a**gamma_p * c))
