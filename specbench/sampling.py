@@ -60,7 +60,7 @@ class Sampler:
         probs = (logits / self.temperature).softmax(-1)
         if (self.top_k == 0 or self.top_k >= logits.shape[-1]) and self.top_p == 1.0:
             return probs
-        ranked, order = probs.sort(-1, descending=True, stable=True)  # (..., V), ties to the lowest token id
+        ranked, order = probs.sort(dim=-1, descending=True, stable=True)  # (..., V), ties to the lowest token id
         if self.top_k:
             ranked[..., self.top_k :] = 0.0
             ranked /= ranked.sum(-1, keepdim=True)

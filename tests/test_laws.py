@@ -1,0 +1,188 @@
+"""Every lossless method has exactly its target's joint law, by enumeration: no sampling, no noise floor.
+
+Sequences have at least three tokens, so that a bonus or pending token of one round is verified in a later one.
+"""
+
+import pytest
+import torch
+from worlds import Opened, distance, generate, law, table_world
+
+from specbench.method import End, Step
+from specbench.methods import speculative_ensemble
+from specbench.methods.autoregressive import Autoregressive
+from specbench.methods.speculative import Speculative
+from specbench.methods.speculative_ensemble import SpeculativeEnsemble
+from specbench.proposers import DraftModel
+from specbench.sampling import Draft, Sampler, exact_law, verify
+from specbench.targets import Contrastive, Last, Mixture, Realigned, Target
+
+ROUNDING = 1e-12
+SAMPLING = {
+    "T=1": {"temperature": 1.0},
+    "T=0.7": {"temperature": 0.7},
+    "top-k": {"temperature": 1.0, "top_k": 2},
+    "top-p": {"temperature": 0.7, "top_p": 0.75},
+}
+LAST = Last()
+TARGETS = {
+    "mixture": Mixture(),
+    "weighted": Mixture(weights=(0.2, 0.8)),
+    "contrastive": Contrastive(mu=0.5),
+    "realigned": Realigned(lam=1.5),
+}
+
+
+def reference(models: Opened, scorers: tuple[str, ...], target: Target, length: int, **sampling: float):
+    return law(Autoregressive(scorers=scorers, target=target), models, length, **sampling)
+
+
+def sd(gamma: int, target: Target = LAST, scorers: tuple[str, ...] = ("b",), bonus: str = "exact") -> Speculative:
+    return Speculative(proposer=DraftModel(model="a", gamma=gamma), scorers=scorers, target=target, bonus=bonus)
+
+
+@pytest.mark.parametrize("sampling", SAMPLING.values(), ids=SAMPLING)
+@pytest.mark.parametrize("gamma", [1, 2, 5])
+def test_speculative_decoding_has_the_targets_law(gamma, sampling):
+    models = table_world(3)
+    expected = reference(models, ("b",), Last(), 3, **sampling)
+    assert distance(law(sd(gamma), models, 3, **sampling), expected) < ROUNDING
+
+
+@pytest.mark.parametrize("sampling", SAMPLING.values(), ids=SAMPLING)
+@pytest.mark.parametrize("bonus", ["none", "exact"])
+@pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
+def test_naive_speculative_ensembles_have_the_ensembles_law(target, bonus, sampling):
+    models = table_world(3)
+    expected = reference(models, ("a", "b"), target, 3, **sampling)
+    assert distance(law(sd(2, target, ("a", "b"), bonus), models, 3, **sampling), expected) < ROUNDING
+
+
+@pytest.mark.parametrize("sampling", SAMPLING.values(), ids=SAMPLING)
+@pytest.mark.parametrize(("vocabulary", "length", "gamma"), [(3, 3, (1, 1)), (2, 4, (5, 1)), (2, 4, (2, 3))])
+@pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
+def test_speculative_ensembles_of_two_have_the_ensembles_law(target, vocabulary, length, gamma, sampling):
+    models = table_world(vocabulary)
+    expected = reference(models, ("a", "b"), target, length, **sampling)
+    method = SpeculativeEnsemble(models=("a", "b"), gamma=gamma, target=target)
+    assert distance(law(method, models, length, **sampling), expected) < ROUNDING
+
+
+@pytest.mark.parametrize("sampling", SAMPLING.values(), ids=SAMPLING)
+@pytest.mark.parametrize(("vocabulary", "length", "gamma"), [(3, 3, (1, 1, 1)), (2, 3, (3, 2, 1)), (2, 3, (2, 3, 2))])
+@pytest.mark.parametrize("target", [Mixture(), Contrastive(mu=0.5)], ids=["mixture", "contrastive"])
+def test_speculative_ensembles_of_three_have_the_ensembles_law(target, vocabulary, length, gamma, sampling):
+    models, roles = table_world(vocabulary), ("a", "b", "c")
+    expected = reference(models, roles, target, length, **sampling)
+    method = SpeculativeEnsemble(models=roles, gamma=gamma, target=target)
+    assert distance(law(method, models, length, **sampling), expected) < ROUNDING
+
+
+def test_greedy_ensembles_equal_the_arg_max_of_the_mixture():
+    """At T = 0 the mixture is the arg max of the T = 1 mixture (methods 3.1), by brute force and for every method."""
+    for seed in range(8):
+        roles = (f"m{seed}", f"n{seed}", f"o{seed}")
+        models = Opened({role: session for role, session in zip(roles, table_world(5, roles).values(), strict=True)})
+        ids = [0]
+        for _ in range(6):
+            mixed = sum(models[role].score(ids, len(ids) - 1)[0].softmax(-1) for role in roles)
+            ids.append(int(mixed.argmax()))
+        methods = [
+            Autoregressive(scorers=roles, target=Mixture()),
+            SpeculativeEnsemble(models=roles, gamma=(3, 2, 1), target=Mixture()),
+            Speculative(
+                proposer=DraftModel(model=roles[0], gamma=3), scorers=roles, target=Mixture(), bonus="none"
+            ),
+        ]
+        for method in methods:
+            assert generate(method, models, Sampler(temperature=0.0), 6)[0] == ids[1:]
+
+
+class _BonusFromLast(Speculative, name="bonus-from-last"):
+    """A mutant: the bonus comes from the last model's law although the law is a mixture."""
+
+    def steps(self, models, sampler, end):
+        ids, session = list(models.ids), models["b"]
+        propose = self.proposer.open(models, sampler, end)
+        while end.room(ids) > 0:
+            draft = propose(ids, end.room(ids) - 1)
+            k = len(draft.tokens)
+            rows = session.score(ids + draft.tokens, len(ids) - 1)
+            pi = torch.cat([self.target([models["a"].score(ids + draft.tokens, len(ids) - 1), rows], sampler)[:k],
+                            sampler.probs(rows[k:])])  # fmt: skip
+            out = verify(draft, pi, sampler)
+            ids += out.tokens
+            yield Step(out.tokens)
+
+
+def test_a_bonus_from_the_last_model_alone_fails():
+    """Mutation control: transformers' assisted ensembles and SpecCascade's Algorithm 4 have this bias."""
+    models, target = table_world(3), Mixture()
+    mutant = _BonusFromLast(proposer=DraftModel(model="a", gamma=1), scorers=("a", "b"), target=target)
+    assert distance(law(mutant, models, 3), reference(models, ("a", "b"), target, 3)) > 0.02
+
+
+def test_testing_with_another_owners_law_fails(monkeypatch):
+    """Mutation control: with the default proposer's law instead of the owner's (erratum SE-7)."""
+    models, roles = table_world(3), ("a", "b", "c")
+
+    def wrong(draft: Draft, pi: torch.Tensor, sampler: Sampler):
+        return verify(Draft(draft.tokens, draft.probs.flip(-1)), pi, sampler)
+
+    monkeypatch.setattr(speculative_ensemble, "verify", wrong)
+    method = SpeculativeEnsemble(models=roles, gamma=(1, 1, 1), target=Mixture())
+    assert distance(law(method, models, 3), reference(models, roles, Mixture(), 3)) > 0.02
+
+
+def test_a_greedy_draft_with_soft_laws_fails():
+    """Mutation control: q is not the law that was sampled from."""
+
+    class Greedy(DraftModel, name="greedy-mutant"):
+        def open(self, models, sampler, end):
+            inner, session = super().open(models, Sampler(temperature=0.0), end), models[self.model]
+
+            def propose(ids, room):
+                draft = inner(ids, room)
+                rows = session.score(ids + draft.tokens, len(ids) - 1)[: len(draft.tokens)]
+                return Draft(draft.tokens, sampler.probs(rows))
+
+            return propose
+
+    models = table_world(3)
+    mutant = Speculative(proposer=Greedy(model="a", gamma=2), scorers=("b",), target=Last())
+    assert distance(law(mutant, models, 3), reference(models, ("b",), Last(), 3)) > 0.02
+
+
+def test_length_limits_bias_nothing():
+    """The law of the first three tokens is the same whether three or four were asked for."""
+    models = table_world(2)
+    method = SpeculativeEnsemble(models=("a", "b"), gamma=(3, 1), target=Mixture())
+    longer: dict[tuple[int, ...], float] = {}
+    for tokens, weight in law(method, models, 4).items():
+        longer[tokens[:3]] = longer.get(tokens[:3], 0.0) + weight
+    assert distance(longer, law(method, models, 3)) < ROUNDING
+
+
+def test_an_eos_in_the_draft_biases_nothing():
+    """A drafter stops behind an EOS; the law up to the first EOS is the ensemble's, for every method."""
+    eos, models = 1, table_world(3)
+
+    def until_eos(method, sampler):
+        out = []
+        for step in method.steps(models, sampler, End(frozenset({eos}), 1 + 3)):
+            for token in step.tokens:
+                out.append(token)
+                if token == eos or len(out) == 3:
+                    return tuple(out)
+        raise AssertionError("it ended early")
+
+    target = Mixture()
+    methods = {
+        "we": Autoregressive(scorers=("a", "b"), target=target),
+        "we-sd": sd(3, target, ("a", "b"), "none"),
+        "we-se": SpeculativeEnsemble(models=("a", "b"), gamma=(2, 2), target=target),
+        "we-se, 3 models alike": SpeculativeEnsemble(models=("a", "b", "b"), gamma=(2, 1, 1), target=Mixture(weights=(0.5, 0.25, 0.25))),
+    }  # fmt: skip
+    laws = {name: exact_law(lambda sampler, m=method: until_eos(m, sampler)) for name, method in methods.items()}
+    for name, found in laws.items():
+        assert abs(sum(found.values()) - 1.0) < ROUNDING
+        assert distance(found, laws["we"]) < ROUNDING, name

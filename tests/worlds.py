@@ -1,0 +1,116 @@
+"""Small worlds in which laws can be computed: table models, random Hugging Face models, and how to run methods on them."""
+
+from collections.abc import Callable
+
+import torch
+from transformers import (
+    GPT2Config,
+    GPTNeoConfig,
+    LlamaConfig,
+    OPTConfig,
+    PreTrainedModel,
+    Qwen2Config,
+    T5Config,
+    set_seed,
+)
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
+
+from specbench.method import End, Method, Step
+from specbench.sampling import Sampler, exact_law
+from specbench.session import Calls, EagerSession
+
+START = 0  # every table sequence starts with this token
+
+
+class TableSession:
+    """A model whose logits are a fixed random function of the whole prefix, so that any misplaced row shows."""
+
+    window = None
+
+    def __init__(self, vocabulary: int, seed: int, spread: float = 1.5) -> None:
+        self.calls = Calls()
+        self._vocabulary, self._seed, self._spread = vocabulary, seed, spread
+        self._rows: dict[tuple[int, ...], torch.Tensor] = {}
+
+    def score(self, ids: list[int], start: int) -> torch.Tensor:
+        self.calls.decoding(len(ids) - start, 0.0)
+        return torch.stack([self._row(tuple(ids[: i + 1])) for i in range(start, len(ids))])
+
+    def _row(self, prefix: tuple[int, ...]) -> torch.Tensor:
+        if prefix not in self._rows:
+            generator = torch.Generator().manual_seed(hash((self._seed, prefix)) & (2**62 - 1))
+            row = torch.randn(self._vocabulary, generator=generator, dtype=torch.float64) * self._spread
+            self._rows[prefix] = row
+        return self._rows[prefix]
+
+
+class Opened(dict):
+    """Role -> session, with the ids that a sequence starts with."""
+
+    def __init__(self, sessions: dict[str, object], ids: list[int] | None = None) -> None:
+        super().__init__(sessions)
+        self.ids = [START] if ids is None else ids
+
+    @property
+    def sessions(self) -> dict[str, object]:
+        return self
+
+
+def table_world(vocabulary: int, roles: tuple[str, ...] = ("a", "b", "c")) -> Opened:
+    return Opened({role: TableSession(vocabulary, seed) for seed, role in enumerate(roles)})
+
+
+def generate(method: Method, models: Opened, sampler: Sampler, length: int) -> tuple[list[int], list[Step]]:
+    """Exactly `length` tokens, and the steps they came in."""
+    steps = list(method.steps(models, sampler, End(frozenset(), len(models.ids) + length)))
+    return [token for step in steps for token in step.tokens], steps
+
+
+def law(method: Method, models: Opened, length: int, **sampling: float) -> dict[tuple[int, ...], float]:
+    """The exact joint law of the first `length` tokens."""
+    return exact_law(lambda sampler: tuple(generate(method, models, sampler, length)[0]), **sampling)
+
+
+def distance(one: dict[tuple[int, ...], float], two: dict[tuple[int, ...], float]) -> float:
+    """Total variation between two laws of sequences."""
+    return sum(abs(one.get(key, 0.0) - two.get(key, 0.0)) for key in one.keys() | two.keys()) / 2
+
+
+SHAPE = {"vocab_size": 40, "max_position_embeddings": 64}
+FAMILIES: dict[str, Callable[[], object]] = {
+    "llama": lambda: LlamaConfig(
+        **SHAPE, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, intermediate_size=48
+    ),
+    "qwen2": lambda: Qwen2Config(
+        **SHAPE, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, intermediate_size=48
+    ),
+    "gpt2": lambda: GPT2Config(vocab_size=40, n_positions=64, n_embd=32, n_layer=2, n_head=4),
+    "gpt-neo": lambda: GPTNeoConfig(
+        **SHAPE, hidden_size=32, num_layers=2, num_heads=4, attention_types=[[["global", "local"], 1]], window_size=5
+    ),
+    "opt": lambda: OPTConfig(
+        **SHAPE, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, ffn_dim=48, word_embed_proj_dim=32
+    ),
+    "t5": lambda: T5Config(vocab_size=40, d_model=32, d_kv=8, num_layers=2, num_heads=4, d_ff=48, decoder_start_token_id=0),
+}
+
+
+def random_model(family: str, seed: int) -> PreTrainedModel:
+    """A float32 model of that family, its weights spread out so that its choices are clear."""
+    from transformers import T5ForConditionalGeneration
+
+    set_seed(seed)
+    config = FAMILIES[family]()
+    model = T5ForConditionalGeneration(config) if family == "t5" else MODEL_FOR_CAUSAL_LM_MAPPING[type(config)](config)
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if weight.ndim == 2:
+                weight.normal_(0.0, 0.6 if "embed" in name or "wte" in name or "shared" in name else 0.25)
+    return model.eval()
+
+
+def open_models(models: dict[str, PreTrainedModel], prompt: list[int]) -> Opened:
+    """Fresh sessions over these models; for encoder-decoder models the prompt is the encoder's."""
+    seq2seq = next(iter(models.values())).config.is_encoder_decoder
+    sessions = {role: EagerSession(model, 40, prompt if seq2seq else None) for role, model in models.items()}
+    return Opened(sessions, [0] if seq2seq else list(prompt))
