@@ -1,0 +1,96 @@
+"""Every number of a table on rows small enough to do by hand."""
+
+import numpy as np
+import pytest
+
+from specbench.records import Record
+from specbench.report import metrics as m
+
+
+def row(sample: str, tokens: int, decode: float, prefill: float = 1.0, repeat: int = 0, **more) -> Record:
+    return Record(
+        method="x", sample=sample, repeat=repeat, seed=0, order=more.pop("order", 0), tokens=[0] * tokens,
+        decode_seconds=decode, prefill_seconds=prefill, **more,
+    )  # fmt: skip
+
+
+OURS = [row("a", 10, 1.0), row("b", 30, 2.0)]
+BASE = [row("a", 10, 2.0), row("b", 20, 2.0)]
+
+
+def test_the_three_speedups_differ_and_are_what_their_names_say():
+    assert m.speedup(OURS, BASE).value == pytest.approx((40 / 3) / (30 / 4))
+    assert m.speedup(OURS, BASE, end_to_end=True).value == pytest.approx((40 / 5) / (30 / 6))
+    assert m.geometric_mean_speedup(OURS, BASE).value == pytest.approx(((10 / 5) * (15 / 10)) ** 0.5)
+    assert m.papers_speedup(OURS, BASE) == pytest.approx(np.mean([10 / 2, 30 / 3]) / np.mean([10 / 3, 20 / 3]))
+
+
+def test_only_what_both_sides_completed_is_compared():
+    failed = Record(method="x", sample="c", repeat=0, seed=0, order=0, error="no")
+    assert m.complete([*OURS, failed], "x") == OURS
+    assert m.speedup([*OURS, row("d", 5, 1.0)], BASE) == m.speedup(OURS, BASE)
+
+
+def test_intervals_cover_and_shrink():
+    """A ratio of 1.5 with 10 % noise a prompt: the interval holds it, and 16 times the prompts make it about 4 times narrower."""
+    rng = np.random.default_rng(1)
+
+    def interval(prompts: int) -> m.Estimate:
+        ours = [row(str(i), 30, 2.0 * rng.lognormal(0, 0.1)) for i in range(prompts)]
+        return m.speedup(ours, [row(str(i), 20, 2.0) for i in range(prompts)])
+
+    small, large = interval(20), interval(320)
+    assert small.low < 1.5 < small.high
+    assert large.low < 1.5 < large.high
+    assert 2.5 < (small.high - small.low) / (large.high - large.low) < 6.5
+
+
+def test_repeats_of_a_prompt_are_one_observation():
+    once = m.speedup(OURS, BASE)
+    again = [row(r.sample, len(r.tokens), r.decode_seconds, repeat=1) for r in OURS]
+    twice = m.speedup([*OURS, *again], [*BASE, *(row(r.sample, len(r.tokens), r.decode_seconds, repeat=1) for r in BASE)])
+    assert twice == pytest.approx(once)
+
+
+ROUNDS = [
+    {"tokens": 3, "drafted": 2, "tested": 2, "accepted": 2, "by": ["q", "q"]},
+    {"tokens": 1, "drafted": 2, "tested": 1, "accepted": 0, "by": ["q"]},
+    {"tokens": 2, "drafted": 2, "tested": 2, "accepted": 1, "by": ["q", "p"]},
+]
+
+
+def test_acceptance_counts_tested_tokens_only():
+    rows = [row("a", 6, 1.0, rounds=ROUNDS)]
+    assert m.acceptance_rate(rows) == pytest.approx(3 / 5)
+    assert m.acceptance_by_position(rows) == pytest.approx([2 / 3, 1 / 2])
+    assert m.acceptance_by_model(rows) == pytest.approx({"q": 3 / 4, "p": 0.0})
+    assert m.accepted_length(rows) == pytest.approx(2.0)
+    assert m.wasted_share(rows) == pytest.approx(0.5)
+
+
+def test_without_drafting_there_is_no_acceptance_and_a_length_of_one():
+    assert m.acceptance_rate(OURS) is None
+    assert m.wasted_share(OURS) is None
+    assert m.accepted_length(OURS) == 1.0
+
+
+CALLS = {"prefill_fed": 5, "forwards": 3, "seconds": 0.6, "by_fed": {"1": [2, 0.3], "3": [1, 0.3]}}
+
+
+def test_forwards_prices_and_the_share_outside():
+    rows = [row("a", 8, 0.8, models={"q": CALLS})]
+    assert m.forwards_per_token(rows) == {"q": 0.5}
+    assert m.outside_forwards(rows) == pytest.approx(0.25)
+    prices = m.forward_seconds(rows)
+    assert prices == {"q": {1: pytest.approx(0.15), 3: pytest.approx(0.3)}}
+    cost = m.cost_of(["q"], prices, {"q": 0.1})
+    assert [cost(0, k) for k in (1, 2, 3, 9)] == pytest.approx([0.1, 0.2, 0.3, 0.3])
+
+
+def test_quality_averages_repeats_within_a_prompt():
+    rows = [row("a", 1, 1, score={"s": 1.0}), row("a", 1, 1, repeat=1, score={"s": 0.0}), row("b", 1, 1, score={"s": 1.0})]
+    assert m.quality(rows, "s").value == pytest.approx(2 / 3)
+
+
+def test_drift_is_the_later_half_over_the_earlier():
+    assert m.drift([row("a", 10, 1.0, order=0), row("b", 10, 2.0, order=1)]) == pytest.approx(-0.5)
