@@ -28,6 +28,7 @@ class Generation:
     rounds: list[Step] = field(default_factory=list)
     prefill_seconds: float = 0.0
     decode_seconds: float = 0.0
+    forward_seconds: float = 0.0  # the part of decode_seconds that models took
 
 
 @dataclass(frozen=True)
@@ -77,8 +78,10 @@ def decode(method: Method, models: Opened, sampler: Sampler, limits: Limits) -> 
                 kept += 1
                 finish = _finish(out.tokens, limits, end.length - len(models.ids))
             out.rounds.append(_cut(step, kept))
-    prefill = sum(session.calls.prefill_seconds for session in models.sessions.values())
-    out.finish, out.prefill_seconds, out.decode_seconds = finish, prefill, clock - prefill
+    calls = [session.calls for session in models.sessions.values()]
+    out.finish, out.prefill_seconds = finish, sum(each.prefill_seconds for each in calls)
+    out.decode_seconds = clock - out.prefill_seconds
+    out.forward_seconds = sum(each.seconds for each in calls)
     return out
 
 

@@ -142,15 +142,11 @@ def load(found: dict[str, Found], base: Path, device: torch.device) -> LoadedPai
         source = str(folder(each.source, base) or each.source)
         try:
             tokenizers[role] = AutoTokenizer.from_pretrained(source, revision=each.revision)
-            model = _kind(each.config).from_pretrained(
-                source, revision=each.revision, dtype=getattr(torch, each.dtype)
-            )
+            model = _kind(each.config).from_pretrained(source, revision=each.revision, dtype=getattr(torch, each.dtype))
         except (OSError, ValueError) as error:
             raise missing_model(role, each.source, error) from None
         models[role] = model.to(device).eval().requires_grad_(False)
     return LoadedPair(models, tokenizers)
-
-
 
 
 def _kind(config: PreTrainedConfig) -> Any:

@@ -23,7 +23,9 @@ class Record:
     tokens: list[int] = field(default_factory=list)  # committed ids, the first stop included
     text: str = ""  # without what follows a stop string
     finish: str = ""  # eos | stop | length | window
-    rounds: list[dict[str, Any]] = field(default_factory=list)  # tokens, drafted, tested, accepted, by; drafting methods only
+    rounds: list[dict[str, Any]] = field(
+        default_factory=list
+    )  # tokens, drafted, tested, accepted, by; drafting methods only
     models: dict[str, dict[str, Any]] = field(default_factory=dict)  # role -> session.Calls
     prefill_seconds: float | None = None  # each model's first forward, its encoder's included
     decode_seconds: float | None = None  # all else between the prompt and the last token

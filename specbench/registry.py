@@ -38,7 +38,8 @@ class Named:
         word = table.get("name")
         if word not in cls.members:
             raise ConfigError(f"{where}: unknown name {word!r}{hint(str(word), cls.members)}")
-        return construct(cls.members[word], {k: v for k, v in table.items() if k != "name"}, where)
+        member: type[Self] = cls.members[word]
+        return construct(member, {k: v for k, v in table.items() if k != "name"}, where)
 
 
 T = TypeVar("T")

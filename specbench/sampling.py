@@ -78,9 +78,10 @@ class Sampler:
 def verify(draft: Draft, pi: Tensor, sampler: Sampler) -> Verified:
     """Tokens that follow pi, whatever the draft's laws were: each drafted x stays with probability min(1, pi(x)/q(x)).
 
-    How many stay is one choice among k + 1, with the law that k tests in a row have. pi is (k, V), or (k + 1, V) for one more token when all were accepted. The first refused token is replaced by one
-    drawn from the residual, and the rest of the draft is dropped. Leviathan et al. 2023, Algorithm 1; SpecTr's and Chen
-    et al.'s proof holds for any pi. Where q(x) = 0, which only rounding can bring about, x is accepted by definition.
+    pi is (k, V), or (k + 1, V) for one more token when all were accepted. How many stay is one choice among k + 1, with
+    the law that k tests in a row have. The first refused token is replaced by one drawn from the residual, and the rest of
+    the draft is dropped. Leviathan et al. 2023, Algorithm 1, whose proof holds for any pi. Where q(x) = 0, which only
+    rounding can bring about, x is accepted by definition.
     """
     k, tokens, accepted = len(draft.tokens), draft.tokens, 0
     assert k <= len(pi) <= k + 1 and len(draft.probs) == k

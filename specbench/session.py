@@ -100,7 +100,7 @@ class EagerSession:
                 out = self._model(
                     decoder_input_ids=fed, encoder_outputs=self._encode(), past_key_values=self._cache, use_cache=True
                 )
-            logits = out.logits[0, -keep:, : self._vocabulary]
+            logits: Tensor = out.logits[0, -keep:, : self._vocabulary]
             logits = logits if logits.dtype == torch.float64 else logits.float()
             finite = bool(logits.sum().isfinite())
         seconds = time.perf_counter() - begin

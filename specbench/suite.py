@@ -10,11 +10,10 @@ import tomllib
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-from specbench import methods  # registers them
-from specbench.errors import ConfigError, hint
+from specbench import methods, proposers, targets
+from specbench.errors import ConfigError
 from specbench.method import Method
 from specbench.models import Found
 from specbench.pair import Pair
@@ -22,7 +21,7 @@ from specbench.presets import Preset, preset
 from specbench.registry import construct
 from specbench.task import Data, Task
 
-assert methods
+REGISTERED = (methods, proposers, targets)  # what a method's table may name
 SEMANTICS = 1  # bumped when the meaning of a recorded number changes, so that old runs are not mixed with new ones
 SPEED_ROWS = 32  # a synthetic source has no end of its own
 
@@ -94,7 +93,7 @@ class Cell:
 def read_pair(name: str, options: Options) -> tuple[Preset, Pair]:
     """The pair that a name or a path names, with the user's overrides."""
     found = preset("pair", name)
-    table = _overridden(found.table, options.under("pair"), f"pair {found.name}", whole=True)
+    table = _overridden(found.table, options.under("pair"), f"pair {found.name}")
     return found, construct(Pair, table, str(found.path))
 
 
@@ -102,7 +101,7 @@ def read_task(name: str, pair: Pair, options: Options) -> tuple[str, Task]:
     """The task that a name or a path names, with what suits the pair and the user's overrides."""
     found = preset("task", name)
     table = {**found.table, **pair.defaults.task.get(found.name, {})}
-    table = _overridden(table, options.under("task"), f"task {found.name}", whole=True)
+    table = _overridden(table, options.under("task"), f"task {found.name}")
     return found.name, Task.build(table, str(found.path))
 
 
@@ -126,7 +125,7 @@ def roles_of(names: list[str], pair: Pair, options: Options) -> tuple[str, ...]:
         table = _method_table(name, pair, options)
         needed |= set(_roles(table))
         if baseline := preset("method", name).table.get("baseline"):
-            needed |= set(_roles(_method_table(baseline, pair, options)))
+            needed |= set(_roles(_baseline_table(baseline, table, pair)))
     return tuple(role for role in pair.models if role in needed)
 
 
@@ -143,7 +142,10 @@ def arms(names: list[str], pair: Pair, sizes: Mapping[str, int], options: Option
         temperature = options.temperature if options.temperature is not None else found.table.get("temperature", 0.0)
         base_name = found.table.get("baseline")
         arm = Arm(found.name, table, base_name, temperature, Method.build(table, str(found.path)))
-        base = _baseline(arm, pair, options) if base_name else arm
+        base = arm
+        if base_name:
+            base_table = _baseline_table(base_name, table, pair)
+            base = Arm(base_name, base_table, None, temperature, Method.build(base_table, f"baseline {base_name}"))
         group = groups.setdefault(json.dumps([base.name, base.table, temperature], sort_keys=True), [base])
         if arm.name not in {other.name for other in group}:
             group.append(arm)
@@ -206,10 +208,25 @@ def parse_override(text: str) -> tuple[str, Any]:
 
 
 def _method_table(name: str, pair: Pair, options: Options) -> dict[str, Any]:
-    """A method's constructor table with the pair's roles in it; draft lengths may be open still."""
+    """A method's constructor table with the user's overrides and the pair's roles in it; draft lengths may be open still."""
     found = preset("method", name)
-    table = {k: v for k, v in found.table.items() if k not in ("description", "baseline", "temperature")}
-    table = _overridden(table, options.under("method"), f"method {found.name}")
+    return _with_roles(_overridden(_constructor(found), options.under("method"), f"method {found.name}"), pair)
+
+
+def _baseline_table(name: str, table: dict[str, Any], pair: Pair) -> dict[str, Any]:
+    """The table of a method's baseline. Where the two targets are of one kind, the baseline follows the method's own law."""
+    base = _constructor(preset("method", name))
+    if base["target"]["name"] == table["target"]["name"]:
+        base |= {"target": table["target"], "scorers": table.get("models") or table["scorers"]}
+    return _with_roles(base, pair)
+
+
+def _constructor(found: Preset) -> dict[str, Any]:
+    return deepcopy({k: v for k, v in found.table.items() if k not in ("description", "baseline", "temperature")})
+
+
+def _with_roles(table: dict[str, Any], pair: Pair) -> dict[str, Any]:
+    """The table with the pair's roles for `ensemble`. Raises ConfigError for a role that the pair has not."""
     for key in ("scorers", "models"):
         if isinstance(table.get(key), str):
             table[key] = list(pair.group(table[key]))
@@ -245,30 +262,15 @@ def _length(sizes: Mapping[str, int], first: str, last: str) -> int:
     return 1 if sizes[first] > 0.5 * sizes[last] else 5
 
 
-def _baseline(arm: Arm, pair: Pair, options: Options) -> Arm:
-    """What the arm is measured against. It follows the same law: where the targets are of one kind, they are the same."""
-    assert arm.baseline is not None
-    found = preset("method", arm.baseline)
-    table = _method_table(arm.baseline, pair, options)
-    if table["target"]["name"] == arm.table["target"]["name"]:
-        table["target"] = arm.table["target"]
-        table["scorers"] = arm.table.get("models") or arm.table["scorers"]
-    return Arm(found.name, table, None, arm.temperature, Method.build(table, str(found.path)))
-
-
-def _overridden(
-    table: dict[str, Any], changes: list[tuple[list[str], Any]], where: str, whole: bool = False
-) -> dict[str, Any]:
-    """A copy of the table with the changes. A method takes only those whose first key it has, unless `whole`."""
+def _overridden(table: dict[str, Any], changes: list[tuple[list[str], Any]], where: str) -> dict[str, Any]:
+    """A copy of the table with the changes in it."""
     table = deepcopy(table)
     for path, value in changes:
-        if not whole and len(path) > 1 and path[0] not in table:
-            continue
         place = table
         for key in path[:-1]:
             place = place.setdefault(key, {})
             if not isinstance(place, dict):
-                raise ConfigError(f"--set: {where} has no table '{key}'{hint(key, table)}")
+                raise ConfigError(f"--set: '{key}' of {where} is not a table")
         place[path[-1]] = value
     return table
 

@@ -81,7 +81,7 @@ def test_greedy_ensembles_equal_the_arg_max_of_the_mixture():
     """At T = 0 the mixture is the arg max of the T = 1 mixture (methods 3.1), by brute force and for every method."""
     for seed in range(8):
         roles = (f"m{seed}", f"n{seed}", f"o{seed}")
-        models = Opened({role: session for role, session in zip(roles, table_world(5, roles).values(), strict=True)})
+        models = table_world(5, roles)
         ids = [0]
         for _ in range(6):
             mixed = sum(models[role].score(ids, len(ids) - 1)[0].softmax(-1) for role in roles)
@@ -89,9 +89,7 @@ def test_greedy_ensembles_equal_the_arg_max_of_the_mixture():
         methods = [
             Autoregressive(scorers=roles, target=Mixture()),
             SpeculativeEnsemble(models=roles, gamma=(3, 2, 1), target=Mixture()),
-            Speculative(
-                proposer=DraftModel(model=roles[0], gamma=3), scorers=roles, target=Mixture(), bonus="none"
-            ),
+            Speculative(proposer=DraftModel(model=roles[0], gamma=3), scorers=roles, target=Mixture(), bonus="none"),
         ]
         for method in methods:
             assert generate(method, models, Sampler(temperature=0.0), 6)[0] == ids[1:]
@@ -180,8 +178,10 @@ def test_an_eos_in_the_draft_biases_nothing():
         "we": Autoregressive(scorers=("a", "b"), target=target),
         "we-sd": sd(3, target, ("a", "b"), "none"),
         "we-se": SpeculativeEnsemble(models=("a", "b"), gamma=(2, 2), target=target),
-        "we-se, 3 models alike": SpeculativeEnsemble(models=("a", "b", "b"), gamma=(2, 1, 1), target=Mixture(weights=(0.5, 0.25, 0.25))),
-    }  # fmt: skip
+        "we-se, one model twice": SpeculativeEnsemble(
+            models=("a", "b", "b"), gamma=(2, 1, 1), target=Mixture(weights=(0.5, 0.25, 0.25))
+        ),
+    }
     laws = {name: exact_law(lambda sampler, m=method: until_eos(m, sampler)) for name, method in methods.items()}
     for name, found in laws.items():
         assert abs(sum(found.values()) - 1.0) < ROUNDING

@@ -32,7 +32,7 @@ def test_only_what_both_sides_completed_is_compared():
 
 
 def test_intervals_cover_and_shrink():
-    """A ratio of 1.5 with 10 % noise a prompt: the interval holds it, and 16 times the prompts make it about 4 times narrower."""
+    """A ratio of 1.5 with 10 % noise a prompt: the interval holds it, and 16 times the prompts make it 4 times narrower."""
     rng = np.random.default_rng(1)
 
     def interval(prompts: int) -> m.Estimate:
@@ -48,7 +48,9 @@ def test_intervals_cover_and_shrink():
 def test_repeats_of_a_prompt_are_one_observation():
     once = m.speedup(OURS, BASE)
     again = [row(r.sample, len(r.tokens), r.decode_seconds, repeat=1) for r in OURS]
-    twice = m.speedup([*OURS, *again], [*BASE, *(row(r.sample, len(r.tokens), r.decode_seconds, repeat=1) for r in BASE)])
+    twice = m.speedup(
+        [*OURS, *again], [*BASE, *(row(r.sample, len(r.tokens), r.decode_seconds, repeat=1) for r in BASE)]
+    )
     assert twice == pytest.approx(once)
 
 
@@ -88,7 +90,11 @@ def test_forwards_prices_and_the_share_outside():
 
 
 def test_quality_averages_repeats_within_a_prompt():
-    rows = [row("a", 1, 1, score={"s": 1.0}), row("a", 1, 1, repeat=1, score={"s": 0.0}), row("b", 1, 1, score={"s": 1.0})]
+    rows = [
+        row("a", 1, 1, score={"s": 1.0}),
+        row("a", 1, 1, repeat=1, score={"s": 0.0}),
+        row("b", 1, 1, score={"s": 1.0}),
+    ]
     assert m.quality(rows, "s").value == pytest.approx(2 / 3)
 
 

@@ -97,7 +97,9 @@ def test_filters_apply_after_temperature_and_k_before_p():
     assert Sampler(temperature=0.7, top_k=2, top_p=0.7).probs(logits)[:2].tolist() == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("bad", [{"temperature": -1.0}, {"temperature": math.nan}, {"top_k": -1}, {"top_p": 0.0}, {"top_p": 1.5}])
+@pytest.mark.parametrize(
+    "bad", [{"temperature": -1.0}, {"temperature": math.nan}, {"top_k": -1}, {"top_p": 0.0}, {"top_p": 1.5}]
+)
 def test_impossible_settings_are_refused(bad):
     with pytest.raises(ValueError, match=next(iter(bad))):
         Sampler(**bad)

@@ -41,7 +41,7 @@ def walk(model, session, steps: int = 60) -> float:
             ids = ids[: rng.randint(2, len(ids) - 1)]
         elif kind < 0.9:
             at = rng.randrange(1, len(ids))
-            ids = ids[:at] + [(ids[at] + 1) % 40] + ids[at + 1 :]
+            ids = [*ids[:at], (ids[at] + 1) % 40, *ids[at + 1 :]]
         ids = ids[:48]
         start = rng.randrange(len(ids))
         worst = max(worst, (session.score(ids, start) - uncached(model, ids)[start:]).abs().max().item())

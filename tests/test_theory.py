@@ -4,9 +4,12 @@ import random
 
 import pytest
 import torch
+from worlds import Opened
 
 from specbench.method import End
+from specbench.methods import speculative_ensemble as module
 from specbench.methods.speculative_ensemble import SpeculativeEnsemble
+from specbench.sampling import Sampler, Verified
 from specbench.session import Calls
 from specbench.targets import Target
 from specbench.theory import alternate_proposal, expected_accepted, speculative, speculative_ensemble
@@ -57,8 +60,7 @@ class Coin(Target, name="test-coin"):
         self.a = a
 
     def __call__(self, logits, sampler):
-        rows = torch.tensor([[*self.a, 0.0]]).expand(len(logits[0]), -1).clone()  # (k, n + 1), by owner
-        return rows
+        return torch.tensor([[*self.a, 0.0]]).expand(len(logits[0]), -1)  # (k, n + 1), by owner
 
 
 class Fixed:
@@ -72,7 +74,9 @@ class Fixed:
         self.row[own] = 0.0
 
     def score(self, ids, start):
-        known = next((i for i, (x, y) in enumerate(zip(ids, self.read, strict=False)) if x != y), min(len(ids), len(self.read)))
+        known = next(
+            (i for i, (x, y) in enumerate(zip(ids, self.read, strict=False)) if x != y), min(len(ids), len(self.read))
+        )
         if known < len(ids):
             self.calls.decoding(len(ids) - known, 0.0)
             self.read = list(ids)
@@ -84,9 +88,6 @@ class Fixed:
 )
 def test_the_algorithm_costs_what_theory_says(a, gamma, monkeypatch):
     """Counted forwards of the real method over 6,000 tokens against the formula, within 3 %, with a price for block size."""
-    from specbench.methods import speculative_ensemble as module
-    from specbench.sampling import Sampler, Verified
-
     rng, n = random.Random(3), len(a)
 
     def verify(draft, pi, sampler):
@@ -99,10 +100,7 @@ def test_the_algorithm_costs_what_theory_says(a, gamma, monkeypatch):
     monkeypatch.setattr(module, "verify", verify)
     roles = tuple("abc"[:n])
 
-    class World(dict):
-        ids = [n]
-
-    models = World({role: Fixed(i, n) for i, role in enumerate(roles)})
+    models = Opened({role: Fixed(i, n) for i, role in enumerate(roles)}, [n])
     method = SpeculativeEnsemble(models=roles, gamma=gamma, target=Coin(a))
     tokens = sum(len(s.tokens) for s in method.steps(models, Sampler(), End(frozenset(), 6001)))
 

@@ -91,7 +91,9 @@ FAMILIES: dict[str, Callable[[], object]] = {
     "opt": lambda: OPTConfig(
         **SHAPE, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, ffn_dim=48, word_embed_proj_dim=32
     ),
-    "t5": lambda: T5Config(vocab_size=40, d_model=32, d_kv=8, num_layers=2, num_heads=4, d_ff=48, decoder_start_token_id=0),
+    "t5": lambda: T5Config(
+        vocab_size=40, d_model=32, d_kv=8, num_layers=2, num_heads=4, d_ff=48, decoder_start_token_id=0
+    ),
 }
 
 

@@ -58,7 +58,7 @@ class SpeculativeEnsemble(Method, name="speculative-ensemble"):
             tokens = [proposal.token for proposal in pending]
             read = ids + (tokens[:-1] if closed else tokens)
             rows = models[self.models[i]].score(read, len(ids) - 1 + len(scored[i]))
-            scored[i].extend(rows.split(1))
+            scored[i].extend(row.unsqueeze(0) for row in rows)
             if closed:
                 return 0
             law = sampler.probs(rows[-1:])  # (1, V)

@@ -132,7 +132,7 @@ def forwards_per_token(rows: Rows) -> dict[str, float]:
 
 def outside_forwards(rows: Rows) -> float:
     """Share of decoding time that is not spent in model forwards: sampling, verification, bookkeeping."""
-    inside = sum(calls["seconds"] for r in rows for calls in r.models.values())
+    inside: float = sum(calls["seconds"] for r in rows for calls in r.models.values())
     return 1.0 - inside / sum(seconds(r) for r in rows)
 
 

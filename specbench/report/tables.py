@@ -88,7 +88,9 @@ def notes(summary: Summary) -> list[str]:
         if not decoding["ignore_eos"] and row.get("cut_by_length", 0) > 0.05:
             out.append(f"! {row['method']}: {row['cut_by_length']:.0%} of outputs were cut by the length limit")
         if abs(row.get("drift", 0)) > 0.1:
-            out.append(f"! {row['method']}: speed drifted by {row['drift']:+.0%} within the run; is the machine shared?")
+            out.append(
+                f"! {row['method']}: speed drifted by {row['drift']:+.0%} within the run; is the machine shared?"
+            )
     return out
 
 

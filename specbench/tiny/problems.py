@@ -38,6 +38,11 @@ def problems(split: Split, seed: int = 0) -> Iterator[Problem]:
             yield problem
 
 
+def prompt(problem: Problem) -> str:
+    """The 0-shot form that the tiny family is trained on."""
+    return f"Question: {problem['question']}\nAnswer:"
+
+
 class _Steps:
     """The lines of a worked answer; `step` returns the value it wrote down."""
 

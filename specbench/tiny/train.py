@@ -18,7 +18,7 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from specbench.tiny.problems import Problem, problems
+from specbench.tiny.problems import problems, prompt
 
 HOME = Path(__file__).parent / "models"
 EOS = "<|endoftext|>"
@@ -64,11 +64,6 @@ FAMILY = {
 }
 
 
-def prompt(problem: Problem) -> str:
-    """The 0-shot form that the family is trained on."""
-    return f"Question: {problem['question']}\nAnswer:"
-
-
 def make_tokenizer(texts: int = 20_000) -> PreTrainedTokenizerFast:
     """Byte-level BPE over generated problems; every digit is a token of its own."""
     tokenizer = Tokenizer(models.BPE())
@@ -82,7 +77,11 @@ def make_tokenizer(texts: int = 20_000) -> PreTrainedTokenizerFast:
     sample = itertools.islice(problems("train", seed=0), texts)
     tokenizer.train_from_iterator((f"{prompt(p)} {p['answer']}" for p in sample), trainer)
     return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, eos_token=EOS, pad_token=EOS, model_max_length=8192, clean_up_tokenization_spaces=False
+        tokenizer_object=tokenizer,
+        eos_token=EOS,
+        pad_token=EOS,
+        model_max_length=8192,
+        clean_up_tokenization_spaces=False,
     )
 
 
@@ -118,7 +117,7 @@ def train(recipe: Recipe, tokenizer: PreTrainedTokenizerFast, label: str) -> Lla
         logits = model(input_ids=ids[:, :-1], use_cache=False).logits  # (rows, ROW, V)
         losses = torch.nn.functional.cross_entropy(logits.transpose(1, 2), ids[:, 1:], reduction="none")
         loss = (losses * weights).sum() / weights.sum()
-        loss.backward()
+        torch.autograd.backward(loss)
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         schedule.step()
@@ -147,7 +146,7 @@ def accuracy(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, count:
     return right / count
 
 
-def save(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, recipe: Recipe, folder: Path) -> None:
+def save(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
     """Write the Hugging Face folder: bfloat16 safetensors, config, tokenizer."""
     shutil.rmtree(folder, ignore_errors=True)
     model.to(torch.bfloat16).save_pretrained(folder)
@@ -158,14 +157,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Train the tiny family on generated problems.")
     parser.add_argument("models", nargs="*", default=list(FAMILY), choices=list(FAMILY), metavar="MODEL")
     parser.add_argument("--out", type=Path, default=HOME)
-    parser.add_argument("--threads", type=int, default=1, help="a thread each is fastest when the models train side by side")
+    parser.add_argument(
+        "--threads", type=int, default=1, help="a thread each is fastest when the models train side by side"
+    )
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     tokenizer = make_tokenizer()
     for name in args.models:
         recipe = FAMILY[name]
         model = train(recipe, tokenizer, name)
-        save(model, tokenizer, recipe, args.out / name)
+        save(model, tokenizer, args.out / name)
         reloaded = LlamaForCausalLM.from_pretrained(args.out / name, dtype=torch.float32)
         print(json.dumps({"model": name, "held_out_accuracy": accuracy(reloaded, tokenizer)}), flush=True)
 

@@ -1,0 +1,38 @@
+# `make run` and `make test` need nothing but a Python of at least 3.11; everything else they bring themselves.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+TYPES := build/types
+ARGS ?=
+
+.PHONY: run test check bench tiny clean
+
+run: $(INSTALLED)  ## the first table: Speculative Ensemble on the bundled pair
+	$(BIN)/specbench run $(ARGS)
+
+test: $(INSTALLED)  ## the laws, and everything else
+	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 $(ARGS)
+
+check: $(INSTALLED)  ## format, lint, types
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	rm -rf $(TYPES) && mkdir -p $(TYPES)/specbench
+	ln -s $(CURDIR)/specbench/* $(CURDIR)/cli $(CURDIR)/configs $(CURDIR)/tasks $(TYPES)/specbench/
+	MYPYPATH=$(TYPES) $(BIN)/mypy -p specbench
+
+bench: $(INSTALLED)  ## against transformers, side by side: writes results/cpu-peers.md
+	$(BIN)/python -m specbench.peers $(ARGS)
+
+tiny: $(INSTALLED)  ## retrain the bundled family from its generator: hours on a laptop
+	$(BIN)/python -m specbench.tiny.train $(ARGS)
+
+clean:  ## everything that these targets made
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(INSTALLED): pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "specbench needs Python 3.11 or newer")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@

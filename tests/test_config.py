@@ -1,0 +1,183 @@
+"""From words to cells: presets, overrides, defaults, and errors that say what was meant."""
+
+from dataclasses import dataclass
+
+import pytest
+
+import specbench.tasks  # noqa: F401  (registers the tasks)
+from specbench.errors import ConfigError
+from specbench.method import Method
+from specbench.pair import Pair
+from specbench.presets import names, preset
+from specbench.registry import construct
+from specbench.suite import Options, arms, limited, parse_override, read_pair, read_task, roles_of
+from specbench.targets import Mixture, Target
+from specbench.task import Data, Sample
+
+SIZES = {"draft": 1, "target": 10, "co-target": 10}
+TINY = read_pair("tiny", Options())[1]
+
+
+def arm_of(method: str, pair: Pair = TINY, sizes=SIZES, **options):
+    return arms([method], pair, sizes, Options(**options))[0][-1]
+
+
+def test_every_bundled_method_builds_on_tiny():
+    for name in names("method"):
+        assert isinstance(arm_of(name).method, Method)
+
+
+@pytest.mark.parametrize("name", names("pair"))
+def test_every_bundled_pair_is_valid_and_runs_the_ensembles(name):
+    pair = read_pair(name, Options())[1]
+    sizes = dict.fromkeys(pair.models, 10)
+    assert len(arm_of("we-se", pair, sizes).method.roles()) == len(pair.ensemble)
+    if "draft" in pair.models:
+        assert arm_of("cd-se", pair, sizes | {"draft": 1}).table["gamma"] == [5, 1]
+
+
+def test_defaults_follow_the_pair():
+    assert arm_of("se").name == "we-se"
+    assert arm_of("we-se").table["models"] == ["target", "co-target"]
+    assert arm_of("we-se").table["gamma"] == [1, 1], "models that cost alike"
+    assert arm_of("cd-se").table["gamma"] == [5, 1]
+    assert arm_of("sd").table["proposer"] == {"name": "model", "model": "draft", "gamma": 5}
+    assert arm_of("we-se", sizes=SIZES | {"target": 5}).table["gamma"] == [5, 1], "c = 0.5"
+    assert arm_of("we-se", sizes=SIZES | {"target": 6}).table["gamma"] == [1, 1]
+    assert [arm_of(m).temperature for m in ("ar", "sd", "we", "cd", "we-sd", "cd-se")] == [0, 0, 1, 1, 1, 1]
+
+
+def test_each_method_brings_its_baseline_and_those_that_share_one_share_a_cell():
+    groups = arms(["we-sd", "we-se", "sd", "cd-se"], TINY, SIZES, Options())
+    assert [[arm.name for arm in group] for group in groups] == [
+        ["we", "we-sd", "we-se"],
+        ["ar", "sd"],
+        ["cd", "cd-se"],
+    ]
+    assert [[arm.name for arm in g] for g in arms(["ar"], TINY, SIZES, Options())] == [["ar"]]
+
+
+def test_the_baseline_follows_the_same_law():
+    base, method = arms(["we-se"], TINY, SIZES, Options(overrides=(("method.target.weights", [0.25, 0.75]),)))[0]
+    assert base.table["target"] == method.table["target"] == {"name": "mixture", "weights": [0.25, 0.75]}
+    base, _ = arms(["we-se"], TINY, SIZES, Options(overrides=(("method.models", ["draft", "target"]),)))[0]
+    assert base.table["scorers"] == ["draft", "target"]
+
+
+def test_gamma_is_the_first_models_or_each_models():
+    assert arm_of("we-se", gamma=(3,)).table["gamma"] == [3, 1]
+    assert arm_of("we-se", gamma=(3, 2)).table["gamma"] == [3, 2]
+    assert arm_of("sd", gamma=(3, 2)).table["proposer"]["gamma"] == 3
+    with pytest.raises(ConfigError, match="gamma"):
+        arm_of("we-se", gamma=(3, 2, 1))
+
+
+def test_zero_is_a_value():
+    """`threshold or default` turns 0 into the default; here 0 stays 0."""
+    assert arm_of("sd", temperature=0.0).temperature == 0.0
+    assert arm_of("we-se", temperature=0.0).temperature == 0.0
+    assert arm_of("cd-se", overrides=(("method.target.mu", 0.0),)).method.target.mu == 0.0
+    assert read_task("gsm8k", TINY, Options(overrides=(("task.shots", 0),)))[1].shots == 0
+    data = Data([Sample(str(i), "") for i in range(50)], "file", None, "")
+    assert len(limited(data, TINY, Options(limit=0, data="file")).samples) == 50
+    assert len(limited(data, TINY, Options(data="file")).samples) == 50
+
+
+def test_roles_are_only_those_needed():
+    assert roles_of(["sd"], TINY, Options()) == ("draft", "target")
+    assert roles_of(["we-se"], TINY, Options()) == ("target", "co-target")
+
+
+@pytest.mark.parametrize(
+    ("kind", "word", "meant"),
+    [
+        ("method", "see", "se"),
+        ("pair", "tinny", "tiny"),
+        ("pair", "llama-vicunia", "llama-vicuna"),
+        ("task", "gsm", "gsm8k"),
+    ],
+)
+def test_a_typo_is_answered_with_the_word_that_was_meant(kind, word, meant):
+    with pytest.raises(ConfigError, match=f"did you mean '{meant}'"):
+        preset(kind, word)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Toy(Target, name="test-toy"):
+    count: int
+    rate: float = 0.5
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ({"name": "mixtur"}, r"unknown name 'mixtur' \(did you mean 'mixture'\?\)"),
+        ({}, "unknown name None"),
+        ({"name": "mixture", "weight": [1.0]}, r"unknown key 'weight' \(did you mean 'weights'\?\)"),
+        ({"name": "mixture", "weights": [0.5, 0.6]}, "must be at least 0 and sum to 1"),
+        ({"name": "mixture", "weights": 0.5}, "must be a list"),
+        ({"name": "mixture", "weights": ["a"]}, r"weights\[0\] = 'a' must be of type float"),
+        ({"name": "test-toy"}, "a value for 'count' is missing"),
+        ({"name": "test-toy", "count": True}, "count = True must be of type int"),
+        ({"name": "test-toy", "count": 1.0}, "count = 1.0 must be of type int"),
+    ],
+)
+def test_a_wrong_table_is_one_line_with_its_place(table, message):
+    with pytest.raises(ConfigError, match=message) as caught:
+        Target.build(table, "file.toml: target")
+    assert str(caught.value).startswith("file.toml: target")
+
+
+def test_whole_numbers_pass_for_floats():
+    assert Toy(count=1, rate=1.0) == Target.build({"name": "test-toy", "count": 1, "rate": 1}, "")
+    assert Target.build({"name": "mixture", "weights": [0, 1]}, "") == Mixture(weights=(0.0, 1.0))
+
+
+def test_a_pair_without_the_role_says_which_it_has():
+    pair = read_pair("llama-vicuna", Options())[1]
+    with pytest.raises(ConfigError, match=r"no model 'target'.*llama, vicuna"):
+        arm_of("sd", pair, {"llama": 1, "vicuna": 1})
+
+
+@pytest.mark.parametrize(
+    ("text", "parsed"),
+    [
+        ("method.target.mu=0.2", ("method.target.mu", 0.2)),
+        ("task.shots=0", ("task.shots", 0)),
+        ("method.scorers=['a', 'b']", ("method.scorers", ["a", "b"])),
+        ("pair.models.draft.path=gpt2", ("pair.models.draft.path", "gpt2")),
+    ],
+)
+def test_overrides_are_toml_or_a_word(text, parsed):
+    assert parse_override(text) == parsed
+
+
+@pytest.mark.parametrize("bad", ["mu", "mu=1", "method.target.mu"])
+def test_overrides_need_a_table_and_a_value(bad):
+    with pytest.raises(ConfigError, match="--set"):
+        parse_override(bad)
+
+
+def test_an_unknown_override_is_refused():
+    with pytest.raises(ConfigError, match="did you mean 'mu'"):
+        arm_of("cd-se", overrides=(("method.target.muu", 0.2),))
+    with pytest.raises(ConfigError, match=r"start with method\., pair\. or task\."):
+        Options(overrides=(("decoding.mu", 1),))
+
+
+def test_a_users_own_toml_file(tmp_path):
+    own = tmp_path / "mine.toml"
+    own.write_text('name = "autoregressive"\nscorers = ["draft"]\ntarget = { name = "last" }\n')
+    assert arm_of(str(own)).table["scorers"] == ["draft"]
+    own.write_text("name = ")
+    with pytest.raises(ConfigError, match=r"mine\.toml"):
+        arm_of(str(own))
+    with pytest.raises(ConfigError, match="no method file"):
+        arm_of(str(tmp_path / "none.toml"))
+
+
+def test_a_pair_needs_models():
+    with pytest.raises(ConfigError, match="'models' is missing"):
+        construct(Pair, {}, "x.toml")
+    with pytest.raises(ConfigError, match=r"models\.draft: unknown key 'pth' \(did you mean 'path'"):
+        construct(Pair, {"models": {"draft": {"pth": "x"}}}, "x.toml")
