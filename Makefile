@@ -22,7 +22,7 @@ check: $(INSTALLED)  ## format, lint, types
 	MYPYPATH=$(TYPES) $(BIN)/mypy -p specbench
 
 bench: $(INSTALLED)  ## against transformers, side by side: writes results/cpu-peers.md
-	$(BIN)/python -m specbench.peers $(ARGS)
+	$(BIN)/python -m specbench.cli.peers $(ARGS)
 
 tiny: $(INSTALLED)  ## retrain the bundled family from its generator: hours on a laptop
 	$(BIN)/python -m specbench.tiny.train $(ARGS)

@@ -90,7 +90,6 @@ def _run(names: list[str], pair_name: str, task_names: list[str], options: "Opti
     from specbench import models, presets, runner, suite
     from specbench.report.summary import SUMMARY, summarise
     from specbench.report.tables import as_json
-    from specbench.sampling import Sampler
 
     found_pair, pair = suite.read_pair(pair_name, options)
     source = suite.source_of(pair, options)
@@ -102,8 +101,6 @@ def _run(names: list[str], pair_name: str, task_names: list[str], options: "Opti
     roles = suite.roles_of(names, pair, options)
     found = models.find(pair, roles, base, device, options.dtype)
     groups = suite.arms(names, pair, {role: each.parameters for role, each in found.items()}, options)
-    for group in groups:
-        Sampler(group[0].temperature, options.top_k, options.top_p)  # refuses what cannot be, before anything is loaded
     loaded, summaries = None, []
     for task_name, task in tasks:
         data = suite.limited(task.data(source), pair, options)

@@ -19,6 +19,7 @@ from specbench.models import Found
 from specbench.pair import Pair
 from specbench.presets import Preset, preset
 from specbench.registry import construct
+from specbench.sampling import Sampler
 from specbench.task import Data, Task
 
 REGISTERED = (methods, proposers, targets)  # what a method's table may name
@@ -136,6 +137,10 @@ def arms(names: list[str], pair: Pair, sizes: Mapping[str, int], options: Option
     of its last, and 5 otherwise; an ensemble's other models 1.
     """
     groups: dict[str, list[Arm]] = {}
+    try:
+        Sampler(options.temperature or 0.0, options.top_k, options.top_p)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
     for name in names:
         found = preset("method", name)
         table = _with_lengths(_method_table(name, pair, options), sizes, options.gamma)

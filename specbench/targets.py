@@ -17,6 +17,9 @@ from specbench.sampling import Sampler
 class Target(Named):
     """pi from n models' logits."""
 
+    def check(self, n: int) -> None:
+        """Raises ValueError where this target cannot combine n models. Methods ask when they are built."""
+
     @abstractmethod
     def __call__(self, logits: list[Tensor], sampler: Sampler) -> Tensor:
         """logits: n tensors (k, V) -> pi (k, V)."""
@@ -44,10 +47,12 @@ class Mixture(Target, name="mixture"):
         if self.weights and (min(self.weights) < 0.0 or abs(sum(self.weights) - 1.0) > 1e-6):
             raise ValueError(f"weights = {list(self.weights)} must be at least 0 and sum to 1")
 
+    def check(self, n: int) -> None:
+        if self.weights and len(self.weights) != n:
+            raise ValueError(f"weights = {list(self.weights)}: {len(self.weights)} weights for {n} models")
+
     def __call__(self, logits: list[Tensor], sampler: Sampler) -> Tensor:
         weights = self.weights or (1.0 / len(logits),) * len(logits)
-        if len(weights) != len(logits):
-            raise ValueError(f"weights = {list(weights)} for {len(logits)} models")
         if sampler.temperature == 0.0:
             mixed = sum(w * each.softmax(-1) for w, each in zip(weights, logits, strict=True))
         else:
@@ -65,10 +70,12 @@ class Contrastive(Target, name="contrastive"):
 
     mu: float = 0.1
 
+    def check(self, n: int) -> None:
+        if n < 2:
+            raise ValueError("contrastive decoding needs at least two models")
+
     def __call__(self, logits: list[Tensor], sampler: Sampler) -> Tensor:
         *amateurs, expert = logits
-        if not amateurs:
-            raise ValueError("contrastive decoding needs at least two models")
         return sampler.probs(expert - self.mu * torch.stack(amateurs).mean(0))
 
 
@@ -78,8 +85,10 @@ class Realigned(Target, name="realigned"):
 
     lam: float = 0.5
 
+    def check(self, n: int) -> None:
+        if n != 2:
+            raise ValueError(f"realignment takes a base and an aligned model, not {n} models")
+
     def __call__(self, logits: list[Tensor], sampler: Sampler) -> Tensor:
-        if len(logits) != 2:
-            raise ValueError(f"realignment takes a base and an aligned model, not {len(logits)} models")
         base, aligned = logits
         return sampler.probs(self.lam * aligned + (1.0 - self.lam) * base)

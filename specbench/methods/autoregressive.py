@@ -15,6 +15,9 @@ class Autoregressive(Method, name="autoregressive"):
     scorers: tuple[str, ...]
     target: Target
 
+    def __post_init__(self) -> None:
+        self.target.check(len(self.scorers))
+
     def roles(self) -> tuple[str, ...]:
         return self.scorers
 

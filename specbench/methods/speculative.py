@@ -23,6 +23,9 @@ class Speculative(Method, name="speculative"):
     target: Target
     bonus: Literal["exact", "none"] = "exact"
 
+    def __post_init__(self) -> None:
+        self.target.check(len(self.scorers))
+
     def roles(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys((self.proposer.role, *self.scorers)))
 

@@ -35,6 +35,7 @@ class SpeculativeEnsemble(Method, name="speculative-ensemble"):
     target: Target
 
     def __post_init__(self) -> None:
+        self.target.check(len(self.models))
         if len(self.models) < 2:
             raise ValueError(f"models = {list(self.models)}: an ensemble needs at least two")
         if len(self.gamma) != len(self.models) or min(self.gamma) < 1:

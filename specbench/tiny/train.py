@@ -6,6 +6,7 @@ tokens, saved in bfloat16. Training is float32 on the CPU with AdamW.
 """
 
 import argparse
+import copy
 import itertools
 import json
 import shutil
@@ -29,16 +30,15 @@ QUESTION_WEIGHT = 0.2  # of a question token's loss: its names and numbers are n
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """One model's shape and training: tokens seen, rows a step, seed of its weights and of its data."""
+    """One model's shape and training. A cycle is (tokens, peak learning rate): a warm-up, then a linear decay to zero."""
 
     layers: int
     hidden: int
     heads: int
     intermediate: int
-    tokens: int
-    seed: int
-    rows: int = 12
-    learning_rate: float = 2e-3
+    cycles: tuple[tuple[int, float], ...]
+    seed: int  # of the weights, and of each cycle's data
+    rows: int = 12  # a step
 
     def config(self) -> LlamaConfig:
         """8,192 positions, although rows are shorter: real articles must fit."""
@@ -57,10 +57,11 @@ class Recipe:
         )
 
 
+LONG = ((5_500_000, 2e-3), (2_600_000, 1e-3))
 FAMILY = {
-    "draft": Recipe(layers=2, hidden=96, heads=3, intermediate=256, tokens=8_000_000, seed=1),
-    "target": Recipe(layers=7, hidden=192, heads=4, intermediate=512, tokens=5_500_000, seed=2),
-    "co-target": Recipe(layers=7, hidden=192, heads=4, intermediate=512, tokens=5_500_000, seed=3),
+    "draft": Recipe(layers=2, hidden=96, heads=3, intermediate=256, cycles=((8_000_000, 2e-3),), seed=1),
+    "target": Recipe(layers=7, hidden=192, heads=4, intermediate=512, cycles=LONG, seed=2),
+    "co-target": Recipe(layers=7, hidden=192, heads=4, intermediate=512, cycles=LONG, seed=3),
 }
 
 
@@ -100,16 +101,18 @@ def rows(tokenizer: PreTrainedTokenizerFast, seed: int) -> Iterator[tuple[list[i
         yield ids[: ROW + 1], weights[: ROW + 1]
 
 
-def train(recipe: Recipe, tokenizer: PreTrainedTokenizerFast, label: str) -> LlamaForCausalLM:
-    """The trained model, float32; prints a line every hundred steps. Linear warm-up, then linear decay to zero."""
-    torch.manual_seed(recipe.seed)
-    model = LlamaForCausalLM(recipe.config()).train()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=recipe.learning_rate, betas=(0.9, 0.98), weight_decay=0.01)
-    steps, warm = recipe.tokens // (recipe.rows * ROW), 100
+def train(
+    model: LlamaForCausalLM, recipe: Recipe, cycle: int, tokenizer: PreTrainedTokenizerFast, label: str
+) -> LlamaForCausalLM:
+    """Train a float32 model through one cycle of its recipe; prints a line every hundred steps."""
+    model.train()
+    tokens, rate = recipe.cycles[cycle]
+    optimizer = torch.optim.AdamW(model.parameters(), lr=rate, betas=(0.9, 0.98), weight_decay=0.01)
+    steps, warm = tokens // (recipe.rows * ROW), 100
     schedule = torch.optim.lr_scheduler.LambdaLR(
         optimizer, lambda step: min((step + 1) / warm, (steps - step) / (steps - warm))
     )
-    data, start = rows(tokenizer, recipe.seed), time.perf_counter()
+    data, start = rows(tokenizer, recipe.seed + 100 * cycle), time.perf_counter()
     for step in range(1, steps + 1):
         batch = list(itertools.islice(data, recipe.rows))
         ids = torch.tensor([row for row, _ in batch])  # (rows, ROW + 1)
@@ -125,7 +128,7 @@ def train(recipe: Recipe, tokenizer: PreTrainedTokenizerFast, label: str) -> Lla
         if step % 100 == 0 or step == steps:
             answers = losses[weights == 1.0].mean().item()
             seconds = time.perf_counter() - start
-            print(f"{label} {step}/{steps} answer loss {answers:.4f} {seconds:.0f} s", flush=True)
+            print(f"{label} cycle {cycle} {step}/{steps} answer loss {answers:.4f} {seconds:.0f} s", flush=True)
     return model.eval()
 
 
@@ -157,16 +160,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Train the tiny family on generated problems.")
     parser.add_argument("models", nargs="*", default=list(FAMILY), choices=list(FAMILY), metavar="MODEL")
     parser.add_argument("--out", type=Path, default=HOME)
-    parser.add_argument(
-        "--threads", type=int, default=1, help="a thread each is fastest when the models train side by side"
-    )
+    parser.add_argument("--from-cycle", type=int, default=0, help="go on from the saved model, at this cycle")
     args = parser.parse_args()
-    torch.set_num_threads(args.threads)
     tokenizer = make_tokenizer()
     for name in args.models:
         recipe = FAMILY[name]
-        model = train(recipe, tokenizer, name)
-        save(model, tokenizer, args.out / name)
+        torch.manual_seed(recipe.seed)
+        model = LlamaForCausalLM(recipe.config())
+        if args.from_cycle:
+            model = LlamaForCausalLM.from_pretrained(args.out / name, dtype=torch.float32)
+        for cycle in range(args.from_cycle, len(recipe.cycles)):
+            model = train(model, recipe, cycle, tokenizer, name)
+            save(copy.deepcopy(model), tokenizer, args.out / name)
         reloaded = LlamaForCausalLM.from_pretrained(args.out / name, dtype=torch.float32)
         print(json.dumps({"model": name, "held_out_accuracy": accuracy(reloaded, tokenizer)}), flush=True)
 

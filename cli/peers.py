@@ -1,4 +1,4 @@
-"""Floor 4: our decoding against transformers' own, side by side in one run: `make bench`.
+"""Our decoding against transformers' own, side by side in one run: `make bench`.
 
 The same loaded models, prompts, greedy tokens and fixed length; the stopwatch is around the whole call on either side, opened
 sessions and prefill included. Ours: `ar` and `sd`. Theirs: `generate`, and assisted generation at the same fixed draft

@@ -1,0 +1,238 @@
+"""The command line as a user meets it: one table, resumption, exit codes, no traceback for a user's mistake."""
+
+import contextlib
+import csv
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from specbench.cli.app import main
+from specbench.pair import PACKAGE
+
+SPECBENCH = Path(sys.executable).parent / "specbench"
+ENV = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+FEW = ["-n", "2", "--repeats", "1", "--max-new-tokens", "12", "--ignore-eos"]
+
+
+class Done(NamedTuple):
+    stdout: str
+    stderr: str
+
+
+def specbench(*arguments: object, cwd: Path, code: int = 0) -> Done:
+    """Run the console script's `main` in this process, which spares an import of torch a call."""
+    out, err, here, argv, ended = io.StringIO(), io.StringIO(), Path.cwd(), sys.argv, 0
+    try:
+        os.chdir(cwd)
+        sys.argv = ["specbench", *map(str, arguments)]
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            main()
+    except SystemExit as end:
+        ended = end.code or 0
+    finally:
+        os.chdir(here)
+        sys.argv = argv
+    done = Done(out.getvalue(), err.getvalue())
+    assert ended == code, done
+    return done
+
+
+def rows_of(folder: Path) -> list[dict]:
+    return [json.loads(line) for line in (folder / "samples.jsonl").read_text().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def done_run(tmp_path_factory) -> tuple[Path, str]:
+    """One small run with the defaults, and what it printed."""
+    where = tmp_path_factory.mktemp("run")
+    return where, specbench("run", *FEW, cwd=where).stdout
+
+
+def test_without_arguments_se_runs_beside_its_baseline(done_run):
+    where, shown = done_run
+    (folder,) = (where / "results").iterdir()
+    assert folder.name.startswith("we-se_tiny_gsm8k_")
+    assert {p.name for p in folder.iterdir()} == {"run.toml", "env.json", "samples.jsonl", "summary.json"}
+    assert {(r["method"], r["sample"]) for r in rows_of(folder)} == {(m, s) for m in ("we", "we-se") for s in "01"}
+    for word in ("speedup over we", "theory", "corrected", "acceptance", "outside forwards", "strict", "x ["):
+        assert word in shown
+
+
+def test_a_record_holds_what_the_issue_of_belief_needs(done_run):
+    (folder,) = (done_run[0] / "results").iterdir()
+    row = next(r for r in rows_of(folder) if r["method"] == "we-se")
+    assert len(row["tokens"]) == 12
+    assert row["finish"] == "length"
+    assert row["error"] is None
+    assert row["decode_seconds"] > 0
+    assert row["prefill_seconds"] > 0
+    assert sum(step["tokens"] for step in row["rounds"]) == 12
+    assert {role for step in row["rounds"] for role in step["by"]} <= {"target", "co-target"}
+    for calls in row["models"].values():
+        assert sum(int(fed) * count for fed, (count, _) in calls["by_fed"].items()) == calls["fed"]
+
+
+def test_the_same_command_reports_a_complete_run_without_measuring(done_run):
+    where, _ = done_run
+    (folder,) = (where / "results").iterdir()
+    before = (folder / "samples.jsonl").read_bytes()
+    again = specbench("run", *FEW, cwd=where)
+    assert "speedup over we" in again.stdout
+    assert (folder / "samples.jsonl").read_bytes() == before
+    specbench("run", *FEW, "--fresh", cwd=where)
+    fresh = (folder / "samples.jsonl").read_bytes()
+    assert fresh != before
+    tokens = [[json.loads(line)["tokens"] for line in text.decode().splitlines()] for text in (before, fresh)]
+    assert tokens[0] == tokens[1], "the same seed gives the same tokens"
+
+
+def test_another_seed_is_another_run(done_run):
+    where, _ = done_run
+    specbench("run", *FEW, "--seed", 1, "--out", "other", cwd=where)
+    (first,), (second,) = (list((where / name).iterdir()) for name in ("results", "other"))
+    assert first.name != second.name
+    assert [r["tokens"] for r in rows_of(first)] != [r["tokens"] for r in rows_of(second)]
+
+
+@pytest.mark.parametrize("form", ["table", "md", "csv", "json"])
+def test_every_format_of_a_report_holds_the_same_speedup(done_run, form, tmp_path):
+    where, _ = done_run
+    (folder,) = (where / "results").iterdir()
+    shown = specbench("report", folder, "--format", form, cwd=where).stdout
+    specbench("report", folder, "--format", form, "--out", tmp_path / "x", cwd=where)
+    assert (tmp_path / "x").read_text().splitlines()[0].strip() == shown.splitlines()[0].strip()
+    value = json.loads((folder / "summary.json").read_text())[0]["methods"][1]["speedup"]["value"]
+    if form == "csv":
+        lines = list(csv.DictReader(io.StringIO(shown)))
+        assert [line["method"] for line in lines] == ["we", "we-se"]
+        assert float(lines[1]["speedup.value"]) == pytest.approx(value)
+    elif form == "json":
+        assert json.loads(shown)[0]["methods"][1]["speedup"]["value"] == value
+    else:
+        assert f"{value:.2f}x [" in shown
+
+
+def test_a_report_without_a_name_takes_the_newest(done_run):
+    assert "we-se" in specbench("report", cwd=done_run[0]).stdout
+
+
+def test_kill_and_resume_loses_and_repeats_nothing(tmp_path):
+    """kill -9 in mid-run, a half-written line, and the same command again."""
+    command = ["run", "-m", "sd", "-n", "6", "--repeats", "2", "--max-new-tokens", "16", "--ignore-eos"]
+    process = subprocess.Popen(
+        [SPECBENCH, *command], cwd=tmp_path, env=ENV, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    lines: list[bytes] = []
+    for _ in range(600):
+        time.sleep(0.1)
+        lines = [line for path in tmp_path.glob("results/*/samples.jsonl") for line in path.read_bytes().splitlines()]
+        if len(lines) >= 5:
+            break
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    (folder,) = (tmp_path / "results").iterdir()
+    samples = folder / "samples.jsonl"
+    kept = samples.read_bytes().splitlines()
+    assert 5 <= len(kept) < 24, "it was killed in mid-run"
+    samples.write_bytes(b"\n".join(kept) + b'\n{"method": "sd", "sam')
+    resumed = subprocess.run([SPECBENCH, *command], cwd=tmp_path, env=ENV, capture_output=True, text=True, check=True)
+    assert f"{len(kept)} of 24 are there" in resumed.stderr
+    assert samples.read_bytes().splitlines()[: len(kept)] == kept
+    keys = [(r["method"], r["sample"], r["repeat"]) for r in rows_of(folder)]
+    assert len(keys) == len(set(keys)) == 24
+
+
+def test_greedy_sd_gives_the_baselines_output(tmp_path):
+    specbench("run", "-m", "sd", "-n", 3, "--repeats", 1, cwd=tmp_path)
+    (folder,) = (tmp_path / "results").iterdir()
+    summary = json.loads((folder / "summary.json").read_text())[0]
+    assert summary["methods"][1]["identical_output"] == 1.0
+
+
+def test_two_local_folders_that_share_a_tokenizer(tmp_path):
+    models = PACKAGE / "tiny" / "models"
+    (tmp_path / "pairs").mkdir()
+    for role in ("draft", "target"):
+        (tmp_path / "pairs" / role).symlink_to(models / role)
+    (tmp_path / "pairs" / "my-pair.toml").write_text(
+        '[models.draft]\npath = "draft"\n[models.target]\npath = "target"\n'
+    )
+    (tmp_path / "own.jsonl").write_text('{"prompt": "Question: Ben has 3 cards."}\n')
+    shown = specbench(
+        "run", "-m", "sd", "-p", "pairs/my-pair.toml", "-t", "prompts", "--data", "own.jsonl", *FEW, cwd=tmp_path
+    ).stdout
+    assert "my-pair, prompts@1-A" in shown
+
+
+def test_a_failed_sample_is_a_failed_sample(tmp_path):
+    """A prompt beyond the context window: an error, no timing, exit code 3, and the rest measured."""
+    long = "1 " * 5000
+    (tmp_path / "own.jsonl").write_text(json.dumps({"prompt": "One"}) + "\n" + json.dumps({"prompt": long}) + "\n")
+    done = specbench("run", "-m", "ar", "-t", "prompts", "--data", "own.jsonl", *FEW, cwd=tmp_path, code=3)
+    (folder,) = (tmp_path / "results").iterdir()
+    good, failed = rows_of(folder)
+    assert good["error"] is None
+    assert "context window 8192" in failed["error"]
+    assert failed["decode_seconds"] is None
+    assert failed["tokens"] == []
+    assert "1 generations failed" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["run", "-m", "see"], 2, "did you mean 'se'?"),
+        (["run", "-p", "tinyy"], 2, "did you mean 'tiny'?"),
+        (["run", "-t", "gsm9k"], 2, "did you mean 'gsm8k'?"),
+        (["run", "-p", "llama-vicuna", "-m", "sd"], 2, "no model 'target'"),
+        (["run", "--gamma", "x"], 2, "--gamma x"),
+        (["run", "--gamma", "1,2,3"], 2, "gamma"),
+        (["run", "--gamma", "0"], 2, "at least 1"),
+        (["run", "--temperature", "-1"], 2, "temperature"),
+        (["run", "--top-p", "0"], 2, "top_p"),
+        (["run", "--repeats", "0"], 2, "repeats"),
+        (["run", "--set", "method.target.weigts=[1.0, 0.0]"], 2, "did you mean 'weights'?"),
+        (["run", "--set", "method.target.weights=[0.4, 0.4]"], 2, "sum to 1"),
+        (["run", "--set", "method.target.weights=[0.4, 0.3, 0.3]"], 2, "weights"),
+        (["run", "-t", "prompts"], 2, "--data FILE.jsonl"),
+        (["run", "--data", "none.jsonl"], 4, "no data file"),
+        (["run", "--data", "hub"], 4, "openai/gsm8k"),
+        (["run", "-p", "llama-2", "-m", "sd"], 4, "help:"),
+        (["run", "--device", "cuda"], 4, "no CUDA"),
+        (["report"], 2, "no run folder"),
+        (["report", "nowhere"], 2, "holds no run"),
+        (["show", "pair", "opt2"], 2, "did you mean 'opt'?"),
+        (["show", "pear", "opt"], 2, "did you mean 'pair'?"),
+        (["list", "method"], 2, "methods"),
+        (["rum"], 2, "run"),
+        (["run", "--metod", "se"], 2, "--method"),
+    ],
+)
+def test_a_users_mistake_is_one_message(arguments, code, message, tmp_path):
+    done = specbench(*arguments, cwd=tmp_path, code=code)
+    assert message in done.stderr
+    assert not list(tmp_path.glob("results/*")), "nothing is left behind by a command that could not run"
+
+
+def test_interrupting_exits_130_and_says_how_to_go_on(tmp_path):
+    command = [SPECBENCH, "run", "-m", "ar", "-n", "30", "--ignore-eos"]
+    process = subprocess.Popen(
+        command, cwd=tmp_path, env=ENV, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    for _ in range(600):
+        time.sleep(0.1)
+        if any(path.stat().st_size for path in tmp_path.glob("results/*/samples.jsonl")):
+            break
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate()
+    assert process.returncode == 130
+    assert "the same command resumes" in errors
+    assert "Traceback" not in errors

@@ -1,0 +1,148 @@
+"""The shape of the house: floors, wheel, start-up."""
+
+import ast
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+FLOORS = {
+    0: "errors registry sampling session task assets records hardware pair presets theory tiny.problems",
+    1: "method proposers targets",
+    2: "methods models tiny.train",
+    3: "decode suite",
+    4: "runner",
+    5: "report tasks",
+    6: "cli",
+}
+FLOOR = {module: floor for floor, modules in FLOORS.items() for module in modules.split()}
+
+
+def modules() -> dict[str, Path]:
+    """Module (without `specbench.`) -> file, over the four top-level folders."""
+    found = {}
+    for folder, prefix in ((ROOT / "specbench", ""), *((ROOT / top, top) for top in ("cli", "tasks"))):
+        for path in folder.rglob("*.py"):
+            parts = [*([prefix] if prefix else []), *path.relative_to(folder).with_suffix("").parts]
+            found[".".join(p for p in parts if p != "__init__")] = path
+    return found
+
+
+def floor_of(module: str) -> int | None:
+    """The floor of a module or of its nearest package."""
+    while module:
+        if module in FLOOR:
+            return FLOOR[module]
+        module = module.rpartition(".")[0]
+    return None
+
+
+def imports(path: Path) -> set[str]:
+    out = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            out |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            out.add(node.module)
+            out |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return {name.removeprefix("specbench.") for name in out if name.startswith("specbench.")}
+
+
+@pytest.mark.parametrize("module", sorted(m for m in modules() if m not in ("", "tiny")))
+def test_imports_go_down_only(module):
+    own = floor_of(module)
+    assert own is not None, "every module has a floor"
+    for other in imports(modules()[module]):
+        floor = floor_of(other)
+        assert floor is None or floor <= own, f"{module} (floor {own}) imports {other} (floor {floor})"
+
+
+@pytest.mark.parametrize("module", [m for m in modules() if floor_of(m) == 2 and m.startswith("methods.")])
+def test_methods_import_floors_0_and_1_only(module):
+    assert all((floor_of(other) or 0) <= 1 for other in imports(modules()[module]))
+
+
+def test_every_package_is_listed():
+    tops = {
+        "cli": "specbench.cli",
+        "tasks": "specbench.tasks",
+        "configs": "specbench.configs",
+        "specbench": "specbench",
+    }
+    there = {
+        ".".join([name, *path.parent.relative_to(ROOT / top).parts])
+        for top, name in tops.items()
+        for path in (ROOT / top).rglob("__init__.py")
+    }
+    assert set(PROJECT["tool"]["setuptools"]["packages"]) == there
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory) -> Path:
+    out = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "-w", out, ROOT]
+    subprocess.run(list(map(str, command)), check=True, capture_output=True)
+    return next(out.glob("*.whl"))
+
+
+def test_the_wheel_installs_one_top_level_name_with_all_its_data(wheel):
+    names = zipfile.ZipFile(wheel).namelist()
+    assert {name.split("/")[0] for name in names if ".dist-info" not in name} == {"specbench"}
+    for kind in ("methods", "pairs", "tasks"):
+        expected = {p.name for p in (ROOT / "configs" / kind).glob("*.toml")}
+        assert {Path(n).name for n in names if n.startswith(f"specbench/configs/{kind}/")} == expected
+    assert "specbench/tiny/models/target/model.safetensors" in names
+    assert "specbench/py.typed" in names
+
+
+def test_the_wheel_works_from_any_directory(wheel, tmp_path):
+    """Unpacked, with nothing of the checkout on the path."""
+    zipfile.ZipFile(wheel).extractall(tmp_path / "site")
+    code = "import sys; sys.argv = ['specbench', 'list', 'pairs']; from specbench.cli.app import main; main()"
+    script = f"import sys; sys.meta_path = [f for f in sys.meta_path if 'editable' not in repr(f)]\n{code}"
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=tmp_path / "site", capture_output=True, text=True, env={"PYTHONPATH": "."}
+    )
+    assert done.returncode == 0, done.stderr
+    assert "llama-vicuna" in done.stdout
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["list", "methods"], ["show", "pair", "tiny"]])
+def test_start_up_imports_nothing_slow(arguments):
+    """What a user waits for: no torch, transformers, pandas or numpy behind `--help`, `list` and `show`."""
+    code = (
+        f"import sys; sys.argv = ['specbench', *{arguments}]\n"
+        "from specbench.cli.app import main\n"
+        "try: main()\n"
+        "except SystemExit as end: assert not end.code, end.code\n"
+        "slow = {'torch', 'transformers', 'pandas', 'numpy', 'datasets', 'huggingface_hub'} & set(sys.modules)\n"
+        "assert not slow, slow\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_help_takes_at_most_three_tenths_of_a_second():
+    """Processor time, the best of five, so that a busy machine does not fail it."""
+    import resource
+
+    best = float("inf")
+    for _ in range(5):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        subprocess.run([Path(sys.executable).parent / "specbench", "--help"], check=True, capture_output=True)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        best = min(best, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+    assert best <= 0.3
+
+
+def test_requirements_admit_what_we_promise():
+    from packaging.requirements import Requirement
+
+    ranges = {r.name: r.specifier for r in map(Requirement, PROJECT["project"]["dependencies"])}
+    assert all(version in ranges["torch"] for version in ("2.11.0", "2.12.1", "2.13.0"))
+    assert all(version in ranges["transformers"] for version in ("5.17.0", "5.23.0"))
