@@ -1,5 +1,6 @@
 """`specbench run`: measure methods on a pair and tasks, beside their baselines."""
 
+import json
 import sys
 import time
 from collections.abc import Iterator
@@ -89,7 +90,6 @@ def _run(names: list[str], pair_name: str, task_names: list[str], options: "Opti
     import specbench.tasks  # noqa: F401  (registers the tasks)
     from specbench import models, presets, runner, suite
     from specbench.report.summary import SUMMARY, summarise
-    from specbench.report.tables import as_json
 
     found_pair, pair = suite.read_pair(pair_name, options)
     source = suite.source_of(pair, options)
@@ -120,7 +120,7 @@ def _run(names: list[str], pair_name: str, task_names: list[str], options: "Opti
                     print(f"interrupted; the same command resumes {folder}", file=sys.stderr)
                     return INTERRUPTED
             summary = summarise(folder)
-            runner.write(folder / SUMMARY, as_json([summary]))
+            runner.write(folder / SUMMARY, json.dumps(summary, indent=2, ensure_ascii=False) + "\n")
             summaries.append((folder, summary))
     return _show(summaries)
 

@@ -61,6 +61,13 @@ def fetch_parquet(repo: str, file: str, revision: str | None) -> Rows:
     return Rows(rows, f"{repo}/{file}", Path(path).parts[-1 - len(Path(file).parts)])
 
 
+def commit_of(repo: str, revision: str | None) -> str:
+    """The commit that a model's revision stands for, an open one for the newest that the hub or the local cache knows."""
+    from huggingface_hub import hf_hub_download
+
+    return Path(hf_hub_download(repo, "config.json", revision=revision)).parent.name
+
+
 def missing_model(role: str, path: str, error: Exception) -> MissingAsset:
     """What to tell a user whose model could not be had."""
     text = first_line(error)

@@ -42,7 +42,9 @@ class Limits:
     detokenise: Callable[[list[int]], str] | None = None
 
     def end(self, prompt: int) -> End:
-        """Raises ValueError where the prompt leaves no room in the window."""
+        """Raises ValueError for an empty prompt, and for one that leaves no room in the window."""
+        if not prompt:
+            raise ValueError("the prompt has no tokens")
         if self.window is not None and prompt >= self.window:
             raise ValueError(f"the prompt has {prompt} tokens, the models' context window {self.window}")
         length = prompt + self.max_new_tokens

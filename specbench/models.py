@@ -19,7 +19,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from specbench.assets import local_checksum, missing_model
+from specbench.assets import commit_of, local_checksum, missing_model
 from specbench.errors import ConfigError, MissingAsset
 from specbench.pair import Pair, folder
 from specbench.session import EagerSession
@@ -32,7 +32,7 @@ class Found:
     """One model's source, as far as its config tells: where, at which commit or checksum, how large."""
 
     source: str
-    revision: str | None  # None: a local folder, which `checksum` identifies
+    revision: str | None  # the commit; None: a local folder, which `checksum` identifies
     checksum: str | None
     config: PreTrainedConfig
     dtype: str
@@ -68,12 +68,13 @@ def find(pair: Pair, roles: tuple[str, ...], base: Path, device: torch.device, d
         local = folder(spec.path, base)
         source = str(local or spec.path)
         try:
-            config = AutoConfig.from_pretrained(source, revision=spec.revision or None)
+            commit = None if local else commit_of(spec.path, spec.revision or None)
+            config = AutoConfig.from_pretrained(source, revision=commit)
         except (OSError, ValueError) as error:
             raise missing_model(role, spec.path, error) from None
         found[role] = Found(
             source=spec.path if local else source,
-            revision=None if local else getattr(config, "_commit_hash", None) or spec.revision,
+            revision=commit,
             checksum=local_checksum(local) if local else None,
             config=config,
             dtype=dtype_of(dtype if spec.dtype == "auto" else spec.dtype, device),

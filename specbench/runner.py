@@ -19,7 +19,7 @@ from specbench.models import LoadedPair, Models
 from specbench.records import SAMPLES, Record, Recorder
 from specbench.sampling import Sampler
 from specbench.suite import Arm, Cell
-from specbench.task import Data, Sample, Task
+from specbench.task import Data, Sample, Task, without
 
 WARM_UP_TOKENS = 16
 
@@ -92,7 +92,9 @@ def _attempt(
         _fill(record, out, models, limits)
         record.peak_bytes = torch.cuda.max_memory_allocated() if cuda else None
         record.score = task.score(sample, record.text)
-    except (ValueError, ArithmeticError, RuntimeError) as error:
+    except AssertionError:  # a bug of ours, not of the sample
+        raise
+    except Exception as error:
         where = traceback.extract_tb(error.__traceback__)[-1]
         message = f"{type(error).__name__}: {error} ({Path(where.filename).name}:{where.lineno})"
         return Record(method=arm.name, sample=sample.id, repeat=repeat, seed=seed, order=order, error=message)
@@ -100,8 +102,6 @@ def _attempt(
 
 
 def _fill(record: Record, out: Generation, models: Models, limits: Limits) -> None:
-    from specbench.task import without
-
     assert limits.detokenise is not None
     record.tokens, record.finish = out.tokens, out.finish
     record.text = without(limits.stop, limits.detokenise(out.tokens))

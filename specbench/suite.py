@@ -24,7 +24,7 @@ from specbench.task import Data, Task
 
 REGISTERED = (methods, proposers, targets)  # what a method's table may name
 SEMANTICS = 1  # bumped when the meaning of a recorded number changes, so that old runs are not mixed with new ones
-SPEED_ROWS = 32  # a synthetic source has no end of its own
+SYNTHETIC_LIMIT = 32  # samples of a source that has no end of its own
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,8 +115,8 @@ def limited(data: Data, pair: Pair, options: Options) -> Data:
     """The first rows, as many as wanted; 0 is all, but of a synthetic source."""
     limit = options.limit if options.limit is not None else pair.defaults.limit if not options.data else 0
     if not limit:
-        limit = SPEED_ROWS if data.source == "synthetic" else len(data.samples)
-    return Data(data.samples[:limit], data.source, data.revision, data.sha256)
+        limit = SYNTHETIC_LIMIT if data.source == "synthetic" else len(data.samples)
+    return data.first(limit)
 
 
 def roles_of(names: list[str], pair: Pair, options: Options) -> tuple[str, ...]:
@@ -182,7 +182,13 @@ def cell(
             "signature": dict(task.signature()),
             "options": {k: v for k, v in _fields(task).items() if k != "description"},
             "data": _present(
-                {"source": data.source, "revision": data.revision, "sha256": data.sha256, "samples": len(data.samples)}
+                {
+                    "source": data.source,
+                    "revision": data.revision,
+                    "sha256": data.sha256,
+                    "samples": len(data.samples),
+                    "total": data.total,
+                }
             ),
         },
         "baseline": group[0].name,

@@ -19,6 +19,8 @@ class Target(Named):
 
     def check(self, n: int) -> None:
         """Raises ValueError where this target cannot combine n models. Methods ask when they are built."""
+        if n < 1:
+            raise ValueError("a target needs at least one model")
 
     @abstractmethod
     def __call__(self, logits: list[Tensor], sampler: Sampler) -> Tensor:

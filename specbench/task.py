@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from specbench.assets import Rows
@@ -25,11 +25,15 @@ class Data:
     samples: list[Sample]
     source: str
     revision: str | None
-    sha256: str
+    sha256: str  # of all rows
+    total: int  # samples of the whole source
 
     @classmethod
     def of(cls, rows: Rows, samples: list[Sample]) -> "Data":
-        return cls(samples, rows.source, rows.revision, rows.sha256)
+        return cls(samples, rows.source, rows.revision, rows.sha256, len(samples))
+
+    def first(self, count: int) -> "Data":
+        return replace(self, samples=self.samples[:count])
 
 
 @dataclass(frozen=True, kw_only=True)

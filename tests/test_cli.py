@@ -5,13 +5,16 @@ import csv
 import io
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
+import tomllib
 from pathlib import Path
 from typing import NamedTuple
 
+import pandas
 import pytest
 
 from specbench.cli.app import main
@@ -109,7 +112,7 @@ def test_every_format_of_a_report_holds_the_same_speedup(done_run, form, tmp_pat
     shown = specbench("report", folder, "--format", form, cwd=where).stdout
     specbench("report", folder, "--format", form, "--out", tmp_path / "x", cwd=where)
     assert (tmp_path / "x").read_text().splitlines()[0].strip() == shown.splitlines()[0].strip()
-    value = json.loads((folder / "summary.json").read_text())[0]["methods"][1]["speedup"]["value"]
+    value = json.loads((folder / "summary.json").read_text())["methods"][1]["speedup"]["value"]
     if form == "csv":
         lines = list(csv.DictReader(io.StringIO(shown)))
         assert [line["method"] for line in lines] == ["we", "we-se"]
@@ -153,7 +156,7 @@ def test_kill_and_resume_loses_and_repeats_nothing(tmp_path):
 def test_greedy_sd_gives_the_baselines_output(tmp_path):
     specbench("run", "-m", "sd", "-n", 3, "--repeats", 1, cwd=tmp_path)
     (folder,) = (tmp_path / "results").iterdir()
-    summary = json.loads((folder / "summary.json").read_text())[0]
+    summary = json.loads((folder / "summary.json").read_text())
     assert summary["methods"][1]["identical_output"] == 1.0
 
 
@@ -170,6 +173,34 @@ def test_two_local_folders_that_share_a_tokenizer(tmp_path):
         "run", "-m", "sd", "-p", "pairs/my-pair.toml", "-t", "prompts", "--data", "own.jsonl", *FEW, cwd=tmp_path
     ).stdout
     assert "my-pair, prompts@1-A" in shown
+
+
+def test_hub_ids_and_hub_data_load_offline_from_the_hubs_cache_and_record_their_commits(tmp_path):
+    """The real loading path on a cache laid out as the hub's client lays it out: refs, snapshots, commits."""
+    models, rows = {"draft": "a" * 40, "target": "b" * 40}, "c" * 40
+    hub = tmp_path / "home" / "hub"
+    for role, commit in models.items():
+        repo = hub / f"models--some--{role}"
+        shutil.copytree(PACKAGE / "tiny" / "models" / role, repo / "snapshots" / commit)
+        (repo / "refs").mkdir()
+        (repo / "refs" / "main").write_text(commit)
+    repo = hub / "datasets--openai--gsm8k"
+    (repo / "snapshots" / rows / "main").mkdir(parents=True)
+    (repo / "refs").mkdir()
+    (repo / "refs" / "main").write_text(rows)
+    pandas.DataFrame([{"question": "1+1?", "answer": "#### 2"}]).to_parquet(
+        repo / "snapshots" / rows / "main" / "test-00000-of-00001.parquet"
+    )
+    (tmp_path / "hub.toml").write_text("".join(f'[models.{r}]\npath = "some/{r}"\n' for r in models))
+    command = [SPECBENCH, "run", "-m", "sd", "-p", "hub.toml", "-t", "gsm8k", "--data", "hub", *FEW]
+    env = ENV | {"HF_HOME": str(tmp_path / "home")}
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    (folder,) = (tmp_path / "results").iterdir()
+    config = tomllib.loads((folder / "run.toml").read_text())
+    assert {role: each["revision"] for role, each in config["pair"]["models"].items()} == models
+    assert config["task"]["data"]["revision"] == rows
+    assert config["methods"]["sd"]["proposer"]["gamma"] == 5
 
 
 def test_a_failed_sample_is_a_failed_sample(tmp_path):

@@ -78,7 +78,7 @@ def test_zero_is_a_value():
     assert arm_of("we-se", temperature=0.0).temperature == 0.0
     assert arm_of("cd-se", overrides=(("method.target.mu", 0.0),)).method.target.mu == 0.0
     assert read_task("gsm8k", TINY, Options(overrides=(("task.shots", 0),)))[1].shots == 0
-    data = Data([Sample(str(i), "") for i in range(50)], "file", None, "")
+    data = Data([Sample(str(i), "") for i in range(50)], "file", None, "", 50)
     assert len(limited(data, TINY, Options(limit=0, data="file")).samples) == 50
     assert len(limited(data, TINY, Options(data="file")).samples) == 50
 

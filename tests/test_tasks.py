@@ -116,27 +116,6 @@ def test_the_hub_offline_says_what_to_do(monkeypatch):
         Gsm8k().data("hub")
 
 
-def test_the_hub_s_cache_gives_rows_and_their_revision(tmp_path, monkeypatch):
-    """The real loading path, on a cache laid out as the hub client lays it out."""
-    import huggingface_hub
-    import pandas
-
-    sha = "e53f048856ff4f594e959d75785d2c2d37b678ee"
-    folder = tmp_path / "datasets--openai--gsm8k" / "snapshots" / sha / "main"
-    folder.mkdir(parents=True)
-    rows = [{"question": "1+1?", "answer": "#### 2"}]
-    pandas.DataFrame(rows).to_parquet(folder / "test-00000-of-00001.parquet")
-
-    def local(repo, file, repo_type, revision):
-        assert (repo, repo_type, revision) == ("openai/gsm8k", "dataset", None)
-        return str(folder.parent / file)
-
-    monkeypatch.setattr(huggingface_hub, "hf_hub_download", local)
-    data = Gsm8k().data("hub")
-    assert [s.reference for s in data.samples] == ["2"]
-    assert data.revision == sha
-
-
 def test_prompts_are_taken_as_they_stand(tmp_path):
     own = tmp_path / "prompts.jsonl"
     own.write_text('{"prompt": "  Hello\\n"}\n\n{"prompt": "World"}\n')

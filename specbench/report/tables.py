@@ -78,6 +78,8 @@ def notes(summary: Summary) -> list[str]:
         " token; corrected: at the measured price of a block.",
     ]
     failed = sum(row["failed"] for row in summary["methods"])
+    if data["samples"] < data["total"] and data["source"] != "synthetic":
+        out.append(f"! {data['samples']} of {data['total']} samples: not comparable with published scores")
     if failed:
         out.append(f"! {failed} generations failed and have no timing; see `error` in samples.jsonl")
     if not summary["complete"]:
