@@ -14,8 +14,8 @@ import typer
 from specbench.errors import ConfigError
 
 if TYPE_CHECKING:
+    from specbench.options import Options
     from specbench.records import Record
-    from specbench.suite import Options
 
 SOME_FAILED = 3
 INTERRUPTED = 130
@@ -66,7 +66,7 @@ def run(
     The run folder is named by everything that the numbers depend on, so the same command resumes after an interruption and
     reports when there is nothing left to do.
     """
-    from specbench.suite import Options, parse_override
+    from specbench.options import Options, parse_override
 
     options = Options(
         gamma=_lengths(gamma),
@@ -88,7 +88,7 @@ def run(
 
 def _run(names: list[str], pair_name: str, task_names: list[str], options: "Options", out: Path, fresh: bool) -> int:
     import specbench.tasks  # noqa: F401  (registers the tasks)
-    from specbench import models, presets, runner, suite
+    from specbench import arms, models, presets, runner, suite
     from specbench.report.summary import SUMMARY, summarise
 
     found_pair, pair = suite.read_pair(pair_name, options)
@@ -98,9 +98,9 @@ def _run(names: list[str], pair_name: str, task_names: list[str], options: "Opti
         tasks = [(name, task) for name, task in tasks if task.has(source)]
     device = models.device_of(options.device)
     base = found_pair.path.parent
-    roles = suite.roles_of(names, pair, options)
+    roles = arms.roles_of(names, pair, options)
     found = models.find(pair, roles, base, device, options.dtype)
-    groups = suite.arms(names, pair, {role: each.parameters for role, each in found.items()}, options)
+    groups = arms.arms(names, pair, {role: each.parameters for role, each in found.items()}, options)
     loaded, summaries = None, []
     for task_name, task in tasks:
         data = suite.limited(task.data(source), pair, options)

@@ -12,13 +12,14 @@ from typing import Any
 import tomli_w
 import torch
 
+from specbench.arms import Arm
 from specbench.decode import Generation, Limits, decode
 from specbench.errors import ConfigError
 from specbench.hardware import fingerprint, machine
 from specbench.models import LoadedPair, Models
 from specbench.records import SAMPLES, Record, Recorder
 from specbench.sampling import Sampler
-from specbench.suite import Arm, Cell
+from specbench.suite import Cell
 from specbench.task import Data, Sample, Task, without
 
 WARM_UP_TOKENS = 16

@@ -12,10 +12,10 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 FLOORS = {
-    0: "errors registry sampling session task assets records hardware pair presets theory tiny.problems",
+    0: "errors registry sampling session task assets records hardware pair presets theory options tiny.problems",
     1: "method proposers targets",
     2: "methods models tiny.train",
-    3: "decode suite",
+    3: "decode arms suite",
     4: "runner",
     5: "report tasks",
     6: "cli",

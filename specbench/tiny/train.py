@@ -1,8 +1,8 @@
 """Train the bundled tiny family from nothing but `problems.py`: `make tiny`, or `python -m specbench.tiny.train`.
 
-Three Hugging Face folders come out, with one byte-level BPE tokenizer: `draft`, `target`, and `co-target`, which is the
-target's size and recipe with another seed, for ensembles. Each is a Llama with tied embeddings and single-digit number
-tokens, saved in bfloat16. Training is float32 on the CPU with AdamW.
+Three Hugging Face folders come out, with one byte-level BPE tokenizer: `draft`, `target`, and, for ensembles, `co-target`. It
+and the target are one base model, trained further on other problems each, as public instruct and coder models are. Each is a
+Llama with tied embeddings and single-digit number tokens, saved in bfloat16. Training is float32 on the CPU with AdamW.
 """
 
 import argparse
@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -28,16 +29,23 @@ ROW = 256  # tokens a training row holds; rows start at the start of a problem
 QUESTION_WEIGHT = 0.2  # of a question token's loss: its names and numbers are noise that nobody can predict
 
 
+class Cycle(NamedTuple):
+    """A warm-up to the peak learning rate, and a linear decay to zero; `seed` of the problems that are seen."""
+
+    tokens: int
+    rate: float
+    seed: int
+
+
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """One model's shape and training. A cycle is (tokens, peak learning rate): a warm-up, then a linear decay to zero."""
+    """One model's shape and training. The first cycle's seed is that of the weights too."""
 
     layers: int
     hidden: int
     heads: int
     intermediate: int
-    cycles: tuple[tuple[int, float], ...]
-    seed: int  # of the weights, and of each cycle's data
+    cycles: tuple[Cycle, ...]
     rows: int = 12  # a step
 
     def config(self) -> LlamaConfig:
@@ -57,11 +65,13 @@ class Recipe:
         )
 
 
-LONG = ((5_500_000, 2e-3), (2_600_000, 1e-3))
+BASE = Cycle(5_500_000, 2e-3, seed=3)
 FAMILY = {
-    "draft": Recipe(layers=2, hidden=96, heads=3, intermediate=256, cycles=((8_000_000, 2e-3),), seed=1),
-    "target": Recipe(layers=7, hidden=192, heads=4, intermediate=512, cycles=LONG, seed=2),
-    "co-target": Recipe(layers=7, hidden=192, heads=4, intermediate=512, cycles=LONG, seed=3),
+    "draft": Recipe(layers=2, hidden=96, heads=3, intermediate=256, cycles=(Cycle(8_000_000, 2e-3, seed=1),)),
+    "target": Recipe(layers=7, hidden=192, heads=4, intermediate=512, cycles=(BASE, Cycle(2_600_000, 1e-3, seed=103))),
+    "co-target": Recipe(
+        layers=7, hidden=192, heads=4, intermediate=512, cycles=(BASE, Cycle(2_600_000, 1e-3, seed=104))
+    ),
 }
 
 
@@ -106,13 +116,13 @@ def train(
 ) -> LlamaForCausalLM:
     """Train a float32 model through one cycle of its recipe; prints a line every hundred steps."""
     model.train()
-    tokens, rate = recipe.cycles[cycle]
+    tokens, rate, seed = recipe.cycles[cycle]
     optimizer = torch.optim.AdamW(model.parameters(), lr=rate, betas=(0.9, 0.98), weight_decay=0.01)
     steps, warm = tokens // (recipe.rows * ROW), 100
     schedule = torch.optim.lr_scheduler.LambdaLR(
         optimizer, lambda step: min((step + 1) / warm, (steps - step) / (steps - warm))
     )
-    data, start = rows(tokenizer, recipe.seed + 100 * cycle), time.perf_counter()
+    data, start = rows(tokenizer, seed), time.perf_counter()
     for step in range(1, steps + 1):
         batch = list(itertools.islice(data, recipe.rows))
         ids = torch.tensor([row for row, _ in batch])  # (rows, ROW + 1)
@@ -165,7 +175,7 @@ def main() -> None:
     tokenizer = make_tokenizer()
     for name in args.models:
         recipe = FAMILY[name]
-        torch.manual_seed(recipe.seed)
+        torch.manual_seed(recipe.cycles[0].seed)
         model = LlamaForCausalLM(recipe.config())
         if args.from_cycle:
             model = LlamaForCausalLM.from_pretrained(args.out / name, dtype=torch.float32)

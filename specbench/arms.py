@@ -1,0 +1,123 @@
+"""Floor 3: a cell's methods, each table with every open choice settled, grouped with the baseline that they share."""
+
+import json
+from collections.abc import Mapping
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any
+
+from specbench import methods, proposers, targets
+from specbench.errors import ConfigError
+from specbench.method import Method
+from specbench.options import Options, overridden
+from specbench.pair import Pair
+from specbench.presets import Preset, preset
+from specbench.sampling import Sampler
+
+REGISTERED = (methods, proposers, targets)  # what a method's table may name
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One method of a cell: its name, its table with every open choice settled, and what it is measured against."""
+
+    name: str
+    table: dict[str, Any]
+    baseline: str | None
+    temperature: float
+    method: Method
+
+
+def roles_of(names: list[str], pair: Pair, options: Options) -> tuple[str, ...]:
+    """All roles that these methods and their baselines need, in the pair's order."""
+    needed: set[str] = set()
+    for name in names:
+        table = _method_table(name, pair, options)
+        needed |= set(_roles(table))
+        if baseline := preset("method", name).table.get("baseline"):
+            needed |= set(_roles(_baseline_table(baseline, table, pair)))
+    return tuple(role for role in pair.models if role in needed)
+
+
+def arms(names: list[str], pair: Pair, sizes: Mapping[str, int], options: Options) -> list[tuple[Arm, ...]]:
+    """The methods, grouped with the baseline that they share, the baseline first.
+
+    `sizes` are parameters by role. A method whose draft lengths are open gets 1 where its first model costs more than half
+    of its last, and 5 otherwise; an ensemble's other models 1.
+    """
+    groups: dict[str, list[Arm]] = {}
+    try:
+        Sampler(options.temperature or 0.0, options.top_k, options.top_p)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+    for name in names:
+        found = preset("method", name)
+        table = _with_lengths(_method_table(name, pair, options), sizes, options.gamma)
+        temperature = options.temperature if options.temperature is not None else found.table.get("temperature", 0.0)
+        base_name = found.table.get("baseline")
+        arm = Arm(found.name, table, base_name, temperature, Method.build(table, str(found.path)))
+        base = arm
+        if base_name:
+            base_table = _baseline_table(base_name, table, pair)
+            base = Arm(base_name, base_table, None, temperature, Method.build(base_table, f"baseline {base_name}"))
+        group = groups.setdefault(json.dumps([base.name, base.table, temperature], sort_keys=True), [base])
+        if arm.name not in {other.name for other in group}:
+            group.append(arm)
+        elif base_name and table != next(other.table for other in group if other.name == arm.name):
+            raise ConfigError(f"two methods are called '{arm.name}'; give the files different names")
+    return [tuple(group) for group in groups.values()]
+
+
+def _method_table(name: str, pair: Pair, options: Options) -> dict[str, Any]:
+    """A method's constructor table with the user's overrides and the pair's roles in it; draft lengths may be open still."""
+    found = preset("method", name)
+    return _with_roles(overridden(_constructor(found), options.under("method"), f"method {found.name}"), pair)
+
+
+def _baseline_table(name: str, table: dict[str, Any], pair: Pair) -> dict[str, Any]:
+    """The table of a method's baseline. Where the two targets are of one kind, the baseline follows the method's own law."""
+    base = _constructor(preset("method", name))
+    if base["target"]["name"] == table["target"]["name"]:
+        base |= {"target": table["target"], "scorers": table.get("models") or table["scorers"]}
+    return _with_roles(base, pair)
+
+
+def _constructor(found: Preset) -> dict[str, Any]:
+    return deepcopy({k: v for k, v in found.table.items() if k not in ("description", "baseline", "temperature")})
+
+
+def _with_roles(table: dict[str, Any], pair: Pair) -> dict[str, Any]:
+    """The table with the pair's roles for `ensemble`. Raises ConfigError for a role that the pair has not."""
+    for key in ("scorers", "models"):
+        if isinstance(table.get(key), str):
+            table[key] = list(pair.group(table[key]))
+    proposer = table.get("proposer")
+    if isinstance(proposer, dict) and isinstance(proposer.get("model"), str):
+        proposer["model"] = pair.group(proposer["model"])[0]
+    for role in _roles(table):
+        pair.group(role)
+    return table
+
+
+def _roles(table: dict[str, Any]) -> list[str]:
+    proposer = table.get("proposer", {})
+    return [*table.get("scorers", []), *table.get("models", []), *([proposer["model"]] if "model" in proposer else [])]
+
+
+def _with_lengths(table: dict[str, Any], sizes: Mapping[str, int], gamma: tuple[int, ...]) -> dict[str, Any]:
+    """The table with its draft lengths settled: the user's, its own, or by the models' sizes."""
+    table = deepcopy(table)
+    models, proposer = table.get("models"), table.get("proposer")
+    if models:
+        if len(gamma) > 1:
+            table["gamma"] = list(gamma)
+        elif gamma or "gamma" not in table:
+            first = gamma[0] if gamma else _length(sizes, models[0], models[-1])
+            table["gamma"] = [first] + [1] * (len(models) - 1)
+    elif proposer and "model" in proposer and (gamma or "gamma" not in proposer):
+        proposer["gamma"] = gamma[0] if gamma else _length(sizes, proposer["model"], table["scorers"][-1])
+    return table
+
+
+def _length(sizes: Mapping[str, int], first: str, last: str) -> int:
+    return 1 if sizes[first] > 0.5 * sizes[last] else 5

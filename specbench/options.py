@@ -1,0 +1,64 @@
+"""Floor 0: what a user may say about a run, and how it changes the tables of configs/."""
+
+import tomllib
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any
+
+from specbench.errors import ConfigError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What a user may say about a run. None, 0 and "" leave it to the method, the pair or the task."""
+
+    gamma: tuple[int, ...] = ()
+    data: str = ""
+    limit: int | None = None
+    max_new_tokens: int | None = None
+    ignore_eos: bool = False
+    temperature: float | None = None
+    top_k: int = 0
+    top_p: float = 1.0
+    seed: int = 0
+    repeats: int = 3
+    device: str = "auto"
+    dtype: str = "auto"
+    overrides: tuple[tuple[str, Any], ...] = ()  # --set a.b=value
+
+    def __post_init__(self) -> None:
+        for name, least in (("limit", 0), ("max_new_tokens", 1), ("repeats", 1)):
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise ConfigError(f"{name} = {value} must be at least {least}")
+        for key, _ in self.overrides:
+            if key.split(".")[0] not in ("method", "pair", "task"):
+                raise ConfigError(f"--set {key}: start with method., pair. or task.")
+
+    def under(self, kind: str) -> list[tuple[list[str], Any]]:
+        """The overrides of one kind of table, their first word dropped."""
+        return [(key.split(".")[1:], value) for key, value in self.overrides if key.split(".")[0] == kind]
+
+
+def parse_override(text: str) -> tuple[str, Any]:
+    """`a.b=VALUE`, VALUE as a TOML literal, a bare word as a string."""
+    key, equals, value = text.partition("=")
+    if not equals or "." not in key:
+        raise ConfigError(f"--set {text}: write it as table.key=value, for example method.target.mu=0.2")
+    try:
+        return key.strip(), tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        return key.strip(), value.strip()
+
+
+def overridden(table: dict[str, Any], changes: list[tuple[list[str], Any]], where: str) -> dict[str, Any]:
+    """A copy of the table with the changes in it."""
+    table = deepcopy(table)
+    for path, value in changes:
+        place = table
+        for key in path[:-1]:
+            place = place.setdefault(key, {})
+            if not isinstance(place, dict):
+                raise ConfigError(f"--set: '{key}' of {where} is not a table")
+        place[path[-1]] = value
+    return table
