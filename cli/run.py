@@ -111,7 +111,8 @@ def _run(names: list[str], pair_name: str, task_names: list[str], options: "Opti
             total = len(cell.arms) * len(data.samples) * options.repeats
             if len(recorder.done) < total:
                 if loaded is None:
-                    loaded = models.load(found, base, device)
+                    with _status(f"loading {', '.join(roles)}"):
+                        loaded = models.load(found, base, device)
                 try:
                     with _progress(cell.folder, total, len(recorder.done)) as advance:
                         for record in runner.measure(cell, loaded, task, data, recorder):
@@ -133,6 +134,20 @@ def _show(summaries: list[tuple[Path, dict[str, Any]]]) -> int:
         show([summary], console)
         console.print(f"{folder}", style="dim", highlight=False)
     return SOME_FAILED if any(row["failed"] for _, s in summaries for row in s["methods"]) else 0
+
+
+@contextmanager
+def _status(text: str) -> Iterator[None]:
+    """Says what is being waited for: a spinner on a terminal, else a line."""
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        print(text, file=sys.stderr, flush=True)
+        yield
+        return
+    with console.status(text):
+        yield
 
 
 class Advance(Protocol):

@@ -12,8 +12,10 @@ from specbench.method import Method
 from specbench.options import Options, overridden
 from specbench.pair import Pair
 from specbench.presets import Preset, preset
+from specbench.registry import convert
 from specbench.sampling import Sampler
 
+BESIDES = ("description", "baseline", "temperature")  # what a preset holds besides the constructor's table
 REGISTERED = (methods, proposers, targets)  # what a method's table may name
 
 
@@ -53,7 +55,8 @@ def arms(names: list[str], pair: Pair, sizes: Mapping[str, int], options: Option
     for name in names:
         found = preset("method", name)
         table = _with_lengths(_method_table(name, pair, options), sizes, options.gamma)
-        temperature = options.temperature if options.temperature is not None else found.table.get("temperature", 0.0)
+        own = convert(found.table.get("temperature", 0.0), float, f"{found.path}: temperature")
+        temperature = own if options.temperature is None else options.temperature
         base_name = found.table.get("baseline")
         arm = Arm(found.name, table, base_name, temperature, Method.build(table, str(found.path)))
         base = arm
@@ -77,13 +80,13 @@ def _method_table(name: str, pair: Pair, options: Options) -> dict[str, Any]:
 def _baseline_table(name: str, table: dict[str, Any], pair: Pair) -> dict[str, Any]:
     """The table of a method's baseline. Where the two targets are of one kind, the baseline follows the method's own law."""
     base = _constructor(preset("method", name))
-    if base["target"]["name"] == table["target"]["name"]:
+    if isinstance(table.get("target"), dict) and base["target"]["name"] == table["target"].get("name"):
         base |= {"target": table["target"], "scorers": table.get("models") or table["scorers"]}
     return _with_roles(base, pair)
 
 
 def _constructor(found: Preset) -> dict[str, Any]:
-    return deepcopy({k: v for k, v in found.table.items() if k not in ("description", "baseline", "temperature")})
+    return deepcopy({k: v for k, v in found.table.items() if k not in BESIDES})
 
 
 def _with_roles(table: dict[str, Any], pair: Pair) -> dict[str, Any]:
@@ -91,6 +94,7 @@ def _with_roles(table: dict[str, Any], pair: Pair) -> dict[str, Any]:
     for key in ("scorers", "models"):
         if isinstance(table.get(key), str):
             table[key] = list(pair.group(table[key]))
+        convert(table.get(key, []), tuple[str, ...], key)
     proposer = table.get("proposer")
     if isinstance(proposer, dict) and isinstance(proposer.get("model"), str):
         proposer["model"] = pair.group(proposer["model"])[0]
@@ -100,8 +104,9 @@ def _with_roles(table: dict[str, Any], pair: Pair) -> dict[str, Any]:
 
 
 def _roles(table: dict[str, Any]) -> list[str]:
-    proposer = table.get("proposer", {})
-    return [*table.get("scorers", []), *table.get("models", []), *([proposer["model"]] if "model" in proposer else [])]
+    proposer = table.get("proposer")
+    drafting = [proposer["model"]] if isinstance(proposer, dict) and "model" in proposer else []
+    return [*table.get("scorers", []), *table.get("models", []), *drafting]
 
 
 def _with_lengths(table: dict[str, Any], sizes: Mapping[str, int], gamma: tuple[int, ...]) -> dict[str, Any]:
@@ -114,7 +119,12 @@ def _with_lengths(table: dict[str, Any], sizes: Mapping[str, int], gamma: tuple[
         elif gamma or "gamma" not in table:
             first = gamma[0] if gamma else _length(sizes, models[0], models[-1])
             table["gamma"] = [first] + [1] * (len(models) - 1)
-    elif proposer and "model" in proposer and (gamma or "gamma" not in proposer):
+    elif (
+        isinstance(proposer, dict)
+        and "model" in proposer
+        and table.get("scorers")
+        and (gamma or "gamma" not in proposer)
+    ):
         proposer["gamma"] = gamma[0] if gamma else _length(sizes, proposer["model"], table["scorers"][-1])
     return table
 

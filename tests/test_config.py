@@ -178,6 +178,33 @@ def test_a_users_own_toml_file(tmp_path):
         arm_of(str(tmp_path / "none.toml"))
 
 
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('name = "speculative"\nscorers = 3', "scorers = 3 must be a list"),
+        ('name = "speculative"\nbaseline = "ar"\nscorers = "target"', "'proposer' is missing"),
+        ('name = "autoregressive"\nbaseline = "arr"\nscorers = "target"\ntarget = 3', "did you mean 'ar'"),
+        ('name = "autoregressive"\nbaseline = "ar"\nscorers = "target"\ntarget = 3', "target = 3 must be a table"),
+        ('name = "autoregressive"\nscorers = []\ntarget = { name = "last" }', "at least one model"),
+        (
+            'temperature = "x"\nname = "autoregressive"\nscorers = "target"\ntarget = { name = "last" }',
+            "temperature = 'x'",
+        ),
+        (
+            'name = "speculative"\nproposer = "draft"\nscorers = "target"\ntarget = { name = "last" }',
+            "proposer = 'draft'",
+        ),
+    ],
+)
+def test_whatever_a_users_method_lacks_is_a_config_error(tmp_path, text, message):
+    own = tmp_path / "mine.toml"
+    own.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        roles_of([str(own)], TINY, Options())
+        arm_of(str(own))
+    assert message in str(caught.value)
+
+
 def test_a_pair_needs_models():
     with pytest.raises(ConfigError, match="'models' is missing"):
         construct(Pair, {}, "x.toml")

@@ -117,8 +117,17 @@ def test_token_zero_and_a_draft_law_of_zero_are_accepted_by_definition():
 
 
 def test_nan_probabilities_are_refused():
-    with pytest.raises(RuntimeError):
-        Sampler().choose(torch.tensor([math.nan, 1.0]))
+    for row in ([math.nan, 1.0], [0.0, 0.0]):
+        with pytest.raises(FloatingPointError):
+            Sampler().choose(torch.tensor(row))
+
+
+def test_what_has_no_probability_is_never_drawn():
+    draws = Sampler(generator=torch.Generator().manual_seed(0)).choose(
+        torch.tensor([[0.0, 0.5, 0.0, 0.5, 0.0]]).expand(9000, -1)
+    )
+    assert set(draws.tolist()) == {1, 3}
+    assert draws.shape == (9000,)
 
 
 def test_an_empty_draft_gives_one_token_of_pi():
