@@ -35,13 +35,10 @@ def main() -> None:
         fail("config", error, 2)
     except MissingAsset as error:
         fail("asset", error, 4)
-    except KeyboardInterrupt:
-        print("interrupted; the same command resumes", file=sys.stderr)
-        sys.exit(130)
-    except BrokenPipeError:  # `specbench report | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (NotADirectoryError, IsADirectoryError, FileNotFoundError, PermissionError) as error:
+        fail("file", f"{error.filename}: {error.strerror}", 2)
 
 
-def fail(kind: str, error: Exception, code: int) -> None:
+def fail(kind: str, error: object, code: int) -> None:
     print(f"error[{kind}]: {error}", file=sys.stderr)
     sys.exit(code)

@@ -3,11 +3,11 @@
 import json
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Protocol
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,7 +15,8 @@ from specbench.errors import ConfigError
 
 if TYPE_CHECKING:
     from specbench.options import Options
-    from specbench.records import Record
+    from specbench.pair import Pair
+    from specbench.task import Data, Task
 
 SOME_FAILED = 3
 INTERRUPTED = 130
@@ -83,57 +84,64 @@ def run(
         dtype=dtype,
         overrides=tuple(map(parse_override, set_ or [])),
     )
-    sys.exit(_run(_words(method) or ["se"], pair, _words(task), options, out, fresh))
+    try:
+        code = _run(_words(method) or ["se"], pair, _words(task), options, out, fresh)
+    except KeyboardInterrupt:
+        print("interrupted; the same command resumes", file=sys.stderr)
+        code = INTERRUPTED
+    sys.exit(code)
 
 
 def _run(names: list[str], pair_name: str, task_names: list[str], options: "Options", out: Path, fresh: bool) -> int:
     import specbench.tasks  # noqa: F401  (registers the tasks)
-    from specbench import arms, models, presets, runner, suite
+    from specbench import arms, models, runner, suite
+    from specbench.cli.report import show, terminal
     from specbench.report.summary import SUMMARY, summarise
 
     found_pair, pair = suite.read_pair(pair_name, options)
-    source = suite.source_of(pair, options)
-    tasks = [suite.read_task(name, pair, options) for name in task_names or presets.names("task")]
-    if not task_names:
-        tasks = [(name, task) for name, task in tasks if task.has(source)]
-    device = models.device_of(options.device)
-    base = found_pair.path.parent
+    base, device = found_pair.path.parent, models.device_of(options.device)
     roles = arms.roles_of(names, pair, options)
+    tasks = _tasks(task_names, pair, options)
     found = models.find(pair, roles, base, device, options.dtype)
     groups = arms.arms(names, pair, {role: each.parameters for role, each in found.items()}, options)
-    loaded, summaries = None, []
-    for task_name, task in tasks:
-        data = suite.limited(task.data(source), pair, options)
-        most = options.max_new_tokens or pair.defaults.max_new_tokens or task.max_new_tokens
+    loaded, failed, console = None, False, terminal()
+    for task_name, task, data in tasks:
         for group in groups:
-            cell = suite.cell(group, found_pair.name, found, task_name, task, data, most, options, str(device))
-            folder, recorder = runner.prepare(cell, out, fresh)
-            total = len(cell.arms) * len(data.samples) * options.repeats
-            if len(recorder.done) < total:
+            cell = suite.cell(group, found_pair.name, found, task_name, task, data, options, str(device))
+            folder = out / cell.folder
+            if fresh or not runner.is_complete(cell, folder):
                 if loaded is None:
                     with _status(f"loading {', '.join(roles)}"):
                         loaded = models.load(found, base, device)
-                try:
-                    with _progress(cell.folder, total, len(recorder.done)) as advance:
-                        for record in runner.measure(cell, loaded, task, data, recorder):
-                            advance(record)
-                except KeyboardInterrupt:
-                    print(f"interrupted; the same command resumes {folder}", file=sys.stderr)
-                    return INTERRUPTED
+                recorder = runner.prepare(cell, folder, fresh)
+                with _progress(cell.folder, cell.generations, len(recorder.done)) as advance:
+                    for _ in runner.measure(cell, loaded, task, data, recorder):
+                        advance()
             summary = summarise(folder)
             runner.write(folder / SUMMARY, json.dumps(summary, indent=2, ensure_ascii=False) + "\n")
-            summaries.append((folder, summary))
-    return _show(summaries)
+            show([summary], console)
+            console.print(f"{folder}", style="dim", highlight=False)
+            failed |= any(row["failed"] for row in summary["methods"])
+    return SOME_FAILED if failed else 0
 
 
-def _show(summaries: list[tuple[Path, dict[str, Any]]]) -> int:
-    from specbench.cli.report import show, terminal
+def _tasks(names: list[str], pair: "Pair", options: "Options") -> list[tuple[str, "Task", "Data"]]:
+    """The tasks with their samples, all read before anything is measured. Unless named, those that the source does not suit
+    are left out."""
+    from specbench import presets, suite
 
-    console = terminal()
-    for folder, summary in summaries:
-        show([summary], console)
-        console.print(f"{folder}", style="dim", highlight=False)
-    return SOME_FAILED if any(row["failed"] for _, s in summaries for row in s["methods"]) else 0
+    source, out, refused = suite.source_of(pair, options), [], []
+    for name in names or presets.names("task"):
+        try:
+            task_name, task = suite.read_task(name, pair, options)
+            out.append((task_name, task, suite.limited(task.data(source), pair, options)))
+        except ConfigError as error:
+            if names:
+                raise
+            refused.append(error)
+    if not out:
+        raise refused[0]
+    return out
 
 
 @contextmanager
@@ -150,12 +158,8 @@ def _status(text: str) -> Iterator[None]:
         yield
 
 
-class Advance(Protocol):
-    def __call__(self, record: "Record") -> None: ...
-
-
 @contextmanager
-def _progress(label: str, total: int, done: int) -> Iterator[Advance]:
+def _progress(label: str, total: int, done: int) -> Iterator[Callable[[], None]]:
     """Counts finished generations: a bar on a terminal, else a line every ten seconds."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -166,7 +170,7 @@ def _progress(label: str, total: int, done: int) -> Iterator[Advance]:
     if not console.is_terminal:
         last = time.monotonic()
 
-        def line(record: "Record") -> None:
+        def line() -> None:
             nonlocal done, last
             done += 1
             if time.monotonic() - last > PLAIN_SECONDS or done == total:
@@ -178,11 +182,7 @@ def _progress(label: str, total: int, done: int) -> Iterator[Advance]:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True) as bar:
         shown = bar.add_task(label, total=total, completed=done)
-
-        def step(record: "Record") -> None:
-            bar.advance(shown)
-
-        yield step
+        yield lambda: bar.advance(shown)
 
 
 def _words(values: list[str] | None) -> list[str]:

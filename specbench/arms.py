@@ -34,10 +34,10 @@ def roles_of(names: list[str], pair: Pair, options: Options) -> tuple[str, ...]:
     """All roles that these methods and their baselines need, in the pair's order."""
     needed: set[str] = set()
     for name in names:
-        table = _method_table(name, pair, options)
+        found, table = preset("method", name), _method_table(name, pair, options)
         needed |= set(_roles(table))
-        if baseline := preset("method", name).table.get("baseline"):
-            needed |= set(_roles(_baseline_table(baseline, table, pair)))
+        if "baseline" in found.table:
+            needed |= set(_roles(_baseline_table(found, table, pair)))
     return tuple(role for role in pair.models if role in needed)
 
 
@@ -61,7 +61,7 @@ def arms(names: list[str], pair: Pair, sizes: Mapping[str, int], options: Option
         arm = Arm(found.name, table, base_name, temperature, Method.build(table, str(found.path)))
         base = arm
         if base_name:
-            base_table = _baseline_table(base_name, table, pair)
+            base_table = _baseline_table(found, table, pair)
             base = Arm(base_name, base_table, None, temperature, Method.build(base_table, f"baseline {base_name}"))
         group = groups.setdefault(json.dumps([base.name, base.table, temperature], sort_keys=True), [base])
         if arm.name not in {other.name for other in group}:
@@ -77,11 +77,12 @@ def _method_table(name: str, pair: Pair, options: Options) -> dict[str, Any]:
     return _with_roles(overridden(_constructor(found), options.under("method"), f"method {found.name}"), pair)
 
 
-def _baseline_table(name: str, table: dict[str, Any], pair: Pair) -> dict[str, Any]:
-    """The table of a method's baseline. Where the two targets are of one kind, the baseline follows the method's own law."""
-    base = _constructor(preset("method", name))
-    if isinstance(table.get("target"), dict) and base["target"]["name"] == table["target"].get("name"):
-        base |= {"target": table["target"], "scorers": table.get("models") or table["scorers"]}
+def _baseline_table(found: Preset, table: dict[str, Any], pair: Pair) -> dict[str, Any]:
+    """The table of a method's baseline. Where the presets' targets are of one kind, it follows the method's law, overrides
+    and all; otherwise, as in a cascade, the baseline has a law of its own."""
+    base, own = _constructor(preset("method", found.table["baseline"])), found.table.get("target")
+    if isinstance(own, dict) and own.get("name") == base["target"]["name"]:
+        base |= {"target": table["target"], "scorers": table.get("models") or table.get("scorers", [])}
     return _with_roles(base, pair)
 
 
@@ -94,7 +95,8 @@ def _with_roles(table: dict[str, Any], pair: Pair) -> dict[str, Any]:
     for key in ("scorers", "models"):
         if isinstance(table.get(key), str):
             table[key] = list(pair.group(table[key]))
-        convert(table.get(key, []), tuple[str, ...], key)
+        if key in table and not convert(table[key], tuple[str, ...], key):
+            raise ConfigError(f"{key} = []: name at least one model")
     proposer = table.get("proposer")
     if isinstance(proposer, dict) and isinstance(proposer.get("model"), str):
         proposer["model"] = pair.group(proposer["model"])[0]

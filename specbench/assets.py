@@ -31,16 +31,15 @@ def read_jsonl(path: Path) -> Rows:
     if not path.is_file():
         raise MissingAsset(f"no data file {path}")
     rows = []
-    with path.open(encoding="utf-8") as file:
-        for number, line in enumerate(file, 1):
-            if line.strip():
-                try:
-                    row = json.loads(line)
-                except json.JSONDecodeError as error:
-                    raise MissingAsset(f"{path}:{number}: not JSON: {error.msg}") from None
-                if not isinstance(row, dict):
-                    raise MissingAsset(f"{path}:{number}: not a JSON object")
-                rows.append(row)
+    for number, line in enumerate(path.read_bytes().splitlines(), 1):
+        if line.strip():
+            try:
+                row = json.loads(line)
+            except ValueError as error:  # no JSON, or no UTF-8
+                raise MissingAsset(f"{path}:{number}: not JSON: {error}") from None
+            if not isinstance(row, dict):
+                raise MissingAsset(f"{path}:{number}: not a JSON object")
+            rows.append(row)
     return Rows(rows, str(path), None)
 
 

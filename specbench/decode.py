@@ -26,6 +26,7 @@ class Generation:
     tokens: list[int] = field(default_factory=list)
     finish: str = ""  # eos | stop | length | window
     rounds: list[Step] = field(default_factory=list)
+    first_token_seconds: float = 0.0  # from the prompt to the first committed tokens
     prefill_seconds: float = 0.0
     decode_seconds: float = 0.0
     forward_seconds: float = 0.0  # the part of decode_seconds that models took
@@ -74,6 +75,7 @@ def decode(method: Method, models: Opened, sampler: Sampler, limits: Limits) -> 
             begin = time.perf_counter()
             step = next(steps)
             clock += time.perf_counter() - begin
+            out.first_token_seconds = out.first_token_seconds or clock
             kept = 0
             while not finish and kept < len(step.tokens):
                 out.tokens.append(step.tokens[kept])

@@ -33,9 +33,11 @@ def fingerprint() -> dict[str, Any]:
 
 
 def machine(environment: dict[str, Any]) -> dict[str, Any]:
-    """The part of a fingerprint that speeds depend on first: two runs on unequal machines do not mix."""
-    gpu = environment.get("gpu", {})
-    return {"cpu": environment["cpu"], "threads": environment["threads"], "gpu": gpu.get("name", "none")}
+    """The part of a fingerprint that speeds depend on first: two runs that differ in it do not mix."""
+    gpu, packages = environment.get("gpu", {}), environment["packages"]
+    return {"cpu": environment["cpu"], "threads": environment["threads"], "gpu": gpu.get("name", "none")} | {
+        name: packages.get(name) for name in ("torch", "transformers")
+    }
 
 
 def _cpu() -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -22,7 +23,7 @@ from transformers import (
 from specbench.assets import commit_of, local_checksum, missing_model
 from specbench.errors import ConfigError, MissingAsset
 from specbench.pair import Pair, folder
-from specbench.session import EagerSession
+from specbench.session import EagerSession, new_cache, window_of
 
 PROBE = "How many apples?\n  Zwölf — 12 + 30 = 42; def f(x):\n\treturn x ** 2"  # tokenizers that agree on it agree
 
@@ -73,7 +74,7 @@ def find(pair: Pair, roles: tuple[str, ...], base: Path, device: torch.device, d
         except (OSError, ValueError) as error:
             raise missing_model(role, spec.path, error) from None
         found[role] = Found(
-            source=spec.path if local else source,
+            source=spec.path,
             revision=commit,
             checksum=local_checksum(local) if local else None,
             config=config,
@@ -86,11 +87,11 @@ def find(pair: Pair, roles: tuple[str, ...], base: Path, device: torch.device, d
 
 
 class LoadedPair:
-    """Weights in memory, one tokenizer, and the vocabulary that all models share."""
+    """Weights in memory, one tokenizer, and what all models share: vocabulary, EOS ids, context window."""
 
     def __init__(self, models: dict[str, PreTrainedModel], tokenizers: dict[str, PreTrainedTokenizerBase]) -> None:
         """Raises ConfigError, naming both, where two roles' tokenizers differ."""
-        self.models = models
+        self.models, self._tokenizers = models, tokenizers
         last = list(models)[-1]
         self.tokenizer = tokenizers[last]
         for role, other in tokenizers.items():
@@ -100,6 +101,12 @@ class LoadedPair:
         self.vocabulary = min(*rows, *(len(t) for t in tokenizers.values()))
         self.encoder_decoder = models[last].config.is_encoder_decoder
         self.eos = frozenset(i for m in models.values() for i in _eos(m)) or frozenset({self.tokenizer.eos_token_id})
+        windows = [w for model in models.values() if (w := window_of(model)) is not None]
+        self.window = min(windows) if windows else None
+
+    def only(self, roles: tuple[str, ...]) -> "LoadedPair":
+        """The pair as if only these roles had been loaded: what others would have shared must not change a cell's numbers."""
+        return LoadedPair({r: self.models[r] for r in roles}, {r: self._tokenizers[r] for r in roles})
 
     def open(self, prompt: list[int]) -> "Models":
         """Fresh sessions for one prompt, as token ids."""
@@ -124,11 +131,6 @@ class Models:
             self.sessions[role] = EagerSession(self._pair.models[role], self._pair.vocabulary, source)
         return self.sessions[role]
 
-    def window(self, roles: tuple[str, ...]) -> int | None:
-        """The most tokens that all of these models can read; None is no limit."""
-        windows = [w for role in roles if (w := self[role].window) is not None]
-        return min(windows) if windows else None
-
 
 def load(found: dict[str, Found], base: Path, device: torch.device) -> LoadedPair:
     """Bring in weights and tokenizers, each source once. Raises MissingAsset where the hub does not give them."""
@@ -144,8 +146,12 @@ def load(found: dict[str, Found], base: Path, device: torch.device) -> LoadedPai
         try:
             tokenizers[role] = AutoTokenizer.from_pretrained(source, revision=each.revision)
             model = _kind(each.config).from_pretrained(source, revision=each.revision, dtype=getattr(torch, each.dtype))
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, SafetensorError) as error:
             raise missing_model(role, each.source, error) from None
+        try:
+            new_cache(model)
+        except ValueError as error:
+            raise ConfigError(f"model '{role}': {error}") from None
         models[role] = model.to(device).eval().requires_grad_(False)
     return LoadedPair(models, tokenizers)
 
@@ -163,7 +169,11 @@ def _require_same(one: PreTrainedTokenizerBase, two: PreTrainedTokenizerBase, ro
     """Same base vocabulary and same cuts; tokens added behind the base vocabulary may differ, since they are cropped."""
     shared = min(len(one), len(two))
     a, b = ({i: t for t, i in each.get_vocab().items() if i < shared} for each in (one, two))
-    if one.vocab_size != two.vocab_size or a != b or one.encode(PROBE) != two.encode(PROBE):
+    if (
+        one.vocab_size != two.vocab_size
+        or a != b
+        or len({str(t.encode(PROBE, add_special_tokens=False)) for t in (one, two)}) > 1
+    ):
         raise ConfigError(
             f"the tokenizers differ: {role} has {one.name_or_path} ({one.vocab_size} tokens), "
             f"{other} has {two.name_or_path} ({two.vocab_size}); models that decode together must share one"

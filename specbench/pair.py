@@ -29,8 +29,11 @@ class Defaults:
 
     data: str = ""
     limit: int = 0  # 0 is all
-    max_new_tokens: int = 0  # 0 is the task's own
     task: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.limit < 0:
+            raise ValueError(f"limit = {self.limit} must be at least 0 (0 is all)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +49,7 @@ class Pair:
     def __post_init__(self) -> None:
         for role in self.ensemble:
             if role not in self.models and self.ensemble != ("draft", "target"):
-                raise ConfigError(f"ensemble: no model '{role}'{hint(role, self.models)}")
+                raise ValueError(f"ensemble: no model '{role}'{hint(role, self.models)}")
 
     def group(self, name: str) -> tuple[str, ...]:
         """The roles that `name` stands for: `ensemble`, or one role. Raises ConfigError where the pair has no such role."""

@@ -38,9 +38,9 @@ def preset(kind: str, name: str) -> Preset:
         raise ConfigError(f"unknown {kind} '{name}'{hint(name, names(kind))}; help: specbench list {KINDS[kind]}")
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: {error}") from None
-    if "same_as" in table:
+    if "same_as" in table and path is not own:
         return preset(kind, table["same_as"])
     return Preset(path.stem, path, table)
 

@@ -17,7 +17,7 @@ class Record:
     method: str
     sample: str
     repeat: int
-    seed: int  # of this generation's generator
+    seed: int  # the run's, plus the repeat; with the sample it makes the generator's
     order: int  # how many generations were timed before it in this process: for drift
     prompt_tokens: int = 0
     tokens: list[int] = field(default_factory=list)  # committed ids, the first stop included
@@ -27,6 +27,7 @@ class Record:
         default_factory=list
     )  # tokens, drafted, tested, accepted, by; drafting methods only
     models: dict[str, dict[str, Any]] = field(default_factory=dict)  # role -> session.Calls
+    first_token_seconds: float | None = None  # from the prompt to the first committed tokens
     prefill_seconds: float | None = None  # each model's first forward, its encoder's included
     decode_seconds: float | None = None  # all else between the prompt and the last token
     peak_bytes: int | None = None  # CUDA only

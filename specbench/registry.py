@@ -8,6 +8,7 @@ value and the nearest right word.
 """
 
 import dataclasses
+import math
 import types
 import typing
 from typing import Any, ClassVar, Self, TypeVar
@@ -94,6 +95,8 @@ def convert(value: Any, kind: Any, where: str) -> Any:
         return value
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ConfigError(f"{where} = {value!r} must be a finite number")
     if type(value) is not kind:
         raise ConfigError(f"{where} = {value!r} must be of type {kind.__name__}, not {type(value).__name__}")
     return value

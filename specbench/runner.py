@@ -17,7 +17,7 @@ from specbench.decode import Generation, Limits, decode
 from specbench.errors import ConfigError
 from specbench.hardware import fingerprint, machine
 from specbench.models import LoadedPair, Models
-from specbench.records import SAMPLES, Record, Recorder
+from specbench.records import SAMPLES, Record, Recorder, read
 from specbench.sampling import Sampler
 from specbench.suite import Cell
 from specbench.task import Data, Sample, Task, without
@@ -25,31 +25,35 @@ from specbench.task import Data, Sample, Task, without
 WARM_UP_TOKENS = 16
 
 
-def prepare(cell: Cell, out: Path, fresh: bool) -> tuple[Path, Recorder]:
+def is_complete(cell: Cell, folder: Path) -> bool:
+    """Whether every generation of the cell is there."""
+    return (folder / SAMPLES).exists() and sum(1 for _ in read(folder)) == cell.generations
+
+
+def prepare(cell: Cell, folder: Path, fresh: bool) -> Recorder:
     """The cell's run folder, made or found again, with its resolved config and its environment.
 
-    Raises ConfigError where the folder was begun on another machine: its timings would not mix.
+    Raises ConfigError where the folder was begun on another machine or other software: the timings would not mix.
     """
-    folder = out / cell.folder
     folder.mkdir(parents=True, exist_ok=True)
     if fresh:
         (folder / SAMPLES).unlink(missing_ok=True)
     environment, recorder = fingerprint(), Recorder(folder)
     known = folder / "env.json"
     if recorder.done and known.exists() and machine(json.loads(known.read_text())) != machine(environment):
-        raise ConfigError(f"{folder} was begun on another machine; measure anew with --fresh")
+        raise ConfigError(f"{folder} was begun on another machine or other software; measure anew with --fresh")
     if not recorder.done:
         write(known, json.dumps(environment, indent=2) + "\n")
         write(folder / "run.toml", tomli_w.dumps(cell.config))
-    return folder, recorder
+    return recorder
 
 
-def measure(cell: Cell, pair: LoadedPair, task: Task, data: Data, recorder: Recorder) -> Iterator[Record]:
+def measure(cell: Cell, loaded: LoadedPair, task: Task, data: Data, recorder: Recorder) -> Iterator[Record]:
     """Decode what is missing, yielding each record once it is on disk.
 
     Repeat r uses seed + r. The order of the methods rotates from prompt to prompt, so that none always runs first.
     """
-    decoding = cell.config["decoding"]
+    decoding, pair = cell.config["decoding"], loaded.only(cell.roles)
     todo = [
         (repeat, sample, arm)
         for repeat in range(decoding["repeats"])
@@ -61,7 +65,7 @@ def measure(cell: Cell, pair: LoadedPair, task: Task, data: Data, recorder: Reco
         return
     for arm in cell.arms:
         _attempt(arm, pair, task, todo[0][1], decoding | {"max_new_tokens": WARM_UP_TOKENS}, repeat=0, order=-1)
-    for order, (repeat, sample, arm) in enumerate(todo):
+    for order, (repeat, sample, arm) in enumerate(todo, len(recorder.done)):
         record = _attempt(arm, pair, task, sample, decoding, repeat, order)
         recorder.append(record)
         yield record
@@ -82,7 +86,7 @@ def _attempt(
         limits = Limits(
             eos=frozenset() if decoding["ignore_eos"] else pair.eos,
             max_new_tokens=decoding["max_new_tokens"],
-            window=models.window(arm.method.roles()),
+            window=pair.window,
             stop=() if decoding["ignore_eos"] else task.stop,
             detokenise=lambda ids: pair.tokenizer.decode(ids, skip_special_tokens=True),
         )
@@ -92,13 +96,16 @@ def _attempt(
         out = decode(arm.method, models, sampler, limits)
         _fill(record, out, models, limits)
         record.peak_bytes = torch.cuda.max_memory_allocated() if cuda else None
-        record.score = task.score(sample, record.text)
+        record.score = {} if decoding["ignore_eos"] else task.score(sample, record.text)
     except AssertionError:  # a bug of ours, not of the sample
         raise
     except Exception as error:
         where = traceback.extract_tb(error.__traceback__)[-1]
         message = f"{type(error).__name__}: {error} ({Path(where.filename).name}:{where.lineno})"
-        return Record(method=arm.name, sample=sample.id, repeat=repeat, seed=seed, order=order, error=message)
+        record = Record(
+            method=arm.name, sample=sample.id, repeat=repeat, seed=seed, order=order,
+            prompt_tokens=record.prompt_tokens, error=message,
+        )  # fmt: skip
     return record
 
 
@@ -106,6 +113,7 @@ def _fill(record: Record, out: Generation, models: Models, limits: Limits) -> No
     assert limits.detokenise is not None
     record.tokens, record.finish = out.tokens, out.finish
     record.text = without(limits.stop, limits.detokenise(out.tokens))
+    record.first_token_seconds = out.first_token_seconds
     record.prefill_seconds, record.decode_seconds = out.prefill_seconds, out.decode_seconds
     record.models = {role: dataclasses.asdict(session.calls) for role, session in models.sessions.items()}
     if any(step.drafted for step in out.rounds):

@@ -41,7 +41,6 @@ class Session(Protocol):
     """What a method sees of a model: next-token logits after any prefix, and what they cost."""
 
     calls: Calls
-    window: int | None  # the most tokens it can read; None is no limit
 
     def score(self, ids: list[int], start: int) -> Tensor:
         """Logits (len(ids) - start, V): row j is the next token's after ids[: start + j + 1]."""
@@ -57,7 +56,6 @@ class EagerSession:
 
     def __init__(self, model: PreTrainedModel, vocabulary: int, source: list[int] | None = None) -> None:
         self.calls = Calls()
-        self.window = None if model.config.is_encoder_decoder else model.config.max_position_embeddings
         self._model, self._vocabulary = model, vocabulary
         self._source = source
         self._encoded: Any = None
@@ -74,12 +72,13 @@ class EagerSession:
         if known < len(ids):
             self._forget(known)
             new = self._forward(ids[known:], keep=len(ids) - max(known, start))
-            self._rows = [*self._rows, *new][-KEPT_ROWS:] if start <= known else list(new)
-            self._ids = list(ids)
+            rows = [*self._rows, *new] if start <= known else list(new)
+            self._rows, self._ids = rows[-KEPT_ROWS:], list(ids)
             if len(new) == len(ids) - start:
                 return new
-        end = len(self._rows) - (len(self._ids) - len(ids))
-        return torch.stack(self._rows[end - (len(ids) - start) : end])
+        else:
+            rows = self._rows[: len(self._rows) - (len(self._ids) - len(ids))]
+        return torch.stack(rows[len(rows) - (len(ids) - start) :])
 
     def _forget(self, known: int) -> None:
         """Cut cache and kept logits back to the first `known` positions."""
@@ -121,6 +120,11 @@ class EagerSession:
             self.calls.encodes += 1
             self.calls.prefill_fed += len(self._source)
         return self._encoded
+
+
+def window_of(model: PreTrainedModel) -> int | None:
+    """The most tokens that a model can read; None is no limit, as for relative positions."""
+    return None if model.config.is_encoder_decoder else model.config.max_position_embeddings
 
 
 def new_cache(model: PreTrainedModel) -> Cache:

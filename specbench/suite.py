@@ -14,7 +14,7 @@ from specbench.models import Found
 from specbench.options import Options, overridden
 from specbench.pair import Pair
 from specbench.presets import Preset, preset
-from specbench.registry import construct
+from specbench.registry import construct, convert
 from specbench.task import Data, Task
 
 SEMANTICS = 1  # bumped when the meaning of a recorded number changes, so that old runs are not mixed with new ones
@@ -37,6 +37,17 @@ class Cell:
         return hashlib.sha256(canonical.encode()).hexdigest()[:8]
 
     @property
+    def roles(self) -> tuple[str, ...]:
+        """The models that its methods need."""
+        return tuple(self.config["pair"]["models"])
+
+    @property
+    def generations(self) -> int:
+        """How many there are when it is complete."""
+        config = self.config
+        return len(self.arms) * int(config["task"]["data"]["samples"]) * int(config["decoding"]["repeats"])
+
+    @property
     def folder(self) -> str:
         told = [arm.name for arm in self.arms if arm.baseline] or [self.arms[0].name]
         return "_".join(["+".join(told), self.pair, self.task, self.key])
@@ -52,7 +63,8 @@ def read_pair(name: str, options: Options) -> tuple[Preset, Pair]:
 def read_task(name: str, pair: Pair, options: Options) -> tuple[str, Task]:
     """The task that a name or a path names, with what suits the pair and the user's overrides."""
     found = preset("task", name)
-    table = {**found.table, **pair.defaults.task.get(found.name, {})}
+    suited = convert(pair.defaults.task.get(found.name, {}), dict[str, Any], f"defaults.task.{found.name}")
+    table = {**found.table, **suited} | ({"max_new_tokens": options.max_new_tokens} if options.max_new_tokens else {})
     table = overridden(table, options.under("task"), f"task {found.name}")
     return found.name, Task.build(table, str(found.path))
 
@@ -64,7 +76,8 @@ def source_of(pair: Pair, options: Options) -> str:
 
 def limited(data: Data, pair: Pair, options: Options) -> Data:
     """The first rows, as many as wanted; 0 is all, but of a synthetic source."""
-    limit = options.limit if options.limit is not None else pair.defaults.limit if not options.data else 0
+    suited = pair.defaults.limit if source_of(pair, options) == pair.defaults.data else 0
+    limit = suited if options.limit is None else options.limit
     if not limit:
         limit = SYNTHETIC_LIMIT if data.source == "synthetic" else len(data.samples)
     return data.first(limit)
@@ -77,7 +90,6 @@ def cell(
     task_name: str,
     task: Task,
     data: Data,
-    max_new_tokens: int,
     options: Options,
     device: str,
 ) -> Cell:
@@ -108,7 +120,7 @@ def cell(
             "temperature": group[0].temperature,
             "top_k": options.top_k,
             "top_p": options.top_p,
-            "max_new_tokens": max_new_tokens,
+            "max_new_tokens": task.max_new_tokens,
             "ignore_eos": options.ignore_eos,
             "seed": options.seed,
             "repeats": options.repeats,

@@ -50,6 +50,7 @@ class Mixture(Target, name="mixture"):
             raise ValueError(f"weights = {list(self.weights)} must be at least 0 and sum to 1")
 
     def check(self, n: int) -> None:
+        super().check(n)
         if self.weights and len(self.weights) != n:
             raise ValueError(f"weights = {list(self.weights)}: {len(self.weights)} weights for {n} models")
 

@@ -2,10 +2,11 @@
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from specbench.assets import Rows
+from specbench.errors import ConfigError
 from specbench.registry import Named
 
 
@@ -30,6 +31,9 @@ class Data:
 
     @classmethod
     def of(cls, rows: Rows, samples: list[Sample]) -> "Data":
+        """Raises ConfigError where there is no sample."""
+        if not samples:
+            raise ConfigError(f"{rows.source} holds no samples")
         return cls(samples, rows.source, rows.revision, rows.sha256, len(samples))
 
     def first(self, count: int) -> "Data":
@@ -48,15 +52,15 @@ class Task(Named):
     metrics: ClassVar[tuple[str, ...]] = ()
     description: str = ""
     max_new_tokens: int = 256
-    stop: tuple[str, ...] = field(default=())
+    stop: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.max_new_tokens < 1:
+            raise ValueError(f"max_new_tokens = {self.max_new_tokens} must be at least 1")
 
     @abstractmethod
     def data(self, source: str) -> Data:
         """The samples of `hub`, `synthetic` or a local JSONL file. Raises MissingAsset or ConfigError, saying what to do."""
-
-    def has(self, source: str) -> bool:
-        """Whether a run over every task includes this one for a source."""
-        return True
 
     def score(self, sample: Sample, text: str) -> dict[str, float]:
         """The metrics of one generated text, each in [0, 1]."""

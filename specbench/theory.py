@@ -17,17 +17,21 @@ def expected_accepted(a: float, k: int) -> float:
     return sum(a**j for j in range(1, k + 1))
 
 
-def speculative(a: float, gamma: int, cost: Cost, baseline: float, *, bonus: bool, scorers: int) -> float:
+def speculative(
+    a: float, gamma: int, cost: Cost, baseline: float, *, bonus: bool, scorers: int, drafter_scores: bool = False
+) -> float:
     """Long-run speedup of speculation over a baseline that costs `baseline` a token.
 
     Model 0 drafts gamma tokens; models 1 .. scorers verify them in one forward each. With a bonus: Leviathan et al. 2023,
     Theorem 3.8, tokens a round (1 - a^(gamma + 1)) / (1 - a). Without, SE's Theorem 3.1, (1 - a^gamma) / (1 - a). The
-    drafter reads two tokens in a round's first forward where the last round was accepted whole and followed by a bonus.
+    drafter reads two tokens in a round's first forward where the last round was accepted whole and followed by a bonus. Where
+    it is a scorer too, a bonus costs it one more forward, which reads its last drafted token at once.
     """
     whole = a**gamma
     tokens = expected_accepted(a, gamma) + (1.0 if bonus else 1.0 - whole)
-    first = whole * cost(0, 2) + (1.0 - whole) * cost(0, 1) if bonus else cost(0, 1)
-    drafting = first + (gamma - 1) * cost(0, 1)
+    drafting = gamma * cost(0, 1)
+    if bonus:
+        drafting += cost(0, 1) if drafter_scores else whole * (cost(0, 2) - cost(0, 1))
     verifying = sum(cost(i, gamma + 1 if bonus else gamma) for i in range(1, scorers + 1))
     return tokens * baseline / (drafting + verifying)
 

@@ -56,6 +56,7 @@ class Gsm8k(Task, name="gsm8k"):
     revision: str = ""  # of the hub's data set; open: the newest, whose commit a run records
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not 0 <= self.shots <= len(EXAMPLES):
             raise ValueError(f"shots = {self.shots} must be from 0 to {len(EXAMPLES)}")
 

@@ -19,9 +19,6 @@ class Prompts(Task, name="prompts"):
     version: ClassVar[str] = "1-A"
     field: str = "prompt"
 
-    def has(self, source: str) -> bool:
-        return source not in {"hub", "synthetic"}
-
     def data(self, source: str) -> Data:
         if source in {"hub", "synthetic"}:
             raise ConfigError("task prompts needs a file of yours: --data FILE.jsonl")

@@ -22,7 +22,7 @@ from specbench.pair import PACKAGE
 
 SPECBENCH = Path(sys.executable).parent / "specbench"
 ENV = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
-FEW = ["-n", "2", "--repeats", "1", "--max-new-tokens", "12", "--ignore-eos"]
+FEW = ["-n", "5", "--repeats", "1", "--max-new-tokens", "12"]
 
 
 class Done(NamedTuple):
@@ -64,7 +64,7 @@ def test_without_arguments_se_runs_beside_its_baseline(done_run):
     (folder,) = (where / "results").iterdir()
     assert folder.name.startswith("we-se_tiny_gsm8k_")
     assert {p.name for p in folder.iterdir()} == {"run.toml", "env.json", "samples.jsonl", "summary.json"}
-    assert {(r["method"], r["sample"]) for r in rows_of(folder)} == {(m, s) for m in ("we", "we-se") for s in "01"}
+    assert {(r["method"], r["sample"]) for r in rows_of(folder)} == {(m, s) for m in ("we", "we-se") for s in "01234"}
     for word in ("speedup over we", "theory", "corrected", "acceptance", "outside forwards", "strict", "x ["):
         assert word in shown
 
@@ -97,10 +97,10 @@ def test_the_same_command_reports_a_complete_run_without_measuring(done_run):
     assert tokens[0] == tokens[1], "the same seed gives the same tokens"
 
 
-def test_another_seed_is_another_run(done_run):
-    where, _ = done_run
-    specbench("run", *FEW, "--seed", 1, "--out", "other", cwd=where)
-    (first,), (second,) = (list((where / name).iterdir()) for name in ("results", "other"))
+def test_another_seed_is_another_run(tmp_path):
+    for seed in (0, 1):
+        specbench("run", *FEW, "--temperature", 3, "--seed", seed, "--out", seed, cwd=tmp_path)
+    (first,), (second,) = (list((tmp_path / name).iterdir()) for name in "01")
     assert first.name != second.name
     assert [r["tokens"] for r in rows_of(first)] != [r["tokens"] for r in rows_of(second)]
 
@@ -242,15 +242,51 @@ def test_a_failed_sample_is_a_failed_sample(tmp_path):
         (["report", "nowhere"], 2, "holds no run"),
         (["show", "pair", "opt2"], 2, "did you mean 'opt'?"),
         (["show", "pear", "opt"], 2, "did you mean 'pair'?"),
+        (["run", "--data", "prompts.jsonl", "-t", "gsm8k"], 2, "no text under 'question'"),
+        (["run", "--data", "empty.jsonl"], 2, "holds no samples"),
+        (["run", "--data", "latin.jsonl"], 4, "latin.jsonl:1: not JSON"),
+        (["run", "-m", "latin.jsonl.toml"], 2, "latin.jsonl.toml"),
+        (["run", "-m", "we", "--set", "method.scorers=[]"], 2, "at least one model"),
+        (["run", "--set", "method.models=[]"], 2, "at least one model"),
+        (["run", "-m", "cd-se", "--set", "method.target.mu=nan"], 2, "finite"),
+        (["run", "--set", "task.max_new_tokens=0"], 2, "max_new_tokens = 0"),
+        (["run", "--set", "pair.defaults.task.gsm8k=3"], 2, "must be a table"),
+        (["run", "--out", "empty.jsonl", *FEW], 2, "empty.jsonl"),
+        (["report", "--out", "no/such/file"], 2, "no run folder"),
         (["list", "method"], 2, "methods"),
         (["rum"], 2, "run"),
         (["run", "--metod", "se"], 2, "--method"),
     ],
 )
 def test_a_users_mistake_is_one_message(arguments, code, message, tmp_path):
+    (tmp_path / "prompts.jsonl").write_text('{"prompt": "x"}\n')
+    (tmp_path / "empty.jsonl").write_text("")
+    for name in ("latin.jsonl", "latin.jsonl.toml"):
+        (tmp_path / name).write_bytes(b'{"question": "\xfc"}\n')
     done = specbench(*arguments, cwd=tmp_path, code=code)
     assert message in done.stderr
     assert not list(tmp_path.glob("results/*")), "nothing is left behind by a command that could not run"
+
+
+def test_every_task_that_suits_the_data_runs_and_the_others_are_left_out(tmp_path):
+    (tmp_path / "own.jsonl").write_text('{"prompt": "One"}\n' * 5)
+    assert "tiny, prompts@1-A" in specbench("run", "-m", "ar", "--data", "own.jsonl", *FEW, cwd=tmp_path).stdout
+    specbench("run", "-m", "ar", "--set", "task.shots=0", *FEW, cwd=tmp_path)
+
+
+def test_a_run_that_cannot_load_leaves_nothing_and_fresh_deletes_nothing(tmp_path):
+    broken = tmp_path / "target"
+    shutil.copytree(PACKAGE / "tiny" / "models" / "target", broken)
+    (tmp_path / "pair.toml").write_text('[models.target]\npath = "target"\n')
+    command = ["run", "-m", "ar", "-p", "pair.toml", "-t", "prompts", "--data", "own.jsonl", *FEW]
+    (tmp_path / "own.jsonl").write_text('{"prompt": "One"}\n')
+    specbench(*command, cwd=tmp_path)
+    (folder,) = (tmp_path / "results").iterdir()
+    before = (folder / "samples.jsonl").read_bytes()
+    (broken / "model.safetensors").write_bytes((broken / "model.safetensors").read_bytes()[:-1000])
+    specbench(*command, "--fresh", cwd=tmp_path, code=4)
+    assert [path.name for path in (tmp_path / "results").iterdir()] == [folder.name]
+    assert (folder / "samples.jsonl").read_bytes() == before
 
 
 def test_interrupting_exits_130_and_says_how_to_go_on(tmp_path):

@@ -199,9 +199,13 @@ def test_a_users_own_toml_file(tmp_path):
 def test_whatever_a_users_method_lacks_is_a_config_error(tmp_path, text, message):
     own = tmp_path / "mine.toml"
     own.write_text(text)
-    with pytest.raises(ConfigError) as caught:
+
+    def settle():
         roles_of([str(own)], TINY, Options())
         arm_of(str(own))
+
+    with pytest.raises(ConfigError) as caught:
+        settle()
     assert message in str(caught.value)
 
 

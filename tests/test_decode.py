@@ -1,7 +1,10 @@
 """The driver: where it cuts, and what it counts."""
 
+import time
+
 import pytest
-from worlds import Opened, table_world
+import torch
+from worlds import Opened, open_models, random_model, table_world
 
 from specbench.decode import Generation, Limits, decode
 from specbench.method import End, Method, Step
@@ -120,8 +123,6 @@ def test_eos_in_a_draft_ends_generation_only_when_it_is_verified():
     ends = set()
     for method in every_method():
         for seed in range(20):
-            import torch
-
             sampler = Sampler(generator=torch.Generator().manual_seed(seed))
             out = decode(method, table_world(3), sampler, Limits(eos=frozenset({1}), max_new_tokens=6))
             assert 1 not in out.tokens[:-1]
@@ -131,10 +132,16 @@ def test_eos_in_a_draft_ends_generation_only_when_it_is_verified():
     assert ends == {"eos", "length"}
 
 
-def test_prefill_is_each_models_first_forward():
-    models = table_world(3)
-    for session in models.values():
-        session.calls.prefill_seconds = 0.25
-    out = decode(Blocks([[1]] * 3), models, Sampler(), Limits(eos=frozenset(), max_new_tokens=3))
-    assert out.prefill_seconds == 0.75
-    assert out.decode_seconds == pytest.approx(-0.75, abs=0.1), "the clock less prefill"
+def test_prefill_is_each_models_first_forward_and_all_else_is_decoding():
+    """Real sessions: their seconds are disjoint, and add up to the clock but for what is outside forwards."""
+    models = open_models({role: random_model("llama", seed) for seed, role in enumerate("ab")}, [1, 2, 3])
+    method = SpeculativeEnsemble(models=("a", "b"), gamma=(1, 1), target=Mixture())
+    begin = time.perf_counter()
+    out = decode(method, models, Sampler(), Limits(eos=frozenset(), max_new_tokens=20))
+    wall = time.perf_counter() - begin
+    calls = [models[role].calls for role in "ab"]
+    assert [each.prefill_fed for each in calls] == [3, 4], "the second model's first forward reads the draft too"
+    assert out.prefill_seconds == sum(each.prefill_seconds for each in calls) > 0
+    assert out.forward_seconds == sum(each.seconds for each in calls) > 0
+    assert 0 < out.forward_seconds < out.decode_seconds < wall - out.prefill_seconds
+    assert out.prefill_seconds < out.first_token_seconds < out.prefill_seconds + out.decode_seconds

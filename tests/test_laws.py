@@ -3,11 +3,13 @@
 Sequences have at least three tokens, so that a bonus or pending token of one round is verified in a later one.
 """
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from worlds import Opened, distance, generate, law, table_world
 
-from specbench.method import End, Step
+from specbench.method import End, Method, Step
 from specbench.methods import speculative_ensemble
 from specbench.methods.autoregressive import Autoregressive
 from specbench.methods.speculative import Speculative
@@ -24,6 +26,8 @@ SAMPLING = {
     "top-p": {"temperature": 0.7, "top_p": 0.75},
 }
 LAST = Last()
+SEED, KEPT = 8, 6
+SHARP = {"temperature": 1.0, "top_p": 0.8}  # with a spread of 4 most rows are one-hot, which keeps enumeration small
 TARGETS = {
     "mixture": Mixture(),
     "weighted": Mixture(weights=(0.2, 0.8)),
@@ -41,11 +45,17 @@ def sd(gamma: int, target: Target = LAST, scorers: tuple[str, ...] = ("b",), bon
 
 
 @pytest.mark.parametrize("sampling", SAMPLING.values(), ids=SAMPLING)
-@pytest.mark.parametrize("gamma", [1, 2, 5])
+@pytest.mark.parametrize("gamma", [1, 2])
 def test_speculative_decoding_has_the_targets_law(gamma, sampling):
     models = table_world(3)
     expected = reference(models, ("b",), Last(), 3, **sampling)
     assert distance(law(sd(gamma), models, 3, **sampling), expected) < ROUNDING
+
+
+def test_speculative_decoding_with_whole_drafts_of_five_has_the_targets_law():
+    models = table_world(2, seed=SEED, spread=4.0)
+    found = exact_law(_prefix(sd(5), models, KEPT, set()), **SHARP)
+    assert distance(found, reference(models, ("b",), Last(), KEPT, **SHARP)) < ROUNDING
 
 
 @pytest.mark.parametrize("sampling", SAMPLING.values(), ids=SAMPLING)
@@ -79,17 +89,16 @@ def test_speculative_ensembles_of_three_have_the_ensembles_law(target, vocabular
 
 def test_greedy_ensembles_equal_the_arg_max_of_the_mixture():
     """At T = 0 the mixture is the arg max of the T = 1 mixture (methods 3.1), by brute force and for every method."""
+    roles = ("a", "b", "c")
     for seed in range(8):
-        roles = (f"m{seed}", f"n{seed}", f"o{seed}")
-        models = table_world(5, roles)
-        ids = [0]
+        models, ids = table_world(5, seed), [0]
         for _ in range(6):
             mixed = sum(models[role].score(ids, len(ids) - 1)[0].softmax(-1) for role in roles)
             ids.append(int(mixed.argmax()))
         methods = [
             Autoregressive(scorers=roles, target=Mixture()),
             SpeculativeEnsemble(models=roles, gamma=(3, 2, 1), target=Mixture()),
-            Speculative(proposer=DraftModel(model=roles[0], gamma=3), scorers=roles, target=Mixture(), bonus="none"),
+            Speculative(proposer=DraftModel(model="a", gamma=3), scorers=roles, target=Mixture(), bonus="none"),
         ]
         for method in methods:
             assert generate(method, models, Sampler(temperature=0.0), 6)[0] == ids[1:]
@@ -119,16 +128,47 @@ def test_a_bonus_from_the_last_model_alone_fails():
     assert distance(law(mutant, models, 3), reference(models, ("a", "b"), target, 3)) > 0.02
 
 
-def test_testing_with_another_owners_law_fails(monkeypatch):
-    """Mutation control: with the default proposer's law instead of the owner's (erratum SE-7)."""
-    models, roles = table_world(3), ("a", "b", "c")
+def _prefix(method: Method, models: Opened, kept: int, owners: set[str]) -> Callable[[Sampler], tuple[int, ...]]:
+    """The first `kept` tokens of a sequence whose limit is far away, so that drafts have their whole length."""
 
-    def wrong(draft: Draft, pi: torch.Tensor, sampler: Sampler):
-        return verify(Draft(draft.tokens, draft.probs.flip(-1)), pi, sampler)
+    def run(sampler: Sampler) -> tuple[int, ...]:
+        out: list[int] = []
+        for step in method.steps(models, sampler, End(frozenset(), 40)):
+            owners.update(step.by)
+            out += step.tokens
+            if len(out) >= kept:
+                break
+        return tuple(out[:kept])
 
-    monkeypatch.setattr(speculative_ensemble, "verify", wrong)
-    method = SpeculativeEnsemble(models=roles, gamma=(1, 1, 1), target=Mixture())
-    assert distance(law(method, models, 3), reference(models, roles, Mixture(), 3)) > 0.02
+    return run
+
+
+@pytest.mark.parametrize("gamma", [(5, 1), (2, 3), (3, 2, 1)])
+def test_whole_drafts_of_every_owner_have_the_ensembles_law(gamma):
+    """Far from the length limit: every model's own proposals are tested, behind drafts of full length."""
+    roles, models, owners = tuple("abc"[: len(gamma)]), table_world(2, seed=SEED, spread=4.0), set()
+    method = SpeculativeEnsemble(models=roles, gamma=gamma, target=Mixture())
+    expected = reference(models, roles, Mixture(), KEPT, **SHARP)
+    assert distance(exact_law(_prefix(method, models, KEPT, owners), **SHARP), expected) < ROUNDING
+    assert owners == set(roles)
+    assert 4 <= len(expected) < 2**KEPT
+
+
+@pytest.mark.parametrize("gamma", [(5, 1), (2, 3), (3, 2, 1), (1, 1), (1, 1, 1)])
+def test_testing_with_the_default_proposers_law_fails(gamma, monkeypatch):
+    """Mutation control: every proposal is tested with M_1's law instead of its owner's (erratum SE-7)."""
+    roles, models, owners = tuple("abc"[: len(gamma)]), table_world(2, seed=SEED, spread=4.0), set()
+
+    def mislabelled(token: int, law: torch.Tensor, owner: str) -> speculative_ensemble.Proposal:
+        read = models[owner].asked
+        first = Sampler(**SHARP).probs(models["a"].score(read, len(read) - 1))
+        return Proposal(token, first, owner)
+
+    Proposal = speculative_ensemble.Proposal
+    monkeypatch.setattr(speculative_ensemble, "Proposal", mislabelled)
+    method = SpeculativeEnsemble(models=roles, gamma=gamma, target=Mixture())
+    expected = reference(models, roles, Mixture(), KEPT, **SHARP)
+    assert distance(exact_law(_prefix(method, models, KEPT, owners), **SHARP), expected) > 0.02
 
 
 def test_a_greedy_draft_with_soft_laws_fails():

@@ -51,7 +51,7 @@ def test_repeats_of_a_prompt_are_one_observation():
     twice = m.speedup(
         [*OURS, *again], [*BASE, *(row(r.sample, len(r.tokens), r.decode_seconds, repeat=1) for r in BASE)]
     )
-    assert twice == pytest.approx(once)
+    assert twice.value == pytest.approx(once.value)
 
 
 ROUNDS = [
@@ -98,5 +98,18 @@ def test_quality_averages_repeats_within_a_prompt():
     assert m.quality(rows, "s").value == pytest.approx(2 / 3)
 
 
-def test_drift_is_the_later_half_over_the_earlier():
-    assert m.drift([row("a", 10, 1.0, order=0), row("b", 10, 2.0, order=1)]) == pytest.approx(-0.5)
+def test_drift_compares_the_same_prompts_in_the_last_and_the_first_repeat():
+    assert m.drift([row("a", 10, 1.0), row("a", 10, 2.0, repeat=1)]) == pytest.approx(-0.5)
+    assert m.drift([row("a", 10, 1.0), row("b", 10, 2.0)]) is None
+
+
+def test_no_interval_from_a_handful_of_prompts_and_none_of_width_zero_for_a_share():
+    assert m.speedup(OURS, BASE)[1:] == (None, None)
+    everybody = m.quality([row(str(i), 1, 1, score={"s": 1.0}) for i in range(20)], "s")
+    assert everybody.value == everybody.high == 1.0
+    assert everybody.low == pytest.approx(0.839, abs=1e-3), "Wilson"
+
+
+def test_milliseconds_a_round_add_up():
+    rows = [row("a", 6, 1.0, rounds=ROUNDS, models={"q": CALLS})]
+    assert m.round_milliseconds(rows) == pytest.approx({"q": 200.0, "host": 400 / 3})

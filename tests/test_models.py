@@ -7,7 +7,13 @@ from pathlib import Path
 import pytest
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import LlamaForCausalLM, PreTrainedTokenizerFast, T5ForConditionalGeneration
+from transformers import (
+    LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    PreTrainedTokenizerFast,
+    T5ForConditionalGeneration,
+)
 from worlds import FAMILIES
 
 from specbench.errors import ConfigError, MissingAsset
@@ -75,7 +81,30 @@ def test_encoder_decoders_start_with_their_decoders_start_token(tmp_path):
     assert opened.ids == [0]
     assert opened["target"].score([0, 3], 0).shape == (2, 94)
     assert opened["target"].calls.prefill_fed == 3 + 2
-    assert opened.window(("draft", "target")) is None
+    assert pair.window is None
+
+
+def test_a_cell_shares_only_what_its_own_models_share(tmp_path):
+    """Loading a third model for another method must not change this one's EOS, vocabulary or window."""
+    model_folder(tmp_path / "one", rows=100)
+    other = LlamaForCausalLM.from_pretrained(model_folder(tmp_path / "two", rows=90))
+    other.config.max_position_embeddings = 32
+    other.generation_config.eos_token_id = [1, 5]
+    other.save_pretrained(tmp_path / "two")
+    _, pair = bring(tmp_path, target="one", other="two")
+    assert (pair.vocabulary, pair.window, pair.eos >= {1, 5}) == (90, 32, True)
+    alone = pair.only(("target",))
+    assert (alone.vocabulary, alone.window, alone.eos & {5}) == (94, 64, set())
+
+
+def test_a_model_whose_cache_cannot_be_cut_back_is_refused_before_anything_is_measured(tmp_path):
+    config = MistralConfig(
+        **vars(FAMILIES["llama"]()) | {"model_type": "mistral", "sliding_window": 8, "vocab_size": 94}
+    )
+    MistralForCausalLM(config).save_pretrained(tmp_path / "mistral")
+    tokenizer(WORDS).save_pretrained(tmp_path / "mistral")
+    with pytest.raises(ConfigError, match=r"model 'draft': .*SlidingWindow"):
+        bring(tmp_path, draft="mistral")
 
 
 def test_decoder_only_and_encoder_decoder_do_not_mix(tmp_path):

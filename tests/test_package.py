@@ -1,6 +1,7 @@
 """The shape of the house: floors, wheel, start-up."""
 
 import ast
+import resource
 import subprocess
 import sys
 import tomllib
@@ -127,17 +128,21 @@ def test_start_up_imports_nothing_slow(arguments):
     assert done.returncode == 0, done.stderr
 
 
-def test_help_takes_at_most_three_tenths_of_a_second():
+@pytest.mark.parametrize("arguments", [["--help"], ["list", "methods"]])
+def test_start_up_takes_at_most_three_tenths_of_a_second(arguments):
     """Processor time, the best of five, so that a busy machine does not fail it."""
-    import resource
-
     best = float("inf")
     for _ in range(5):
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        subprocess.run([Path(sys.executable).parent / "specbench", "--help"], check=True, capture_output=True)
+        subprocess.run([Path(sys.executable).parent / "specbench", *arguments], check=True, capture_output=True)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         best = min(best, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
     assert best <= 0.3
+
+
+def test_reports_need_no_torch():
+    code = "import sys; from specbench.report import metrics, summary, tables; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_requirements_admit_what_we_promise():

@@ -32,8 +32,12 @@ RUNS, SLACK = 6000, 0.045
             SpeculativeEnsemble(models=("a", "b"), gamma=(2, 1), target=Mixture()),
             Autoregressive(scorers=("a", "b"), target=Mixture()),
         ),
+        (
+            Speculative(proposer=DraftModel(model="a", gamma=2), scorers=("a", "b"), target=Mixture(), bonus="none"),
+            Autoregressive(scorers=("a", "b"), target=Mixture()),
+        ),
     ],
-    ids=["sd", "we-se"],
+    ids=["sd", "we-se", "we-sd"],
 )
 def test_sampled_law(method, plain):
     models = table_world(2)

@@ -44,12 +44,16 @@ def walk(model, session, steps: int = 60) -> float:
             ids = [*ids[:at], (ids[at] + 1) % 40, *ids[at + 1 :]]
         ids = ids[:48]
         start = rng.randrange(len(ids))
-        worst = max(worst, (session.score(ids, start) - uncached(model, ids)[start:]).abs().max().item())
+        found = session.score(ids, start)
+        assert found.shape == (len(ids) - start, 40)
+        worst = max(worst, (found - uncached(model, ids)[start:]).abs().max().item())
     return worst
 
 
+@pytest.mark.parametrize("kept", [KEPT_ROWS, 4])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_cached_equals_uncached_after_any_history(family):
+def test_cached_equals_uncached_after_any_history(family, kept, monkeypatch):
+    monkeypatch.setattr("specbench.session.KEPT_ROWS", kept)
     model = random_model(family, 1)
     assert walk(model, open_session(model)) < 2e-4  # float32 rounding of logits of size 10
 

@@ -66,8 +66,6 @@ class Coin(Target, name="test-coin"):
 class Fixed:
     """A session that always draws its own token, and counts what it is fed."""
 
-    window = None
-
     def __init__(self, own: int, n: int) -> None:
         self.calls, self.read = Calls(), []
         self.row = torch.full((n + 1,), -torch.inf)

@@ -25,14 +25,14 @@ START = 0  # every table sequence starts with this token
 class TableSession:
     """A model whose logits are a fixed random function of the whole prefix, so that any misplaced row shows."""
 
-    window = None
-
     def __init__(self, vocabulary: int, seed: int, spread: float = 1.5) -> None:
         self.calls = Calls()
         self._vocabulary, self._seed, self._spread = vocabulary, seed, spread
+        self.asked: list[int] = []  # the sequence last scored
         self._rows: dict[tuple[int, ...], torch.Tensor] = {}
 
     def score(self, ids: list[int], start: int) -> torch.Tensor:
+        self.asked = list(ids)
         self.calls.decoding(len(ids) - start, 0.0)
         return torch.stack([self._row(tuple(ids[: i + 1])) for i in range(start, len(ids))])
 
@@ -56,8 +56,8 @@ class Opened(dict):
         return self
 
 
-def table_world(vocabulary: int, roles: tuple[str, ...] = ("a", "b", "c")) -> Opened:
-    return Opened({role: TableSession(vocabulary, seed) for seed, role in enumerate(roles)})
+def table_world(vocabulary: int, seed: int = 0, spread: float = 1.5) -> Opened:
+    return Opened({role: TableSession(vocabulary, 10 * seed + i, spread) for i, role in enumerate("abc")})
 
 
 def generate(method: Method, models: Opened, sampler: Sampler, length: int) -> tuple[list[int], list[Step]]:

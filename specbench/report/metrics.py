@@ -16,14 +16,15 @@ from specbench.theory import Cost
 
 Rows = Sequence[Record]
 RESAMPLES = 2000
+FEWEST = 5
 
 
 class Estimate(NamedTuple):
-    """A value with its 95 % interval."""
+    """A value with its 95 % interval; no interval from fewer than FEWEST prompts."""
 
     value: float
-    low: float
-    high: float
+    low: float | None
+    high: float | None
 
 
 def complete(records: Rows, method: str) -> list[Record]:
@@ -77,7 +78,8 @@ def papers_speedup(rows: Rows, base: Rows) -> float:
 def quality(rows: Rows, metric: str) -> Estimate:
     """Mean of a score over prompts, repeats averaged within each."""
     table = _by_prompt((r.score[metric], 1.0, r.sample) for r in rows)
-    return _bootstrap(table, lambda t: t[:, 0].sum() / t[:, 1].sum())
+    found = _bootstrap(table, lambda t: t[:, 0].sum() / t[:, 1].sum())
+    return _wilson(found.value, len(table)) if found.low == found.high and found.value in (0.0, 1.0) else found
 
 
 def accepted_length(rows: Rows) -> float:
@@ -164,11 +166,27 @@ def identical_share(rows: Rows, base: Rows) -> float:
     return sum(a.tokens == b.tokens for a, b in zip(ours, theirs, strict=True)) / len(ours)
 
 
-def drift(rows: Rows) -> float:
-    """Tokens per second in the later half of the run over the earlier half, minus 1. What the machine did, not the method."""
-    ordered = sorted(rows, key=lambda r: r.order)
-    half = len(ordered) // 2
-    return tokens_per_second(ordered[half:]) / tokens_per_second(ordered[:half]) - 1.0 if half else 0.0
+def drift(rows: Rows) -> float | None:
+    """Tokens per second of the last repeat over the first's, minus 1: what the machine did. None with one repeat."""
+    repeats = sorted({r.repeat for r in rows})
+    first, last = ([r for r in rows if r.repeat == repeat] for repeat in (repeats[0], repeats[-1]))
+    return tokens_per_second(last) / tokens_per_second(first) - 1.0 if len(repeats) > 1 else None
+
+
+def first_token_seconds(rows: Rows) -> float:
+    """Median seconds from the prompt to the first committed tokens."""
+    return float(np.median([r.first_token_seconds or 0.0 for r in rows]))
+
+
+def round_milliseconds(rows: Rows) -> dict[str, float]:
+    """Milliseconds a round: of each model's forwards, and under `host` of everything else."""
+    rounds = sum(len(r.rounds) or len(r.tokens) for r in rows)
+    sums: dict[str, float] = defaultdict(float)
+    for r in rows:
+        for role, calls in r.models.items():
+            sums[role] += calls["seconds"]
+    sums["host"] = sum(map(seconds, rows)) - sum(sums.values())
+    return {role: 1e3 * spent / rounds for role, spent in sums.items()}
 
 
 def _by_prompt(rows: Iterable[tuple[Any, ...]]) -> np.ndarray:
@@ -179,7 +197,15 @@ def _by_prompt(rows: Iterable[tuple[Any, ...]]) -> np.ndarray:
     return np.stack(list(sums.values()))
 
 
+def _wilson(share: float, n: int) -> Estimate:
+    """Wilson's interval of a share that is 0 or 1, where a bootstrap has none."""
+    inner = n / (n + 1.96**2)  # the bound that is not the share itself, for a share of 1
+    return Estimate(share, inner, 1.0) if share else Estimate(share, 0.0, 1.0 - inner)
+
+
 def _bootstrap(table: np.ndarray, statistic: Callable[[np.ndarray], float]) -> Estimate:
+    if len(table) < FEWEST:
+        return Estimate(float(statistic(table)), None, None)
     rng = np.random.default_rng(0)
     picks = rng.integers(0, len(table), (RESAMPLES, len(table)))
     low, high = np.percentile([statistic(table[pick]) for pick in picks], [2.5, 97.5])

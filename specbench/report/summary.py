@@ -52,6 +52,8 @@ def _method(name: str, records: list[Record], config: dict[str, Any]) -> dict[st
         "tokens": sum(len(r.tokens) for r in rows),
         "tokens_per_second": m.tokens_per_second(rows),
         "end_to_end_tokens_per_second": m.tokens_per_second(rows, end_to_end=True),
+        "first_token_seconds": m.first_token_seconds(rows),
+        "round_milliseconds": m.round_milliseconds(rows),
         "accepted_length": m.accepted_length(rows),
         "acceptance_rate": m.acceptance_rate(rows),
         "acceptance_by_position": m.acceptance_by_position(rows),
@@ -94,8 +96,11 @@ def _predictions(table: dict[str, Any], baseline: dict[str, Any], rows: m.Rows, 
         plain, corrected = (theory.speculative_ensemble(a, table["gamma"], cost) for cost in (as_in_papers, measured))
     else:
         gamma, bonus = table["proposer"]["gamma"], table.get("bonus", "exact") == "exact"
+        drafts = roles[0] in table["scorers"]
         plain, corrected = (
-            theory.speculative(overall, gamma, cost, per_token, bonus=bonus, scorers=len(roles) - 1)
+            theory.speculative(
+                overall, gamma, cost, per_token, bonus=bonus, scorers=len(roles) - 1, drafter_scores=drafts
+            )
             for cost in (as_in_papers, measured)
         )
     return {"predicted": plain, "corrected": corrected, "cost_ratio": single[roles[0]] / single[roles[-1]]}

@@ -47,6 +47,8 @@ def tables(summary: Summary) -> list[Table]:
     }
     also: dict[str, Cell] = {
         "method": lambda r: r["method"],
+        "ms a round": lambda r: " ".join(f"{role} {ms:.1f}" for role, ms in r["round_milliseconds"].items()),
+        "ms to first token": lambda r: f"{1e3 * r['first_token_seconds']:.0f}",
         "end to end tokens/s": _number("end_to_end_tokens_per_second", "{:.1f}"),
         "end to end": lambda r: _times(r.get("end_to_end_speedup")),
         "geometric mean": lambda r: _times(r.get("geometric_mean_speedup")),
@@ -86,10 +88,12 @@ def notes(summary: Summary) -> list[str]:
         out.append("! not complete; the same command resumes it")
     if decoding["temperature"] > 0 and not decoding["ignore_eos"]:
         out.append("Sampled outputs differ in length; --ignore-eos compares speeds at a fixed one.")
+    if decoding["ignore_eos"]:
+        out.append("Text that runs past its end is not scored; quality is for natural stop.")
     for row in summary["methods"]:
         if not decoding["ignore_eos"] and row.get("cut_by_length", 0) > 0.05:
             out.append(f"! {row['method']}: {row['cut_by_length']:.0%} of outputs were cut by the length limit")
-        if abs(row.get("drift", 0)) > 0.1:
+        if abs(row.get("drift") or 0) > 0.1:
             out.append(
                 f"! {row['method']}: speed drifted by {row['drift']:+.0%} within the run; is the machine shared?"
             )
@@ -133,13 +137,20 @@ def _number(key: str, form: str) -> Cell:
 
 
 def _times(estimate: dict[str, float] | None) -> str:
-    return "{value:.2f}x [{low:.2f}, {high:.2f}]".format(**estimate) if estimate else NONE
+    return _interval(estimate, "{:.2f}", "x") if estimate else NONE
+
+
+def _interval(estimate: dict[str, float], form: str, unit: str = "") -> str:
+    """The value, with its interval where there is one."""
+    value, low, high = (estimate[key] for key in ("value", "low", "high"))
+    told = form.format(value) + unit
+    return told if low is None else f"{told} [{form.format(low)}, {form.format(high)}]"
 
 
 def _percent(metric: str) -> Cell:
     def cell(row: dict[str, Any]) -> str:
         estimate = row["quality"].get(metric)
-        return "{value:.1%} [{low:.1%}, {high:.1%}]".format(**estimate) if estimate else NONE
+        return _interval(estimate, "{:.1%}") if estimate else NONE
 
     return cell
 
