@@ -61,7 +61,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Compare with transformers on the tiny pair.")
     parser.add_argument("--prompts", type=int, default=24)
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--gamma", type=int, default=5)
+    parser.add_argument("--gamma", type=int, default=4)
     parser.add_argument("--out", type=Path, default=Path("results/cpu-peers.md"))
     args = parser.parse_args()
 
