@@ -27,7 +27,7 @@ bench: $(INSTALLED)  ## against transformers, side by side: writes results/cpu-p
 tiny: $(INSTALLED)  ## retrain the bundled family from its generator: hours on a laptop
 	$(BIN)/python -m specbench.tiny.train $(ARGS)
 
-clean:  ## everything that these targets made
+clean:  ## everything that these targets made, but what was measured
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 

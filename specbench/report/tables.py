@@ -22,7 +22,7 @@ class Table:
 
 
 def tables(summary: Summary) -> list[Table]:
-    """Speed beside theory and quality; what explains the speed; the same speed by other conventions, and hygiene."""
+    """Speed beside theory and quality; what explains it; where the time goes; the same by other conventions, and hygiene."""
     methods = [row for row in summary["methods"] if "tokens" in row]
     metrics = list(dict.fromkeys(k for row in methods for k in row["quality"]))
     base = summary["baseline"]
@@ -45,25 +45,28 @@ def tables(summary: Summary) -> list[Table]:
         "c": _number("cost_ratio", "{:.2f}"),
         "outside forwards": _number("outside_forwards", "{:.1%}"),
     }
-    also: dict[str, Cell] = {
+    where: dict[str, Cell] = {
         "method": lambda r: r["method"],
         "ms a round": lambda r: " ".join(f"{role} {ms:.1f}" for role, ms in r["round_milliseconds"].items()),
         "ms to first token": lambda r: f"{1e3 * r['first_token_seconds']:.0f}",
         "end to end tokens/s": _number("end_to_end_tokens_per_second", "{:.1f}"),
+        "drift": _number("drift", "{:+.1%}"),
+    }
+    also: dict[str, Cell] = {
+        "method": lambda r: r["method"],
         "end to end": lambda r: _times(r.get("end_to_end_speedup")),
         "geometric mean": lambda r: _times(r.get("geometric_mean_speedup")),
         "papers' average": _number("papers_speedup", "{:.2f}x"),
         "drafts wasted": _number("wasted_share", "{:.0%}"),
         "same output": _number("identical_output", "{:.0%}"),
         "cut by length": _number("cut_by_length", "{:.0%}"),
-        "drift": _number("drift", "{:+.1%}"),
         **{metric: _percent(metric) for metric in metrics[1:]},
     }
     head = f"{summary['pair']}, {summary['task']}"
-    titles = (f"{head}: speed and quality", "What explains it", "By other conventions")
+    titles = (f"{head}: speed and quality", "What explains it", "Where the time goes", "By other conventions")
     return [
         Table(title, list(columns), [[cell(row) for cell in columns.values()] for row in methods])
-        for title, columns in zip(titles, (speed, why, also), strict=True)
+        for title, columns in zip(titles, (speed, why, where, also), strict=True)
     ]
 
 

@@ -67,7 +67,7 @@ class Recipe:
 
 BASE = Cycle(5_500_000, 2e-3, seed=3)
 FAMILY = {
-    "draft": Recipe(layers=2, hidden=96, heads=3, intermediate=256, cycles=(Cycle(8_000_000, 2e-3, seed=1),)),
+    "draft": Recipe(layers=1, hidden=160, heads=4, intermediate=512, cycles=(Cycle(6_000_000, 2e-3, seed=1),)),
     "target": Recipe(layers=7, hidden=192, heads=4, intermediate=512, cycles=(BASE, Cycle(2_600_000, 1e-3, seed=103))),
     "co-target": Recipe(
         layers=7, hidden=192, heads=4, intermediate=512, cycles=(BASE, Cycle(2_600_000, 1e-3, seed=104))
@@ -144,7 +144,7 @@ def train(
 
 @torch.inference_mode()
 def accuracy(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, count: int = 200) -> float:
-    """Share of `count` held-out problems that greedy decoding answers right."""
+    """Share of `count` held-out problems whose last `####` is right under greedy decoding; a check on training."""
     right, sample = 0, list(itertools.islice(problems("test", seed=1), count))
     tokenizer.padding_side = "left"
     for first in range(0, count, 50):
@@ -170,18 +170,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Train the tiny family on generated problems.")
     parser.add_argument("models", nargs="*", default=list(FAMILY), choices=list(FAMILY), metavar="MODEL")
     parser.add_argument("--out", type=Path, default=HOME)
-    parser.add_argument("--from-cycle", type=int, default=0, help="go on from the saved model, at this cycle")
     args = parser.parse_args()
-    tokenizer = make_tokenizer()
+    tokenizer, bases = make_tokenizer(), dict[Cycle, LlamaForCausalLM]()
     for name in args.models:
         recipe = FAMILY[name]
-        torch.manual_seed(recipe.cycles[0].seed)
-        model = LlamaForCausalLM(recipe.config())
-        if args.from_cycle:
-            model = LlamaForCausalLM.from_pretrained(args.out / name, dtype=torch.float32)
-        for cycle in range(args.from_cycle, len(recipe.cycles)):
+        first = recipe.cycles[0]
+        if first not in bases:
+            torch.manual_seed(first.seed)
+            bases[first] = train(LlamaForCausalLM(recipe.config()), recipe, 0, tokenizer, name)
+        model = copy.deepcopy(bases[first])
+        for cycle in range(1, len(recipe.cycles)):
             model = train(model, recipe, cycle, tokenizer, name)
-            save(copy.deepcopy(model), tokenizer, args.out / name)
+        save(model, tokenizer, args.out / name)
         reloaded = LlamaForCausalLM.from_pretrained(args.out / name, dtype=torch.float32)
         print(json.dumps({"model": name, "held_out_accuracy": accuracy(reloaded, tokenizer)}), flush=True)
 
