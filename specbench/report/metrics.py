@@ -79,7 +79,7 @@ def quality(rows: Rows, metric: str) -> Estimate:
     """Mean of a score over prompts, repeats averaged within each."""
     table = _by_prompt((r.score[metric], 1.0, r.sample) for r in rows)
     found = _bootstrap(table, lambda t: t[:, 0].sum() / t[:, 1].sum())
-    return _wilson(found.value, len(table)) if found.low == found.high and found.value in (0.0, 1.0) else found
+    return _wilson(found.value, len(table)) if found.low == found.high and found.low in (0.0, 1.0) else found
 
 
 def accepted_length(rows: Rows) -> float:
@@ -198,9 +198,9 @@ def _by_prompt(rows: Iterable[tuple[Any, ...]]) -> np.ndarray:
 
 
 def _wilson(share: float, n: int) -> Estimate:
-    """Wilson's interval of a share that is 0 or 1, where a bootstrap has none."""
+    """Wilson's interval of a share that is 0 or 1, where a bootstrap has width zero."""
     inner = n / (n + 1.96**2)  # the bound that is not the share itself, for a share of 1
-    return Estimate(share, inner, 1.0) if share else Estimate(share, 0.0, 1.0 - inner)
+    return Estimate(share, inner, 1.0) if share > 0.5 else Estimate(share, 0.0, 1.0 - inner)
 
 
 def _bootstrap(table: np.ndarray, statistic: Callable[[np.ndarray], float]) -> Estimate:

@@ -79,8 +79,8 @@ def notes(summary: Summary) -> list[str]:
         f"{data['samples']} prompts ({data['source']}) x {decoding['repeats']} repeats, T = {decoding['temperature']:g},"
         f" {length}, seed {decoding['seed']}; engine {summary['engine']['name']} on {summary['engine']['device']}"
         f" {' '.join(dtype)}, {env.get('gpu', {}).get('name') or env['cpu']}, {env['threads']} threads",
-        "Intervals are 95 %, bootstrapped over prompts. theory: from measured acceptance and c, a block at the price of one"
-        " token; corrected: at the measured price of a block.",
+        "Intervals are 95 %, bootstrapped over prompts; none from fewer than five. theory: from measured acceptance and c,"
+        " a block at the price of one token; corrected: at the measured price of a block.",
     ]
     failed = sum(row["failed"] for row in summary["methods"])
     if data["samples"] < data["total"] and data["source"] != "synthetic":
@@ -88,7 +88,9 @@ def notes(summary: Summary) -> list[str]:
     if failed:
         out.append(f"! {failed} generations failed and have no timing; see `error` in samples.jsonl")
     if not summary["complete"]:
-        out.append("! not complete; the same command resumes it")
+        done = sum(row["generations"] + row["failed"] for row in summary["methods"])
+        wanted = len(summary["methods"]) * data["samples"] * decoding["repeats"]
+        out.append(f"! not complete: {done} of {wanted} generations are there; the same command resumes it")
     if decoding["temperature"] > 0 and not decoding["ignore_eos"]:
         out.append("Sampled outputs differ in length; --ignore-eos compares speeds at a fixed one.")
     if decoding["ignore_eos"]:
