@@ -130,7 +130,10 @@ def test_the_trace_of_three_models():
     from specbench.method import End
 
     steps = method.steps(models, Sampler(generator=torch.Generator().manual_seed(0)), End(frozenset(), 40))
-    forwards = lambda: [models[role].calls.forwards + bool(models[role].calls.prefill_fed) for role in "abc"]  # noqa: E731
+
+    def forwards() -> list[int]:
+        return [models[role].calls.forwards + bool(models[role].calls.prefill_fed) for role in "abc"]
+
     first = next(steps)
     assert (first.tested, first.drafted, first.by) == (3, 6, ("a", "a", "a"))
     assert forwards() == [3, 2, 1]
