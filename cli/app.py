@@ -9,7 +9,7 @@ import sys
 
 import typer
 
-from specbench.cli import catalog, report, run
+from specbench.cli import catalog, report, run, score
 from specbench.errors import ConfigError, MissingAsset
 
 app = typer.Typer(
@@ -21,6 +21,7 @@ app = typer.Typer(
 )
 app.command("run")(run.run)
 app.command("report")(report.report)
+app.command("score")(score.score)
 app.command("list")(catalog.list_)
 app.command("show")(catalog.show)
 

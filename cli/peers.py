@@ -28,7 +28,7 @@ from specbench.registry import construct
 from specbench.report.metrics import Estimate, speedup
 from specbench.sampling import Sampler
 from specbench.targets import Last
-from specbench.tiny.problems import problems, prompt
+from specbench.twins import TWINS
 
 TOKENS = 96
 WANTED = {"ar": 1.0, "sd": 1.15}  # how fast ours must be, as multiples of transformers
@@ -88,7 +88,9 @@ def _race(
     arms: dict[str, Callable[[list[int]], Generation]], pair: LoadedPair, prompts: int, repeats: int
 ) -> tuple[dict[str, list[Record]], dict[str, float]]:
     """Whole-call seconds of every arm, and our arms' shares of decoding time outside forwards."""
-    questions = [pair.tokenizer(prompt(p))["input_ids"] for p in itertools.islice(problems("test", seed=2), prompts)]
+    twin = TWINS["gsm8k"]
+    asked = (twin.prompt(row) for row in itertools.islice(twin.rows("test", seed=2), prompts))
+    questions = [pair.tokenizer(text)["input_ids"] for text in asked]
     records: dict[str, list[Record]] = {name: [] for name in arms}
     inside, clock = dict.fromkeys(WANTED, 0.0), dict.fromkeys(WANTED, 0.0)
     for run in arms.values():

@@ -1,5 +1,6 @@
 """`specbench report`: run folders as tables."""
 
+import contextlib
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -8,6 +9,8 @@ import typer
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from specbench.report.tables import Table
 
 
 class Format(StrEnum):
@@ -35,11 +38,12 @@ def report(
     if form is Format.table:
         from rich.console import Console
 
-        if out:
-            with out.open("w", encoding="utf-8") as file:
-                show(summaries, Console(file=file, width=160))
-        else:
-            show(summaries, terminal())
+        with contextlib.ExitStack() as stack:
+            file = stack.enter_context(out.open("w", encoding="utf-8")) if out else None
+            console = Console(file=file, width=160) if file else terminal()
+            if len(summaries) > 1:
+                overview(summaries, console)
+            show(summaries, console)
         return
     text = {Format.md: tables.markdown, Format.csv: tables.flat, Format.json: tables.as_json}[form](summaries)
     if out:
@@ -62,21 +66,40 @@ def terminal() -> "Console":
     return console if console.is_terminal else Console(width=160)
 
 
+def overview(summaries: list[dict[str, Any]], console: "Console") -> None:
+    """One table of several runs, with the warnings of each."""
+    from specbench.report.tables import across, notes
+
+    _draw(across(summaries), console)
+    for summary in summaries:
+        for note in notes(summary):
+            if note.startswith("!"):
+                _say(f"{note} ({summary['task']})", console)
+
+
 def show(summaries: list[dict[str, Any]], console: "Console") -> None:
     """The tables of each summary, with its notes."""
-    from rich import box
-    from rich.table import Table
-
     from specbench.report.tables import notes, tables
 
     for summary in summaries:
         for table in tables(summary):
-            drawn = Table(title=table.title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
-            for i, head in enumerate(table.heads):
-                drawn.add_column(head, justify="right" if i else "left", overflow="fold")
-            for row in table.rows:
-                drawn.add_row(*row)
-            console.print(drawn)
+            _draw(table, console)
         for note in notes(summary):
-            console.print(note, style="yellow" if note.startswith("!") else "dim", markup=False, highlight=False)
+            _say(note, console)
         console.print()
+
+
+def _say(note: str, console: "Console") -> None:
+    console.print(note, style="yellow" if note.startswith("!") else "dim", markup=False, highlight=False)
+
+
+def _draw(table: "Table", console: "Console") -> None:
+    from rich import box
+    from rich.table import Table as Drawing
+
+    drawn = Drawing(title=table.title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
+    for i, head in enumerate(table.heads):
+        drawn.add_column(head, justify="right" if i else "left", overflow="fold")
+    for row in table.rows:
+        drawn.add_row(*row)
+    console.print(drawn)

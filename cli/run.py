@@ -2,25 +2,44 @@
 
 import json
 import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from specbench.errors import ConfigError
+from specbench.cli.progress import progress, status
+from specbench.errors import ConfigError, MissingAsset
 
 if TYPE_CHECKING:
     from specbench.options import Options
     from specbench.pair import Pair
+    from specbench.sandbox import Sandbox
     from specbench.task import Data, Task
+
+
+class SandboxKind(StrEnum):
+    auto = "auto"
+    bwrap = "bwrap"
+    unshare = "unshare"
+    none = "none"
+
+
+class Overflow(StrEnum):
+    error = "error"
+    left = "truncate-left"
+    right = "truncate-right"
+    middle = "truncate-middle"
+
+
+class Chat(StrEnum):
+    off = "off"
+    auto = "auto"
+    required = "required"
+
 
 SOME_FAILED = 3
 INTERRUPTED = 130
-PLAIN_SECONDS = 10.0  # between progress lines where there is no terminal
 
 
 class Device(StrEnum):
@@ -48,6 +67,16 @@ def run(
     limit: Annotated[int | None, typer.Option("--limit", "-n", help="Only the first N samples; 0 is all.")] = None,
     gamma: Annotated[str, typer.Option(help="Draft length N, or one a model, N,N.... [by the models' sizes]")] = "",
     max_new_tokens: Annotated[int | None, typer.Option(help="Most tokens to generate. [the task's]")] = None,
+    on_overflow: Annotated[
+        Overflow | None, typer.Option(help="What becomes of a prompt that is too long. [the task's]")
+    ] = None,
+    chat: Annotated[Chat | None, typer.Option(help="Whether the models' chat template is used. [the task's]")] = None,
+    allow_code_execution: Annotated[
+        bool, typer.Option("--allow-code-execution", help="Run what models wrote, in a sandbox, to score it.")
+    ] = False,
+    sandbox: Annotated[
+        SandboxKind, typer.Option(help="How generated code is kept in; none is no protection.")
+    ] = SandboxKind.auto,
     ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Fixed length: no EOS, no stop strings.")] = False,
     temperature: Annotated[float | None, typer.Option(help="0 is greedy. [1 for ensembles, else 0]")] = None,
     top_k: Annotated[int, typer.Option(help="Keep the k likeliest tokens; 0 is off.")] = 0,
@@ -75,6 +104,8 @@ def run(
         limit=limit,
         max_new_tokens=max_new_tokens,
         ignore_eos=ignore_eos,
+        on_overflow=on_overflow or "",
+        chat=chat or "",
         temperature=temperature,
         top_k=top_k,
         top_p=top_p,
@@ -84,45 +115,83 @@ def run(
         dtype=dtype,
         overrides=tuple(map(parse_override, set_ or [])),
     )
+    kind = sandbox if allow_code_execution else None
     try:
-        code = _run(_words(method) or ["se"], pair, _words(task), options, out, fresh)
+        code = _run(_words(method) or ["se"], pair, _words(task), options, out, fresh, kind)
     except KeyboardInterrupt:
         print("interrupted; the same command resumes", file=sys.stderr)
         code = INTERRUPTED
     sys.exit(code)
 
 
-def _run(names: list[str], pair_name: str, task_names: list[str], options: "Options", out: Path, fresh: bool) -> int:
+def _run(
+    names: list[str],
+    pair_name: str,
+    task_names: list[str],
+    options: "Options",
+    out: Path,
+    fresh: bool,
+    kind: SandboxKind | None,
+) -> int:
     import specbench.tasks  # noqa: F401  (registers the tasks)
-    from specbench import arms, models, runner, suite
-    from specbench.cli.report import show, terminal
+    from specbench import arms, models, runner, scorer, suite
+    from specbench.cli.report import overview, show, terminal
+    from specbench.records import write
     from specbench.report.summary import SUMMARY, summarise
 
     found_pair, pair = suite.read_pair(pair_name, options)
     base, device = found_pair.path.parent, models.device_of(options.device)
     roles = arms.roles_of(names, pair, options)
     tasks = _tasks(task_names, pair, options)
+    box, refused = _sandbox(kind, [task for _, task, _ in tasks])
     found = models.find(pair, roles, base, device, options.dtype)
     groups = arms.arms(names, pair, {role: each.parameters for role, each in found.items()}, options)
-    loaded, failed, console = None, False, terminal()
+    loaded, summaries = None, []
     for task_name, task, data in tasks:
         for group in groups:
             cell = suite.cell(group, found_pair.name, found, task_name, task, data, options, str(device))
             folder = out / cell.folder
             if fresh or not runner.is_complete(cell, folder):
                 if loaded is None:
-                    with _status(f"loading {', '.join(roles)}"):
+                    with status(f"loading {', '.join(roles)}"):
                         loaded = models.load(found, base, device)
                 recorder = runner.prepare(cell, folder, fresh)
-                with _progress(cell.folder, cell.generations, len(recorder.done)) as advance:
+                with progress(cell.folder, cell.generations, len(recorder.done)) as advance:
                     for _ in runner.measure(cell, loaded, task, data, recorder):
                         advance()
-            summary = summarise(folder)
-            runner.write(folder / SUMMARY, json.dumps(summary, indent=2, ensure_ascii=False) + "\n")
-            show([summary], console)
-            console.print(f"{folder}", style="dim", highlight=False)
-            failed |= any(row["failed"] for row in summary["methods"])
-    return SOME_FAILED if failed else 0
+            if not scorer.is_scored(folder, task, box):
+                with progress(f"scoring {cell.folder}", cell.generations) as advance:
+                    scorer.score(folder, task, data, box, advance)
+            summaries.append(summarise(folder))
+            write(folder / SUMMARY, json.dumps(summaries[-1], indent=2, ensure_ascii=False) + "\n")
+    console = terminal()
+    if len(summaries) > 1:
+        overview(summaries, console)
+        console.print("more of each: specbench report FOLDER", style="dim", highlight=False)
+    else:
+        show(summaries, console)
+    for summary in summaries:
+        console.print(str(out / summary["run"]), style="dim", highlight=False)
+    if refused:
+        raise refused
+    return SOME_FAILED if any(row["failed"] for summary in summaries for row in summary["methods"]) else 0
+
+
+def _sandbox(kind: SandboxKind | None, tasks: list["Task"]) -> tuple["Sandbox | None", MissingAsset | None]:
+    """What generated code is run in, where a task needs it and the user allows it.
+
+    Where none works, a run of that task alone is refused at once; among others it is measured, and refused at the end.
+    """
+    from specbench.sandbox import Sandbox
+
+    if kind is None or not any(task.executes_code for task in tasks):
+        return None, None
+    try:
+        return Sandbox.find(kind.value), None
+    except MissingAsset as error:
+        if len(tasks) == 1:
+            raise
+        return None, error
 
 
 def _tasks(names: list[str], pair: "Pair", options: "Options") -> list[tuple[str, "Task", "Data"]]:
@@ -131,7 +200,7 @@ def _tasks(names: list[str], pair: "Pair", options: "Options") -> list[tuple[str
     from specbench import presets, suite
 
     source, out, refused = suite.source_of(pair, options), [], []
-    for name in names or presets.names("task"):
+    for name in names or pair.defaults.tasks or presets.names("task", variants=False):
         try:
             task_name, task = suite.read_task(name, pair, options)
             out.append((task_name, task, suite.limited(task.data(source), pair, options)))
@@ -142,47 +211,6 @@ def _tasks(names: list[str], pair: "Pair", options: "Options") -> list[tuple[str
     if not out:
         raise refused[0]
     return out
-
-
-@contextmanager
-def _status(text: str) -> Iterator[None]:
-    """Says what is being waited for: a spinner on a terminal, else a line."""
-    from rich.console import Console
-
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        print(text, file=sys.stderr, flush=True)
-        yield
-        return
-    with console.status(text):
-        yield
-
-
-@contextmanager
-def _progress(label: str, total: int, done: int) -> Iterator[Callable[[], None]]:
-    """Counts finished generations: a bar on a terminal, else a line every ten seconds."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    if done:
-        print(f"resuming {label}: {done} of {total} are there", file=sys.stderr)
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        last = time.monotonic()
-
-        def line() -> None:
-            nonlocal done, last
-            done += 1
-            if time.monotonic() - last > PLAIN_SECONDS or done == total:
-                print(f"{label}: {done}/{total}", file=sys.stderr, flush=True)
-                last = time.monotonic()
-
-        yield line
-        return
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True) as bar:
-        shown = bar.add_task(label, total=total, completed=done)
-        yield lambda: bar.advance(shown)
 
 
 def _words(values: list[str] | None) -> list[str]:

@@ -17,6 +17,8 @@ class Options:
     limit: int | None = None
     max_new_tokens: int | None = None
     ignore_eos: bool = False
+    on_overflow: str = ""
+    chat: str = ""
     temperature: float | None = None
     top_k: int = 0
     top_p: float = 1.0

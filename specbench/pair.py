@@ -29,6 +29,7 @@ class Defaults:
 
     data: str = ""
     limit: int = 0  # 0 is all
+    tasks: tuple[str, ...] = ()  # where none is named; empty: all
     task: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

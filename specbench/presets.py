@@ -20,9 +20,10 @@ class Preset:
     table: dict[str, Any]
 
 
-def names(kind: str) -> list[str]:
-    """The bundled presets of a kind: method, pair or task."""
-    return sorted(path.stem for path in _folder(kind).glob("*.toml"))
+def names(kind: str, variants: bool = True) -> list[str]:
+    """The bundled presets of a kind: method, pair or task. NAME/VARIANT.toml is called NAME:VARIANT."""
+    found = (path.relative_to(_folder(kind)).with_suffix("") for path in _folder(kind).rglob("*.toml"))
+    return sorted(":".join(path.parts) for path in found if variants or len(path.parts) == 1)
 
 
 def preset(kind: str, name: str) -> Preset:
@@ -31,7 +32,7 @@ def preset(kind: str, name: str) -> Preset:
     `same_as` in a bundled file makes it a second name of another. Raises ConfigError with the nearest right name.
     """
     own = Path(name).expanduser()
-    path = own if name.endswith(".toml") else _folder(kind) / f"{name}.toml"
+    path = own if name.endswith(".toml") else _folder(kind) / f"{name.replace(':', '/')}.toml"
     if not path.is_file():
         if path is own:
             raise ConfigError(f"no {kind} file {name}")
@@ -42,7 +43,7 @@ def preset(kind: str, name: str) -> Preset:
         raise ConfigError(f"{path}: {error}") from None
     if "same_as" in table and path is not own:
         return preset(kind, table["same_as"])
-    return Preset(path.stem, path, table)
+    return Preset(path.stem if path is own else name, path, table)
 
 
 def _folder(kind: str) -> Path:

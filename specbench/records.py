@@ -2,12 +2,15 @@
 
 import dataclasses
 import json
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 SAMPLES = "samples.jsonl"
+SCORES = "scores.json"
+SEMANTICS = 2  # bumped when the meaning of a recorded number changes, so that old runs are not mixed with new ones
 
 
 @dataclass(kw_only=True)
@@ -20,6 +23,8 @@ class Record:
     seed: int  # the run's, plus the repeat; with the sample it makes the generator's
     order: int  # how many generations were timed before it in this process: for drift
     prompt_tokens: int = 0
+    prompt_cut: int = 0  # tokens of the prompt that were cut away
+    prompt_ends: list[int] = field(default_factory=list)  # its first and last eight ids
     tokens: list[int] = field(default_factory=list)  # committed ids, the first stop included
     text: str = ""  # without what follows a stop string
     finish: str = ""  # eos | stop | length | window
@@ -31,7 +36,6 @@ class Record:
     prefill_seconds: float | None = None  # each model's first forward, its encoder's included
     decode_seconds: float | None = None  # all else between the prompt and the last token
     peak_bytes: int | None = None  # CUDA only
-    score: dict[str, float] = field(default_factory=dict)
     error: str | None = None
 
     @property
@@ -46,7 +50,7 @@ class Recorder:
     """
 
     def __init__(self, folder: Path) -> None:
-        self._path = folder / SAMPLES
+        self.folder, self._path = folder, folder / SAMPLES
         self._path.touch()
         whole = self._path.read_bytes()
         end = whole.rfind(b"\n") + 1
@@ -67,3 +71,10 @@ def read(folder: Path) -> Iterator[Record]:
         for line in file:
             if line.endswith("\n"):
                 yield Record(**json.loads(line))
+
+
+def write(path: Path, text: str) -> None:
+    """Whole or not at all."""
+    part = path.with_name(path.name + ".part")
+    part.write_text(text, encoding="utf-8")
+    os.replace(part, path)

@@ -3,7 +3,6 @@
 import dataclasses
 import hashlib
 import json
-import os
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +16,8 @@ from specbench.decode import Generation, Limits, decode
 from specbench.errors import ConfigError
 from specbench.hardware import fingerprint, machine
 from specbench.models import LoadedPair, Models
-from specbench.records import SAMPLES, Record, Recorder, read
+from specbench.prompting import Turn, continuation, encode
+from specbench.records import SAMPLES, SCORES, Record, Recorder, read, write
 from specbench.sampling import Sampler
 from specbench.suite import Cell
 from specbench.task import Data, Sample, Task, without
@@ -38,6 +38,7 @@ def prepare(cell: Cell, folder: Path, fresh: bool) -> Recorder:
     folder.mkdir(parents=True, exist_ok=True)
     if fresh:
         (folder / SAMPLES).unlink(missing_ok=True)
+        (folder / SCORES).unlink(missing_ok=True)
     environment, recorder = fingerprint(), Recorder(folder)
     known = folder / "env.json"
     if recorder.done and known.exists() and machine(json.loads(known.read_text())) != machine(environment):
@@ -54,6 +55,7 @@ def measure(cell: Cell, loaded: LoadedPair, task: Task, data: Data, recorder: Re
     Repeat r uses seed + r. The order of the methods rotates from prompt to prompt, so that none always runs first.
     """
     decoding, pair = cell.config["decoding"], loaded.only(cell.roles)
+    talks = _Talks(data, recorder)
     todo = [
         (repeat, sample, arm)
         for repeat in range(decoding["repeats"])
@@ -64,23 +66,62 @@ def measure(cell: Cell, loaded: LoadedPair, task: Task, data: Data, recorder: Re
     if not todo:
         return
     for arm in cell.arms:
-        _attempt(arm, pair, task, todo[0][1], decoding | {"max_new_tokens": WARM_UP_TOKENS}, repeat=0, order=-1)
+        _attempt(
+            arm, pair, task, data.samples[0], [], decoding | {"max_new_tokens": WARM_UP_TOKENS}, repeat=0, order=-1
+        )
     for order, (repeat, sample, arm) in enumerate(todo, len(recorder.done)):
-        record = _attempt(arm, pair, task, sample, decoding, repeat, order)
+        record = _attempt(arm, pair, task, sample, talks.before(sample, arm.name, repeat), decoding, repeat, order)
         recorder.append(record)
+        talks.heard(record)
         yield record
 
 
+class _Talks:
+    """What each method answered, where a later sample goes on with it."""
+
+    def __init__(self, data: Data, recorder: Recorder) -> None:
+        self._samples = {sample.id: sample for sample in data.samples}
+        self._needed = {sample.after for sample in data.samples if sample.after}
+        self._texts: dict[tuple[str, str, int], str | None] = {}
+        if self._needed:
+            for record in read(recorder.folder):
+                self.heard(record)
+
+    def heard(self, record: Record) -> None:
+        if record.sample in self._needed:
+            self._texts[record.key] = record.text if record.error is None else None
+
+    def before(self, sample: Sample, method: str, repeat: int) -> list[Turn] | None:
+        """The turns before a sample, the first one first; None where one of them failed."""
+        turns: list[Turn] = []
+        while sample.after:
+            sample = self._samples[sample.after]
+            answered = self._texts[method, sample.id, repeat]
+            if answered is None:
+                return None
+            turns.insert(0, (sample.prompt, answered))
+        return turns
+
+
 def _attempt(
-    arm: Arm, pair: LoadedPair, task: Task, sample: Sample, decoding: dict[str, Any], repeat: int, order: int
+    arm: Arm,
+    pair: LoadedPair,
+    task: Task,
+    sample: Sample,
+    history: list[Turn] | None,
+    decoding: dict[str, Any],
+    repeat: int,
+    order: int,
 ) -> Record:
     """One generation, or its failure: an error, and no tokens and no timing."""
     seed = decoding["seed"] + repeat
     record = Record(method=arm.name, sample=sample.id, repeat=repeat, seed=seed, order=order)
     cuda = next(iter(pair.models.values())).device.type == "cuda"
     try:
-        prompt = pair.tokenizer(sample.prompt)["input_ids"]
-        record.prompt_tokens = len(prompt)
+        if history is None:
+            raise ValueError(f"the turn before it, {sample.after}, failed")
+        prompt, record.prompt_cut = encode(pair.tokenizer, task, sample, history, pair.window)
+        record.prompt_tokens, record.prompt_ends = len(prompt), prompt[:8] + prompt[8:][-8:]
         models = pair.open(prompt)
         sampler = Sampler(decoding["temperature"], decoding["top_k"], decoding["top_p"], _generator(seed, sample, pair))
         limits = Limits(
@@ -94,9 +135,9 @@ def _attempt(
             torch.cuda.reset_peak_memory_stats()
             torch.cuda.synchronize()
         out = decode(arm.method, models, sampler, limits)
-        _fill(record, out, models, limits)
+        _fill(record, out, models)
+        record.text = without(limits.stop, continuation(pair.tokenizer, prompt, out.tokens, pair.encoder_decoder))
         record.peak_bytes = torch.cuda.max_memory_allocated() if cuda else None
-        record.score = {} if decoding["ignore_eos"] else task.score(sample, record.text)
     except AssertionError:  # a bug of ours, not of the sample
         raise
     except Exception as error:
@@ -109,10 +150,8 @@ def _attempt(
     return record
 
 
-def _fill(record: Record, out: Generation, models: Models, limits: Limits) -> None:
-    assert limits.detokenise is not None
+def _fill(record: Record, out: Generation, models: Models) -> None:
     record.tokens, record.finish = out.tokens, out.finish
-    record.text = without(limits.stop, limits.detokenise(out.tokens))
     record.first_token_seconds = out.first_token_seconds
     record.prefill_seconds, record.decode_seconds = out.prefill_seconds, out.decode_seconds
     record.models = {role: dataclasses.asdict(session.calls) for role, session in models.sessions.items()}
@@ -125,10 +164,3 @@ def _generator(seed: int, sample: Sample, pair: LoadedPair) -> torch.Generator:
     digest = hashlib.sha256(f"{seed}:{sample.id}".encode()).digest()
     device = next(iter(pair.models.values())).device
     return torch.Generator(device).manual_seed(int.from_bytes(digest[:8]) >> 1)
-
-
-def write(path: Path, text: str) -> None:
-    """Whole or not at all."""
-    part = path.with_name(path.name + ".part")
-    part.write_text(text, encoding="utf-8")
-    os.replace(part, path)

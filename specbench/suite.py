@@ -14,10 +14,10 @@ from specbench.models import Found
 from specbench.options import Options, overridden
 from specbench.pair import Pair
 from specbench.presets import Preset, preset
+from specbench.records import SEMANTICS
 from specbench.registry import construct, convert
 from specbench.task import Data, Task
 
-SEMANTICS = 1  # bumped when the meaning of a recorded number changes, so that old runs are not mixed with new ones
 SYNTHETIC_LIMIT = 32  # samples of a source that has no end of its own
 
 
@@ -50,7 +50,7 @@ class Cell:
     @property
     def folder(self) -> str:
         told = [arm.name for arm in self.arms if arm.baseline] or [self.arms[0].name]
-        return "_".join(["+".join(told), self.pair, self.task, self.key])
+        return "_".join(["+".join(told), self.pair, self.task.replace(":", "-"), self.key])
 
 
 def read_pair(name: str, options: Options) -> tuple[Preset, Pair]:
@@ -64,7 +64,8 @@ def read_task(name: str, pair: Pair, options: Options) -> tuple[str, Task]:
     """The task that a name or a path names, with what suits the pair and the user's overrides."""
     found = preset("task", name)
     suited = convert(pair.defaults.task.get(found.name, {}), dict[str, Any], f"defaults.task.{found.name}")
-    table = {**found.table, **suited} | ({"max_new_tokens": options.max_new_tokens} if options.max_new_tokens else {})
+    told = {"max_new_tokens": options.max_new_tokens, "overflow": options.on_overflow, "chat": options.chat}
+    table = {**found.table, **suited} | {key: value for key, value in told.items() if value}
     table = overridden(table, options.under("task"), f"task {found.name}")
     return found.name, Task.build(table, str(found.path))
 
@@ -100,9 +101,8 @@ def cell(
         "pair": {"name": pair_name, "models": {r: _present(f.identity()) for r, f in found.items() if r in roles}},
         "task": {
             "name": task_name,
+            "class": task.name,
             "version": task.version,
-            "metrics": list(task.metrics),
-            "signature": dict(task.signature()),
             "options": {k: v for k, v in _fields(task).items() if k != "description"},
             "data": _present(
                 {

@@ -1,22 +1,37 @@
 """Floor 0: what a task is. Its classes live in tasks/, one file each; its variants in configs/tasks/."""
 
+import itertools
+import re
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from pathlib import Path
+from typing import Any, ClassVar, Literal, NamedTuple
 
-from specbench.assets import Rows
-from specbench.errors import ConfigError
+from specbench.assets import Rows, fetch_parquet, read_jsonl
+from specbench.errors import ConfigError, hint
 from specbench.registry import Named
+from specbench.sandbox import Sandbox
+from specbench.scoring.metric import Metric, Score
+from specbench.twins import Row, Twin
+
+SYNTHETIC_ROWS = 1000
+Overflow = Literal["error", "truncate-left", "truncate-right", "truncate-middle"]
+Chat = Literal["off", "auto", "required"]
 
 
 @dataclass(frozen=True)
 class Sample:
-    """One prompt. `reference` is whatever the task's `score` needs of the right answer; None where nothing is scored."""
+    """One prompt. `reference` is whatever the task's `score` needs of the right answer; None where nothing is scored.
+
+    `after` names an earlier sample whose conversation this one goes on with: its prompt, and what was answered to it.
+    """
 
     id: str
     prompt: str
     reference: Any = None
+    group: str = ""  # a subject or a category
+    after: str = ""
 
 
 @dataclass(frozen=True)
@@ -29,46 +44,117 @@ class Data:
     sha256: str  # of all rows
     total: int  # samples of the whole source
 
-    @classmethod
-    def of(cls, rows: Rows, samples: list[Sample]) -> "Data":
-        """Raises ConfigError where there is no sample."""
-        if not samples:
-            raise ConfigError(f"{rows.source} holds no samples")
-        return cls(samples, rows.source, rows.revision, rows.sha256, len(samples))
-
     def first(self, count: int) -> "Data":
-        return replace(self, samples=self.samples[:count])
+        """The first `count` prompts, each with those that go on with it."""
+        kept: list[Sample] = []
+        for sample in self.samples:
+            if sample.after:
+                kept += [sample] if any(sample.after == other.id for other in kept) else []
+            elif count:
+                kept, count = [*kept, sample], count - 1
+        return replace(self, samples=kept)
+
+
+class Hub(NamedTuple):
+    """Where a task's rows lie on the hub: a parquet file with `{split}` in its name, of a data set, at a revision.
+
+    `CONVERTED` is the hub's own conversion of data sets that come as scripts.
+    """
+
+    repo: str
+    file: str
+    revision: str = ""
+
+
+CONVERTED = "refs/convert/parquet"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Task(Named):
     """A data set with its prompts and its scores.
 
-    `version` is a number, bumped when scores may move, and a letter, bumped when only the interface does. A score is a
-    dictionary of metrics in [0, 1], one value a sample; the first of `metrics` is the headline. Empty: unscored.
+    `version` is a number, bumped when scores may move, and a letter, bumped when only the interface does. `prompt` is a
+    template of a row's fields. `overflow` says what becomes of a
+    prompt beyond `max_prompt_tokens` (0: the models' window): an error, or a cut, which records count. `chat`: whether the
+    models' chat template is put around the prompt; `auto` where they have one.
     """
 
     version: ClassVar[str]
-    metrics: ClassVar[tuple[str, ...]] = ()
+    hub: ClassVar[Hub | None] = None
+    fields: ClassVar[dict[str, type]] = {}  # what a row must hold
+    twin: ClassVar[Twin | None] = None
+    executes_code: ClassVar[bool] = False  # scoring runs what models wrote
+
     description: str = ""
+    prompt: str = ""
     max_new_tokens: int = 256
     stop: tuple[str, ...] = ()
+    max_prompt_tokens: int = 0
+    overflow: Overflow = "error"
+    chat: Chat = "off"
+    revision: str = ""  # of the hub's data set; open: the newest, whose commit a run records
 
     def __post_init__(self) -> None:
-        if self.max_new_tokens < 1:
-            raise ValueError(f"max_new_tokens = {self.max_new_tokens} must be at least 1")
+        for key, least in (("max_new_tokens", 1), ("max_prompt_tokens", 0)):
+            if getattr(self, key) < least:
+                raise ValueError(f"{key} = {getattr(self, key)} must be at least {least}")
 
     @abstractmethod
+    def samples(self, rows: list[Row], source: str) -> list[Sample]:
+        """The prompts of checked rows. `source` is where they came from, for what belongs beside them."""
+
+    @property
+    def metrics(self) -> tuple[Metric, ...]:
+        return ()
+
+    @property
+    def headline(self) -> str:
+        """The metric that stands beside a speed; empty where nothing is scored."""
+        return self.metrics[0].name if self.metrics else ""
+
+    def score(self, sample: Sample, text: str, sandbox: Sandbox | None = None) -> Score:
+        """The value of each metric for one generated text. `sandbox` is for tasks that run it."""
+        return {}
+
     def data(self, source: str) -> Data:
         """The samples of `hub`, `synthetic` or a local JSONL file. Raises MissingAsset or ConfigError, saying what to do."""
+        rows = self.rows(source)
+        samples = self.samples(rows.rows, source)
+        if not samples:
+            raise ConfigError(f"{rows.source} holds no samples")
+        return Data(samples, rows.source, rows.revision, rows.sha256, len(samples))
 
-    def score(self, sample: Sample, text: str) -> dict[str, float]:
-        """The metrics of one generated text, each in [0, 1]."""
-        return {}
+    def rows(self, source: str, split: str = "test") -> Rows:
+        """Checked rows of a split; of a local file, the file that was named, or for another split its neighbour."""
+        if source == "hub":
+            if self.hub is None:
+                raise ConfigError(f"task {self.name} is not on the hub: pass --data FILE.jsonl")
+            repo, file, revision = self.hub
+            rows = fetch_parquet(repo, file.format(split=split), self.revision or revision or None)
+        elif source == "synthetic":
+            if self.twin is None:
+                raise ConfigError(f"task {self.name} has no synthetic twin: pass --data FILE.jsonl, or --data hub")
+            stream = self.twin.rows("test" if split == "test" else "train")
+            rows = Rows(list(itertools.islice(stream, SYNTHETIC_ROWS)), "synthetic", None)
+        else:
+            rows = read_jsonl(Path(source) if split == "test" else Path(source).with_name(f"{split}.jsonl"))
+        for number, row in enumerate(rows.rows, 1):
+            for key, kind in self.fields.items():
+                if not isinstance(row.get(key), kind):
+                    what = "no text" if kind is str else f"no {kind.__name__}"
+                    raise ConfigError(f"{rows.source}:{number}: {what} under '{key}'{hint(key, row)}")
+        return rows
 
-    def signature(self) -> Mapping[str, str]:
-        """Metric -> a string that says exactly how it was computed."""
-        return {}
+
+def filled(template: str, **fields: str) -> str:
+    """The template with each `{field}` replaced, once. Raises ConfigError for a field that there is not."""
+
+    def value(match: re.Match[str]) -> str:
+        if match[1] not in fields:
+            raise ConfigError(f"prompt: no field '{match[1]}'{hint(match[1], fields)}")
+        return fields[match[1]]
+
+    return re.sub(r"\{(\w+)\}", value, template)
 
 
 def without(texts: Sequence[str], text: str) -> str:

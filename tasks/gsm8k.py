@@ -1,23 +1,18 @@
 """GSM8K: grade-school word problems (Cobbe et al. 2021).
 
-Source: openai/gsm8k, config main, split test, 1,319 rows. Licence: MIT. Synthetic: specbench/tiny/problems.py, test split.
+Source: openai/gsm8k, config main, split test, 1,319 rows. Licence: MIT. Synthetic: specbench/twins/gsm8k.py.
 Example row: {"question": "Ben has 3 bags with 4 shells each. How many shells does Ben have now?",
               "answer": "The bags hold 3*4=<<3*4=12>>12 shells.\\n#### 12"}
 """
 
-import itertools
 import re
 from dataclasses import dataclass
-from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Literal
 
-from specbench.assets import Rows, fetch_parquet, read_jsonl
-from specbench.errors import ConfigError, hint
-from specbench.task import Data, Sample, Task
-from specbench.tiny.problems import problems
-
-REPO, FILE = "openai/gsm8k", "main/test-00000-of-00001.parquet"
-SYNTHETIC_ROWS = 1000
+from specbench.sandbox import Sandbox
+from specbench.scoring.metric import NO_ANSWER, Metric, Score
+from specbench.task import Hub, Sample, Task, filled, without
+from specbench.twins import TWINS, Row
 
 # Worked examples, our own, in the data set's answer format without its calculator marks.
 EXAMPLES = (
@@ -44,61 +39,74 @@ EXAMPLES = (
 
 STRICT = re.compile(r"#### (-?[0-9.,]+)")
 FLEXIBLE = re.compile(r"-?[$0-9.,]{2,}|-?[0-9]+")
+SE_PAPER_CUT = ("\n\nQuestion:",)
+SE_PAPER_MARKED = re.compile(r"###\s*(-?\d+)")
+SE_PAPER_LAST = re.compile(r"(?<!\d)-?\d+(?:\.\d+)?")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Gsm8k(Task, name="gsm8k"):
-    """Chain of thought from 0 to 4 worked examples; the number behind `####` (strict) or the last number (flexible)."""
+    """Chain of thought from 0 to 4 worked examples, in the form of `prompt`; exact match of a number.
 
-    version: ClassVar[str] = "1-A"
-    metrics: ClassVar[tuple[str, ...]] = ("strict", "flexible", "answered")
+    The `standard` grader takes the number behind the first `####` (strict) and the last number (flexible); `se-paper`, as
+    the authors of Speculative Ensemble, the number behind `###` before the next question, else the last one, rounded.
+    """
+
+    version: ClassVar[str] = "2-A"
+    hub: ClassVar[Hub] = Hub("openai/gsm8k", "main/{split}-00000-of-00001.parquet")
+    fields: ClassVar[dict[str, type]] = {"question": str, "answer": str}
+    twin = TWINS["gsm8k"]
+
+    prompt: str = "Question: {question}\nAnswer:"
     shots: int = 4
-    revision: str = ""  # of the hub's data set; open: the newest, whose commit a run records
+    grader: Literal["standard", "se-paper"] = "standard"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 <= self.shots <= len(EXAMPLES):
             raise ValueError(f"shots = {self.shots} must be from 0 to {len(EXAMPLES)}")
 
-    def data(self, source: str) -> Data:
-        if source == "hub":
-            rows = fetch_parquet(REPO, FILE, self.revision or None)
-        elif source == "synthetic":
-            rows = Rows(list(itertools.islice(problems("test"), SYNTHETIC_ROWS)), "synthetic", None)
-        else:
-            rows = read_jsonl(Path(source))
-        for number, row in enumerate(rows.rows, 1):
-            for key in ("question", "answer"):
-                if not isinstance(row.get(key), str):
-                    raise ConfigError(f"{source}:{number}: no text under '{key}'{hint(key, row)}")
-        samples = [
-            Sample(str(i), self.prompt(row["question"]), reference=number_of(row["answer"].rsplit("####", 1)[-1]))
-            for i, row in enumerate(rows.rows)
+    def samples(self, rows: list[Row], source: str) -> list[Sample]:
+        return [
+            Sample(str(i), self.asked(row["question"]), reference=number_of(row["answer"].rsplit("####", 1)[-1]))
+            for i, row in enumerate(rows)
         ]
-        return Data.of(rows, samples)
 
-    def prompt(self, question: str) -> str:
-        shots = (f"Question: {asked}\nAnswer: {worked}\n\n" for asked, worked in EXAMPLES[: self.shots])
-        return "".join(shots) + f"Question: {question}\nAnswer:"
+    def asked(self, question: str) -> str:
+        """The worked examples and the question."""
+        worked = (f"{filled(self.prompt, question=asked)} {answer}\n\n" for asked, answer in EXAMPLES[: self.shots])
+        return "".join(worked) + filled(self.prompt, question=question)
 
-    def score(self, sample: Sample, text: str) -> dict[str, float]:
-        """Strict takes the first `#### N`, flexible the last number; `answered` says whether strict found one."""
+    @property
+    def metrics(self) -> tuple[Metric, ...]:
+        form = f"shots:{self.shots}|cot:yes|v:{self.version}"
+        if self.grader == "se-paper":
+            return (Metric("accuracy", f"exact_match|extract:###-else-last|norm:commas,round|{form}"),)
+        return (
+            Metric("strict", f"exact_match|extract:first-####|norm:commas,$,final-dot|{form}"),
+            Metric("flexible", f"exact_match|extract:last-number|norm:commas,$,final-dot|{form}"),
+        )
+
+    def score(self, sample: Sample, text: str, sandbox: Sandbox | None = None) -> Score:
+        if self.grader == "se-paper":
+            found = se_paper_number(text)
+            right = se_paper_number(f"### {sample.reference}")
+            return {"accuracy": float(found is not None and found == right), NO_ANSWER: float(found is None)}
         strict, flexible = STRICT.search(text), FLEXIBLE.findall(text)
         return {
             "strict": float(strict is not None and number_of(strict[1]) == sample.reference),
             "flexible": float(bool(flexible) and number_of(flexible[-1]) == sample.reference),
-            "answered": float(strict is not None),
-        }
-
-    def signature(self) -> dict[str, str]:
-        form = f"shots:{self.shots}|cot:yes|norm:commas,$,final-dot|v:{self.version}"
-        return {
-            "strict": f"exact_match|extract:first-####|{form}",
-            "flexible": f"exact_match|extract:last-number|{form}",
-            "answered": f"share|extract:first-####|{form}",
+            NO_ANSWER: float(strict is None),
         }
 
 
 def number_of(text: str) -> str:
     """The number as the field compares it: without blanks, commas, dollar signs and a final dot."""
     return re.sub(r"[\s,$]", "", text).removesuffix(".")
+
+
+def se_paper_number(text: str) -> int | None:
+    """The number that the authors of Speculative Ensemble grade."""
+    text = without(SE_PAPER_CUT, text).replace(",", "")
+    marked, last = SE_PAPER_MARKED.search(text), SE_PAPER_LAST.findall(text)
+    return round(float(marked[1])) if marked else round(float(last[-1])) if last else None

@@ -5,6 +5,7 @@ import pytest
 
 from specbench.records import Record
 from specbench.report import metrics as m
+from specbench.scoring.metric import Scored
 
 
 def row(sample: str, tokens: int, decode: float, prefill: float = 1.0, repeat: int = 0, **more) -> Record:
@@ -90,12 +91,8 @@ def test_forwards_prices_and_the_share_outside():
 
 
 def test_quality_averages_repeats_within_a_prompt():
-    rows = [
-        row("a", 1, 1, score={"s": 1.0}),
-        row("a", 1, 1, repeat=1, score={"s": 0.0}),
-        row("b", 1, 1, score={"s": 1.0}),
-    ]
-    assert m.quality(rows, "s").value == pytest.approx(2 / 3)
+    scored = [Scored(1.0, "a"), Scored(0.0, "a"), Scored(1.0, "b")]
+    assert m.quality(scored, "mean").value == pytest.approx(0.75)
 
 
 def test_drift_compares_the_same_prompts_in_the_last_and_the_first_repeat():
@@ -105,7 +102,7 @@ def test_drift_compares_the_same_prompts_in_the_last_and_the_first_repeat():
 
 def test_no_interval_from_a_handful_of_prompts_and_none_of_width_zero_for_a_share():
     assert m.speedup(OURS, BASE)[1:] == (None, None)
-    everybody = m.quality([row(str(i), 1, 1, score={"s": 1.0}) for i in range(20)], "s")
+    everybody = m.quality([Scored(1.0, str(i)) for i in range(20)], "mean")
     assert everybody.value == everybody.high == 1.0
     assert everybody.low == pytest.approx(0.839, abs=1e-3), "Wilson"
 

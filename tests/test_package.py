@@ -14,11 +14,12 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 FLOORS = {
-    0: "errors registry sampling session task assets records hardware pair presets theory options tiny.problems",
+    0: "errors registry sampling session task assets records hardware pair presets theory options"
+    " twins scoring sandbox prompting",
     1: "method proposers targets",
-    2: "methods models tiny.train",
+    2: "methods models tiny",
     3: "decode arms suite",
-    4: "runner",
+    4: "runner scorer",
     5: "report tasks",
     6: "cli",
 }
@@ -98,7 +99,7 @@ def test_the_wheel_installs_one_top_level_name_with_all_its_data(wheel):
     names = zipfile.ZipFile(wheel).namelist()
     assert {name.split("/")[0] for name in names if ".dist-info" not in name} == {"specbench"}
     for kind in ("methods", "pairs", "tasks"):
-        expected = {p.name for p in (ROOT / "configs" / kind).glob("*.toml")}
+        expected = {p.name for p in (ROOT / "configs" / kind).rglob("*.toml")}
         assert {Path(n).name for n in names if n.startswith(f"specbench/configs/{kind}/")} == expected
     assert "specbench/tiny/models/target/model.safetensors" in names
     assert "specbench/py.typed" in names

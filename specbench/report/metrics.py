@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from specbench.records import Record
+from specbench.scoring import metric
+from specbench.scoring.metric import Scored
 from specbench.theory import Cost
 
 Rows = Sequence[Record]
@@ -75,11 +77,14 @@ def papers_speedup(rows: Rows, base: Rows) -> float:
     return float(rates[0] / rates[1])
 
 
-def quality(rows: Rows, metric: str) -> Estimate:
-    """Mean of a score over prompts, repeats averaged within each."""
-    table = _by_prompt((r.score[metric], 1.0, r.sample) for r in rows)
-    found = _bootstrap(table, lambda t: t[:, 0].sum() / t[:, 1].sum())
-    return _wilson(found.value, len(table)) if found.low == found.high and found.low in (0.0, 1.0) else found
+def quality(scored: Sequence[Scored], combine: str) -> Estimate | None:
+    """A metric over prompts, all repeats of a prompt together; None where it is undefined, as pass@k of fewer than k."""
+    rows, whole = metric.table(combine, scored), metric.combiner(combine).whole
+    found = _bootstrap(rows, whole)
+    if np.isnan(found.value):
+        return None
+    counts = set(rows[:, 0].tolist()) <= {0.0, 1.0}  # every prompt is right or wrong
+    return _wilson(found.value, len(rows)) if counts and found.low == found.high and found.low is not None else found
 
 
 def accepted_length(rows: Rows) -> float:

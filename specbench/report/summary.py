@@ -7,8 +7,9 @@ from typing import Any
 
 from specbench import theory
 from specbench.errors import ConfigError
-from specbench.records import SAMPLES, Record, read
+from specbench.records import SAMPLES, SCORES, SEMANTICS, Record, read
 from specbench.report import metrics as m
+from specbench.scoring.metric import NO_ANSWER, Scored
 
 SUMMARY = "summary.json"
 
@@ -19,7 +20,9 @@ def summarise(folder: Path) -> dict[str, Any]:
         raise ConfigError(f"{folder} holds no run (no run.toml and samples.jsonl); help: specbench run")
     config = tomllib.loads((folder / "run.toml").read_text(encoding="utf-8"))
     environment = json.loads((folder / "env.json").read_text(encoding="utf-8"))
-    records = list(read(folder))
+    if config.get("semantics") != SEMANTICS:
+        raise ConfigError(f"{folder} was written by another version of specbench; measure anew")
+    records, scores = list(read(folder)), _scores(folder)
     wanted = len(config["methods"]) * config["task"]["data"]["samples"] * config["decoding"]["repeats"]
     return {
         "schema": 1,
@@ -33,8 +36,43 @@ def summarise(folder: Path) -> dict[str, Any]:
         "baseline": config["baseline"],
         "environment": environment,
         "complete": len(records) == wanted,
-        "methods": [_method(name, records, config) for name in config["methods"]],
+        "metrics": scores["metrics"],
+        "headline": scores["headline"],
+        "not_executed": scores["not_executed"],
+        "scored": scores["records"] == len(records),
+        "methods": [_method(name, records, config) | _quality(name, scores) for name in config["methods"]],
     }
+
+
+def _scores(folder: Path) -> dict[str, Any]:
+    """The run's scores.json; one without rows where nothing was scored yet."""
+    path = folder / SCORES
+    if path.exists():
+        return dict(json.loads(path.read_text(encoding="utf-8")))
+    return {"metrics": [], "headline": "", "records": 0, "rows": [], "not_executed": False}
+
+
+def _quality(name: str, scores: dict[str, Any]) -> dict[str, Any]:
+    """Every metric of one method, by its groups as well where there are several, and how often no answer was found."""
+    rows = [row for row in scores["rows"] if row["method"] == name]
+    groups = sorted({row["group"] for row in rows})
+    out: dict[str, Any] = {"quality": {}, "quality_by_group": {}, "no_answer": None}
+    for told in scores["metrics"]:
+        key, combine = told["name"], told["combine"]
+        scored = [Scored(row["values"][key], row["sample"], row["group"]) for row in rows if key in row["values"]]
+        estimate = m.quality(scored, combine) if scored else None
+        out["quality"][key] = estimate._asdict() if estimate else None
+    if len(groups) > 1 and scores["metrics"]:
+        key = scores["headline"]
+        combine = next(told["combine"] for told in scores["metrics"] if told["name"] == key)
+        for group in groups:
+            scored = [Scored(row["values"][key], row["sample"], group) for row in rows if row["group"] == group]
+            estimate = m.quality(scored, combine)
+            out["quality_by_group"][group] = estimate._asdict() if estimate else None
+    told = [row["values"][NO_ANSWER] for row in rows if NO_ANSWER in row["values"]]
+    if told:
+        out["no_answer"] = sum(told) / len(told)
+    return out
 
 
 def _method(name: str, records: list[Record], config: dict[str, Any]) -> dict[str, Any]:
@@ -63,7 +101,7 @@ def _method(name: str, records: list[Record], config: dict[str, Any]) -> dict[st
         "outside_forwards": m.outside_forwards(rows),
         "drift": m.drift(rows),
         "cut_by_length": sum(r.finish in ("length", "window") for r in rows) / len(rows),
-        "quality": {k: m.quality(rows, k)._asdict() for k in config["task"]["metrics"] if k in rows[0].score},
+        "cut_prompts": sum(r.prompt_cut > 0 for r in rows) / len(rows),
     }
     if name != config["baseline"] and m.paired(rows, base)[0]:
         out |= {

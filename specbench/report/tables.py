@@ -10,6 +10,8 @@ from typing import Any
 Summary = dict[str, Any]
 Cell = Callable[[dict[str, Any]], str]
 NONE = "–"
+NOT_EXECUTED = "not executed"
+MOST_GROUPS = 8  # that a table shows
 
 
 @dataclass(frozen=True)
@@ -24,7 +26,8 @@ class Table:
 def tables(summary: Summary) -> list[Table]:
     """Speed beside theory and quality; what explains it; where the time goes; the same by other conventions, and hygiene."""
     methods = [row for row in summary["methods"] if "tokens" in row]
-    metrics = list(dict.fromkeys(k for row in methods for k in row["quality"]))
+    metrics = [metric["name"] for metric in summary["metrics"]]
+    score = _score(NOT_EXECUTED if summary["not_executed"] else NONE)
     base = summary["baseline"]
     speed: dict[str, Cell] = {
         "method": lambda r: r["method"],
@@ -33,7 +36,7 @@ def tables(summary: Summary) -> list[Table]:
         "theory": _number("predicted", "{:.2f}x"),
         "corrected": _number("corrected", "{:.2f}x"),
         "measured/corrected": _number("measured_over_corrected", "{:.2f}"),
-        **{metric: _percent(metric) for metric in metrics[:1]},
+        **{metric: score(metric) for metric in metrics if metric == summary["headline"]},
     }
     why: dict[str, Cell] = {
         "method": lambda r: r["method"],
@@ -59,15 +62,55 @@ def tables(summary: Summary) -> list[Table]:
         "papers' average": _number("papers_speedup", "{:.2f}x"),
         "drafts wasted": _number("wasted_share", "{:.0%}"),
         "same output": _number("identical_output", "{:.0%}"),
+    }
+    quality: dict[str, Cell] = {
+        "method": lambda r: r["method"],
+        **{metric: score(metric) for metric in metrics},
+        **({"no answer": _number("no_answer", "{:.0%}")} if any(r["no_answer"] is not None for r in methods) else {}),
         "cut by length": _number("cut_by_length", "{:.0%}"),
-        **{metric: _percent(metric) for metric in metrics[1:]},
+        "cut prompts": _number("cut_prompts", "{:.0%}"),
     }
     head = f"{summary['pair']}, {summary['task']}"
-    titles = (f"{head}: speed and quality", "What explains it", "Where the time goes", "By other conventions")
+    shown = {
+        f"{head}: speed and quality": speed,
+        "What explains it": why,
+        "Where the time goes": where,
+        "By other conventions": also,
+        "Quality": quality,
+    }
+    groups = sorted({group for row in methods for group in row["quality_by_group"]})
+    if 1 < len(groups) <= MOST_GROUPS:
+        shown[f"{summary['headline']} by group"] = {"method": lambda r: r["method"], **{g: _group(g) for g in groups}}
     return [
         Table(title, list(columns), [[cell(row) for cell in columns.values()] for row in methods])
-        for title, columns in zip(titles, (speed, why, where, also), strict=True)
+        for title, columns in shown.items()
     ]
+
+
+def across(summaries: list[Summary]) -> Table:
+    """One line a run and method: speed and the headline score."""
+    heads = ["task", "method", "tokens/s", "speedup", "theory", "corrected", "acceptance", "metric", "score", "prompts"]
+    lines = []
+    for summary in summaries:
+        metric = summary["headline"] or NONE
+        score = _score(NOT_EXECUTED if summary["not_executed"] else NONE)(metric)
+        for row in summary["methods"]:
+            if "tokens" not in row:
+                continue
+            base = row["method"] == summary["baseline"]
+            lines.append([
+                summary["task"],
+                row["method"],
+                _number("tokens_per_second", "{:.1f}")(row),
+                "1.00x" if base else _times(row.get("speedup")),
+                _number("predicted", "{:.2f}x")(row),
+                _number("corrected", "{:.2f}x")(row),
+                _number("acceptance_rate", "{:.3f}")(row),
+                metric,
+                score(row),
+                str(row["prompts"]),
+            ])  # fmt: skip
+    return Table(", ".join(dict.fromkeys(summary["pair"] for summary in summaries)), heads, lines)
 
 
 def notes(summary: Summary) -> list[str]:
@@ -95,9 +138,19 @@ def notes(summary: Summary) -> list[str]:
         out.append("Sampled outputs differ in length; --ignore-eos compares speeds at a fixed one.")
     if decoding["ignore_eos"]:
         out.append("Text that runs past its end is not scored; quality is for natural stop.")
+    elif summary["not_executed"]:
+        out.append(
+            "! generated code was not executed, so it has no score; help: specbench score"
+            f" {summary['run']} --allow-code-execution"
+        )
+    elif not summary["scored"]:
+        out.append(f"! not all generations are scored; help: specbench score {summary['run']}")
+    out += [f"{metric['name']}: {metric['signature']}" for metric in summary["metrics"]]
     for row in summary["methods"]:
         if not decoding["ignore_eos"] and row.get("cut_by_length", 0) > 0.05:
             out.append(f"! {row['method']}: {row['cut_by_length']:.0%} of outputs were cut by the length limit")
+        if row.get("cut_prompts"):
+            out.append(f"! {row['method']}: {row['cut_prompts']:.0%} of prompts were cut to fit")
         if abs(row.get("drift") or 0) > 0.1:
             out.append(
                 f"! {row['method']}: speed drifted by {row['drift']:+.0%} within the run; is the machine shared?"
@@ -142,22 +195,25 @@ def _number(key: str, form: str) -> Cell:
 
 
 def _times(estimate: dict[str, float] | None) -> str:
-    return _interval(estimate, "{:.2f}", "x") if estimate else NONE
+    return _interval(estimate, "{:.2f}", "x") or NONE
 
 
-def _interval(estimate: dict[str, float], form: str, unit: str = "") -> str:
-    """The value, with its interval where there is one."""
+def _interval(estimate: dict[str, float] | None, form: str, unit: str = "", scale: float = 1.0) -> str:
+    """The value, with its interval where there is one; nothing for nothing."""
+    if not estimate:
+        return ""
     value, low, high = (estimate[key] for key in ("value", "low", "high"))
-    told = form.format(value) + unit
-    return told if low is None else f"{told} [{form.format(low)}, {form.format(high)}]"
+    told = form.format(scale * value) + unit
+    return told if low is None else f"{told} [{form.format(scale * low)}, {form.format(scale * high)}]"
 
 
-def _percent(metric: str) -> Cell:
-    def cell(row: dict[str, Any]) -> str:
-        estimate = row["quality"].get(metric)
-        return _interval(estimate, "{:.1%}") if estimate else NONE
+def _score(missing: str) -> Callable[[str], Cell]:
+    """A metric times 100, as papers print it; `missing` where it was not scored."""
+    return lambda metric: lambda row: _interval(row["quality"].get(metric), "{:.1f}", scale=100.0) or missing
 
-    return cell
+
+def _group(group: str) -> Cell:
+    return lambda row: _interval(row["quality_by_group"].get(group), "{:.1f}", scale=100.0) or NONE
 
 
 def _lengths(row: dict[str, Any]) -> str:

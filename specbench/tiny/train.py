@@ -1,189 +1,139 @@
-"""Train the bundled tiny family from nothing but `problems.py`: `make tiny`, or `python -m specbench.tiny.train`.
+"""Train the bundled tiny family from nothing but the synthetic twins: `make tiny`, or `python -m specbench.tiny.train`.
 
-Three Hugging Face folders come out, with one byte-level BPE tokenizer: `draft`, `target`, and, for ensembles, `co-target`. It
-and the target are one base model, trained further on other problems each, as public instruct and coder models are. Each is a
-Llama with tied embeddings and single-digit number tokens, saved in bfloat16. Training is float32 on the CPU with AdamW.
+Training is float32 on the CPU with AdamW. Every finished stage is kept under build/tiny/, so that an interrupted training
+goes on with the next stage. What is published is in bfloat16.
 """
 
 import argparse
-import copy
 import itertools
-import json
+import random
 import shutil
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from tokenizers import Tokenizer
+from transformers import PreTrainedModel
 
-from specbench.tiny.problems import problems, prompt
+from specbench.tiny.family import PUBLISHED, SEQ2SEQ_PROMPTS, SOURCES, STAGES, Mix, Stage, dressed, make_tokenizer
 
 HOME = Path(__file__).parent / "models"
-EOS = "<|endoftext|>"
-VOCABULARY = 640
-ROW = 256  # tokens a training row holds; rows start at the start of a problem
-QUESTION_WEIGHT = 0.2  # of a question token's loss: its names and numbers are noise that nobody can predict
+STAGED = Path("build/tiny")
+ROW = 256  # tokens a Llama's training row holds; rows start at the start of an example
+BATCH = 12  # rows
+SEQ2SEQ_BATCH = 24  # examples
+QUESTION_WEIGHT = 0.1  # of a question token's loss: its names and numbers are noise that nobody can predict
+REPORT_STEPS = 100
+IGNORED = -100  # a label without a loss
+
+Example = tuple[list[int], list[int]]  # prompt ids, answer ids with EOS
 
 
-class Cycle(NamedTuple):
-    """A warm-up to the peak learning rate, and a linear decay to zero; `seed` of the problems that are seen."""
-
-    tokens: int
-    rate: float
-    seed: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class Recipe:
-    """One model's shape and training. The first cycle's seed is that of the weights too."""
-
-    layers: int
-    hidden: int
-    heads: int
-    intermediate: int
-    cycles: tuple[Cycle, ...]
-    rows: int = 12  # a step
-
-    def config(self) -> LlamaConfig:
-        """8,192 positions, although rows are shorter: real articles must fit."""
-        return LlamaConfig(
-            vocab_size=VOCABULARY,
-            hidden_size=self.hidden,
-            num_hidden_layers=self.layers,
-            num_attention_heads=self.heads,
-            num_key_value_heads=self.heads,
-            intermediate_size=self.intermediate,
-            max_position_embeddings=8192,
-            tie_word_embeddings=True,
-            bos_token_id=None,
-            eos_token_id=0,
-            pad_token_id=0,
-        )
-
-
-BASE = Cycle(5_500_000, 2e-3, seed=3)
-FAMILY = {
-    "draft": Recipe(layers=1, hidden=160, heads=4, intermediate=512, cycles=(Cycle(6_000_000, 2e-3, seed=1),)),
-    "target": Recipe(layers=7, hidden=192, heads=4, intermediate=512, cycles=(BASE, Cycle(2_600_000, 1e-3, seed=103))),
-    "co-target": Recipe(
-        layers=7, hidden=192, heads=4, intermediate=512, cycles=(BASE, Cycle(2_600_000, 1e-3, seed=104))
-    ),
-}
-
-
-def make_tokenizer(texts: int = 20_000) -> PreTrainedTokenizerFast:
-    """Byte-level BPE over generated problems; every digit is a token of its own."""
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
-    )
-    tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=VOCABULARY, special_tokens=[EOS], initial_alphabet=pre_tokenizers.ByteLevel.alphabet()
-    )
-    sample = itertools.islice(problems("train", seed=0), texts)
-    tokenizer.train_from_iterator((f"{prompt(p)} {p['answer']}" for p in sample), trainer)
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        eos_token=EOS,
-        pad_token=EOS,
-        model_max_length=8192,
-        clean_up_tokenization_spaces=False,
-    )
-
-
-def rows(tokenizer: PreTrainedTokenizerFast, seed: int) -> Iterator[tuple[list[int], list[float]]]:
-    """Endless (ids, weights), ROW + 1 each: whole problems one after the other, the last one cut."""
-    stream = problems("train", seed)
+def examples(tokenizer: Tokenizer, mix: Mix, seed: int, seq2seq: bool = False) -> Iterator[Example]:
+    """Endless examples of the training split, their sources drawn by share."""
+    rng = random.Random(seed)
+    streams = {source: SOURCES[source].rows("train", seed) for source in mix}
     while True:
-        ids: list[int] = []
-        weights: list[float] = []
-        while len(ids) <= ROW:
-            problem = next(stream)
-            asked = tokenizer.encode(prompt(problem))
-            worked = [*tokenizer.encode(" " + problem["answer"]), 0]
-            ids += asked + worked
-            weights += [QUESTION_WEIGHT] * len(asked) + [1.0] * len(worked)
-        yield ids[: ROW + 1], weights[: ROW + 1]
+        source = rng.choices(list(mix), list(mix.values()))[0]
+        twin, row = SOURCES[source], next(streams[source])
+        asked = SEQ2SEQ_PROMPTS[source](row) if seq2seq else twin.prompt(row)
+        prompt = tokenizer.encode(asked).ids
+        yield prompt + [0] * seq2seq, [*tokenizer.encode(twin.answer(row)).ids, 0]
 
 
-def train(
-    model: LlamaForCausalLM, recipe: Recipe, cycle: int, tokenizer: PreTrainedTokenizerFast, label: str
-) -> LlamaForCausalLM:
-    """Train a float32 model through one cycle of its recipe; prints a line every hundred steps."""
+def row(stream: Iterator[Example]) -> tuple[list[int], list[float]]:
+    """(ids, weights), ROW + 1 each: whole examples one after the other, the last one cut."""
+    ids: list[int] = []
+    weights: list[float] = []
+    while len(ids) <= ROW:
+        asked, answered = next(stream)
+        ids += asked + answered
+        weights += [QUESTION_WEIGHT] * len(asked) + [1.0] * len(answered)
+    return ids[: ROW + 1], weights[: ROW + 1]
+
+
+def llama_loss(model: PreTrainedModel, stream: Iterator[Example]) -> tuple[torch.Tensor, torch.Tensor, int]:
+    """The weighted loss of one batch, the answers' own, and the tokens seen."""
+    batch = [row(stream) for _ in range(BATCH)]
+    ids = torch.tensor([each for each, _ in batch])  # (BATCH, ROW + 1)
+    weights = torch.tensor([each for _, each in batch])[:, 1:]  # (BATCH, ROW)
+    logits = model(input_ids=ids[:, :-1], use_cache=False).logits  # (BATCH, ROW, V)
+    losses = torch.nn.functional.cross_entropy(logits.transpose(1, 2), ids[:, 1:], reduction="none")
+    return (losses * weights).sum() / weights.sum(), losses[weights == 1.0].mean(), BATCH * ROW
+
+
+def t5_loss(model: PreTrainedModel, stream: Iterator[Example]) -> tuple[torch.Tensor, torch.Tensor, int]:
+    """The answers' loss of one batch, twice, and the tokens seen on both sides."""
+    batch = list(itertools.islice(stream, SEQ2SEQ_BATCH))
+    asked = _padded([prompt for prompt, _ in batch], 1)  # (SEQ2SEQ_BATCH, n)
+    labels = _padded([answer for _, answer in batch], IGNORED)  # (SEQ2SEQ_BATCH, m)
+    loss = model(input_ids=asked, attention_mask=(asked != 1).long(), labels=labels).loss
+    return loss, loss.detach(), int((asked != 1).sum() + (labels != IGNORED).sum())
+
+
+def _padded(rows: list[list[int]], filler: int) -> torch.Tensor:
+    width = max(map(len, rows))
+    return torch.tensor([each + [filler] * (width - len(each)) for each in rows])
+
+
+def train(model: PreTrainedModel, stage: Stage, tokenizer: Tokenizer, label: str) -> PreTrainedModel:
+    """Train a float32 model through one stage, in place; prints a line every hundred steps."""
+    seq2seq = model.config.is_encoder_decoder
+    stream = examples(tokenizer, stage.mix, stage.seed, seq2seq)
+    loss_of = t5_loss if seq2seq else llama_loss
     model.train()
-    tokens, rate, seed = recipe.cycles[cycle]
-    optimizer = torch.optim.AdamW(model.parameters(), lr=rate, betas=(0.9, 0.98), weight_decay=0.01)
-    steps, warm = tokens // (recipe.rows * ROW), 100
-    schedule = torch.optim.lr_scheduler.LambdaLR(
-        optimizer, lambda step: min((step + 1) / warm, (steps - step) / (steps - warm))
-    )
-    data, start = rows(tokenizer, seed), time.perf_counter()
-    for step in range(1, steps + 1):
-        batch = list(itertools.islice(data, recipe.rows))
-        ids = torch.tensor([row for row, _ in batch])  # (rows, ROW + 1)
-        weights = torch.tensor([weight for _, weight in batch])[:, 1:]  # (rows, ROW)
-        logits = model(input_ids=ids[:, :-1], use_cache=False).logits  # (rows, ROW, V)
-        losses = torch.nn.functional.cross_entropy(logits.transpose(1, 2), ids[:, 1:], reduction="none")
-        loss = (losses * weights).sum() / weights.sum()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=stage.rate, betas=(0.9, 0.98), weight_decay=0.01)
+    seen, step, start, warm = 0, 0, time.perf_counter(), 100
+    while seen < stage.tokens:
+        step += 1
+        rate = stage.rate * min(step / warm, 1.0 - seen / stage.tokens)
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+        loss, answers, tokens = loss_of(model, stream)
         torch.autograd.backward(loss)
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
-        schedule.step()
         optimizer.zero_grad()
-        if step % 100 == 0 or step == steps:
-            answers = losses[weights == 1.0].mean().item()
+        seen += tokens
+        if step % REPORT_STEPS == 0 or seen >= stage.tokens:
             seconds = time.perf_counter() - start
-            print(f"{label} cycle {cycle} {step}/{steps} answer loss {answers:.4f} {seconds:.0f} s", flush=True)
+            print(f"{label}: {seen / stage.tokens:.0%}, answer loss {answers:.4f}, {seconds:.0f} s", flush=True)
     return model.eval()
 
 
-@torch.inference_mode()
-def accuracy(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, count: int = 200) -> float:
-    """Share of `count` held-out problems whose last `####` is right under greedy decoding; a check on training."""
-    right, sample = 0, list(itertools.islice(problems("test", seed=1), count))
-    tokenizer.padding_side = "left"
-    for first in range(0, count, 50):
-        part = sample[first : first + 50]
-        asked = tokenizer([prompt(p) for p in part], return_tensors="pt", padding=True, return_token_type_ids=False)
-        out = model.generate(**asked, max_new_tokens=160, do_sample=False, pad_token_id=0)
-        texts = tokenizer.batch_decode(out[:, asked["input_ids"].shape[1] :], skip_special_tokens=True)
-        right += sum(
-            t.rsplit("#### ", 1)[-1].strip() == p["answer"].rsplit("#### ", 1)[-1]
-            for t, p in zip(texts, part, strict=True)
-        )
-    return right / count
+def trained(name: str, tokenizer: Tokenizer) -> PreTrainedModel:
+    """The model at the end of a stage: from build/tiny/ where it lies there, else trained and put there."""
+    stage, path = STAGES[name], STAGED / f"{name}.pt"
+    torch.manual_seed(stage.seed)
+    if path.exists():
+        model = stage.shape.model()
+        model.load_state_dict(torch.load(path))
+        return model.eval()
+    model = trained(stage.start, tokenizer) if stage.start else stage.shape.model()
+    train(model, stage, tokenizer, name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    torch.save(model.state_dict(), path)
+    return model
 
 
-def save(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
+def save(model: PreTrainedModel, tokenizer: Tokenizer, folder: Path) -> None:
     """Write the Hugging Face folder: bfloat16 safetensors, config, tokenizer."""
     shutil.rmtree(folder, ignore_errors=True)
     model.to(torch.bfloat16).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
+    dressed(tokenizer, model.config.is_encoder_decoder).save_pretrained(folder)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Train the tiny family on generated problems.")
-    parser.add_argument("models", nargs="*", default=list(FAMILY), choices=list(FAMILY), metavar="MODEL")
+    parser = argparse.ArgumentParser(description="Train the tiny family on the synthetic twins.")
+    parser.add_argument("models", nargs="*", default=list(PUBLISHED), choices=list(STAGES), metavar="MODEL")
     parser.add_argument("--out", type=Path, default=HOME)
     args = parser.parse_args()
-    tokenizer, bases = make_tokenizer(), dict[Cycle, LlamaForCausalLM]()
+    tokenizer = make_tokenizer()
     for name in args.models:
-        recipe = FAMILY[name]
-        first = recipe.cycles[0]
-        if first not in bases:
-            torch.manual_seed(first.seed)
-            bases[first] = train(LlamaForCausalLM(recipe.config()), recipe, 0, tokenizer, name)
-        model = copy.deepcopy(bases[first])
-        for cycle in range(1, len(recipe.cycles)):
-            model = train(model, recipe, cycle, tokenizer, name)
-        save(model, tokenizer, args.out / name)
-        reloaded = LlamaForCausalLM.from_pretrained(args.out / name, dtype=torch.float32)
-        print(json.dumps({"model": name, "held_out_accuracy": accuracy(reloaded, tokenizer)}), flush=True)
+        model = trained(name, tokenizer)
+        if name in PUBLISHED:
+            save(model, tokenizer, args.out / name)
 
 
 if __name__ == "__main__":

@@ -1,19 +1,13 @@
-"""Grade-school word problems in GSM8K's schema, made here: `{"question": ..., "answer": ...}`.
+"""Grade-school word problems in GSM8K's schema: `{"question": ..., "answer": ...}`.
 
-Unlimited, seeded, and licence-free, so that anyone can retrain the tiny family. An answer is worked in GSM8K's own
-format: one step a line, each with a calculator annotation `<<a+b=c>>`, and a last line `#### N`.
-
-Train and test never share a problem: they draw from different seeds, and a problem belongs to one split by the checksum
-of its question's words, whatever seed it came from.
+An answer is worked in GSM8K's own format: one step a line, each with a calculator annotation `<<a+b=c>>`, and a last line
+`#### N`.
 """
 
 import random
-import zlib
-from collections.abc import Callable, Iterator
-from typing import Literal
+from collections.abc import Callable
 
-Split = Literal["train", "test"]
-Problem = dict[str, str]
+from specbench.twins.twin import Row, Twin
 
 NAMES = (
     "Ada Ben Cara Dan Ella Finn Gina Hugo Iris Jack Kira Leo Maya Noah Olga Paul Quinn Rosa Sam Tara Umar Vera Will Zoe"
@@ -26,21 +20,19 @@ GUESTS = "children classmates cousins friends neighbors players students".split(
 JOBS = ("cleans houses", "drives a bus", "fixes bikes", "paints fences", "teaches piano", "walks dogs")
 
 LARGEST = 200  # every number that a problem mentions or a step reaches
-_TEST_BUCKETS = 16  # one question in sixteen belongs to the test split
 
 
-def problems(split: Split, seed: int = 0) -> Iterator[Problem]:
-    """An endless stream of problems of one split; the same (split, seed) gives the same stream."""
-    rng = random.Random(f"{split}:{seed}")
-    while True:
-        problem = _STORIES[rng.randrange(len(_STORIES))](rng)
-        if (zlib.crc32(problem["question"].encode()) % _TEST_BUCKETS == 0) == (split == "test"):
-            yield problem
+def make(rng: random.Random) -> Row:
+    """One problem of one of five stories."""
+    return _STORIES[rng.randrange(len(_STORIES))](rng)
 
 
-def prompt(problem: Problem) -> str:
-    """The 0-shot form that the tiny family is trained on."""
-    return f"Question: {problem['question']}\nAnswer:"
+def prompt(row: Row) -> str:
+    return f"Question: {row['question']}\nAnswer:"
+
+
+def answer(row: Row) -> str:
+    return f" {row['answer']}"
 
 
 class _Steps:
@@ -57,11 +49,11 @@ class _Steps:
         self.lines.append(text.replace("@", worked))
         return self.value
 
-    def problem(self, *sentences: str) -> Problem:
+    def problem(self, *sentences: str) -> Row:
         return {"question": " ".join(sentences), "answer": "\n".join([*self.lines, f"#### {self.value}"])}
 
 
-def _running_total(rng: random.Random) -> Problem:
+def _running_total(rng: random.Random) -> Row:
     """Someone starts with some goods; two or three things happen to them."""
     (name, other), goods = rng.sample(NAMES, 2), rng.choice(GOODS)
     have, steps = rng.randint(5, 90), _Steps()
@@ -92,7 +84,7 @@ def _running_total(rng: random.Random) -> Problem:
     return steps.problem(*told, f"How many {goods} does {name} have now?")
 
 
-def _shopping(rng: random.Random) -> Problem:
+def _shopping(rng: random.Random) -> Row:
     """Two kinds of goods at two prices, paid with one amount; the change is asked."""
     name, (first, second), steps = rng.choice(NAMES), rng.sample(GOODS, 2), _Steps()
     n, m, price, cost = rng.randint(2, 9), rng.randint(2, 9), rng.randint(2, 10), rng.randint(2, 10)
@@ -107,7 +99,7 @@ def _shopping(rng: random.Random) -> Problem:
     return steps.problem(told, f"{name} pays with ${paid}.", f"How many dollars does {name} get back?")
 
 
-def _wages(rng: random.Random) -> Problem:
+def _wages(rng: random.Random) -> Row:
     """Hours a day for some days; asked in hours, or in dollars over part of them."""
     name, job, steps = rng.choice(NAMES), rng.choice(JOBS), _Steps()
     hours, days, extra = rng.randint(2, 9), rng.randint(2, 7), rng.randint(2, 9)
@@ -121,7 +113,7 @@ def _wages(rng: random.Random) -> Problem:
     return steps.problem(told, f"The pay is ${pay} an hour.", f"How many dollars does {name} earn?")
 
 
-def _comparison(rng: random.Random) -> Problem:
+def _comparison(rng: random.Random) -> Row:
     """One person's goods, a second's by difference, a third's by multiple, and the sum."""
     (one, two, three), goods, steps = rng.sample(NAMES, 3), rng.choice(GOODS), _Steps()
     base, more, times = rng.randint(4, 30), rng.randint(2, 10), rng.randint(2, 3)
@@ -140,7 +132,7 @@ def _comparison(rng: random.Random) -> Problem:
     return steps.problem(*told, f"How many {goods} do {two} and {three} have together?")
 
 
-def _sharing(rng: random.Random) -> Problem:
+def _sharing(rng: random.Random) -> Row:
     """Goods in holders, some kept or added, the rest shared equally."""
     name, goods, holder, guests, steps = *map(rng.choice, (NAMES, GOODS, HOLDERS, GUESTS)), _Steps()
     heads, share = rng.randint(2, 9), rng.randint(2, 15)
@@ -159,10 +151,12 @@ def _sharing(rng: random.Random) -> Problem:
     return steps.problem(*told, f"How many {goods} does each of the {guests} get?")
 
 
-_STORIES: tuple[Callable[[random.Random], Problem], ...] = (
+_STORIES: tuple[Callable[[random.Random], Row], ...] = (
     _running_total,
     _shopping,
     _wages,
     _comparison,
     _sharing,
 )
+
+GSM8K = Twin(make, prompt, answer)

@@ -1,0 +1,49 @@
+"""Progress on stderr: bars and spinners on a terminal, plain lines elsewhere."""
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+PLAIN_SECONDS = 10.0  # between progress lines where there is no terminal
+
+
+@contextmanager
+def status(text: str) -> Iterator[None]:
+    """Says what is being waited for: a spinner on a terminal, else a line."""
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        print(text, file=sys.stderr, flush=True)
+        yield
+        return
+    with console.status(text):
+        yield
+
+
+@contextmanager
+def progress(label: str, total: int, done: int = 0) -> Iterator[Callable[[], None]]:
+    """Counts finished generations: a bar on a terminal, else a line every ten seconds."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    if done:
+        print(f"resuming {label}: {done} of {total} are there", file=sys.stderr)
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        last = time.monotonic()
+
+        def line() -> None:
+            nonlocal done, last
+            done += 1
+            if time.monotonic() - last > PLAIN_SECONDS or done == total:
+                print(f"{label}: {done}/{total}", file=sys.stderr, flush=True)
+                last = time.monotonic()
+
+        yield line
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True) as bar:
+        shown = bar.add_task(label, total=total, completed=done)
+        yield lambda: bar.advance(shown)

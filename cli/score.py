@@ -1,0 +1,41 @@
+"""`specbench score`: score stored generations again, without a model."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from specbench.cli.run import SandboxKind
+
+
+def score(
+    runs: Annotated[list[Path] | None, typer.Argument(help="Run folders; the newest in --from, if none.")] = None,
+    data: Annotated[str, typer.Option(help="Where the rows are now, if they have moved.")] = "",
+    allow_code_execution: Annotated[
+        bool, typer.Option("--allow-code-execution", help="Run what models wrote, in a sandbox.")
+    ] = False,
+    sandbox: Annotated[SandboxKind, typer.Option(help="How it is kept in; none is no protection.")] = SandboxKind.auto,
+    results: Annotated[Path, typer.Option("--from", help="Where run folders lie.")] = Path("results"),
+) -> None:
+    """Score the generations of finished or unfinished runs anew, by the tasks as they are now."""
+    import specbench.tasks  # noqa: F401  (registers the tasks)
+    from specbench import scorer
+    from specbench.cli.progress import progress
+    from specbench.cli.report import newest, show, terminal
+    from specbench.errors import ConfigError
+    from specbench.records import read, write
+    from specbench.report.summary import SUMMARY, summarise
+    from specbench.sandbox import Sandbox
+
+    folders = runs or newest(results)
+    if not folders:
+        raise ConfigError(f"no run folder in {results}; help: specbench run")
+    for folder in folders:
+        task, rows = scorer.task_of(folder, data)
+        box = Sandbox.find(sandbox.value) if allow_code_execution and task.executes_code else None
+        with progress(f"scoring {folder.name}", sum(1 for _ in read(folder))) as advance:
+            scorer.score(folder, task, rows, box, advance)
+        summary = summarise(folder)
+        write(folder / SUMMARY, json.dumps(summary, indent=2, ensure_ascii=False) + "\n")
+        show([summary], terminal())

@@ -1,0 +1,176 @@
+"""Floor 0: runs a program that nobody has read against tests, and believes nothing that the program says of itself.
+
+The program and its tests run in two processes, each in a sandbox of its own. The tests call the program through this
+process, and only plain data comes back; their verdict comes by a socket that the program's process does not have. So a
+program that exits, prints, patches, forges or hides can do no more than return values. It never sees the tests.
+"""
+
+import json
+import math
+import tempfile
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from specbench.errors import MissingAsset
+from specbench.sandbox.cell import Cell, Gone, TooLong
+from specbench.sandbox.isolation import Kind, command, interpreters, missing
+from specbench.sandbox.worker import DESCRIPTORS, LONGEST_LINE
+
+Wanted = Literal["auto", "bwrap", "unshare", "none"]
+HELP = "install bubblewrap (0.8 or newer), or type --sandbox none to run without isolation"
+Job = dict[str, str]
+WORKER = Path(__file__).with_name("worker.py")
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """`reason` is "passed", or one line that begins with "failed", "timeout" or "crashed"."""
+
+    passed: bool
+    reason: str
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a check may use. Memory and file size are limits of each process, as is its CPU time, a second above `seconds`."""
+
+    seconds: float = 3.0  # wall clock, from when both sandboxes are up to the verdict
+    memory: int = 512 * 2**20  # bytes of address space
+    file: int = 2**20  # bytes
+    scratch: int = 16 * 2**20  # bytes of the one directory that can be written to; no limit without isolation
+    processes: int = 16  # and threads; without isolation all of this user's count, and root has no limit
+    message: int = 16 * 2**20  # bytes of one call or one value, as JSON
+
+    def of_process(self) -> dict[str, int]:
+        return {
+            "RLIMIT_CPU": math.ceil(self.seconds) + 1,
+            "RLIMIT_AS": self.memory,
+            "RLIMIT_FSIZE": self.file,
+            "RLIMIT_NPROC": self.processes,
+            "RLIMIT_NOFILE": DESCRIPTORS,
+            "RLIMIT_MSGQUEUE": 0,
+            "RLIMIT_CORE": 0,
+        }
+
+
+@dataclass(frozen=True)
+class Sandbox:
+    """A way to isolate that works on this machine, and the interpreter that it runs."""
+
+    kind: Kind
+    python: str
+    prefix: str
+
+    @classmethod
+    def find(cls, wanted: Wanted = "auto") -> "Sandbox":
+        """The first of bubblewrap and util-linux's `unshare` that holds a fork bomb here, with an interpreter it can read.
+
+        Tries by running one, in about a tenth of a second. "none" is taken as it is: limits and a kill, no isolation.
+        Raises MissingAsset, with what was tried and what to do, where nothing works.
+        """
+        if wanted == "none":
+            return cls("none", *interpreters()[0])
+        tried = []
+        kinds: tuple[Kind, ...] = ("bwrap", "unshare") if wanted == "auto" else (wanted,)
+        for kind in kinds:
+            wrong = missing(kind)
+            for python, prefix in [] if wrong else interpreters():
+                sandbox = cls(kind, python, prefix)
+                wrong = sandbox._wrong()
+                if not wrong:
+                    return sandbox
+            tried.append(f"{kind}: {wrong}")
+        raise MissingAsset(f"no sandbox works here ({'; '.join(tried)}): {HELP}")
+
+    @property
+    def signature(self) -> str:
+        return f"sandbox:{self.kind}"
+
+    def check(
+        self, program: str, test: str, entry_point: str, preamble: str = "", limits: Limits | None = None
+    ) -> Verdict:
+        """Whether `check(candidate)`, which `test` defines, comes back when given the function `entry_point` of `program`.
+
+        The tests see `preamble` and what it defines, but for `entry_point`, which is the program's. Arguments and values
+        travel as None, bool, int, float, complex, str, bytes, list, tuple, dict, set and frozenset, no subclass of a user; a
+        program that returns anything else fails. Exceptions travel as the built-in one of that name, or else Exception.
+        When this returns nothing of the check is left, but without isolation for what has left its process group.
+        Raises RuntimeError where a sandbox does not start or does not die: that says nothing about the program.
+        """
+        limits = limits or Limits()
+        jobs: tuple[Job, Job] = (
+            {"program": program, "entry_point": entry_point},
+            {"preamble": preamble, "test": test, "entry_point": entry_point},
+        )
+        with ExitStack() as stack:
+            cells = [self._cell(role, limits, stack) for role in ("program", "tests")]
+            for cell in cells:
+                cell.wait_ready()
+            return _referee(cells[0], cells[1], jobs, limits)
+
+    def _cell(self, role: str, limits: Limits, stack: ExitStack) -> Cell:
+        isolated, directory = self.kind != "none", "/"
+        if not isolated:
+            directory = stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True))
+        start = command(self.kind, self.python, self.prefix, limits.scratch)
+        line = [*start, "-c", WORKER.read_text(), role, json.dumps(limits.of_process())]
+        cell = Cell(role, line, limits.message, isolated, directory)
+        stack.callback(cell.kill)
+        return cell
+
+    def _wrong(self) -> str:
+        """What keeps this from holding a fork bomb; empty if nothing does."""
+        limits = Limits(seconds=10)
+        program = f"""\
+import os, time
+
+def bomb():
+    for made in range({4 * limits.processes}):
+        try:
+            child = os.fork()
+        except OSError:
+            return made
+        if child == 0:
+            time.sleep(60)
+    return made
+"""
+        test = f"def check(bomb):\n    assert bomb() < {limits.processes}, 'processes are not limited'"
+        try:
+            verdict = self.check(program, test, "bomb", limits=limits)
+        except (RuntimeError, OSError) as error:
+            return str(error)
+        return "" if verdict.passed else verdict.reason
+
+
+def _referee(program: Cell, tests: Cell, jobs: tuple[Job, Job], limits: Limits) -> Verdict:
+    """Carry calls and values between the two, without looking into them, until the tests' side says its verdict."""
+    until = time.monotonic() + limits.seconds
+    try:
+        program.send(json.dumps(jobs[0]).encode(), until)
+        wrong = program.receive(until)
+        if wrong:
+            return _failed(wrong)
+        tests.send(json.dumps(jobs[1]).encode(), until)
+        while True:
+            said = tests.receive(until)
+            if said == b"P":
+                return Verdict(True, "passed")
+            if said[:1] == b"F":
+                return _failed(said[1:])
+            program.send(said[1:], until)
+            tests.send(program.receive(until), until)
+    except TimeoutError:
+        return Verdict(False, f"timeout: {limits.seconds:g} s")
+    except Gone as gone:
+        return Verdict(False, f"crashed: the process of the {gone} ended")
+    except TooLong as big:
+        return Verdict(False, f"failed: the {big} sent more than {limits.message} bytes")
+
+
+def _failed(said: bytes) -> Verdict:
+    """Whatever the program made of its line, one that can be printed."""
+    line = "".join(c if c.isprintable() else "?" for c in said[:LONGEST_LINE].decode(errors="replace"))
+    return Verdict(False, f"failed: {line}")

@@ -1,0 +1,88 @@
+"""Floor 4: stored generations to scores, apart from decoding: no model, no clock, and as often as one likes."""
+
+import dataclasses
+import json
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from specbench.errors import ConfigError
+from specbench.records import SCORES, Record, read, write
+from specbench.sandbox import Sandbox
+from specbench.scoring.metric import Score
+from specbench.task import Data, Task
+
+
+def is_scored(folder: Path, task: Task, sandbox: Sandbox | None) -> bool:
+    """Whether scores of all the folder's generations are there, by this version of the task."""
+    path = folder / SCORES
+    if not path.exists():
+        return False
+    known = json.loads(path.read_text(encoding="utf-8"))
+    if task.executes_code and sandbox is not None and known["sandbox"] is None:
+        return False
+    return bool(known["version"] == task.version and known["records"] == sum(1 for _ in read(folder)))
+
+
+def score(
+    folder: Path, task: Task, data: Data, sandbox: Sandbox | None, advance: Callable[[], None] = lambda: None
+) -> None:
+    """Score every generation of a run folder and write scores.json; `advance` is called after each.
+
+    Text at a fixed length runs past its end and gets no score. A task that runs what was written gets none without a
+    sandbox; the generations stay, to be scored later.
+    """
+    config = run_config(folder)
+    samples = {sample.id: sample for sample in data.samples}
+    records, rows = list(read(folder)), []
+    for record in records:
+        if record.error is None and not config["decoding"]["ignore_eos"]:
+            rows.append(
+                _row(record, samples[record.sample].group, task.score(samples[record.sample], record.text, sandbox))
+            )
+        advance()
+    scores = {
+        "schema": 1,
+        "version": task.version,
+        "metrics": [dataclasses.asdict(metric) for metric in task.metrics],
+        "headline": task.headline,
+        "sandbox": sandbox.kind if sandbox and task.executes_code else None,
+        "not_executed": task.executes_code and sandbox is None,
+        "records": len(records),
+        "rows": rows,
+    }
+    write(folder / SCORES, json.dumps(scores, ensure_ascii=False) + "\n")
+
+
+def run_config(folder: Path) -> dict[str, Any]:
+    """The resolved config of a run folder. Raises ConfigError where it holds no run."""
+    path = folder / "run.toml"
+    if not path.exists():
+        raise ConfigError(f"{folder} holds no run (no run.toml); help: specbench run")
+    return tomllib.loads(path.read_text(encoding="utf-8"))
+
+
+def task_of(folder: Path, source: str = "") -> tuple[Task, Data]:
+    """The task that a run was on, as it was set, and its samples, read again.
+
+    `source` is where the rows are now, if they have moved. Raises ConfigError where they are not the rows of the run.
+    """
+    told = run_config(folder)["task"]
+    task = Task.build({"name": told["class"], **told["options"]}, f"{folder / 'run.toml'}: task")
+    where = told["data"]["source"]
+    known = "hub" if where.startswith(f"{task.hub.repo}/" if task.hub else "\0") else where
+    data = task.data(source or known)
+    if data.sha256 != told["data"]["sha256"]:
+        raise ConfigError(f"{data.source} does not hold the rows that {folder} was run on; help: --data FILE.jsonl")
+    return task, data
+
+
+def _row(record: Record, group: str, values: Score) -> dict[str, Any]:
+    return {
+        "method": record.method,
+        "sample": record.sample,
+        "repeat": record.repeat,
+        "group": group,
+        "values": values,
+    }

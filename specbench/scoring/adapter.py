@@ -1,0 +1,51 @@
+"""Any metric of Hugging Face `evaluate`, behind the interface of our own.
+
+The hub's metric scripts are not part of that package: offline, name a local script or folder of one, such as a copy of
+huggingface/evaluate's metrics/rouge.
+"""
+
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from specbench.errors import MissingAsset
+from specbench.scoring.metric import Metric, Score
+
+
+class Evaluate:
+    """`evaluate.load(module)`, asked for one text at a time; a corpus' score is the mean.
+
+    `keys` are those of its result to keep. A bare word is looked up on the hub, never in the working directory.
+    """
+
+    def __init__(self, module: str, keys: tuple[str, ...], **options: Any) -> None:
+        self.module, self.keys, self.options = module, keys, options
+
+    @property
+    def metrics(self) -> tuple[Metric, ...]:
+        from importlib.metadata import version
+
+        asked = "".join(f"|{k}:{v}" for k, v in sorted(self.options.items()))
+        form = f"pkg:evaluate-{version('evaluate')}|module:{Path(self.module).name}{asked}|agg:mean"
+        return tuple(Metric(key, f"{key}|{form}") for key in self.keys)
+
+    @cached_property
+    def _loaded(self) -> Any:
+        """Raises MissingAsset where the script is not there."""
+        if Path(self.module).name == self.module and Path(self.module).exists():
+            raise MissingAsset(
+                f"evaluate would run ./{self.module} of the working directory; help: name it by its full path"
+            )
+        import evaluate
+
+        try:
+            return evaluate.load(self.module)
+        except (OSError, ValueError, ImportError) as error:
+            raise MissingAsset(
+                f"evaluate has no metric script '{self.module}' here: {str(error).splitlines()[0]}\n"
+                "  help: name a local script, or use the direct library, which is the default"
+            ) from None
+
+    def score(self, text: str, reference: str) -> Score:
+        found = self._loaded.compute(predictions=[text], references=[reference], **self.options)
+        return {key: float(found[key]) for key in self.keys}

@@ -1,0 +1,64 @@
+"""CNN/DailyMail: news articles to highlights (Hermann et al. 2015, See et al. 2017).
+
+Source: abisee/cnn_dailymail, config 3.0.0, split test, 11,490 rows. Licence: Apache-2.0; article text (c) CNN and Daily Mail.
+Synthetic: specbench/twins/news.py.
+Example row: {"article": "A fire closed the station. Nobody was hurt.", "highlights": "Fire closes station", "id": "0a1"}
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from specbench.sandbox import Sandbox
+from specbench.scoring.metric import Metric, Score
+from specbench.scoring.rouge import Rouge
+from specbench.task import Hub, Sample, Task, filled, without
+from specbench.twins import TWINS, Row
+
+# A worked example, our own, for prompts that show one.
+ARTICLE = (
+    "The ferry between Oldhaven and the northern islands stopped on Tuesday after divers found a crack in its hull. The"
+    " company said that the 41-year-old ship would stay in the dock for three weeks. Two fishing boats now carry mail and"
+    " medicine. Islanders have asked for a new ferry since 2011."
+)
+HIGHLIGHTS = (
+    "Ferry to northern islands stops after crack found in hull\nShip to stay in dock for three weeks\n"
+    "Fishing boats carry mail and medicine"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CnnDm(Task, name="cnndm"):
+    """ROUGE against the highlights. What papers call ROUGE-L on this data is Lsum. `cut` ends a text before it is scored."""
+
+    version: ClassVar[str] = "1-A"
+    hub: ClassVar[Hub] = Hub("abisee/cnn_dailymail", "3.0.0/{split}-00000-of-00001.parquet")
+    fields: ClassVar[dict[str, type]] = {"article": str, "highlights": str}
+    twin = TWINS["cnndm"]
+    rouge: ClassVar[Rouge] = Rouge()
+
+    prompt: str = "Summarize the following article:\n\n{article}\n\nSummary:"
+    shots: int = 0
+    cut: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.shots not in (0, 1):
+            raise ValueError(f"shots = {self.shots} must be 0 or 1")
+
+    def samples(self, rows: list[Row], source: str) -> list[Sample]:
+        shown = f"{filled(self.prompt, article=ARTICLE)} {HIGHLIGHTS}\n\n" * self.shots
+        return [
+            Sample(str(i), shown + filled(self.prompt, article=row["article"]), row["highlights"])
+            for i, row in enumerate(rows)
+        ]
+
+    @property
+    def metrics(self) -> tuple[Metric, ...]:
+        return self.rouge.metrics
+
+    @property
+    def headline(self) -> str:
+        return "rouge2"
+
+    def score(self, sample: Sample, text: str, sandbox: Sandbox | None = None) -> Score:
+        return self.rouge.score(without(self.cut, text), sample.reference)

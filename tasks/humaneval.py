@@ -1,0 +1,70 @@
+"""HumanEval: functions from docstrings, judged by running tests (Chen et al. 2021).
+
+Source: openai/openai_humaneval, split test, 164 rows. Licence: MIT. Synthetic: specbench/twins/humaneval.py.
+Example row: {"task_id": "X/0", "prompt": "def f(x):\\n    \\"\\"\\"Return x doubled.\\"\\"\\"\\n", "entry_point": "f",
+              "canonical_solution": "    return 2 * x\\n", "test": "def check(candidate):\\n    assert candidate(2) == 4"}
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from specbench.errors import MissingAsset
+from specbench.sandbox import Limits, Sandbox
+from specbench.scoring.metric import Metric, Score
+from specbench.task import Hub, Sample, Task, filled, without
+from specbench.twins import TWINS, Row
+
+SE_PAPER_CUTS = ("</s><s>", "\n\n\n", "\n\ndef")
+
+
+@dataclass(frozen=True, kw_only=True)
+class HumanEval(Task, name="humaneval"):
+    """pass@k over a prompt's repeats. The prompt is continued as it stands, unstripped.
+
+    `standard` runs prompt + completion; `se-paper`, as the authors of Speculative Ensemble, cuts the completion at their
+    marks, strips it and indents it by four blanks. Without a sandbox a generation gets no score.
+    """
+
+    version: ClassVar[str] = "1-A"
+    hub: ClassVar[Hub] = Hub("openai/openai_humaneval", "openai_humaneval/{split}-00000-of-00001.parquet")
+    fields: ClassVar[dict[str, type]] = dict.fromkeys(("task_id", "prompt", "test", "entry_point"), str)
+    twin = TWINS["humaneval"]
+    executes_code: ClassVar[bool] = True
+
+    prompt: str = "{prompt}"
+    k: tuple[int, ...] = (1,)
+    timeout: float = 3.0  # seconds a program may take
+    grader: Literal["standard", "se-paper"] = "standard"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.k or min(self.k) < 1:
+            raise ValueError(f"k = {list(self.k)} must be at least 1 each")
+        if self.timeout <= 0:
+            raise ValueError(f"timeout = {self.timeout} must be above 0 seconds")
+
+    def samples(self, rows: list[Row], source: str) -> list[Sample]:
+        keys = ("prompt", "test", "entry_point")
+        return [
+            Sample(row["task_id"], filled(self.prompt, prompt=row["prompt"]), {key: row[key] for key in keys})
+            for row in rows
+        ]
+
+    @property
+    def metrics(self) -> tuple[Metric, ...]:
+        form = f"grader:{self.grader}|timeout:{self.timeout:g}s|v:{self.version}"
+        return tuple(Metric(f"pass@{k}", f"pass@{k}|unbiased|{form}", f"pass@{k}") for k in self.k)
+
+    def score(self, sample: Sample, text: str, sandbox: Sandbox | None = None) -> Score:
+        if sandbox is None:
+            return {}
+        told, completion = sample.reference, text
+        if self.grader == "se-paper":
+            completion = "    " + without(SE_PAPER_CUTS, text).strip()
+        program, limits = f"{told['prompt']}{completion}\n", Limits(seconds=self.timeout)
+        helpers = f"{told['prompt']}\n    pass\n"  # what the prompt defines beside the function, for its tests
+        try:
+            verdict = sandbox.check(program, told["test"], told["entry_point"], helpers, limits)
+        except RuntimeError as error:  # of the sandbox, not of the program
+            raise MissingAsset(f"the sandbox failed at {sample.id}: {error}; help: specbench score") from None
+        return {f"pass@{k}": float(verdict.passed) for k in self.k}

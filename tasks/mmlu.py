@@ -1,0 +1,141 @@
+"""MMLU: multiple choice over 57 subjects, answered in words (Hendrycks et al. 2021).
+
+Source: cais/mmlu, config all, splits test (14,042 rows) and dev (5 a subject). Licence: MIT.
+Synthetic: specbench/twins/mmlu.py.
+Example row: {"question": "Which is a fruit?", "subject": "botany", "choices": ["oak", "pear", "fern", "moss"], "answer": 1}
+"""
+
+import json
+import re
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, Literal
+
+from specbench.errors import ConfigError, MissingAsset
+from specbench.sandbox import Sandbox
+from specbench.scoring.metric import NO_ANSWER, Metric, Score
+from specbench.task import Hub, Sample, Task, filled, without
+from specbench.twins import TWINS, Row
+
+LETTERS = "ABCD"
+# "the answer is" and a letter that is bracketed or ends there, so that the article in "the answer is A fruit" is none.
+STATED = re.compile(r"answer is:?\s*(?:\(([A-D])\)|([A-D])(?=\s*(?:[.,:;)]|$)))", re.IGNORECASE | re.MULTILINE)
+BRACKETED = re.compile(r"\(([A-D])\)")
+ALONE = re.compile(r"^\s*\(?([A-D])(?:[.):]|\s*$)", re.MULTILINE)
+SE_PAPER_CUT = ("\n\nQ:", "\nQ:")
+SE_PAPER_LETTER = re.compile(r"\b([A-D])\b")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mmlu(Task, name="mmlu"):
+    """Generative: some answered questions of the subject's dev set, then the question and `cue`, which asks for reasons.
+
+    accuracy is micro, macro the mean over subjects; both take the last stated letter, else the last one in brackets, else
+    one alone on its line. strict takes stated letters only. The `se-paper` grader takes the first capital letter from A to D
+    that stands alone, also the article; its examples come from `exemplars`, a JSON file of a user's own: subject -> text.
+    """
+
+    version: ClassVar[str] = "1-A"
+    hub: ClassVar[Hub] = Hub("cais/mmlu", "all/{split}-00000-of-00001.parquet")
+    fields: ClassVar[dict[str, type]] = {"question": str, "subject": str, "choices": list, "answer": int}
+    twin = TWINS["mmlu"]
+
+    prompt: str = "Question: {question}\n{choices}\nAnswer:"
+    choice: str = "{letter}. {text}"
+    between: str = "\n"  # choices
+    instruction: str = ""
+    cue: str = " Let's think step by step."
+    shots: int = 5
+    exemplars: str = ""
+    grader: Literal["standard", "se-paper"] = "standard"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.shots <= 5:
+            raise ValueError(f"shots = {self.shots} must be from 0 to 5")
+
+    def samples(self, rows: list[Row], source: str) -> list[Sample]:
+        before = self._before(sorted({row["subject"] for row in rows}), source)
+        return [
+            Sample(
+                str(i),
+                before[row["subject"]] + self.asked(row) + self.cue,
+                reference=LETTERS[row["answer"]],
+                group=row["subject"],
+            )
+            for i, row in enumerate(rows)
+        ]
+
+    def asked(self, row: Row) -> str:
+        """One question with its choices."""
+        if len(row["choices"]) != len(LETTERS) or not 0 <= row["answer"] < len(LETTERS):
+            raise ConfigError(f"{row['question'][:40]!r}: four choices and an answer from 0 to 3 are needed")
+        choices = (filled(self.choice, letter=a, text=str(b)) for a, b in zip(LETTERS, row["choices"], strict=True))
+        return filled(self.prompt, question=row["question"], choices=self.between.join(choices))
+
+    def _before(self, subjects: list[str], source: str) -> dict[str, str]:
+        """What stands before a question, by subject."""
+        if self.grader == "se-paper":
+            return self._own_exemplars(subjects)
+        told = {s: filled(self.instruction, subject=s.replace("_", " ")) for s in subjects}
+        if not self.shots:
+            return told
+        answered: dict[str, list[str]] = defaultdict(list)
+        for row in self.rows(source, "dev").rows:
+            answered[row["subject"]].append(f"{self.asked(row)} The answer is ({LETTERS[row['answer']]}).\n\n")
+        return {s: told[s] + "".join(answered[s][: self.shots]) for s in subjects}
+
+    def _own_exemplars(self, subjects: list[str]) -> dict[str, str]:
+        path = Path(self.exemplars).expanduser()
+        if not self.exemplars or not path.is_file():
+            raise MissingAsset(
+                f"mmlu's se-paper prompts need the authors' chain-of-thought examples; there is no file '{self.exemplars}'"
+                "\n  help: --set task.exemplars=FILE.json, an object with a text for each subject"
+            )
+        texts = json.loads(path.read_text(encoding="utf-8"))
+        missing = [s for s in subjects if not isinstance(texts.get(s), str)]
+        if missing:
+            raise ConfigError(
+                f"{path}: no text under '{missing[0]}' ({len(missing)} of {len(subjects)} subjects lack one)"
+            )
+        return {s: texts[s] for s in subjects}
+
+    @property
+    def metrics(self) -> tuple[Metric, ...]:
+        form = f"generative|grader:{self.grader}|shots:{self.shots}|cot:{bool(self.cue)}|v:{self.version}"
+        micro = Metric("accuracy", f"exact_match|avg:micro|{form}")
+        macro = Metric("macro", f"exact_match|avg:macro-subjects|{form}", "macro")
+        return (
+            micro,
+            macro,
+            *(() if self.grader == "se-paper" else (Metric("strict", f"exact_match|stated-only|{form}"),)),
+        )
+
+    def score(self, sample: Sample, text: str, sandbox: Sandbox | None = None) -> Score:
+        if self.grader == "se-paper":
+            found = SE_PAPER_LETTER.search(without(SE_PAPER_CUT, text))
+            letter = found[1] if found else None
+            right = float(letter == sample.reference)
+            return {"accuracy": right, "macro": right, NO_ANSWER: float(letter is None)}
+        strict = stated(text)
+        letter = strict or chosen(text)
+        right = float(letter == sample.reference)
+        return {
+            "accuracy": right,
+            "macro": right,
+            "strict": float(strict == sample.reference),
+            NO_ANSWER: float(letter is None),
+        }
+
+
+def stated(text: str) -> str | None:
+    """The letter of the last "the answer is (B)"."""
+    found = STATED.findall(text)
+    return "".join(found[-1]).upper() if found else None
+
+
+def chosen(text: str) -> str | None:
+    """The last letter in brackets, else the last one that stands alone at the start of a line."""
+    found = BRACKETED.findall(text) or ALONE.findall(text)
+    return str(found[-1]) if found else None

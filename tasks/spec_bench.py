@@ -1,0 +1,39 @@
+"""Spec-Bench: 480 questions of six kinds, some in two turns, to measure speed on (Xia et al. 2024).
+
+Source: github.com/hemingkx/Spec-Bench, data/spec_bench/question.jsonl (not on the hub). Licence: Apache-2.0. MT-Bench's
+question file has the same schema. Unscored: it has no reference answers.
+Example row: {"question_id": 81, "category": "writing", "turns": ["Write a haiku.", "Now one about rain."]}
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from specbench.errors import ConfigError
+from specbench.task import Sample, Task, filled
+from specbench.twins import Row
+
+# The benchmark's six kinds; MT-Bench's eight categories are one of them.
+MULTI_TURN = "writing roleplay reasoning math coding extraction stem humanities".split()
+KINDS = dict.fromkeys(MULTI_TURN, "multi-turn")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpecBench(Task, name="spec-bench"):
+    """A question's second turn goes on with the method's own answer to the first."""
+
+    version: ClassVar[str] = "1-A"
+    fields: ClassVar[dict[str, type]] = {"category": str, "turns": list}
+
+    prompt: str = "USER: {turn}\nASSISTANT:"
+
+    def samples(self, rows: list[Row], source: str) -> list[Sample]:
+        out: list[Sample] = []
+        for number, row in enumerate(rows, 1):
+            if not row["turns"] or not all(isinstance(turn, str) for turn in row["turns"]):
+                raise ConfigError(f"{source}:{number}: 'turns' must be a list of texts")
+            first, group = str(row.get("question_id", number)), str(KINDS.get(row["category"], row["category"]))
+            for turn, text in enumerate(row["turns"], 1):
+                own, before = (f"{first}.{n}" if n > 1 else first for n in (turn, turn - 1))
+                after = before if turn > 1 else ""
+                out.append(Sample(own, filled(self.prompt, turn=text), group=group, after=after))
+        return out

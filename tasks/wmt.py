@@ -1,0 +1,50 @@
+"""WMT14 English-German, either way (Bojar et al. 2014).
+
+Source: wmt/wmt14, config de-en, split test, newstest2014, 3,003 rows. Licence: none stated.
+Synthetic: specbench/twins/wmt.py.
+Example row: {"translation": {"de": "Das Haus ist alt.", "en": "The house is old."}}
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from specbench.errors import ConfigError
+from specbench.sandbox import Sandbox
+from specbench.scoring.metric import Metric, Score
+from specbench.scoring.translation import Translation
+from specbench.task import Hub, Sample, Task, filled
+from specbench.twins import TWINS, Row
+
+LANGUAGES = {"en": "English", "de": "German"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wmt(Task, name="wmt"):
+    """sacreBLEU and chrF++ at corpus level, with their signatures. The prompt may name {source}, {from} and {to}."""
+
+    version: ClassVar[str] = "1-A"
+    hub: ClassVar[Hub] = Hub("wmt/wmt14", "de-en/{split}-00000-of-00001.parquet")
+    fields: ClassVar[dict[str, type]] = {"translation": dict}
+    twin = TWINS["wmt"]
+    scorer: ClassVar[Translation] = Translation()
+
+    prompt: str = "{from} phrase: {source}\n\n{to} phrase:"
+    direction: Literal["en-de", "de-en"] = "en-de"
+
+    def samples(self, rows: list[Row], source: str) -> list[Sample]:
+        start, end = self.direction.split("-")
+        out = []
+        for i, row in enumerate(rows):
+            pair = row["translation"]
+            if not all(isinstance(pair.get(language), str) for language in LANGUAGES):
+                raise ConfigError(f"{source}:{i + 1}: translation needs a text under 'de' and 'en'")
+            words = {"source": pair[start], "from": LANGUAGES[start], "to": LANGUAGES[end]}
+            out.append(Sample(str(i), filled(self.prompt, **words), pair[end]))
+        return out
+
+    @property
+    def metrics(self) -> tuple[Metric, ...]:
+        return self.scorer.metrics
+
+    def score(self, sample: Sample, text: str, sandbox: Sandbox | None = None) -> Score:
+        return self.scorer.score(text.strip(), sample.reference)

@@ -1,0 +1,44 @@
+"""XSum: BBC articles to one sentence (Narayan et al. 2018).
+
+Source: EdinburghNLP/xsum, split test, 11,334 rows. Licence: MIT (data set's repository); article text (c) BBC.
+Synthetic: specbench/twins/news.py.
+Example row: {"document": "The bridge shut. It opened on Friday.", "summary": "A bridge has opened again.", "id": "0a1"}
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from specbench.sandbox import Sandbox
+from specbench.scoring.metric import Metric, Score
+from specbench.scoring.rouge import Rouge
+from specbench.task import CONVERTED, Hub, Sample, Task, filled
+from specbench.twins import TWINS, Row
+
+
+@dataclass(frozen=True, kw_only=True)
+class XSum(Task, name="xsum"):
+    """ROUGE against the summary."""
+
+    version: ClassVar[str] = "1-A"
+    hub: ClassVar[Hub] = Hub("EdinburghNLP/xsum", "default/{split}/0000.parquet", CONVERTED)
+    fields: ClassVar[dict[str, type]] = {"document": str, "summary": str}
+    twin = TWINS["xsum"]
+    rouge: ClassVar[Rouge] = Rouge()
+
+    prompt: str = "Document: {document}\n\nA one-sentence summary of the above document is:"
+
+    def samples(self, rows: list[Row], source: str) -> list[Sample]:
+        return [
+            Sample(str(i), filled(self.prompt, document=row["document"]), row["summary"]) for i, row in enumerate(rows)
+        ]
+
+    @property
+    def metrics(self) -> tuple[Metric, ...]:
+        return self.rouge.metrics
+
+    @property
+    def headline(self) -> str:
+        return "rouge2"
+
+    def score(self, sample: Sample, text: str, sandbox: Sandbox | None = None) -> Score:
+        return self.rouge.score(text, sample.reference)
