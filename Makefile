@@ -6,10 +6,10 @@ INSTALLED := $(VENV)/.installed
 TYPES := build/types
 ARGS ?=
 
-.PHONY: run test check bench tiny clean
+.PHONY: run test check bench card tiny clean
 
-run: $(INSTALLED)  ## the first table: Speculative Ensemble on the bundled pair
-	$(BIN)/specbench run $(ARGS)
+run: $(INSTALLED)  ## the first table: Speculative Ensemble on the bundled pair and all six tasks
+	$(BIN)/specbench run --repeats 2 --allow-code-execution $(ARGS)
 
 test: $(INSTALLED)  ## the laws, and everything else
 	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 $(ARGS)
@@ -24,7 +24,10 @@ check: $(INSTALLED)  ## format, lint, types
 bench: $(INSTALLED)  ## against transformers, side by side: writes results/cpu-peers.md
 	$(BIN)/python -m specbench.cli.peers $(ARGS)
 
-tiny: $(INSTALLED)  ## retrain the bundled family from its generator: hours on a laptop
+card: $(INSTALLED)  ## measure the bundled family: writes its card and results/tiny-family.md
+	$(BIN)/python -m specbench.cli.card $(ARGS)
+
+tiny: $(INSTALLED)  ## retrain the bundled family from the synthetic twins: hours on a laptop
 	$(BIN)/python -m specbench.tiny.train $(ARGS)
 
 clean:  ## everything that these targets made, but what was measured

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from specbench.errors import ConfigError, hint
+from specbench.pair import BUNDLED, PACKAGE
 from specbench.presets import KINDS, names, preset
 
 
@@ -36,3 +37,12 @@ def show(
         raise ConfigError(f"unknown kind '{kind}'{hint(kind, KINDS)}")
     found = preset(kind, name)
     print(f"# {found.path}\n{found.path.read_text(encoding='utf-8')}", end="")
+    card = found.table.get("card")
+    if isinstance(card, str):
+        from rich.console import Console
+        from rich.markdown import Markdown
+
+        path = PACKAGE / card.removeprefix(BUNDLED) if card.startswith(BUNDLED) else found.path.parent / card
+        console = Console()
+        text = path.read_text(encoding="utf-8")
+        console.print(Markdown(text)) if console.is_terminal else print(f"\n{text}", end="")

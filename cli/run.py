@@ -200,12 +200,13 @@ def _tasks(names: list[str], pair: "Pair", options: "Options") -> list[tuple[str
     from specbench import presets, suite
 
     source, out, refused = suite.source_of(pair, options), [], []
-    for name in names or pair.defaults.tasks or presets.names("task", variants=False):
+    suited = pair.defaults.tasks if source == pair.defaults.data else ()
+    for name in names or suited or presets.names("task", variants=False):
         try:
             task_name, task = suite.read_task(name, pair, options)
             out.append((task_name, task, suite.limited(task.data(source), pair, options)))
         except ConfigError as error:
-            if names:
+            if names or suited:
                 raise
             refused.append(error)
     if not out:

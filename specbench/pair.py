@@ -43,6 +43,7 @@ class Pair:
 
     description: str = ""
     paper: str = ""
+    card: str = ""  # a Markdown file about the models, which `show` prints
     models: dict[str, ModelSpec]
     ensemble: tuple[str, ...] = ("draft", "target")
     defaults: Defaults = field(default_factory=Defaults)

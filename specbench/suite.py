@@ -4,6 +4,7 @@ A cell is one pair, one task, and the methods that share a baseline and a temper
 is interleaved prompt by prompt. Its resolved config names its run folder.
 """
 
+import dataclasses
 import hashlib
 import json
 from dataclasses import dataclass, field
@@ -131,7 +132,8 @@ def cell(
 
 
 def _fields(thing: Any) -> dict[str, Any]:
-    return {k: list(v) if isinstance(v, tuple) else v for k, v in vars(thing).items()}
+    values = {field.name: getattr(thing, field.name) for field in dataclasses.fields(thing)}
+    return {k: list(v) if isinstance(v, tuple) else v for k, v in values.items()}
 
 
 def _present(table: dict[str, Any]) -> dict[str, Any]:

@@ -8,10 +8,8 @@ Example row: {"article": "A fire closed the station. Nobody was hurt.", "highlig
 from dataclasses import dataclass
 from typing import ClassVar
 
-from specbench.sandbox import Sandbox
-from specbench.scoring.metric import Metric, Score
-from specbench.scoring.rouge import Rouge
-from specbench.task import Hub, Sample, Task, filled, without
+from specbench.task import Hub, Sample, filled
+from specbench.tasks.rouge_scored import RougeScored
 from specbench.twins import TWINS, Row
 
 # A worked example, our own, for prompts that show one.
@@ -27,18 +25,16 @@ HIGHLIGHTS = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class CnnDm(Task, name="cnndm"):
+class CnnDm(RougeScored, name="cnndm"):
     """ROUGE against the highlights. What papers call ROUGE-L on this data is Lsum. `cut` ends a text before it is scored."""
 
     version: ClassVar[str] = "1-A"
     hub: ClassVar[Hub] = Hub("abisee/cnn_dailymail", "3.0.0/{split}-00000-of-00001.parquet")
     fields: ClassVar[dict[str, type]] = {"article": str, "highlights": str}
     twin = TWINS["cnndm"]
-    rouge: ClassVar[Rouge] = Rouge()
 
     prompt: str = "Summarize the following article:\n\n{article}\n\nSummary:"
     shots: int = 0
-    cut: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -51,14 +47,3 @@ class CnnDm(Task, name="cnndm"):
             Sample(str(i), shown + filled(self.prompt, article=row["article"]), row["highlights"])
             for i, row in enumerate(rows)
         ]
-
-    @property
-    def metrics(self) -> tuple[Metric, ...]:
-        return self.rouge.metrics
-
-    @property
-    def headline(self) -> str:
-        return "rouge2"
-
-    def score(self, sample: Sample, text: str, sandbox: Sandbox | None = None) -> Score:
-        return self.rouge.score(without(self.cut, text), sample.reference)

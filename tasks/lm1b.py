@@ -8,32 +8,22 @@ import re
 from dataclasses import dataclass
 from typing import ClassVar
 
-from specbench.sandbox import Sandbox
-from specbench.scoring.metric import Metric, Score
-from specbench.scoring.rouge import Rouge
-from specbench.task import CONVERTED, Hub, Sample, Task
+from specbench.task import CONVERTED, Hub, Sample
+from specbench.tasks.rouge_scored import RougeScored
 from specbench.tasks.wiki_summary import first_words
 from specbench.twins import Row
 
-WORD = re.compile(r"[a-z0-9]", re.IGNORECASE)  # as ROUGE sees one
+WORDS = re.compile(r"[a-z0-9]+", re.IGNORECASE)  # as ROUGE sees them
 
 
 @dataclass(frozen=True, kw_only=True)
-class Lm1b(Task, name="lm1b"):
+class Lm1b(RougeScored, name="lm1b"):
     """ROUGE of the continuation against the rest of the sentence. Sentences whose rest holds no word are left out."""
 
     version: ClassVar[str] = "1-A"
     hub: ClassVar[Hub] = Hub("billion-word-benchmark/lm1b", "plain_text/{split}/0000.parquet", CONVERTED)
     fields: ClassVar[dict[str, type]] = {"text": str}
-    rouge: ClassVar[Rouge] = Rouge()
 
     def samples(self, rows: list[Row], source: str) -> list[Sample]:
         split = ((str(i), *first_words(row["text"])) for i, row in enumerate(rows))
-        return [Sample(id_, start, rest) for id_, start, rest in split if WORD.search(rest)]
-
-    @property
-    def metrics(self) -> tuple[Metric, ...]:
-        return self.rouge.metrics
-
-    def score(self, sample: Sample, text: str, sandbox: Sandbox | None = None) -> Score:
-        return self.rouge.score(text, sample.reference)
+        return [Sample(id_, start, rest) for id_, start, rest in split if WORDS.search(rest)]

@@ -8,33 +8,23 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-from specbench.sandbox import Sandbox
-from specbench.scoring.metric import Metric, Score
-from specbench.scoring.rouge import Rouge
-from specbench.task import CONVERTED, Hub, Sample, Task
+from specbench.task import CONVERTED, Hub, Sample
+from specbench.tasks.rouge_scored import RougeScored
 from specbench.twins import Row
 
 SHARE = 0.3  # of a text's words, rounded up, is the prompt
 
 
 @dataclass(frozen=True, kw_only=True)
-class WikiSummary(Task, name="wiki-summary"):
+class WikiSummary(RougeScored, name="wiki-summary"):
     """ROUGE of the continuation against the article's summary."""
 
     version: ClassVar[str] = "1-A"
     hub: ClassVar[Hub] = Hub("jordiclive/wikipedia-summary-dataset", "default/train/0000.parquet", CONVERTED)
     fields: ClassVar[dict[str, type]] = {"summary": str, "full_text": str}
-    rouge: ClassVar[Rouge] = Rouge()
 
     def samples(self, rows: list[Row], source: str) -> list[Sample]:
         return [Sample(str(i), first_words(row["full_text"])[0], row["summary"]) for i, row in enumerate(rows)]
-
-    @property
-    def metrics(self) -> tuple[Metric, ...]:
-        return self.rouge.metrics
-
-    def score(self, sample: Sample, text: str, sandbox: Sandbox | None = None) -> Score:
-        return self.rouge.score(text, sample.reference)
 
 
 def first_words(text: str) -> tuple[str, str]:

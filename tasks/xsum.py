@@ -8,22 +8,19 @@ Example row: {"document": "The bridge shut. It opened on Friday.", "summary": "A
 from dataclasses import dataclass
 from typing import ClassVar
 
-from specbench.sandbox import Sandbox
-from specbench.scoring.metric import Metric, Score
-from specbench.scoring.rouge import Rouge
-from specbench.task import CONVERTED, Hub, Sample, Task, filled
+from specbench.task import CONVERTED, Hub, Sample, filled
+from specbench.tasks.rouge_scored import RougeScored
 from specbench.twins import TWINS, Row
 
 
 @dataclass(frozen=True, kw_only=True)
-class XSum(Task, name="xsum"):
+class XSum(RougeScored, name="xsum"):
     """ROUGE against the summary."""
 
     version: ClassVar[str] = "1-A"
     hub: ClassVar[Hub] = Hub("EdinburghNLP/xsum", "default/{split}/0000.parquet", CONVERTED)
     fields: ClassVar[dict[str, type]] = {"document": str, "summary": str}
     twin = TWINS["xsum"]
-    rouge: ClassVar[Rouge] = Rouge()
 
     prompt: str = "Document: {document}\n\nA one-sentence summary of the above document is:"
 
@@ -31,14 +28,3 @@ class XSum(Task, name="xsum"):
         return [
             Sample(str(i), filled(self.prompt, document=row["document"]), row["summary"]) for i, row in enumerate(rows)
         ]
-
-    @property
-    def metrics(self) -> tuple[Metric, ...]:
-        return self.rouge.metrics
-
-    @property
-    def headline(self) -> str:
-        return "rouge2"
-
-    def score(self, sample: Sample, text: str, sandbox: Sandbox | None = None) -> Score:
-        return self.rouge.score(text, sample.reference)

@@ -23,6 +23,7 @@ from specbench.pair import PACKAGE
 SPECBENCH = Path(sys.executable).parent / "specbench"
 ENV = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
 FEW = ["-n", "5", "--repeats", "1", "--max-new-tokens", "12"]
+GSM8K = ["-t", "gsm8k", *FEW]
 
 
 class Done(NamedTuple):
@@ -56,14 +57,20 @@ def rows_of(folder: Path) -> list[dict]:
 def done_run(tmp_path_factory) -> tuple[Path, str]:
     """One small run with the defaults, and what it printed."""
     where = tmp_path_factory.mktemp("run")
-    return where, specbench("run", *FEW, cwd=where).stdout
+    return where, specbench("run", *GSM8K, cwd=where).stdout
 
 
 def test_without_arguments_se_runs_beside_its_baseline(done_run):
     where, shown = done_run
     (folder,) = (where / "results").iterdir()
     assert folder.name.startswith("we-se_tiny_gsm8k_")
-    assert {p.name for p in folder.iterdir()} == {"run.toml", "env.json", "samples.jsonl", "summary.json"}
+    assert {p.name for p in folder.iterdir()} == {
+        "run.toml",
+        "env.json",
+        "samples.jsonl",
+        "scores.json",
+        "summary.json",
+    }
     assert {(r["method"], r["sample"]) for r in rows_of(folder)} == {(m, s) for m in ("we", "we-se") for s in "01234"}
     for word in ("speedup over we", "theory", "corrected", "acceptance", "outside forwards", "strict", "x ["):
         assert word in shown
@@ -78,7 +85,7 @@ def test_a_record_holds_what_the_issue_of_belief_needs(done_run):
     assert row["decode_seconds"] > 0
     assert row["prefill_seconds"] > 0
     assert sum(step["tokens"] for step in row["rounds"]) == 12
-    assert {role for step in row["rounds"] for role in step["by"]} <= {"target", "co-target"}
+    assert {role for step in row["rounds"] for role in step["by"]} <= {"math", "code"}
     for calls in row["models"].values():
         assert sum(int(fed) * count for fed, (count, _) in calls["by_fed"].items()) == calls["fed"]
 
@@ -87,10 +94,10 @@ def test_the_same_command_reports_a_complete_run_without_measuring(done_run):
     where, _ = done_run
     (folder,) = (where / "results").iterdir()
     before = (folder / "samples.jsonl").read_bytes()
-    again = specbench("run", *FEW, cwd=where)
+    again = specbench("run", *GSM8K, cwd=where)
     assert "speedup over we" in again.stdout
     assert (folder / "samples.jsonl").read_bytes() == before
-    specbench("run", *FEW, "--fresh", cwd=where)
+    specbench("run", *GSM8K, "--fresh", cwd=where)
     fresh = (folder / "samples.jsonl").read_bytes()
     assert fresh != before
     tokens = [[json.loads(line)["tokens"] for line in text.decode().splitlines()] for text in (before, fresh)]
@@ -99,7 +106,7 @@ def test_the_same_command_reports_a_complete_run_without_measuring(done_run):
 
 def test_another_seed_is_another_run(tmp_path):
     for seed in (0, 1):
-        specbench("run", *FEW, "--temperature", 3, "--seed", seed, "--out", seed, cwd=tmp_path)
+        specbench("run", *GSM8K, "--temperature", 3, "--seed", seed, "--out", seed, cwd=tmp_path)
     (first,), (second,) = (list((tmp_path / name).iterdir()) for name in "01")
     assert first.name != second.name
     assert [r["tokens"] for r in rows_of(first)] != [r["tokens"] for r in rows_of(second)]
@@ -129,7 +136,7 @@ def test_a_report_without_a_name_takes_the_newest(done_run):
 
 def test_kill_and_resume_loses_and_repeats_nothing(tmp_path):
     """kill -9 in mid-run, a half-written line, and the same command again."""
-    command = ["run", "-m", "sd", "-n", "6", "--repeats", "2", "--max-new-tokens", "16", "--ignore-eos"]
+    command = ["run", "-m", "sd", "-t", "gsm8k", "-n", "6", "--repeats", "2", "--max-new-tokens", "16", "--ignore-eos"]
     process = subprocess.Popen(
         [SPECBENCH, *command], cwd=tmp_path, env=ENV, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
@@ -154,7 +161,7 @@ def test_kill_and_resume_loses_and_repeats_nothing(tmp_path):
 
 
 def test_greedy_sd_gives_the_baselines_output(tmp_path):
-    specbench("run", "-m", "sd", "-n", 3, "--repeats", 1, cwd=tmp_path)
+    specbench("run", "-m", "sd", "-t", "gsm8k", "-n", 3, "--repeats", 1, cwd=tmp_path)
     (folder,) = (tmp_path / "results").iterdir()
     summary = json.loads((folder / "summary.json").read_text())
     assert summary["methods"][1]["identical_output"] == 1.0
@@ -211,7 +218,7 @@ def test_a_failed_sample_is_a_failed_sample(tmp_path):
     (folder,) = (tmp_path / "results").iterdir()
     good, failed = rows_of(folder)
     assert good["error"] is None
-    assert "context window 8192" in failed["error"]
+    assert "10000 tokens, 8191 are allowed; help: --on-overflow" in failed["error"]
     assert failed["decode_seconds"] is None
     assert failed["tokens"] == []
     assert "1 generations failed" in done.stdout
@@ -235,7 +242,7 @@ def test_a_failed_sample_is_a_failed_sample(tmp_path):
         (["run", "--set", "method.target.weights=[0.4, 0.3, 0.3]"], 2, "weights"),
         (["run", "-t", "prompts"], 2, "--data FILE.jsonl"),
         (["run", "--data", "none.jsonl"], 4, "no data file"),
-        (["run", "--data", "hub"], 4, "openai/gsm8k"),
+        (["run", "-t", "gsm8k", "--data", "hub"], 4, "openai/gsm8k"),
         (["run", "-p", "llama-2", "-m", "sd"], 4, "help:"),
         (["run", "--device", "cuda"], 4, "no CUDA"),
         (["report"], 2, "no run folder"),
@@ -243,7 +250,7 @@ def test_a_failed_sample_is_a_failed_sample(tmp_path):
         (["show", "pair", "opt2"], 2, "did you mean 'opt'?"),
         (["show", "pear", "opt"], 2, "did you mean 'pair'?"),
         (["run", "--data", "prompts.jsonl", "-t", "gsm8k"], 2, "no text under 'question'"),
-        (["run", "--data", "empty.jsonl"], 2, "holds no samples"),
+        (["run", "-t", "gsm8k", "--data", "empty.jsonl"], 2, "holds no samples"),
         (["run", "--data", "latin.jsonl"], 4, "latin.jsonl:1: not JSON"),
         (["run", "-m", "latin.jsonl.toml"], 2, "latin.jsonl.toml"),
         (["run", "-m", "we", "--set", "method.scorers=[]"], 2, "at least one model"),
@@ -271,7 +278,7 @@ def test_a_users_mistake_is_one_message(arguments, code, message, tmp_path):
 def test_every_task_that_suits_the_data_runs_and_the_others_are_left_out(tmp_path):
     (tmp_path / "own.jsonl").write_text('{"prompt": "One"}\n' * 5)
     assert "tiny, prompts@1-A" in specbench("run", "-m", "ar", "--data", "own.jsonl", *FEW, cwd=tmp_path).stdout
-    specbench("run", "-m", "ar", "--set", "task.shots=0", *FEW, cwd=tmp_path)
+    specbench("run", "-m", "ar", "--set", "task.shots=0", *GSM8K, cwd=tmp_path)
 
 
 def test_a_run_that_cannot_load_leaves_nothing_and_fresh_deletes_nothing(tmp_path):
@@ -290,7 +297,7 @@ def test_a_run_that_cannot_load_leaves_nothing_and_fresh_deletes_nothing(tmp_pat
 
 
 def test_interrupting_exits_130_and_says_how_to_go_on(tmp_path):
-    command = [SPECBENCH, "run", "-m", "ar", "-n", "30", "--ignore-eos"]
+    command = [SPECBENCH, "run", "-m", "ar", "-t", "gsm8k", "-n", "30", "--ignore-eos"]
     process = subprocess.Popen(
         command, cwd=tmp_path, env=ENV, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
@@ -303,3 +310,102 @@ def test_interrupting_exits_130_and_says_how_to_go_on(tmp_path):
     assert process.returncode == 130
     assert "the same command resumes" in errors
     assert "Traceback" not in errors
+
+
+# Quality
+
+
+def test_several_tasks_are_one_table(tmp_path):
+    done = specbench("run", "-m", "sd", "-t", "wmt,xsum", "-n", 3, "--repeats", 1, cwd=tmp_path)
+    for word in ("wmt@1-A", "xsum@1-A", "bleu", "rouge2", "more of each: specbench report"):
+        assert word in done.stdout
+    shown = specbench("report", *(tmp_path / "results").iterdir(), cwd=tmp_path).stdout
+    assert "tok:13a" in shown, "signatures stand beside the scores"
+
+
+def test_generated_code_is_scored_later_if_it_is_not_executed_now(tmp_path):
+    shown = specbench("run", "-m", "ar", "-t", "humaneval", *FEW, cwd=tmp_path).stdout
+    (folder,) = (tmp_path / "results").iterdir()
+    assert "not executed" in shown
+    assert f"specbench score {folder.name} --allow-code-execution" in " ".join(shown.split())
+    before = (folder / "samples.jsonl").read_bytes()
+    options = ["--allow-code-execution", "--sandbox", "none"]
+    assert "not executed" not in specbench("score", folder, *options, cwd=tmp_path).stdout
+    assert (folder / "samples.jsonl").read_bytes() == before
+    assert len(json.loads((folder / "scores.json").read_text())["rows"]) == 5
+    again = specbench("run", "-m", "ar", "-t", "humaneval", *FEW, cwd=tmp_path).stdout
+    assert "not executed" not in again, "what is scored stays scored"
+
+
+def test_scoring_again_gives_the_same_scores_without_a_model(done_run, monkeypatch):
+    where, _ = done_run
+    (folder,) = (where / "results").iterdir()
+    before = (folder / "scores.json").read_text()
+    (folder / "scores.json").unlink()
+    assert "not all generations are scored" in specbench("report", folder, cwd=where).stdout
+    monkeypatch.setattr("specbench.models.load", lambda *_: pytest.fail("a model was loaded"))
+    assert "strict" in specbench("score", folder, cwd=where).stdout
+    assert (folder / "scores.json").read_text() == before
+
+
+def test_scores_of_other_rows_are_refused(tmp_path):
+    (tmp_path / "own.jsonl").write_text('{"question": "1+1?", "answer": "#### 2"}\n' * 5)
+    specbench("run", "-m", "ar", "--data", "own.jsonl", *GSM8K, cwd=tmp_path)
+    (folder,) = (tmp_path / "results").iterdir()
+    (tmp_path / "own.jsonl").rename(tmp_path / "moved.jsonl")
+    assert "no data file" in specbench("score", folder, cwd=tmp_path, code=4).stderr
+    specbench("score", folder, "--data", "moved.jsonl", cwd=tmp_path)
+    (tmp_path / "moved.jsonl").write_text('{"question": "1+2?", "answer": "#### 3"}\n' * 5)
+    assert "does not hold the rows" in specbench("score", folder, "--data", "moved.jsonl", cwd=tmp_path, code=2).stderr
+
+
+def test_second_turns_read_the_methods_own_first_answer(tmp_path):
+    row = {"question_id": 81, "category": "writing", "turns": ["Ben has 3 cards.", "And now?"]}
+    (tmp_path / "own.jsonl").write_text(json.dumps(row) + "\n")
+    specbench("run", "-m", "sd", "-t", "spec-bench", "--data", "own.jsonl", *FEW, cwd=tmp_path)
+    (folder,) = (tmp_path / "results").iterdir()
+    first, second = (
+        next(r for r in rows_of(folder) if r["method"] == "sd" and r["sample"] == s) for s in ("81", "81.2")
+    )
+    assert second["prompt_tokens"] > first["prompt_tokens"] + len(first["tokens"]) // 2
+    assert len(rows_of(folder)) == 4
+
+
+def test_cut_prompts_are_counted(tmp_path):
+    (tmp_path / "own.jsonl").write_text(json.dumps({"prompt": "1 " * 5000}) + "\n")
+    command = ["run", "-m", "ar", "-t", "prompts", "--data", "own.jsonl", "--on-overflow", "truncate-left"]
+    shown = specbench(*command, *FEW, cwd=tmp_path).stdout
+    assert "100% of prompts were cut to fit" in shown
+    (folder,) = (tmp_path / "results").iterdir()
+    (row,) = rows_of(folder)
+    assert row["prompt_tokens"] == 8192 - 12
+    assert row["prompt_tokens"] + row["prompt_cut"] == 10000
+
+
+REAL = Path(__file__).parents[2] / "shared" / "data"
+NINE = {
+    "humaneval": "humaneval/test",
+    "gsm8k": "gsm8k/test",
+    "mmlu": "mmlu/test",
+    "cnndm": "cnn_dailymail/test",
+    "xsum": "xsum/test",
+    "wmt": "wmt14_de_en/test",
+    "spec-bench": "spec_bench/question",
+    "wiki-summary": "wiki_summary/test",
+    "lm1b": "lm1b/test",
+}
+
+
+@pytest.mark.skipif(not REAL.exists(), reason="the real data lies beside a development checkout only")
+@pytest.mark.parametrize("task", NINE)
+def test_every_real_file_runs_scores_and_reports(task, tmp_path):
+    """As a user would, but for the number of prompts and tokens."""
+    file = REAL / f"{NINE[task]}.jsonl"
+    command = ["run", "-m", "sd", "-p", "tiny", "-t", task, "--data", file, "-n", 2, "--repeats", 1]
+    shown = specbench(*command, "--max-new-tokens", 8, cwd=tmp_path).stdout
+    (folder,) = (tmp_path / "results").iterdir()
+    summary = json.loads((folder / "summary.json").read_text())
+    assert f"tiny, {task}@" in shown
+    assert summary["complete"] and not any(row["failed"] for row in summary["methods"])
+    assert summary["methods"][1]["identical_output"] == 1.0
+    assert bool(summary["headline"]) == (task != "spec-bench")

@@ -16,7 +16,7 @@ from specbench.suite import limited, read_pair, read_task
 from specbench.targets import Mixture, Target
 from specbench.task import Data, Sample
 
-SIZES = {"draft": 1, "target": 10, "co-target": 10}
+SIZES = {"draft": 1, "target": 10, "math": 10, "code": 10}
 TINY = read_pair("tiny", Options())[1]
 
 
@@ -40,11 +40,11 @@ def test_every_bundled_pair_is_valid_and_runs_the_ensembles(name):
 
 def test_defaults_follow_the_pair():
     assert arm_of("se").name == "we-se"
-    assert arm_of("we-se").table["models"] == ["target", "co-target"]
+    assert arm_of("we-se").table["models"] == ["math", "code"]
     assert arm_of("we-se").table["gamma"] == [1, 1], "models that cost alike"
     assert arm_of("cd-se").table["gamma"] == [5, 1]
     assert arm_of("sd").table["proposer"] == {"name": "model", "model": "draft", "gamma": 5}
-    assert arm_of("we-se", sizes=SIZES | {"target": 5}).table["gamma"] == [5, 1], "c = 0.5"
+    assert arm_of("we-se", sizes=SIZES | {"math": 5}).table["gamma"] == [5, 1], "c = 0.5"
     assert arm_of("we-se", sizes=SIZES | {"target": 6}).table["gamma"] == [1, 1]
     assert [arm_of(m).temperature for m in ("ar", "sd", "we", "cd", "we-sd", "cd-se")] == [0, 0, 1, 1, 1, 1]
 
@@ -87,7 +87,7 @@ def test_zero_is_a_value():
 
 def test_roles_are_only_those_needed():
     assert roles_of(["sd"], TINY, Options()) == ("draft", "target")
-    assert roles_of(["we-se"], TINY, Options()) == ("target", "co-target")
+    assert roles_of(["we-se"], TINY, Options()) == ("code", "math")
 
 
 @pytest.mark.parametrize(

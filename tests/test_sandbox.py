@@ -361,15 +361,15 @@ def problems() -> list[dict[str, str]]:
     return [json.loads(line) for line in REAL.read_text().splitlines()]
 
 
-def test_every_canonical_solution_of_humaneval_passes(sandbox):
+def test_canonical_solutions_of_humaneval_pass(sandbox):
     def verdict(row: dict[str, str]) -> Verdict:
         program = row["prompt"] + row["canonical_solution"]
         return sandbox.check(program, row["test"], row["entry_point"], row["prompt"], CALM)
 
-    rows = problems() if sandbox.kind == Sandbox.find().kind else problems()[::4]  # all of them where it matters
+    rows = problems()[::4]  # tests/test_tasks.py runs them all
     with ThreadPoolExecutor(2) as pool:
         found = dict(zip((row["task_id"] for row in rows), pool.map(verdict, rows), strict=True))
-    assert len(found) in (164, 41)
+    assert len(found) == 41
     assert not {name: verdict.reason for name, verdict in found.items() if not verdict.passed}
 
 

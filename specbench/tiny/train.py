@@ -6,6 +6,7 @@ goes on with the next stage. What is published is in bfloat16.
 
 import argparse
 import itertools
+import json
 import random
 import shutil
 import time
@@ -77,8 +78,8 @@ def _padded(rows: list[list[int]], filler: int) -> torch.Tensor:
     return torch.tensor([each + [filler] * (width - len(each)) for each in rows])
 
 
-def train(model: PreTrainedModel, stage: Stage, tokenizer: Tokenizer, label: str) -> PreTrainedModel:
-    """Train a float32 model through one stage, in place; prints a line every hundred steps."""
+def train(model: PreTrainedModel, stage: Stage, tokenizer: Tokenizer, label: str) -> dict[str, object]:
+    """Train a float32 model through one stage, in place, with a line every hundred steps; returns its story."""
     seq2seq = model.config.is_encoder_decoder
     stream = examples(tokenizer, stage.mix, stage.seed, seq2seq)
     loss_of = t5_loss if seq2seq else llama_loss
@@ -99,7 +100,14 @@ def train(model: PreTrainedModel, stage: Stage, tokenizer: Tokenizer, label: str
         if step % REPORT_STEPS == 0 or seen >= stage.tokens:
             seconds = time.perf_counter() - start
             print(f"{label}: {seen / stage.tokens:.0%}, answer loss {answers:.4f}, {seconds:.0f} s", flush=True)
-    return model.eval()
+    model.eval()
+    return {
+        "stage": label,
+        "tokens": seen,
+        "steps": step,
+        "answer_loss": round(float(answers), 4),
+        "seconds": round(seconds),
+    }
 
 
 def trained(name: str, tokenizer: Tokenizer) -> PreTrainedModel:
@@ -111,17 +119,24 @@ def trained(name: str, tokenizer: Tokenizer) -> PreTrainedModel:
         model.load_state_dict(torch.load(path))
         return model.eval()
     model = trained(stage.start, tokenizer) if stage.start else stage.shape.model()
-    train(model, stage, tokenizer, name)
     path.parent.mkdir(parents=True, exist_ok=True)
+    path.with_suffix(".json").write_text(json.dumps(train(model, stage, tokenizer, name)))
     torch.save(model.state_dict(), path)
     return model
 
 
+def history(name: str) -> list[dict[str, object]]:
+    """What is told of the stages that led to a model, the first one first."""
+    before = history(STAGES[name].start) if STAGES[name].start else []
+    return [*before, json.loads((STAGED / f"{name}.json").read_text())]
+
+
 def save(model: PreTrainedModel, tokenizer: Tokenizer, folder: Path) -> None:
-    """Write the Hugging Face folder: bfloat16 safetensors, config, tokenizer."""
+    """Write the Hugging Face folder: bfloat16 safetensors, config, tokenizer, and the story of its training."""
     shutil.rmtree(folder, ignore_errors=True)
     model.to(torch.bfloat16).save_pretrained(folder)
     dressed(tokenizer, model.config.is_encoder_decoder).save_pretrained(folder)
+    (folder / "training.json").write_text(json.dumps(history(folder.name), indent=1) + "\n")
 
 
 def main() -> None:

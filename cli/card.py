@@ -1,0 +1,170 @@
+"""`make card`: what the bundled family can do, how it was trained and what a forward costs, as its model card.
+
+Quality is greedy and float32 on held-out rows of the synthetic twins, with the tasks, the driver and the scorers of any
+other run. Costs are the decoding forwards of one token on this machine.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+import specbench.tasks  # noqa: F401  (registers the tasks)
+from specbench.decode import Limits, decode
+from specbench.hardware import fingerprint
+from specbench.method import Method
+from specbench.methods.autoregressive import Autoregressive
+from specbench.models import LoadedPair, find, load
+from specbench.options import Options
+from specbench.pair import PACKAGE, Pair
+from specbench.presets import preset
+from specbench.prompting import continuation, encode
+from specbench.records import write
+from specbench.registry import construct
+from specbench.report.metrics import Estimate, quality
+from specbench.sampling import Sampler
+from specbench.sandbox import Sandbox
+from specbench.scoring.metric import Scored
+from specbench.suite import read_task
+from specbench.targets import Last, Mixture
+from specbench.task import Data, Task, without
+
+CARD = PACKAGE / "tiny" / "card.md"
+RESULTS = Path("results/tiny-family.md")
+PAIRS = ("tiny", "tiny-t5")
+ENSEMBLES = {"math + code": ("math", "code"), "target + math + code": ("target", "math", "code")}
+QUIET = 20  # prompts whose forwards are timed
+
+
+class Line(NamedTuple):
+    """One model or ensemble: its score on each task, and milliseconds a decoding forward."""
+
+    name: str
+    scores: dict[str, Estimate | None]
+    milliseconds: float | None
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Measure the bundled family and write its card.")
+    parser.add_argument("--prompts", type=int, default=100)
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    args = parser.parse_args()
+    torch.manual_seed(0)
+    text = _card([(name, list(_lines(name, args.prompts))) for name in PAIRS], args.prompts)
+    for path in (CARD, args.out):
+        write(path, text)
+    print(text)
+
+
+def _lines(name: str, prompts: int) -> Iterator[Line]:
+    """Every model of a pair, and its ensembles, on the pair's tasks."""
+    found_pair, cpu = preset("pair", name), torch.device("cpu")
+    pair, base = construct(Pair, found_pair.table, name), found_pair.path.parent
+    loaded = load(find(pair, tuple(pair.models), base, cpu, "float32"), base, cpu)
+    tasks = {each: read_task(each, pair, Options())[1] for each in pair.defaults.tasks}
+    data = {each: task.data("synthetic").first(prompts) for each, task in tasks.items()}
+    arms: dict[str, Method] = {role: Autoregressive(scorers=(role,), target=Last()) for role in pair.models}
+    if set(loaded.models) >= {"target", "math", "code"}:
+        arms |= {told: Autoregressive(scorers=roles, target=Mixture()) for told, roles in ENSEMBLES.items()}
+    for told, method in arms.items():
+        print(f"{name}: {told}", file=sys.stderr, flush=True)
+        scores = {each: _score(method, loaded, task, data[each]) for each, task in tasks.items()}
+        alone = told in pair.models
+        yield Line(told, scores, _milliseconds(method, loaded, tasks["wmt"], data["wmt"]) if alone else None)
+
+
+def _generate(method: Method, loaded: LoadedPair, task: Task, data: Data) -> Iterator[tuple[Any, str, Any]]:
+    """(sample, text, sessions) of every prompt, greedy."""
+    for sample in data.samples:
+        prompt, _ = encode(loaded.tokenizer, task, sample, [], loaded.window)
+        models = loaded.open(prompt)
+        limits = Limits(
+            eos=loaded.eos,
+            max_new_tokens=task.max_new_tokens,
+            stop=task.stop,
+            detokenise=lambda ids: loaded.tokenizer.decode(ids, skip_special_tokens=True),
+        )
+        out = decode(method, models, Sampler(temperature=0.0), limits)
+        text = continuation(loaded.tokenizer, prompt, out.tokens, loaded.encoder_decoder)
+        yield sample, without(task.stop, text), models
+
+
+def _score(method: Method, loaded: LoadedPair, task: Task, data: Data) -> Estimate | None:
+    box = Sandbox.find() if task.executes_code else None
+    metric = next(each for each in task.metrics if each.name == task.headline)
+    texts = [(sample, text) for sample, text, _ in _generate(method, loaded, task, data)]
+    values = [Scored(task.score(sample, text, box)[metric.name], sample.id, sample.group) for sample, text in texts]
+    return quality(values, metric.combine)
+
+
+def _milliseconds(method: Method, loaded: LoadedPair, task: Task, data: Data) -> float:
+    """Mean over the one-token forwards of the first prompts."""
+    count, seconds = 0, 0.0
+    for _, _, models in _generate(method, loaded, task, data.first(QUIET)):
+        for session in models.sessions.values():
+            forwards, spent = session.calls.by_fed.get(1, (0, 0.0))
+            count, seconds = count + forwards, seconds + spent
+    return 1e3 * seconds / count
+
+
+def _card(families: list[tuple[str, list[Line]]], prompts: int) -> str:
+    machine = fingerprint()
+    parts = [
+        "# The tiny family",
+        "Trained by `make tiny` on the synthetic twins of the tasks and on nothing else (specbench/twins/, training split);"
+        f" measured by `make card` on {prompts} held-out rows a task, greedy, float32, with 95 % bootstrap intervals over"
+        f" prompts. A forward is one of one token, on {machine['cpu']}, {machine['threads']} threads.",
+    ]
+    for name, lines in families:
+        heads = list(lines[0].scores)
+        measured = [f"{task} ({_headline(task)})" for task in heads]
+        rows = [["model", *measured, "ms a forward"], [":--", *["--:"] * (len(heads) + 1)]]
+        for line in lines:
+            cost = "–" if line.milliseconds is None else f"{line.milliseconds:.1f}"
+            rows.append([line.name, *(_told(line.scores[task]) for task in heads), cost])
+        parts += [f"## {name}", _table(rows)]
+    stages = [["model", "parameters", "stages (tokens seen, last answer loss)"], [":--", "--:", ":--"]]
+    for name in PAIRS:
+        for role, spec in construct(Pair, preset("pair", name).table, name).models.items():
+            folder = PACKAGE / spec.path.removeprefix("specbench:")
+            told = json.loads((folder / "training.json").read_text())
+            steps = "; ".join(f"{s['stage']} ({s['tokens'] / 1e6:.1f}M, {s['answer_loss']:.3f})" for s in told)
+            stages.append([f"{name} {role}", f"{_parameters(folder):,}", steps])
+    return "\n\n".join([*parts, "## Training", _table(stages), NOTE]) + "\n"
+
+
+NOTE = "The stages, their shapes, rates and mixes stand in specbench/tiny/family.py."
+
+
+def _headline(task: str) -> str:
+    return Task.build(preset("task", task).table, task).headline
+
+
+def _parameters(folder: Path) -> int:
+    from safetensors import safe_open
+
+    with safe_open(folder / "model.safetensors", "pt") as file:
+        return sum(torch.Size(file.get_slice(key).get_shape()).numel() for key in file.keys())  # noqa: SIM118  (no mapping)
+
+
+def _told(estimate: Estimate | None) -> str:
+    if estimate is None:
+        return "–"
+    value, low, high = estimate
+    return (
+        f"{100 * value:.1f}"
+        if low is None or high is None
+        else f"{100 * value:.1f} [{100 * low:.1f}, {100 * high:.1f}]"
+    )
+
+
+def _table(rows: list[list[str]]) -> str:
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+if __name__ == "__main__":
+    main()

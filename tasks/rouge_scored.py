@@ -1,0 +1,33 @@
+"""What the summaries and the continuations share: texts compared with one reference by ROUGE."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from specbench.sandbox import Sandbox
+from specbench.scoring.adapter import Evaluate
+from specbench.scoring.metric import Metric, Score
+from specbench.scoring.rouge import KINDS, Rouge
+from specbench.task import Sample, Task, without
+
+
+@dataclass(frozen=True, kw_only=True)
+class RougeScored(Task):
+    """`cut` ends a text before it is scored; `evaluate` names a ROUGE script for Hugging Face evaluate, to use instead."""
+
+    cut: tuple[str, ...] = ()
+    evaluate: str = ""
+
+    @cached_property
+    def rouge(self) -> Rouge | Evaluate:
+        return Evaluate(self.evaluate, KINDS, use_stemmer=True) if self.evaluate else Rouge()
+
+    @property
+    def metrics(self) -> tuple[Metric, ...]:
+        return self.rouge.metrics
+
+    @property
+    def headline(self) -> str:
+        return "rouge2"
+
+    def score(self, sample: Sample, text: str, sandbox: Sandbox | None = None) -> Score:
+        return self.rouge.score(without(self.cut, text), sample.reference)
