@@ -122,6 +122,9 @@ class Task(Named):
         samples = self.samples(rows.rows, source)
         if not samples:
             raise ConfigError(f"{rows.source} holds no samples")
+        if len({sample.id for sample in samples}) < len(samples):
+            twice = next(s.id for i, s in enumerate(samples) if any(s.id == other.id for other in samples[:i]))
+            raise ConfigError(f"{rows.source} holds two samples called '{twice}'")
         return Data(samples, rows.source, rows.revision, rows.sha256, len(samples))
 
     def rows(self, source: str, split: str = "test") -> Rows:

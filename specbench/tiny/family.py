@@ -24,12 +24,30 @@ SEQ2SEQ_PROMPTS = {  # the field's T5 forms, of the rows of three twins
 }
 
 Mix = dict[str, float]  # source -> its share of the examples
-ALL: Mix = {"gsm8k": 0.24, "humaneval": 0.18, "mmlu": 0.16, "cnndm": 0.12, "xsum": 0.12, "wmt": 0.14, "wmt-back": 0.04}
+FIRST: Mix = {
+    "gsm8k": 0.24,
+    "humaneval": 0.18,
+    "mmlu": 0.16,
+    "cnndm": 0.12,
+    "xsum": 0.12,
+    "wmt": 0.14,
+    "wmt-back": 0.04,
+}
+LATER: Mix = {
+    "gsm8k": 0.12,
+    "humaneval": 0.19,
+    "mmlu": 0.21,
+    "cnndm": 0.14,
+    "xsum": 0.16,
+    "wmt": 0.16,
+    "wmt-back": 0.02,
+}
+SEQ2SEQ: Mix = {"cnndm": 0.3, "xsum": 0.3, "wmt": 0.4}
 
 
 def tilted(**shares: float) -> Mix:
-    """The mix of everything, with some shares multiplied."""
-    return {source: share * shares.get(source, 1.0) for source, share in ALL.items()}
+    """The later mix, with some shares multiplied."""
+    return {source: share * shares.get(source, 1.0) for source, share in LATER.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,23 +111,19 @@ class Stage:
 SMALL = Shape(layers=1, hidden=160, heads=4, intermediate=512)
 MEDIUM = Shape(layers=3, hidden=192, heads=4, intermediate=576)
 LARGE = Shape(layers=7, hidden=192, heads=4, intermediate=512)
+SMALL_T5 = Shape(layers=1, hidden=128, heads=4, intermediate=320, encoder=1)
+LARGE_T5 = Shape(layers=4, hidden=192, heads=4, intermediate=512, encoder=4)
 STAGES = {
-    "draft": Stage(shape=SMALL, tokens=8_000_000, rate=2e-3, seed=1, mix=ALL),
-    "middle": Stage(shape=MEDIUM, tokens=7_000_000, rate=2e-3, seed=2, mix=ALL),
+    "draft": Stage(shape=SMALL, tokens=8_000_000, rate=2e-3, seed=1, mix=LATER),
+    "middle": Stage(shape=MEDIUM, tokens=5_500_000, rate=2e-3, seed=2, mix=LATER),
     "words": Stage(shape=LARGE, tokens=8_000_000, rate=2e-3, seed=3, mix={"gsm8k": 1.0}),
-    "base": Stage(shape=LARGE, tokens=5_000_000, rate=1.5e-3, seed=4, mix=ALL, start="words"),
-    "target": Stage(shape=LARGE, tokens=1_500_000, rate=8e-4, seed=5, mix=ALL, start="base"),
-    "code": Stage(shape=LARGE, tokens=1_200_000, rate=8e-4, seed=6, mix=tilted(humaneval=5.0), start="base"),
-    "math": Stage(shape=LARGE, tokens=1_200_000, rate=8e-4, seed=7, mix=tilted(gsm8k=5.0), start="base"),
-    "t5-small": Stage(
-        shape=Shape(layers=1, hidden=128, heads=4, intermediate=320, encoder=1),
-        tokens=6_000_000, rate=2e-3, seed=8, mix={"cnndm": 0.3, "xsum": 0.3, "wmt": 0.4},
-    ),
-    "t5-large": Stage(
-        shape=Shape(layers=4, hidden=192, heads=4, intermediate=512, encoder=4),
-        tokens=8_000_000, rate=1.5e-3, seed=9, mix={"cnndm": 0.3, "xsum": 0.3, "wmt": 0.4},
-    ),
-}  # fmt: skip
+    "base": Stage(shape=LARGE, tokens=5_000_000, rate=1.5e-3, seed=4, mix=FIRST, start="words"),
+    "target": Stage(shape=LARGE, tokens=5_500_000, rate=2e-3, seed=5, mix=LATER, start="base"),
+    "code": Stage(shape=LARGE, tokens=1_000_000, rate=8e-4, seed=6, mix=tilted(humaneval=5.0), start="target"),
+    "math": Stage(shape=LARGE, tokens=1_000_000, rate=8e-4, seed=7, mix=tilted(gsm8k=5.0), start="target"),
+    "t5-small": Stage(shape=SMALL_T5, tokens=4_500_000, rate=2e-3, seed=8, mix=SEQ2SEQ),
+    "t5-large": Stage(shape=LARGE_T5, tokens=8_000_000, rate=1.5e-3, seed=9, mix=SEQ2SEQ),
+}
 PUBLISHED = ("draft", "middle", "target", "code", "math", "t5-small", "t5-large")
 
 

@@ -110,6 +110,15 @@ def train(model: PreTrainedModel, stage: Stage, tokenizer: Tokenizer, label: str
     }
 
 
+def kept_tokenizer() -> Tokenizer:
+    """The family's tokenizer: from build/tiny/ where it lies there, else trained and put there."""
+    path = STAGED / "tokenizer.json"
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        make_tokenizer().save(str(path))
+    return Tokenizer.from_file(str(path))
+
+
 def trained(name: str, tokenizer: Tokenizer) -> PreTrainedModel:
     """The model at the end of a stage: from build/tiny/ where it lies there, else trained and put there."""
     stage, path = STAGES[name], STAGED / f"{name}.pt"
@@ -119,7 +128,6 @@ def trained(name: str, tokenizer: Tokenizer) -> PreTrainedModel:
         model.load_state_dict(torch.load(path))
         return model.eval()
     model = trained(stage.start, tokenizer) if stage.start else stage.shape.model()
-    path.parent.mkdir(parents=True, exist_ok=True)
     path.with_suffix(".json").write_text(json.dumps(train(model, stage, tokenizer, name)))
     torch.save(model.state_dict(), path)
     return model
@@ -144,7 +152,7 @@ def main() -> None:
     parser.add_argument("models", nargs="*", default=list(PUBLISHED), choices=list(STAGES), metavar="MODEL")
     parser.add_argument("--out", type=Path, default=HOME)
     args = parser.parse_args()
-    tokenizer = make_tokenizer()
+    tokenizer = kept_tokenizer()
     for name in args.models:
         model = trained(name, tokenizer)
         if name in PUBLISHED:

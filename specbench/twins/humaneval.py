@@ -5,6 +5,7 @@ values come from running the solution, which is ours.
 """
 
 import random
+import zlib
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -47,9 +48,10 @@ def make(rng: random.Random) -> Row:
     calls = [made.arguments(rng) for _ in range(5)]
     shown = f"    >>> {made.name}({_written(calls[0])})\n    {function(*calls[0])!r}\n"
     tests = "".join(f"    assert candidate({_written(call)}) == {function(*call)!r}\n" for call in calls[1:])
+    asked = f'def {made.name}({made.parameters}):\n    """{capital(made.sentence)}\n{shown}    """\n'
     return {
-        "task_id": f"Twin/{made.name}",
-        "prompt": f'def {made.name}({made.parameters}):\n    """{capital(made.sentence)}\n{shown}    """\n',
+        "task_id": f"Twin/{zlib.crc32(asked.encode()):08x}",
+        "prompt": asked,
         "canonical_solution": made.body,
         "test": f"def check(candidate):\n{tests}",
         "entry_point": made.name,
@@ -111,17 +113,17 @@ def _filtered(rng: random.Random) -> _Function:
         second = _condition(rng)
         link = rng.choice(["and", "or"])
         words, code = f"{words} {link} {second[0]}", f"{code} {link} {second[1]}"
-    what, before, opening, closing, short = rng.choice(
+    what, opening, closing, short = rng.choice(
         [
-            ("the sum of ", "", "sum(", ")", "sum"),
-            ("a list of ", "", "[", "]", "list"),
-            ("a sorted list of ", "", "sorted(", ")", "sorted"),
-            ("the set of ", "", "{", "}", "set"),
-            ("the largest of ", "", "max((", "), default=0)", "largest"),
-            ("the smallest of ", "", "min((", "), default=0)", "smallest"),
+            ("the sum of ", "sum(", ")", "sum"),
+            ("a list of ", "[", "]", "list"),
+            ("a sorted list of ", "sorted(", ")", "sorted"),
+            ("the set of ", "{", "}", "set"),
+            ("the largest of ", "max((", "), default=0)", "largest"),
+            ("the smallest of ", "min((", "), default=0)", "smallest"),
         ]
     )
-    body = f"    return {before}{opening}{mapped} for x in {xs} if {code}{closing}\n"
+    body = f"    return {opening}{mapped} for x in {xs} if {code}{closing}\n"
     sentence = f"return {what}{image}the numbers in {xs} that are {words}."
     return _Function(f"{short}_{name}_{kind}", xs, sentence, body, _numbers)
 

@@ -7,7 +7,7 @@ something that can be worked out. The rationale is the chain of thought that the
 import random
 from collections.abc import Callable
 
-from specbench.twins.twin import Row, Twin, capital
+from specbench.twins.twin import Row, Twin
 
 LETTERS = "ABCD"
 TOWNS = "Arlo Brenna Cordel Dunmor Estra Fallow Garrin Holm Istar Jorvik Kelda Lunde Morra Nesk Orrin Pella".split()
@@ -35,7 +35,7 @@ def make(rng: random.Random) -> Row:
     rng.shuffle(choices)
     place = choices.index(right)
     letter = LETTERS[place]
-    rationale = f"{thought} {capital(right)} is choice {letter}. The answer is ({letter})."
+    rationale = f"{thought} So {right} ({letter}). The answer is ({letter})."
     return {"question": question, "subject": subject, "choices": choices, "answer": place, "rationale": rationale}
 
 
