@@ -1,5 +1,6 @@
 """`specbench list` and `specbench show`: what there is, read from TOML alone."""
 
+import sys
 from enum import StrEnum
 from typing import Annotated
 
@@ -37,12 +38,17 @@ def show(
         raise ConfigError(f"unknown kind '{kind}'{hint(kind, KINDS)}")
     found = preset(kind, name)
     print(f"# {found.path}\n{found.path.read_text(encoding='utf-8')}", end="")
-    card = found.table.get("card")
-    if isinstance(card, str):
-        from rich.console import Console
-        from rich.markdown import Markdown
-
+    if isinstance(card := found.table.get("card"), str):
         path = PACKAGE / card.removeprefix(BUNDLED) if card.startswith(BUNDLED) else found.path.parent / card
-        console = Console()
-        text = path.read_text(encoding="utf-8")
-        console.print(Markdown(text)) if console.is_terminal else print(f"\n{text}", end="")
+        _print_markdown(path.read_text(encoding="utf-8"))
+
+
+def _print_markdown(text: str) -> None:
+    """Drawn on a terminal, as it stands elsewhere."""
+    if not sys.stdout.isatty():
+        print(f"\n{text}", end="")
+        return
+    from rich.console import Console
+    from rich.markdown import Markdown
+
+    Console().print(Markdown(text))

@@ -33,14 +33,13 @@ def score(
     Text at a fixed length runs past its end and gets no score. A task that runs what was written gets none without a
     sandbox; the generations stay, to be scored later.
     """
-    config = run_config(folder)
+    fixed_length = run_config(folder)["decoding"]["ignore_eos"]
     samples = {sample.id: sample for sample in data.samples}
     records, rows = list(read(folder)), []
     for record in records:
-        if record.error is None and not config["decoding"]["ignore_eos"]:
-            rows.append(
-                _row(record, samples[record.sample].group, task.score(samples[record.sample], record.text, sandbox))
-            )
+        if record.error is None:
+            sample = samples[record.sample]
+            rows.append(_row(record, sample.group, {} if fixed_length else task.score(sample, record.text, sandbox)))
         advance()
     scores = {
         "schema": 1,

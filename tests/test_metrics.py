@@ -5,6 +5,7 @@ import pytest
 
 from specbench.records import Record
 from specbench.report import metrics as m
+from specbench.report.quality import groups_of, quality
 from specbench.scoring.metric import Scored
 
 
@@ -110,3 +111,19 @@ def test_no_interval_from_a_handful_of_prompts_and_none_of_width_zero_for_a_shar
 def test_milliseconds_a_round_add_up():
     rows = [row("a", 6, 1.0, rounds=ROUNDS, models={"q": CALLS})]
     assert m.round_milliseconds(rows) == pytest.approx({"q": 200.0, "host": 400 / 3})
+
+
+def test_speeds_and_scores_by_group():
+    """Groups come from the scores, since only the task knows them."""
+    rows = [
+        {"method": "x", "sample": s, "repeat": 0, "group": g, "values": {"ok": v}}
+        for s, g, v in (("a", "law", 1.0), ("b", "art", 0.0))
+    ]
+    scores = {"metrics": [{"name": "ok", "combine": "mean"}], "headline": "ok", "rows": rows}
+    assert groups_of(scores) == {"a": "law", "b": "art"}
+    assert groups_of(scores | {"rows": rows[:1]}) == {}
+    found = quality("x", scores)
+    assert {group: told["value"] for group, told in found["quality_by_group"].items()} == {"art": 0.0, "law": 1.0}
+    assert found["quality"]["ok"]["value"] == 0.5
+    assert found["no_answer"] is None
+    assert quality("y", scores)["quality"] == {"ok": None}

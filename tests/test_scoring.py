@@ -74,9 +74,9 @@ def test_signatures_name_package_version_and_settings():
     assert "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:" in bleu
     assert "nw:2" in chrf
     assert all(
-        f"{kind}|pkg:rouge_score-" in metric.signature for kind, metric in zip(KINDS, Rouge.metrics, strict=True)
+        f"{kind}|pkg:rouge_score-" in metric.signature for kind, metric in zip(KINDS, Rouge().metrics, strict=True)
     )
-    assert all("stem:yes" in metric.signature for metric in Rouge.metrics)
+    assert all("stem:yes" in metric.signature for metric in Rouge().metrics)
 
 
 def test_rouge_is_rouge_scores_own_and_lsum_needs_lines():

@@ -7,9 +7,9 @@ from typing import Any
 
 from specbench import theory
 from specbench.errors import ConfigError
-from specbench.records import SAMPLES, SCORES, SEMANTICS, Record, read
+from specbench.records import SAMPLES, SEMANTICS, Record, read
 from specbench.report import metrics as m
-from specbench.scoring.metric import NO_ANSWER, Scored
+from specbench.report.quality import groups_of, quality, scores_of
 
 SUMMARY = "summary.json"
 
@@ -22,7 +22,7 @@ def summarise(folder: Path) -> dict[str, Any]:
     environment = json.loads((folder / "env.json").read_text(encoding="utf-8"))
     if config.get("semantics") != SEMANTICS:
         raise ConfigError(f"{folder} was written by another version of specbench; measure anew")
-    records, scores = list(read(folder)), _scores(folder)
+    records, scores = list(read(folder)), scores_of(folder)
     wanted = len(config["methods"]) * config["task"]["data"]["samples"] * config["decoding"]["repeats"]
     return {
         "schema": 1,
@@ -40,42 +40,13 @@ def summarise(folder: Path) -> dict[str, Any]:
         "headline": scores["headline"],
         "not_executed": scores["not_executed"],
         "scored": scores["records"] == len(records),
-        "methods": [_method(name, records, config) | _quality(name, scores) for name in config["methods"]],
+        "methods": [
+            _method(name, records, config, groups_of(scores)) | quality(name, scores) for name in config["methods"]
+        ],
     }
 
 
-def _scores(folder: Path) -> dict[str, Any]:
-    """The run's scores.json; one without rows where nothing was scored yet."""
-    path = folder / SCORES
-    if path.exists():
-        return dict(json.loads(path.read_text(encoding="utf-8")))
-    return {"metrics": [], "headline": "", "records": 0, "rows": [], "not_executed": False}
-
-
-def _quality(name: str, scores: dict[str, Any]) -> dict[str, Any]:
-    """Every metric of one method, by its groups as well where there are several, and how often no answer was found."""
-    rows = [row for row in scores["rows"] if row["method"] == name]
-    groups = sorted({row["group"] for row in rows})
-    out: dict[str, Any] = {"quality": {}, "quality_by_group": {}, "no_answer": None}
-    for told in scores["metrics"]:
-        key, combine = told["name"], told["combine"]
-        scored = [Scored(row["values"][key], row["sample"], row["group"]) for row in rows if key in row["values"]]
-        estimate = m.quality(scored, combine) if scored else None
-        out["quality"][key] = estimate._asdict() if estimate else None
-    if len(groups) > 1 and scores["metrics"]:
-        key = scores["headline"]
-        combine = next(told["combine"] for told in scores["metrics"] if told["name"] == key)
-        for group in groups:
-            scored = [Scored(row["values"][key], row["sample"], group) for row in rows if row["group"] == group]
-            estimate = m.quality(scored, combine)
-            out["quality_by_group"][group] = estimate._asdict() if estimate else None
-    told = [row["values"][NO_ANSWER] for row in rows if NO_ANSWER in row["values"]]
-    if told:
-        out["no_answer"] = sum(told) / len(told)
-    return out
-
-
-def _method(name: str, records: list[Record], config: dict[str, Any]) -> dict[str, Any]:
+def _method(name: str, records: list[Record], config: dict[str, Any], groups: dict[str, str]) -> dict[str, Any]:
     rows, base = m.complete(records, name), m.complete(records, config["baseline"])
     out: dict[str, Any] = {
         "method": name,
@@ -109,11 +80,22 @@ def _method(name: str, records: list[Record], config: dict[str, Any]) -> dict[st
             "end_to_end_speedup": m.speedup(rows, base, end_to_end=True)._asdict(),
             "geometric_mean_speedup": m.geometric_mean_speedup(rows, base)._asdict(),
             "papers_speedup": m.papers_speedup(rows, base),
+            "speedup_by_group": _speedup_by_group(rows, base, groups),
             "identical_output": m.identical_share(rows, base),
             **_predictions(config["methods"][name], config["methods"][config["baseline"]], rows, base),
         }
         if out.get("corrected"):
             out["measured_over_corrected"] = out["speedup"]["value"] / out["corrected"]
+    return out
+
+
+def _speedup_by_group(rows: m.Rows, base: m.Rows, groups: dict[str, str]) -> dict[str, Any]:
+    """The speedup on each subject or category; a sample that was not scored yet is of none."""
+    out = {}
+    for group in sorted(set(groups.values())):
+        ours, theirs = ([r for r in side if groups.get(r.sample) == group] for side in (rows, base))
+        if m.paired(ours, theirs)[0]:
+            out[group] = m.speedup(ours, theirs)._asdict()
     return out
 
 

@@ -78,9 +78,11 @@ def tables(summary: Summary) -> list[Table]:
         "By other conventions": also,
         "Quality": quality,
     }
-    groups = sorted({group for row in methods for group in row["quality_by_group"]})
-    if 1 < len(groups) <= MOST_GROUPS:
-        shown[f"{summary['headline']} by group"] = {"method": lambda r: r["method"], **{g: _group(g) for g in groups}}
+    for key, title in (("quality_by_group", summary["headline"]), ("speedup_by_group", f"speedup over {base}")):
+        groups = sorted({group for row in methods for group in row.get(key, {})})
+        if 1 < len(groups) <= MOST_GROUPS:
+            columns = {group: _group(key, group) for group in groups}
+            shown[f"{title} by group"] = {"method": lambda r: r["method"], **columns}
     return [
         Table(title, list(columns), [[cell(row) for cell in columns.values()] for row in methods])
         for title, columns in shown.items()
@@ -212,8 +214,10 @@ def _score(missing: str) -> Callable[[str], Cell]:
     return lambda metric: lambda row: _interval(row["quality"].get(metric), "{:.1f}", scale=100.0) or missing
 
 
-def _group(group: str) -> Cell:
-    return lambda row: _interval(row["quality_by_group"].get(group), "{:.1f}", scale=100.0) or NONE
+def _group(key: str, group: str) -> Cell:
+    if key == "speedup_by_group":
+        return lambda row: _times(row.get(key, {}).get(group))
+    return lambda row: _interval(row[key].get(group), "{:.1f}", scale=100.0) or NONE
 
 
 def _lengths(row: dict[str, Any]) -> str:

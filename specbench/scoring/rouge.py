@@ -24,10 +24,14 @@ class Rouge:
     Lsum takes its sentences from newlines. Where a text has none, a bundled rule splits it.
     """
 
-    metrics = tuple(
-        Metric(kind, f"{kind}|pkg:rouge_score-{version('rouge-score')}|stem:yes|f1|split:{split}|agg:mean")
-        for kind, split in zip(KINDS, ("none", "none", "none", f"nl,{SPLITTER}"), strict=True)
-    )
+    @property
+    def metrics(self) -> tuple[Metric, ...]:
+        splits = ("none", "none", "none", f"nl,{SPLITTER}")
+        package = f"pkg:rouge_score-{version('rouge-score')}"
+        return tuple(
+            Metric(kind, f"{kind}|{package}|stem:yes|f1|split:{split}|agg:mean")
+            for kind, split in zip(KINDS, splits, strict=True)
+        )
 
     @cached_property
     def _scorer(self) -> Any:
