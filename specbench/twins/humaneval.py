@@ -29,6 +29,8 @@ WORDS = (
     "moon",
 )
 
+TEXTS = (*WORDS, "ant", "sun", "mountain", "elephant")  # of as many lengths as functions ask for
+
 
 class _Function(NamedTuple):
     """A function of one family: its name, parameters, docstring's sentence, body, and a maker of arguments."""
@@ -206,7 +208,7 @@ def _strings(rng: random.Random) -> _Function:
     )
     body = f"    return [{mapped} for w in words if {code}]\n"
     sentence = f"return a list of {image}the words that {words}."
-    return _Function(f"{kind}_{name}", "words", sentence, body, lambda r: (r.sample(WORDS, r.randint(3, 5)),))
+    return _Function(f"{kind}_{name}", "words", sentence, body, lambda r: (r.sample(TEXTS, r.randint(3, 5)),))
 
 
 def _loop(rng: random.Random) -> _Function:
