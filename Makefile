@@ -9,7 +9,7 @@ ARGS ?=
 .PHONY: run test check bench card tiny clean
 
 run: $(INSTALLED)  ## the first table: Speculative Ensemble on the bundled pair and all six tasks
-	$(BIN)/specbench run --repeats 2 --allow-code-execution $(ARGS)
+	$(BIN)/specbench run -n 40 --repeats 1 --allow-code-execution $(ARGS)
 
 test: $(INSTALLED)  ## the laws, and everything else
 	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 $(ARGS)

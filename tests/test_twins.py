@@ -67,7 +67,7 @@ def test_functions_pass_their_tests_and_the_docstrings_example_is_true():
 
 
 def test_a_wrong_function_fails_the_tests():
-    """The tests tell functions apart: a constant passes few of them."""
+    """The tests tell functions apart: a constant passes at most one in twenty."""
     passed = 0
     for row in some(TWINS["humaneval"], 200):
         space: dict = {}
@@ -77,7 +77,7 @@ def test_a_wrong_function_fails_the_tests():
             passed += 1
         except AssertionError:
             pass
-    assert passed <= 4
+    assert passed <= 10
 
 
 def test_rationales_end_in_the_right_letter():
