@@ -114,14 +114,14 @@ LARGE = Shape(layers=7, hidden=192, heads=4, intermediate=512)
 SMALL_T5 = Shape(layers=1, hidden=128, heads=4, intermediate=320, encoder=1)
 LARGE_T5 = Shape(layers=4, hidden=192, heads=4, intermediate=512, encoder=4)
 STAGES = {
-    "draft": Stage(shape=SMALL, tokens=8_000_000, rate=2e-3, seed=1, mix=LATER),
-    "middle": Stage(shape=MEDIUM, tokens=5_500_000, rate=2e-3, seed=2, mix=LATER),
+    "draft": Stage(shape=SMALL, tokens=5_000_000, rate=2e-3, seed=1, mix=LATER),
+    "middle": Stage(shape=MEDIUM, tokens=4_500_000, rate=2e-3, seed=2, mix=LATER),
     "words": Stage(shape=LARGE, tokens=8_000_000, rate=2e-3, seed=3, mix={"gsm8k": 1.0}),
     "base": Stage(shape=LARGE, tokens=5_000_000, rate=1.5e-3, seed=4, mix=FIRST, start="words"),
     "target": Stage(shape=LARGE, tokens=5_500_000, rate=2e-3, seed=5, mix=LATER, start="base"),
     "code": Stage(shape=LARGE, tokens=1_000_000, rate=8e-4, seed=6, mix=tilted(humaneval=5.0), start="target"),
     "math": Stage(shape=LARGE, tokens=1_000_000, rate=8e-4, seed=7, mix=tilted(gsm8k=5.0), start="target"),
-    "t5-small": Stage(shape=SMALL_T5, tokens=4_500_000, rate=2e-3, seed=8, mix=SEQ2SEQ),
+    "t5-small": Stage(shape=SMALL_T5, tokens=3_000_000, rate=2e-3, seed=8, mix=SEQ2SEQ),
     "t5-large": Stage(shape=LARGE_T5, tokens=8_000_000, rate=1.5e-3, seed=9, mix=SEQ2SEQ),
 }
 PUBLISHED = ("draft", "middle", "target", "code", "math", "t5-small", "t5-large")
