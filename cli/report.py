@@ -67,19 +67,19 @@ def terminal() -> "Console":
 
 
 def overview(summaries: list[dict[str, Any]], console: "Console") -> None:
-    """One table of several runs, with the warnings of each."""
-    from specbench.report.tables import across, notes
+    """One table of several runs, with their conditions and warnings."""
+    from specbench.report.notes import common_notes
+    from specbench.report.tables import across
 
     _draw(across(summaries), console)
-    for summary in summaries:
-        for note in notes(summary):
-            if note.startswith("!"):
-                _say(f"{note} ({summary['task']})", console)
+    for note in common_notes(summaries):
+        _say(note, console)
 
 
 def show(summaries: list[dict[str, Any]], console: "Console") -> None:
     """The tables of each summary, with its notes."""
-    from specbench.report.tables import notes, tables
+    from specbench.report.notes import notes
+    from specbench.report.tables import tables
 
     for summary in summaries:
         for table in tables(summary):

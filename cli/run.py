@@ -65,6 +65,7 @@ def run(
     ] = None,
     data: Annotated[str, typer.Option(help="hub, synthetic, or a JSONL file. [the pair's, else hub]")] = "",
     limit: Annotated[int | None, typer.Option("--limit", "-n", help="Only the first N samples; 0 is all.")] = None,
+    sample: Annotated[int, typer.Option(help="Only N samples, drawn at random, the same ones every time.")] = 0,
     gamma: Annotated[str, typer.Option(help="Draft length N, or one a model, N,N.... [by the models' sizes]")] = "",
     max_new_tokens: Annotated[int | None, typer.Option(help="Most tokens to generate. [the task's]")] = None,
     on_overflow: Annotated[
@@ -102,6 +103,7 @@ def run(
         gamma=_lengths(gamma),
         data=data,
         limit=limit,
+        sample=sample,
         max_new_tokens=max_new_tokens,
         ignore_eos=ignore_eos,
         on_overflow=on_overflow or "",
@@ -160,8 +162,11 @@ def _run(
                     for _ in runner.measure(cell, loaded, task, data, recorder):
                         advance()
             if not scorer.is_scored(folder, task, box):
-                with progress(f"scoring {cell.folder}", cell.generations) as advance:
-                    scorer.score(folder, task, data, box, advance)
+                try:
+                    with progress(f"scoring {cell.folder}", cell.generations) as advance:
+                        scorer.score(folder, task, data, box, advance)
+                except MissingAsset as error:  # the other tasks are still to be measured
+                    refused = error
             summaries.append(summarise(folder))
             write(folder / SUMMARY, json.dumps(summaries[-1], indent=2, ensure_ascii=False) + "\n")
     console = terminal()

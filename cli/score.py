@@ -33,6 +33,8 @@ def score(
         raise ConfigError(f"no run folder in {results}; help: specbench run")
     for folder in folders:
         task, rows = scorer.task_of(folder, data)
+        if scorer.is_executed(folder) and not allow_code_execution:
+            raise ConfigError(f"{folder} is scored by running its code; help: --allow-code-execution, to do so again")
         box = Sandbox.find(sandbox.value) if allow_code_execution and task.executes_code else None
         with progress(f"scoring {folder.name}", sum(1 for _ in read(folder))) as advance:
             scorer.score(folder, task, rows, box, advance)

@@ -9,6 +9,7 @@ from typing import Any
 
 from specbench.errors import MissingAsset
 
+MODEL_FILES = {".json", ".safetensors", ".bin", ".model", ".txt", ".jinja"}
 SMALL = 64 << 20  # bytes; larger weight files are identified by size and time instead of content
 
 
@@ -90,7 +91,7 @@ def first_line(error: Exception) -> str:
 def local_checksum(folder: Path) -> str:
     """Sixteen hex digits that change when a model folder's files change."""
     digest = hashlib.sha256()
-    for path in sorted(p for p in folder.iterdir() if p.suffix in {".json", ".safetensors", ".bin", ".model", ".txt"}):
+    for path in sorted(p for p in folder.iterdir() if p.suffix in MODEL_FILES):
         size, time = path.stat().st_size, path.stat().st_mtime_ns
         digest.update(path.name.encode())
         digest.update(path.read_bytes() if size <= SMALL else f"{size}:{time}".encode())

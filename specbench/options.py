@@ -15,6 +15,7 @@ class Options:
     gamma: tuple[int, ...] = ()
     data: str = ""
     limit: int | None = None
+    sample: int = 0
     max_new_tokens: int | None = None
     ignore_eos: bool = False
     on_overflow: str = ""
@@ -29,7 +30,7 @@ class Options:
     overrides: tuple[tuple[str, Any], ...] = ()  # --set a.b=value
 
     def __post_init__(self) -> None:
-        for name, least in (("limit", 0), ("max_new_tokens", 1), ("repeats", 1)):
+        for name, least in (("limit", 0), ("sample", 0), ("max_new_tokens", 1), ("repeats", 1)):
             value = getattr(self, name)
             if value is not None and value < least:
                 raise ConfigError(f"{name} = {value} must be at least {least}")

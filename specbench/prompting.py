@@ -12,7 +12,7 @@ class Prompt(NamedTuple):
     cut: int
 
 
-Turn = tuple[str, str]  # what was asked, what was answered
+Turn = tuple[Sample, str]  # what was asked, what was answered
 
 
 def encode(tokenizer: Any, task: Task, sample: Sample, history: list[Turn], window: int | None) -> Prompt:
@@ -25,21 +25,38 @@ def encode(tokenizer: Any, task: Task, sample: Sample, history: list[Turn], wind
     if task.chat == "required" and not templated:
         raise ValueError('chat = "required", and the tokenizer has no chat template; help: --chat auto')
     if templated:
-        messages = [
-            {"role": role, "content": text}
-            for asked, answered in [*history, (sample.prompt, "")]
-            for role, text in (("user", asked), ("assistant", answered))
-        ]
-        text = tokenizer.apply_chat_template(messages[:-1], tokenize=False, add_generation_prompt=True)
-        ids = tokenizer(text, add_special_tokens=False)["input_ids"]
-    else:
-        text = "".join(f"{asked} {answered.strip()}\n" for asked, answered in history) + sample.prompt
-        ids = tokenizer(text)["input_ids"]
+        return _templated(tokenizer, task, sample, history, window)
+    text = "".join(f"{asked.prompt} {answered.strip()}\n" for asked, answered in history) + sample.prompt
+    ids = list(tokenizer(text)["input_ids"])
     bos = tokenizer.bos_token_id
     if bos is not None and ids[:2] == [bos, bos]:
         raise ValueError("the prompt begins with two BOS tokens: its text has one, and the tokenizer adds another")
     ends = (bos is not None and ids[:1] == [bos], bool(ids) and ids[-1] == tokenizer.eos_token_id)
-    return cut(list(ids), *_limit(task, window), task.overflow, ends)
+    return cut(ids, *_limit(task, window), task.overflow, ends)
+
+
+def _templated(tokenizer: Any, task: Task, sample: Sample, history: list[Turn], window: int | None) -> Prompt:
+    """Inside the models' chat template, which brings its own special tokens. A cut takes from the last turn alone."""
+
+    def ids_of(last: str) -> list[int]:
+        messages = [
+            {"role": role, "content": text}
+            for asked, answered in history
+            for role, text in (("user", asked.turn or asked.prompt), ("assistant", answered))
+        ]
+        messages.append({"role": "user", "content": last})
+        text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        return list(tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    whole, (most, kept) = ids_of(sample.turn or sample.prompt), _limit(task, window)
+    if most is None or len(whole) <= most or task.overflow == "error":
+        return cut(whole, most, kept, "error")
+    own = list(tokenizer(sample.turn or sample.prompt, add_special_tokens=False)["input_ids"])
+    around = len(whole) - len(own)
+    if around >= kept:
+        raise ValueError(f"template and earlier turns alone have {around} tokens, {kept} are allowed")
+    shorter = ids_of(tokenizer.decode(cut(own, kept - around, kept - around, task.overflow).ids))
+    return Prompt(shorter, len(whole) - len(shorter))
 
 
 def continuation(tokenizer: Any, prompt: list[int], tokens: list[int], encoder_decoder: bool) -> str:
@@ -74,8 +91,14 @@ def cut(ids: list[int], most: int | None, kept: int, how: Overflow, ends: tuple[
 
 
 def _limit(task: Task, window: int | None) -> tuple[int | None, int]:
-    """How long a prompt may be, and to what length it is cut: room for the new tokens is kept in the window."""
+    """How long a prompt may be, and to what length it is cut.
+
+    A cut keeps room for the new tokens in the window. Where a long prompt is an error, one that fits without that room is
+    none: its output ends at the window, and says so.
+    """
     roomy = None if window is None else max(window - task.max_new_tokens, 1)
-    if task.max_prompt_tokens and (roomy is None or task.max_prompt_tokens <= roomy):
-        return task.max_prompt_tokens, task.max_prompt_tokens
-    return (None, 0) if roomy is None or window is None else (window - 1, roomy)
+    limits = [each for each in (task.max_prompt_tokens or None, roomy) if each is not None]
+    kept = min(limits, default=0)
+    if task.overflow == "error" and window is not None and not task.max_prompt_tokens:
+        return window - 1, kept
+    return (kept, kept) if limits else (None, 0)

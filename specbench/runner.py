@@ -65,10 +65,10 @@ def measure(cell: Cell, loaded: LoadedPair, task: Task, data: Data, recorder: Re
     ]
     if not todo:
         return
-    for arm in cell.arms:
-        _attempt(
-            arm, pair, task, data.samples[0], [], decoding | {"max_new_tokens": WARM_UP_TOKENS}, repeat=0, order=-1
-        )
+    brief = decoding | {"max_new_tokens": WARM_UP_TOKENS}
+    firsts = [sample for sample in data.samples if not sample.after]
+    for arm in cell.arms:  # until one prompt is decoded: a failed one warms nothing up
+        all(_attempt(arm, pair, task, sample, [], brief, repeat=0, order=-1).error for sample in firsts)
     for order, (repeat, sample, arm) in enumerate(todo, len(recorder.done)):
         record = _attempt(arm, pair, task, sample, talks.before(sample, arm.name, repeat), decoding, repeat, order)
         recorder.append(record)
@@ -99,7 +99,7 @@ class _Talks:
             answered = self._texts[method, sample.id, repeat]
             if answered is None:
                 return None
-            turns.insert(0, (sample.prompt, answered))
+            turns.insert(0, (sample, answered))
         return turns
 
 

@@ -20,9 +20,15 @@ def is_scored(folder: Path, task: Task, sandbox: Sandbox | None) -> bool:
     if not path.exists():
         return False
     known = json.loads(path.read_text(encoding="utf-8"))
-    if task.executes_code and sandbox is not None and known["sandbox"] is None:
+    if task.executes_code and sandbox is not None and known["sandbox"] != sandbox.signature:
         return False
     return bool(known["version"] == task.version and known["records"] == sum(1 for _ in read(folder)))
+
+
+def is_executed(folder: Path) -> bool:
+    """Whether the folder's scores come from running what was generated."""
+    path = folder / SCORES
+    return path.exists() and bool(json.loads(path.read_text(encoding="utf-8"))["sandbox"])
 
 
 def score(
@@ -33,6 +39,9 @@ def score(
     Text at a fixed length runs past its end and gets no score. A task that runs what was written gets none without a
     sandbox; the generations stay, to be scored later.
     """
+    told = f"task:{task.name}@{task.version}|chat:{task.chat}"
+    if task.executes_code and sandbox:
+        told += f"|{sandbox.signature}"
     fixed_length = run_config(folder)["decoding"]["ignore_eos"]
     samples = {sample.id: sample for sample in data.samples}
     records, rows = list(read(folder)), []
@@ -44,9 +53,11 @@ def score(
     scores = {
         "schema": 1,
         "version": task.version,
-        "metrics": [dataclasses.asdict(metric) for metric in task.metrics],
+        "metrics": [
+            dataclasses.asdict(metric) | {"signature": f"{metric.signature}|{told}"} for metric in task.metrics
+        ],
         "headline": task.headline,
-        "sandbox": sandbox.kind if sandbox and task.executes_code else None,
+        "sandbox": sandbox.signature if sandbox and task.executes_code else None,
         "not_executed": task.executes_code and sandbox is None,
         "records": len(records),
         "rows": rows,
@@ -65,10 +76,13 @@ def run_config(folder: Path) -> dict[str, Any]:
 def task_of(folder: Path, source: str = "") -> tuple[Task, Data]:
     """The task that a run was on, as it was set, and its samples, read again.
 
-    `source` is where the rows are now, if they have moved. Raises ConfigError where they are not the rows of the run.
+    `source` is where the rows are now, if they have moved; the hub's are read at the commit of the run. Raises ConfigError
+    where they are not the rows of the run.
     """
     told = run_config(folder)["task"]
     task = Task.build({"name": told["class"], **told["options"]}, f"{folder / 'run.toml'}: task")
+    if not source and told["data"].get("revision"):
+        task = dataclasses.replace(task, revision=told["data"]["revision"])
     where = told["data"]["source"]
     known = "hub" if where.startswith(f"{task.hub.repo}/" if task.hub else "\0") else where
     data = task.data(source or known)

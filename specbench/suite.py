@@ -77,7 +77,9 @@ def source_of(pair: Pair, options: Options) -> str:
 
 
 def limited(data: Data, pair: Pair, options: Options) -> Data:
-    """The first rows, as many as wanted; 0 is all, but of a synthetic source."""
+    """The first rows, as many as wanted, or as many drawn at random; 0 is all, but of a synthetic source."""
+    if options.sample:
+        return data.drawn(options.sample)
     suited = pair.defaults.limit if source_of(pair, options) == pair.defaults.data else 0
     limit = suited if options.limit is None else options.limit
     if not limit:
@@ -104,13 +106,16 @@ def cell(
             "name": task_name,
             "class": task.name,
             "version": task.version,
+            "continues": task.continues,
             "options": {k: v for k, v in _fields(task).items() if k != "description"},
             "data": _present(
                 {
                     "source": data.source,
                     "revision": data.revision,
                     "sha256": data.sha256,
+                    "prompts_sha256": data.prompts_sha256,
                     "samples": len(data.samples),
+                    "later_turns": sum(bool(sample.after) for sample in data.samples),
                     "total": data.total,
                 }
             ),

@@ -1,6 +1,9 @@
 """Floor 0: what a task is. Its classes live in tasks/, one file each; its variants in configs/tasks/."""
 
+import hashlib
 import itertools
+import json
+import random
 import re
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -16,6 +19,7 @@ from specbench.scoring.metric import Metric, Score
 from specbench.twins import Row, Twin
 
 SYNTHETIC_ROWS = 1000
+DRAW_SEED = 42  # as the authors of Speculative Ensemble shuffle
 Overflow = Literal["error", "truncate-left", "truncate-right", "truncate-middle"]
 Chat = Literal["off", "auto", "required"]
 
@@ -24,13 +28,15 @@ Chat = Literal["off", "auto", "required"]
 class Sample:
     """One prompt. `reference` is whatever the task's `score` needs of the right answer; None where nothing is scored.
 
-    `after` names an earlier sample whose conversation this one goes on with: its prompt, and what was answered to it.
+    `turn` is what a chat template gets in its place; empty: the prompt. `after` names an earlier sample whose conversation
+    this one goes on with: its prompt, and what was answered to it.
     """
 
     id: str
     prompt: str
     reference: Any = None
     group: str = ""  # a subject or a category
+    turn: str = ""
     after: str = ""
 
 
@@ -44,6 +50,12 @@ class Data:
     sha256: str  # of all rows
     total: int  # samples of the whole source
 
+    @property
+    def prompts_sha256(self) -> str:
+        """Over the samples as they are asked, worked examples and all."""
+        asked = ((s.id, s.prompt, s.turn, s.after) for s in self.samples)
+        return hashlib.sha256(json.dumps(list(asked), ensure_ascii=False).encode()).hexdigest()
+
     def first(self, count: int) -> "Data":
         """The first `count` prompts, each with those that go on with it."""
         kept: list[Sample] = []
@@ -52,6 +64,16 @@ class Data:
                 kept += [sample] if any(sample.after == other.id for other in kept) else []
             elif count:
                 kept, count = [*kept, sample], count - 1
+        return replace(self, samples=kept)
+
+    def drawn(self, count: int) -> "Data":
+        """`count` prompts at random, the same ones every time, in the source's order, each with those that go on with it."""
+        heads = [sample.id for sample in self.samples if not sample.after]
+        chosen = set(random.Random(DRAW_SEED).sample(heads, min(count, len(heads))))
+        kept: list[Sample] = []
+        for sample in self.samples:
+            if sample.id in chosen or any(sample.after == other.id for other in kept):
+                kept.append(sample)
         return replace(self, samples=kept)
 
 
@@ -84,6 +106,7 @@ class Task(Named):
     fields: ClassVar[dict[str, type]] = {}  # what a row must hold
     twin: ClassVar[Twin | None] = None
     executes_code: ClassVar[bool] = False  # scoring runs what models wrote
+    continues: ClassVar[bool] = False  # outputs have no end of their own: being cut by length is no fault
 
     description: str = ""
     prompt: str = ""
@@ -150,14 +173,16 @@ class Task(Named):
 
 
 def filled(template: str, **fields: str) -> str:
-    """The template with each `{field}` replaced, once. Raises ConfigError for a field that there is not."""
+    """The template with each `{field}` replaced, once; `{{` and `}}` are braces. Raises ConfigError for an unknown field."""
 
     def value(match: re.Match[str]) -> str:
+        if match[1] is None:
+            return match[0][0]
         if match[1] not in fields:
             raise ConfigError(f"prompt: no field '{match[1]}'{hint(match[1], fields)}")
         return fields[match[1]]
 
-    return re.sub(r"\{(\w+)\}", value, template)
+    return re.sub(r"\{\{|\}\}|\{(\w+)\}", value, template)
 
 
 def without(texts: Sequence[str], text: str) -> str:

@@ -7,6 +7,7 @@ Example row: {"question": "Ben has 3 bags with 4 shells each. How many shells do
 
 import re
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import ClassVar, Literal
 
 from specbench.sandbox import Sandbox
@@ -39,6 +40,7 @@ EXAMPLES = (
 
 STRICT = re.compile(r"#### (-?[0-9.,]+)")
 FLEXIBLE = re.compile(r"-?[$0-9.,]{2,}|-?[0-9]+")
+NEXT_QUESTION = ("\nQuestion:",)
 SE_PAPER_CUT = ("\n\nQuestion:",)
 SE_PAPER_MARKED = re.compile(r"###\s*(-?\d+)")
 SE_PAPER_LAST = re.compile(r"(?<!\d)-?\d+(?:\.\d+)?")
@@ -48,7 +50,8 @@ SE_PAPER_LAST = re.compile(r"(?<!\d)-?\d+(?:\.\d+)?")
 class Gsm8k(Task, name="gsm8k"):
     """Chain of thought from 0 to 4 worked examples, in the form of `prompt`; exact match of a number.
 
-    The `standard` grader takes the number behind the first `####` (strict) and the last number (flexible); `se-paper`, as
+    Before a next question, the `standard` grader takes the number behind the first `####` (strict) and the last number
+    (flexible); `se-paper`, as
     the authors of Speculative Ensemble, the number behind `###` before the next question, else the last one, rounded.
     """
 
@@ -79,7 +82,7 @@ class Gsm8k(Task, name="gsm8k"):
 
     @property
     def metrics(self) -> tuple[Metric, ...]:
-        form = f"shots:{self.shots}|cot:yes|v:{self.version}"
+        form = f"shots:{self.shots}"
         if self.grader == "se-paper":
             return (Metric("accuracy", f"exact_match|extract:###-else-last|norm:commas,round|{form}"),)
         return (
@@ -92,6 +95,7 @@ class Gsm8k(Task, name="gsm8k"):
             found = se_paper_number(text)
             right = se_paper_number(f"### {sample.reference}")
             return {"accuracy": float(found is not None and found == right), NO_ANSWER: float(found is None)}
+        text = without(NEXT_QUESTION, text)
         strict, flexible = STRICT.search(text), FLEXIBLE.findall(text)
         return {
             "strict": float(strict is not None and number_of(strict[1]) == sample.reference),
@@ -109,4 +113,5 @@ def se_paper_number(text: str) -> int | None:
     """The number that the authors of Speculative Ensemble grade."""
     text = without(SE_PAPER_CUT, text).replace(",", "")
     marked, last = SE_PAPER_MARKED.search(text), SE_PAPER_LAST.findall(text)
-    return round(float(marked[1])) if marked else round(float(last[-1])) if last else None
+    found = marked[1] if marked else last[-1] if last else None
+    return None if found is None else round(Decimal(found))

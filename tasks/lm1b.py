@@ -21,6 +21,7 @@ class Lm1b(RougeScored, name="lm1b"):
     """ROUGE of the continuation against the rest of the sentence. Sentences whose rest holds no word are left out."""
 
     version: ClassVar[str] = "1-A"
+    continues: ClassVar[bool] = True
     hub: ClassVar[Hub] = Hub("billion-word-benchmark/lm1b", "plain_text/{split}/0000.parquet", CONVERTED)
     fields: ClassVar[dict[str, type]] = {"text": str}
 

@@ -19,8 +19,14 @@ from specbench.task import Hub, Sample, Task, filled, without
 from specbench.twins import TWINS, Row
 
 LETTERS = "ABCD"
-# "the answer is" and a letter that is bracketed or ends there, so that the article in "the answer is A fruit" is none.
-STATED = re.compile(r"answer is:?\s*(?:\(([A-D])\)|([A-D])(?=\s*(?:[.,:;)]|$)))", re.IGNORECASE | re.MULTILINE)
+# "the answer is", or "answer:", and a letter that is bracketed, marked or ends there, so that the article in "the answer is A
+# fruit" is none.
+STATED = re.compile(
+    r"(?i:answer\s*(?:is:?|:))[\s*_$]*(?:\\boxed\{|\\text\{|\()*([A-D])(?:[)}*]|(?=\s*(?:[.,:;)]|$))|(?=\s+(?:because|since)\b))",
+    re.MULTILINE,
+)
+DENIED = re.compile(r"\bnot\s+\(?[A-D]\b\)?")
+NEXT_QUESTION = ("\nQuestion:",)
 BRACKETED = re.compile(r"\(([A-D])\)")
 ALONE = re.compile(r"^\s*\(?([A-D])(?:[.):]|\s*$)", re.MULTILINE)
 SE_PAPER_CUT = ("\n\nQ:", "\nQ:")
@@ -31,9 +37,10 @@ SE_PAPER_LETTER = re.compile(r"\b([A-D])\b")
 class Mmlu(Task, name="mmlu"):
     """Generative: some answered questions of the subject's dev set, then the question and `cue`, which asks for reasons.
 
-    accuracy is micro, macro the mean over subjects; both take the last stated letter, else the last one in brackets, else
-    one alone on its line. strict takes stated letters only. The `se-paper` grader takes the first capital letter from A to D
-    that stands alone, also the article; its examples come from `exemplars`, a JSON file of a user's own: subject -> text.
+    accuracy is micro, macro the mean over subjects. Before a next question, both take the last stated letter, else the last
+    one in brackets, else one alone on its line; strict takes stated letters only. The `se-paper` grader takes the first
+    capital letter from A to D that stands alone, also the article; its examples come from `exemplars`, a JSON file of a
+    user's own: subject -> text.
     """
 
     version: ClassVar[str] = "1-A"
@@ -103,7 +110,7 @@ class Mmlu(Task, name="mmlu"):
 
     @property
     def metrics(self) -> tuple[Metric, ...]:
-        form = f"generative|grader:{self.grader}|shots:{self.shots}|cot:{bool(self.cue)}|v:{self.version}"
+        form = f"generative|grader:{self.grader}|shots:{self.shots}|cot:{bool(self.cue)}"
         micro = Metric("accuracy", f"exact_match|avg:micro|{form}")
         macro = Metric("macro", f"exact_match|avg:macro-subjects|{form}", "macro")
         return (
@@ -118,6 +125,7 @@ class Mmlu(Task, name="mmlu"):
             letter = found[1] if found else None
             right = float(letter == sample.reference)
             return {"accuracy": right, "macro": right, NO_ANSWER: float(letter is None)}
+        text = DENIED.sub("", without(NEXT_QUESTION, text))
         strict = stated(text)
         letter = strict or chosen(text)
         right = float(letter == sample.reference)
@@ -132,7 +140,7 @@ class Mmlu(Task, name="mmlu"):
 def stated(text: str) -> str | None:
     """The letter of the last "the answer is (B)"."""
     found = STATED.findall(text)
-    return "".join(found[-1]).upper() if found else None
+    return str(found[-1]) if found else None
 
 
 def chosen(text: str) -> str | None:

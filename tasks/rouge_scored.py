@@ -5,14 +5,15 @@ from functools import cached_property
 
 from specbench.sandbox import Sandbox
 from specbench.scoring.adapter import Evaluate
-from specbench.scoring.metric import Metric, Score
-from specbench.scoring.rouge import KINDS, Rouge
+from specbench.scoring.metric import NO_ANSWER, Metric, Score
+from specbench.scoring.rouge import KINDS, Rouge, lines
 from specbench.task import Sample, Task, without
 
 
 @dataclass(frozen=True, kw_only=True)
 class RougeScored(Task):
-    """`cut` ends a text before it is scored; `evaluate` names a ROUGE script for Hugging Face evaluate, to use instead."""
+    """`cut` ends a text before it is scored; `evaluate` names a ROUGE script for Hugging Face evaluate, to use instead of
+    rouge-score: both get the same lines."""
 
     cut: tuple[str, ...] = ()
     evaluate: str = ""
@@ -30,4 +31,5 @@ class RougeScored(Task):
         return "rouge2"
 
     def score(self, sample: Sample, text: str, sandbox: Sandbox | None = None) -> Score:
-        return self.rouge.score(without(self.cut, text), sample.reference)
+        text = without(self.cut, text).strip()
+        return {**self.rouge.score(lines(text), lines(sample.reference)), NO_ANSWER: float(not text)}

@@ -19,7 +19,8 @@ KINDS = dict.fromkeys(MULTI_TURN, "multi-turn")
 
 @dataclass(frozen=True, kw_only=True)
 class SpecBench(Task, name="spec-bench"):
-    """A question's second turn goes on with the method's own answer to the first."""
+    """A question's second turn goes on with the method's own answer to the first. `prompt` is for models without a chat
+    template; where there is one, it gets the bare turn."""
 
     version: ClassVar[str] = "1-A"
     fields: ClassVar[dict[str, type]] = {"category": str, "turns": list}
@@ -35,5 +36,5 @@ class SpecBench(Task, name="spec-bench"):
             for turn, text in enumerate(row["turns"], 1):
                 own, before = (f"{first}.{n}" if n > 1 else first for n in (turn, turn - 1))
                 after = before if turn > 1 else ""
-                out.append(Sample(own, filled(self.prompt, turn=text), group=group, after=after))
+                out.append(Sample(own, filled(self.prompt, turn=text), group=group, turn=text, after=after))
         return out

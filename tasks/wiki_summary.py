@@ -20,6 +20,7 @@ class WikiSummary(RougeScored, name="wiki-summary"):
     """ROUGE of the continuation against the article's summary."""
 
     version: ClassVar[str] = "1-A"
+    continues: ClassVar[bool] = True
     hub: ClassVar[Hub] = Hub("jordiclive/wikipedia-summary-dataset", "default/train/0000.parquet", CONVERTED)
     fields: ClassVar[dict[str, type]] = {"summary": str, "full_text": str}
 

@@ -10,7 +10,7 @@ from typing import ClassVar, Literal
 
 from specbench.errors import ConfigError
 from specbench.sandbox import Sandbox
-from specbench.scoring.metric import Metric, Score
+from specbench.scoring.metric import NO_ANSWER, Metric, Score
 from specbench.scoring.translation import Translation
 from specbench.task import Hub, Sample, Task, filled
 from specbench.twins import TWINS, Row
@@ -47,4 +47,4 @@ class Wmt(Task, name="wmt"):
         return self.scorer.metrics
 
     def score(self, sample: Sample, text: str, sandbox: Sandbox | None = None) -> Score:
-        return self.scorer.score(text.strip(), sample.reference)
+        return {**self.scorer.score(text.strip(), sample.reference), NO_ANSWER: float(not text.strip())}

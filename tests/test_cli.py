@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import pandas
 import pytest
+from transformers import AutoTokenizer
 
 from specbench.cli.app import main
 from specbench.pair import PACKAGE
@@ -333,6 +334,8 @@ def test_generated_code_is_scored_later_if_it_is_not_executed_now(tmp_path):
     assert "not executed" not in specbench("score", folder, *options, cwd=tmp_path).stdout
     assert (folder / "samples.jsonl").read_bytes() == before
     assert len(json.loads((folder / "scores.json").read_text())["rows"]) == 5
+    assert "scored by running its code" in specbench("score", folder, cwd=tmp_path, code=2).stderr
+    assert "sandbox:none|python:3." in specbench("report", folder, cwd=tmp_path).stdout
     again = specbench("run", "-m", "ar", "-t", "humaneval", *FEW, cwd=tmp_path).stdout
     assert "not executed" not in again, "what is scored stays scored"
 
@@ -362,12 +365,17 @@ def test_scores_of_other_rows_are_refused(tmp_path):
 def test_second_turns_read_the_methods_own_first_answer(tmp_path):
     row = {"question_id": 81, "category": "writing", "turns": ["Ben has 3 cards.", "And now?"]}
     (tmp_path / "own.jsonl").write_text(json.dumps(row) + "\n")
-    specbench("run", "-m", "sd", "-t", "spec-bench", "--data", "own.jsonl", *FEW, cwd=tmp_path)
+    command = ["run", "-m", "sd", "-t", "spec-bench", "--data", "own.jsonl", "--temperature", 5]
+    shown = specbench(*command, *FEW, cwd=tmp_path).stdout
+    assert "their prompts differ between methods" in shown
     (folder,) = (tmp_path / "results").iterdir()
-    first, second = (
-        next(r for r in rows_of(folder) if r["method"] == "sd" and r["sample"] == s) for s in ("81", "81.2")
-    )
-    assert second["prompt_tokens"] > first["prompt_tokens"] + len(first["tokens"]) // 2
+    tokenizer = AutoTokenizer.from_pretrained(PACKAGE / "tiny" / "models" / "target")
+    answers = {r["method"]: r["text"] for r in rows_of(folder) if r["sample"] == "81"}
+    assert answers["ar"] != answers["sd"], "at this temperature nobody says the same twice"
+    for row in (r for r in rows_of(folder) if r["sample"] == "81.2"):
+        asked = f"USER: Ben has 3 cards.\nASSISTANT: {answers[row['method']].strip()}\nUSER: And now?\nASSISTANT:"
+        ids = tokenizer(asked)["input_ids"]
+        assert (row["prompt_tokens"], row["prompt_ends"]) == (len(ids), ids[:8] + ids[8:][-8:])
     assert len(rows_of(folder)) == 4
 
 
@@ -391,6 +399,7 @@ NINE = {
     "xsum": "xsum/test",
     "wmt": "wmt14_de_en/test",
     "spec-bench": "spec_bench/question",
+    "mt-bench": "mt_bench/question",
     "wiki-summary": "wiki_summary/test",
     "lm1b": "lm1b/test",
 }
@@ -401,6 +410,7 @@ NINE = {
 def test_every_real_file_runs_scores_and_reports(task, tmp_path):
     """As a user would, but for the number of prompts and tokens."""
     file = REAL / f"{NINE[task]}.jsonl"
+    task = "spec-bench" if task == "mt-bench" else task  # the same schema
     command = ["run", "-m", "sd", "-p", "tiny", "-t", task, "--data", file, "-n", 2, "--repeats", 1]
     shown = specbench(*command, "--max-new-tokens", 8, cwd=tmp_path).stdout
     (folder,) = (tmp_path / "results").iterdir()

@@ -127,3 +127,15 @@ def test_speeds_and_scores_by_group():
     assert found["quality"]["ok"]["value"] == 0.5
     assert found["no_answer"] is None
     assert quality("y", scores)["quality"] == {"ok": None}
+
+
+def test_quality_is_over_what_no_method_failed_at():
+    had = (("x", "a", 1.0), ("y", "a", 1.0), ("y", "b", 0.0))
+    rows = [{"method": x, "sample": s, "repeat": 0, "group": "", "values": {"ok": v}} for x, s, v in had]
+    scores = {"metrics": [{"name": "ok", "combine": "mean"}], "headline": "ok", "rows": rows}
+    assert [quality(method, scores)["quality"]["ok"]["value"] for method in "xy"] == [1.0, 1.0]
+
+
+def test_wilson_is_for_shares_alone():
+    silent = [Scored([0.0, 9.0] + [0.0] * 8, str(i)) for i in range(9)]
+    assert m.quality(silent, "bleu") == (0.0, 0.0, 0.0)

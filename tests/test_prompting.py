@@ -48,7 +48,7 @@ def test_two_bos_tokens_are_an_error():
 
 
 def test_earlier_turns_come_first():
-    history = [("hello", "one"), ("again", " two ")]
+    history = [(Sample("a", "hello"), "one"), (Sample("b", "again"), " two ")]
     assert said("world", history=history) == "<s> hello one again two world"
     shown = said("world", words(chat_template=TEMPLATE), history, chat="required")
     assert shown == "<s> user: hello <s> assistant: one <s> user: again <s> assistant: two <s> user: world assistant:"
@@ -75,9 +75,9 @@ def test_no_cut_takes_special_tokens_away():
 def test_the_window_keeps_room_for_new_tokens():
     task = {"max_new_tokens": 3, "overflow": "truncate-left"}
     assert said("hello world one two again", window=6, **task) == "<s> two again"
-    assert said("hello world one two", window=6, **task) == "<s> hello world one two", (
-        "it fits, if not all it might say"
-    )
+    assert said("hello world one two", window=6, **task) == "<s> one two", "a cut leaves room"
+    assert said("hello world one two", window=6, max_new_tokens=3) == "<s> hello world one two", "it fits: no error"
+    assert said("hello world one two", window=6, max_prompt_tokens=5, **task) == "<s> one two"
     with pytest.raises(ValueError, match="6 tokens, 5 are allowed"):
         said("hello world one two again", window=6, max_new_tokens=3)
 
@@ -92,3 +92,33 @@ def test_a_completion_keeps_the_blanks_that_a_tokenizer_drops_at_the_start_of_a_
     assert fast.decode(answered) == " x"
     assert continuation(fast, asked, answered, encoder_decoder=False) == "  x"
     assert continuation(fast, asked, answered, encoder_decoder=True) == " x", "a text of its own"
+
+
+def test_a_template_gets_the_bare_turn():
+    sample = Sample("0", "USER: hello ASSISTANT:", turn="hello")
+    ids, _ = encode(words(chat_template=TEMPLATE), Prompts(chat="auto"), sample, [], None)
+    assert " ".join(WORDS[i] for i in ids) == "<s> user: hello assistant:"
+
+
+CUTS = [("truncate-left", "one two"), ("truncate-right", "hello world"), ("truncate-middle", "hello two")]
+
+
+@pytest.mark.parametrize(("how", "left"), CUTS)
+def test_a_cut_leaves_the_template_whole(how, left):
+    tokenizer = words(chat_template=TEMPLATE)
+    task = Prompts(chat="required", max_prompt_tokens=5, overflow=how)
+    ids, gone = encode(tokenizer, task, Sample("0", "hello world one two"), [], None)
+    assert " ".join(WORDS[i] for i in ids) == f"<s> user: {left} assistant:"
+    assert gone == 2
+    with pytest.raises(ValueError, match="template and earlier turns alone have 3 tokens, 3 are allowed"):
+        encode(tokenizer, Prompts(chat="auto", max_prompt_tokens=3, overflow=how), Sample("0", "hello world"), [], None)
+    with pytest.raises(ValueError, match="7 tokens, 5 are allowed"):
+        encode(tokenizer, Prompts(chat="auto", max_prompt_tokens=5), Sample("0", "hello world one two"), [], None)
+
+
+def test_an_encoder_decoders_prompt_keeps_its_eos():
+    tokenizer = words()
+    tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
+        single="$A </s>", special_tokens=[("</s>", 1)]
+    )
+    assert said("hello world one two", tokenizer, max_prompt_tokens=3, overflow="truncate-right") == "hello world </s>"

@@ -386,7 +386,7 @@ def test_where_no_tool_is_found_the_message_says_what_to_do(monkeypatch):
         MissingAsset, match=r"bwrap.* not found.*unshare.* not found.*install bubblewrap.*--sandbox none"
     ):
         Sandbox.find()
-    assert Sandbox.find("none").signature == "sandbox:none"
+    assert Sandbox.find("none").signature.startswith("sandbox:none|python:3.")
 
 
 def test_a_sandbox_without_a_limit_on_processes_is_refused(monkeypatch, sandbox):
@@ -404,4 +404,10 @@ def test_a_sandbox_that_does_not_start_is_no_verdict(sandbox):
 
 
 def test_signatures(sandbox):
-    assert sandbox.signature == f"sandbox:{sandbox.kind}"
+    assert sandbox.signature.startswith(f"sandbox:{sandbox.kind}|python:3.")
+
+
+def test_a_programs_stop_iteration_ends_no_loop_of_the_tests(sandbox):
+    program = "def f(x):\n    raise StopIteration\n"
+    test = "def check(f):\n    assert all(map(lambda x: f(x) == x, [1, 2]))\n"
+    assert sandbox.check(program, test, "f").reason.startswith("failed: RuntimeError")

@@ -13,6 +13,8 @@ from specbench.scoring.adapter import Evaluate
 from specbench.scoring.metric import Scored, combiner, pass_at, table
 from specbench.scoring.rouge import KINDS, Rouge, lines, sentences
 from specbench.scoring.translation import Translation
+from specbench.task import Sample
+from specbench.tasks.xsum import XSum
 
 TEXTS = ["The cat sat on the mat.", "A dog barked at night!", "", "Rain fell; the river rose by 3.5 metres on Monday."]
 REFERENCES = [
@@ -128,9 +130,10 @@ class Own(evaluate.Metric):
         return evaluate.MetricInfo(description="", citation="", inputs_description="", features=features)
 
     def _compute(self, predictions, references, use_stemmer=False):
-        scorer = rouge_scorer.RougeScorer(["rouge1", "rougeL"], use_stemmer=use_stemmer)
+        kinds = ["rouge1", "rouge2", "rougeL", "rougeLsum"]
+        scorer = rouge_scorer.RougeScorer(kinds, use_stemmer=use_stemmer)
         found = [scorer.score(r, p) for p, r in zip(predictions, references)]
-        return {kind: sum(f[kind].fmeasure for f in found) / len(found) for kind in ("rouge1", "rougeL")}
+        return {kind: sum(f[kind].fmeasure for f in found) / len(found) for kind in kinds}
 """
 
 
@@ -146,6 +149,13 @@ def test_evaluate_agrees_with_the_direct_library(tmp_path, monkeypatch):
     for text, reference in zip(TEXTS, REFERENCES, strict=True):
         ours = Rouge().score(text, reference)
         assert theirs.score(text, reference) == pytest.approx({k: ours[k] for k in ("rouge1", "rougeL")})
+    direct, by_script = XSum(), XSum(evaluate=str(folder))
+    assert "module:own_rouge@" in by_script.metrics[0].signature
+    for text, reference in zip(
+        [*TEXTS, "One cat sat. Two dogs ran."], [*REFERENCES, "Two dogs ran. One cat sat."], strict=True
+    ):
+        sample = Sample("0", "", reference)
+        assert by_script.score(sample, text) == pytest.approx(direct.score(sample, text)), "Lsum of one line too"
 
 
 def test_evaluate_without_its_scripts_says_what_to_do(tmp_path, monkeypatch):

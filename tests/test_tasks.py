@@ -108,9 +108,12 @@ def test_the_other_real_files_are_read_and_score_too(split):
     name = {"cnn_dailymail": "cnndm", "wmt14_de_en": "wmt"}.get(split.split("/")[0], split.split("/")[0])
     one, path = task(name), str(REAL / f"{split}.jsonl")
     data, rows = one.data(path), one.rows(path).rows
-    for sample, row in list(zip(data.samples, rows, strict=True))[:200]:
-        score = one.score(sample, right_answer(name, row, sample))
-        assert name == "wmt" or score[one.metrics[0].name] == 1.0
+    metric = next(metric for metric in one.metrics if metric.name == one.headline)
+    scored = [
+        Scored(one.score(sample, right_answer(name, row, sample))[metric.name], sample.id)
+        for sample, row in list(zip(data.samples, rows, strict=True))[:200]
+    ]
+    assert combiner(metric.combine).whole(table(metric.combine, scored)) == pytest.approx(1.0)
 
 
 @needs_data
@@ -153,10 +156,7 @@ def test_every_variant_is_built_and_says_what_it_is(name):
     assert one.description
     assert re.fullmatch(r"\d+-[A-Z]", one.version)
     assert one.headline in ("", *(metric.name for metric in one.metrics))
-    assert all(
-        one.version in metric.signature or "pkg:" in metric.signature or "version:" in metric.signature
-        for metric in one.metrics
-    )
+    assert all(metric.signature for metric in one.metrics)
 
 
 # GSM8K
@@ -167,7 +167,8 @@ def test_every_variant_is_built_and_says_what_it_is(name):
     [
         (" 6*3=18\n#### 18", 1, 1),
         (" so it is 18.", 0, 1),
-        ("#### 18\n\nQuestion: another\n#### 5", 1, 0),
+        ("#### 18\n\nQuestion: another\n#### 5", 1, 1),
+        ("no idea\nQuestion: another\n#### 18", 0, 0),
         ("#### 5 and then 18", 0, 1),
         ("#### $18", 0, 1),
         ("#### 18.", 1, 1),
@@ -183,7 +184,7 @@ def test_every_variant_is_built_and_says_what_it_is(name):
 def test_strict_and_flexible_answers(text, strict, flexible):
     score = Gsm8k().score(Sample("0", "", "18"), text)
     assert (score["strict"], score["flexible"]) == (strict, flexible)
-    assert score[NO_ANSWER] == float("#### " not in text or "#### $" in text)
+    assert score[NO_ANSWER] == float(not re.search(r"####\s\d|####\s-", text.partition("Question")[0]))
 
 
 @pytest.mark.parametrize(
@@ -197,6 +198,7 @@ def test_strict_and_flexible_answers(text, strict, flexible):
         ("#### 18.9", 1),  # its pattern reads the whole part of a marked number
         ("#### 5 then 18", 0),
         ("none", 0),
+        ("9" * 700, 0),  # a loop
     ],
 )
 def test_the_grader_of_speculative_ensembles_authors(text, right):
@@ -248,6 +250,14 @@ def test_the_worked_examples_are_right():
         ("", None, False),
         (" Vitamin D. is needed", None, False),
         (" The answer is (E).", None, False),
+        ("The answer is **D**.", "D", True),
+        ("Answer: D", "D", True),
+        (r"The answer is $\boxed{D}$", "D", True),
+        ("The answer is D because it is.", "D", True),
+        ("The answer is not (D).", None, False),
+        ("It is not (A), but (C).", "C", False),
+        ("The answer is (D).\nQuestion: Why?\nThe answer is (A).", "D", True),
+        ("the answer is a dog", None, False),
     ],
 )
 def test_answers_that_are_letters_and_words_that_are_not(text, letter, strict):
@@ -349,6 +359,7 @@ def test_second_turns_follow_their_first_and_stay_with_it(tmp_path):
     ]
     rows.write_text("\n".join(map(json.dumps, asked)))
     data = SpecBench().data(str(rows))
+    assert data.samples[1].turn == "two"
     assert [(s.id, s.after, s.group) for s in data.samples] == [
         ("7", "", "multi-turn"),
         ("7.2", "7", "multi-turn"),
@@ -425,7 +436,36 @@ def test_the_hub_offline_says_what_to_do(name, monkeypatch):
         one.data("hub")
 
 
+def test_worked_examples_are_part_of_what_identifies_a_run(tmp_path):
+    test, dev = tmp_path / "test.jsonl", tmp_path / "dev.jsonl"
+    test.write_text(json.dumps(ROWS[0]) + "\n")
+    seen = set()
+    for answer in (0, 1):
+        dev.write_text("\n".join(json.dumps(row | {"answer": answer}) for row in ROWS))
+        data = task("mmlu").data(str(test))
+        seen.add((data.sha256, data.prompts_sha256))
+    assert len({rows for rows, _ in seen}) == 1
+    assert len({prompts for _, prompts in seen}) == 2
+
+
+def test_drawn_samples_are_the_same_every_time_and_spread():
+    data = Mmlu(shots=0).data("synthetic")
+    drawn = data.drawn(20)
+    assert drawn == data.drawn(20)
+    assert len(drawn.samples) == 20
+    assert [int(s.id) for s in drawn.samples] == sorted(int(s.id) for s in drawn.samples)
+    assert int(drawn.samples[-1].id) > 500
+
+
+def test_two_samples_of_one_name_are_an_error(tmp_path):
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text((json.dumps(ONE) + "\n") * 2)
+    with pytest.raises(ConfigError, match="two samples called 'X/0'"):
+        task("humaneval").data(str(rows))
+
+
 def test_a_template_fills_each_field_once():
+    assert filled('{{"a": {a}}}', a="1") == '{"a": 1}'
     assert filled("{a} and {b}", a="{b}", b="2") == "{b} and 2"
     with pytest.raises(ConfigError, match=r"no field 'artikel' \(did you mean 'article'"):
         filled("{artikel}", article="x")

@@ -83,8 +83,8 @@ def quality(scored: Sequence[Scored], combine: str) -> Estimate | None:
     found = _bootstrap(rows, whole)
     if np.isnan(found.value):
         return None
-    counts = set(rows[:, 0].tolist()) <= {0.0, 1.0}  # every prompt is right or wrong
-    return _wilson(found.value, len(rows)) if counts and found.low == found.high and found.low is not None else found
+    share = rows.shape[1] == 2 and set(rows[:, 0].tolist()) in ({0.0}, {1.0})  # all are right, or all are wrong
+    return _wilson(found.value, len(rows)) if share and found.low is not None else found
 
 
 def accepted_length(rows: Rows) -> float:

@@ -16,7 +16,7 @@ def scores_of(folder: Path) -> Scores:
     path = folder / SCORES
     if path.exists():
         return dict(json.loads(path.read_text(encoding="utf-8")))
-    return {"metrics": [], "headline": "", "records": 0, "rows": [], "not_executed": False}
+    return {"metrics": [], "headline": "", "records": 0, "rows": [], "not_executed": False, "version": ""}
 
 
 def groups_of(scores: Scores) -> dict[str, str]:
@@ -26,8 +26,11 @@ def groups_of(scores: Scores) -> dict[str, str]:
 
 
 def quality(method: str, scores: Scores) -> dict[str, Any]:
-    """Every metric of one method, the headline by group as well, and how often no answer was found."""
-    rows = [row for row in scores["rows"] if row["method"] == method]
+    """Every metric of one method, the headline by group as well, and how often no answer was found.
+
+    Over those generations that no method failed at: a method must not gain by failing where it is hard.
+    """
+    rows = [row for row in _shared(scores["rows"]) if row["method"] == method]
     told = [row["values"][NO_ANSWER] for row in rows if NO_ANSWER in row["values"]]
     combine = {metric["name"]: metric["combine"] for metric in scores["metrics"]}
     groups = sorted(set(groups_of(scores).values())) if scores["headline"] else []
@@ -40,6 +43,15 @@ def quality(method: str, scores: Scores) -> dict[str, Any]:
         },
         "no_answer": sum(told) / len(told) if told else None,
     }
+
+
+def _shared(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows of those (sample, repeat) that every method has."""
+    had: dict[str, set[tuple[str, int]]] = {}
+    for row in rows:
+        had.setdefault(row["method"], set()).add((row["sample"], row["repeat"]))
+    common = set.intersection(*had.values()) if had else set()
+    return [row for row in rows if (row["sample"], row["repeat"]) in common]
 
 
 def _estimate(rows: list[dict[str, Any]], name: str, combine: str) -> dict[str, float | None] | None:

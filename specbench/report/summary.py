@@ -38,6 +38,8 @@ def summarise(folder: Path) -> dict[str, Any]:
         "complete": len(records) == wanted,
         "metrics": scores["metrics"],
         "headline": scores["headline"],
+        "scored_by": scores["version"],
+        "continues": config["task"]["continues"],
         "not_executed": scores["not_executed"],
         "scored": scores["records"] == len(records),
         "methods": [

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from specbench.report.notes import notes
+
 Summary = dict[str, Any]
 Cell = Callable[[dict[str, Any]], str]
 NONE = "–"
@@ -113,51 +115,6 @@ def across(summaries: list[Summary]) -> Table:
                 str(row["prompts"]),
             ])  # fmt: skip
     return Table(", ".join(dict.fromkeys(summary["pair"] for summary in summaries)), heads, lines)
-
-
-def notes(summary: Summary) -> list[str]:
-    """What a reader must know to believe the tables: conditions, then warnings."""
-    decoding, data, env = summary["decoding"], summary["data"], summary["environment"]
-    length = f"fixed length of {decoding['max_new_tokens']}" if decoding["ignore_eos"] else "natural stop"
-    dtype = sorted({m["dtype"] for m in summary.get("models", {}).values()})
-    out = [
-        f"{data['samples']} prompts ({data['source']}) x {decoding['repeats']} repeats, T = {decoding['temperature']:g},"
-        f" {length}, seed {decoding['seed']}; engine {summary['engine']['name']} on {summary['engine']['device']}"
-        f" {' '.join(dtype)}, {env.get('gpu', {}).get('name') or env['cpu']}, {env['threads']} threads",
-        "Intervals are 95 %, bootstrapped over prompts; none from fewer than five. theory: from measured acceptance and c,"
-        " a block at the price of one token; corrected: at the measured price of a block.",
-    ]
-    failed = sum(row["failed"] for row in summary["methods"])
-    if data["samples"] < data["total"] and data["source"] != "synthetic":
-        out.append(f"! {data['samples']} of {data['total']} samples: not comparable with published scores")
-    if failed:
-        out.append(f"! {failed} generations failed and have no timing; see `error` in samples.jsonl")
-    if not summary["complete"]:
-        done = sum(row["generations"] + row["failed"] for row in summary["methods"])
-        wanted = len(summary["methods"]) * data["samples"] * decoding["repeats"]
-        out.append(f"! not complete: {done} of {wanted} generations are there; the same command resumes it")
-    if decoding["temperature"] > 0 and not decoding["ignore_eos"]:
-        out.append("Sampled outputs differ in length; --ignore-eos compares speeds at a fixed one.")
-    if decoding["ignore_eos"]:
-        out.append("Text that runs past its end is not scored; quality is for natural stop.")
-    elif summary["not_executed"]:
-        out.append(
-            "! generated code was not executed, so it has no score; help: specbench score"
-            f" {summary['run']} --allow-code-execution"
-        )
-    elif not summary["scored"]:
-        out.append(f"! not all generations are scored; help: specbench score {summary['run']}")
-    out += [f"{metric['name']}: {metric['signature']}" for metric in summary["metrics"]]
-    for row in summary["methods"]:
-        if not decoding["ignore_eos"] and row.get("cut_by_length", 0) > 0.05:
-            out.append(f"! {row['method']}: {row['cut_by_length']:.0%} of outputs were cut by the length limit")
-        if row.get("cut_prompts"):
-            out.append(f"! {row['method']}: {row['cut_prompts']:.0%} of prompts were cut to fit")
-        if abs(row.get("drift") or 0) > 0.1:
-            out.append(
-                f"! {row['method']}: speed drifted by {row['drift']:+.0%} within the run; is the machine shared?"
-            )
-    return out
 
 
 def markdown(summaries: list[Summary]) -> str:

@@ -7,10 +7,12 @@ program that exits, prints, patches, forges or hides can do no more than return 
 
 import json
 import math
+import subprocess
 import tempfile
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
@@ -85,9 +87,11 @@ class Sandbox:
             tried.append(f"{kind}: {wrong}")
         raise MissingAsset(f"no sandbox works here ({'; '.join(tried)}): {HELP}")
 
-    @property
+    @cached_property
     def signature(self) -> str:
-        return f"sandbox:{self.kind}"
+        """How, and by which Python, programs are judged."""
+        said = subprocess.run([self.python, "-I", "-V"], capture_output=True, text=True, check=True).stdout
+        return f"sandbox:{self.kind}|python:{said.split()[-1]}"
 
     def check(
         self, program: str, test: str, entry_point: str, preamble: str = "", limits: Limits | None = None

@@ -4,6 +4,7 @@ The hub's metric scripts are not part of that package: offline, name a local scr
 huggingface/evaluate's metrics/rouge.
 """
 
+import hashlib
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -26,8 +27,16 @@ class Evaluate:
         from importlib.metadata import version
 
         asked = "".join(f"|{k}:{v}" for k, v in sorted(self.options.items()))
-        form = f"pkg:evaluate-{version('evaluate')}|module:{Path(self.module).name}{asked}|agg:mean"
+        form = f"pkg:evaluate-{version('evaluate')}|module:{Path(self.module).name}{self._checksum}{asked}|agg:mean"
         return tuple(Metric(key, f"{key}|{form}") for key in self.keys)
+
+    @property
+    def _checksum(self) -> str:
+        """Of a local script, behind an @."""
+        path = Path(self.module)
+        files = sorted(path.glob("*.py")) if path.is_dir() else [path] if path.is_file() else []
+        content = b"".join(file.read_bytes() for file in files)
+        return f"@{hashlib.sha256(content).hexdigest()[:8]}" if files else ""
 
     @cached_property
     def _loaded(self) -> Any:

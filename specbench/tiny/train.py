@@ -1,7 +1,7 @@
 """Train the bundled tiny family from nothing but the synthetic twins: `make tiny`, or `python -m specbench.tiny.train`.
 
-Training is float32 on the CPU with AdamW. Every finished stage is kept under build/tiny/, so that an interrupted training
-goes on with the next stage. What is published is in bfloat16.
+Training is float32 on the CPU with AdamW. Every finished stage is kept under build/tiny/ by its name, so that an interrupted
+training goes on with the next stage; remove that folder after a change of recipe. What is published is in bfloat16.
 """
 
 import argparse

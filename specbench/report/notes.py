@@ -1,0 +1,83 @@
+"""What a reader must know to believe a table."""
+
+from typing import Any
+
+Summary = dict[str, Any]
+FEWEST_REPEATS = 3
+
+
+def notes(summary: Summary) -> list[str]:
+    """What a reader must know to believe the tables: conditions, then warnings."""
+    decoding, data, env = summary["decoding"], summary["data"], summary["environment"]
+    length = f"fixed length of {decoding['max_new_tokens']}" if decoding["ignore_eos"] else "natural stop"
+    dtype = sorted({m["dtype"] for m in summary.get("models", {}).values()})
+    out = [
+        f"{data['samples']} prompts ({data['source']}) x {decoding['repeats']} repeats, T = {decoding['temperature']:g},"
+        f" {length}, seed {decoding['seed']}; engine {summary['engine']['name']} on {summary['engine']['device']}"
+        f" {' '.join(dtype)}, {env.get('gpu', {}).get('name') or env['cpu']}, {env['threads']} threads",
+        "Intervals are 95 %, bootstrapped over prompts (Wilson's where all are right or all wrong); none from fewer than"
+        " five. theory: from measured acceptance and c, a block at the price of one token; corrected: at the measured price.",
+    ]
+    failed = sum(row["failed"] for row in summary["methods"])
+    if data["samples"] < data["total"] and data["source"] != "synthetic":
+        out.append(f"! {data['samples']} of {data['total']} samples: not comparable with published scores")
+    if failed:
+        out.append(f"! {failed} generations failed and have no timing; see `error` in samples.jsonl")
+    if not summary["complete"]:
+        done = sum(row["generations"] + row["failed"] for row in summary["methods"])
+        wanted = len(summary["methods"]) * data["samples"] * decoding["repeats"]
+        out.append(f"! not complete: {done} of {wanted} generations are there; the same command resumes it")
+    if decoding["repeats"] < FEWEST_REPEATS:
+        out.append(f"! {decoding['repeats']} repeats: drift within the run shows only from {FEWEST_REPEATS} on")
+    if data["later_turns"] and decoding["temperature"] > 0:
+        out.append("Later turns go on with each method's own answers, so their prompts differ between methods.")
+    if decoding["temperature"] > 0 and not decoding["ignore_eos"]:
+        out.append("Sampled outputs differ in length; --ignore-eos compares speeds at a fixed one.")
+    if decoding["ignore_eos"]:
+        out.append("Text that runs past its end is not scored; quality is for natural stop.")
+    elif summary["not_executed"]:
+        out.append(
+            "! generated code was not executed, so it has no score; help: specbench score"
+            f" {summary['run']} --allow-code-execution"
+        )
+    elif not summary["scored"]:
+        out.append(f"! not all generations are scored; help: specbench score {summary['run']}")
+    version = summary["task"].rpartition("@")[2]
+    if summary["scored_by"] not in ("", version):
+        out.append(f"! generated under version {version} of the task, scored by version {summary['scored_by']}")
+    for metric in summary["metrics"]:
+        out.append(f"{metric['name']}: {metric['signature']}")
+        undefined = any(row["generations"] and row["quality"].get(metric["name"]) is None for row in summary["methods"])
+        if metric["combine"].startswith("pass@") and undefined and summary["scored"] and not summary["not_executed"]:
+            out.append(f"! {metric['name']} needs that many generations of every prompt: --repeats, at T > 0")
+    for row in summary["methods"]:
+        if not decoding["ignore_eos"] and not summary["continues"] and row.get("cut_by_length", 0) > 0.05:
+            out.append(f"! {row['method']}: {row['cut_by_length']:.0%} of outputs were cut by the length limit")
+        if row.get("cut_prompts"):
+            out.append(f"! {row['method']}: {row['cut_prompts']:.0%} of prompts were cut to fit")
+        if abs(row.get("drift") or 0) > 0.1:
+            out.append(
+                f"! {row['method']}: speed drifted by {row['drift']:+.0%} within the run; is the machine shared?"
+            )
+    return out
+
+
+def common_notes(summaries: list[Summary]) -> list[str]:
+    """What is to be known of a table of several runs: the conditions, and the warnings of each."""
+    told = [note for summary in summaries for note in notes(summary)[:1]]
+    if any(summary["data"]["source"] == "synthetic" for summary in summaries):
+        told.append(
+            "Scores on a synthetic twin are not scores on the task. How each is computed: specbench report FOLDER"
+        )
+    warned = [f"{note} ({summary['task']})" for summary in summaries for note in notes(summary) if note.startswith("!")]
+    said = [note for summary in summaries for note in notes(summary) if note.startswith("Sampled")]
+    return [*dict.fromkeys([*told, *said]), *_merged(warned)]
+
+
+def _merged(notes: list[str]) -> list[str]:
+    """Equal warnings of several tasks as one."""
+    tasks: dict[str, list[str]] = {}
+    for note in notes:
+        text, _, task = note.rpartition(" (")
+        tasks.setdefault(text, []).append(task.rstrip(")"))
+    return [f"{text} ({', '.join(names)})" for text, names in tasks.items()]
