@@ -209,6 +209,9 @@ def test_hub_ids_and_hub_data_load_offline_from_the_hubs_cache_and_record_their_
     assert {role: each["revision"] for role, each in config["pair"]["models"].items()} == models
     assert config["task"]["data"]["revision"] == rows
     assert config["methods"]["sd"]["proposer"]["gamma"] == 5
+    (repo / "refs" / "main").write_text("d" * 40)  # the hub has moved on
+    done = subprocess.run([SPECBENCH, "score", folder], cwd=tmp_path, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_failed_sample_is_a_failed_sample(tmp_path):

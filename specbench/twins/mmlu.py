@@ -1,7 +1,8 @@
 """Multiple choice in MMLU's schema: `{"question", "subject", "choices": 4 strings, "answer": 0 to 3}`, and a `rationale`.
 
 Two subjects ask for facts of an invented country, which a model learns by heart from the training split; the others for
-something that can be worked out. The rationale is the chain of thought that the tiny family is trained on.
+something that can be worked out. The rationale is the chain of thought that the tiny family is trained on: what is right,
+and the choices up to it, since to small models a letter that stands before its choice is harder to find than all else here.
 """
 
 import random
@@ -35,7 +36,8 @@ def make(rng: random.Random) -> Row:
     rng.shuffle(choices)
     place = choices.index(right)
     letter = LETTERS[place]
-    rationale = f"{thought} So {right} ({letter}). The answer is ({letter})."
+    wrong_ones = "".join(f"{a}. {choice}: no. " for a, choice in zip(LETTERS, choices[:place], strict=False))
+    rationale = f"{thought} {wrong_ones}{letter}. {right}: yes. The answer is ({letter})."
     return {"question": question, "subject": subject, "choices": choices, "answer": place, "rationale": rationale}
 
 
