@@ -8,7 +8,17 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-PACKAGES = ("torch", "transformers", "tokenizers", "huggingface_hub", "datasets", "numpy")
+PACKAGES = (
+    "torch",
+    "transformers",
+    "tokenizers",
+    "huggingface_hub",
+    "datasets",
+    "evaluate",
+    "rouge_score",
+    "sacrebleu",
+    "numpy",
+)
 
 
 def fingerprint() -> dict[str, Any]:
