@@ -6,8 +6,10 @@ other run. Costs are the decoding forwards of one token on this machine.
 
 import argparse
 import json
+import multiprocessing
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -37,6 +39,7 @@ CARD = PACKAGE / "tiny" / "card.md"
 RESULTS = Path("results/tiny-family.md")
 PAIRS = ("tiny", "tiny-t5")
 ENSEMBLES = {"math + code": ("math", "code"), "target + math + code": ("target", "math", "code")}
+WORKERS = 2
 QUIET = 20  # prompts whose forwards are timed
 
 
@@ -53,28 +56,61 @@ def main() -> None:
     parser.add_argument("--prompts", type=int, default=100)
     parser.add_argument("--out", type=Path, default=RESULTS)
     args = parser.parse_args()
-    torch.manual_seed(0)
-    text = _card([(name, list(_lines(name, args.prompts))) for name in PAIRS], args.prompts)
+    jobs = [(name, told, args.prompts) for name in PAIRS for told in reversed(_arms(_pair(name)))]
+    with ProcessPoolExecutor(WORKERS, multiprocessing.get_context("spawn")) as pool:
+        scores = dict(zip(jobs, pool.map(_scores, *zip(*jobs, strict=True)), strict=True))
+    families = []
+    for name in PAIRS:  # alone on the machine, now
+        milliseconds = _milliseconds(name)
+        lines = [Line(told, scores[name, told, args.prompts], milliseconds.get(told)) for told in _arms(_pair(name))]
+        families.append((name, lines))
+    text = _card(families, args.prompts)
     for path in (CARD, args.out):
         write(path, text)
     print(text)
 
 
-def _lines(name: str, prompts: int) -> Iterator[Line]:
-    """Every model of a pair, and its ensembles, on the pair's tasks."""
-    found_pair, cpu = preset("pair", name), torch.device("cpu")
-    pair, base = construct(Pair, found_pair.table, name), found_pair.path.parent
-    loaded = load(find(pair, tuple(pair.models), base, cpu, "float32"), base, cpu)
-    tasks = {each: read_task(each, pair, Options())[1] for each in pair.defaults.tasks}
-    data = {each: task.data("synthetic").first(prompts) for each, task in tasks.items()}
+def _pair(name: str) -> Pair:
+    return construct(Pair, preset("pair", name).table, name)
+
+
+def _arms(pair: Pair) -> dict[str, Method]:
+    """Every model of a pair, and its ensembles, greedy."""
     arms: dict[str, Method] = {role: Autoregressive(scorers=(role,), target=Last()) for role in pair.models}
-    if set(loaded.models) >= {"target", "math", "code"}:
+    if set(pair.models) >= {"target", "math", "code"}:
         arms |= {told: Autoregressive(scorers=roles, target=Mixture()) for told, roles in ENSEMBLES.items()}
-    for told, method in arms.items():
-        print(f"{name}: {told}", file=sys.stderr, flush=True)
-        scores = {each: _score(method, loaded, task, data[each]) for each, task in tasks.items()}
-        alone = told in pair.models
-        yield Line(told, scores, _milliseconds(method, loaded, tasks["wmt"], data["wmt"]) if alone else None)
+    return arms
+
+
+def _load(name: str, roles: tuple[str, ...]) -> LoadedPair:
+    base = preset("pair", name).path.parent
+    return load(find(_pair(name), roles, base, torch.device("cpu"), "float32"), base, torch.device("cpu"))
+
+
+def _scores(name: str, told: str, prompts: int) -> dict[str, Estimate | None]:
+    """One arm's headline scores on the pair's tasks. Runs beside others, on one thread: quality does not mind."""
+    torch.set_num_threads(1)
+    method, pair = _arms(_pair(name))[told], _pair(name)
+    loaded, out = _load(name, method.roles()), {}
+    for each in pair.defaults.tasks:
+        _, task = read_task(each, pair, Options())
+        out[each] = _score(method, loaded, task, task.data("synthetic").first(prompts))
+    print(f"{name}: {told}", file=sys.stderr, flush=True)
+    return out
+
+
+def _milliseconds(name: str) -> dict[str, float]:
+    """Mean over the one-token forwards of each model, on the first prompts of wmt."""
+    pair, out = _pair(name), {}
+    _, task = read_task("wmt", pair, Options())
+    for role in pair.models:
+        method, (count, seconds) = _arms(pair)[role], (0, 0.0)
+        for _, _, models in _generate(method, _load(name, (role,)), task, task.data("synthetic").first(QUIET)):
+            for session in models.sessions.values():
+                forwards, spent = session.calls.by_fed.get(1, (0, 0.0))
+                count, seconds = count + forwards, seconds + spent
+        out[role] = 1e3 * seconds / count
+    return out
 
 
 def _generate(method: Method, loaded: LoadedPair, task: Task, data: Data) -> Iterator[tuple[Any, str, Any]]:
@@ -100,16 +136,6 @@ def _score(method: Method, loaded: LoadedPair, task: Task, data: Data) -> Estima
     texts = [(sample, text) for sample, text, _ in _generate(method, loaded, task, data)]
     values = [Scored(task.score(sample, text, box)[metric.name], sample.id, sample.group) for sample, text in texts]
     return quality(values, metric.combine)
-
-
-def _milliseconds(method: Method, loaded: LoadedPair, task: Task, data: Data) -> float:
-    """Mean over the one-token forwards of the first prompts."""
-    count, seconds = 0, 0.0
-    for _, _, models in _generate(method, loaded, task, data.first(QUIET)):
-        for session in models.sessions.values():
-            forwards, spent = session.calls.by_fed.get(1, (0, 0.0))
-            count, seconds = count + forwards, seconds + spent
-    return 1e3 * seconds / count
 
 
 def _card(families: list[tuple[str, list[Line]]], prompts: int) -> str:

@@ -8,17 +8,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-PACKAGES = (
-    "torch",
-    "transformers",
-    "tokenizers",
-    "huggingface_hub",
-    "datasets",
-    "evaluate",
-    "rouge_score",
-    "sacrebleu",
-    "numpy",
-)
+PACKAGES = "torch transformers tokenizers huggingface_hub datasets evaluate rouge_score sacrebleu numpy".split()
 
 
 def fingerprint() -> dict[str, Any]:
