@@ -137,7 +137,16 @@ def test_twins_are_scored_by_the_same_code(name):
     """The twin's own answers score the maximum, and its 0-shot prompt is the task's."""
     twin, one = (
         TWINS[name],
-        task(name, **({"shots": 0, "instruction": ""} if name == "mmlu" else {"shots": 0} if name == "gsm8k" else {})),
+        task(
+            name,
+            **(
+                {"shots": 0, "instruction": "", "choice": "{text} ({letter})"}
+                if name == "mmlu"
+                else {"shots": 0}
+                if name == "gsm8k"
+                else {}
+            ),
+        ),
     )
     data, rows = one.data("synthetic"), one.rows("synthetic").rows
     assert data == one.data("synthetic")

@@ -124,15 +124,17 @@ LARGE = Shape(layers=7, hidden=192, heads=4, intermediate=512)
 SMALL_T5 = Shape(layers=1, hidden=128, heads=4, intermediate=320, encoder=1)
 LARGE_T5 = Shape(layers=4, hidden=192, heads=4, intermediate=512, encoder=4)
 STAGES = {
-    "draft": Stage(shape=SMALL, tokens=5_000_000, rate=2e-3, seed=1, mix=LATER),
+    "draft-core": Stage(shape=SMALL, tokens=5_000_000, rate=2e-3, seed=1, mix=LATER),
+    "draft": Stage(shape=SMALL, tokens=1_000_000, rate=1e-3, seed=13, mix=CHOOSING, start="draft-core"),
     "middle-core": Stage(shape=MEDIUM, tokens=4_500_000, rate=2e-3, seed=2, mix=LATER),
     "middle": Stage(shape=MEDIUM, tokens=800_000, rate=1e-3, seed=11, mix=CHOOSING, start="middle-core"),
     "words": Stage(shape=LARGE, tokens=8_000_000, rate=2e-3, seed=3, mix={"gsm8k": 1.0}),
     "base": Stage(shape=LARGE, tokens=5_000_000, rate=1.5e-3, seed=4, mix=FIRST, start="words"),
     "core": Stage(shape=LARGE, tokens=5_500_000, rate=2e-3, seed=5, mix=LATER, start="base"),
-    "target": Stage(shape=LARGE, tokens=1_300_000, rate=1e-3, seed=12, mix=CHOOSING, start="core"),
-    "code": Stage(shape=LARGE, tokens=800_000, rate=8e-4, seed=6, mix=tilted(humaneval=5.0), start="target"),
-    "math": Stage(shape=LARGE, tokens=800_000, rate=8e-4, seed=7, mix=tilted(gsm8k=5.0), start="target"),
+    "choosing": Stage(shape=LARGE, tokens=1_300_000, rate=1e-3, seed=12, mix=CHOOSING, start="core"),
+    "target": Stage(shape=LARGE, tokens=1_100_000, rate=1e-3, seed=14, mix=CHOOSING, start="choosing"),
+    "code": Stage(shape=LARGE, tokens=500_000, rate=8e-4, seed=6, mix=tilted(humaneval=5.0), start="target"),
+    "math": Stage(shape=LARGE, tokens=500_000, rate=8e-4, seed=7, mix=tilted(gsm8k=5.0), start="target"),
     "t5-small": Stage(shape=SMALL_T5, tokens=3_000_000, rate=2e-3, seed=8, mix=SEQ2SEQ),
     "t5-base": Stage(shape=LARGE_T5, tokens=8_000_000, rate=1.5e-3, seed=9, mix=SEQ2SEQ),
     "t5-large": Stage(shape=LARGE_T5, tokens=1_500_000, rate=1e-3, seed=10, mix=TRANSLATING, start="t5-base"),
