@@ -41,7 +41,7 @@ def make(rng: random.Random) -> Row:
 
 
 def prompt(row: Row) -> str:
-    choices = "\n".join(f"{choice} ({letter})" for letter, choice in zip(LETTERS, row["choices"], strict=True))
+    choices = "\n".join(f"- {choice} ({letter})" for letter, choice in zip(LETTERS, row["choices"], strict=True))
     return f"Question: {row['question']}\n{choices}\nAnswer: Let's think step by step."
 
 
