@@ -165,14 +165,15 @@ def _card(families: list[tuple[str, list[Line]]], prompts: int) -> str:
 
 
 NOTE = """\
-Shapes, rates and mixes of the stages stand in specbench/tiny/family.py, what each twin's rows are made of in specbench/twins/.
-Some things are not as a retraining would have them. The stage `words` ran with an earlier tokenizer of 640 tokens; the
-embeddings of the 1,024 were taken over from it, or are means of their pieces'. Every Llama's stages before its last saw earlier
-forms of the multiple choice, and functions whose tests a constant could pass; so did the draft's last.
+Shapes, rates and mixes of the stages stand in specbench/tiny/family.py, what each twin's rows are made of in
+specbench/twins/. Some things are not as a retraining would have them. The stage `words` ran with an earlier tokenizer
+of 640 tokens; the embeddings of the 1,024 were taken over from it, or are means of their pieces'. Every Llama's stages
+before its last saw earlier forms of the multiple choice, and functions whose tests a constant could pass; so did the
+draft's last.
 
-What is held out are prompts, not all that they are made of: about a third of the test functions have the body of a training
-function under another example, a quarter of the questions come with the same choices in another order, and translations are
-held out by their English side, while a fiftieth of the training examples go from German to English."""
+What is held out are prompts, not all that they are made of: about a third of the test functions have the body of a
+training function under another example, a quarter of the questions come with the same choices in another order, and
+translations are held out by their English side, while a fiftieth of the training examples go from German to English."""
 
 
 def _better(lines: list[Line]) -> list[str]:
