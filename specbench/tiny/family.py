@@ -11,13 +11,12 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, 
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerFast, T5Config
 from transformers import T5ForConditionalGeneration as T5
 
-from specbench.tiny.lookup import LOOKUP
 from specbench.twins import TWINS, WMT_BACK, Twin
 
 EOS, PAD = "<|endoftext|>", "<|pad|>"  # ids 0 and 1
 VOCABULARY = 1024
 POSITIONS = 8192  # rows are shorter, but real articles must fit
-SOURCES = {**TWINS, "wmt-back": WMT_BACK, "lookup": LOOKUP}
+SOURCES = {**TWINS, "wmt-back": WMT_BACK}
 SEQ2SEQ_PROMPTS = {  # the field's T5 forms, of the rows of three twins
     "cnndm": lambda row: f"summarize: {row['article']}",
     "xsum": lambda row: f"summarize: {row['document']}",
@@ -52,15 +51,6 @@ CHOOSING: Mix = {
     "xsum": 0.05,
     "wmt": 0.08,
     "wmt-back": 0.02,
-}
-MATCHING: Mix = {
-    "lookup": 0.4,
-    "mmlu": 0.28,
-    "gsm8k": 0.12,
-    "humaneval": 0.08,
-    "wmt": 0.06,
-    "cnndm": 0.03,
-    "xsum": 0.03,
 }
 TRANSLATING: Mix = {"cnndm": 0.1, "xsum": 0.1, "wmt": 0.8}
 
@@ -142,10 +132,9 @@ STAGES = {
     "base": Stage(shape=LARGE, tokens=5_000_000, rate=1.5e-3, seed=4, mix=FIRST, start="words"),
     "core": Stage(shape=LARGE, tokens=5_500_000, rate=2e-3, seed=5, mix=LATER, start="base"),
     "choosing": Stage(shape=LARGE, tokens=1_300_000, rate=1e-3, seed=12, mix=CHOOSING, start="core"),
-    "chosen": Stage(shape=LARGE, tokens=1_100_000, rate=1e-3, seed=14, mix=CHOOSING, start="choosing"),
-    "target": Stage(shape=LARGE, tokens=1_500_000, rate=1.5e-3, seed=15, mix=MATCHING, start="chosen"),
-    "code": Stage(shape=LARGE, tokens=500_000, rate=8e-4, seed=6, mix=tilted(humaneval=5.0), start="chosen"),
-    "math": Stage(shape=LARGE, tokens=500_000, rate=8e-4, seed=7, mix=tilted(gsm8k=5.0), start="chosen"),
+    "target": Stage(shape=LARGE, tokens=1_100_000, rate=1e-3, seed=14, mix=CHOOSING, start="choosing"),
+    "code": Stage(shape=LARGE, tokens=500_000, rate=8e-4, seed=6, mix=tilted(humaneval=5.0), start="target"),
+    "math": Stage(shape=LARGE, tokens=500_000, rate=8e-4, seed=7, mix=tilted(gsm8k=5.0), start="target"),
     "t5-small": Stage(shape=SMALL_T5, tokens=3_000_000, rate=2e-3, seed=8, mix=SEQ2SEQ),
     "t5-base": Stage(shape=LARGE_T5, tokens=8_000_000, rate=1.5e-3, seed=9, mix=SEQ2SEQ),
     "t5-large": Stage(shape=LARGE_T5, tokens=1_000_000, rate=1e-3, seed=10, mix=TRANSLATING, start="t5-base"),

@@ -105,7 +105,7 @@ def train(model: PreTrainedModel, stage: Stage, tokenizer: Tokenizer, label: str
         "stage": label,
         "tokens": seen,
         "steps": step,
-        "answer_loss": round(float(answers), 4),
+        "answer_loss": round(answers.item(), 4),
         "seconds": round(seconds),
     }
 
