@@ -17,6 +17,7 @@ app = typer.Typer(
     help="Does this way of decoding make this model pair faster on this task, by how much, and can I believe the number?",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # which would swallow the defaults that stand in brackets
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("run")(run.run)

@@ -65,7 +65,9 @@ def run(
     ] = None,
     data: Annotated[str, typer.Option(help="hub, synthetic, or a JSONL file. [the pair's, else hub]")] = "",
     limit: Annotated[int | None, typer.Option("--limit", "-n", help="Only the first N samples; 0 is all.")] = None,
-    sample: Annotated[int, typer.Option(help="Only N samples, drawn at random, the same ones every time.")] = 0,
+    sample: Annotated[
+        int, typer.Option(help="Only N samples, drawn at random, the same ones every time; overrules --limit.")
+    ] = 0,
     gamma: Annotated[str, typer.Option(help="Draft length N, or one a model, N,N.... [by the models' sizes]")] = "",
     max_new_tokens: Annotated[int | None, typer.Option(help="Most tokens to generate. [the task's]")] = None,
     on_overflow: Annotated[

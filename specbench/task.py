@@ -167,8 +167,13 @@ class Task(Named):
         for number, row in enumerate(rows.rows, 1):
             for key, kind in self.fields.items():
                 if not isinstance(row.get(key), kind):
-                    what = "no text" if kind is str else f"no {kind.__name__}"
-                    raise ConfigError(f"{rows.source}:{number}: {what} under '{key}'{hint(key, row)}")
+                    what = "text" if kind is str else kind.__name__
+                    if key in row:
+                        wrong = f"'{key}' is of type {type(row[key]).__name__}, task {self.name} needs a {what}"
+                        raise ConfigError(f"{rows.source}:{number}: {wrong}")
+                    raise ConfigError(
+                        f"{rows.source}:{number}: no {what} under '{key}'{hint(key, row)} (task {self.name})"
+                    )
         return rows
 
 

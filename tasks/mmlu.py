@@ -96,8 +96,9 @@ class Mmlu(Task, name="mmlu"):
     def _own_exemplars(self, subjects: list[str]) -> dict[str, str]:
         path = Path(self.exemplars).expanduser()
         if not self.exemplars or not path.is_file():
+            lack = f"there is no file '{self.exemplars}'" if self.exemplars else "task.exemplars is not set"
             raise MissingAsset(
-                f"mmlu's se-paper prompts need the authors' chain-of-thought examples; there is no file '{self.exemplars}'"
+                f"mmlu's se-paper prompts need the authors' chain-of-thought examples; {lack}"
                 "\n  help: --set task.exemplars=FILE.json, an object with a text for each subject"
             )
         texts = json.loads(path.read_text(encoding="utf-8"))

@@ -22,7 +22,8 @@ def notes(summary: Summary) -> list[str]:
     if data["samples"] < data["total"] and data["source"] != "synthetic":
         out.append(f"! {data['samples']} of {data['total']} samples: not comparable with published scores")
     if failed:
-        out.append(f"! {failed} generations failed and have no timing; see `error` in samples.jsonl")
+        first = next(row["first_error"] for row in summary["methods"] if row["first_error"])
+        out.append(f"! {failed} generations failed and have no timing (`error` in samples.jsonl); the first: {first}")
     if not summary["complete"]:
         done = sum(row["generations"] + row["failed"] for row in summary["methods"])
         wanted = len(summary["methods"]) * data["samples"] * decoding["repeats"]
@@ -38,10 +39,10 @@ def notes(summary: Summary) -> list[str]:
     elif summary["not_executed"]:
         out.append(
             "! generated code was not executed, so it has no score; help: specbench score"
-            f" {summary['run']} --allow-code-execution"
+            f" {summary['folder']} --allow-code-execution"
         )
     elif not summary["scored"]:
-        out.append(f"! not all generations are scored; help: specbench score {summary['run']}")
+        out.append(f"! not all generations are scored; help: specbench score {summary['folder']}")
     version = summary["task"].rpartition("@")[2]
     if summary["scored_by"] not in ("", version):
         out.append(f"! generated under version {version} of the task, scored by version {summary['scored_by']}")

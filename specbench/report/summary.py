@@ -27,6 +27,7 @@ def summarise(folder: Path) -> dict[str, Any]:
     return {
         "schema": 1,
         "run": folder.name,
+        "folder": str(folder),
         "pair": config["pair"]["name"],
         "models": config["pair"]["models"],
         "task": f"{config['task']['name']}@{config['task']['version']}",
@@ -55,6 +56,7 @@ def _method(name: str, records: list[Record], config: dict[str, Any], groups: di
         "config": config["methods"][name],
         "generations": len(rows),
         "failed": sum(r.method == name and r.error is not None for r in records),
+        "first_error": next((r.error for r in records if r.method == name and r.error), None),
         "prompts": len({r.sample for r in rows}),
     }
     if not rows:
