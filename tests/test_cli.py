@@ -331,7 +331,7 @@ def test_generated_code_is_scored_later_if_it_is_not_executed_now(tmp_path):
     shown = specbench("run", "-m", "ar", "-t", "humaneval", *FEW, cwd=tmp_path).stdout
     (folder,) = (tmp_path / "results").iterdir()
     assert "not executed" in shown
-    assert f"specbench score {folder.name} --allow-code-execution" in " ".join(shown.split())
+    assert f"specbench score results/{folder.name} --allow-code-execution" in " ".join(shown.split())
     before = (folder / "samples.jsonl").read_bytes()
     options = ["--allow-code-execution", "--sandbox", "none"]
     assert "not executed" not in specbench("score", folder, *options, cwd=tmp_path).stdout
