@@ -80,6 +80,10 @@ def _numbers(rng: random.Random) -> tuple[list[int]]:
     return ([rng.randint(-9, 20) for _ in range(rng.randint(3, 6))],)
 
 
+def _two_numbers(rng: random.Random) -> tuple[int, int]:
+    return rng.randint(1, 20), rng.randint(1, 20)
+
+
 def _condition(rng: random.Random) -> tuple[str, str, str]:
     """(in words, in code, in a name) for a number x."""
     n = rng.randint(2, 12)
@@ -169,8 +173,7 @@ def _arithmetic(rng: random.Random) -> _Function:
         ]
     )
     name = rng.choice(["compute", "combine", "mix", "result", "score", "value"])
-    pair = lambda r: (r.randint(1, 20), r.randint(1, 20))  # noqa: E731  (a maker of arguments, named by its field)
-    return _Function(name, f"{a}, {b}", f"return {words}.", f"    return {code}\n", pair)
+    return _Function(name, f"{a}, {b}", f"return {words}.", f"    return {code}\n", _two_numbers)
 
 
 def _choice(rng: random.Random) -> _Function:
