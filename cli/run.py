@@ -48,6 +48,13 @@ class Device(StrEnum):
     cuda = "cuda"
 
 
+class Engine(StrEnum):
+    auto = "auto"
+    eager = "eager"
+    lean = "lean"
+    graph = "graph"
+
+
 class Dtype(StrEnum):
     auto = "auto"
     float32 = "float32"
@@ -88,6 +95,9 @@ def run(
     repeats: Annotated[int, typer.Option(help="How often each prompt is decoded by each method.")] = 3,
     device: Annotated[Device, typer.Option(help="auto takes CUDA where there is one.")] = Device.auto,
     dtype: Annotated[Dtype, typer.Option(help="auto: float32 on a CPU, bfloat16 on a GPU.")] = Dtype.auto,
+    engine: Annotated[
+        Engine, typer.Option(help="eager: transformers' modules; lean: ours; graph: ours, as CUDA graphs.")
+    ] = Engine.auto,
     out: Annotated[Path, typer.Option("--out", "-o", help="Where run folders go.")] = Path("results"),
     set_: Annotated[
         list[str] | None, typer.Option("--set", "-s", help="Override a key: method.target.mu=0.2, task.shots=0.")
@@ -117,6 +127,7 @@ def run(
         repeats=repeats,
         device=device,
         dtype=dtype,
+        engine=engine,
         overrides=tuple(map(parse_override, set_ or [])),
     )
     kind = sandbox if allow_code_execution else None
@@ -148,12 +159,12 @@ def _run(
     roles = arms.roles_of(names, pair, options)
     tasks = _tasks(task_names, pair, options)
     box, refused = _sandbox(kind, [task for _, task, _ in tasks])
-    found = models.find(pair, roles, base, device, options.dtype)
+    found = models.find(pair, roles, base, device, options.dtype, options.engine)
     groups = arms.arms(names, pair, {role: each.parameters for role, each in found.items()}, options)
     loaded, summaries = None, []
     for task_name, task, data in tasks:
         for group in groups:
-            cell = suite.cell(group, found_pair.name, found, task_name, task, data, options, str(device))
+            cell = suite.cell(group, found_pair.name, pair, found, task_name, task, data, options, str(device))
             folder = out / cell.folder
             if fresh or not runner.is_complete(cell, folder):
                 if loaded is None:

@@ -82,7 +82,10 @@ def decode(method: Method, models: Opened, sampler: Sampler, limits: Limits) -> 
                 kept += 1
                 finish = _finish(out.tokens, limits, end.length - len(models.ids))
             out.rounds.append(_cut(step, kept))
+    for session in models.sessions.values():
+        session.settle()
     calls = [session.calls for session in models.sessions.values()]
+    clock -= sum(each.law_seconds for each in calls)
     out.finish, out.prefill_seconds = finish, sum(each.prefill_seconds for each in calls)
     out.decode_seconds = clock - out.prefill_seconds
     out.forward_seconds = sum(each.seconds for each in calls)

@@ -5,9 +5,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
-import torch
-from torch import Tensor
-
 from specbench.registry import Named
 from specbench.sampling import Draft, Sampler, verify
 from specbench.session import Session
@@ -63,6 +60,10 @@ class Method(Named):
     def roles(self) -> tuple[str, ...]:
         """The models it needs, by role."""
 
+    def verification(self) -> tuple[str, tuple[str, ...], Target] | None:
+        """Who drafts (first), whose logits make the target, and the target; None where no draft is tested."""
+        return None
+
     @abstractmethod
     def steps(self, models: Sessions, sampler: Sampler, end: End) -> Iterator[Step]:
         """Rounds, until no room is left. The driver cuts at EOS, stop strings and limits."""
@@ -79,18 +80,6 @@ class Proposer(Named):
     @abstractmethod
     def open(self, models: Sessions, sampler: Sampler, end: End) -> Propose:
         """A function from (ids, room) to a draft, for one sequence."""
-
-
-def roll(session: Session, ids: list[int], k: int, sampler: Sampler, end: End) -> Draft:
-    """Draft up to k tokens after ids, a forward each, stopping behind an EOS. The first forward reads what is unread."""
-    tokens: list[int] = []
-    laws: list[Tensor] = []
-    while len(tokens) < k and not end.closes(tokens):
-        read = ids + tokens
-        law = sampler.probs(session.score(read, len(read) - 1))  # (1, V)
-        tokens.append(int(sampler.choose(law)))
-        laws.append(law)
-    return Draft(tokens, torch.cat(laws) if laws else torch.empty(0, 0))
 
 
 def speculate(

@@ -27,6 +27,7 @@ class Options:
     repeats: int = 3
     device: str = "auto"
     dtype: str = "auto"
+    engine: str = "auto"
     overrides: tuple[tuple[str, Any], ...] = ()  # --set a.b=value
 
     def __post_init__(self) -> None:

@@ -21,6 +21,7 @@ class ModelSpec:
     path: str
     revision: str = ""
     dtype: Dtype = "auto"
+    config: dict[str, Any] = field(default_factory=dict)  # keys of a dummy model's architecture that differ
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,16 +40,43 @@ class Defaults:
 
 @dataclass(frozen=True, kw_only=True)
 class Pair:
-    """Models by role. `ensemble` names the roles that ensembles combine, the default proposer first."""
+    """Models by role. `ensemble` names the roles that ensembles combine, the default proposer first.
+
+    Two ways to measure speed without the models' weights: `weights = "dummy"` gives their architectures random ones, and
+    `logits = "synthetic"` replaces what they say by laws that accept one another's drafts at the rate `acceptance`, a number
+    or one by task. Whatever is made so is called so wherever it appears.
+    """
 
     description: str = ""
     paper: str = ""
     card: str = ""  # a Markdown file about the models, which `show` prints
     models: dict[str, ModelSpec]
     ensemble: tuple[str, ...] = ("draft", "target")
+    weights: Literal["real", "dummy"] = "real"
+    logits: Literal["real", "synthetic"] = "real"
+    acceptance: float | dict[str, float] = 0.8
     defaults: Defaults = field(default_factory=Defaults)
 
+    @property
+    def made_up(self) -> str:
+        """What about its models is not real: dummy, synthetic, both or nothing."""
+        return " ".join(word for word in (self.weights, self.logits) if word != "real")
+
+    def acceptance_on(self, task: str) -> float:
+        """The rate wanted on a task. Raises ConfigError where none is given for it."""
+        if isinstance(self.acceptance, float):
+            return self.acceptance
+        if task not in self.acceptance:
+            raise ConfigError(f"acceptance: no rate for task '{task}'{hint(task, self.acceptance)}")
+        return self.acceptance[task]
+
     def __post_init__(self) -> None:
+        rates = [self.acceptance] if isinstance(self.acceptance, float) else list(self.acceptance.values())
+        for rate in rates:
+            if not 0.0 < rate <= 1.0:
+                raise ValueError(f"acceptance = {rate} must be above 0 and at most 1")
+        if self.weights == "real" and any(spec.config for spec in self.models.values()):
+            raise ValueError('config changes an architecture, which only weights = "dummy" can')
         for role in self.ensemble:
             if role not in self.models and self.ensemble != ("draft", "target"):
                 raise ValueError(f"ensemble: no model '{role}'{hint(role, self.models)}")

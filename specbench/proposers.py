@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from specbench.method import End, Propose, Proposer, Sessions, roll
+from specbench.method import End, Propose, Proposer, Sessions
 from specbench.sampling import Sampler
 
 
@@ -23,4 +23,4 @@ class DraftModel(Proposer, name="model"):
 
     def open(self, models: Sessions, sampler: Sampler, end: End) -> Propose:
         session = models[self.model]
-        return lambda ids, room: roll(session, ids, min(self.gamma, room), sampler, end)
+        return lambda ids, room: session.roll(ids, min(self.gamma, room), sampler, end.eos)

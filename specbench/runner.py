@@ -54,7 +54,7 @@ def measure(cell: Cell, loaded: LoadedPair, task: Task, data: Data, recorder: Re
 
     Repeat r uses seed + r. The order of the methods rotates from prompt to prompt, so that none always runs first.
     """
-    decoding, pair = cell.config["decoding"], loaded.only(cell.roles)
+    decoding, pair = cell.config["decoding"], loaded.only(cell.roles, cell.spread)
     talks = _Talks(data, recorder)
     todo = [
         (repeat, sample, arm)
@@ -65,8 +65,11 @@ def measure(cell: Cell, loaded: LoadedPair, task: Task, data: Data, recorder: Re
     ]
     if not todo:
         return
-    brief = decoding | {"max_new_tokens": WARM_UP_TOKENS}
     firsts = [sample for sample in data.samples if not sample.after]
+    if pair.graphs:
+        longest = max(len(encode(pair.tokenizer, task, sample, [], pair.window)[0]) for sample in firsts)
+        pair.prepare(longest + decoding["max_new_tokens"], max(map(_most_fed, cell.arms)))
+    brief = decoding | {"max_new_tokens": WARM_UP_TOKENS}
     for arm in cell.arms:  # until one prompt is decoded: a failed one warms nothing up
         all(_attempt(arm, pair, task, sample, [], brief, repeat=0, order=-1).error for sample in firsts)
     for order, (repeat, sample, arm) in enumerate(todo, len(recorder.done)):
@@ -74,6 +77,12 @@ def measure(cell: Cell, loaded: LoadedPair, task: Task, data: Data, recorder: Re
         recorder.append(record)
         talks.heard(record)
         yield record
+
+
+def _most_fed(arm: Arm) -> int:
+    """The most tokens that a method feeds a model at once, but for prompts: all that can be drafted, and one before."""
+    gamma = arm.table.get("gamma") or arm.table.get("proposer", {}).get("gamma", 0)
+    return 1 + (sum(gamma) if isinstance(gamma, list) else gamma)
 
 
 class _Talks:
@@ -116,7 +125,7 @@ def _attempt(
     """One generation, or its failure: an error, and no tokens and no timing."""
     seed = decoding["seed"] + repeat
     record = Record(method=arm.name, sample=sample.id, repeat=repeat, seed=seed, order=order)
-    cuda = next(iter(pair.models.values())).device.type == "cuda"
+    cuda = pair.device.type == "cuda"
     try:
         if history is None:
             raise ValueError(f"the turn before it, {sample.after}, failed")
@@ -162,5 +171,4 @@ def _fill(record: Record, out: Generation, models: Models) -> None:
 def _generator(seed: int, sample: Sample, pair: LoadedPair) -> torch.Generator:
     """A generator of this prompt and seed alone: neither order nor what ran before changes a draw."""
     digest = hashlib.sha256(f"{seed}:{sample.id}".encode()).digest()
-    device = next(iter(pair.models.values())).device
-    return torch.Generator(device).manual_seed(int.from_bytes(digest[:8]) >> 1)
+    return torch.Generator(pair.device).manual_seed(int.from_bytes(digest[:8]) >> 1)

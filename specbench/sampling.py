@@ -13,6 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+NO_LAW = -1  # what is drawn from a row that is no law, where nobody could be told yet
+
 
 @dataclass(frozen=True)
 class Draft:
@@ -73,14 +75,25 @@ class Sampler:
         """One index a row, drawn from that row: (..., V) -> (...). Tokens and accepted counts both come from here.
 
         By inversion in float64, a quarter of what torch.multinomial takes on a CPU. An index of probability 0 is never drawn.
-        Raises FloatingPointError for a row that is no law.
+        Raises FloatingPointError for a row that is no law; on a CUDA device, which is not waited for, such a row gives
+        NO_LAW, and `read_tokens` raises it.
         """
         below = probs.double().cumsum(-1)  # (..., V)
         mass = below[..., -1:]
-        if not bool((mass > 0.0).all()):  # False for NaN too
-            raise FloatingPointError("a law with NaN or without mass")
         u = torch.rand(mass.shape, dtype=torch.float64, device=probs.device, generator=self.generator)
-        return torch.searchsorted(below, u * mass, right=True).squeeze(-1)
+        picked = torch.searchsorted(below, u * mass, right=True)  # (..., 1)
+        picked = torch.where(mass > 0.0, picked, NO_LAW).squeeze(-1)  # NO_LAW for NaN too
+        if probs.device.type != "cuda":
+            read_tokens(picked)
+        return picked
+
+    def draw(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+        """The next token and the law that it was drawn from: logits (..., V) -> (...), (..., V).
+
+        `choose` of `probs`; but at temperature 0, where there is nothing to choose, no chance is spent.
+        """
+        law = self.probs(logits)
+        return (law.argmax(-1) if self.temperature == 0.0 else self.choose(law)), law
 
 
 def verify(draft: Draft, pi: Tensor, sampler: Sampler) -> Verified:
@@ -91,13 +104,13 @@ def verify(draft: Draft, pi: Tensor, sampler: Sampler) -> Verified:
     the draft is dropped. Leviathan et al. 2023, Algorithm 1, whose proof holds for any pi. Where q(x) = 0, which only
     rounding can bring about, x is accepted by definition.
     """
+    if pi.device.type == "cuda":
+        return verify_at_once(draft, pi, sampler)
     k, tokens, accepted = len(draft.tokens), draft.tokens, 0
     assert k <= len(pi) <= k + 1 and len(draft.probs) == k
     if k:
         x = torch.tensor(tokens, device=pi.device).unsqueeze(-1)  # (k, 1)
-        stay = (pi[:k].gather(-1, x) / draft.probs.gather(-1, x)).nan_to_num(nan=1.0).clamp(max=1.0)
-        through = stay.squeeze(-1).cumprod(0)  # (k,): that token and all before it stay
-        accepted = int(sampler.choose(F.pad(through, (1, 0), value=1.0) - F.pad(through, (0, 1))))  # law (k + 1,)
+        accepted = int(sampler.choose(_accepted(x, pi[:k], draft.probs)))
     if accepted < k:
         law = residual(pi[accepted], draft.probs[accepted])
     elif len(pi) > k:
@@ -105,6 +118,41 @@ def verify(draft: Draft, pi: Tensor, sampler: Sampler) -> Verified:
     else:
         return Verified(tokens, k)
     return Verified([*tokens[:accepted], int(sampler.choose(law))], accepted)
+
+
+def verify_at_once(draft: Draft, pi: Tensor, sampler: Sampler) -> Verified:
+    """`verify` with one read of the device: its law is the same, but both choices are made before either is looked at.
+
+    For devices that it costs to wait for. Where no bonus is wanted and all were accepted, the second choice is for nothing.
+    """
+    k = len(draft.tokens)
+    assert k <= len(pi) <= k + 1 and len(draft.probs) == k
+    if not k:
+        return Verified(read_tokens(sampler.choose(pi)), 0)
+    x = torch.tensor(draft.tokens, device=pi.device).unsqueeze(-1)  # (k, 1)
+    accepted = sampler.choose(_accepted(x, pi[:k], draft.probs))  # ()
+    q = F.pad(
+        draft.probs, (0, 0, 0, 1)
+    )  # (k + 1, V): nothing was drafted behind the draft, so the bonus is drawn from pi
+    last = accepted.clamp(max=len(pi) - 1)
+    law = residual(pi.index_select(0, last.view(1)), q.index_select(0, last.view(1)))  # (1, V)
+    stayed, more = read_tokens(torch.stack([accepted, sampler.choose(law)[0]]))
+    return Verified(draft.tokens[:stayed] + ([more] if stayed < len(pi) else []), stayed)
+
+
+def _accepted(x: Tensor, pi: Tensor, q: Tensor) -> Tensor:
+    """The law (k + 1,) of how many of the drafted tokens x (k, 1) stay: that of k tests in a row."""
+    stay = (pi.gather(-1, x) / q.gather(-1, x)).nan_to_num(nan=1.0).clamp(max=1.0)
+    through = stay.squeeze(-1).cumprod(0)  # (k,): that token and all before it stay
+    return F.pad(through, (1, 0), value=1.0) - F.pad(through, (0, 1))
+
+
+def read_tokens(picked: Tensor) -> list[int]:
+    """What was chosen, as numbers: this waits for the device. Raises FloatingPointError where a row was no law."""
+    tokens: list[int] = picked.reshape(-1).tolist()
+    if tokens and min(tokens) < 0:
+        raise FloatingPointError("a law with NaN or without mass")
+    return tokens
 
 
 def residual(pi: Tensor, q: Tensor) -> Tensor:

@@ -1,10 +1,11 @@
-"""Floor 0: a session is a memoised pure function of a token sequence, and the only place that knows what a KV cache is.
+"""Floor 0: a session is a memoised pure function of a token sequence, and what it has cost.
 
 The caller owns the sequence and always passes all of it. The session finds the longest prefix that it has in its cache,
 forgets the rest, and feeds what is missing in one forward. Nobody rolls a cache back, so nobody can forget to.
 """
 
 import time
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -12,6 +13,8 @@ import torch
 from torch import Tensor
 from transformers import Cache, DynamicCache, EncoderDecoderCache, PreTrainedModel
 from transformers.cache_utils import DynamicLayer
+
+from specbench.sampling import Draft, Sampler, read_tokens
 
 KEPT_ROWS = 64  # logits kept of the newest positions; asking for an older one costs a forward, never a wrong answer
 
@@ -27,41 +30,64 @@ class Calls:
     fed: int = 0
     seconds: float = 0.0
     by_fed: dict[int, list[float]] = field(default_factory=dict)  # tokens fed -> [forwards, seconds]
+    read: int = 0  # cached positions that the decoding forwards attended to, summed
+    law_seconds: float = 0.0  # of a synthetic law, which no clock counts
 
-    def decoding(self, fed: int, seconds: float) -> None:
+    def prefill(self, fed: int, seconds: float) -> None:
+        self.prefill_fed += fed
+        self.prefill_seconds += seconds
+
+    def decoding(self, fed: int, seconds: float, read: int = 0) -> None:
         self.forwards += 1
         self.fed += fed
         self.seconds += seconds
+        self.read += read
         size = self.by_fed.setdefault(fed, [0, 0.0])
         size[0] += 1
         size[1] += seconds
 
 
 class Session(Protocol):
-    """What a method sees of a model: next-token logits after any prefix, and what they cost."""
+    """What a method sees of a model: next-token logits after any prefix, drafts that follow them, and what they cost."""
 
     calls: Calls
 
     def score(self, ids: list[int], start: int) -> Tensor:
         """Logits (len(ids) - start, V): row j is the next token's after ids[: start + j + 1]."""
 
+    def roll(self, ids: list[int], k: int, sampler: Sampler, eos: frozenset[int]) -> Draft:
+        """Draft up to k tokens after ids, a forward each, none behind an EOS. The first forward reads what is unread."""
 
-class EagerSession:
-    """A session over any transformers decoder-only or encoder-decoder model, run eagerly, batch size 1.
+    def settle(self) -> None:
+        """Book what a device has not told yet. Raises FloatingPointError for logits that were not finite."""
 
-    `vocabulary` crops the logits to the V that all models of a pair share. For an encoder-decoder model `source` holds the
-    encoder's ids, and `ids` is the decoder's prefix; the encoder runs once, with the first forward. Raises ValueError for
-    an architecture whose cache cannot be cut back (sliding windows, recurrent states), naming the layer type.
+
+def roll(session: Session, ids: list[int], k: int, sampler: Sampler, eos: frozenset[int]) -> Draft:
+    """`Session.roll` by one `score` a token, each read before the next."""
+    tokens: list[int] = []
+    laws: list[Tensor] = []
+    while len(tokens) < k and not (tokens and tokens[-1] in eos):
+        read = ids + tokens
+        token, law = sampler.draw(session.score(read, len(read) - 1))  # (1,), (1, V)
+        tokens += read_tokens(token)
+        laws.append(law)
+    return Draft(tokens, torch.cat(laws) if laws else torch.empty(0, 0))
+
+
+class CachedSession(ABC):
+    """The bookkeeping of a session: what is cached, which logits are kept, and the clock around every forward.
+
+    A subclass feeds tokens behind what is cached and cuts its cache back. On a CUDA device forwards are timed by events,
+    and nothing is waited for until `settle`.
     """
 
-    def __init__(self, model: PreTrainedModel, vocabulary: int, source: list[int] | None = None) -> None:
+    def __init__(self, name: str, device: torch.device) -> None:
         self.calls = Calls()
-        self._model, self._vocabulary = model, vocabulary
-        self._source = source
-        self._encoded: Any = None
-        self._cache = new_cache(model)
+        self._name, self._device = name, device
         self._ids: list[int] = []  # what the cache holds
         self._rows: list[Tensor] = []  # logits (V,) of the newest positions of _ids
+        self._finite: list[Tensor] = []  # of forwards that were not waited for
+        self._events: list[tuple[int, int, Any, Any]] = []  # tokens fed, cached before, and what CUDA timed around it
 
     def score(self, ids: list[int], start: int) -> Tensor:
         assert 0 <= start < len(ids)
@@ -70,9 +96,10 @@ class EagerSession:
         if start < first:
             known = min(known, start)
         if known < len(ids):
-            self._forget(known)
-            new = self._forward(ids[known:], keep=len(ids) - max(known, start))
-            rows = [*self._rows, *new] if start <= known else list(new)
+            self._cut(known)
+            fed = torch.tensor(ids[known:], device=self._device)
+            new = self._timed(fed, keep=len(ids) - max(known, start), known=known)
+            rows = [*self._rows, *new.unbind()] if start <= known else [*new.unbind()]
             self._rows, self._ids = rows[-KEPT_ROWS:], list(ids)
             if len(new) == len(ids) - start:
                 return new
@@ -80,46 +107,96 @@ class EagerSession:
             rows = self._rows[: len(self._rows) - (len(self._ids) - len(ids))]
         return torch.stack(rows[len(rows) - (len(ids) - start) :])
 
+    def roll(self, ids: list[int], k: int, sampler: Sampler, eos: frozenset[int]) -> Draft:
+        return roll(self, ids, k, sampler, eos)
+
+    def settle(self) -> None:
+        if self._events:
+            torch.cuda.synchronize(self._device)
+        for fed, known, begin, end in self._events:
+            self._book(fed, known, begin.elapsed_time(end) / 1e3)
+        if self._finite and not bool(torch.stack(self._finite).all()):
+            raise FloatingPointError(f"{self._name}: NaN or infinite logits")
+        self._events, self._finite = [], []
+
+    @abstractmethod
     def _forget(self, known: int) -> None:
+        """Cut the cache back to its first `known` positions."""
+
+    @abstractmethod
+    def _forward(self, tokens: Tensor, keep: int) -> Tensor:
+        """Feed `tokens` (n,) behind what is cached; the logits of the last `keep`, (keep, V), float32 or better."""
+
+    def _cut(self, known: int) -> None:
         """Cut cache and kept logits back to the first `known` positions."""
         extra = len(self._ids) - known
         if extra:
-            self._cache.crop(-extra)
-            self._rows = self._rows[:-extra]
-            self._ids = self._ids[:known]
+            self._forget(known)
+            self._rows, self._ids = self._rows[:-extra], self._ids[:known]
 
-    def _forward(self, tokens: list[int], keep: int) -> Tensor:
-        """Feed `tokens` behind what is cached, timed until the logits can be read; the last `keep` rows, (keep, V)."""
-        begin, first = time.perf_counter(), not self._ids
-        fed = torch.tensor([tokens], device=self._model.device)
+    def _timed(self, tokens: Tensor, keep: int, known: int) -> Tensor:
+        """`_forward` behind `known` cached positions, booked."""
+        if self._device.type == "cuda":
+            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            begin.record()
+            logits = self._forward(tokens, keep)
+            end.record()
+            self._finite.append(logits.sum().isfinite())
+            self._events.append((len(tokens), known, begin, end))
+            return logits
+        start = time.perf_counter()
+        logits = self._forward(tokens, keep)
+        finite = bool(logits.sum().isfinite())
+        self._book(len(tokens), known, time.perf_counter() - start)
+        if not finite:
+            raise FloatingPointError(f"{self._name}: NaN or infinite logits")
+        return logits
+
+    def _book(self, fed: int, known: int, seconds: float) -> None:
+        if known:
+            self.calls.decoding(fed, seconds, known)
+        else:
+            self.calls.prefill(fed, seconds)
+
+
+class EagerSession(CachedSession):
+    """A session over any transformers decoder-only or encoder-decoder model, run eagerly, batch size 1.
+
+    `vocabulary` crops the logits to the V that all models of a pair share. For an encoder-decoder model `source` holds the
+    encoder's ids, and `ids` is the decoder's prefix; the encoder runs once, with the first forward. Raises ValueError for
+    an architecture whose cache cannot be cut back (sliding windows, recurrent states), naming the layer type.
+    """
+
+    def __init__(self, model: PreTrainedModel, vocabulary: int, source: list[int] | None = None) -> None:
+        super().__init__(model.config.name_or_path, model.device)
+        self._model, self._vocabulary = model, vocabulary
+        self._source = source
+        self._encoded: Any = None
+        self._cache = new_cache(model)
+
+    def _forget(self, known: int) -> None:
+        self._cache.crop(known - len(self._ids))
+
+    def _forward(self, tokens: Tensor, keep: int) -> Tensor:
+        fed = tokens.unsqueeze(0)
         with torch.inference_mode():
             if self._source is None:
                 out = self._model(input_ids=fed, past_key_values=self._cache, use_cache=True, logits_to_keep=keep)
             else:
+                if self._encoded is None:
+                    self._encoded = encoded(self._model, self._source, self.calls)
                 out = self._model(
-                    decoder_input_ids=fed, encoder_outputs=self._encode(), past_key_values=self._cache, use_cache=True
+                    decoder_input_ids=fed, encoder_outputs=self._encoded, past_key_values=self._cache, use_cache=True
                 )
             logits: Tensor = out.logits[0, -keep:, : self._vocabulary]
-            logits = logits if logits.dtype == torch.float64 else logits.float()
-            finite = bool(logits.sum().isfinite())
-        seconds = time.perf_counter() - begin
-        if first:
-            self.calls.prefill_fed += len(tokens)
-            self.calls.prefill_seconds += seconds
-        else:
-            self.calls.decoding(len(tokens), seconds)
-        if not finite:
-            raise FloatingPointError(f"{self._model.config.name_or_path}: NaN or infinite logits")
-        return logits
+            return logits if logits.dtype == torch.float64 else logits.float()
 
-    def _encode(self) -> Any:
-        assert self._source is not None
-        if self._encoded is None:
-            source = torch.tensor([self._source], device=self._model.device)
-            self._encoded = self._model.get_encoder()(input_ids=source)
-            self.calls.encodes += 1
-            self.calls.prefill_fed += len(self._source)
-        return self._encoded
+
+def encoded(model: PreTrainedModel, source: list[int], calls: Calls) -> Any:
+    """The encoder's output for `source`, as transformers gives it; its seconds belong to the forward that asks for it."""
+    calls.encodes += 1
+    calls.prefill_fed += len(source)
+    return model.get_encoder()(input_ids=torch.tensor([source], device=model.device))
 
 
 def window_of(model: PreTrainedModel) -> int | None:

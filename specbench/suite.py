@@ -17,6 +17,8 @@ from specbench.pair import Pair
 from specbench.presets import Preset, preset
 from specbench.records import SEMANTICS
 from specbench.registry import construct, convert
+from specbench.sampling import Sampler
+from specbench.synthetic import calibrate
 from specbench.task import Data, Task
 
 SYNTHETIC_LIMIT = 32  # samples of a source that has no end of its own
@@ -41,6 +43,11 @@ class Cell:
     def roles(self) -> tuple[str, ...]:
         """The models that its methods need."""
         return tuple(self.config["pair"]["models"])
+
+    @property
+    def spread(self) -> float | None:
+        """How far its models' synthetic laws lie apart; None where they say what they say."""
+        return self.config["pair"].get("synthetic", {}).get("spread")  # type: ignore[no-any-return]
 
     @property
     def generations(self) -> int:
@@ -90,6 +97,7 @@ def limited(data: Data, pair: Pair, options: Options) -> Data:
 def cell(
     group: tuple[Arm, ...],
     pair_name: str,
+    pair: Pair,
     found: dict[str, Found],
     task_name: str,
     task: Task,
@@ -98,10 +106,20 @@ def cell(
     device: str,
 ) -> Cell:
     """The cell of one group of methods on one task."""
-    roles = {role for arm in group for role in arm.method.roles()}
+    needed = {role for arm in group for role in arm.method.roles()}
+    models = {role: each for role, each in found.items() if role in needed}
     config = {
         "semantics": SEMANTICS,
-        "pair": {"name": pair_name, "models": {r: _present(f.identity()) for r, f in found.items() if r in roles}},
+        "pair": {
+            "name": pair_name,
+            "models": {role: _present(each.identity()) for role, each in models.items()},
+            **({"made_up": pair.made_up} if pair.made_up else {}),
+            **(
+                {"synthetic": _synthetic(group, tuple(models), pair, task_name, options)}
+                if pair.logits != "real"
+                else {}
+            ),
+        },
         "task": {
             "name": task_name,
             "class": task.name,
@@ -127,13 +145,33 @@ def cell(
             "top_k": options.top_k,
             "top_p": options.top_p,
             "max_new_tokens": task.max_new_tokens,
-            "ignore_eos": options.ignore_eos,
+            "ignore_eos": options.ignore_eos or bool(pair.made_up),  # what is made up has no end of its own
             "seed": options.seed,
             "repeats": options.repeats,
         },
-        "engine": {"name": "eager", "device": device},
+        "engine": {"name": _engines({role: each.engine for role, each in models.items()}), "device": device},
     }
     return Cell(pair_name, task_name, group, config)
+
+
+def _synthetic(
+    group: tuple[Arm, ...], roles: tuple[str, ...], pair: Pair, task_name: str, options: Options
+) -> dict[str, float]:
+    """The acceptance rate that the cell's first drafting method is given, and the spread that gives it."""
+    tested = next((found for arm in group if (found := arm.method.verification())), None)
+    if tested is None:
+        return {"spread": 1.0}
+    proposer, scorers, target = tested
+    wanted = pair.acceptance_on(task_name.partition(":")[0])
+    sampler = Sampler(group[0].temperature, options.top_k, options.top_p)
+    spread = calibrate(wanted, roles.index(proposer), [roles.index(role) for role in scorers], target, sampler)
+    return {"acceptance": wanted, "spread": spread}
+
+
+def _engines(engines: dict[str, str]) -> str:
+    """One word where all models run alike; else who runs how."""
+    kinds = list(dict.fromkeys(engines.values()))
+    return kinds[0] if len(kinds) == 1 else ", ".join(f"{role} {engine}" for role, engine in engines.items())
 
 
 def _fields(thing: Any) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from transformers import (
     GPT2Config,
     GPTNeoConfig,
     LlamaConfig,
+    MistralConfig,
     OPTConfig,
     PreTrainedModel,
     Qwen2Config,
@@ -15,9 +16,10 @@ from transformers import (
 )
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
+from specbench.engine import Graphs, GraphSession, LeanSession, network_of
 from specbench.method import End, Method, Step
 from specbench.sampling import Sampler, exact_law
-from specbench.session import Calls, EagerSession
+from specbench.session import Calls, EagerSession, roll
 
 START = 0  # every table sequence starts with this token
 
@@ -35,6 +37,12 @@ class TableSession:
         self.asked = list(ids)
         self.calls.decoding(len(ids) - start, 0.0)
         return torch.stack([self._row(tuple(ids[: i + 1])) for i in range(start, len(ids))])
+
+    def roll(self, ids, k, sampler, eos):
+        return roll(self, ids, k, sampler, eos)
+
+    def settle(self):
+        pass
 
     def _row(self, prefix: tuple[int, ...]) -> torch.Tensor:
         if prefix not in self._rows:
@@ -92,7 +100,57 @@ FAMILIES: dict[str, Callable[[], object]] = {
         **SHAPE, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, ffn_dim=48, word_embed_proj_dim=32
     ),
     "t5": lambda: T5Config(
-        vocab_size=40, d_model=32, d_kv=8, num_layers=2, num_heads=4, d_ff=48, decoder_start_token_id=0
+        vocab_size=40,
+        d_model=32,
+        d_kv=8,
+        num_layers=2,
+        num_heads=4,
+        d_ff=48,
+        decoder_start_token_id=0,
+        relative_attention_num_buckets=8,
+        relative_attention_max_distance=16,
+    ),
+    "t5-v1.1": lambda: T5Config(
+        vocab_size=40,
+        d_model=32,
+        d_kv=8,
+        num_layers=2,
+        num_heads=4,
+        d_ff=48,
+        decoder_start_token_id=0,
+        feed_forward_proj="gated-gelu",
+        tie_word_embeddings=False,
+        relative_attention_num_buckets=8,
+        relative_attention_max_distance=16,
+    ),
+    "llama-scaled": lambda: LlamaConfig(
+        **SHAPE,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=1,
+        intermediate_size=48,
+        head_dim=16,
+        tie_word_embeddings=True,
+        attention_bias=True,
+        mlp_bias=True,
+        rope_parameters={
+            "rope_type": "llama3",
+            "rope_theta": 500.0,
+            "factor": 8.0,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 32,
+        },
+    ),
+    "mistral": lambda: MistralConfig(
+        **SHAPE,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        intermediate_size=48,
+        sliding_window=None,
     ),
 }
 
@@ -103,7 +161,11 @@ def random_model(family: str, seed: int) -> PreTrainedModel:
 
     set_seed(seed)
     config = FAMILIES[family]()
-    model = T5ForConditionalGeneration(config) if family == "t5" else MODEL_FOR_CAUSAL_LM_MAPPING[type(config)](config)
+    model = (
+        T5ForConditionalGeneration(config)
+        if family.startswith("t5")
+        else MODEL_FOR_CAUSAL_LM_MAPPING[type(config)](config)
+    )
     with torch.no_grad():
         for name, weight in model.named_parameters():
             if weight.ndim == 2:
@@ -111,8 +173,23 @@ def random_model(family: str, seed: int) -> PreTrainedModel:
     return model.eval()
 
 
-def open_models(models: dict[str, PreTrainedModel], prompt: list[int]) -> Opened:
+ENGINES = ("eager", "lean", "graph")
+
+
+def open_session(model: PreTrainedModel, engine: str = "eager", source: list[int] | None = None):
+    """A fresh session; `graph` is the static forward that CUDA would record, run as it stands."""
+    if engine == "eager":
+        return EagerSession(model, 40, source)
+    network = network_of(model)
+    if engine == "lean":
+        return LeanSession(network, 40, source)
+    graphs = Graphs(network)
+    graphs.prepare(64, most=4)
+    return GraphSession(graphs, 40)
+
+
+def open_models(models: dict[str, PreTrainedModel], prompt: list[int], engine: str = "eager") -> Opened:
     """Fresh sessions over these models; for encoder-decoder models the prompt is the encoder's."""
     seq2seq = next(iter(models.values())).config.is_encoder_decoder
-    sessions = {role: EagerSession(model, 40, prompt if seq2seq else None) for role, model in models.items()}
+    sessions = {role: open_session(model, engine, prompt if seq2seq else None) for role, model in models.items()}
     return Opened(sessions, [0] if seq2seq else list(prompt))

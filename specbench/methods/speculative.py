@@ -29,6 +29,9 @@ class Speculative(Method, name="speculative"):
     def roles(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys((self.proposer.role, *self.scorers)))
 
+    def verification(self) -> tuple[str, tuple[str, ...], Target]:
+        return self.proposer.role, self.scorers, self.target
+
     def steps(self, models: Sessions, sampler: Sampler, end: End) -> Iterator[Step]:
         ids, scorers = list(models.ids), [models[role] for role in self.scorers]
         propose, by, bonus = self.proposer.open(models, sampler, end), self.proposer.role, self.bonus == "exact"

@@ -44,6 +44,9 @@ class SpeculativeEnsemble(Method, name="speculative-ensemble"):
     def roles(self) -> tuple[str, ...]:
         return self.models
 
+    def verification(self) -> tuple[str, tuple[str, ...], Target]:
+        return self.models[0], self.models, self.target
+
     def steps(self, models: Sessions, sampler: Sampler, end: End) -> Iterator[Step]:
         ids, n, drafted = list(models.ids), len(self.models), 0
         pending: deque[Proposal] = deque()  # B

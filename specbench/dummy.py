@@ -1,0 +1,64 @@
+"""Floor 0: dummy weights, random ones in a real architecture: its kernels cost what they cost, and nothing is downloaded.
+
+What such a model says is noise, so nothing about quality can be measured with it.
+"""
+
+import tomllib
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, PreTrainedConfig, PreTrainedModel
+
+from specbench.errors import ConfigError, MissingAsset
+from specbench.pair import PACKAGE
+
+TOKENIZERS = {False: PACKAGE / "tiny/models/target", True: PACKAGE / "tiny/models/t5-large"}  # by is_encoder_decoder
+SEED = 0
+
+
+def architecture(path: str, changes: dict[str, Any]) -> PreTrainedConfig:
+    """The configuration of the model that `path` names, a hub id of configs/architectures/, with changed keys.
+
+    Raises MissingAsset for a model whose architecture is not there, and ConfigError for a key that it has not.
+    """
+    table = _tables().get(path)
+    if table is None:
+        raise MissingAsset(f"no architecture is known for {path}; help: configs/architectures/, or a local folder")
+    return _changed(AutoConfig.for_model(**table), table | changes, changes)
+
+
+def changed(config: PreTrainedConfig, changes: dict[str, Any]) -> PreTrainedConfig:
+    """A loaded configuration with changed keys. Raises ConfigError for a key that it has not."""
+    return _changed(config, changes, changes)
+
+
+def random_model(config: PreTrainedConfig, dtype: str, device: torch.device) -> PreTrainedModel:
+    """The architecture with random weights, made on the device. Always the same weights, whatever ran before."""
+    kind: Any = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
+    devices = [device] if device.type == "cuda" else []
+    with torch.random.fork_rng(devices), torch.device(device):
+        torch.manual_seed(SEED)
+        model: PreTrainedModel = kind.from_config(config, dtype=getattr(torch, dtype))
+    return model
+
+
+def _changed(config: PreTrainedConfig, table: dict[str, Any], changes: dict[str, Any]) -> PreTrainedConfig:
+    """T5's own constructor ties its embeddings whatever it is told, so every key is set behind it."""
+    for key in changes:
+        if not hasattr(config, key):
+            raise ConfigError(f"config.{key}: the architecture {config.model_type} has no such key")
+    for key, value in table.items():
+        if key not in ("model_type", "attention_types") and not isinstance(value, dict):
+            setattr(config, key, value)
+    return config
+
+
+@cache
+def _tables() -> dict[str, dict[str, Any]]:
+    """Hub id -> its configuration's keys."""
+    folder = Path(str(resources.files("specbench.configs"))) / "architectures"
+    tables = (tomllib.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.toml")))
+    return {name: table["config"] for table in tables for name in table["ids"]}

@@ -1,0 +1,20 @@
+"""Floor 0: lean decode-time forwards, one short file an architecture. Importing the package registers them all."""
+
+from specbench.engine import gpt2, gpt_neo, llama, opt, t5
+from specbench.engine.graphs import Graphs, GraphSession
+from specbench.engine.network import Network, network_of, refusal
+from specbench.engine.session import LeanSession
+
+__all__ = [
+    "GraphSession",
+    "Graphs",
+    "LeanSession",
+    "Network",
+    "gpt2",
+    "gpt_neo",
+    "llama",
+    "network_of",
+    "opt",
+    "refusal",
+    "t5",
+]

@@ -1,0 +1,96 @@
+"""Floor 0: the preallocated key-value cache of a lean model, and attention over it. Cutting it back is a position."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+STEP = 256  # positions; a cache that grows grows to the next power of two times this
+
+
+class Cache:
+    """Keys and values of every layer, (layers, capacity, keys then values, head dim).
+
+    A forward is `begin`, then one `attend` a layer. `length` positions are held; what lies behind them is waste of earlier
+    rounds and never read. It grows by copying; nothing is ever moved otherwise.
+    """
+
+    def __init__(self, layers: int, heads: int, dim: int, dtype: torch.dtype, device: torch.device) -> None:
+        self.length = self.capacity = self._total = 0
+        self._heads = heads
+        self._held = torch.empty(layers, 0, 2 * heads, dim, dtype=dtype, device=device)
+        self._masks: dict[int | None, Tensor | None] = {}
+
+    def begin(self, n: int) -> None:
+        """Make room for n more positions; `attend` writes and reads them, and `end` counts them as held."""
+        self._total = self.length + n
+        if self._total > self.capacity:
+            self._grow(self._total)
+        self._masks = {}
+        self._write = self._held[:, self.length : self._total].unbind(0)  # a layer: (n, 2 heads, d)
+        read = self._held[:, None, : self._total].transpose(2, 3)  # (layers, 1, 2 heads, held, d)
+        self._keys, self._values = read[:, :, : self._heads].unbind(0), read[:, :, self._heads :].unbind(0)
+
+    @property
+    def held(self) -> Tensor:
+        return self._held
+
+    def end(self) -> None:
+        self.length = self._total
+
+    def rows(self, table: Tensor) -> Tensor:
+        """The rows of a table by position, (positions, ...) -> (n, ...), for the positions that are being fed."""
+        return table[self.length : self._total]
+
+    def distances(self) -> Tensor:
+        """How far behind each fed position each held one lies, (n, held), negative for the future."""
+        device = self._held.device
+        fed = torch.arange(self.length, self._total, device=device)
+        return fed[:, None] - torch.arange(self._total, device=device)
+
+    def mask(self, window: int | None = None) -> Tensor | None:
+        """What a position may not see, as -inf, (n, held): the future, and what lies `window` or more behind.
+
+        None where everything may be seen. Made once a forward.
+        """
+        if window not in self._masks:
+            n, seen = self._total - self.length, window is None or window >= self._total
+            self._masks[window] = None if n == 1 and seen else banned(self.distances(), window, self._held.dtype)
+        return self._masks[window]
+
+    def attend(self, layer: int, q: Tensor, kv: Tensor, mask: Tensor | None, scale: float) -> Tensor:
+        """Hold kv (n, keys then values, d), and let q (n, heads, d) attend to all that is held: (n, heads * d)."""
+        self._write[layer].copy_(kv)
+        return attended(q, self._keys[layer], self._values[layer], mask, scale)
+
+    def _grow(self, least: int) -> None:
+        self.capacity = max(self.capacity, STEP)
+        while self.capacity < least:
+            self.capacity *= 2
+        layers, _, heads, dim = self._held.shape
+        larger = self._held.new_empty(layers, self.capacity, heads, dim)
+        larger[:, : self.length] = self._held[:, : self.length]
+        self._held = larger
+
+
+def banned(distances: Tensor, window: int | None, dtype: torch.dtype) -> Tensor:
+    """-inf where a distance is negative, or `window` or more; else 0."""
+    hidden = distances < 0 if window is None else (distances < 0) | (distances >= window)
+    return torch.zeros(distances.shape, dtype=dtype, device=distances.device).masked_fill_(hidden, -torch.inf)
+
+
+def attended(q: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, scale: float) -> Tensor:
+    """q (n, heads, d) over keys and values (1, key-value heads, held, d): (n, heads * d); mask (n, held) or (heads, n, held).
+
+    Query heads that share a key-value head are laid behind one another as if they were more positions.
+    """
+    n, heads, d = q.shape
+    shared = keys.shape[1]
+    group = heads // shared
+    if group == 1:
+        out = F.scaled_dot_product_attention(q.transpose(0, 1).unsqueeze(0), keys, values, mask, scale=scale)
+        return out[0].transpose(0, 1).reshape(n, heads * d)
+    q = q.view(n, shared, group, d).permute(1, 2, 0, 3).reshape(1, shared, group * n, d)
+    if mask is not None:
+        mask = mask.repeat(group, 1)  # (group * n, held)
+    out = F.scaled_dot_product_attention(q, keys, values, mask, scale=scale)
+    return out.view(shared, group, n, d).permute(2, 0, 1, 3).reshape(n, heads * d)

@@ -1,0 +1,129 @@
+"""Floor 0: what a lean model is: the decode-time forward of one architecture, over the weights that transformers loaded.
+
+Weights that are always multiplied together are laid side by side once, and the loaded model's own become views of them, so
+that a model is held in memory once, and the eager model stays what it was.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+    MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
+)
+
+from specbench.engine.cache import Cache
+
+Weights = tuple[Tensor, Tensor | None]  # (in, out), and the bias (out,)
+
+
+class Network(ABC):
+    """One architecture, in a file of its own. `forward` is one plain function over a cache.
+
+    `kinds` are the transformers classes whose weights it takes; `refusal` says why it cannot take one of them.
+    """
+
+    kinds: ClassVar[tuple[str, ...]]
+    members: ClassVar[dict[str, type["Network"]]] = {}
+
+    def __init_subclass__(cls) -> None:
+        Network.members |= dict.fromkeys(cls.kinds, cls)
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self.config: Any = model.config
+        self.model = model
+        output: Any = model.get_output_embeddings()
+        self.head: Weights = output.weight.t(), output.bias  # tied to the embeddings, often
+
+    @classmethod
+    def refusal(cls, config: Any) -> str:
+        """Why this configuration is beyond this file; empty where it is not."""
+        return ""
+
+    @abstractmethod
+    def new_cache(self, source: Tensor | None) -> Cache:
+        """An empty cache of the architecture's shape; `source` is the encoder's output, (m, hidden), where there is one."""
+
+    @abstractmethod
+    def forward(self, tokens: Tensor, cache: Cache) -> Tensor:
+        """tokens (n,) behind what the cache holds -> the last layer's hidden states (n, hidden), normalised for the head."""
+
+    def logits(self, hidden: Tensor, vocabulary: int | None = None) -> Tensor:
+        """(k, hidden) -> (k, vocabulary), float32 or better; no vocabulary is all of the head's rows."""
+        matrix, bias = self.head
+        out = linear(hidden, (matrix[:, :vocabulary], None if bias is None else bias[:vocabulary]))
+        return out if out.dtype == torch.float64 else out.float()
+
+
+def refusal(config: Any) -> str:
+    """Why there is no lean model of this configuration; empty where there is one."""
+    known = {**MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, **MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES}
+    kind = known.get(config.model_type, config.model_type)
+    if kind not in Network.members:
+        return f"the lean engine has no {kind}, only {', '.join(sorted(Network.members))}"
+    if getattr(config, "quantization_config", None) is not None:
+        return "a quantised model is run as transformers runs it"
+    return Network.members[kind].refusal(config)
+
+
+def network_of(model: PreTrainedModel) -> Network:
+    """The lean model over these weights, which must not be refused."""
+    return Network.members[type(model).__name__](model)
+
+
+def fused(modules: Iterable[nn.Module]) -> Weights:
+    """Linear layers of one input as one: its matrix (in, sum of outs), and its bias.
+
+    The modules' own weights become views of it. On a CPU a matrix lies in memory as it is multiplied, which a product with
+    one row gains a fifth by; on a GPU as transformers lays it, which its kernels prefer.
+    """
+    layers: list[Any] = list(modules)
+    whole = (
+        layers[0].weight.data if len(layers) == 1 else torch.cat([layer.weight.data for layer in layers])
+    )  # (outs, in)
+    matrix = whole.t().contiguous() if whole.device.type == "cpu" else whole.t()
+    bias = None if layers[0].bias is None else torch.cat([layer.bias.data for layer in layers])
+    at = 0
+    for layer in layers:
+        size = layer.weight.shape[0]
+        layer.weight.data = matrix[:, at : at + size].t()
+        if bias is not None:
+            layer.bias.data = bias[at : at + size]
+        at += size
+    return matrix, bias
+
+
+def linear(x: Tensor, weights: Weights) -> Tensor:
+    """(n, in) -> (n, out)."""
+    matrix, bias = weights
+    return torch.mm(x, matrix) if bias is None else torch.addmm(bias, x, matrix)
+
+
+def added(residual: Tensor, x: Tensor, weights: Weights) -> Tensor:
+    """The residual stream (n, out) with a linear layer of x (n, in) added."""
+    matrix, bias = weights
+    return torch.addmm(residual if bias is None else residual + bias, x, matrix)
+
+
+class RMSNorm:
+    """x / rms(x) * weight over the last axis (Zhang and Sennrich 2019).
+
+    On a CPU torch takes six kernels for it, and one for a layer norm; that of [x, -x], whose mean is 0 and whose variance is
+    the mean square of x, is the same.
+    """
+
+    def __init__(self, norm: Any, eps: float) -> None:
+        self.weight, self.eps = norm.weight, eps
+        self.doubled = torch.stack([self.weight.data, torch.zeros_like(self.weight.data)])  # (2, hidden)
+        self.signs = self.weight.new_tensor([[1.0], [-1.0]])
+
+    def __call__(self, x: Tensor) -> Tensor:
+        if x.device.type != "cpu":
+            return F.rms_norm(x, x.shape[-1:], self.weight, self.eps)
+        both = x.unsqueeze(-2) * self.signs  # (n, 2, hidden)
+        return F.layer_norm(both, both.shape[-2:], self.doubled, None, self.eps).select(-2, 0)
