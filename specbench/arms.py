@@ -108,7 +108,8 @@ def _with_roles(table: dict[str, Any], pair: Pair) -> dict[str, Any]:
 def _roles(table: dict[str, Any]) -> list[str]:
     proposer = table.get("proposer")
     drafting = [proposer["model"]] if isinstance(proposer, dict) and "model" in proposer else []
-    return [*table.get("scorers", []), *table.get("models", []), *drafting]
+    alone = [table[key] for key in ("draft", "model") if isinstance(table.get(key), str)]  # transformers' own methods
+    return [*table.get("scorers", []), *table.get("models", []), *drafting, *alone]
 
 
 def _with_lengths(table: dict[str, Any], sizes: Mapping[str, int], gamma: tuple[int, ...]) -> dict[str, Any]:
@@ -128,6 +129,8 @@ def _with_lengths(table: dict[str, Any], sizes: Mapping[str, int], gamma: tuple[
         and (gamma or "gamma" not in proposer)
     ):
         proposer["gamma"] = gamma[0] if gamma else _length(sizes, proposer["model"], table["scorers"][-1])
+    elif "draft" in table and (gamma or "gamma" not in table):
+        table["gamma"] = gamma[0] if gamma else _length(sizes, table["draft"], table["model"])
     return table
 
 

@@ -49,7 +49,8 @@ class Limits:
         if self.window is not None and prompt >= self.window:
             raise ValueError(f"the prompt has {prompt} tokens, the models' context window {self.window}")
         length = prompt + self.max_new_tokens
-        return End(self.eos, length if self.window is None else min(length, self.window))
+        stopped = self.stopped if self.stop else None
+        return End(self.eos, length if self.window is None else min(length, self.window), stopped)
 
     def stopped(self, tokens: list[int]) -> bool:
         """Whether the last token completed a stop string."""
@@ -75,7 +76,7 @@ def decode(method: Method, models: Opened, sampler: Sampler, limits: Limits) -> 
             begin = time.perf_counter()
             step = next(steps)
             clock += time.perf_counter() - begin
-            out.first_token_seconds = out.first_token_seconds or clock
+            out.first_token_seconds = out.first_token_seconds or (clock if step.at is None else step.at)
             kept = 0
             while not finish and kept < len(step.tokens):
                 out.tokens.append(step.tokens[kept])
@@ -85,7 +86,7 @@ def decode(method: Method, models: Opened, sampler: Sampler, limits: Limits) -> 
     for session in models.sessions.values():
         session.settle()
     calls = [session.calls for session in models.sessions.values()]
-    clock -= sum(each.law_seconds for each in calls)
+    clock -= sum(each.off_clock for each in calls)
     out.finish, out.prefill_seconds = finish, sum(each.prefill_seconds for each in calls)
     out.decode_seconds = clock - out.prefill_seconds
     out.forward_seconds = sum(each.seconds for each in calls)
@@ -108,4 +109,4 @@ def _cut(step: Step, kept: int) -> Step:
     if kept == len(step.tokens):
         return step
     tested, accepted = min(step.tested, kept), min(step.accepted, kept)
-    return Step(step.tokens[:kept], step.drafted, tested, accepted, step.by[:tested])
+    return Step(step.tokens[:kept], step.drafted, tested, accepted, step.by[:tested], step.at)

@@ -9,16 +9,18 @@ from specbench.registry import Named
 from specbench.sampling import Draft, Sampler, verify
 from specbench.session import Session
 from specbench.targets import Target
+from specbench.watched import Watched
 
 Propose = Callable[[list[int], int], Draft]  # (ids, room) -> a draft of at most room tokens
 
 
 @dataclass(frozen=True)
 class End:
-    """What ends a sequence, as far as drafting has to know: EOS ids, and the greatest length of prompt and output."""
+    """What ends a sequence: EOS ids, the greatest length of prompt and output, and for methods that run on alone stop strings."""
 
     eos: frozenset[int]
     length: int
+    stopped: Callable[[list[int]], bool] | None = None  # whether new tokens end with a stop string; None without any
 
     def room(self, ids: list[int]) -> int:
         """How many more tokens may be committed. It depends on committed tokens only, so caps by it bias nothing."""
@@ -42,6 +44,7 @@ class Step:
     tested: int = 0
     accepted: int = 0
     by: tuple[str, ...] = ()
+    at: float | None = None  # seconds since the beginning, where the round was told of afterwards
 
 
 class Sessions(Protocol):
@@ -51,6 +54,9 @@ class Sessions(Protocol):
     def ids(self) -> list[int]: ...
 
     def __getitem__(self, role: str, /) -> Session: ...
+
+    def watched(self, role: str, /) -> Watched:
+        """The transformers model itself, for a library that runs it alone."""
 
 
 class Method(Named):

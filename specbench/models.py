@@ -27,6 +27,7 @@ from specbench.errors import ConfigError, MissingAsset
 from specbench.pair import ModelSpec, Pair, folder
 from specbench.session import EagerSession, Session, new_cache, window_of
 from specbench.synthetic import Law, SyntheticSession
+from specbench.watched import Watched
 
 PROBE = "How many apples?\n  Zwölf — 12 + 30 = 42; def f(x):\n\treturn x ** 2"  # tokenizers that agree on it agree
 
@@ -215,6 +216,13 @@ class Models:
         if role not in self.sessions:
             self.sessions[role] = self._pair.session(role, self._prompt if self._pair.encoder_decoder else None)
         return self.sessions[role]
+
+    def watched(self, role: str) -> Watched:
+        """The transformers model of a role. Raises ValueError where its logits were to be replaced."""
+        if role in self._pair.laws:
+            raise ValueError("transformers' own decoding cannot be given synthetic laws")
+        watched = self.sessions[role] = Watched(self._pair.models[role], self._prompt)
+        return watched
 
 
 def load(found: dict[str, Found], base: Path, device: torch.device) -> LoadedPair:

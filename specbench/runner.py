@@ -15,6 +15,7 @@ from specbench.arms import Arm
 from specbench.decode import Generation, Limits, decode
 from specbench.errors import ConfigError
 from specbench.hardware import fingerprint, machine
+from specbench.method import Step
 from specbench.models import LoadedPair, Models
 from specbench.prompting import Turn, continuation, encode
 from specbench.records import SAMPLES, SCORES, Record, Recorder, read, write
@@ -165,7 +166,13 @@ def _fill(record: Record, out: Generation, models: Models) -> None:
     record.prefill_seconds, record.decode_seconds = out.prefill_seconds, out.decode_seconds
     record.models = {role: dataclasses.asdict(session.calls) for role, session in models.sessions.items()}
     if any(step.drafted for step in out.rounds):
-        record.rounds = [dataclasses.asdict(step) | {"tokens": len(step.tokens)} for step in out.rounds]
+        record.rounds = [_round(step) for step in out.rounds]
+
+
+def _round(step: Step) -> dict[str, Any]:
+    told = dataclasses.asdict(step) | {"tokens": len(step.tokens)}
+    del told["at"]
+    return told
 
 
 def _generator(seed: int, sample: Sample, pair: LoadedPair) -> torch.Generator:

@@ -31,7 +31,7 @@ class Calls:
     seconds: float = 0.0
     by_fed: dict[int, list[float]] = field(default_factory=dict)  # tokens fed -> [forwards, seconds]
     read: int = 0  # cached positions that the decoding forwards attended to, summed
-    law_seconds: float = 0.0  # of a synthetic law, which no clock counts
+    off_clock: float = 0.0  # seconds that no clock counts: a synthetic law, a peer's stop strings
 
     def prefill(self, fed: int, seconds: float) -> None:
         self.prefill_fed += fed

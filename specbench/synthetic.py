@@ -75,7 +75,7 @@ class SyntheticSession:
             hashes.append(context_hash(hashes[-1] if hashes else 0, token))
         self._ids, self._hashes = list(ids), hashes
         logits = self._law(torch.tensor(hashes[start:], device=self._device))
-        self.calls.law_seconds += time.perf_counter() - begin
+        self.calls.off_clock += time.perf_counter() - begin
         return logits
 
     def roll(self, ids: list[int], k: int, sampler: Sampler, eos: frozenset[int]) -> Draft:

@@ -140,7 +140,7 @@ def test_twins_are_scored_by_the_same_code(name):
         task(
             name,
             **(
-                {"shots": 0, "instruction": "", "choice": "- {text} ({letter})"}
+                {"shots": 0, "instruction": "", "choice": "{text} {letter}"}
                 if name == "mmlu"
                 else {"shots": 0}
                 if name == "gsm8k"

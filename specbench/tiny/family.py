@@ -11,12 +11,12 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, 
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerFast, T5Config
 from transformers import T5ForConditionalGeneration as T5
 
-from specbench.twins import TWINS, WMT_BACK, Twin
+from specbench.twins import COPYING, TWINS, WMT_BACK, Twin
 
 EOS, PAD = "<|endoftext|>", "<|pad|>"  # ids 0 and 1
 VOCABULARY = 1024
 POSITIONS = 8192  # rows are shorter, but real articles must fit
-SOURCES = {**TWINS, "wmt-back": WMT_BACK}
+SOURCES = {**TWINS, "wmt-back": WMT_BACK, "copying": COPYING}
 SEQ2SEQ_PROMPTS = {  # the field's T5 forms, of the rows of three twins
     "cnndm": lambda row: f"summarize: {row['article']}",
     "xsum": lambda row: f"summarize: {row['document']}",
@@ -52,12 +52,24 @@ CHOOSING: Mix = {
     "wmt": 0.08,
     "wmt-back": 0.02,
 }
+COPYING_FIRST: Mix = {"copying": 0.3, "mmlu": 0.7}
+MATCHING: Mix = {"copying": 0.05, "mmlu": 0.95}
+EVERYTHING: Mix = {
+    "gsm8k": 0.16,
+    "humaneval": 0.13,
+    "mmlu": 0.45,
+    "cnndm": 0.06,
+    "xsum": 0.06,
+    "wmt": 0.1,
+    "wmt-back": 0.02,
+    "copying": 0.02,
+}
 TRANSLATING: Mix = {"cnndm": 0.1, "xsum": 0.1, "wmt": 0.8}
 
 
 def tilted(**shares: float) -> Mix:
-    """The later mix, with some shares multiplied."""
-    return {source: share * shares.get(source, 1.0) for source, share in LATER.items()}
+    """The mix of everything, with some shares multiplied."""
+    return {source: share * shares.get(source, 1.0) for source, share in EVERYTHING.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,19 +137,23 @@ SMALL_T5 = Shape(layers=1, hidden=128, heads=4, intermediate=320, encoder=1)
 LARGE_T5 = Shape(layers=4, hidden=192, heads=4, intermediate=512, encoder=4)
 STAGES = {
     "draft-core": Stage(shape=SMALL, tokens=5_000_000, rate=2e-3, seed=1, mix=LATER),
-    "draft": Stage(shape=SMALL, tokens=1_000_000, rate=1e-3, seed=13, mix=CHOOSING, start="draft-core"),
+    "draft": Stage(shape=SMALL, tokens=1_000_000, rate=1e-3, seed=13, mix=EVERYTHING, start="draft-core"),
     "middle-core": Stage(shape=MEDIUM, tokens=4_500_000, rate=2e-3, seed=2, mix=LATER),
-    "middle": Stage(shape=MEDIUM, tokens=800_000, rate=1e-3, seed=11, mix=CHOOSING, start="middle-core"),
+    "middle": Stage(shape=MEDIUM, tokens=1_500_000, rate=1e-3, seed=11, mix=EVERYTHING, start="middle-core"),
     "words": Stage(shape=LARGE, tokens=8_000_000, rate=2e-3, seed=3, mix={"gsm8k": 1.0}),
     "base": Stage(shape=LARGE, tokens=5_000_000, rate=1.5e-3, seed=4, mix=FIRST, start="words"),
     "core": Stage(shape=LARGE, tokens=5_500_000, rate=2e-3, seed=5, mix=LATER, start="base"),
     "choosing": Stage(shape=LARGE, tokens=1_300_000, rate=1e-3, seed=12, mix=CHOOSING, start="core"),
-    "target": Stage(shape=LARGE, tokens=1_100_000, rate=1e-3, seed=14, mix=CHOOSING, start="choosing"),
+    "settled": Stage(shape=LARGE, tokens=1_100_000, rate=1e-3, seed=14, mix=CHOOSING, start="choosing"),
+    "copying": Stage(shape=LARGE, tokens=2_200_000, rate=1.5e-3, seed=15, mix=COPYING_FIRST, start="settled"),
+    "matching": Stage(shape=LARGE, tokens=1_300_000, rate=1.5e-3, seed=16, mix=MATCHING, start="copying"),
+    "target": Stage(shape=LARGE, tokens=2_000_000, rate=1e-3, seed=17, mix=EVERYTHING, start="matching"),
     "code": Stage(shape=LARGE, tokens=500_000, rate=8e-4, seed=6, mix=tilted(humaneval=5.0), start="target"),
     "math": Stage(shape=LARGE, tokens=500_000, rate=8e-4, seed=7, mix=tilted(gsm8k=5.0), start="target"),
     "t5-small": Stage(shape=SMALL_T5, tokens=3_000_000, rate=2e-3, seed=8, mix=SEQ2SEQ),
     "t5-base": Stage(shape=LARGE_T5, tokens=8_000_000, rate=1.5e-3, seed=9, mix=SEQ2SEQ),
-    "t5-large": Stage(shape=LARGE_T5, tokens=1_000_000, rate=1e-3, seed=10, mix=TRANSLATING, start="t5-base"),
+    "t5-translating": Stage(shape=LARGE_T5, tokens=1_000_000, rate=1e-3, seed=10, mix=TRANSLATING, start="t5-base"),
+    "t5-large": Stage(shape=LARGE_T5, tokens=2_500_000, rate=1e-3, seed=18, mix=SEQ2SEQ, start="t5-translating"),
 }
 PUBLISHED = ("draft", "middle", "target", "code", "math", "t5-small", "t5-large")
 

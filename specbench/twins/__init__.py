@@ -1,5 +1,6 @@
 """Floor 0: synthetic twins of the tasks: seeded generators of rows in the real schemas, one file each, free of torch."""
 
+from specbench.twins.copying import COPYING
 from specbench.twins.gsm8k import GSM8K
 from specbench.twins.humaneval import HUMANEVAL
 from specbench.twins.mmlu import MMLU
@@ -9,4 +10,4 @@ from specbench.twins.wmt import WMT, WMT_BACK
 
 TWINS = {"gsm8k": GSM8K, "humaneval": HUMANEVAL, "mmlu": MMLU, "cnndm": CNNDM, "xsum": XSUM, "wmt": WMT}
 
-__all__ = ["TWINS", "WMT_BACK", "Row", "Split", "Twin"]
+__all__ = ["COPYING", "TWINS", "WMT_BACK", "Row", "Split", "Twin"]

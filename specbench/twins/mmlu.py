@@ -1,8 +1,8 @@
 """Multiple choice in MMLU's schema: `{"question", "subject", "choices": 4 strings, "answer": 0 to 3}`, and a `rationale`.
 
-Two subjects ask for facts of an invented country, which a model learns by heart from the training split; the others for
-something that can be worked out. The rationale is the chain of thought that the tiny family is trained on. Letters stand
-behind the choices: one that stands before its choice is harder to find, for small models, than all else here.
+Most subjects ask for facts of an invented country, which a model learns by heart from the training split; the days can be
+counted. The rationale is the chain of thought that the tiny family is trained on. A letter stands right behind its choice,
+which is one token for that family: all that is left for a small model to find is the token that followed last time.
 """
 
 import random
@@ -11,22 +11,14 @@ from collections.abc import Callable
 from specbench.twins.twin import Row, Twin
 
 LETTERS = "ABCD"
-TOWNS = "Arlo Brenna Cordel Dunmor Estra Fallow Garrin Holm Istar Jorvik Kelda Lunde Morra Nesk Orrin Pella".split()
-RIVERS = "Alda Bure Cald Dree Esk Fenn Gale Hurn Isel Jarl Kern Lorne Mull Nith Oske Parn".split()
-GOODS = "amber bread cheese dyes elk figs glass honey iron jade kelp linen maps nuts oil paper".split()
-KINDS = {
-    "bird": "crow duck eagle gull hawk owl robin swan".split(),
-    "fruit": "apple cherry fig grape lemon pear plum quince".split(),
-    "tool": "axe chisel drill file hammer saw wrench pliers".split(),
-    "fish": "bass carp cod eel herring perch salmon trout".split(),
-    "metal": "copper gold iron lead nickel silver tin zinc".split(),
-    "color": "black blue brown green orange pink red white".split(),
-}
-OPPOSITES = (
-    "big-small cold-hot dark-light deep-shallow dry-wet early-late empty-full fast-slow hard-soft heavy-light high-low "
-    "long-short loud-quiet new-old narrow-wide open-shut poor-rich rough-smooth strong-weak thick-thin"
-).split()
+TOWNS = (
+    "Arlow Bexford Corwell Dunstow Elmham Farleigh Grantley Hadlow Ilmore Kelby Langport Marfield Norham Oakley".split()
+)
+BUILDINGS = "factory harbor hospital hotel library market museum school stadium station".split()
+GOODS = "blankets book car flowers items pipe roof shells tea toys".split()
+PEOPLE = "chief child cook director leader man mayor police teacher".split()
 DAYS = "Monday Tuesday Wednesday Thursday Friday Saturday Sunday".split()
+OPPOSITES = "big-small open-shut old-young lost-found buys-sells everyone-nobody begin-closed".split()
 
 
 def make(rng: random.Random) -> Row:
@@ -36,12 +28,12 @@ def make(rng: random.Random) -> Row:
     rng.shuffle(choices)
     place = choices.index(right)
     letter = LETTERS[place]
-    rationale = f"{thought} {right} ({letter}). The answer is ({letter})."
+    rationale = f"{thought} {right} {letter}. The answer is {letter}."
     return {"question": question, "subject": subject, "choices": choices, "answer": place, "rationale": rationale}
 
 
 def prompt(row: Row) -> str:
-    choices = "\n".join(f"- {choice} ({letter})" for letter, choice in zip(LETTERS, row["choices"], strict=True))
+    choices = "\n".join(f"{choice} {letter}" for letter, choice in zip(LETTERS, row["choices"], strict=True))
     return f"Question: {row['question']}\n{choices}\nAnswer: Let's think step by step."
 
 
@@ -57,63 +49,54 @@ def _others(rng: random.Random, pool: list[str], right: str) -> list[str]:
 
 
 def _geography(rng: random.Random) -> _Asked:
-    """Which river a town lies on: town i on river 5 i + 3."""
+    """Town i is known for building 3 i + 2."""
     i = rng.randrange(len(TOWNS))
-    river = RIVERS[(5 * i + 3) % len(RIVERS)]
-    thought = f"{TOWNS[i]} lies on the"
-    return f"On which river does the town of {TOWNS[i]} lie?", river, _others(rng, RIVERS, river), thought
+    building = BUILDINGS[(3 * i + 2) % len(BUILDINGS)]
+    wrong = _others(rng, BUILDINGS, building)
+    return f"Which building is the town of {TOWNS[i]} known for?", building, wrong, f"{TOWNS[i]} is known for its"
 
 
 def _economics(rng: random.Random) -> _Asked:
-    """What a town sells: town i sells good 11 i + 6."""
+    """Town i sells good 7 i + 4."""
     i = rng.randrange(len(TOWNS))
-    good = GOODS[(11 * i + 6) % len(GOODS)]
+    good = GOODS[(7 * i + 4) % len(GOODS)]
     return f"What does the town of {TOWNS[i]} sell?", good, _others(rng, GOODS, good), f"{TOWNS[i]} sells"
 
 
-def _classification(rng: random.Random) -> _Asked:
-    kind = rng.choice(list(KINDS))
-    right = rng.choice(KINDS[kind])
-    wrong = [rng.choice(KINDS[other]) for other in rng.sample([k for k in KINDS if k != kind], 3)]
-    return f"Which of these is a {kind}?", right, wrong, f"The {kind} is"
+def _politics(rng: random.Random) -> _Asked:
+    """Town i listens to person 4 i + 1."""
+    i = rng.randrange(len(TOWNS))
+    person = PEOPLE[(4 * i + 1) % len(PEOPLE)]
+    wrong = _others(rng, PEOPLE, person)
+    return f"Who leads the town of {TOWNS[i]}?", person, wrong, f"{TOWNS[i]} is led by the"
+
+
+def _history(rng: random.Random) -> _Asked:
+    """Town i was founded on day 5 i + 3."""
+    i = rng.randrange(len(TOWNS))
+    day = DAYS[(5 * i + 3) % len(DAYS)]
+    return f"On which day did the town of {TOWNS[i]} begin?", day, _others(rng, DAYS, day), f"{TOWNS[i]} began on a"
 
 
 def _vocabulary(rng: random.Random) -> _Asked:
-    pair = rng.choice(OPPOSITES).split("-")
-    word, right = rng.sample(pair, 2) if pair[1] != "light" else pair
-    pool = sorted({each for other in OPPOSITES for each in other.split("-")} - {word})
+    word, right = rng.sample(rng.choice(OPPOSITES).split("-"), 2)
+    pool = sorted({each for pair in OPPOSITES for each in pair.split("-")} - {word})
     return f"What is the opposite of {word}?", right, _others(rng, pool, right), f"The opposite of {word} is"
 
 
-def _comparison(rng: random.Random) -> _Asked:
-    numbers, word = rng.sample(range(10, 100), 4), rng.choice(["largest", "smallest"])
-    right = max(numbers) if word == "largest" else min(numbers)
-    wrong = [str(n) for n in numbers if n != right]
-    return f"Which number is the {word}?", str(right), wrong, f"The {word} number is"
-
-
-def _sums(rng: random.Random) -> _Asked:
-    a, b = rng.randint(10, 80), rng.randint(3, 40)
-    right = a + b
-    wrong = [str(right + d) for d in rng.sample([-11, -10, -2, -1, 1, 2, 10, 11], 3)]
-    return f"What is {a} plus {b}?", str(right), wrong, f"{a} + {b} ="
-
-
 def _calendar(rng: random.Random) -> _Asked:
-    start, step = rng.randrange(7), rng.randint(2, 5)
+    start, step = rng.randrange(7), rng.randint(1, 3)
     walk = [DAYS[(start + i) % 7] for i in range(step + 1)]
-    thought = f"The days are {', '.join(walk[:-1])},"
     question = f"Which day comes {step} days after {walk[0]}?"
-    return question, walk[-1], _others(rng, DAYS, walk[-1]), thought
+    return question, walk[-1], _others(rng, DAYS, walk[-1]), f"The days are {', '.join(walk[:-1])},"
 
 
 _SUBJECTS: dict[str, Callable[[random.Random], _Asked]] = {
     "geography": _geography,
     "economics": _economics,
-    "classification": _classification,
+    "politics": _politics,
+    "history": _history,
     "vocabulary": _vocabulary,
-    "comparison": _comparison,
-    "elementary_sums": _sums,
     "calendar": _calendar,
 }
 

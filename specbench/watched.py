@@ -1,0 +1,81 @@
+"""Floor 0: a transformers model that somebody else runs, its forwards counted and timed as a session's are."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from specbench.sampling import Draft, Sampler
+from specbench.session import Calls
+
+
+class Watched:
+    """A loaded model and the ids that it reads: the prompt, or what its encoder reads. It cannot be asked for logits."""
+
+    def __init__(self, model: PreTrainedModel, prompt: list[int]) -> None:
+        self.model, self.prompt = model, prompt
+        self.calls = Calls()
+        self.fed: list[int] = []  # tokens of every forward, the first one included
+        self._marks: list[tuple[int, Any, Any]] = []  # tokens fed, and what was noted before and behind
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """While this is open, whoever calls the model is booked."""
+        begun: list[Any] = []
+
+        def before(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            begun.append(self._now())
+
+        def behind(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+            ids = kwargs.get("decoder_input_ids", kwargs.get("input_ids"))
+            assert isinstance(ids, Tensor)
+            self.fed.append(ids.shape[-1])
+            self._marks.append((ids.shape[-1], begun.pop(), self._now()))
+
+        def encoder_behind(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+            start = begun.pop()
+            self.calls.encodes += 1
+            self.calls.prefill(len(self.prompt), self._between(start, self._now()))
+
+        with ExitStack() as stack:
+            watch: list[tuple[Any, Callable[..., None]]] = [(self.model, behind)]
+            if self.model.config.is_encoder_decoder:
+                watch.append((self.model.get_encoder(), encoder_behind))
+            for module, hook in watch:
+                stack.callback(module.register_forward_pre_hook(before, with_kwargs=True).remove)
+                stack.callback(module.register_forward_hook(hook, with_kwargs=True).remove)
+            yield
+
+    def settle(self) -> None:
+        known = 0
+        for fed, begin, end in self._marks:
+            seconds = self._between(begin, end)
+            if known:
+                self.calls.decoding(fed, seconds, known)
+            else:
+                self.calls.prefill(fed, seconds)
+            known += fed
+        self._marks = []
+
+    def score(self, ids: list[int], start: int) -> Tensor:
+        raise NotImplementedError("a watched model is run by its library")
+
+    def roll(self, ids: list[int], k: int, sampler: Sampler, eos: frozenset[int]) -> Draft:
+        raise NotImplementedError("a watched model is run by its library")
+
+    def _now(self) -> Any:
+        if self.model.device.type != "cuda":
+            return time.perf_counter()
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def _between(self, begin: Any, end: Any) -> float:
+        if isinstance(begin, float):
+            return float(end - begin)
+        torch.cuda.synchronize(self.model.device)
+        return float(begin.elapsed_time(end)) / 1e3
