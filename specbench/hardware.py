@@ -4,10 +4,13 @@ import os
 import platform
 import subprocess
 import sys
+import time
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+COPIED = 1 << 30  # bytes; an eighth of it on a CPU
+COPIES = 6
 PACKAGES = "torch transformers tokenizers huggingface_hub datasets evaluate rouge_score sacrebleu numpy".split()
 
 
@@ -30,6 +33,27 @@ def fingerprint() -> dict[str, Any]:
     if torch.cuda.is_available():
         out["gpu"] = _gpu()
     return out
+
+
+def copy_bandwidth(device: str) -> float:
+    """Bytes a second that a plain copy moves, read and written ones counted: what memory gives to whoever streams weights.
+
+    The best of COPIES copies of a block that no cache holds, as the device was found.
+    """
+    import torch
+
+    cuda = device == "cuda"
+    block = torch.empty(COPIED if cuda else COPIED // 8, dtype=torch.uint8, device=device).zero_()
+    copy, best = torch.empty_like(block), float("inf")
+    for _ in range(COPIES):
+        if cuda:
+            torch.cuda.synchronize()
+        begin = time.perf_counter()
+        copy.copy_(block)
+        if cuda:
+            torch.cuda.synchronize()
+        best = min(best, time.perf_counter() - begin)
+    return 2 * block.numel() / best
 
 
 def machine(environment: dict[str, Any]) -> dict[str, Any]:

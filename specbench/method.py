@@ -16,7 +16,7 @@ Propose = Callable[[list[int], int], Draft]  # (ids, room) -> a draft of at most
 
 @dataclass(frozen=True)
 class End:
-    """What ends a sequence: EOS ids, the greatest length of prompt and output, and for methods that run on alone stop strings."""
+    """What ends a sequence: EOS ids, the greatest length of prompt and output, and stop strings for whoever runs on alone."""
 
     eos: frozenset[int]
     length: int

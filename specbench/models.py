@@ -51,6 +51,25 @@ class Found:
         with torch.device("meta"):
             return sum(p.numel() for p in _kind(self.config).from_config(self.config).parameters())
 
+    @cached_property
+    def traffic(self) -> dict[str, int]:
+        """Bytes that a decoding forward has to read at least: of weights, and of the cache for each position that it holds.
+
+        Tables that are only looked up in are not read, nor is an encoder; an embedding that is the head as well is.
+        """
+        with torch.device("meta"):
+            model = _kind(self.config).from_config(self.config)
+        size = getattr(torch, self.dtype).itemsize
+        head, tables = (
+            model.get_output_embeddings().weight,
+            [m for m in model.modules() if isinstance(m, torch.nn.Embedding)],
+        )
+        looked_up = {id(table.weight) for table in tables if table.weight is not head}
+        if self.config.is_encoder_decoder:
+            looked_up |= {id(p) for p in model.get_encoder().parameters() if p is not head}
+        weights = sum(p.numel() for p in model.parameters() if id(p) not in looked_up)
+        return {"forward": weights * size, "position": _cached_numbers(self.config) * size}
+
     def identity(self) -> dict[str, Any]:
         """What makes a result with this model comparable with another."""
         real = {"source": self.source, "revision": self.revision, "checksum": self.checksum, "dtype": self.dtype}
@@ -152,6 +171,10 @@ class LoadedPair:
             _require_same(self.tokenizer, other, last, role)
         # Padded embeddings differ within a family: crop to what the tokenizers and all models have.
         rows = [m.get_output_embeddings().weight.shape[0] for m in models.values()]
+        if made_up and min(rows) < len(self.tokenizer):
+            raise ConfigError(
+                f"a dummy vocabulary of {min(rows)} is too small for the prompts' {len(self.tokenizer)} tokens"
+            )
         self.vocabulary = min(rows) if made_up else min(*rows, *(len(t) for t in tokenizers.values()))
         self.encoder_decoder = models[last].config.is_encoder_decoder
         self.eos = frozenset(i for m in models.values() for i in _eos(m)) or frozenset({self.tokenizer.eos_token_id})
@@ -263,6 +286,15 @@ def _brought(
     except ValueError as error:
         raise ConfigError(f"model '{role}': {error}") from None
     return model.to(device).eval().requires_grad_(False), tokenizer
+
+
+def _cached_numbers(config: PreTrainedConfig) -> int:
+    """Keys and values that a position leaves in the cache, over all layers."""
+    text = config.get_text_config(decoder=True)
+    layers = getattr(text, "num_decoder_layers", None) or text.num_hidden_layers
+    heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
+    dim = getattr(text, "d_kv", None) or getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
+    return int(2 * layers * heads * dim)
 
 
 def _kind(config: PreTrainedConfig) -> Any:

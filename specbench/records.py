@@ -36,6 +36,7 @@ class Record:
     prefill_seconds: float | None = None  # each model's first forward, its encoder's included
     decode_seconds: float | None = None  # all else between the prompt and the last token
     peak_bytes: int | None = None  # CUDA only
+    made_up: str = ""  # what about the models is not real: dummy weights, synthetic laws
     error: str | None = None
 
     @property

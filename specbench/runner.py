@@ -14,7 +14,7 @@ import torch
 from specbench.arms import Arm
 from specbench.decode import Generation, Limits, decode
 from specbench.errors import ConfigError
-from specbench.hardware import fingerprint, machine
+from specbench.hardware import copy_bandwidth, fingerprint, machine
 from specbench.method import Step
 from specbench.models import LoadedPair, Models
 from specbench.prompting import Turn, continuation, encode
@@ -45,6 +45,7 @@ def prepare(cell: Cell, folder: Path, fresh: bool) -> Recorder:
     if recorder.done and known.exists() and machine(json.loads(known.read_text())) != machine(environment):
         raise ConfigError(f"{folder} was begun on another machine or other software; measure anew with --fresh")
     if not recorder.done:
+        environment["copy_bytes_per_second"] = copy_bandwidth(cell.config["engine"]["device"])
         write(known, json.dumps(environment, indent=2) + "\n")
         write(folder / "run.toml", tomli_w.dumps(cell.config))
     return recorder
@@ -75,6 +76,7 @@ def measure(cell: Cell, loaded: LoadedPair, task: Task, data: Data, recorder: Re
         all(_attempt(arm, pair, task, sample, [], brief, repeat=0, order=-1).error for sample in firsts)
     for order, (repeat, sample, arm) in enumerate(todo, len(recorder.done)):
         record = _attempt(arm, pair, task, sample, talks.before(sample, arm.name, repeat), decoding, repeat, order)
+        record.made_up = cell.config["pair"].get("made_up", "")
         recorder.append(record)
         talks.heard(record)
         yield record

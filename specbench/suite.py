@@ -113,6 +113,7 @@ def cell(
         "pair": {
             "name": pair_name,
             "models": {role: _present(each.identity()) for role, each in models.items()},
+            "traffic": {role: each.traffic for role, each in models.items()},
             **({"made_up": pair.made_up} if pair.made_up else {}),
             **(
                 {"synthetic": _synthetic(group, tuple(models), pair, task_name, options)}

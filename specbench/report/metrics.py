@@ -143,6 +143,20 @@ def outside_forwards(rows: Rows) -> float:
     return 1.0 - inside / sum(seconds(r) for r in rows)
 
 
+def bound_share(rows: Rows, traffic: dict[str, dict[str, int]], bandwidth: float) -> float:
+    """The least time that the memory allows for what was read, over the decoding time that was taken.
+
+    Every forward reads its model's weights and the cache behind it once, at the bandwidth of a plain copy. It is above 1 where
+    the weights fit into a processor's cache.
+    """
+    read: float = sum(
+        calls["forwards"] * traffic[role]["forward"] + calls["read"] * traffic[role]["position"]
+        for r in rows
+        for role, calls in r.models.items()
+    )
+    return read / bandwidth / sum(seconds(r) for r in rows)
+
+
 def forward_seconds(rows: Rows) -> dict[str, dict[int, float]]:
     """Mean seconds of a decoding forward, by model and by tokens fed."""
     sums: dict[str, dict[int, list[float]]] = defaultdict(dict)

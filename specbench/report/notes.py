@@ -4,6 +4,7 @@ from typing import Any
 
 Summary = dict[str, Any]
 FEWEST_REPEATS = 3
+LEAST_BOUND = 0.5  # of the memory bandwidth, for a baseline
 
 
 def notes(summary: Summary) -> list[str]:
@@ -18,6 +19,14 @@ def notes(summary: Summary) -> list[str]:
         "Intervals are 95 %, bootstrapped over prompts (Wilson's where all are right or all wrong); none from fewer than"
         " five. theory: from measured acceptance and c, a block at the price of one token; corrected: at the measured price.",
     ]
+    if summary["made_up"]:
+        out.append(_made_up(summary))
+    base = next((row for row in summary["methods"] if row["method"] == summary["baseline"]), {})
+    if base.get("bound_share") is not None and base["bound_share"] < LEAST_BOUND:
+        out.append(
+            f"! {base['method']} runs at {base['bound_share']:.0%} of what copying memory allows: on a faster engine speedups"
+            " over it are smaller"
+        )
     failed = sum(row["failed"] for row in summary["methods"])
     if data["samples"] < data["total"] and data["source"] != "synthetic":
         out.append(f"! {data['samples']} of {data['total']} samples: not comparable with published scores")
@@ -61,6 +70,18 @@ def notes(summary: Summary) -> list[str]:
                 f"! {row['method']}: speed drifted by {row['drift']:+.0%} within the run; is the machine shared?"
             )
     return out
+
+
+def _made_up(summary: Summary) -> str:
+    told = {
+        "dummy": "the weights are random (dummy), so speeds are of the real architecture and texts are noise",
+        "synthetic": "what the models say is replaced by synthetic laws, so acceptance is what it was set to",
+    }
+    wanted = (summary["synthetic"] or {}).get("acceptance")
+    set_to = f" ({wanted:g})" if wanted is not None else ""
+    return (
+        "! Not a measurement of these models: " + "; ".join(told[word] for word in summary["made_up"].split()) + set_to
+    )
 
 
 def common_notes(summaries: list[Summary]) -> list[str]:

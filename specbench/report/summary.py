@@ -34,6 +34,8 @@ def summarise(folder: Path) -> dict[str, Any]:
         "data": config["task"]["data"],
         "decoding": config["decoding"],
         "engine": config["engine"],
+        "made_up": config["pair"].get("made_up", ""),
+        "synthetic": config["pair"].get("synthetic"),
         "baseline": config["baseline"],
         "environment": environment,
         "complete": len(records) == wanted,
@@ -44,15 +46,20 @@ def summarise(folder: Path) -> dict[str, Any]:
         "not_executed": scores["not_executed"],
         "scored": scores["records"] == len(records),
         "methods": [
-            _method(name, records, config, groups_of(scores)) | quality(name, scores) for name in config["methods"]
+            _method(name, records, config, groups_of(scores), environment["copy_bytes_per_second"])
+            | quality(name, scores)
+            for name in config["methods"]
         ],
     }
 
 
-def _method(name: str, records: list[Record], config: dict[str, Any], groups: dict[str, str]) -> dict[str, Any]:
+def _method(
+    name: str, records: list[Record], config: dict[str, Any], groups: dict[str, str], bandwidth: float
+) -> dict[str, Any]:
     rows, base = m.complete(records, name), m.complete(records, config["baseline"])
     out: dict[str, Any] = {
         "method": name,
+        "label": " ".join([name, *(f"({word})" for word in config["pair"].get("made_up", "").split())]),
         "config": config["methods"][name],
         "generations": len(rows),
         "failed": sum(r.method == name and r.error is not None for r in records),
@@ -74,6 +81,7 @@ def _method(name: str, records: list[Record], config: dict[str, Any], groups: di
         "wasted_share": m.wasted_share(rows),
         "forwards_per_token": m.forwards_per_token(rows),
         "outside_forwards": m.outside_forwards(rows),
+        "bound_share": m.bound_share(rows, config["pair"]["traffic"], bandwidth),
         "drift": m.drift(rows),
         "cut_by_length": sum(r.finish in ("length", "window") for r in rows) / len(rows),
         "cut_prompts": sum(r.prompt_cut > 0 for r in rows) / len(rows),

@@ -32,7 +32,7 @@ def tables(summary: Summary) -> list[Table]:
     score = _score(NOT_EXECUTED if summary["not_executed"] else NONE)
     base = summary["baseline"]
     speed: dict[str, Cell] = {
-        "method": lambda r: r["method"],
+        "method": lambda r: r["label"],
         "tokens/s": _number("tokens_per_second", "{:.1f}"),
         f"speedup over {base}": lambda r: "1.00x" if r["method"] == base else _times(r.get("speedup")),
         "theory": _number("predicted", "{:.2f}x"),
@@ -41,7 +41,7 @@ def tables(summary: Summary) -> list[Table]:
         **{metric: score(metric) for metric in metrics if metric == summary["headline"]},
     }
     why: dict[str, Cell] = {
-        "method": lambda r: r["method"],
+        "method": lambda r: r["label"],
         "draft lengths": _lengths,
         "acceptance": _number("acceptance_rate", "{:.3f}"),
         "by position": lambda r: " ".join(f"{a:.2f}" for a in r["acceptance_by_position"][:6]) or NONE,
@@ -51,14 +51,15 @@ def tables(summary: Summary) -> list[Table]:
         "outside forwards": _number("outside_forwards", "{:.1%}"),
     }
     where: dict[str, Cell] = {
-        "method": lambda r: r["method"],
+        "method": lambda r: r["label"],
         "ms a round": lambda r: " ".join(f"{role} {ms:.1f}" for role, ms in r["round_milliseconds"].items()),
         "ms to first token": lambda r: f"{1e3 * r['first_token_seconds']:.0f}",
+        "of the memory's bound": _number("bound_share", "{:.0%}"),
         "end to end tokens/s": _number("end_to_end_tokens_per_second", "{:.1f}"),
         "drift": _number("drift", "{:+.1%}"),
     }
     also: dict[str, Cell] = {
-        "method": lambda r: r["method"],
+        "method": lambda r: r["label"],
         "end to end": lambda r: _times(r.get("end_to_end_speedup")),
         "geometric mean": lambda r: _times(r.get("geometric_mean_speedup")),
         "papers' average": _number("papers_speedup", "{:.2f}x"),
@@ -66,7 +67,7 @@ def tables(summary: Summary) -> list[Table]:
         "same output": _number("identical_output", "{:.0%}"),
     }
     quality: dict[str, Cell] = {
-        "method": lambda r: r["method"],
+        "method": lambda r: r["label"],
         **{metric: score(metric) for metric in metrics},
         **({"no answer": _number("no_answer", "{:.0%}")} if any(r["no_answer"] is not None for r in methods) else {}),
         "cut by length": _number("cut_by_length", "{:.0%}"),
@@ -84,7 +85,7 @@ def tables(summary: Summary) -> list[Table]:
         groups = sorted({group for row in methods for group in row.get(key, {})})
         if 1 < len(groups) <= MOST_GROUPS:
             columns = {group: _group(key, group) for group in groups}
-            shown[f"{title} by group"] = {"method": lambda r: r["method"], **columns}
+            shown[f"{title} by group"] = {"method": lambda r: r["label"], **columns}
     return [
         Table(title, list(columns), [[cell(row) for cell in columns.values()] for row in methods])
         for title, columns in shown.items()
@@ -104,7 +105,7 @@ def across(summaries: list[Summary]) -> Table:
             base = row["method"] == summary["baseline"]
             lines.append([
                 summary["task"],
-                row["method"],
+                row["label"],
                 _number("tokens_per_second", "{:.1f}")(row),
                 "1.00x" if base else _times(row.get("speedup")),
                 _number("predicted", "{:.2f}x")(row),
@@ -132,7 +133,7 @@ def markdown(summaries: list[Summary]) -> str:
 def flat(summaries: list[Summary]) -> str:
     """One CSV line a run and method, nested values joined by dots."""
     lines = [
-        {"run": s["run"], "pair": s["pair"], "task": s["task"], "baseline": s["baseline"]}
+        {"run": s["run"], "made_up": s["made_up"], "pair": s["pair"], "task": s["task"], "baseline": s["baseline"]}
         | {f"decoding.{k}": v for k, v in s["decoding"].items()}
         | {k: v for k, v in _flatten(row).items() if not k.startswith("config.")}
         for s in summaries
