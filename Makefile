@@ -1,12 +1,13 @@
 # `make run` and `make test` need nothing but a Python of at least 3.11; everything else they bring themselves.
 PYTHON ?= python3
+GPU_PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 TYPES := build/types
 ARGS ?=
 
-.PHONY: run test check bench card tiny clean
+.PHONY: run test check bench gpu-check gpu-bench card tiny clean
 
 run: $(INSTALLED)  ## the first table: Speculative Ensemble on the bundled pair and all six tasks
 	$(BIN)/specbench run -n 40 --repeats 1 --allow-code-execution $(ARGS)
@@ -23,6 +24,14 @@ check: $(INSTALLED)  ## format, lint, types
 
 bench: $(INSTALLED)  ## against transformers, side by side: writes results/cpu-peers.md
 	$(BIN)/python -m specbench.cli.peers $(ARGS)
+
+# A GPU's own Python is taken as it is: nothing is installed, and the package is put together from links.
+gpu-check:  ## what decodes on a GPU: logits, greedy tokens, laws; writes results/DEVICE/check.md, exit code 5 where one is wrong
+gpu-bench:  ## what decoding costs on a GPU: ARGS="--part forward", peers or ensemble; writes results/DEVICE/PART.md
+gpu-check gpu-bench:
+	rm -rf build/gpu && mkdir -p build/gpu/specbench
+	ln -s $(CURDIR)/specbench/* $(CURDIR)/cli $(CURDIR)/configs $(CURDIR)/tasks build/gpu/specbench/
+	PYTHONPATH=$(CURDIR)/build/gpu HF_HUB_OFFLINE=1 $(GPU_PYTHON) -P -m specbench.cli.$(subst -,_,$@) $(ARGS)
 
 card: $(INSTALLED)  ## measure the bundled family: writes its card and results/tiny-family.md
 	$(BIN)/python -m specbench.cli.card $(ARGS)

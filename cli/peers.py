@@ -1,154 +1,133 @@
 """Our decoding against transformers' own, side by side in one run: `make bench`.
 
-The same loaded models, prompts, greedy tokens and fixed length; the stopwatch is around the whole call on either side, opened
-sessions and prefill included. Ours: `ar` and `sd`. Theirs: `generate`, and assisted generation at the same fixed draft
-length. The order rotates from prompt to prompt.
+`ar` beside `hf-generate`, `sd` beside `hf-assisted` at the same draft length: one cell of the toolkit, so the same loaded
+weights, prompts, greedy tokens, fixed length and clocks, interleaved prompt by prompt. Whole calls are compared, prefill
+included.
 """
 
 import argparse
-import itertools
 import json
-import time
-from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-import torch
-
-from specbench.decode import Generation, Limits, decode
-from specbench.hardware import fingerprint
-from specbench.method import Method
-from specbench.methods.autoregressive import Autoregressive
-from specbench.methods.speculative import Speculative
-from specbench.models import LoadedPair, find, load
+from specbench.cli.report import newest
+from specbench.cli.run import measure
+from specbench.errors import ConfigError
+from specbench.options import Options
 from specbench.pair import Pair
 from specbench.presets import preset
-from specbench.proposers import DraftModel
-from specbench.records import Record
+from specbench.records import read, write
 from specbench.registry import construct
-from specbench.report.metrics import Estimate, speedup
-from specbench.sampling import Sampler
-from specbench.targets import Last
-from specbench.twins import TWINS
+from specbench.report.metrics import Estimate, complete, identical_share, seconds, speedup
+from specbench.report.summary import summarise
 
-TOKENS = 96
-WANTED = {"ar": 1.0, "sd": 1.15}  # how fast ours must be, as multiples of transformers
+RUNS = Path("build/bench")
+PEERS = {"ar": "hf-generate", "sd": "hf-assisted"}
+WANTED = {"ar": 1.7, "sd": 2.2}  # how fast ours must be on the tiny pair, as multiples of transformers
 MOST_OUTSIDE = {"ar": 0.08, "sd": 0.12}  # share of decoding time outside model forwards
-THEIRS = {"ar": "transformers generate", "sd": "transformers assisted generation"}
-
-
-def ours(method: Method, pair: LoadedPair, ids: list[int]) -> Generation:
-    return decode(method, pair.open(ids), Sampler(temperature=0.0), Limits(eos=frozenset(), max_new_tokens=TOKENS))
-
-
-def theirs(pair: LoadedPair, ids: list[int], gamma: int | None) -> Generation:
-    """transformers' greedy tokens; with gamma, by assisted generation with the draft. No EOS on either side."""
-    target, more = pair.models["target"], {}
-    if gamma is not None:
-        draft = pair.models["draft"]
-        draft.generation_config.num_assistant_tokens = gamma
-        draft.generation_config.num_assistant_tokens_schedule = "constant"
-        draft.generation_config.assistant_confidence_threshold = 0.0
-        draft.generation_config.eos_token_id = None
-        more = {"assistant_model": draft}
-    fed = torch.tensor([ids])
-    out = target.generate(
-        fed, attention_mask=torch.ones_like(fed), max_new_tokens=TOKENS, do_sample=False, eos_token_id=None, **more
-    )
-    return Generation(tokens=out[0, len(ids) :].tolist())
+LEAST_OF_THEORY = 0.9  # sd over ar, of what measured acceptance, costs and block prices promise
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Compare with transformers on the tiny pair.")
+    parser = argparse.ArgumentParser(description="Compare with transformers on the tiny pair, or on any other.")
+    parser.add_argument("--pair", default="tiny", help="a pair with roles draft and target")
+    parser.add_argument("--draft", help="a folder; with --target, instead of a pair")
+    parser.add_argument("--target", help="a folder")
     parser.add_argument("--prompts", type=int, default=24)
+    parser.add_argument("--tokens", type=int, default=96)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--gamma", type=int, default=4)
     parser.add_argument("--out", type=Path, default=Path("results/cpu-peers.md"))
     args = parser.parse_args()
-
-    found_pair, cpu = preset("pair", "tiny"), torch.device("cpu")
-    base = found_pair.path.parent
-    models = find(construct(Pair, found_pair.table, "tiny"), ("draft", "target"), base, cpu, "float32")
-    pair = load(models, base, cpu)
-    ar = Autoregressive(scorers=("target",), target=Last())
-    sd = Speculative(proposer=DraftModel(model="draft", gamma=args.gamma), scorers=("target",), target=Last())
-    arms: dict[str, Callable[[list[int]], Generation]] = {
-        "ar": lambda ids: ours(ar, pair, ids),
-        THEIRS["ar"]: lambda ids: theirs(pair, ids, None),
-        "sd": lambda ids: ours(sd, pair, ids),
-        THEIRS["sd"]: lambda ids: theirs(pair, ids, args.gamma),
-    }
-    records, outside = _race(arms, pair, args.prompts, args.repeats)
-    text = _page(records, outside, args.gamma)
+    pair = _two_folders(args.draft, args.target) if args.draft or args.target else args.pair
+    options = Options(
+        gamma=(args.gamma,),
+        data="synthetic",
+        limit=args.prompts,
+        max_new_tokens=args.tokens,
+        ignore_eos=True,
+        repeats=args.repeats,
+        overrides=(("task.shots", 0),),
+    )
+    code = measure(["sd", *PEERS.values()], pair, ["gsm8k"], options, RUNS, fresh=True, kind=None)
+    if code:
+        raise SystemExit(code)
+    text = _page(newest(RUNS)[0], _told(pair))
     args.out.parent.mkdir(parents=True, exist_ok=True)
     args.out.write_text(text, encoding="utf-8")
     print(text)
 
 
-def _race(
-    arms: dict[str, Callable[[list[int]], Generation]], pair: LoadedPair, prompts: int, repeats: int
-) -> tuple[dict[str, list[Record]], dict[str, float]]:
-    """Whole-call seconds of every arm, and our arms' shares of decoding time outside forwards."""
-    twin = TWINS["gsm8k"]
-    asked = (twin.prompt(row) for row in itertools.islice(twin.rows("test", seed=2), prompts))
-    questions = [pair.tokenizer(text)["input_ids"] for text in asked]
-    records: dict[str, list[Record]] = {name: [] for name in arms}
-    inside, clock = dict.fromkeys(WANTED, 0.0), dict.fromkeys(WANTED, 0.0)
-    for run in arms.values():
-        run(questions[0])  # warm-up
-    names = list(arms)
-    for repeat in range(repeats):
-        for i, ids in enumerate(questions):
-            for name in names[i % 4 :] + names[: i % 4]:
-                begin = time.perf_counter()
-                out = arms[name](ids)
-                seconds = time.perf_counter() - begin
-                records[name].append(
-                    Record(method=name, sample=str(i), repeat=repeat, seed=0, order=len(records[name]),
-                           tokens=out.tokens, decode_seconds=seconds, prefill_seconds=0.0)
-                )  # fmt: skip
-                if name in WANTED:
-                    clock[name] += out.decode_seconds
-                    inside[name] += out.forward_seconds
-        print(f"repeat {repeat + 1}/{repeats}", flush=True)
-    return records, {name: 1.0 - inside[name] / clock[name] for name in WANTED}
+def _two_folders(draft: str | None, target: str | None) -> str:
+    """A pair of two folders, as a file of its own."""
+    if not draft or not target:
+        raise ConfigError("--draft and --target go together")
+    path = RUNS / f"{Path(draft).name}-{Path(target).name}.toml"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    paths = {role: json.dumps(str(Path(folder).resolve())) for role, folder in (("draft", draft), ("target", target))}
+    write(path, "".join(f"[models.{role}]\npath = {folder}\n" for role, folder in paths.items()))
+    return str(path)
 
 
-def _page(records: dict[str, list[Record]], outside: dict[str, float], gamma: int) -> str:
-    prompts, env = len({r.sample for r in records["ar"]}), fingerprint()
+def _told(pair: str) -> str:
+    found = preset("pair", pair)
+    models = construct(Pair, found.table, str(found.path)).models
+    return f"{found.name} ({Path(models['draft'].path).name} and {Path(models['target'].path).name})"
+
+
+def _page(folder: Path, told: str) -> str:
+    records, summary = list(read(folder)), summarise(folder)
+    rows: dict[str, dict[str, Any]] = {row["method"]: row for row in summary["methods"]}
+    decoding, env, gamma = summary["decoding"], summary["environment"], rows["sd"]["config"]["proposer"]["gamma"]
     lines = [
         "# specbench against transformers on a CPU",
         "",
-        f"Tiny pair, float32, greedy, {TOKENS} new tokens, {prompts} synthetic prompts x"
-        f" {len(records['ar']) // prompts} repeats, draft length {gamma}, the four interleaved in one process. Whole calls,"
-        " prefill included; intervals are 95 %, bootstrapped over prompts. Made by `make bench`.",
+        f"Pair {told}, engine {summary['engine']['name']}, float32, greedy, {decoding['max_new_tokens']} new tokens,"
+        f" {summary['data']['samples']} synthetic prompts x {decoding['repeats']} repeats, draft length {gamma}, the four"
+        " interleaved in one process. Whole calls, prefill included; intervals are 95 %, bootstrapped over prompts. Wanted is"
+        " what is asked of the tiny pair. Made by `make bench`.",
         "",
         "| ours | theirs | ms a token, ours | theirs | ours is faster by | wanted | same tokens |",
         "| :-- | :-- | --: | --: | --: | --: | --: |",
     ]
-    for name, wanted in WANTED.items():
-        mine, other = records[name], records[THEIRS[name]]
-        ratio: Estimate = speedup(mine, other)
-        same = sum(a.tokens == b.tokens for a, b in zip(mine, other, strict=True)) / len(mine)
+    for name, peer in PEERS.items():
+        mine, other = complete(records, name), complete(records, peer)
+        ratio: Estimate = speedup(mine, other, end_to_end=True)
         lines.append(
-            f"| {name} | {THEIRS[name]} | {_ms(mine):.2f} | {_ms(other):.2f} |"
-            f" {ratio.value:.2f}x [{ratio.low:.2f}, {ratio.high:.2f}] | {wanted:.2f}x | {same:.0%} |"
+            f"| {name} | {peer} | {_ms(mine):.2f} | {_ms(other):.2f} | {_times(ratio)} | {WANTED[name]:.2f}x |"
+            f" {identical_share(mine, other):.0%} |"
         )
-    own = speedup(records["sd"], records["ar"])
     lines += [
         "",
-        "| ours | decoding time outside model forwards | at most |",
-        "| :-- | --: | --: |",
-        *(f"| {name} | {share:.1%} | {MOST_OUTSIDE[name]:.0%} |" for name, share in outside.items()),
+        "| method | ms a decoded token | outside model forwards | at most | of the memory's bound | acceptance |",
+        "| :-- | --: | --: | --: | --: | --: |",
+    ]
+    for name, row in rows.items():
+        most = f"{MOST_OUTSIDE[name]:.0%}" if name in MOST_OUTSIDE else "–"
+        accepted = "–" if row["acceptance_rate"] is None else f"{row['acceptance_rate']:.3f}"
+        lines.append(
+            f"| {name} | {1e3 / row['tokens_per_second']:.2f} | {row['outside_forwards']:.1%} | {most} |"
+            f" {row['bound_share']:.0%} | {accepted} |"
+        )
+    sd = rows["sd"]
+    own = Estimate(**sd["speedup"])
+    lines += [
         "",
-        f"Our sd over our ar: {own.value:.2f}x [{own.low:.2f}, {own.high:.2f}].",
+        f"Our sd over our ar, decoding alone: {_times(own)}; {own.value / sd['corrected']:.2f} of the {sd['corrected']:.2f}x"
+        f" that theory gives from the measured acceptance, c = {sd['cost_ratio']:.2f} and block prices (wanted:"
+        f" {LEAST_OF_THEORY:.2f}); with a block at the price of one token it gives {sd['predicted']:.2f}x.",
         "",
-        f"`{json.dumps({k: env[k] for k in ('cpu', 'cores', 'threads', 'python', 'packages', 'git')})}`",
+        f"`{json.dumps({k: env[k] for k in ('cpu', 'cores', 'threads', 'load_1min', 'python', 'packages', 'git')})}`",
     ]
     return "\n".join(lines) + "\n"
 
 
-def _ms(rows: list[Record]) -> float:
-    return 1e3 * sum(r.decode_seconds or 0.0 for r in rows) / sum(len(r.tokens) for r in rows)
+def _ms(rows: list[Any]) -> float:
+    return 1e3 * sum(seconds(r, end_to_end=True) for r in rows) / sum(len(r.tokens) for r in rows)
+
+
+def _times(ratio: Estimate) -> str:
+    return f"{ratio.value:.2f}x" if ratio.low is None else f"{ratio.value:.2f}x [{ratio.low:.2f}, {ratio.high:.2f}]"
 
 
 if __name__ == "__main__":

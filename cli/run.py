@@ -132,14 +132,14 @@ def run(
     )
     kind = sandbox if allow_code_execution else None
     try:
-        code = _run(_words(method) or ["se"], pair, _words(task), options, out, fresh, kind)
+        code = measure(_words(method) or ["se"], pair, _words(task), options, out, fresh, kind)
     except KeyboardInterrupt:
         print("interrupted; the same command resumes", file=sys.stderr)
         code = INTERRUPTED
     sys.exit(code)
 
 
-def _run(
+def measure(
     names: list[str],
     pair_name: str,
     task_names: list[str],
@@ -148,6 +148,7 @@ def _run(
     fresh: bool,
     kind: SandboxKind | None,
 ) -> int:
+    """Everything that `run` does behind its options: measured, scored and told. Returns the exit code."""
     import specbench.tasks  # noqa: F401  (registers the tasks)
     from specbench import arms, models, runner, scorer, suite
     from specbench.cli.report import overview, show, terminal

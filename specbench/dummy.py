@@ -27,12 +27,16 @@ def architecture(path: str, changes: dict[str, Any]) -> PreTrainedConfig:
     table = _tables().get(path)
     if table is None:
         raise MissingAsset(f"no architecture is known for {path}; help: configs/architectures/, or a local folder")
-    return _changed(AutoConfig.for_model(**table), table | changes, changes)
+    return changed(AutoConfig.for_model(**table), changes)
 
 
 def changed(config: PreTrainedConfig, changes: dict[str, Any]) -> PreTrainedConfig:
-    """A loaded configuration with changed keys. Raises ConfigError for a key that it has not."""
-    return _changed(config, changes, changes)
+    """The configuration with changed keys. Raises ConfigError for a key that it has not."""
+    for key, value in changes.items():
+        if not hasattr(config, key):
+            raise ConfigError(f"config.{key}: the architecture {config.model_type} has no such key")
+        setattr(config, key, value)
+    return config
 
 
 def random_model(config: PreTrainedConfig, dtype: str, device: torch.device) -> PreTrainedModel:
@@ -43,17 +47,6 @@ def random_model(config: PreTrainedConfig, dtype: str, device: torch.device) -> 
         torch.manual_seed(SEED)
         model: PreTrainedModel = kind.from_config(config, dtype=getattr(torch, dtype))
     return model
-
-
-def _changed(config: PreTrainedConfig, table: dict[str, Any], changes: dict[str, Any]) -> PreTrainedConfig:
-    """T5's own constructor ties its embeddings whatever it is told, so every key is set behind it."""
-    for key in changes:
-        if not hasattr(config, key):
-            raise ConfigError(f"config.{key}: the architecture {config.model_type} has no such key")
-    for key, value in table.items():
-        if key not in ("model_type", "attention_types") and not isinstance(value, dict):
-            setattr(config, key, value)
-    return config
 
 
 @cache

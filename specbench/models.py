@@ -183,7 +183,8 @@ class LoadedPair:
 
     @property
     def device(self) -> torch.device:
-        return next(iter(self.models.values())).device
+        device: torch.device = next(iter(self.models.values())).device
+        return device
 
     def only(self, roles: tuple[str, ...], spread: float | None = None) -> "LoadedPair":
         """The pair as if only these roles had been loaded: what others would have shared must not change a cell's numbers.

@@ -57,8 +57,7 @@ class Sampler:
         """
         logits = logits if logits.dtype == torch.float64 else logits.float()
         if self.temperature == 0.0:
-            best = logits.argmax(-1, keepdim=True)  # (..., 1); torch returns the first of equals
-            return torch.zeros_like(logits).scatter_(-1, best, 1.0)
+            return _one_hot(logits, logits.argmax(-1, keepdim=True))  # torch returns the first of equals
         probs = (logits / self.temperature).softmax(-1)
         if (self.top_k == 0 or self.top_k >= logits.shape[-1]) and self.top_p == 1.0:
             return probs
@@ -78,12 +77,17 @@ class Sampler:
         Raises FloatingPointError for a row that is no law; on a CUDA device, which is not waited for, such a row gives
         NO_LAW, and `read_tokens` raises it.
         """
+        waits = probs.device.type != "cuda"
+        if waits and self.temperature == 0.0:  # most laws leave no choice then, which is quicker seen than drawn
+            most, likeliest = probs.max(-1)  # (...)
+            if min(most.reshape(-1).tolist()) == 1.0:
+                return likeliest
         below = probs.double().cumsum(-1)  # (..., V)
         mass = below[..., -1:]
         u = torch.rand(mass.shape, dtype=torch.float64, device=probs.device, generator=self.generator)
         picked = torch.searchsorted(below, u * mass, right=True)  # (..., 1)
         picked = torch.where(mass > 0.0, picked, NO_LAW).squeeze(-1)  # NO_LAW for NaN too
-        if probs.device.type != "cuda":
+        if waits:
             read_tokens(picked)
         return picked
 
@@ -92,8 +96,11 @@ class Sampler:
 
         `choose` of `probs`; but at temperature 0, where there is nothing to choose, no chance is spent.
         """
+        if self.temperature == 0.0:
+            best = logits.argmax(-1, keepdim=True)  # (..., 1)
+            return best.squeeze(-1), _one_hot(logits, best)
         law = self.probs(logits)
-        return (law.argmax(-1) if self.temperature == 0.0 else self.choose(law)), law
+        return self.choose(law), law
 
 
 def verify(draft: Draft, pi: Tensor, sampler: Sampler) -> Verified:
@@ -143,8 +150,14 @@ def verify_at_once(draft: Draft, pi: Tensor, sampler: Sampler) -> Verified:
 def _accepted(x: Tensor, pi: Tensor, q: Tensor) -> Tensor:
     """The law (k + 1,) of how many of the drafted tokens x (k, 1) stay: that of k tests in a row."""
     stay = (pi.gather(-1, x) / q.gather(-1, x)).nan_to_num(nan=1.0).clamp(max=1.0)
-    through = stay.squeeze(-1).cumprod(0)  # (k,): that token and all before it stay
-    return F.pad(through, (1, 0), value=1.0) - F.pad(through, (0, 1))
+    ends = stay.new_ones(1, 1), stay.new_zeros(1, 1)
+    through = torch.cat([ends[0], stay.cumprod(0), ends[1]]).squeeze(-1)  # (k + 2,): that token and all before it stay
+    return through[:-1] - through[1:]
+
+
+def _one_hot(logits: Tensor, best: Tensor) -> Tensor:
+    """Rows like logits (..., V), all mass on `best` (..., 1)."""
+    return torch.zeros_like(logits).scatter_(-1, best, 1.0)
 
 
 def read_tokens(picked: Tensor) -> list[int]:

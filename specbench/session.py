@@ -4,6 +4,7 @@ The caller owns the sequence and always passes all of it. The session finds the 
 forgets the rest, and feeds what is missing in one forward. Nobody rolls a cache back, so nobody can forget to.
 """
 
+import math
 import time
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
@@ -50,7 +51,8 @@ class Calls:
 class Session(Protocol):
     """What a method sees of a model: next-token logits after any prefix, drafts that follow them, and what they cost."""
 
-    calls: Calls
+    @property
+    def calls(self) -> Calls: ...
 
     def score(self, ids: list[int], start: int) -> Tensor:
         """Logits (len(ids) - start, V): row j is the next token's after ids[: start + j + 1]."""
@@ -137,7 +139,8 @@ class CachedSession(ABC):
     def _timed(self, tokens: Tensor, keep: int, known: int) -> Tensor:
         """`_forward` behind `known` cached positions, booked."""
         if self._device.type == "cuda":
-            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            cuda: Any = torch.cuda
+            begin, end = (cuda.Event(enable_timing=True) for _ in range(2))
             begin.record()
             logits = self._forward(tokens, keep)
             end.record()
@@ -146,7 +149,7 @@ class CachedSession(ABC):
             return logits
         start = time.perf_counter()
         logits = self._forward(tokens, keep)
-        finite = bool(logits.sum().isfinite())
+        finite = math.isfinite(logits.sum().item())
         self._book(len(tokens), known, time.perf_counter() - start)
         if not finite:
             raise FloatingPointError(f"{self._name}: NaN or infinite logits")

@@ -145,8 +145,9 @@ def _normal(contexts: Tensor, stream: int, places: int) -> Tensor:
     """Independent standard normal numbers (m, places), float64, of each context and stream: hashed uniforms, inverted."""
     at = torch.arange(places, device=contexts.device) + (stream + 1) * 4096
     bits = _mixed(_mixed(contexts)[:, None] + at * _signed(_MIX1))
-    uniform = (_shifted(bits, 11) + 0.5) / float(1 << 53)  # (m, places), inside (0, 1)
-    return torch.special.ndtri(uniform.double())
+    uniform = (_shifted(bits, 11).double() + 0.5) / float(1 << 53)  # (m, places), inside (0, 1)
+    normal: Tensor = torch.special.ndtri(uniform)
+    return normal
 
 
 def _shifted(x: Tensor, by: int) -> Tensor:

@@ -70,7 +70,8 @@ class Watched:
     def _now(self) -> Any:
         if self.model.device.type != "cuda":
             return time.perf_counter()
-        event = torch.cuda.Event(enable_timing=True)
+        cuda: Any = torch.cuda
+        event = cuda.Event(enable_timing=True)
         event.record()
         return event
 

@@ -81,7 +81,8 @@ class Graph:
 
     def _capture(self) -> None:
         """Warmed up on a side stream, as CUDA asks for, then recorded."""
-        side = torch.cuda.Stream()
+        cuda: Any = torch.cuda
+        side = cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
             for _ in range(2):

@@ -28,6 +28,7 @@ class LeanSession(CachedSession):
         if k == 0:
             return Draft([], torch.empty(0, 0))
         logits = self.score(ids, len(ids) - 1)  # (1, V)
+        self._cut(len(ids))
         drawn: list[Tensor] = []
         laws: list[Tensor] = []
         rows: list[Tensor] = []

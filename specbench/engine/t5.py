@@ -3,17 +3,18 @@
 The encoder is transformers' own; what the decoder needs of its output is computed once a prompt.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from specbench.engine.cache import Cache, attended
 from specbench.engine.network import Network, RMSNorm, added, fused, linear
 
-ACTIVATIONS = {
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
     "gelu_new": lambda x: F.gelu(x, approximate="tanh"),
     "gelu": F.gelu,
@@ -105,5 +106,6 @@ class T5(Network):
             num_buckets=self.first.relative_attention_num_buckets,
             max_distance=self.first.relative_attention_max_distance,
         )
-        table: nn.Embedding = self.first.relative_attention_bias
-        return table(buckets).T.contiguous()  # type: ignore[no-any-return]  # an embedding's call is untyped
+        table: Tensor = self.first.relative_attention_bias.weight  # (buckets, heads)
+        biases: Tensor = table[buckets].T.contiguous()
+        return biases

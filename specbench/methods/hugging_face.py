@@ -69,7 +69,7 @@ class Assisted(Method, name="hf-assisted"):
         yield from rounds.steps(self.draft)
 
 
-class _Rounds(StoppingCriteria):
+class _Rounds(StoppingCriteria):  # type: ignore[misc]  # transformers is untyped
     """What the library tells while it runs: a streamer that notes its tokens, and a criterion that knows the stop strings."""
 
     def __init__(self, target: Watched, start: list[int], end: End) -> None:

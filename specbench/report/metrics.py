@@ -146,8 +146,8 @@ def outside_forwards(rows: Rows) -> float:
 def bound_share(rows: Rows, traffic: dict[str, dict[str, int]], bandwidth: float) -> float:
     """The least time that the memory allows for what was read, over the decoding time that was taken.
 
-    Every forward reads its model's weights and the cache behind it once, at the bandwidth of a plain copy. It is above 1 where
-    the weights fit into a processor's cache.
+    Every forward reads its model's weights and the cache behind it once, at the bandwidth of a plain copy. It is above 1
+    where the weights fit into a processor's cache.
     """
     read: float = sum(
         calls["forwards"] * traffic[role]["forward"] + calls["read"] * traffic[role]["position"]

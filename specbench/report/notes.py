@@ -21,7 +21,7 @@ def notes(summary: Summary) -> list[str]:
     ]
     if summary["made_up"]:
         out.append(_made_up(summary))
-    base = next((row for row in summary["methods"] if row["method"] == summary["baseline"]), {})
+    base: dict[str, Any] = next((row for row in summary["methods"] if row["method"] == summary["baseline"]), {})
     if base.get("bound_share") is not None and base["bound_share"] < LEAST_BOUND:
         out.append(
             f"! {base['method']} runs at {base['bound_share']:.0%} of what copying memory allows: on a faster engine speedups"

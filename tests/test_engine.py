@@ -1,0 +1,251 @@
+"""Lean models, their static forms, and what transformers runs itself: the same logits, tokens and laws."""
+
+import copy
+from functools import partial
+
+import pytest
+import torch
+from transformers import AutoConfig, BitsAndBytesConfig, GPTJConfig
+from worlds import ENGINES, FAMILIES, Opened, distance, generate, law, open_models, open_session, random_model
+
+from specbench.decode import Limits, decode
+from specbench.engine import Graphs, GraphSession, LeanSession, network_of, refusal
+from specbench.engine.network import RMSNorm
+from specbench.method import End
+from specbench.methods.autoregressive import Autoregressive
+from specbench.methods.hugging_face import Assisted, Generate
+from specbench.methods.speculative import Speculative
+from specbench.methods.speculative_ensemble import SpeculativeEnsemble
+from specbench.models import LoadedPair, Models, engine_of
+from specbench.proposers import DraftModel
+from specbench.sampling import Draft, Sampler, exact_law, verify, verify_at_once
+from specbench.session import roll
+from specbench.synthetic import Law
+from specbench.targets import Contrastive, Last, Mixture
+
+CPU, CUDA = torch.device("cpu"), torch.device("cuda")
+GREEDY = Sampler(temperature=0.0)
+PROMPT = [5, 11, 3, 8]
+AR = Autoregressive(scorers=("target",), target=Last())
+METHODS = [
+    AR,
+    Speculative(proposer=DraftModel(model="draft", gamma=3), scorers=("target",), target=Last()),
+    SpeculativeEnsemble(models=("draft", "target"), gamma=(2, 1), target=Mixture()),
+    SpeculativeEnsemble(models=("draft", "target"), gamma=(3, 1), target=Contrastive(mu=0.2)),
+]
+
+
+@pytest.mark.parametrize("method", METHODS, ids=lambda method: f"{method.name}")
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_engine_decodes_the_same_tokens(family, method):
+    models = {"draft": random_model(family, 1), "target": random_model(family, 2)}
+    engines = ENGINES if family[:2] != "t5" else ENGINES[:2]  # no graphs of encoder-decoder models
+    found = [generate(method, open_models(copy.deepcopy(models), PROMPT, engine), GREEDY, 24)[0] for engine in engines]
+    assert all(tokens == found[0] for tokens in found)
+
+
+def test_the_models_own_weights_are_views_of_what_lies_together():
+    model = random_model("llama", 1)
+    before, size = copy.deepcopy(model.state_dict()), sum(p.numel() for p in model.parameters())
+    network_of(model)
+    assert all(torch.equal(weight, before[name]) for name, weight in model.state_dict().items())
+    storages = {p.untyped_storage().data_ptr(): p.untyped_storage().nbytes() for p in model.parameters()}
+    assert sum(storages.values()) == 4 * size, "a model is held in memory once"
+
+
+def test_the_layer_norm_of_a_row_and_its_negative_is_the_rms_norm():
+    weight = torch.randn(48)
+    for scale in (1e-4, 1.0, 1e3):
+        x = scale * torch.randn(5, 48) + scale
+        norm = RMSNorm(torch.nn.RMSNorm(48, 1e-5), 1e-5)
+        norm.weight, norm.doubled = weight, torch.stack([weight, torch.zeros(48)])
+        exact = x.double() * (x.double().square().mean(-1, keepdim=True) + 1e-5).rsqrt() * weight
+        assert torch.allclose(norm(x).double(), exact, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("eos", [frozenset(), frozenset({7, 9})])
+@pytest.mark.parametrize("engine", ["lean", "graph"])
+def test_a_roll_without_looking_draws_what_a_roll_with_looking_draws(engine, eos):
+    """The same uniforms, so the same tokens, up to an EOS; and the cache goes on as if every token had been read."""
+    model = random_model("llama", 3)
+    looking, blind = open_session(copy.deepcopy(model), engine), open_session(model, engine)
+    for seed in range(12):
+        ids = [*PROMPT, seed, 2 * seed]
+        one = roll(looking, ids, 5, Sampler(generator=torch.Generator().manual_seed(seed)), eos)
+        two = blind.roll_at_once(ids, 5, Sampler(generator=torch.Generator().manual_seed(seed)), eos)
+        assert one.tokens == two.tokens
+        assert torch.allclose(one.probs, two.probs, atol=1e-5)
+        read = ids + two.tokens
+        forwards = blind.calls.forwards
+        assert torch.allclose(blind.score(read, len(read) - 1), looking.score(read, len(read) - 1), atol=1e-4)
+        assert blind.calls.forwards == forwards + (len(two.tokens) == 5), "only what was drafted last is unread"
+        shorter = read[: len(ids) - 2]  # all of it is cached, with more behind it
+        one, two = (
+            each(shorter, 3, Sampler(temperature=0.0), eos) for each in (partial(roll, looking), blind.roll_at_once)
+        )
+        assert one.tokens == two.tokens
+
+
+def test_a_verdict_in_one_read_has_the_same_law():
+    generator = torch.Generator().manual_seed(0)
+    for k, rows in ((0, 1), (1, 1), (1, 2), (2, 2), (2, 3)):
+        q, pi = (torch.rand(n, 3, generator=generator, dtype=torch.float64).softmax(-1) for n in (k, rows))
+        for tokens in ([0, 1][:k], [2, 2][:k]):
+            draft = Draft(tokens, q)
+            one, two = (
+                exact_law(lambda sampler, how=how, draft=draft, pi=pi: tuple(how(draft, pi, sampler).tokens))
+                for how in (verify, verify_at_once)
+            )
+            assert distance(one, two) < 1e-12
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+@pytest.mark.parametrize("method", METHODS[1:], ids=lambda method: method.name)
+def test_both_paths_have_the_targets_law(method, at_once, monkeypatch):
+    """Exact laws of three tokens under a small synthetic vocabulary, over real lean forwards."""
+    if at_once:
+        monkeypatch.setattr("specbench.method.verify", verify_at_once)
+        monkeypatch.setattr("specbench.methods.speculative_ensemble.verify", verify_at_once)
+    session = _Blind if at_once else LeanSession
+
+    def models() -> Opened:
+        return Opened(
+            {r: session(network_of(random_model("llama", i)), 2) for i, r in enumerate(("draft", "target"))}, [1]
+        )
+
+    target = method.verification()[2]
+    scorers = method.verification()[1]
+    assert distance(law(method, models(), 3), law(Autoregressive(scorers=scorers, target=target), models(), 3)) < 1e-6
+
+
+class _Blind(LeanSession):
+    roll = LeanSession.roll_at_once
+
+
+def test_graphs_belong_to_one_session_at_a_time():
+    graphs = Graphs(network_of(random_model("llama", 1)))
+    graphs.prepare(32, most=2)
+    old, new = GraphSession(graphs, 40), GraphSession(graphs, 40)
+    new.score(PROMPT, 0)
+    with pytest.raises(AssertionError, match="taken"):
+        old.score(PROMPT, 0)
+
+
+def test_a_graph_that_is_too_short_or_too_narrow_is_not_used():
+    graphs = Graphs(network_of(random_model("llama", 1)))
+    graphs.prepare(300, most=2)
+    assert graphs.find(2, 512) is not None
+    assert graphs.find(3, 10) is None
+    assert graphs.find(1, 513) is None
+
+
+@pytest.mark.parametrize(("wish", "device", "expected"), [
+    ("auto", CPU, "lean"), ("eager", CPU, "eager"), ("lean", CUDA, "lean"), ("auto", CUDA, "graph"), ("graph", CUDA, "graph"),
+])  # fmt: skip
+def test_the_engine_is_chosen_by_architecture_and_device(wish, device, expected):
+    assert engine_of(wish, FAMILIES["llama"](), device) == expected
+
+
+def test_what_the_lean_engine_cannot_do_it_says():
+    dynamic = FAMILIES["llama-scaled"]()
+    dynamic.rope_parameters = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}
+    quantised = FAMILIES["llama"]()
+    quantised.quantization_config = BitsAndBytesConfig(load_in_4bit=True)
+    late = FAMILIES["opt"]()
+    late.do_layer_norm_before = False
+    for config, word in ((dynamic, "dynamic"), (quantised, "quantised"), (late, "normalises"), (GPTJConfig(), "GPTJ")):
+        assert word in refusal(config)
+        assert engine_of("auto", config, CPU) == "eager"
+        with pytest.raises(ValueError, match=word):
+            engine_of("lean", config, CPU)
+    with pytest.raises(ValueError, match="CUDA"):
+        engine_of("graph", FAMILIES["llama"](), CPU)
+    assert engine_of("auto", FAMILIES["t5"](), CUDA) == "lean"
+    assert refusal(AutoConfig.for_model("llama")) == ""
+
+
+# transformers' own decoding
+
+
+def peers(family: str = "llama") -> Models:
+    models = {"draft": random_model(family, 1), "target": random_model(family, 2)}
+    pair = LoadedPair.__new__(LoadedPair)
+    pair.models, pair.networks, pair.graphs, pair.laws, pair.vocabulary = models, {}, {}, {}, 40
+    pair.encoder_decoder = models["target"].config.is_encoder_decoder
+    return Models(pair, PROMPT)
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2", "t5"])
+@pytest.mark.parametrize(
+    "peer",
+    [
+        Generate(model="target"),
+        Generate(model="target", cache="static"),
+        Assisted(draft="draft", model="target", gamma=3),
+    ],
+)  # fmt: skip
+def test_transformers_own_methods_give_the_greedy_tokens_and_are_counted(family, peer):
+    if family == "t5" and getattr(peer, "cache", "") == "static":
+        pytest.skip("no static cache for an encoder-decoder model")
+    limits = Limits(eos=frozenset(), max_new_tokens=17)
+    models = peers(family)
+    out = decode(peer, models, GREEDY, limits)
+    assert out.tokens == decode(AR, peers(family), GREEDY, limits).tokens
+    calls = models.sessions["target"].calls
+    assert (calls.prefill_seconds > 0, calls.encodes) == (True, int(family == "t5"))
+    assert 0 < out.forward_seconds < out.decode_seconds
+    assert 0 < out.first_token_seconds <= out.prefill_seconds + out.decode_seconds
+    if isinstance(peer, Assisted):
+        assert len(out.rounds) == calls.forwards + 1
+        assert all(len(step.tokens) == step.accepted + 1 for step in out.rounds[:-1])
+    else:
+        assert calls.forwards == 16, "the first forward is prefill"
+
+
+def test_transformers_own_methods_end_where_ours_end():
+    """At an EOS, and at a stop string however many tokens came at once."""
+    ours = decode(AR, peers(), GREEDY, Limits(eos=frozenset(), max_new_tokens=20)).tokens
+    eos = Limits(eos=frozenset({ours[6]}), max_new_tokens=20)
+    text = Limits(
+        eos=frozenset(),
+        max_new_tokens=20,
+        stop=(chr(ours[9] + 65),),
+        detokenise=lambda ids: "".join(chr(i + 65) for i in ids),
+    )
+    for limits in (eos, text):
+        expected = decode(AR, peers(), GREEDY, limits)
+        for peer in (Generate(model="target"), Assisted(draft="draft", model="target", gamma=4)):
+            models = peers()
+            found = decode(peer, models, GREEDY, limits)
+            assert (found.tokens, found.finish) == (expected.tokens, expected.finish)
+            assert models.sessions["target"].calls.forwards <= len(expected.tokens)
+
+
+def test_transformers_own_methods_sample_the_targets_law():
+    """First tokens of 3000 draws: by Hoeffding their frequency of one token is off by .05 with odds below 1e-6."""
+    limits = Limits(eos=frozenset(), max_new_tokens=1)
+    exact = Sampler(temperature=0.7).probs(open_session(random_model("llama", 2)).score(PROMPT, len(PROMPT) - 1))[0]
+    best, seen = int(exact.argmax()), 0
+    models = peers()
+    for seed in range(3000):
+        sampler = Sampler(temperature=0.7, generator=torch.Generator().manual_seed(seed))
+        seen += decode(Generate(model="target"), models, sampler, limits).tokens == [best]
+    assert abs(seen / 3000 - float(exact[best])) < 0.05
+
+
+def test_a_peer_leaves_the_models_as_they_were():
+    models = peers()
+    target, draft = (models._pair.models[role] for role in ("target", "draft"))
+    before = target.generation_config, copy.deepcopy(draft.generation_config.to_dict())
+    state = torch.random.get_rng_state()
+    list(Assisted(draft="draft", model="target", gamma=2).steps(models, GREEDY, End(frozenset(), 12)))
+    assert (target.generation_config, draft.generation_config.to_dict()) == before
+    assert torch.equal(state, torch.random.get_rng_state())
+    assert not target._forward_hooks and not draft._forward_pre_hooks
+
+
+def test_peers_refuse_synthetic_laws():
+    models = peers()
+    models._pair.laws = {"target": Law(40, 0, 1.0)}
+    with pytest.raises(ValueError, match="synthetic"):
+        models.watched("target")

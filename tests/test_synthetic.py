@@ -1,0 +1,136 @@
+"""Synthetic laws and dummy weights: real costs, chosen agreement, and never taken for a measurement of the models."""
+
+import pytest
+import torch
+from worlds import Opened, TableSession, distance, generate, law
+
+from specbench.dummy import architecture, random_model
+from specbench.errors import ConfigError, MissingAsset
+from specbench.methods.autoregressive import Autoregressive
+from specbench.methods.speculative import Speculative
+from specbench.methods.speculative_ensemble import SpeculativeEnsemble
+from specbench.proposers import DraftModel
+from specbench.sampling import Sampler
+from specbench.synthetic import (
+    SUPPORT,
+    Law,
+    SyntheticSession,
+    _contexts,
+    _normal,
+    acceptance_at,
+    calibrate,
+    context_hash,
+)
+from specbench.targets import Contrastive, Last, Mixture
+
+CPU = torch.device("cpu")
+SD = Speculative(proposer=DraftModel(model="draft", gamma=4), scorers=("target",), target=Last())
+
+
+def world(spread: float, vocabulary: int = 500, roles: tuple[str, ...] = ("draft", "target")) -> Opened:
+    return Opened({
+        role: SyntheticSession(TableSession(vocabulary, i), Law(vocabulary, i, spread), CPU) for i, role in enumerate(roles)
+    })  # fmt: skip
+
+
+def ensemble(target, gamma=(1, 1)) -> SpeculativeEnsemble:
+    return SpeculativeEnsemble(models=("draft", "target"), gamma=gamma, target=target)
+
+
+CASES = [
+    *((SD, rate, 1.0) for rate in (0.3, 0.5, 0.7, 0.9, 0.95)),
+    *((SD, rate, 0.0) for rate in (0.3, 0.6, 0.95)),
+    *((ensemble(Mixture(weights=(0.2, 0.8))), rate, 1.0) for rate in (0.3, 0.6, 0.9, 0.95)),
+    *((ensemble(Mixture()), rate, 1.0) for rate in (0.6, 0.8, 0.95)),
+    *((ensemble(Contrastive(mu=0.1), (5, 1)), rate, 1.0) for rate in (0.3, 0.6, 0.9, 0.95)),
+]
+
+
+@pytest.mark.parametrize(("method", "wanted", "temperature"), CASES, ids=lambda case: str(getattr(case, "name", case)))
+def test_the_measured_acceptance_is_the_wanted_one(method, wanted, temperature):
+    """Within 0.02 over some 3,000 tests of the default proposer's tokens, whose standard error is below 0.009."""
+    proposer, scorers, target = method.verification()
+    sampler = Sampler(temperature, generator=torch.Generator().manual_seed(0))
+    roles = ("draft", "target")
+    spread = calibrate(wanted, roles.index(proposer), [roles.index(role) for role in scorers], target, sampler)
+    tested = accepted = 0
+    for start in range(8):
+        models = world(spread)
+        models.ids = [start]
+        for step in generate(method, models, sampler, 600)[1]:
+            tested += step.by.count("draft")
+            accepted += sum(role == "draft" for role in step.by[: step.accepted])
+    assert tested > 1500
+    assert abs(accepted / tested - wanted) < 0.02
+
+
+@pytest.mark.parametrize("method", [SD, ensemble(Mixture(), (2, 1)), ensemble(Contrastive(mu=0.3), (1, 2))], ids=str)
+def test_laws_hold_under_synthetic_logits(method):
+    _, scorers, target = method.verification()
+    exact = law(Autoregressive(scorers=scorers, target=target), world(2.0, vocabulary=3), 3)
+    assert distance(law(method, world(2.0, vocabulary=3), 3), exact) < 1e-6  # float32 logits
+    assert distance(law(method, world(0.5, vocabulary=3), 3), exact) > 1e-3, "the spread matters"
+
+
+def test_a_law_is_a_function_of_the_context_alone():
+    one, two = world(1.0)["draft"], world(1.0)["draft"]
+    whole = one.score([0, 5, 6, 7, 8], 0)
+    two.score([0, 5, 9, 9], 0)
+    assert torch.equal(two.score([0, 5, 6, 7, 8], 2), whole[2:])
+    assert not torch.equal(whole[2], two.score([0, 5, 7, 6, 8], 3)[0]), "order matters"
+    assert context_hash(context_hash(0, 1), 2) != context_hash(context_hash(0, 2), 1)
+
+
+def test_hashed_numbers_are_standard_normal():
+    """16,384 x 16 draws: mean and variance within four standard errors, and no context like another."""
+    z = _normal(_contexts(), 3, SUPPORT)
+    n = z.numel()
+    assert abs(z.mean()) < 4 / n**0.5
+    assert abs(z.var() - 1) < 4 * (2 / n) ** 0.5
+    assert len(z[:, 0].unique()) == len(z)
+
+
+def test_no_spread_is_the_same_law():
+    assert acceptance_at(0.0, 0, [1], Last(), Sampler()) == pytest.approx(1.0)
+    sampler = Sampler(generator=torch.Generator().manual_seed(0))
+    assert all(step.accepted == step.tested for step in generate(SD, world(0.0), sampler, 50)[1])
+
+
+def test_what_cannot_be_had_is_said():
+    with pytest.raises(ConfigError, match=r"acceptance = 0\.3: .* from 0\.5\d to 1\.00"):
+        calibrate(0.3, 0, [0, 1], Mixture(), Sampler())
+
+
+def test_the_laws_time_is_on_no_clock():
+    session = world(1.0)["draft"]
+    session.score([0, 1, 2], 0)
+    assert session.calls.off_clock > 0
+    assert session.calls.seconds == 0
+
+
+PARAMETERS = {  # as published, in millions
+    "meta-llama/Llama-2-7b-hf": 6738, "lmsys/vicuna-7b-v1.5": 6738, "meta-llama/Llama-3.1-8B-Instruct": 8030,
+    "meta-llama/Llama-3.2-1B": 1236, "Qwen/Qwen2.5-3B-Instruct": 3086, "Qwen/Qwen2.5-1.5B-Instruct": 1544,
+    "facebook/opt-125m": 125, "facebook/opt-13b": 12853, "google-t5/t5-large": 738,
+    "openai-community/gpt2-xl": 1558, "EleutherAI/gpt-neo-1.3B": 1316, "JackFram/llama-68m": 68,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("path", PARAMETERS)
+def test_dummy_architectures_have_the_published_number_of_parameters(path):
+    model = random_model(architecture(path, {}), "float32", torch.device("meta"))
+    assert sum(p.numel() for p in model.parameters()) / 1e6 == pytest.approx(PARAMETERS[path], abs=0.6)
+
+
+def test_dummy_weights_are_the_same_every_time_and_can_be_shrunken():
+    changes = {"num_hidden_layers": 1, "hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 4,
+               "num_key_value_heads": 4, "vocab_size": 1100}  # fmt: skip
+    state = torch.random.get_rng_state()
+    one, two = (random_model(architecture("meta-llama/Llama-2-7b-hf", changes), "float32", CPU) for _ in range(2))
+    assert all(torch.equal(a, b) for a, b in zip(one.parameters(), two.parameters(), strict=True))
+    assert one.config.num_hidden_layers == 1
+    assert torch.equal(state, torch.random.get_rng_state())
+    with pytest.raises(ConfigError, match="no such key"):
+        architecture("meta-llama/Llama-2-7b-hf", {"layers": 1})
+    with pytest.raises(MissingAsset, match="no architecture"):
+        architecture("somebody/something", {})
