@@ -43,8 +43,8 @@ class Pair:
     """Models by role. `ensemble` names the roles that ensembles combine, the default proposer first.
 
     Two ways to measure speed without the models' weights: `weights = "dummy"` gives their architectures random ones, and
-    `logits = "synthetic"` replaces what they say by laws that accept one another's drafts at the rate `acceptance`, a number
-    or one by task. Whatever is made so is called so wherever it appears.
+    `logits = "synthetic"` replaces what they say by laws that accept one another's drafts at the rate `acceptance`: a number, one
+    by task, or a run folder, whose measured rate is taken. Whatever is made so is called so wherever it appears.
     """
 
     description: str = ""
@@ -54,7 +54,7 @@ class Pair:
     ensemble: tuple[str, ...] = ("draft", "target")
     weights: Literal["real", "dummy"] = "real"
     logits: Literal["real", "synthetic"] = "real"
-    acceptance: float | dict[str, float] = 0.8
+    acceptance: float | str | dict[str, float] = 0.8
     defaults: Defaults = field(default_factory=Defaults)
 
     @property
@@ -64,6 +64,7 @@ class Pair:
 
     def acceptance_on(self, task: str) -> float:
         """The rate wanted on a task. Raises ConfigError where none is given for it."""
+        assert not isinstance(self.acceptance, str)
         if isinstance(self.acceptance, float):
             return self.acceptance
         if task not in self.acceptance:
@@ -71,9 +72,9 @@ class Pair:
         return self.acceptance[task]
 
     def __post_init__(self) -> None:
-        rates = [self.acceptance] if isinstance(self.acceptance, float) else list(self.acceptance.values())
+        rates = list(self.acceptance.values()) if isinstance(self.acceptance, dict) else [self.acceptance]
         for rate in rates:
-            if not 0.0 < rate <= 1.0:
+            if isinstance(rate, float) and not 0.0 < rate <= 1.0:
                 raise ValueError(f"acceptance = {rate} must be above 0 and at most 1")
         if self.weights == "real" and any(spec.config for spec in self.models.values()):
             raise ValueError('config changes an architecture, which only weights = "dummy" can')

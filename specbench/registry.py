@@ -75,8 +75,8 @@ def convert(value: Any, kind: Any, where: str) -> Any:
         raise ConfigError(f"{where} = {value!r}{hint(str(value), map(str, arguments))}")
     if origin in (types.UnionType, typing.Union):
         kinds = [a for a in arguments if a is not type(None)]
-        table = [a for a in kinds if typing.get_origin(a) is dict]
-        return convert(value, table[0] if table and isinstance(value, dict) else kinds[0], where)
+        fitting = [a for a in kinds if isinstance(value, typing.get_origin(a) or a)]
+        return convert(value, [*fitting, *kinds][0], where)
     if origin is tuple:
         if not isinstance(value, list | tuple):
             raise ConfigError(f"{where} = {value!r} must be a list")

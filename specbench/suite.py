@@ -8,14 +8,16 @@ import dataclasses
 import hashlib
 import json
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from specbench.arms import Arm
+from specbench.errors import ConfigError
 from specbench.models import Found
 from specbench.options import Options, overridden
 from specbench.pair import Pair
 from specbench.presets import Preset, preset
-from specbench.records import SEMANTICS
+from specbench.records import SAMPLES, SEMANTICS, read
 from specbench.registry import construct, convert
 from specbench.sampling import Sampler
 from specbench.synthetic import calibrate
@@ -163,10 +165,25 @@ def _synthetic(
     if tested is None:
         return {"spread": 1.0}
     proposer, scorers, target = tested
-    wanted = pair.acceptance_on(task_name.partition(":")[0])
+    if isinstance(pair.acceptance, str):
+        wanted = _measured(Path(pair.acceptance), proposer)
+    else:
+        wanted = pair.acceptance_on(task_name.partition(":")[0])
     sampler = Sampler(group[0].temperature, options.top_k, options.top_p)
     spread = calibrate(wanted, roles.index(proposer), [roles.index(role) for role in scorers], target, sampler)
     return {"acceptance": wanted, "spread": spread}
+
+
+def _measured(folder: Path, proposer: str) -> float:
+    """How often a run's first drafting method accepted what a model drafted. Raises ConfigError where the run does not tell."""
+    tested = accepted = 0
+    for record in read(folder) if (folder / SAMPLES).exists() else ():
+        for each in record.rounds:
+            tested += each["by"].count(proposer)
+            accepted += each["by"][: each["accepted"]].count(proposer)
+    if not tested:
+        raise ConfigError(f"acceptance = {str(folder)!r}: no run there in which '{proposer}' drafted")
+    return accepted / tested
 
 
 def _engines(engines: dict[str, str]) -> str:

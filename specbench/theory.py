@@ -68,6 +68,24 @@ def speculative_ensemble(a: Sequence[float], gamma: Sequence[int], cost: Cost) -
     return sum(cost(i, 1) for i in range(n)) * tokens / spent
 
 
+def acceptance_of(speedup: float, gamma: Sequence[int], cost: Cost) -> float:
+    """The acceptance rate, the same for all models, at which `speculative_ensemble` predicts a speedup.
+
+    What a paper that prints speedups alone must have had, by its own model. Raises ValueError for a speedup that no rate gives.
+    """
+    low, high = 0.0, 1.0
+
+    def predicted(a: float) -> float:
+        return speculative_ensemble([a] * len(gamma), gamma, cost)
+
+    if not predicted(low) <= speedup <= predicted(high):
+        raise ValueError(f"a speedup of {speedup} is not between {predicted(low):.2f} and {predicted(high):.2f}")
+    for _ in range(40):
+        middle = (low + high) / 2
+        low, high = (low, middle) if predicted(middle) > speedup else (middle, high)
+    return (low + high) / 2
+
+
 def alternate_proposal(a: float, gamma_q: int, gamma_p: int, c: float) -> float:
     """SE's Theorem 3.6 as printed: one q-cycle that follows a p-cycle. Not the long-run speedup (erratum SE-4)."""
     return (1 - a**gamma_q) * (1 + c) / ((1 - a) * (1 + c * gamma_q - a**gamma_p * c))
