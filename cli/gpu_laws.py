@@ -90,7 +90,7 @@ class GraphAtOnce(GraphSession):
 
 
 class World:
-    """Two models of FEW tokens, opened as `listed` laws, as `eager` sessions, or as `lean` or `graph` ones: drafting at once."""
+    """Two models of FEW tokens: `listed` laws, `eager` sessions, or `lean` or `graph` ones that draft at once."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device

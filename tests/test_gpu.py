@@ -1,4 +1,4 @@
-"""`make gpu-check` and `make gpu-bench` without a GPU: the same checks and parts, on the forwards that graphs would record."""
+"""`make gpu-check` and `make gpu-bench` without a GPU: the same checks and parts, on what graphs would record."""
 
 import json
 import subprocess
@@ -158,7 +158,7 @@ def test_wanted_figures_are_met_or_not():
 
 
 def test_they_need_only_what_a_lent_machine_has():
-    """In a process of its own, from links to a bare checkout, as `make` runs them."""
+    """Asked of a process of its own, since this one has pytest."""
     code = (
         "import sys, specbench.cli.gpu_check, specbench.cli.gpu_bench\n"
         f"found = set({MISSING}) & {{name.partition('.')[0] for name in sys.modules}}\n"

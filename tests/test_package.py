@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 FLOORS = {
     0: "errors registry sampling session task assets records hardware pair presets theory options"
-    " twins scoring sandbox prompting",
+    " twins scoring sandbox prompting engine synthetic dummy watched",
     1: "method proposers targets",
     2: "methods models tiny",
     3: "decode arms suite",
