@@ -55,7 +55,8 @@ class Found:
     def traffic(self) -> dict[str, int]:
         """Bytes that a decoding forward has to read at least: of weights, and of the cache for each position that it holds.
 
-        Tables that are only looked up in are not read, nor is an encoder; an embedding that is the head as well is.
+        Tables that are only looked up in are not read, nor is an encoder, nor what a decoder makes of its output once; an
+        embedding that is the head as well is.
         """
         with torch.device("meta"):
             model = _kind(self.config).from_config(self.config)
@@ -67,6 +68,8 @@ class Found:
         looked_up = {id(table.weight) for table in tables if table.weight is not head}
         if self.config.is_encoder_decoder:
             looked_up |= {id(p) for p in model.get_encoder().parameters() if p is not head}
+            once = (".EncDecAttention.k.", ".EncDecAttention.v.")
+            looked_up |= {id(p) for name, p in model.named_parameters() if any(word in name for word in once)}
         weights = sum(p.numel() for p in model.parameters() if id(p) not in looked_up)
         return {"forward": weights * size, "position": _cached_numbers(self.config) * size}
 

@@ -43,8 +43,8 @@ class Pair:
     """Models by role. `ensemble` names the roles that ensembles combine, the default proposer first.
 
     Two ways to measure speed without the models' weights: `weights = "dummy"` gives their architectures random ones, and
-    `logits = "synthetic"` replaces what they say by laws that accept one another's drafts at the rate `acceptance`: a number, one
-    by task, or a run folder, whose measured rate is taken. Whatever is made so is called so wherever it appears.
+    `logits = "synthetic"` replaces what they say by laws that accept one another's drafts at the rate `acceptance`: a
+    number, one by task, or a run folder, whose measured rate is taken. Whatever is made so is called so wherever it appears.
     """
 
     description: str = ""

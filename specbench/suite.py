@@ -175,7 +175,7 @@ def _synthetic(
 
 
 def _measured(folder: Path, proposer: str) -> float:
-    """How often a run's first drafting method accepted what a model drafted. Raises ConfigError where the run does not tell."""
+    """How often a run accepted what a model drafted. Raises ConfigError where the run does not tell."""
     tested = accepted = 0
     for record in read(folder) if (folder / SAMPLES).exists() else ():
         for each in record.rounds:

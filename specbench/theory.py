@@ -71,7 +71,7 @@ def speculative_ensemble(a: Sequence[float], gamma: Sequence[int], cost: Cost) -
 def acceptance_of(speedup: float, gamma: Sequence[int], cost: Cost) -> float:
     """The acceptance rate, the same for all models, at which `speculative_ensemble` predicts a speedup.
 
-    What a paper that prints speedups alone must have had, by its own model. Raises ValueError for a speedup that no rate gives.
+    What a paper that prints speedups alone must have had, by its own model. Raises ValueError where no rate gives it.
     """
     low, high = 0.0, 1.0
 

@@ -9,10 +9,11 @@ from worlds import Opened
 from specbench.method import End
 from specbench.methods import speculative_ensemble as module
 from specbench.methods.speculative_ensemble import SpeculativeEnsemble
+from specbench.presets import preset
 from specbench.sampling import Sampler, Verified
 from specbench.session import Calls
 from specbench.targets import Target
-from specbench.theory import alternate_proposal, expected_accepted, speculative, speculative_ensemble
+from specbench.theory import acceptance_of, alternate_proposal, expected_accepted, speculative, speculative_ensemble
 
 TABLE = [  # a_q, a_p, gamma_q, gamma_p, c, exact, Theorem 3.6, Theorem 3.1
     (0.8, 0.8, 1, 1, 1.0, 1.6667, 1.6667, 1.0000),
@@ -108,3 +109,28 @@ def test_the_algorithm_costs_what_theory_says(a, gamma, monkeypatch):
     spent = sum(count * cost(i, k) for i, r in enumerate(roles) for k, (count, _) in models[r].calls.by_fed.items())
     measured = tokens * sum(cost(i, 1) for i in range(n)) / spent
     assert measured == pytest.approx(speculative_ensemble(a, gamma, cost), rel=0.03)
+
+
+def test_an_acceptance_rate_is_found_again_from_the_speedup_it_gives():
+    def cost(i: int, fed: int) -> float:
+        return [0.2, 1.0][i] * (1 + 0.05 * fed)
+
+    for a in (0.1, 0.6, 0.95):
+        assert acceptance_of(speculative_ensemble([a, a], [3, 1], cost), [3, 1], cost) == pytest.approx(a, abs=1e-6)
+    with pytest.raises(ValueError, match=r"not between 1\.00 and 2\.00"):
+        acceptance_of(2.5, [1, 1], lambda i, fed: 1.0)
+
+
+TABLE_2 = {  # SE, Table 2, WE-SE: HumanEval, GSM8K, MMLU, CNNDM
+    "llama-vicuna": (1.58, 1.52, 1.41, 1.46), "qwen-3b": (1.62, 1.52, 1.42, 1.38),
+    "qwen-1.5b": (1.56, 1.46, 1.34, 1.35), "qwen-1.5b-3": (1.85, 1.53, 1.38, 1.27),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TABLE_2)
+def test_the_pairs_synthetic_acceptance_is_what_table_2_implies(name):
+    table = preset("pair", name).table
+    models = len(table["ensemble"])
+    for task, speedup in zip(("humaneval", "gsm8k", "mmlu", "cnndm"), TABLE_2[name], strict=True):
+        a = table["acceptance"][task]
+        assert speculative_ensemble([a] * models, [1] * models, lambda i, fed: 1.0) == pytest.approx(speedup, abs=0.005)

@@ -25,7 +25,9 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 class T5Cache(Cache):
     """The decoder's own positions, and every layer's keys and values of the source, (1, heads, m, d)."""
 
-    source: list[tuple[Tensor, Tensor]]
+    def __init__(self, layers: int, heads: int, dim: int, dtype: torch.dtype, device: torch.device) -> None:
+        super().__init__(layers, heads, dim, dtype, device)
+        self.source: list[tuple[Tensor, Tensor]] = []
 
 
 class T5(Network):
@@ -67,7 +69,9 @@ class T5(Network):
         assert source is not None
         cache = T5Cache(len(self.layers), self.heads, self.dim, self.embedding.dtype, self.embedding.device)
         both = (linear(source, weights).view(len(source), 2, self.heads, self.dim) for weights in self.from_source)
-        cache.source = [tuple(kv.permute(1, 2, 0, 3).unsqueeze(1).contiguous().unbind(0)) for kv in both]  # type: ignore[misc]
+        for kv in both:
+            keys, values = kv.permute(1, 2, 0, 3).unsqueeze(1).contiguous().unbind(0)  # (1, heads, m, d) each
+            cache.source.append((keys, values))
         return cache
 
     def forward(self, tokens: Tensor, cache: Cache) -> Tensor:
@@ -94,7 +98,7 @@ class T5(Network):
         if self.biases.shape[1] < cache.capacity:
             self.biases = self._by_distance(cache.capacity)
         distances = cache.distances()  # (n, held)
-        bias = self.biases[:, distances.clamp_min(0)]
+        bias: Tensor = self.biases[:, distances.clamp_min(0)]
         mask = cache.mask()
         return bias if mask is None else bias + mask
 

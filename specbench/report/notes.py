@@ -37,6 +37,8 @@ def notes(summary: Summary) -> list[str]:
         done = sum(row["generations"] + row["failed"] for row in summary["methods"])
         wanted = len(summary["methods"]) * data["samples"] * decoding["repeats"]
         out.append(f"! not complete: {done} of {wanted} generations are there; the same command resumes it")
+    if env["load_1min"] > env["cores"] / 2:
+        out.append(f"! the machine was busy when the run began: a load of {env['load_1min']:g} on {env['cores']} cores")
     if decoding["repeats"] < FEWEST_REPEATS:
         out.append(f"! {decoding['repeats']} repeats: drift within the run shows only from {FEWEST_REPEATS} on")
     if data["later_turns"] and decoding["temperature"] > 0:

@@ -120,20 +120,23 @@ def across(summaries: list[Summary]) -> Table:
 
 def markdown(summaries: list[Summary]) -> str:
     """GitHub-flavoured tables with their notes."""
-    parts = []
+    parts = [_markdown(across(summaries))] if len(summaries) > 1 else []
     for summary in summaries:
-        for table in tables(summary):
-            align = [":--", *["--:"] * (len(table.heads) - 1)]
-            lines = [table.heads, align, *table.rows]
-            parts.append(f"**{table.title}**\n\n" + "\n".join(f"| {' | '.join(line)} |" for line in lines))
+        parts += map(_markdown, tables(summary))
         parts.append("\n".join(f"- {note}" for note in notes(summary)))
     return "\n\n".join(parts) + "\n"
+
+
+def _markdown(table: Table) -> str:
+    align = [":--", *["--:"] * (len(table.heads) - 1)]
+    return f"**{table.title}**\n\n" + "\n".join(f"| {' | '.join(line)} |" for line in [table.heads, align, *table.rows])
 
 
 def flat(summaries: list[Summary]) -> str:
     """One CSV line a run and method, nested values joined by dots."""
     lines = [
         {"run": s["run"], "made_up": s["made_up"], "pair": s["pair"], "task": s["task"], "baseline": s["baseline"]}
+        | {"data": s["data"]["source"], "headline": s["headline"], "engine": s["engine"]["name"]}
         | {f"decoding.{k}": v for k, v in s["decoding"].items()}
         | {k: v for k, v in _flatten(row).items() if not k.startswith("config.")}
         for s in summaries
