@@ -70,7 +70,8 @@ def measure(cell: Cell, loaded: LoadedPair, task: Task, data: Data, recorder: Re
     firsts = [sample for sample in data.samples if not sample.after]
     if pair.graphs:
         longest = max(len(encode(pair.tokenizer, task, sample, [], pair.window)[0]) for sample in firsts)
-        pair.prepare(longest + decoding["max_new_tokens"], max(map(_most_fed, cell.arms)))
+        turns = 1 + any(sample.after for sample in data.samples)
+        pair.prepare(turns * (longest + decoding["max_new_tokens"]), max(map(_most_fed, cell.arms)))
     brief = decoding | {"max_new_tokens": WARM_UP_TOKENS}
     for arm in cell.arms:  # until one prompt is decoded: a failed one warms nothing up
         all(_attempt(arm, pair, task, sample, [], brief, repeat=0, order=-1).error for sample in firsts)

@@ -68,15 +68,21 @@ class SyntheticSession:
 
     def score(self, ids: list[int], start: int) -> Tensor:
         self._inner.score(ids, start)
-        begin = time.perf_counter()
+        begin = self._now()
         known = common_prefix(ids, self._ids)
         hashes = self._hashes[:known]
         for token in ids[known:]:
             hashes.append(context_hash(hashes[-1] if hashes else 0, token))
         self._ids, self._hashes = list(ids), hashes
         logits = self._law(torch.tensor(hashes[start:], device=self._device))
-        self.calls.off_clock += time.perf_counter() - begin
+        self.calls.off_clock += self._now() - begin
         return logits
+
+    def _now(self) -> float:
+        """The time when the device is done with what it was given, so that only the law's own time is left out."""
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+        return time.perf_counter()
 
     def roll(self, ids: list[int], k: int, sampler: Sampler, eos: frozenset[int]) -> Draft:
         return roll(self, ids, k, sampler, eos)

@@ -249,3 +249,27 @@ def test_peers_refuse_synthetic_laws():
     models._pair.laws = {"target": Law(40, 0, 1.0)}
     with pytest.raises(ValueError, match="synthetic"):
         models.watched("target")
+
+
+def test_graphs_under_a_sequence_that_outgrows_them_are_not_used_again():
+    model = random_model("llama", 1)
+    model.config.max_position_embeddings = 1024
+    graphs = Graphs(network_of(copy.deepcopy(model)))
+    graphs.prepare(200, most=4)
+    long = [i % 40 for i in range(300)]
+    GraphSession(graphs, 40).score(long, 299)  # the cache grows, and moves
+    session, oracle = GraphSession(graphs, 40), open_session(model)
+    for ids in (PROMPT, [*PROMPT, 1], [*PROMPT, 1, 2, 3]):
+        assert torch.allclose(session.score(ids, len(ids) - 1), oracle.score(ids, len(ids) - 1), atol=1e-4)
+    graphs.prepare(200, most=4)
+    assert graphs.find(1, 100) is not None, "prepared again, they are there again"
+
+
+def test_nan_logits_are_told_when_a_roll_did_not_look(monkeypatch):
+    """At temperature 1, on the path that reads at the end of a round: a row that is no law has no token."""
+    model = random_model("llama", 1)
+    session = LeanSession(network_of(model), 40)
+    session.score(PROMPT, 0)
+    monkeypatch.setattr(session, "_timed", lambda tokens, keep, known: torch.full((1, 40), float("nan")))
+    with pytest.raises(FloatingPointError, match="NaN"):
+        session.roll_at_once([*PROMPT, 4], 3, Sampler(), frozenset())

@@ -100,22 +100,32 @@ class Graphs:
         self.network = network
         self.cache: Cache = network.new_cache(None)
         self.owner: object = None
+        self._held: Tensor | None = None  # what the graphs were captured on
         self._graphs: dict[tuple[int, int], Graph] = {}
 
     def prepare(self, length: int, most: int) -> None:
-        """Capture forwards of 1 to `most` tokens in sequences of up to `length`; what there is already stays."""
-        if length > self.cache.capacity:
-            self.cache, self._graphs = self.network.new_cache(None), {}
+        """Capture forwards of 1 to `most` tokens in sequences of up to `length`; what there is already stays.
+
+        Longest first, since tables by position are made for the longest sequence asked for. Sessions that are open are lost.
+        """
+        if length > self.cache.capacity or self._held is not self.cache.held:
+            self.cache, self._graphs, self.owner = self.network.new_cache(None), {}, None
             self.cache.begin(length)
+            self._held = self.cache.held
             self.cache.held.zero_()  # what is hidden is multiplied by 0, which leaves nothing but of a NaN
         with torch.inference_mode():
-            for span in self._spans():
+            for span in reversed(self._spans()):
                 for n in range(1, most + 1):
                     if (n, span) not in self._graphs:
                         self._graphs[n, span] = Graph(self.network, self.cache.held, n, span)
 
     def find(self, n: int, length: int) -> Graph | None:
-        """The graph of n tokens that reaches over `length` positions; None where none was captured."""
+        """The graph of n tokens that reaches over `length` positions.
+
+        None where none was captured, and where the cache has since grown, and with that moved, under a longer sequence.
+        """
+        if self._held is not self.cache.held:
+            return None
         return next(
             (self._graphs[n, span] for span in self._spans() if span >= length and (n, span) in self._graphs), None
         )

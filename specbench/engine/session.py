@@ -34,7 +34,8 @@ class LeanSession(CachedSession):
         rows: list[Tensor] = []
         for _ in range(k):
             if drawn:
-                logits = self._timed(drawn[-1], keep=1, known=len(ids) + len(rows))
+                fed = drawn[-1].clamp_min(0)  # NO_LAW, which is told below, has no embedding
+                logits = self._timed(fed, keep=1, known=len(ids) + len(rows))
                 rows.append(logits[0])
             token, law = sampler.draw(logits)  # (1,), (1, V)
             drawn.append(token)

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from specbench.method import End, Method, Sessions, Step
-from specbench.sampling import Sampler
+from specbench.sampling import Sampler, read_tokens
 from specbench.targets import Target
 
 
@@ -25,6 +25,6 @@ class Autoregressive(Method, name="autoregressive"):
         sessions, ids = [models[role] for role in self.scorers], list(models.ids)
         while end.room(ids) > 0:
             pi = self.target([session.score(ids, len(ids) - 1) for session in sessions], sampler)  # (1, V)
-            token = int(sampler.choose(pi))
-            ids.append(token)
-            yield Step([token])
+            tokens = read_tokens(sampler.choose(pi))
+            ids += tokens
+            yield Step(tokens)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from specbench.method import End, Method, Sessions, Step
-from specbench.sampling import Draft, Sampler, verify
+from specbench.sampling import Draft, Sampler, read_tokens, verify
 from specbench.targets import Target
 
 
@@ -65,8 +65,8 @@ class SpeculativeEnsemble(Method, name="speculative-ensemble"):
             scored[i].extend(row.unsqueeze(0) for row in rows)
             if closed:
                 return 0
-            law = sampler.probs(rows[-1:])  # (1, V)
-            pending.append(Proposal(int(sampler.choose(law)), law, self.models[i]))
+            token, law = sampler.draw(rows[-1:])  # (1,), (1, V)
+            pending.append(Proposal(*read_tokens(token), law, self.models[i]))
             return 1
 
         while end.room(ids) > 0:
