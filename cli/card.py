@@ -17,10 +17,11 @@ import torch
 
 import specbench.tasks  # noqa: F401  (registers the tasks)
 from specbench.decode import Limits, decode
+from specbench.found import find
 from specbench.hardware import fingerprint
 from specbench.method import Method
 from specbench.methods.autoregressive import Autoregressive
-from specbench.models import LoadedPair, find, load
+from specbench.models import LoadedPair, load
 from specbench.options import Options
 from specbench.pair import BUNDLED, PACKAGE, Pair
 from specbench.presets import preset
@@ -167,9 +168,10 @@ def _card(families: list[tuple[str, list[Line]]], prompts: int) -> str:
 NOTE = """\
 Shapes, rates and mixes of the stages stand in specbench/tiny/family.py, what each twin's rows are made of in
 specbench/twins/. Some things are not as a retraining would have them. The stage `words` ran with an earlier tokenizer
-of 640 tokens; the embeddings of the 1,024 were taken over from it, or are means of their pieces'. Every Llama's stages
-before its last saw earlier forms of the multiple choice, and functions whose tests a constant could pass; so did the
-draft's last.
+of 640 tokens; the embeddings of the 1,024 were taken over from it, or are means of their pieces'. The tokenizer was made from
+the twins as they were before the present multiple choice. The stages up to `settled`, `draft-core` and `middle-core` saw
+earlier forms of the multiple choice, and functions whose tests a constant could pass. Stages were settled upon after looking
+at results on the first rows of the test split, which are those that this card scores.
 
 What is held out are prompts, not all that they are made of: about a third of the test functions have the body of a
 training function under another example, a quarter of the questions come with the same choices in another order, and

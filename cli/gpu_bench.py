@@ -14,8 +14,8 @@ from specbench.cli import gpu
 from specbench.cli.gpu_forward import BLOCK, HEAD, Figure, Settings, forward
 from specbench.cli.gpu_race import ACCEPTANCE, GAMMA, TABLE_2, ensemble, peers
 from specbench.errors import MissingAsset
+from specbench.found import device_of
 from specbench.hardware import fingerprint
-from specbench.models import device_of
 
 TITLES = {
     "forward": "What a forward costs",

@@ -23,8 +23,8 @@ from specbench.cli.gpu_laws import LAWS, METHODS, Verdict, World, credulous_law_
 from specbench.decode import Limits, decode
 from specbench.engine import GraphSession, LeanSession
 from specbench.errors import MissingAsset
+from specbench.found import device_of
 from specbench.hardware import fingerprint
-from specbench.models import device_of
 from specbench.sampling import Sampler
 from specbench.session import EagerSession, Session
 

@@ -16,9 +16,10 @@ import torch
 from specbench.cli.gpu import Engines, Opened, record, say, synchronise
 from specbench.decode import Limits, decode
 from specbench.engine import Graphs
+from specbench.found import Found, find
 from specbench.hardware import copy_bandwidth
 from specbench.methods.autoregressive import Autoregressive
-from specbench.models import Found, LoadedPair, find, load
+from specbench.models import LoadedPair, load
 from specbench.pair import Pair
 from specbench.presets import preset
 from specbench.records import Record

@@ -152,15 +152,16 @@ def measure(
     import specbench.tasks  # noqa: F401  (registers the tasks)
     from specbench import arms, models, runner, scorer, suite
     from specbench.cli.report import overview, show, terminal
+    from specbench.found import device_of, find
     from specbench.records import write
     from specbench.report.summary import SUMMARY, summarise
 
     found_pair, pair = suite.read_pair(pair_name, options)
-    base, device = found_pair.path.parent, models.device_of(options.device)
+    base, device = found_pair.path.parent, device_of(options.device)
     roles = arms.roles_of(names, pair, options)
     tasks = _tasks(task_names, pair, options)
     box, refused = _sandbox(kind, [task for _, task, _ in tasks])
-    found = models.find(pair, roles, base, device, options.dtype, options.engine)
+    found = find(pair, roles, base, device, options.dtype, options.engine)
     groups = arms.arms(names, pair, {role: each.parameters for role, each in found.items()}, options)
     loaded, summaries = None, []
     for task_name, task, data in tasks:

@@ -1,152 +1,22 @@
-"""Floor 2: from a pair's description to open sessions.
+"""Floor 2: from what was found to open sessions. `load` brings the weights in, `LoadedPair.open` starts one prompt."""
 
-`find` looks at configs only: revisions, sizes, tokenizers. `load` brings the weights in. `LoadedPair.open` starts one prompt.
-"""
-
-from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from transformers import (
-    AutoConfig,
-    AutoModelForCausalLM,
-    AutoModelForSeq2SeqLM,
-    AutoTokenizer,
-    PreTrainedConfig,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-)
+from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from specbench import dummy
-from specbench.assets import commit_of, local_checksum, missing_model
-from specbench.engine import Graphs, GraphSession, LeanSession, Network, network_of, refusal
-from specbench.errors import ConfigError, MissingAsset
-from specbench.pair import ModelSpec, Pair, folder
+from specbench.assets import missing_model
+from specbench.engine import Graphs, GraphSession, LeanSession, Network, network_of
+from specbench.errors import ConfigError
+from specbench.found import Found, kind_of
+from specbench.pair import folder
 from specbench.session import EagerSession, Session, new_cache, window_of
 from specbench.synthetic import Law, SyntheticSession
 from specbench.watched import Watched
 
 PROBE = "How many apples?\n  Zwölf — 12 + 30 = 42; def f(x):\n\treturn x ** 2"  # tokenizers that agree on it agree
-
-
-@dataclass(frozen=True)
-class Found:
-    """One model's source, as far as its config tells: where, at which commit or checksum, how large."""
-
-    source: str
-    revision: str | None  # the commit; None: a local folder, which `checksum` identifies
-    checksum: str | None
-    config: PreTrainedConfig
-    dtype: str
-    engine: str = "eager"
-    weights: str = "real"
-    changes: dict[str, Any] = field(default_factory=dict)  # of a dummy model's architecture
-
-    @cached_property
-    def parameters(self) -> int:
-        """Parameters by the config alone, tied ones once."""
-        with torch.device("meta"):
-            return sum(p.numel() for p in _kind(self.config).from_config(self.config).parameters())
-
-    @cached_property
-    def traffic(self) -> dict[str, int]:
-        """Bytes that a decoding forward has to read at least: of weights, and of the cache for each position that it holds.
-
-        Tables that are only looked up in are not read, nor is an encoder, nor what a decoder makes of its output once; an
-        embedding that is the head as well is.
-        """
-        with torch.device("meta"):
-            model = _kind(self.config).from_config(self.config)
-        size = getattr(torch, self.dtype).itemsize
-        head, tables = (
-            model.get_output_embeddings().weight,
-            [m for m in model.modules() if isinstance(m, torch.nn.Embedding)],
-        )
-        looked_up = {id(table.weight) for table in tables if table.weight is not head}
-        if self.config.is_encoder_decoder:
-            looked_up |= {id(p) for p in model.get_encoder().parameters() if p is not head}
-            once = (".EncDecAttention.k.", ".EncDecAttention.v.")
-            looked_up |= {id(p) for name, p in model.named_parameters() if any(word in name for word in once)}
-        weights = sum(p.numel() for p in model.parameters() if id(p) not in looked_up)
-        return {"forward": weights * size, "position": _cached_numbers(self.config) * size}
-
-    def identity(self) -> dict[str, Any]:
-        """What makes a result with this model comparable with another."""
-        real = {"source": self.source, "revision": self.revision, "checksum": self.checksum, "dtype": self.dtype}
-        return real if self.weights == "real" else real | {"weights": self.weights, "config": self.changes}
-
-
-def device_of(wish: str) -> torch.device:
-    """`auto` is CUDA where there is one. Raises MissingAsset for a CUDA that is not there."""
-    if wish == "cuda" and not torch.cuda.is_available():
-        raise MissingAsset("no CUDA device here; use --device cpu")
-    return torch.device(("cuda" if torch.cuda.is_available() else "cpu") if wish == "auto" else wish)
-
-
-def dtype_of(wish: str, device: torch.device) -> str:
-    """`auto` is float32 on a CPU and bfloat16 on a GPU."""
-    return ("bfloat16" if device.type == "cuda" else "float32") if wish == "auto" else wish
-
-
-def find(
-    pair: Pair, roles: tuple[str, ...], base: Path, device: torch.device, dtype: str, engine: str = "auto"
-) -> dict[str, Found]:
-    """The models of these roles. Raises MissingAsset, saying what to do, where one is not here and cannot be fetched."""
-    found = {}
-    for role in roles:
-        spec = pair.models[role]
-        local = folder(spec.path, base)
-        own = dtype_of(dtype if spec.dtype == "auto" else spec.dtype, device)
-        commit, checksum = None, None
-        if pair.weights == "dummy":
-            config = _dummy_config(spec, local)
-        else:
-            source = str(local or spec.path)
-            try:
-                commit = None if local else commit_of(spec.path, spec.revision or None)
-                config = AutoConfig.from_pretrained(source, revision=commit)
-            except (OSError, ValueError) as error:
-                raise missing_model(role, spec.path, error) from None
-            checksum = local_checksum(local) if local else None
-        try:
-            runs_on = engine_of(engine, config, device)
-        except ValueError as error:
-            raise ConfigError(f"--engine {engine}: model '{role}': {error}") from None
-        found[role] = Found(spec.path, commit, checksum, config, own, runs_on, pair.weights, spec.config)
-    kinds = {found[role].config.is_encoder_decoder for role in roles}
-    if len(kinds) > 1:
-        raise ConfigError("a pair cannot mix encoder-decoder and decoder-only models: " + ", ".join(map(str, roles)))
-    return found
-
-
-def engine_of(wish: str, config: PreTrainedConfig, device: torch.device) -> str:
-    """What a model is run by: eager (transformers), lean (ours), or graph (ours, as CUDA graphs).
-
-    `auto` is the fastest that there is for this architecture on this device. Raises ValueError where a wish cannot be met.
-    """
-    if wish == "eager":
-        return wish
-    why = refusal(config)
-    if wish == "auto":
-        return "eager" if why else "graph" if device.type == "cuda" and not config.is_encoder_decoder else "lean"
-    if wish == "graph" and not why:
-        if device.type != "cuda":
-            why = "graphs need a CUDA device"
-        elif config.is_encoder_decoder:
-            why = "no graphs of encoder-decoder models"
-    if why:
-        raise ValueError(why)
-    return wish
-
-
-def _dummy_config(spec: ModelSpec, local: Path | None) -> PreTrainedConfig:
-    """A local folder's architecture, or the one that is known of a hub id, with the spec's changes."""
-    if local:
-        return dummy.changed(AutoConfig.from_pretrained(local), spec.config)
-    return dummy.architecture(spec.path, spec.config)
 
 
 class LoadedPair:
@@ -282,7 +152,9 @@ def _brought(
     else:
         try:
             tokenizer = AutoTokenizer.from_pretrained(source, revision=each.revision)
-            model = _kind(each.config).from_pretrained(source, revision=each.revision, dtype=getattr(torch, each.dtype))
+            model = kind_of(each.config).from_pretrained(
+                source, revision=each.revision, dtype=getattr(torch, each.dtype)
+            )
         except (OSError, ValueError, SafetensorError) as error:
             raise missing_model(role, each.source, error) from None
     try:
@@ -290,19 +162,6 @@ def _brought(
     except ValueError as error:
         raise ConfigError(f"model '{role}': {error}") from None
     return model.to(device).eval().requires_grad_(False), tokenizer
-
-
-def _cached_numbers(config: PreTrainedConfig) -> int:
-    """Keys and values that a position leaves in the cache, over all layers."""
-    text = config.get_text_config(decoder=True)
-    layers = getattr(text, "num_decoder_layers", None) or text.num_hidden_layers
-    heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
-    dim = getattr(text, "d_kv", None) or getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
-    return int(2 * layers * heads * dim)
-
-
-def _kind(config: PreTrainedConfig) -> Any:
-    return AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
 
 
 def _eos(model: PreTrainedModel) -> list[int]:

@@ -13,7 +13,7 @@ from typing import Any
 
 from specbench.arms import Arm
 from specbench.errors import ConfigError
-from specbench.models import Found
+from specbench.found import Found
 from specbench.options import Options, overridden
 from specbench.pair import Pair
 from specbench.presets import Preset, preset

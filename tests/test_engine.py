@@ -11,12 +11,13 @@ from worlds import ENGINES, FAMILIES, Opened, distance, generate, law, open_mode
 from specbench.decode import Limits, decode
 from specbench.engine import Graphs, GraphSession, LeanSession, network_of, refusal
 from specbench.engine.network import RMSNorm
+from specbench.found import engine_of
 from specbench.method import End
 from specbench.methods.autoregressive import Autoregressive
 from specbench.methods.hugging_face import Assisted, Generate
 from specbench.methods.speculative import Speculative
 from specbench.methods.speculative_ensemble import SpeculativeEnsemble
-from specbench.models import LoadedPair, Models, engine_of
+from specbench.models import LoadedPair, Models
 from specbench.proposers import DraftModel
 from specbench.sampling import Draft, Sampler, exact_law, verify, verify_at_once
 from specbench.session import roll

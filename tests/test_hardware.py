@@ -3,8 +3,8 @@
 import pytest
 from worlds import FAMILIES, random_model
 
+from specbench.found import Found
 from specbench.hardware import copy_bandwidth
-from specbench.models import Found
 from specbench.session import Calls
 
 

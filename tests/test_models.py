@@ -17,7 +17,8 @@ from transformers import (
 from worlds import FAMILIES
 
 from specbench.errors import ConfigError, MissingAsset
-from specbench.models import device_of, dtype_of, find, load
+from specbench.found import device_of, dtype_of, find
+from specbench.models import load
 from specbench.pair import Pair
 from specbench.registry import construct
 

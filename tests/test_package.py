@@ -17,7 +17,7 @@ FLOORS = {
     0: "errors registry sampling session task assets records hardware pair presets theory options"
     " twins scoring sandbox prompting engine synthetic dummy watched",
     1: "method proposers targets",
-    2: "methods models tiny",
+    2: "methods found models tiny",
     3: "decode arms suite",
     4: "runner scorer",
     5: "report tasks",

@@ -66,7 +66,7 @@ class SpeculativeEnsemble(Method, name="speculative-ensemble"):
             if closed:
                 return 0
             token, law = sampler.draw(rows[-1:])  # (1,), (1, V)
-            pending.append(Proposal(*read_tokens(token), law, self.models[i]))
+            pending.append(Proposal(read_tokens(token)[0], law, self.models[i]))
             return 1
 
         while end.room(ids) > 0:
