@@ -174,7 +174,7 @@ earlier forms of the multiple choice, and functions whose tests a constant could
 at results on the first rows of the test split, which are those that this card scores.
 
 What is held out are prompts, not all that they are made of: about a third of the test functions have the body of a
-training function under another example, a quarter of the questions come with the same choices in another order, and
+training function under another example, nearly every question comes with the same choices in another order, and
 translations are held out by their English side, while a fiftieth of the training examples go from German to English."""
 
 

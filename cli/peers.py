@@ -47,6 +47,8 @@ def main() -> None:
         max_new_tokens=args.tokens,
         ignore_eos=True,
         repeats=args.repeats,
+        device="cpu",
+        dtype="float32",
         overrides=(("task.shots", 0),),
     )
     code = measure(["sd", *PEERS.values()], pair, ["gsm8k"], options, RUNS, fresh=True, kind=None)

@@ -76,7 +76,9 @@ def decode(method: Method, models: Opened, sampler: Sampler, limits: Limits) -> 
             begin = time.perf_counter()
             step = next(steps)
             clock += time.perf_counter() - begin
-            out.first_token_seconds = out.first_token_seconds or (clock if step.at is None else step.at)
+            if not out.first_token_seconds:
+                off = sum(session.calls.off_clock for session in models.sessions.values())
+                out.first_token_seconds = clock - off if step.at is None else step.at
             kept = 0
             while not finish and kept < len(step.tokens):
                 out.tokens.append(step.tokens[kept])

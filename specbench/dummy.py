@@ -3,7 +3,9 @@
 What such a model says is noise, so nothing about quality can be measured with it.
 """
 
+import json
 import tomllib
+import zlib
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -16,7 +18,6 @@ from specbench.errors import ConfigError, MissingAsset
 from specbench.pair import PACKAGE
 
 TOKENIZERS = {False: PACKAGE / "tiny/models/target", True: PACKAGE / "tiny/models/t5-large"}  # by is_encoder_decoder
-SEED = 0
 
 
 def architecture(path: str, changes: dict[str, Any]) -> PreTrainedConfig:
@@ -27,24 +28,32 @@ def architecture(path: str, changes: dict[str, Any]) -> PreTrainedConfig:
     table = _tables().get(path)
     if table is None:
         raise MissingAsset(f"no architecture is known for {path}; help: configs/architectures/, or a local folder")
-    return changed(AutoConfig.for_model(**table), changes)
+    return _built(table, changes)
 
 
-def changed(config: PreTrainedConfig, changes: dict[str, Any]) -> PreTrainedConfig:
-    """The configuration with changed keys. Raises ConfigError for a key that it has not."""
-    for key, value in changes.items():
-        if not hasattr(config, key):
-            raise ConfigError(f"config.{key}: the architecture {config.model_type} has no such key")
-        setattr(config, key, value)
-    return config
+def architecture_in(folder: Path, changes: dict[str, Any]) -> PreTrainedConfig:
+    """A local folder's configuration with changed keys. Raises ConfigError for a key that it has not."""
+    return _built(json.loads((folder / "config.json").read_text(encoding="utf-8")), changes)
 
 
-def random_model(config: PreTrainedConfig, dtype: str, device: torch.device) -> PreTrainedModel:
-    """The architecture with random weights, made on the device. Always the same weights, whatever ran before."""
+def _built(table: dict[str, Any], changes: dict[str, Any]) -> PreTrainedConfig:
+    """The configuration, made with the changes, so that what is derived from them fits."""
+    plain = AutoConfig.for_model(**table)
+    for key in changes:
+        if not hasattr(plain, key):
+            raise ConfigError(f"config.{key}: the architecture {plain.model_type} has no such key")
+    merged = {
+        key: table[key] | value if isinstance(value, dict) and key in table else value for key, value in changes.items()
+    }
+    return AutoConfig.for_model(**(table | merged))
+
+
+def random_model(config: PreTrainedConfig, dtype: str, device: torch.device, role: str = "") -> PreTrainedModel:
+    """The architecture with random weights of a role's own, made on the device: the same every time."""
     kind: Any = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
     devices = [device] if device.type == "cuda" else []
     with torch.random.fork_rng(devices), torch.device(device):
-        torch.manual_seed(SEED)
+        torch.manual_seed(zlib.crc32(role.encode()))
         model: PreTrainedModel = kind.from_config(config, dtype=getattr(torch, dtype))
     return model
 

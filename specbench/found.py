@@ -128,7 +128,7 @@ def engine_of(wish: str, config: PreTrainedConfig, device: torch.device) -> str:
 def _dummy_config(spec: ModelSpec, local: Path | None) -> PreTrainedConfig:
     """A local folder's architecture, or the one that is known of a hub id, with the spec's changes."""
     if local:
-        return dummy.changed(AutoConfig.from_pretrained(local), spec.config)
+        return dummy.architecture_in(local, spec.config)
     return dummy.architecture(spec.path, spec.config)
 
 

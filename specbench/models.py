@@ -94,7 +94,7 @@ class LoadedPair:
             session = GraphSession(self.graphs[role], self.vocabulary)
         else:
             session = LeanSession(network, self.vocabulary, source)
-        return SyntheticSession(session, self.laws[role], self.device) if role in self.laws else session
+        return SyntheticSession(session, self.laws[role], self.device, source) if role in self.laws else session
 
 
 class Models:
@@ -148,7 +148,7 @@ def _brought(
     source = str(folder(each.source, base) or each.source)
     if each.weights == "dummy":
         tokenizer = AutoTokenizer.from_pretrained(dummy.TOKENIZERS[each.config.is_encoder_decoder])
-        model = dummy.random_model(each.config, each.dtype, device)
+        model = dummy.random_model(each.config, each.dtype, device, role)
     else:
         try:
             tokenizer = AutoTokenizer.from_pretrained(source, revision=each.revision)

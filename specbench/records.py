@@ -10,7 +10,7 @@ from typing import Any
 
 SAMPLES = "samples.jsonl"
 SCORES = "scores.json"
-SEMANTICS = 2  # bumped when the meaning of a recorded number changes, so that old runs are not mixed with new ones
+SEMANTICS = 3  # bumped when the meaning of a recorded number changes, so that old runs are not mixed with new ones
 
 
 @dataclass(kw_only=True)

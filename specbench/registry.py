@@ -75,7 +75,8 @@ def convert(value: Any, kind: Any, where: str) -> Any:
         raise ConfigError(f"{where} = {value!r}{hint(str(value), map(str, arguments))}")
     if origin in (types.UnionType, typing.Union):
         kinds = [a for a in arguments if a is not type(None)]
-        fitting = [a for a in kinds if isinstance(value, typing.get_origin(a) or a)]
+        plain = {a: typing.get_origin(a) or a for a in kinds}
+        fitting = [a for a in kinds if isinstance(plain[a], type) and isinstance(value, plain[a])]
         return convert(value, [*fitting, *kinds][0], where)
     if origin is tuple:
         if not isinstance(value, list | tuple):

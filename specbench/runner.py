@@ -5,6 +5,7 @@ import hashlib
 import json
 import traceback
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -69,9 +70,7 @@ def measure(cell: Cell, loaded: LoadedPair, task: Task, data: Data, recorder: Re
         return
     firsts = [sample for sample in data.samples if not sample.after]
     if pair.graphs:
-        longest = max(len(encode(pair.tokenizer, task, sample, [], pair.window)[0]) for sample in firsts)
-        turns = 1 + any(sample.after for sample in data.samples)
-        pair.prepare(turns * (longest + decoding["max_new_tokens"]), max(map(_most_fed, cell.arms)))
+        pair.prepare(_longest(pair, task, data, decoding["max_new_tokens"]), max(map(_most_fed, cell.arms)))
     brief = decoding | {"max_new_tokens": WARM_UP_TOKENS}
     for arm in cell.arms:  # until one prompt is decoded: a failed one warms nothing up
         all(_attempt(arm, pair, task, sample, [], brief, repeat=0, order=-1).error for sample in firsts)
@@ -81,6 +80,24 @@ def measure(cell: Cell, loaded: LoadedPair, task: Task, data: Data, recorder: Re
         recorder.append(record)
         talks.heard(record)
         yield record
+
+
+def _longest(pair: LoadedPair, task: Task, data: Data, new: int) -> int:
+    """Tokens of the longest sequence to expect, later turns included; a prompt that cannot be encoded fails in its turn."""
+    longest = 0
+    for sample in data.samples:
+        if not sample.after:
+            with suppress(ValueError):
+                longest = max(longest, len(encode(pair.tokenizer, task, sample, [], pair.window)[0]))
+    following = {sample.after: sample.id for sample in data.samples if sample.after}
+    turns = [1]
+    for sample in data.samples:
+        count, at = 1, sample.id
+        while at in following:
+            count, at = count + 1, following[at]
+        turns.append(count)
+    most = max(turns) * (longest + new)
+    return most if pair.window is None else min(most, pair.window)
 
 
 def _most_fed(arm: Arm) -> int:

@@ -159,19 +159,19 @@ def cell(
 
 def _synthetic(
     group: tuple[Arm, ...], roles: tuple[str, ...], pair: Pair, task_name: str, options: Options
-) -> dict[str, float]:
+) -> dict[str, Any]:
     """The acceptance rate that the cell's first drafting method is given, and the spread that gives it."""
-    tested = next((found for arm in group if (found := arm.method.verification())), None)
-    if tested is None:
+    drafting = [(arm.name, found) for arm in group if (found := arm.method.verification())]
+    if not drafting:
         return {"spread": 1.0}
-    proposer, scorers, target = tested
+    method, (proposer, scorers, target) = drafting[0]
     if isinstance(pair.acceptance, str):
         wanted = _measured(Path(pair.acceptance), proposer)
     else:
         wanted = pair.acceptance_on(task_name.partition(":")[0])
     sampler = Sampler(group[0].temperature, options.top_k, options.top_p)
     spread = calibrate(wanted, roles.index(proposer), [roles.index(role) for role in scorers], target, sampler)
-    return {"acceptance": wanted, "spread": spread}
+    return {"acceptance": wanted, "spread": spread, "method": method, "proposer": proposer}
 
 
 def _measured(folder: Path, proposer: str) -> float:

@@ -7,7 +7,7 @@ quality can be measured with such laws.
 
 import time
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, reduce
 
 import torch
 from torch import Tensor
@@ -55,10 +55,15 @@ class Law:
 
 
 class SyntheticSession:
-    """A session whose model runs as ever, and whose logits are then a law's. The law's time is on no clock."""
+    """A session whose model runs as ever, and whose logits are then a law's. The law's time is on no clock.
 
-    def __init__(self, inner: Session, law: Law, device: torch.device) -> None:
+    It looks at every token, so on a GPU its drafts wait where those of a real model would not.
+    """
+
+    def __init__(self, inner: Session, law: Law, device: torch.device, source: list[int] | None = None) -> None:
+        """`source` is what an encoder reads: part of the context."""
         self._inner, self._law, self._device = inner, law, device
+        self._first = reduce(context_hash, source or [], 0)
         self._ids: list[int] = []
         self._hashes: list[int] = []  # of every prefix of _ids, as signed 64-bit integers
 
@@ -72,7 +77,7 @@ class SyntheticSession:
         known = common_prefix(ids, self._ids)
         hashes = self._hashes[:known]
         for token in ids[known:]:
-            hashes.append(context_hash(hashes[-1] if hashes else 0, token))
+            hashes.append(context_hash(hashes[-1] if hashes else self._first, token))
         self._ids, self._hashes = list(ids), hashes
         logits = self._law(torch.tensor(hashes[start:], device=self._device))
         self.calls.off_clock += self._now() - begin

@@ -20,24 +20,26 @@ class Watched:
         self.model, self.prompt = model, prompt
         self.calls = Calls()
         self.fed: list[int] = []  # tokens of every forward, the first one included
-        self._marks: list[tuple[int, Any, Any]] = []  # tokens fed, and what was noted before and behind
+        self._marks: list[tuple[int, int | None, Any, Any]] = []  # tokens fed, cached before, notes before and behind
 
     @contextmanager
     def watching(self) -> Iterator[None]:
         """While this is open, whoever calls the model is booked."""
-        begun: list[Any] = []
+        begun: list[tuple[int | None, Any]] = []
 
         def before(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            begun.append(self._now())
+            cache = kwargs.get("past_key_values")
+            length = 0 if cache is None else cache.get_seq_length()
+            begun.append((length if isinstance(length, int) else None, self._now()))  # a static cache does not tell
 
         def behind(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
             ids = kwargs.get("decoder_input_ids", kwargs.get("input_ids"))
             assert isinstance(ids, Tensor)
             self.fed.append(ids.shape[-1])
-            self._marks.append((ids.shape[-1], begun.pop(), self._now()))
+            self._marks.append((ids.shape[-1], *begun.pop(), self._now()))
 
         def encoder_behind(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-            start = begun.pop()
+            _, start = begun.pop()
             self.calls.encodes += 1
             self.calls.prefill(len(self.prompt), self._between(start, self._now()))
 
@@ -51,14 +53,14 @@ class Watched:
             yield
 
     def settle(self) -> None:
-        known = 0
-        for fed, begin, end in self._marks:
+        total = 0
+        for fed, known, begin, end in self._marks:
             seconds = self._between(begin, end)
-            if known:
-                self.calls.decoding(fed, seconds, known)
+            if total:
+                self.calls.decoding(fed, seconds, total if known is None else known)
             else:
                 self.calls.prefill(fed, seconds)
-            known += fed
+            total += fed
         self._marks = []
 
     def score(self, ids: list[int], start: int) -> Tensor:

@@ -1,11 +1,10 @@
 """What a model reads, and how fast memory copies."""
 
 import pytest
-from worlds import FAMILIES, random_model
+from worlds import ENGINES, FAMILIES, open_session, random_model
 
 from specbench.found import Found
 from specbench.hardware import copy_bandwidth
-from specbench.session import Calls
 
 
 def found(family: str, dtype: str = "float32") -> Found:
@@ -39,9 +38,10 @@ def test_a_cached_position_holds_keys_and_values_of_every_layer(family, numbers)
     assert found(family).traffic["position"] == 4 * numbers
 
 
-def test_positions_that_were_read_are_counted():
-    calls = Calls()
-    calls.prefill(10, 1.0)
-    calls.decoding(1, 1.0, read=10)
-    calls.decoding(3, 1.0, read=11)
-    assert (calls.read, calls.forwards, calls.fed) == (21, 2, 4)
+@pytest.mark.parametrize("engine", ENGINES)
+def test_positions_that_were_read_are_counted(engine):
+    session = open_session(random_model("llama", 1), engine)
+    for ids in ([1, 2, 3, 4], [1, 2, 3, 4, 5], [1, 2, 3, 6, 7]):  # prefill, one behind four, two behind three
+        session.score(ids, len(ids) - 1)
+    session.settle()
+    assert (session.calls.read, session.calls.forwards, session.calls.fed) == (4 + 3, 2, 3)

@@ -1,9 +1,12 @@
 """Synthetic laws and dummy weights: real costs, chosen agreement, and never taken for a measurement of the models."""
 
+import time
+
 import pytest
 import torch
 from worlds import Opened, TableSession, distance, generate, law
 
+from specbench.decode import Limits, decode
 from specbench.dummy import architecture, random_model
 from specbench.errors import ConfigError, MissingAsset
 from specbench.methods.autoregressive import Autoregressive
@@ -101,11 +104,27 @@ def test_what_cannot_be_had_is_said():
         calibrate(0.3, 0, [0, 1], Mixture(), Sampler())
 
 
+class SlowLaw(Law):
+    def __call__(self, contexts):
+        time.sleep(0.02)
+        return super().__call__(contexts)
+
+
 def test_the_laws_time_is_on_no_clock():
-    session = world(1.0)["draft"]
-    session.score([0, 1, 2], 0)
-    assert session.calls.off_clock > 0
-    assert session.calls.seconds == 0
+    """Twelve forwards of a law that takes 20 ms each: neither decoding nor the first token took that long."""
+    models = Opened({"target": SyntheticSession(TableSession(50, 0), SlowLaw(50, 0, 1.0), CPU)})
+    out = decode(Autoregressive(scorers=("target",), target=Last()), models, Sampler(), Limits(frozenset(), 12))
+    assert models["target"].calls.off_clock > 12 * 0.02
+    assert 0 < out.first_token_seconds < 0.02
+    assert 0 < out.prefill_seconds + out.decode_seconds < 12 * 0.02 / 2
+
+
+def test_what_an_encoder_reads_is_part_of_the_context():
+    def law_of(source: list[int]) -> torch.Tensor:
+        return SyntheticSession(TableSession(50, 0), Law(50, 0, 1.0), CPU, source).score([0, 7], 0)
+
+    assert torch.equal(law_of([3, 4]), law_of([3, 4]))
+    assert not torch.equal(law_of([3, 4]), law_of([4, 3]))
 
 
 PARAMETERS = {  # as published, in millions
@@ -130,6 +149,9 @@ def test_dummy_weights_are_the_same_every_time_and_can_be_shrunken():
     assert all(torch.equal(a, b) for a, b in zip(one.parameters(), two.parameters(), strict=True))
     assert one.config.num_hidden_layers == 1
     assert torch.equal(state, torch.random.get_rng_state())
+    other = random_model(one.config, "float32", CPU, "another role")
+    assert not torch.equal(next(one.parameters()), next(other.parameters())), "models of one shape are not one model"
+    assert one.config.head_dim == 8, "what is derived follows"
     with pytest.raises(ConfigError, match="no such key"):
         architecture("meta-llama/Llama-2-7b-hf", {"layers": 1})
     with pytest.raises(MissingAsset, match="no architecture"):

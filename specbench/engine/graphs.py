@@ -61,9 +61,13 @@ class Graph:
         self._tokens = torch.zeros(n, dtype=torch.long, device=held.device)
         self._steps = torch.arange(n, device=held.device)
         self._logits = torch.empty(0)
+        self._kept: tuple[Tensor, ...] = ()
         self._graph: Any = None
         if held.device.type == "cuda":
             self._capture()
+        else:
+            self._run()
+        self._kept = network.tables()
 
     def replay(self, tokens: Tensor, first: int) -> Tensor:
         """Logits (n, rows of the head) of `tokens` (n,) at `first` and behind it; they last until the next replay."""
@@ -145,6 +149,13 @@ class GraphSession(LeanSession):
         self._graphs = graphs
         self._cache, graphs.owner = graphs.cache, self
         self._cache.length = 0
+
+    def settle(self) -> None:
+        try:
+            super().settle()
+        except FloatingPointError:
+            self._graphs.cache.held.zero_()  # a NaN would reach every later sequence through what is hidden
+            raise
 
     def _forward(self, tokens: Tensor, keep: int) -> Tensor:
         assert self._graphs.owner is self, "another session has taken these graphs over"

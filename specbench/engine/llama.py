@@ -48,6 +48,9 @@ class Llama(Network):
     def new_cache(self, source: Tensor | None) -> Cache:
         return Cache(len(self.layers), self.kv_heads, self.dim, self.embedding.dtype, self.embedding.device)
 
+    def tables(self) -> tuple[Tensor, ...]:
+        return self.ropes.until(0)
+
     def forward(self, tokens: Tensor, cache: Cache) -> Tensor:
         n, rotated = len(tokens), self.heads + self.kv_heads
         cos, sin = (cache.rows(table).unsqueeze(1) for table in self.ropes.until(cache.capacity))  # (n, 1, d)

@@ -53,6 +53,10 @@ class Network(ABC):
     def forward(self, tokens: Tensor, cache: Cache) -> Tensor:
         """tokens (n,) behind what the cache holds -> the last layer's hidden states (n, hidden), normalised for the head."""
 
+    def tables(self) -> tuple[Tensor, ...]:
+        """Tensors besides the weights that `forward` reads, as they are now: who records their addresses keeps them."""
+        return ()
+
     def logits(self, hidden: Tensor, vocabulary: int | None = None) -> Tensor:
         """(k, hidden) -> (k, vocabulary), float32 or better; no vocabulary is all of the head's rows."""
         matrix, bias = self.head
@@ -79,14 +83,15 @@ def network_of(model: PreTrainedModel) -> Network:
 def fused(modules: Iterable[nn.Module]) -> Weights:
     """Linear layers of one input as one: its matrix (in, sum of outs), and its bias.
 
-    The modules' own weights become views of it. On a CPU a matrix lies in memory as it is multiplied, which a product with
-    one row gains a fifth by; on a GPU as transformers lays it, which its kernels prefer.
+    The modules' own weights become views of it. In float32 on a CPU a matrix lies in memory as it is multiplied, which a
+    product with one row gains a fifth by, in transformers' modules as in ours; elsewhere as transformers lays it.
     """
     layers: list[Any] = list(modules)
     whole = (
         layers[0].weight.data if len(layers) == 1 else torch.cat([layer.weight.data for layer in layers])
     )  # (outs, in)
-    matrix = whole.t().contiguous() if whole.device.type == "cpu" else whole.t()
+    turned = whole.device.type == "cpu" and whole.dtype == torch.float32
+    matrix = whole.t().contiguous() if turned else whole.t()
     bias = None if layers[0].bias is None else torch.cat([layer.bias.data for layer in layers])
     at = 0
     for layer in layers:
@@ -123,6 +128,9 @@ class RMSNorm:
         self.signs = self.weight.new_tensor([[1.0], [-1.0]])
 
     def __call__(self, x: Tensor) -> Tensor:
+        if x.dtype != self.weight.dtype:  # a residual stream that is kept in float32, over weights that are not
+            scaled: Tensor = F.rms_norm(x, x.shape[-1:], None, self.eps).to(self.weight.dtype) * self.weight
+            return scaled
         if x.device.type != "cpu":
             return F.rms_norm(x, x.shape[-1:], self.weight, self.eps)
         both = x.unsqueeze(-2) * self.signs  # (n, 2, hidden)

@@ -12,7 +12,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from specbench.engine.cache import Cache, attended
-from specbench.engine.network import Network, RMSNorm, added, fused, linear
+from specbench.engine.network import Network, RMSNorm, fused, linear
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
@@ -81,16 +81,16 @@ class T5(Network):
         x = F.embedding(tokens, self.embedding)  # (n, hidden)
         for i, (norm, qkv, out, norm_cross, q, out_cross, norm_wide, up, down) in enumerate(self.layers):
             heads = linear(norm(x), qkv).view(n, -1, self.dim)
-            x = added(x, cache.attend(i, heads[:, : self.heads], heads[:, self.heads :], bias, 1.0), out)
+            x = x + linear(cache.attend(i, heads[:, : self.heads], heads[:, self.heads :], bias, 1.0), out)
             asked = linear(norm_cross(x), q).view(n, self.heads, self.dim)
-            x = added(x, attended(asked, *cache.source[i], None, 1.0), out_cross)
+            x = x + linear(attended(asked, *cache.source[i], None, 1.0), out_cross)
             wide = linear(norm_wide(x), up)
             if self.config.is_gated_act:
                 gate, rest = wide.chunk(2, -1)
                 wide = self.act(gate) * rest
             else:
                 wide = self.act(wide)
-            x = x + linear(wide.to(down[0].dtype), down).to(x.dtype)  # `wo` stays in float32 where it must
+            x = x + linear(wide.to(down[0].dtype), down)  # `wo` is float32 in half precision, and so is x behind it
         return self.norm(x) * self.scale_out
 
     def _bias(self, cache: Cache) -> Tensor:

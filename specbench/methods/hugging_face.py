@@ -54,6 +54,8 @@ class Assisted(Method, name="hf-assisted"):
 
     def steps(self, models: Sessions, sampler: Sampler, end: End) -> Iterator[Step]:
         draft, target = models.watched(self.draft), models.watched(self.model)
+        if draft.model is target.model:
+            raise ValueError("transformers' assisted generation needs two models; the draft and the target are one")
         rounds = _Rounds(target, models.ids, end)
         told = {
             "num_assistant_tokens": self.gamma,
@@ -85,7 +87,8 @@ class _Rounds(StoppingCriteria):  # type: ignore[misc]  # transformers is untype
 
     def __call__(self, input_ids: Any, scores: Any, **kwargs: Any) -> Any:
         """Whether a stop string is complete; looking for it is on nobody's clock."""
-        begin, ids, stopped = time.perf_counter(), input_ids[0].tolist(), False
+        ids, stopped = input_ids[0].tolist(), False  # this waits for the device, on the clock
+        begin = time.perf_counter()
         if self._end.stopped is not None:
             new = ids[len(self._start) :]
             stopped = any(self._end.stopped(new[:i]) for i in range(self._looked - len(self._start) + 1, len(new) + 1))

@@ -27,6 +27,8 @@ def notes(summary: Summary) -> list[str]:
             f"! {base['method']} runs at {base['bound_share']:.0%} of what copying memory allows: on a faster engine speedups"
             " over it are smaller"
         )
+    if any(row["method"].startswith("hf-") for row in summary["methods"]):
+        out.append("hf-*: transformers runs these itself, whatever the engine of the others.")
     failed = sum(row["failed"] for row in summary["methods"])
     if data["samples"] < data["total"] and data["source"] != "synthetic":
         out.append(f"! {data['samples']} of {data['total']} samples: not comparable with published scores")
@@ -76,14 +78,19 @@ def notes(summary: Summary) -> list[str]:
 
 def _made_up(summary: Summary) -> str:
     told = {
-        "dummy": "the weights are random (dummy), so speeds are of the real architecture and texts are noise",
-        "synthetic": "what the models say is replaced by synthetic laws, so acceptance is what it was set to",
+        "dummy": "the weights are random (dummy), so a forward costs what it costs and texts are noise",
+        "synthetic": "what the models say is replaced by synthetic laws",
     }
-    wanted = (summary["synthetic"] or {}).get("acceptance")
-    set_to = f" ({wanted:g})" if wanted is not None else ""
-    return (
-        "! Not a measurement of these models: " + "; ".join(told[word] for word in summary["made_up"].split()) + set_to
-    )
+    parts = [told[word] for word in summary["made_up"].split()]
+    law = summary["synthetic"]
+    if not law:
+        parts.append("acceptance, and with it the speed of methods that draft, means nothing")
+    elif "acceptance" in law:
+        parts.append(
+            f"what {law['proposer']} drafts under {law['method']} is accepted at the rate that was set,"
+            f" {law['acceptance']:g}, and all other rates follow from that"
+        )
+    return "! Not a measurement of these models: " + "; ".join(parts)
 
 
 def common_notes(summaries: list[Summary]) -> list[str]:
