@@ -223,15 +223,15 @@ def test_transformers_own_methods_end_where_ours_end():
 
 
 def test_transformers_own_methods_sample_the_targets_law():
-    """First tokens of 3000 draws: by Hoeffding their frequency of one token is off by .05 with odds below 1e-6."""
+    """First tokens of 1500 draws: by Hoeffding their frequency of one token is off by .06 with odds below 1e-4."""
     limits = Limits(eos=frozenset(), max_new_tokens=1)
     exact = Sampler(temperature=0.7).probs(open_session(random_model("llama", 2)).score(PROMPT, len(PROMPT) - 1))[0]
     best, seen = int(exact.argmax()), 0
     models = peers()
-    for seed in range(3000):
+    for seed in range(1500):
         sampler = Sampler(temperature=0.7, generator=torch.Generator().manual_seed(seed))
         seen += decode(Generate(model="target"), models, sampler, limits).tokens == [best]
-    assert abs(seen / 3000 - float(exact[best])) < 0.05
+    assert abs(seen / 1500 - float(exact[best])) < 0.06
 
 
 def test_a_peer_leaves_the_models_as_they_were():
@@ -274,3 +274,94 @@ def test_nan_logits_are_told_when_a_roll_did_not_look(monkeypatch):
     monkeypatch.setattr(session, "_timed", lambda tokens, keep, known: torch.full((1, 40), float("nan")))
     with pytest.raises(FloatingPointError, match="NaN"):
         session.roll_at_once([*PROMPT, 4], 3, Sampler(), frozenset())
+
+
+def test_a_sample_behind_one_with_nan_starts_clean():
+    graphs = Graphs(network_of(random_model("llama", 1)))
+    graphs.prepare(64, most=2)
+    bad, oracle = GraphSession(graphs, 40), open_session(random_model("llama", 1))
+    graphs.cache.held[:, 40] = float("nan")
+    bad._finite.append(torch.tensor(False))
+    with pytest.raises(FloatingPointError, match="NaN"):
+        bad.settle()
+    session = GraphSession(graphs, 40)
+    for ids in (PROMPT, [*PROMPT, 1]):
+        assert torch.allclose(session.score(ids, len(ids) - 1), oracle.score(ids, len(ids) - 1), atol=1e-4)
+
+
+def test_a_sequence_goes_from_one_span_to_the_next_and_its_tables_stay():
+    model = random_model("llama", 1)
+    model.config.max_position_embeddings = 1024
+    network = network_of(copy.deepcopy(model))
+    graphs = Graphs(network)
+    graphs.prepare(400, most=2)
+    assert {span for _, span in graphs._graphs} == {256, 512}
+    for graph in graphs._graphs.values():
+        assert graph._kept[0].data_ptr() == network.ropes.until(0)[0].data_ptr(), (
+            "no graph reads a table that was replaced"
+        )
+    session, oracle = GraphSession(graphs, 40), open_session(model)
+    ids = [i % 40 for i in range(250)]
+    for _ in range(12):
+        assert torch.allclose(session.score(ids, len(ids) - 1), oracle.score(ids, len(ids) - 1), atol=1e-4)
+        ids = [*ids, len(ids) % 40]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_half_precision_is_as_far_from_the_truth_as_transformers_is(family, dtype):
+    """Against float64, within four times the eager error: rounding in other places, and nothing worse."""
+    exact = random_model(family, 1).double()
+    half = random_model(family, 1).to(dtype)
+    if family.startswith("t5"):
+        for name, module in half.named_modules():
+            if name.endswith(".wo"):
+                module.float()  # as transformers loads it in half precision
+    source, ids = ([7, 3, 9, 1] if family.startswith("t5") else None), [0, 5, 11, 3, 8, 2, 30]
+    truth = open_session(exact, "eager", source).score(ids, 0)
+    eager = (open_session(copy.deepcopy(half), "eager", source).score(ids, 0) - truth).abs().max()
+    lean = (open_session(half, "lean", source).score(ids, 0) - truth).abs().max()
+    assert lean < 4 * eager
+
+
+def test_assisted_generation_drafts_gamma_tokens_however_unsure_the_draft_is():
+    out = decode(
+        Assisted(draft="draft", model="target", gamma=4), peers(), GREEDY, Limits(eos=frozenset(), max_new_tokens=24)
+    )
+    committed = 0
+    for step in out.rounds:
+        assert step.drafted == min(4, 23 - committed), "fewer only where the length limit leaves room for fewer"
+        committed += len(step.tokens)
+
+
+def test_assisted_generation_of_a_model_by_itself_is_refused():
+    models = peers()
+    models._pair.models["draft"] = models._pair.models["target"]
+    with pytest.raises(ValueError, match="needs two models"):
+        next(Assisted(draft="draft", model="target", gamma=2).steps(models, GREEDY, End(frozenset(), 12)))
+
+
+@pytest.mark.parametrize("peer", [Generate(model="target"), Assisted(draft="draft", model="target", gamma=2)], ids=str)
+def test_transformers_own_methods_keep_to_top_k_and_top_p(peer):
+    """At T = 1.3 with the four likeliest, of which three make up 0.9 here or there: nothing else is ever drawn."""
+    oracle = open_session(random_model("llama", 2))
+    for seed in range(60):
+        sampler = Sampler(1.3, top_k=4, top_p=0.9, generator=torch.Generator().manual_seed(seed))
+        tokens = decode(peer, peers(), sampler, Limits(eos=frozenset(), max_new_tokens=3)).tokens
+        ids = PROMPT + tokens
+        laws = sampler.probs(oracle.score(ids, len(PROMPT) - 1)[:-1])
+        assert all(float(law[token]) > 0 for law, token in zip(laws, tokens, strict=True))
+
+
+def test_assisted_generation_samples_the_targets_law():
+    """Second tokens of 800 draws: by Hoeffding their frequency of one token is off by .08 with odds below 1e-4."""
+    oracle, sampler = open_session(random_model("llama", 2)), Sampler(temperature=0.7)
+    first = sampler.probs(oracle.score(PROMPT, len(PROMPT) - 1))[0]
+    second = torch.stack([sampler.probs(oracle.score([*PROMPT, i], len(PROMPT)))[0] for i in range(40)])
+    exact = first @ second
+    best, seen, models = int(exact.argmax()), 0, peers()
+    for seed in range(800):
+        drawn = Sampler(temperature=0.7, generator=torch.Generator().manual_seed(seed))
+        tokens = decode(Assisted(draft="draft", model="target", gamma=2), models, drawn, Limits(frozenset(), 3)).tokens
+        seen += tokens[1] == best
+    assert abs(seen / 800 - float(exact[best])) < 0.08

@@ -59,7 +59,9 @@ def test_transformers_own_methods_stand_in_the_same_table(tmp_path):
     of = {row["method"]: row for row in summary["methods"]}
     assert of["hf-assisted"]["accepted_length"] == pytest.approx(of["sd"]["accepted_length"])
     assert of["hf-assisted"]["acceptance_rate"] == pytest.approx(of["sd"]["acceptance_rate"], abs=0.02)
-    assert of["ar"]["bound_share"] > 0
+    read = {name: of[name]["bound_share"] * of[name]["tokens"] / of[name]["tokens_per_second"] for name in of}
+    assert read["hf-generate"] == pytest.approx(read["ar"], rel=1e-6), "the same forwards read the same bytes"
+    assert read["hf-assisted"] == pytest.approx(read["sd"], rel=0.1)
 
 
 def test_made_up_models_say_so_in_every_row_and_have_no_quality(tmp_path):
