@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, PreTrainedConfig, PreTrainedModel
 
-from specbench.errors import ConfigError, MissingAsset
+from specbench.errors import ConfigError, MissingAsset, hint
 from specbench.pair import PACKAGE
 
 TOKENIZERS = {False: PACKAGE / "tiny/models/target", True: PACKAGE / "tiny/models/t5-large"}  # by is_encoder_decoder
@@ -41,7 +41,8 @@ def _built(table: dict[str, Any], changes: dict[str, Any]) -> PreTrainedConfig:
     plain = AutoConfig.for_model(**table)
     for key in changes:
         if not hasattr(plain, key):
-            raise ConfigError(f"config.{key}: the architecture {plain.model_type} has no such key")
+            near = hint(key, plain.to_dict())
+            raise ConfigError(f"config.{key}: the architecture {plain.model_type} has no such key{near}")
     merged = {
         key: table[key] | value if isinstance(value, dict) and key in table else value for key, value in changes.items()
     }

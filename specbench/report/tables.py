@@ -137,6 +137,7 @@ def flat(summaries: list[Summary]) -> str:
     lines = [
         {"run": s["run"], "made_up": s["made_up"], "pair": s["pair"], "task": s["task"], "baseline": s["baseline"]}
         | {"data": s["data"]["source"], "headline": s["headline"], "engine": s["engine"]["name"]}
+        | {"complete": s["complete"]}
         | {f"decoding.{k}": v for k, v in s["decoding"].items()}
         | {k: v for k, v in _flatten(row).items() if not k.startswith("config.")}
         for s in summaries
