@@ -1,11 +1,32 @@
 """Progress on stderr: bars and spinners on a terminal, plain lines elsewhere."""
 
+import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import FrameType
 
 PLAIN_SECONDS = 10.0  # between progress lines where there is no terminal
+
+
+class Interrupts:
+    """Ctrl-C as ever, but remembered: one that falls into a finaliser, where Python drops it, is told at the next `check`."""
+
+    def __init__(self) -> None:
+        self._seen = False
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, self._note)
+
+    def check(self) -> None:
+        """Raises KeyboardInterrupt where there was one."""
+        if self._seen:
+            raise KeyboardInterrupt
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self._seen = True
+        raise KeyboardInterrupt
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from specbench.cli.progress import progress, status
+from specbench.cli.progress import Interrupts, progress, status
 from specbench.errors import ConfigError, MissingAsset
 
 if TYPE_CHECKING:
@@ -163,7 +163,7 @@ def measure(
     box, refused = _sandbox(kind, [task for _, task, _ in tasks])
     found = find(pair, roles, base, device, options.dtype, options.engine)
     groups = arms.arms(names, pair, {role: each.parameters for role, each in found.items()}, options)
-    loaded, summaries = None, []
+    loaded, summaries, interrupts = None, [], Interrupts()
     for task_name, task, data in tasks:
         for group in groups:
             cell = suite.cell(group, found_pair.name, pair, found, task_name, task, data, options, str(device))
@@ -176,6 +176,7 @@ def measure(
                 with progress(cell.folder, cell.generations, len(recorder.done)) as advance:
                     for _ in runner.measure(cell, loaded, task, data, recorder):
                         advance()
+                        interrupts.check()
             if not scorer.is_scored(folder, task, box):
                 try:
                     with progress(f"scoring {cell.folder}", cell.generations) as advance:
