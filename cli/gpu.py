@@ -22,10 +22,10 @@ from transformers import AutoConfig, PreTrainedModel
 from specbench import dummy
 from specbench.decode import Generation
 from specbench.engine import Graphs, GraphSession, LeanSession, Network, network_of
+from specbench.laws import Opened
 from specbench.method import Step
 from specbench.records import Record, write
 from specbench.session import EagerSession, Session
-from specbench.watched import Watched
 
 ENGINES = ("eager", "lean", "graph")
 NO_GPU = 4  # exit codes, as the command line's: something is not here
@@ -60,19 +60,6 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "t5": _T5,
     "t5-v1.1": {**_T5, "feed_forward_proj": "gated-gelu", "tie_word_embeddings": False},
 }  # fmt: skip
-
-
-class Opened:
-    """The sessions of one prompt by role, as methods and the driver want them, each over an engine of the caller's choice."""
-
-    def __init__(self, sessions: dict[str, Session], ids: list[int]) -> None:
-        self.sessions, self.ids = sessions, ids
-
-    def __getitem__(self, role: str, /) -> Session:
-        return self.sessions[role]
-
-    def watched(self, role: str, /) -> Watched:
-        raise ValueError("no transformers model to run alone here")
 
 
 @dataclasses.dataclass(frozen=True)

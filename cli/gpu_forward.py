@@ -13,11 +13,12 @@ from typing import Any
 
 import torch
 
-from specbench.cli.gpu import Engines, Opened, record, say, synchronise
+from specbench.cli.gpu import Engines, record, say, synchronise
 from specbench.decode import Limits, decode
 from specbench.engine import Graphs
 from specbench.found import Found, find
 from specbench.hardware import copy_bandwidth
+from specbench.laws import Opened
 from specbench.methods.autoregressive import Autoregressive
 from specbench.models import LoadedPair, load
 from specbench.pair import Pair

@@ -12,9 +12,10 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 
-from specbench.cli.gpu import Engines, Opened, Small, generator
+from specbench.cli.gpu import Engines, Small, generator
 from specbench.decode import Limits, decode
 from specbench.engine import GraphSession, LeanSession
+from specbench.laws import Opened
 from specbench.method import Method
 from specbench.methods.autoregressive import Autoregressive
 from specbench.methods.speculative import Speculative

@@ -4,9 +4,9 @@ import json
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
-from specbench import methods, proposers, targets
+from specbench import methods, proposers, stops, targets
 from specbench.errors import ConfigError
 from specbench.method import Method
 from specbench.options import Options, overridden
@@ -15,8 +15,9 @@ from specbench.presets import Preset, preset
 from specbench.registry import convert
 from specbench.sampling import Sampler
 
-BESIDES = ("description", "baseline", "temperature")  # what a preset holds besides the constructor's table
-REGISTERED = (methods, proposers, targets)  # what a method's table may name
+Clock = Literal["decoding", "end to end"]  # which seconds a method's headline speedup is of
+BESIDES = ("description", "baseline", "temperature", "clock")  # what a preset holds besides the constructor's table
+REGISTERED = (methods, proposers, stops, targets)  # what a method's table may name
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,7 @@ class Arm:
     baseline: str | None
     temperature: float
     method: Method
+    clock: Clock = "decoding"
 
 
 def roles_of(names: list[str], pair: Pair, options: Options) -> tuple[str, ...]:
@@ -58,7 +60,10 @@ def arms(names: list[str], pair: Pair, sizes: Mapping[str, int], options: Option
         own = convert(found.table.get("temperature", 0.0), float, f"{found.path}: temperature")
         temperature = own if options.temperature is None else options.temperature
         base_name = found.table.get("baseline")
-        arm = Arm(found.name, table, base_name, temperature, Method.build(table, str(found.path)))
+        clock = convert(found.table.get("clock", "decoding"), Clock, f"{found.path}: clock")
+        arm = Arm(found.name, table, base_name, temperature, Method.build(table, str(found.path)), clock)
+        if arm.method.greedy_only and temperature > 0.0:
+            raise ConfigError(f"{found.name} is greedy; it has no meaning at T = {temperature:g}")
         base = arm
         if base_name:
             base_table = _baseline_table(found, table, pair)
@@ -78,10 +83,11 @@ def _method_table(name: str, pair: Pair, options: Options) -> dict[str, Any]:
 
 
 def _baseline_table(found: Preset, table: dict[str, Any], pair: Pair) -> dict[str, Any]:
-    """The table of a method's baseline. Where the presets' targets are of one kind, it follows the method's law, overrides
-    and all; otherwise, as in a cascade, the baseline has a law of its own."""
-    base, own = _constructor(preset("method", found.table["baseline"])), found.table.get("target")
-    if isinstance(own, dict) and own.get("name") == base["target"]["name"]:
+    """The table of a method's baseline. Where the presets' targets are of one kind and of the same models, it follows the
+    method's law, overrides and all; otherwise, as in a cascade, the baseline has a law of its own."""
+    base, own = _constructor(preset("method", found.table["baseline"])), found.table
+    target, models = own.get("target"), own.get("models") or own.get("scorers")
+    if isinstance(target, dict) and target.get("name") == base["target"]["name"] and models == base["scorers"]:
         base |= {"target": table["target"], "scorers": table.get("models") or table.get("scorers", [])}
     return _with_roles(base, pair)
 
@@ -108,7 +114,7 @@ def _with_roles(table: dict[str, Any], pair: Pair) -> dict[str, Any]:
 def _roles(table: dict[str, Any]) -> list[str]:
     proposer = table.get("proposer")
     drafting = [proposer["model"]] if isinstance(proposer, dict) and "model" in proposer else []
-    alone = [table[key] for key in ("draft", "model") if isinstance(table.get(key), str)]  # transformers' own methods
+    alone = [table[key] for key in ("draft", "model", "small", "large") if isinstance(table.get(key), str)]
     return [*table.get("scorers", []), *table.get("models", []), *drafting, *alone]
 
 

@@ -1,9 +1,11 @@
 """Floor 1: what a decoding method is, and the one round that most of them are made of."""
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar, Protocol
+
+from torch import Tensor
 
 from specbench.registry import Named
 from specbench.sampling import Draft, Sampler, verify
@@ -37,6 +39,8 @@ class Step:
 
     `tokens` holds the accepted ones, then at most one replacement or bonus. `drafted` counts the proposals drawn in this
     round; `tested` those that were verified, `by` naming the model that had proposed each. tested - accepted is 0 or 1.
+    `noted` counts whatever else a method knows of: `deferrals` among `positions` that a rule was asked about, `fallbacks`
+    of a drafter that was not sure, ...
     """
 
     tokens: list[int]
@@ -45,6 +49,19 @@ class Step:
     accepted: int = 0
     by: tuple[str, ...] = ()
     at: float | None = None  # seconds since the beginning, where the round was told of afterwards
+    noted: dict[str, float] = field(default_factory=dict)
+
+    def then(self, other: "Step") -> "Step":
+        """Both as one round, where all that this one tested was accepted."""
+        assert self.tested == self.accepted == len(self.tokens)
+        return Step(
+            self.tokens + other.tokens,
+            self.drafted + other.drafted,
+            self.tested + other.tested,
+            self.accepted + other.accepted,
+            self.by + other.by,
+            noted={key: self.noted.get(key, 0) + other.noted.get(key, 0) for key in {**self.noted, **other.noted}},
+        )
 
 
 class Sessions(Protocol):
@@ -62,17 +79,30 @@ class Sessions(Protocol):
 class Method(Named):
     """A decoding algorithm whose fields are the paper's hyper-parameters. State lives in the generator's locals."""
 
+    greedy_only: ClassVar[bool] = False  # whether it has no meaning at T > 0
+
     @abstractmethod
     def roles(self) -> tuple[str, ...]:
         """The models it needs, by role."""
+
+    def law(self) -> tuple[tuple[str, ...], Target] | None:
+        """Whose logits make the law that the output follows exactly, and how; None where it follows none that is declared."""
+        return None
 
     def verification(self) -> tuple[str, tuple[str, ...], Target] | None:
         """Who drafts (first), whose logits make the target, and the target; None where no draft is tested."""
         return None
 
+    def piloted(self, pilot: "Pilot") -> "Method":
+        """The method with what it leaves to a pilot settled: parameters that are told relative to what models say."""
+        return self
+
     @abstractmethod
     def steps(self, models: Sessions, sampler: Sampler, end: End) -> Iterator[Step]:
         """Rounds, until no room is left. The driver cuts at EOS, stop strings and limits."""
+
+
+Pilot = Callable[[Method], Iterable[list[Step]]]  # runs a method on every prompt of a run, before anything is timed
 
 
 class Proposer(Named):
@@ -88,6 +118,17 @@ class Proposer(Named):
         """A function from (ids, room) to a draft, for one sequence."""
 
 
+@dataclass(frozen=True)
+class Round:
+    """What one round of speculation gave. What it committed follows pi, so is again a draft."""
+
+    draft: Draft
+    step: Step
+    beyond: (
+        Tensor | None
+    )  # the last scorer's logits (1, V) behind a draft accepted whole, where pi was not asked for there
+
+
 def speculate(
     ids: list[int],
     propose: Propose,
@@ -97,20 +138,40 @@ def speculate(
     end: End,
     *,
     by: str,
-    bonus: bool,
-) -> tuple[Draft, Step]:
-    """One round: a draft, one parallel pass of the scorers, verification. What comes out follows pi, so is again a draft.
+    bonus: bool = False,
+    beyond: Sequence[Session] = (),
+) -> Round:
+    """One round: a draft, one parallel pass of the scorers, verification.
 
     With `bonus`, pi is needed one position past the draft: free where the only scorer is the verifier, one more forward
-    where the drafting model is a scorer too. Leviathan et al. 2023, Algorithm 1, for any pi (SpecCascade, Algorithm 4).
+    where the drafting model is a scorer too. `beyond` are those scorers that read the whole draft although pi cannot follow
+    them there. A draft without tokens, which a stop rule may leave, gives one token from pi, or where there are scorers
+    beyond nothing. Leviathan et al. 2023, Algorithm 1, for any pi (SpecCascade, Algorithm 4).
     """
     room = end.room(ids)
     draft = propose(ids, room - 1 if bonus else room)
-    k = len(draft.tokens)
-    rows = k + 1 if bonus and not end.closes(draft.tokens) else k
-    read = (ids + draft.tokens)[: len(ids) - 1 + rows]
-    pi = target([scorer.score(read, len(ids) - 1) for scorer in scorers], sampler)  # (rows, V)
+    k, going_on = len(draft.tokens), not end.closes(draft.tokens)
+    rows = k + 1 if going_on and (bonus or (not k and not beyond)) else k
+    read, start = ids + draft.tokens, len(ids) - 1
+    going_beyond = going_on and room > k
+    if going_beyond:
+        for scorer in beyond:
+            scorer.score(read, start)
+    if not rows:
+        return Round(draft, Step([], noted=noted_of(draft)), beyond[-1].score(read, start))
+    logits = [scorer.score(read[: start + rows], start) for scorer in scorers]  # n x (rows, V)
+    pi, deferred = target.ruled(logits, sampler)  # (rows, V), (rows,) or None
     out = verify(draft, pi, sampler)
     tested = min(out.accepted + 1, k)
-    step = Step(out.tokens, drafted=k, tested=tested, accepted=out.accepted, by=(by,) * tested)
-    return Draft(out.tokens, pi[: len(out.tokens)]), step
+    step = Step(out.tokens, k, tested, out.accepted, (by,) * tested, noted=noted_of(draft, deferred, len(out.tokens)))
+    whole = out.accepted == k and going_beyond
+    after = beyond[-1].score(read, len(read) - 1) if whole and beyond else None
+    return Round(Draft(out.tokens, pi[: len(out.tokens)]), step, after)
+
+
+def noted_of(draft: Draft | None, deferred: Tensor | None = None, positions: int = 0) -> dict[str, float]:
+    """What a step notes of a stop rule and of a deferral rule, over as many positions as were committed."""
+    noted: dict[str, float] = {"fallbacks": 1} if draft is not None and draft.stopped else {}
+    if deferred is not None:
+        noted |= {"positions": positions, "deferrals": int(deferred[:positions].sum())}
+    return noted

@@ -10,7 +10,7 @@ from typing import Any
 
 SAMPLES = "samples.jsonl"
 SCORES = "scores.json"
-SEMANTICS = 3  # bumped when the meaning of a recorded number changes, so that old runs are not mixed with new ones
+SEMANTICS = 4  # bumped when the meaning of a recorded number changes, so that old runs are not mixed with new ones
 
 
 @dataclass(kw_only=True)
@@ -30,7 +30,7 @@ class Record:
     finish: str = ""  # eos | stop | length | window
     rounds: list[dict[str, Any]] = field(
         default_factory=list
-    )  # tokens, drafted, tested, accepted, by; drafting methods only
+    )  # tokens, drafted, tested, accepted, by, noted; of methods that draft or note something
     models: dict[str, dict[str, Any]] = field(default_factory=dict)  # role -> session.Calls
     first_token_seconds: float | None = None  # from the prompt to the first committed tokens
     prefill_seconds: float | None = None  # each model's first forward, its encoder's included

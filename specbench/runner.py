@@ -16,7 +16,7 @@ from specbench.arms import Arm
 from specbench.decode import Generation, Limits, decode
 from specbench.errors import ConfigError
 from specbench.hardware import copy_bandwidth, fingerprint, machine
-from specbench.method import Step
+from specbench.method import Method, Step
 from specbench.models import LoadedPair, Models
 from specbench.prompting import Turn, continuation, encode
 from specbench.records import SAMPLES, SCORES, Record, Recorder, read, write
@@ -72,10 +72,13 @@ def measure(cell: Cell, loaded: LoadedPair, task: Task, data: Data, recorder: Re
     if pair.graphs:
         pair.prepare(_longest(pair, task, data, decoding["max_new_tokens"]), max(map(_most_fed, cell.arms)))
     brief = decoding | {"max_new_tokens": WARM_UP_TOKENS}
-    for arm in cell.arms:  # until one prompt is decoded: a failed one warms nothing up
+    arms = {arm.name: _piloted(arm, pair, task, firsts, decoding) for arm in cell.arms}
+    for arm in arms.values():  # until one prompt is decoded: a failed one warms nothing up
         all(_attempt(arm, pair, task, sample, [], brief, repeat=0, order=-1).error for sample in firsts)
     for order, (repeat, sample, arm) in enumerate(todo, len(recorder.done)):
-        record = _attempt(arm, pair, task, sample, talks.before(sample, arm.name, repeat), decoding, repeat, order)
+        record = _attempt(
+            arms[arm.name], pair, task, sample, talks.before(sample, arm.name, repeat), decoding, repeat, order
+        )
         record.made_up = cell.config["pair"].get("made_up", "")
         recorder.append(record)
         talks.heard(record)
@@ -152,19 +155,11 @@ def _attempt(
             raise ValueError(f"the turn before it, {sample.after}, failed")
         prompt, record.prompt_cut = encode(pair.tokenizer, task, sample, history, pair.window)
         record.prompt_tokens, record.prompt_ends = len(prompt), prompt[:8] + prompt[8:][-8:]
-        models = pair.open(prompt)
-        sampler = Sampler(decoding["temperature"], decoding["top_k"], decoding["top_p"], _generator(seed, sample, pair))
-        limits = Limits(
-            eos=frozenset() if decoding["ignore_eos"] else pair.eos,
-            max_new_tokens=decoding["max_new_tokens"],
-            window=pair.window,
-            stop=() if decoding["ignore_eos"] else task.stop,
-            detokenise=lambda ids: pair.tokenizer.decode(ids, skip_special_tokens=True),
-        )
+        models, limits = pair.open(prompt), _limits(decoding, pair, task)
         if cuda:
             torch.cuda.reset_peak_memory_stats()
             torch.cuda.synchronize()
-        out = decode(arm.method, models, sampler, limits)
+        out = decode(arm.method, models, _sampler(decoding, seed, sample, pair), limits)
         _fill(record, out, models)
         record.text = without(limits.stop, continuation(pair.tokenizer, prompt, out.tokens, pair.encoder_decoder))
         record.peak_bytes = torch.cuda.max_memory_allocated() if cuda else None
@@ -180,19 +175,46 @@ def _attempt(
     return record
 
 
+def _piloted(arm: Arm, pair: LoadedPair, task: Task, samples: list[Sample], decoding: dict[str, Any]) -> Arm:
+    """The arm with what its method leaves to a pilot settled on these prompts, as the first repeat decodes them."""
+
+    def pilot(method: Method) -> Iterator[list[Step]]:
+        for sample in samples:
+            with suppress(ValueError, FloatingPointError):  # a sample that fails does so again, in its turn
+                prompt, _ = encode(pair.tokenizer, task, sample, [], pair.window)
+                sampler = _sampler(decoding, decoding["seed"], sample, pair)
+                yield decode(method, pair.open(prompt), sampler, _limits(decoding, pair, task)).rounds
+
+    return dataclasses.replace(arm, method=arm.method.piloted(pilot))
+
+
+def _sampler(decoding: dict[str, Any], seed: int, sample: Sample, pair: LoadedPair) -> Sampler:
+    return Sampler(decoding["temperature"], decoding["top_k"], decoding["top_p"], _generator(seed, sample, pair))
+
+
+def _limits(decoding: dict[str, Any], pair: LoadedPair, task: Task) -> Limits:
+    return Limits(
+        eos=frozenset() if decoding["ignore_eos"] else pair.eos,
+        max_new_tokens=decoding["max_new_tokens"],
+        window=pair.window,
+        stop=() if decoding["ignore_eos"] else task.stop,
+        detokenise=lambda ids: pair.tokenizer.decode(ids, skip_special_tokens=True),
+    )
+
+
 def _fill(record: Record, out: Generation, models: Models) -> None:
     record.tokens, record.finish = out.tokens, out.finish
     record.first_token_seconds = out.first_token_seconds
     record.prefill_seconds, record.decode_seconds = out.prefill_seconds, out.decode_seconds
     record.models = {role: dataclasses.asdict(session.calls) for role, session in models.sessions.items()}
-    if any(step.drafted for step in out.rounds):
+    if any(step.drafted or step.noted for step in out.rounds):
         record.rounds = [_round(step) for step in out.rounds]
 
 
 def _round(step: Step) -> dict[str, Any]:
     told = dataclasses.asdict(step) | {"tokens": len(step.tokens)}
     del told["at"]
-    return told
+    return told if step.noted else {key: value for key, value in told.items() if key != "noted"}
 
 
 def _generator(seed: int, sample: Sample, pair: LoadedPair) -> torch.Generator:

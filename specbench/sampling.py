@@ -22,6 +22,7 @@ class Draft:
 
     tokens: list[int]  # (k,)
     probs: Tensor  # (k, V)
+    stopped: bool = False  # whether a stop rule ended it
 
 
 @dataclass(frozen=True)

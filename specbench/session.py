@@ -7,6 +7,7 @@ forgets the rest, and feeds what is missing in one forward. Nobody rolls a cache
 import math
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -64,16 +65,31 @@ class Session(Protocol):
         """Book what a device has not told yet. Raises FloatingPointError for logits that were not finite."""
 
 
-def roll(session: Session, ids: list[int], k: int, sampler: Sampler, eos: frozenset[int]) -> Draft:
-    """`Session.roll` by one `score` a token, each read before the next."""
+def roll(
+    session: Session,
+    ids: list[int],
+    k: int,
+    sampler: Sampler,
+    eos: frozenset[int],
+    stops: Callable[[Tensor], bool] | None = None,
+) -> Draft:
+    """`Session.roll` by one `score` a token, each read before the next.
+
+    `stops` is asked, with the logits (1, V), whether to draw no further token.
+    """
     tokens: list[int] = []
     laws: list[Tensor] = []
+    stopped = False
     while len(tokens) < k and not (tokens and tokens[-1] in eos):
         read = ids + tokens
-        token, law = sampler.draw(session.score(read, len(read) - 1))  # (1,), (1, V)
+        logits = session.score(read, len(read) - 1)  # (1, V)
+        stopped = stops is not None and stops(logits)
+        if stopped:
+            break
+        token, law = sampler.draw(logits)  # (1,), (1, V)
         tokens += read_tokens(token)
         laws.append(law)
-    return Draft(tokens, torch.cat(laws) if laws else torch.empty(0, 0))
+    return Draft(tokens, torch.cat(laws) if laws else torch.empty(0, 0), stopped)
 
 
 class CachedSession(ABC):

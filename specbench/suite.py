@@ -142,6 +142,7 @@ def cell(
             ),
         },
         "baseline": group[0].name,
+        "clock": "end to end" if any(arm.clock == "end to end" for arm in group) else "decoding",
         "methods": {arm.name: arm.table for arm in group},
         "decoding": {
             "temperature": group[0].temperature,

@@ -4,9 +4,10 @@ import time
 
 import pytest
 import torch
-from worlds import Opened, open_models, random_model, table_world
+from worlds import open_models, random_model, table_world
 
 from specbench.decode import Generation, Limits, decode
+from specbench.laws import Opened
 from specbench.method import End, Method, Step
 from specbench.methods.autoregressive import Autoregressive
 from specbench.methods.speculative import Speculative

@@ -6,12 +6,13 @@ from functools import partial
 import pytest
 import torch
 from transformers import AutoConfig, BitsAndBytesConfig, GPTJConfig
-from worlds import ENGINES, FAMILIES, Opened, distance, generate, law, open_models, open_session, random_model
+from worlds import ENGINES, FAMILIES, open_models, open_session, random_model
 
 from specbench.decode import Limits, decode
 from specbench.engine import Graphs, GraphSession, LeanSession, network_of, refusal
 from specbench.engine.network import RMSNorm
 from specbench.found import engine_of
+from specbench.laws import Opened, distance, generate, law
 from specbench.method import End
 from specbench.methods.autoregressive import Autoregressive
 from specbench.methods.hugging_face import Assisted, Generate

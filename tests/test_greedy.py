@@ -1,8 +1,9 @@
 """At T = 0 in float32 every lossless method gives exactly the tokens of its baseline, in all six model families."""
 
 import pytest
-from worlds import FAMILIES, generate, open_models, random_model
+from worlds import FAMILIES, open_models, random_model
 
+from specbench.laws import generate
 from specbench.methods.autoregressive import Autoregressive
 from specbench.methods.speculative import Speculative
 from specbench.methods.speculative_ensemble import SpeculativeEnsemble

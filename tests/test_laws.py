@@ -7,8 +7,9 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from worlds import Opened, distance, generate, law, table_world
+from worlds import table_world
 
+from specbench.laws import Opened, distance, generate, law
 from specbench.method import End, Method, Step
 from specbench.methods import speculative_ensemble
 from specbench.methods.autoregressive import Autoregressive

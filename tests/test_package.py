@@ -16,8 +16,8 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 FLOORS = {
     0: "errors registry sampling session task assets records hardware pair presets theory options"
     " twins scoring sandbox prompting engine synthetic dummy watched",
-    1: "method proposers targets",
-    2: "methods found models tiny",
+    1: "method proposers stops targets",
+    2: "methods found models tiny laws",
     3: "decode arms suite",
     4: "runner scorer",
     5: "report tasks",

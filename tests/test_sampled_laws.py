@@ -9,8 +9,9 @@ import math
 
 import pytest
 import torch
-from worlds import distance, generate, law, table_world
+from worlds import table_world
 
+from specbench.laws import distance, generate, law
 from specbench.methods.autoregressive import Autoregressive
 from specbench.methods.speculative import Speculative
 from specbench.methods.speculative_ensemble import SpeculativeEnsemble

@@ -6,9 +6,10 @@ import random
 import pytest
 import torch
 from transformers import DynamicCache, LlamaForCausalLM, MistralConfig, MistralForCausalLM
-from worlds import ENGINES, FAMILIES, generate, open_models, open_session, random_model
+from worlds import ENGINES, FAMILIES, open_models, open_session, random_model
 
 from specbench.engine import LeanSession, network_of
+from specbench.laws import generate
 from specbench.methods.speculative import Speculative
 from specbench.methods.speculative_ensemble import SpeculativeEnsemble
 from specbench.proposers import DraftModel

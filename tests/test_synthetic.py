@@ -4,11 +4,11 @@ import time
 
 import pytest
 import torch
-from worlds import Opened, TableSession, distance, generate, law
 
 from specbench.decode import Limits, decode
 from specbench.dummy import architecture, random_model
 from specbench.errors import ConfigError, MissingAsset
+from specbench.laws import Opened, TableSession, distance, generate, law
 from specbench.methods.autoregressive import Autoregressive
 from specbench.methods.speculative import Speculative
 from specbench.methods.speculative_ensemble import SpeculativeEnsemble

@@ -4,8 +4,8 @@ import random
 
 import pytest
 import torch
-from worlds import Opened
 
+from specbench.laws import Opened
 from specbench.method import End
 from specbench.methods import speculative_ensemble as module
 from specbench.methods.speculative_ensemble import SpeculativeEnsemble

@@ -17,71 +17,12 @@ from transformers import (
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
 from specbench.engine import Graphs, GraphSession, LeanSession, network_of
-from specbench.method import End, Method, Step
-from specbench.sampling import Sampler, exact_law
-from specbench.session import Calls, EagerSession, roll
-
-START = 0  # every table sequence starts with this token
-
-
-class TableSession:
-    """A model whose logits are a fixed random function of the whole prefix, so that any misplaced row shows."""
-
-    def __init__(self, vocabulary: int, seed: int, spread: float = 1.5) -> None:
-        self.calls = Calls()
-        self._vocabulary, self._seed, self._spread = vocabulary, seed, spread
-        self.asked: list[int] = []  # the sequence last scored
-        self._rows: dict[tuple[int, ...], torch.Tensor] = {}
-
-    def score(self, ids: list[int], start: int) -> torch.Tensor:
-        self.asked = list(ids)
-        self.calls.decoding(len(ids) - start, 0.0)
-        return torch.stack([self._row(tuple(ids[: i + 1])) for i in range(start, len(ids))])
-
-    def roll(self, ids, k, sampler, eos):
-        return roll(self, ids, k, sampler, eos)
-
-    def settle(self):
-        pass
-
-    def _row(self, prefix: tuple[int, ...]) -> torch.Tensor:
-        if prefix not in self._rows:
-            generator = torch.Generator().manual_seed(hash((self._seed, prefix)) & (2**62 - 1))
-            row = torch.randn(self._vocabulary, generator=generator, dtype=torch.float64) * self._spread
-            self._rows[prefix] = row
-        return self._rows[prefix]
-
-
-class Opened(dict):
-    """Role -> session, with the ids that a sequence starts with."""
-
-    def __init__(self, sessions: dict[str, object], ids: list[int] | None = None) -> None:
-        super().__init__(sessions)
-        self.ids = [START] if ids is None else ids
-
-    @property
-    def sessions(self) -> dict[str, object]:
-        return self
+from specbench.laws import Opened, tables
+from specbench.session import EagerSession
 
 
 def table_world(vocabulary: int, seed: int = 0, spread: float = 1.5) -> Opened:
-    return Opened({role: TableSession(vocabulary, 10 * seed + i, spread) for i, role in enumerate("abc")})
-
-
-def generate(method: Method, models: Opened, sampler: Sampler, length: int) -> tuple[list[int], list[Step]]:
-    """Exactly `length` tokens, and the steps they came in."""
-    steps = list(method.steps(models, sampler, End(frozenset(), len(models.ids) + length)))
-    return [token for step in steps for token in step.tokens], steps
-
-
-def law(method: Method, models: Opened, length: int, **sampling: float) -> dict[tuple[int, ...], float]:
-    """The exact joint law of the first `length` tokens."""
-    return exact_law(lambda sampler: tuple(generate(method, models, sampler, length)[0]), **sampling)
-
-
-def distance(one: dict[tuple[int, ...], float], two: dict[tuple[int, ...], float]) -> float:
-    """Total variation between two laws of sequences."""
-    return sum(abs(one.get(key, 0.0) - two.get(key, 0.0)) for key in one.keys() | two.keys()) / 2
+    return tables(tuple("abc"), vocabulary, seed, spread)
 
 
 SHAPE = {"vocab_size": 40, "max_position_embeddings": 64}

@@ -1,5 +1,21 @@
 """Floor 2: one file a method. Importing the package registers them all."""
 
-from specbench.methods import autoregressive, hugging_face, speculative, speculative_ensemble
+from specbench.methods import (
+    autoregressive,
+    bild,
+    hugging_face,
+    sequence_cascade,
+    speculative,
+    speculative_ensemble,
+    token_cascade,
+)
 
-__all__ = ["autoregressive", "hugging_face", "speculative", "speculative_ensemble"]
+__all__ = [
+    "autoregressive",
+    "bild",
+    "hugging_face",
+    "sequence_cascade",
+    "speculative",
+    "speculative_ensemble",
+    "token_cascade",
+]

@@ -3,14 +3,17 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from specbench.method import End, Method, Sessions, Step
+from specbench.method import End, Method, Sessions, Step, noted_of
 from specbench.sampling import Sampler, read_tokens
 from specbench.targets import Target
 
 
 @dataclass(frozen=True, kw_only=True)
 class Autoregressive(Method, name="autoregressive"):
-    """x ~ E(p_1, ..., p_n), one forward of every scorer a token. With one scorer and target `last`: plain decoding."""
+    """x ~ E(p_1, ..., p_n), one forward of every scorer a token. With one scorer and target `last`: plain decoding.
+
+    With a deferral rule as target: the oracle of the cascades paper (Oracle [Diff], its Figure 1).
+    """
 
     scorers: tuple[str, ...]
     target: Target
@@ -21,10 +24,13 @@ class Autoregressive(Method, name="autoregressive"):
     def roles(self) -> tuple[str, ...]:
         return self.scorers
 
+    def law(self) -> tuple[tuple[str, ...], Target]:
+        return self.scorers, self.target
+
     def steps(self, models: Sessions, sampler: Sampler, end: End) -> Iterator[Step]:
         sessions, ids = [models[role] for role in self.scorers], list(models.ids)
         while end.room(ids) > 0:
-            pi = self.target([session.score(ids, len(ids) - 1) for session in sessions], sampler)  # (1, V)
+            pi, deferred = self.target.ruled([session.score(ids, len(ids) - 1) for session in sessions], sampler)
             tokens = read_tokens(sampler.choose(pi))
             ids += tokens
-            yield Step(tokens)
+            yield Step(tokens, noted=noted_of(None, deferred, 1))

@@ -1,27 +1,36 @@
 """Speculative decoding with any proposer and any target law: draft, score in parallel, verify."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
-from specbench.method import End, Method, Proposer, Sessions, Step, speculate
-from specbench.sampling import Sampler
+from specbench.method import End, Method, Proposer, Sessions, Step, noted_of, speculate
+from specbench.sampling import Draft, Sampler, read_tokens, verify
 from specbench.targets import Target
+
+Bonus = Literal["deferred", "exact", "none", "paper"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Speculative(Method, name="speculative"):
-    """Leviathan et al. 2023, Algorithm 1, where the target is `last`; naive speculative ensembles where it is an ensemble.
+    """Leviathan et al. 2023, Algorithm 1, where the target is `last`; SpecCascade's Algorithm 4 where it is a cascade.
 
-    Lossless for its target. `bonus` says whether a fully accepted draft is followed by one more token from pi. SE's naive
-    ensembles take none (Section 3.2), since pi there would cost the proposer a forward; it is never drawn from the last
-    model alone, which would bias the output.
+    `bonus` says what follows a draft that was accepted whole. Where the drafting model is a scorer, pi is not known there
+    until it has read the draft's end (methods 4.4):
+
+    - deferred: a token t of the last scorer's law, kept as a proposal. The drafter's next forward reads t together with the
+      draft's end, which gives its law at t's place and behind t; t is tested at once, and drafting goes on behind it.
+    - exact: the drafter reads on, a forward of its own, and a token of pi follows.
+    - none: nothing, as in SE's naive ensembles (Section 3.2).
+    - paper: a token of the last scorer's law, committed untested, as printed. This biases the output; all others follow pi.
+
+    Where the drafting model is no scorer, pi is known at once, and deferred is exact.
     """
 
     proposer: Proposer
     scorers: tuple[str, ...]
     target: Target
-    bonus: Literal["exact", "none"] = "exact"
+    bonus: Bonus = "deferred"
 
     def __post_init__(self) -> None:
         self.target.check(len(self.scorers))
@@ -32,10 +41,42 @@ class Speculative(Method, name="speculative"):
     def verification(self) -> tuple[str, tuple[str, ...], Target]:
         return self.proposer.role, self.scorers, self.target
 
+    def law(self) -> tuple[tuple[str, ...], Target] | None:
+        return None if self.bonus == "paper" and self.proposer.role in self.scorers else (self.scorers, self.target)
+
     def steps(self, models: Sessions, sampler: Sampler, end: End) -> Iterator[Step]:
-        ids, scorers = list(models.ids), [models[role] for role in self.scorers]
-        propose, by, bonus = self.proposer.open(models, sampler, end), self.proposer.role, self.bonus == "exact"
+        ids, drafter, last = list(models.ids), self.proposer.role, self.scorers[-1]
+        propose, scorers = self.proposer.open(models, sampler, end), [models[role] for role in self.scorers]
+        known = drafter not in self.scorers  # pi behind a draft
+        bonus = self.bonus == "exact" or (self.bonus != "none" and known)
+        beyond = [] if bonus or self.bonus == "none" else [models[role] for role in self.scorers if role != drafter]
+        pending: Draft | None = None  # t, and the law of the last scorer that it was drawn from
+        told = Step([])  # what a round did that committed nothing yet
         while end.room(ids) > 0:
-            _, step = speculate(ids, propose, scorers, self.target, sampler, end, by=by, bonus=bonus)
-            ids += step.tokens
-            yield step
+            if pending is not None:
+                models[drafter].score(ids + pending.tokens, len(ids) - 1)
+                pi, deferred = self.target.ruled([scorer.score(ids, len(ids) - 1) for scorer in scorers], sampler)
+                out = verify(pending, pi, sampler)
+                ids += out.tokens
+                pending = None
+                told = told.then(
+                    Step(out.tokens, tested=1, accepted=out.accepted, by=(last,), noted=noted_of(None, deferred, 1))
+                )
+                if not out.accepted or end.closes(out.tokens) or not end.room(ids):
+                    yield told
+                    told = Step([])
+                    continue
+            round_ = speculate(ids, propose, scorers, self.target, sampler, end, by=drafter, bonus=bonus, beyond=beyond)
+            ids += round_.step.tokens
+            told = told.then(round_.step)
+            if round_.beyond is not None:
+                token, law = sampler.draw(round_.beyond)  # (1,), (1, V)
+                if self.bonus == "paper":
+                    ids += read_tokens(token)
+                    told = replace(told, tokens=told.tokens + read_tokens(token))
+                else:
+                    pending = Draft(read_tokens(token), law)
+                    told = replace(told, drafted=told.drafted + 1)
+            if told.tokens:
+                yield told
+                told = Step([])

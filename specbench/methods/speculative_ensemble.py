@@ -44,6 +44,9 @@ class SpeculativeEnsemble(Method, name="speculative-ensemble"):
     def roles(self) -> tuple[str, ...]:
         return self.models
 
+    def law(self) -> tuple[tuple[str, ...], Target]:
+        return self.models, self.target
+
     def verification(self) -> tuple[str, tuple[str, ...], Target]:
         return self.models[0], self.models, self.target
 

@@ -1,38 +1,13 @@
-"""Floor 1: the law that the output must follow, pi = T(p_1, ..., p_n), from the models' logits.
+"""Ensembles: weighted, contrastive, realigned (SE, Section 3.1)."""
 
-A target takes the models' raw logits in the order in which a method names its models (small before large), each (k, V),
-and returns (k, V). It is always a distribution.
-"""
-
-from abc import abstractmethod
+import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from specbench.registry import Named
 from specbench.sampling import Sampler
-
-
-class Target(Named):
-    """pi from n models' logits."""
-
-    def check(self, n: int) -> None:
-        """Raises ValueError where this target cannot combine n models. Methods ask when they are built."""
-        if n < 1:
-            raise ValueError("a target needs at least one model")
-
-    @abstractmethod
-    def __call__(self, logits: list[Tensor], sampler: Sampler) -> Tensor:
-        """logits: n tensors (k, V) -> pi (k, V)."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Last(Target, name="last"):
-    """p_n: the last model's own law, as in speculative decoding."""
-
-    def __call__(self, logits: list[Tensor], sampler: Sampler) -> Tensor:
-        return sampler.probs(logits[-1])
+from specbench.targets.target import Target, TwoModels
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,9 +44,16 @@ class Contrastive(Target, name="contrastive"):
     """softmax((l_n - mu l_amateur) / T): raw logits combined, then tempered and filtered once (SE, Section 3.1).
 
     With more than two models, a case no paper defines, the amateur's logits are the mean of all but the last's.
+    `plausibility` is the mask of the original contrastive decoding (Li et al. 2023), which SE does not use: only tokens
+    stay whose unscaled p_n reaches that share of the likeliest one's. 0 is off.
     """
 
     mu: float = 0.1
+    plausibility: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.plausibility <= 1.0:
+            raise ValueError(f"plausibility = {self.plausibility} must be in [0, 1] (0 is off)")
 
     def check(self, n: int) -> None:
         if n < 2:
@@ -79,18 +61,18 @@ class Contrastive(Target, name="contrastive"):
 
     def __call__(self, logits: list[Tensor], sampler: Sampler) -> Tensor:
         *amateurs, expert = logits
-        return sampler.probs(expert - self.mu * torch.stack(amateurs).mean(0))
+        combined = expert - self.mu * torch.stack(amateurs).mean(0)
+        if self.plausibility:
+            least = expert.amax(-1, keepdim=True) + math.log(self.plausibility)
+            combined = combined.where(expert >= least, -torch.inf)
+        return sampler.probs(combined)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Realigned(Target, name="realigned"):
+class Realigned(TwoModels, name="realigned"):
     """Decoding-time realignment, softmax((lam l_p + (1 - lam) l_q) / T): lam in [0, 1] interpolates, above 1 extrapolates."""
 
     lam: float = 0.5
-
-    def check(self, n: int) -> None:
-        if n != 2:
-            raise ValueError(f"realignment takes a base and an aligned model, not {n} models")
 
     def __call__(self, logits: list[Tensor], sampler: Sampler) -> Tensor:
         base, aligned = logits

@@ -1,0 +1,125 @@
+"""Floor 2: is a method lossless? Its exact joint law over models that are tables, against the law that it declares.
+
+On vocabularies of two or three tokens every choice that a method makes can be followed (`sampling.exact_law`), so the law of
+its first tokens is known to rounding: no sampling, no noise floor. Models are fixed random functions of the whole prefix,
+so that any misplaced row shows.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from specbench.method import End, Method, Step
+from specbench.methods.autoregressive import Autoregressive
+from specbench.sampling import Draft, Sampler, exact_law
+from specbench.session import Calls, Session, roll
+from specbench.watched import Watched
+
+START = 0  # every sequence starts with this token
+LENGTH = 3  # tokens of a joint law: a bonus or pending token of one round is verified in a later one
+SEEDS = 3  # worlds that a method is tried in
+ROUNDING = 1e-9
+SETTINGS: dict[str, dict[str, float]] = {
+    "T = 1": {"temperature": 1.0},
+    "T = 0.7": {"temperature": 0.7},
+    "T = 1, top-k 2": {"temperature": 1.0, "top_k": 2},
+    "T = 0.7, top-p 0.75": {"temperature": 0.7, "top_p": 0.75},
+    "T = 0": {"temperature": 0.0},
+}
+Law = dict[tuple[int, ...], float]
+
+
+class TableSession:
+    """A model whose logits are a fixed random function of the whole prefix."""
+
+    def __init__(self, vocabulary: int, seed: int, spread: float = 1.5) -> None:
+        self.calls = Calls()
+        self._vocabulary, self._seed, self._spread = vocabulary, seed, spread
+        self.asked: list[int] = []  # the sequence last scored
+        self._rows: dict[tuple[int, ...], Tensor] = {}
+
+    def score(self, ids: list[int], start: int) -> Tensor:
+        self.asked = list(ids)
+        self.calls.decoding(len(ids) - start, 0.0)
+        return torch.stack([self._row(tuple(ids[: i + 1])) for i in range(start, len(ids))])
+
+    def roll(self, ids: list[int], k: int, sampler: Sampler, eos: frozenset[int]) -> Draft:
+        return roll(self, ids, k, sampler, eos)
+
+    def settle(self) -> None:
+        pass
+
+    def _row(self, prefix: tuple[int, ...]) -> Tensor:
+        if prefix not in self._rows:
+            generator = torch.Generator().manual_seed(hash((self._seed, prefix)) & (2**62 - 1))
+            row = torch.randn(self._vocabulary, generator=generator, dtype=torch.float64) * self._spread
+            self._rows[prefix] = row
+        return self._rows[prefix]
+
+
+class Opened:
+    """The sessions of one sequence by role, and the ids that it starts with, as methods and the driver want them."""
+
+    def __init__(self, sessions: Mapping[str, Session], ids: list[int] | None = None) -> None:
+        self.sessions = sessions
+        self.ids = [START] if ids is None else ids
+
+    def __getitem__(self, role: str) -> Session:
+        return self.sessions[role]
+
+    def watched(self, role: str) -> Watched:
+        raise ValueError("there is no transformers model here to run alone")
+
+
+def tables(roles: tuple[str, ...], vocabulary: int, seed: int = 0, spread: float = 1.5) -> Opened:
+    """A world of table models."""
+    return Opened({role: TableSession(vocabulary, 10 * seed + i, spread) for i, role in enumerate(roles)})
+
+
+def generate(method: Method, models: Opened, sampler: Sampler, length: int) -> tuple[list[int], list[Step]]:
+    """Exactly `length` tokens, and the steps they came in."""
+    steps = list(method.steps(models, sampler, End(frozenset(), len(models.ids) + length)))
+    return [token for step in steps for token in step.tokens], steps
+
+
+def law(method: Method, models: Opened, length: int, **sampling: float) -> Law:
+    """The exact joint law of a method's first `length` tokens."""
+    return exact_law(lambda sampler: tuple(generate(method, models, sampler, length)[0]), **sampling)  # type: ignore[arg-type]  # top_k is an int
+
+
+def distance(one: Law, two: Law) -> float:
+    """Total variation between two laws of sequences."""
+    return sum(abs(one.get(key, 0.0) - two.get(key, 0.0)) for key in one.keys() | two.keys()) / 2
+
+
+@dataclass(frozen=True)
+class Finding:
+    """How far a method's law is from the one that it declares, at a sampling setting: the worst of some worlds."""
+
+    setting: str
+    distance: float
+
+    @property
+    def exact(self) -> bool:
+        return self.distance < ROUNDING
+
+
+def examine(method: Method) -> list[Finding]:
+    """The method's law against its declared one at every setting. Raises ValueError where it declares none.
+
+    Its draft lengths must be small: the number of branches grows with V to their power.
+    """
+    declared = method.law()
+    if declared is None:
+        raise ValueError(f"'{method.name}' declares no law that its output follows exactly")
+    scorers, target = declared
+    plain = Autoregressive(scorers=scorers, target=target)
+    roles = method.roles()
+    worlds = [tables(roles, 3 if len(roles) < 3 else 2, seed) for seed in range(SEEDS)]
+    return [
+        Finding(name, max(distance(law(method, w, LENGTH, **s), law(plain, w, LENGTH, **s)) for w in worlds))
+        for name, s in SETTINGS.items()
+        if not method.greedy_only or name == "T = 0"
+    ]

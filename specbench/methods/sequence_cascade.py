@@ -1,0 +1,82 @@
+"""SeqCascade [Chow] (SpecCascade, Section 3): the small model answers; where it was not sure, the large one does anew."""
+
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+
+from specbench.method import End, Method, Pilot, Sessions, Step
+from specbench.sampling import Sampler
+from specbench.session import Session
+
+
+@dataclass(frozen=True, kw_only=True)
+class SequenceCascade(Method, name="sequence-cascade"):
+    """Keeps the small model's sequence where its score is at least `threshold`, else gives the large model's.
+
+    `score` is of the probabilities that its tokens were drawn with: their product (the paper's), their mean logarithm, or the
+    least of them. The paper's alpha is 1 - threshold; but a product over a long text is tiny, whatever the text is worth, so
+    by default the threshold is a `quantile` of the scores on the very prompts of the run, found by a pilot before any clock
+    starts: about this share of sequences is deferred. Not lossless for any law of single tokens.
+    """
+
+    small: str
+    large: str
+    score: Literal["product", "mean", "min"] = "product"
+    quantile: float | None = None
+    threshold: float | None = None
+
+    def __post_init__(self) -> None:
+        if (self.quantile is None) == (self.threshold is None):
+            raise ValueError("give either a quantile of the scores, or a threshold for them")
+        if self.quantile is not None and not 0.0 <= self.quantile <= 1.0:
+            raise ValueError(f"quantile = {self.quantile} must be in [0, 1]")
+
+    def roles(self) -> tuple[str, ...]:
+        return self.small, self.large
+
+    def piloted(self, pilot: Pilot) -> Method:
+        if self.quantile is None:
+            return self
+        keeping = replace(self, quantile=None, threshold=-math.inf)
+        scores = [step.noted["score"] for steps in pilot(keeping) for step in steps]
+        below = math.inf if self.quantile == 1.0 else float(np.quantile(scores, self.quantile, method="higher"))
+        return replace(self, quantile=None, threshold=below)  # this share of the scores is below it
+
+    def steps(self, models: Sessions, sampler: Sampler, end: End) -> Iterator[Step]:
+        assert self.threshold is not None
+        tokens, chances = _sequence(models[self.small], list(models.ids), sampler, end)
+        score = self._score(chances)
+        deferred = score < self.threshold
+        if deferred:
+            tokens, _ = _sequence(models[self.large], list(models.ids), sampler, end)
+        noted = {"score": score, "threshold": self.threshold, "positions": 1, "deferrals": int(deferred)}
+        yield Step(tokens, noted={key: value for key, value in noted.items() if math.isfinite(value)})
+
+    def _score(self, chances: list[float]) -> float:
+        if self.score == "min":
+            return min(chances)
+        logarithms = [math.log(chance) for chance in chances]
+        return math.exp(sum(logarithms)) if self.score == "product" else sum(logarithms) / len(logarithms)
+
+
+def _sequence(session: Session, ids: list[int], sampler: Sampler, end: End) -> tuple[list[int], list[float]]:
+    """A model's whole answer, up to EOS, stop string or limit, and the probability that each of its tokens was drawn with."""
+    tokens: list[int] = []
+    chances: list[float] = []
+    while end.room(ids + tokens) > 0 and not end.closes(tokens) and not _stopped(session, tokens, end):
+        draft = session.roll(ids + tokens, 1, sampler, end.eos)
+        tokens += draft.tokens
+        chances.append(draft.probs[0, draft.tokens[0]].item())
+    return tokens, chances
+
+
+def _stopped(session: Session, tokens: list[int], end: End) -> bool:
+    """Whether a stop string is complete; looking for it is on no clock."""
+    begin = time.perf_counter()
+    stopped = end.stopped is not None and bool(tokens) and end.stopped(tokens)
+    session.calls.off_clock += time.perf_counter() - begin
+    return stopped

@@ -1,0 +1,45 @@
+"""TokenCascade [Chow] (SpecCascade, Section 3): the small model says what it is sure of, the large one the rest."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from specbench.method import End, Method, Sessions, Step
+from specbench.sampling import Sampler, read_tokens
+from specbench.targets import Target, Unaided
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenCascade(Method, name="token-cascade"):
+    """Exact samples of the rule's pi. The small model reads every token, the large one only when it is deferred to.
+
+    It then reads all that it has not seen in one forward; an encoder of its own runs at the first deferral. The rule must
+    not need the large model: `chow` or `chow-log`.
+    """
+
+    small: str
+    large: str
+    target: Target
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.target, Unaided):
+            raise ValueError(
+                f"target '{self.target.name}' needs the large model at every position; take chow or chow-log"
+            )
+
+    def roles(self) -> tuple[str, ...]:
+        return self.small, self.large
+
+    def law(self) -> tuple[tuple[str, ...], Target]:
+        return self.roles(), self.target
+
+    def steps(self, models: Sessions, sampler: Sampler, end: End) -> Iterator[Step]:
+        assert isinstance(self.target, Unaided)
+        ids = list(models.ids)
+        while end.room(ids) > 0:
+            logits = models[self.small].score(ids, len(ids) - 1)  # (1, V)
+            deferred = self.target.alone(logits, sampler)
+            if deferred:
+                logits = models[self.large].score(ids, len(ids) - 1)
+            tokens = read_tokens(sampler.draw(logits)[0])
+            ids += tokens
+            yield Step(tokens, noted={"positions": 1, "deferrals": int(deferred)})
