@@ -28,7 +28,8 @@ from specbench.presets import preset
 from specbench.prompting import continuation, encode
 from specbench.records import write
 from specbench.registry import construct
-from specbench.report.metrics import Estimate, quality
+from specbench.report.estimates import Estimate
+from specbench.report.metrics import quality
 from specbench.sampling import Sampler
 from specbench.sandbox import Sandbox
 from specbench.scoring.metric import Scored

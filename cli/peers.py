@@ -18,7 +18,8 @@ from specbench.pair import Pair
 from specbench.presets import preset
 from specbench.records import read, write
 from specbench.registry import construct
-from specbench.report.metrics import Estimate, complete, identical_share, seconds, speedup
+from specbench.report.estimates import Estimate
+from specbench.report.metrics import complete, identical_share, seconds, speedup
 from specbench.report.summary import summarise
 
 RUNS = Path("build/bench")

@@ -2,12 +2,12 @@
 
 import json
 import sys
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from specbench.cli.choices import Chat, Device, Dtype, Engine, Overflow, SandboxKind
 from specbench.cli.progress import Interrupts, progress, status
 from specbench.errors import ConfigError, MissingAsset
 
@@ -18,48 +18,8 @@ if TYPE_CHECKING:
     from specbench.task import Data, Task
 
 
-class SandboxKind(StrEnum):
-    auto = "auto"
-    bwrap = "bwrap"
-    unshare = "unshare"
-    none = "none"
-
-
-class Overflow(StrEnum):
-    error = "error"
-    left = "truncate-left"
-    right = "truncate-right"
-    middle = "truncate-middle"
-
-
-class Chat(StrEnum):
-    off = "off"
-    auto = "auto"
-    required = "required"
-
-
 SOME_FAILED = 3
 INTERRUPTED = 130
-
-
-class Device(StrEnum):
-    auto = "auto"
-    cpu = "cpu"
-    cuda = "cuda"
-
-
-class Engine(StrEnum):
-    auto = "auto"
-    eager = "eager"
-    lean = "lean"
-    graph = "graph"
-
-
-class Dtype(StrEnum):
-    auto = "auto"
-    float32 = "float32"
-    bfloat16 = "bfloat16"
-    float16 = "float16"
 
 
 def run(
@@ -102,6 +62,10 @@ def run(
     set_: Annotated[
         list[str] | None, typer.Option("--set", "-s", help="Override a key: method.target.mu=0.2, task.shots=0.")
     ] = None,
+    over: Annotated[
+        list[str] | None,
+        typer.Option("--over", help="Sweep a key, one variant a value: method.target.alpha=[0.1, 0.3]."),
+    ] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Measure anew what is already measured.")] = False,
 ) -> None:
     """Measure methods on a pair and tasks, each beside its baseline, and print the table.
@@ -129,6 +93,7 @@ def run(
         dtype=dtype,
         engine=engine,
         overrides=tuple(map(parse_override, set_ or [])),
+        over=tuple(map(parse_override, over or [])),
     )
     kind = sandbox if allow_code_execution else None
     try:

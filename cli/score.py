@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from specbench.cli.run import SandboxKind
+from specbench.cli.choices import SandboxKind
 
 
 def score(

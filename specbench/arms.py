@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass
+from itertools import product
 from typing import Any, Literal
 
 from specbench import methods, proposers, stops, targets
@@ -35,8 +36,7 @@ class Arm:
 def roles_of(names: list[str], pair: Pair, options: Options) -> tuple[str, ...]:
     """All roles that these methods and their baselines need, in the pair's order."""
     needed: set[str] = set()
-    for name in names:
-        found, table = preset("method", name), _method_table(name, pair, options)
+    for _, found, table in _wanted(names, pair, options):
         needed |= set(_roles(table))
         if "baseline" in found.table:
             needed |= set(_roles(_baseline_table(found, table, pair)))
@@ -54,14 +54,13 @@ def arms(names: list[str], pair: Pair, sizes: Mapping[str, int], options: Option
         Sampler(options.temperature or 0.0, options.top_k, options.top_p)
     except ValueError as error:
         raise ConfigError(str(error)) from None
-    for name in names:
-        found = preset("method", name)
-        table = _with_lengths(_method_table(name, pair, options), sizes, options.gamma)
+    for name, found, table in _wanted(names, pair, options):
+        table = _with_lengths(table, sizes, options.gamma)
         own = convert(found.table.get("temperature", 0.0), float, f"{found.path}: temperature")
         temperature = own if options.temperature is None else options.temperature
         base_name = found.table.get("baseline")
         clock = convert(found.table.get("clock", "decoding"), Clock, f"{found.path}: clock")
-        arm = Arm(found.name, table, base_name, temperature, Method.build(table, str(found.path)), clock)
+        arm = Arm(name, table, base_name, temperature, Method.build(table, str(found.path)), clock)
         if arm.method.greedy_only and temperature > 0.0:
             raise ConfigError(f"{found.name} is greedy; it has no meaning at T = {temperature:g}")
         base = arm
@@ -76,10 +75,30 @@ def arms(names: list[str], pair: Pair, sizes: Mapping[str, int], options: Option
     return [tuple(group) for group in groups.values()]
 
 
-def _method_table(name: str, pair: Pair, options: Options) -> dict[str, Any]:
-    """A method's constructor table with the user's overrides and the pair's roles in it; draft lengths may be open still."""
-    found = preset("method", name)
-    return _with_roles(overridden(_constructor(found), options.under("method"), f"method {found.name}"), pair)
+def _wanted(names: list[str], pair: Pair, options: Options) -> list[tuple[str, Preset, dict[str, Any]]]:
+    """What each method, or each variant of it, is called, its preset, and its constructor table with the user's overrides
+    and the pair's roles in it; draft lengths may be open still.
+
+    A key that is swept makes a variant a value of every method that has it. Raises ConfigError where none has.
+    """
+    out = []
+    unused = {key for key, _ in options.over}
+    for found in (preset("method", name) for name in names):
+        base = overridden(_constructor(found), options.under("method"), f"method {found.name}")
+        swept = [(key.split(".")[1:], values) for key, values in options.over if _has(base, key.split(".")[1:])]
+        unused -= {".".join(["method", *path]) for path, _ in swept}
+        for values in product(*(values for _, values in swept)):
+            changes = [(path, value) for (path, _), value in zip(swept, values, strict=True)]
+            told = ", ".join(f"{path[-1]}={value}" for path, value in changes)
+            table = overridden(base, changes, f"method {found.name}")
+            out.append((f"{found.name}({told})" if told else found.name, found, _with_roles(table, pair)))
+    if unused:
+        raise ConfigError(f"--over {min(unused)}: none of these methods has this key: {', '.join(names)}")
+    return out
+
+
+def _has(table: Any, path: list[str]) -> bool:
+    return not path or (isinstance(table, dict) and path[0] in table and _has(table[path[0]], path[1:]))
 
 
 def _baseline_table(found: Preset, table: dict[str, Any], pair: Pair) -> dict[str, Any]:

@@ -50,6 +50,11 @@ class Sampler:
         if not 0.0 < self.top_p <= 1.0:
             raise ValueError(f"top_p = {self.top_p} must be above 0 and at most 1 (1 is off)")
 
+    @property
+    def plain(self) -> bool:
+        """Whether laws are the models' own: T = 1 and no filter."""
+        return self.temperature == 1.0 and self.top_k == 0 and self.top_p == 1.0
+
     def probs(self, logits: Tensor) -> Tensor:
         """The law of the next token: divide by T, keep the top_k largest, then the smallest set that reaches top_p.
 

@@ -23,6 +23,7 @@ from specbench.sampling import Sampler
 from specbench.synthetic import calibrate
 from specbench.task import Data, Task
 
+MOST_TOLD = 4  # methods in a folder's name
 SYNTHETIC_LIMIT = 32  # samples of a source that has no end of its own
 
 
@@ -59,7 +60,10 @@ class Cell:
 
     @property
     def folder(self) -> str:
-        told = [arm.name for arm in self.arms if arm.baseline] or [self.arms[0].name]
+        names = [arm.name for arm in self.arms if arm.baseline] or [self.arms[0].name]
+        told = list(dict.fromkeys(name.partition("(")[0] for name in names))  # variants have one name
+        if len(told) > MOST_TOLD:
+            told = [*told[:MOST_TOLD], f"{len(told) - MOST_TOLD}more"]
         return "_".join(["+".join(told), self.pair, self.task.replace(":", "-"), self.key])
 
 

@@ -18,21 +18,40 @@ def expected_accepted(a: float, k: int) -> float:
 
 
 def speculative(
-    a: float, gamma: int, cost: Cost, baseline: float, *, bonus: bool, scorers: int, drafter_scores: bool = False
+    a: float,
+    gamma: int,
+    cost: Cost,
+    baseline: float,
+    *,
+    bonus: str,
+    scorers: int,
+    drafter_scores: bool = False,
+    pending: float = 1.0,
 ) -> float:
     """Long-run speedup of speculation over a baseline that costs `baseline` a token.
 
-    Model 0 drafts gamma tokens; models 1 .. scorers verify them in one forward each. With a bonus: Leviathan et al. 2023,
-    Theorem 3.8, tokens a round (1 - a^(gamma + 1)) / (1 - a). Without, SE's Theorem 3.1, (1 - a^gamma) / (1 - a). The
-    drafter reads two tokens in a round's first forward where the last round was accepted whole and followed by a bonus. Where
-    it is a scorer too, a bonus costs it one more forward, which reads its last drafted token at once.
+    Model 0 drafts gamma tokens; models 1 .. scorers verify them in one forward each. `bonus` is the method's. With one that
+    is committed (exact, paper): Leviathan et al. 2023, Theorem 3.8, tokens a round (1 - a^(gamma + 1)) / (1 - a). Without,
+    SE's Theorem 3.1, (1 - a^gamma) / (1 - a). The drafter reads two tokens in a round's first forward where the last round
+    was accepted whole and followed by a bonus. Where it is a scorer too, an exact bonus costs it one more forward, which
+    reads its last drafted token at once; a deferred one is accepted at the rate `pending`, and costs a forward where it is
+    refused.
     """
-    whole = a**gamma
-    tokens = expected_accepted(a, gamma) + (1.0 if bonus else 1.0 - whole)
+    whole, blocks = a**gamma, expected_accepted(a, gamma)
+    if drafter_scores and bonus == "deferred":
+        opened = 1.0 / (1.0 - pending * whole) * whole  # rounds that begin with a pending token, for each that does not
+        fresh, tested = blocks + 1.0 - whole, 1.0 + pending * (blocks + 1.0 - whole)  # tokens of either
+        verifying = sum(cost(i, gamma + 1) for i in range(1, scorers + 1))
+        spent = gamma * cost(0, 1) + verifying
+        spent += opened * (cost(0, 2) + pending * ((gamma - 1) * cost(0, 1) + verifying))
+        return (fresh + opened * tested) * baseline / spent
+    more = bonus != "none"
+    tokens = blocks + (1.0 if more else 1.0 - whole)
     drafting = gamma * cost(0, 1)
-    if bonus:
-        drafting += cost(0, 1) if drafter_scores else whole * (cost(0, 2) - cost(0, 1))
-    verifying = sum(cost(i, gamma + 1 if bonus else gamma) for i in range(1, scorers + 1))
+    if more:
+        exact = drafter_scores and bonus == "exact"
+        drafting += cost(0, 1) if exact else whole * (cost(0, 2) - cost(0, 1))
+    verifying = sum(cost(i, gamma + 1 if more else gamma) for i in range(1, scorers + 1))
     return tokens * baseline / (drafting + verifying)
 
 
@@ -88,4 +107,61 @@ def acceptance_of(speedup: float, gamma: Sequence[int], cost: Cost) -> float:
 
 def alternate_proposal(a: float, gamma_q: int, gamma_p: int, c: float) -> float:
     """SE's Theorem 3.6 as printed: one q-cycle that follows a p-cycle. Not the long-run speedup (erratum SE-4)."""
-    return (1 - a**gamma_q) * (1 + c) / ((1 - a) * (1 + c * gamma_q - a**gamma_p * c))
+    tokens = sum(a**j for j in range(gamma_q))  # (1 - a^gamma_q) / (1 - a)
+    return tokens * (1 + c) / (1 + c * gamma_q - a**gamma_p * c)
+
+
+def never_slower(a_q: float, a_p: float, c: float) -> float:
+    """SE's Corollary 3.7, the long-run speedup at draft lengths of 1: (1 + c) / (1 + c - P - Q c), at least 1."""
+    p, q = (
+        a_q / (1 + a_q),
+        a_q * a_p / (1 + a_q),
+    )  # shares of the cycles in which p, and q, proposes with a token pending
+    return (1 + c) / (1 + c - p - q * c)
+
+
+def least_acceptance(weight: float) -> float:
+    """SE's Theorem 3.2: proposals of a model of this weight in a mixture are accepted at least as often. Equal iff supports
+    are disjoint."""
+    return weight
+
+
+def mixture_acceptance(weight: float, distance: float) -> float:
+    """How often a two-model mixture accepts the proposals of the model of this weight, 1 - (1 - w) TV(q, p) (methods 3.7)."""
+    return 1.0 - (1.0 - weight) * distance
+
+
+def better_proposer(weight_q: float) -> str:
+    """SE's Corollary 3.3, for models that cost alike: `q` or `p`, the heavier, whose acceptance is at least 1/2."""
+    return "q" if weight_q >= 0.5 else "p"
+
+
+def least_useful_acceptance(c: float) -> float:
+    """SE's Corollary 3.4: with two drafted tokens naive speculation is faster iff a > c / (1 + c).
+
+    So a weight above it will do. Corollary 3.5: for any weights one of the two models is a proposer for which that holds,
+    since swapping them turns c into 1/c and the weight into the rest.
+    """
+    return c / (1 + c)
+
+
+def rejection(defers: Sequence[bool], distances: Sequence[float]) -> float:
+    """SpecCascade's Lemma 3: how often a cascade rejects a drafted token, the mean over positions of delta TV(q, p)."""
+    return sum(d * tv for d, tv in zip(defers, distances, strict=True)) / len(distances)
+
+
+def regret_bound(truth: Sequence[float], q: Sequence[float], p: Sequence[float]) -> float:
+    """SpecCascade's Lemma 5: the OPT plug-in's regret against the best rule that knows the truth, at a position:
+    max |P - q| + max |P - p|."""
+    return max(abs(t - x) for t, x in zip(truth, q, strict=True)) + max(
+        abs(t - x) for t, x in zip(truth, p, strict=True)
+    )
+
+
+def sequential_cascade(rate: float, cost: Cost, tokens: int = 1) -> float:
+    """Speedup over the large model of a sequential cascade that defers at this rate, 1 / (c + rate) (methods 4.8).
+
+    The rate is of positions, or of whole sequences. `tokens` is what the large model reads in a forward: all that were kept
+    since it was last asked.
+    """
+    return cost(1, 1) / (cost(0, 1) + rate * cost(1, tokens))

@@ -6,27 +6,17 @@ together, 95 %.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
 
 import numpy as np
 
 from specbench.records import Record
+from specbench.report.estimates import Estimate, bootstrap, by_prompt, wilson
 from specbench.scoring import metric
 from specbench.scoring.metric import Scored
 from specbench.theory import Cost
 
 Rows = Sequence[Record]
-RESAMPLES = 2000
-FEWEST = 5
-
-
-class Estimate(NamedTuple):
-    """A value with its 95 % interval; no interval from fewer than FEWEST prompts."""
-
-    value: float
-    low: float | None
-    high: float | None
 
 
 def complete(records: Rows, method: str) -> list[Record]:
@@ -54,20 +44,27 @@ def tokens_per_second(rows: Rows, end_to_end: bool = False) -> float:
 def speedup(rows: Rows, base: Rows, end_to_end: bool = False) -> Estimate:
     """Ratio of sums: the method's tokens per second over the baseline's, paired by prompt."""
     ours, theirs = paired(rows, base)
-    table = _by_prompt(
+    table = by_prompt(
         (len(a.tokens), seconds(a, end_to_end), len(b.tokens), seconds(b, end_to_end), a.sample)
         for a, b in zip(ours, theirs, strict=True)
     )
-    return _bootstrap(table, lambda t: (t[:, 0].sum() / t[:, 1].sum()) / (t[:, 2].sum() / t[:, 3].sum()))
+    return bootstrap(table, lambda t: (t[:, 0].sum() / t[:, 1].sum()) / (t[:, 2].sum() / t[:, 3].sum()))
+
+
+def relative_latency(rows: Rows, base: Rows) -> Estimate:
+    """Seconds an answer, end to end, over the baseline's: the cascades paper's axis. Below 1 is faster."""
+    ours, theirs = paired(rows, base)
+    table = by_prompt((seconds(a, True), seconds(b, True), a.sample) for a, b in zip(ours, theirs, strict=True))
+    return bootstrap(table, lambda t: t[:, 0].sum() / t[:, 1].sum())
 
 
 def geometric_mean_speedup(rows: Rows, base: Rows) -> Estimate:
     """Geometric mean over prompts of the ratios of tokens per second: every prompt counts alike."""
     ours, theirs = paired(rows, base)
-    table = _by_prompt(
+    table = by_prompt(
         (len(a.tokens), seconds(a), len(b.tokens), seconds(b), a.sample) for a, b in zip(ours, theirs, strict=True)
     )
-    return _bootstrap(table, lambda t: float(np.exp(np.log((t[:, 0] / t[:, 1]) / (t[:, 2] / t[:, 3])).mean())))
+    return bootstrap(table, lambda t: float(np.exp(np.log((t[:, 0] / t[:, 1]) / (t[:, 2] / t[:, 3])).mean())))
 
 
 def papers_speedup(rows: Rows, base: Rows) -> float:
@@ -80,11 +77,11 @@ def papers_speedup(rows: Rows, base: Rows) -> float:
 def quality(scored: Sequence[Scored], combine: str) -> Estimate | None:
     """A metric over prompts, all repeats of a prompt together; None where it is undefined, as pass@k of fewer than k."""
     rows, whole = metric.table(combine, scored), metric.combiner(combine).whole
-    found = _bootstrap(rows, whole)
+    found = bootstrap(rows, whole)
     if np.isnan(found.value):
         return None
     share = rows.shape[1] == 2 and set(rows[:, 0].tolist()) in ({0.0}, {1.0})  # all are right, or all are wrong
-    return _wilson(found.value, len(rows)) if share and found.low is not None else found
+    return wilson(found.value, len(rows)) if share and found.low is not None else found
 
 
 def accepted_length(rows: Rows) -> float:
@@ -119,6 +116,32 @@ def acceptance_by_model(rows: Rows) -> dict[str, float]:
             tested[role] += 1
             accepted[role] += position < x["accepted"]
     return {role: accepted[role] / tested[role] for role in tested}
+
+
+def noted(rows: Rows) -> dict[str, float]:
+    """What the methods noted of their rounds (`Step.noted`), summed over all generations."""
+    sums: dict[str, float] = defaultdict(float)
+    for x in (x for r in rows for x in r.rounds):
+        for key, value in x.get("noted", {}).items():
+            sums[key] += value
+    return dict(sums)
+
+
+def rule_rate(rows: Rows) -> float | None:
+    """Deferrals over the positions that a rule was asked about; a sequence counts as one. None without a rule.
+
+    The cascades paper's other axis, large-model calls a committed token, is `forwards_per_token`.
+    """
+    sums = noted(rows)
+    return sums["deferrals"] / sums["positions"] if sums.get("positions") else None
+
+
+def rejections_per_token(rows: Rows) -> float | None:
+    """Refused draft tokens a committed token; None where nothing was tested."""
+    if not any(x["tested"] for r in rows for x in r.rounds):
+        return None
+    refused: int = sum(x["tested"] - x["accepted"] for r in rows for x in r.rounds)
+    return refused / sum(len(r.tokens) for r in rows)
 
 
 def wasted_share(rows: Rows) -> float | None:
@@ -206,26 +229,3 @@ def round_milliseconds(rows: Rows) -> dict[str, float]:
             sums[role] += calls["seconds"]
     sums["host"] = sum(map(seconds, rows)) - sum(sums.values())
     return {role: 1e3 * spent / rounds for role, spent in sums.items()}
-
-
-def _by_prompt(rows: Iterable[tuple[Any, ...]]) -> np.ndarray:
-    """Sum (value, ..., sample) rows over the repeats of each sample: (prompts, values)."""
-    sums: dict[str, np.ndarray] = {}
-    for *values, sample in rows:
-        sums[sample] = sums.get(sample, np.zeros(len(values))) + np.array(values, dtype=float)
-    return np.stack(list(sums.values()))
-
-
-def _wilson(share: float, n: int) -> Estimate:
-    """Wilson's interval of a share that is 0 or 1, where a bootstrap has width zero."""
-    inner = n / (n + 1.96**2)  # the bound that is not the share itself, for a share of 1
-    return Estimate(share, inner, 1.0) if share > 0.5 else Estimate(share, 0.0, 1.0 - inner)
-
-
-def _bootstrap(table: np.ndarray, statistic: Callable[[np.ndarray], float]) -> Estimate:
-    if len(table) < FEWEST:
-        return Estimate(float(statistic(table)), None, None)
-    rng = np.random.default_rng(0)
-    picks = rng.integers(0, len(table), (RESAMPLES, len(table)))
-    low, high = np.percentile([statistic(table[pick]) for pick in picks], [2.5, 97.5])
-    return Estimate(float(statistic(table)), float(low), float(high))

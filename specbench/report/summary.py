@@ -2,6 +2,7 @@
 
 import json
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,7 @@ def summarise(folder: Path) -> dict[str, Any]:
         "made_up": config["pair"].get("made_up", ""),
         "synthetic": config["pair"].get("synthetic"),
         "baseline": config["baseline"],
+        "clock": config["clock"],
         "environment": environment,
         "complete": len(records) == wanted,
         "metrics": scores["metrics"],
@@ -80,6 +82,9 @@ def _method(
         "acceptance_by_model": m.acceptance_by_model(rows),
         "wasted_share": m.wasted_share(rows),
         "forwards_per_token": m.forwards_per_token(rows),
+        "noted": m.noted(rows),
+        "rule_rate": m.rule_rate(rows),
+        "rejections_per_token": m.rejections_per_token(rows),
         "outside_forwards": m.outside_forwards(rows),
         "bound_share": m.bound_share(rows, config["pair"]["traffic"], bandwidth),
         "drift": m.drift(rows),
@@ -90,6 +95,7 @@ def _method(
         out |= {
             "speedup": m.speedup(rows, base)._asdict(),
             "end_to_end_speedup": m.speedup(rows, base, end_to_end=True)._asdict(),
+            "relative_latency": m.relative_latency(rows, base)._asdict(),
             "geometric_mean_speedup": m.geometric_mean_speedup(rows, base)._asdict(),
             "papers_speedup": m.papers_speedup(rows, base),
             "speedup_by_group": _speedup_by_group(rows, base, groups),
@@ -112,37 +118,62 @@ def _speedup_by_group(rows: m.Rows, base: m.Rows, groups: dict[str, str]) -> dic
 
 
 def _predictions(table: dict[str, Any], baseline: dict[str, Any], rows: m.Rows, base: m.Rows) -> dict[str, Any]:
-    """The papers' prediction from the measured acceptance and cost ratio, and the same at a block's measured price."""
-    rates, prices = m.acceptance_by_model(rows), m.forward_seconds(rows)
+    """Predictions from the measured acceptance and cost ratio: the exact long-run speedup with a block at the price of one
+    token, the same at a block's measured price, and where the paper prints another formula, that one."""
+    prices = m.forward_seconds(rows)
     single = {role: sizes[1] for role, sizes in prices.items() if 1 in sizes}
     single |= {role: sizes[1] for role, sizes in m.forward_seconds(base).items() if 1 in sizes}
-    overall = m.acceptance_rate(rows)
-    roles = _roles(table)
-    if overall is None or not roles or not all(role in single for role in (*roles, *baseline["scorers"])):
+    roles, predicted = _roles(table), _predicted(table, rows)
+    if predicted is None or not all(role in single for role in (*roles, *baseline["scorers"])):
         return {}
-    as_in_papers = m.cost_of(roles, {}, single)
-    measured = m.cost_of(roles, prices, single)
+    as_in_papers, measured = m.cost_of(roles, {}, single), m.cost_of(roles, prices, single)
     per_token = sum(single[role] for role in baseline["scorers"])
+    c = single[roles[0]] / single[roles[-1]]
+    out = {
+        "predicted": predicted(as_in_papers, per_token),
+        "corrected": predicted(measured, per_token),
+        "cost_ratio": c,
+    }
+    if table["name"] == "speculative-ensemble" and len(roles) == 2:
+        a = m.acceptance_by_model(rows).get(roles[0], m.acceptance_rate(rows))
+        assert a is not None
+        out["papers_prediction"] = theory.alternate_proposal(a, table["gamma"][0], table["gamma"][1], c)
+    return out
+
+
+def _predicted(table: dict[str, Any], rows: m.Rows) -> Callable[[theory.Cost, float], float] | None:
+    """The method's theory: from a cost and the baseline's seconds a token to a speedup. None where there is none."""
+    rates, overall, roles = m.acceptance_by_model(rows), m.acceptance_rate(rows), _roles(table)
+    if table["name"] in ("token-cascade", "sequence-cascade"):
+        rate = m.rule_rate(rows)
+        read = round(1 / rate) if rate and table["name"] == "token-cascade" else 1
+        return lambda cost, base: theory.sequential_cascade(rate or 0.0, cost, read)
+    if overall is None or not roles:
+        return None
     if table["name"] == "speculative-ensemble":
         a = [rates.get(role, overall) for role in roles]
-        plain, corrected = (theory.speculative_ensemble(a, table["gamma"], cost) for cost in (as_in_papers, measured))
-    else:
-        gamma, bonus = table["proposer"]["gamma"], table.get("bonus", "exact") == "exact"
-        drafts = roles[0] in table["scorers"]
-        plain, corrected = (
-            theory.speculative(
-                overall, gamma, cost, per_token, bonus=bonus, scorers=len(roles) - 1, drafter_scores=drafts
-            )
-            for cost in (as_in_papers, measured)
-        )
-    return {"predicted": plain, "corrected": corrected, "cost_ratio": single[roles[0]] / single[roles[-1]]}
+        return lambda cost, base: theory.speculative_ensemble(a, table["gamma"], cost)
+    drafts = roles[0] in table["scorers"]
+    deferred = drafts and table.get("bonus", "deferred") == "deferred"
+    return lambda cost, base: theory.speculative(
+        rates.get(roles[0], overall) if deferred else overall,
+        table["proposer"]["gamma"],
+        cost,
+        base,
+        bonus=table.get("bonus", "deferred"),
+        scorers=len(roles) - 1,
+        drafter_scores=drafts,
+        pending=rates.get(roles[-1], 1.0),
+    )
 
 
 def _roles(table: dict[str, Any]) -> list[str]:
-    """The models of a speculative method, the (default) proposer first; empty where no theory is known."""
+    """The models of a method whose speed has a theory, the (default) proposer first; empty where none is known."""
     if table["name"] == "speculative-ensemble":
         return list(table["models"])
-    if table["name"] == "speculative" and table["proposer"]["name"] == "model":
+    if table["name"] in ("token-cascade", "sequence-cascade"):
+        return [table["small"], table["large"]]
+    if table["name"] == "speculative" and table["proposer"]["name"] == "model" and "stop" not in table["proposer"]:
         drafting = table["proposer"]["model"]
         return [drafting, *(role for role in table["scorers"] if role != drafting)]
     return []

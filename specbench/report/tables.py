@@ -31,10 +31,14 @@ def tables(summary: Summary) -> list[Table]:
     metrics = [metric["name"] for metric in summary["metrics"]]
     score = _score(NOT_EXECUTED if summary["not_executed"] else NONE)
     base = summary["baseline"]
+    whole, large = summary["clock"] == "end to end", list(summary["models"])[-1]
+    paper = {"paper's theory": _number("papers_prediction", "{:.2f}x")}
     speed: dict[str, Cell] = {
         "method": lambda r: r["label"],
         "tokens/s": _number("tokens_per_second", "{:.1f}"),
-        f"speedup over {base}": lambda r: "1.00x" if r["method"] == base else _times(r.get("speedup")),
+        **({f"end to end over {base}": _over(base, "end_to_end_speedup")} if whole else {}),
+        f"{'decoding' if whole else 'speedup'} over {base}": _over(base, "speedup"),
+        **(paper if any("papers_prediction" in r for r in methods) else {}),
         "theory": _number("predicted", "{:.2f}x"),
         "corrected": _number("corrected", "{:.2f}x"),
         "measured/corrected": _number("measured_over_corrected", "{:.2f}"),
@@ -49,6 +53,15 @@ def tables(summary: Summary) -> list[Table]:
         "forwards/token": lambda r: " ".join(f"{role} {n:.2f}" for role, n in r["forwards_per_token"].items()),
         "c": _number("cost_ratio", "{:.2f}"),
         "outside forwards": _number("outside_forwards", "{:.1%}"),
+    }
+    cascade: dict[str, Cell] = {
+        "method": lambda r: r["label"],
+        "relative latency": lambda r: _times(r.get("relative_latency")) if r["method"] != base else "1.00x",
+        "rule rate": _number("rule_rate", "{:.1%}"),
+        "large-model calls/token": lambda r: f"{r['forwards_per_token'].get(large, 0.0):.3f}",
+        "rejections/token": _number("rejections_per_token", "{:.3f}"),
+        "fallbacks": lambda r: _count(r, "fallbacks"),
+        "rollbacks": lambda r: _count(r, "rollbacks"),
     }
     where: dict[str, Cell] = {
         "method": lambda r: r["label"],
@@ -77,6 +90,7 @@ def tables(summary: Summary) -> list[Table]:
     shown = {
         f"{head}: speed and quality": speed,
         "What explains it": why,
+        **({"Cascades": cascade} if any(r["rule_rate"] is not None for r in methods) else {}),
         "Where the time goes": where,
         "By other conventions": also,
         "Quality": quality,
@@ -94,20 +108,21 @@ def tables(summary: Summary) -> list[Table]:
 
 def across(summaries: list[Summary]) -> Table:
     """One line a run and method: speed and the headline score."""
-    heads = ["task", "method", "tokens/s", "speedup", "theory", "corrected", "acceptance", "metric", "score", "prompts"]
-    lines = []
+    whole = ["end to end"] if any(summary["clock"] == "end to end" for summary in summaries) else []
+    heads = ["task", "method", "tokens/s", *whole, "speedup", "theory", "corrected", "acceptance", "metric", "score"]
+    heads, lines = [*heads, "prompts"], []
     for summary in summaries:
         metric = summary["headline"] or NONE
         score = _score(NOT_EXECUTED if summary["not_executed"] else NONE)(metric)
         for row in summary["methods"]:
             if "tokens" not in row:
                 continue
-            base = row["method"] == summary["baseline"]
             lines.append([
                 summary["task"],
                 row["label"],
                 _number("tokens_per_second", "{:.1f}")(row),
-                "1.00x" if base else _times(row.get("speedup")),
+                *([_over(summary["baseline"], "end_to_end_speedup")(row)] if whole else []),
+                _over(summary["baseline"], "speedup")(row),
                 _number("predicted", "{:.2f}x")(row),
                 _number("corrected", "{:.2f}x")(row),
                 _number("acceptance_rate", "{:.3f}")(row),
@@ -156,6 +171,14 @@ def as_json(summaries: list[Summary]) -> str:
 
 def _number(key: str, form: str) -> Cell:
     return lambda row: NONE if row.get(key) is None else form.format(row[key])
+
+
+def _over(base: str, key: str) -> Cell:
+    return lambda row: "1.00x" if row["method"] == base else _times(row.get(key))
+
+
+def _count(row: dict[str, Any], key: str) -> str:
+    return f"{row['noted'][key]:.0f}" if key in row["noted"] else NONE
 
 
 def _times(estimate: dict[str, float] | None) -> str:

@@ -30,7 +30,7 @@ class Deferral(TwoModels):
 
     def ruled(self, logits: list[Tensor], sampler: Sampler) -> tuple[Tensor, Tensor]:
         q, p = (sampler.probs(each) for each in logits)
-        small, large = (q, p) if self.scaled else (confidence(each) for each in logits)
+        small, large = (q, p) if self.scaled or sampler.plain else (confidence(each) for each in logits)
         deferred = self.defers(small, large, q, p)  # (k,)
         return torch.where(deferred.unsqueeze(-1), p, q), deferred
 

@@ -1,0 +1,41 @@
+"""Values with intervals: percentile bootstraps over prompts, all repeats of a prompt together, 95 %."""
+
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+RESAMPLES = 2000
+FEWEST = 5
+
+
+class Estimate(NamedTuple):
+    """A value with its 95 % interval; no interval from fewer than FEWEST prompts."""
+
+    value: float
+    low: float | None
+    high: float | None
+
+
+def by_prompt(rows: Iterable[tuple[Any, ...]]) -> np.ndarray:
+    """Sum (value, ..., sample) rows over the repeats of each sample: (prompts, values)."""
+    sums: dict[str, np.ndarray] = {}
+    for *values, sample in rows:
+        sums[sample] = sums.get(sample, np.zeros(len(values))) + np.array(values, dtype=float)
+    return np.stack(list(sums.values()))
+
+
+def wilson(share: float, n: int) -> Estimate:
+    """Wilson's interval of a share that is 0 or 1, where a bootstrap has width zero."""
+    inner = n / (n + 1.96**2)  # the bound that is not the share itself, for a share of 1
+    return Estimate(share, inner, 1.0) if share > 0.5 else Estimate(share, 0.0, 1.0 - inner)
+
+
+def bootstrap(table: np.ndarray, statistic: Callable[[np.ndarray], float]) -> Estimate:
+    """A statistic of a table (prompts, values), with the interval of its resamples."""
+    if len(table) < FEWEST:
+        return Estimate(float(statistic(table)), None, None)
+    rng = np.random.default_rng(0)
+    picks = rng.integers(0, len(table), (RESAMPLES, len(table)))
+    low, high = np.percentile([statistic(table[pick]) for pick in picks], [2.5, 97.5])
+    return Estimate(float(statistic(table)), float(low), float(high))
