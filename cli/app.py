@@ -1,7 +1,7 @@
 """`specbench`: the Typer app, its exit codes, and nothing that imports torch.
 
-Exit codes: 0 ok, 1 a bug of ours, 2 usage or config, 3 some samples failed, 4 a missing model, data set or device,
-130 interrupted and resumable.
+Exit codes: 0 ok, 1 a bug of ours, 2 usage or config, 3 some samples failed, 4 a missing model, data set or device, 5 a law
+that differs, 130 interrupted and resumable.
 """
 
 import os
@@ -9,7 +9,7 @@ import sys
 
 import typer
 
-from specbench.cli import catalog, report, run, score
+from specbench.cli import catalog, laws, report, run, score
 from specbench.errors import ConfigError, MissingAsset
 
 app = typer.Typer(
@@ -24,6 +24,7 @@ app.command("run")(run.run)
 app.command("report")(report.report)
 app.command("score")(score.score)
 app.command("list")(catalog.list_)
+app.command("laws")(laws.laws)
 app.command("show")(catalog.show)
 
 

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from specbench.cli.choices import Plugins, loaded
 from specbench.errors import ConfigError, hint
 from specbench.pair import BUNDLED, PACKAGE
 from specbench.presets import KINDS, names, preset
@@ -17,8 +18,12 @@ class Listed(StrEnum):
     tasks = "tasks"
 
 
-def list_(kind: Annotated[Listed, typer.Argument(help="What to list.")]) -> None:
+def list_(
+    kind: Annotated[Listed, typer.Argument(help="What to list.")],
+    plugin: Plugins = None,
+) -> None:
     """List the methods, pairs or tasks that there are."""
+    loaded(plugin)
     singular = next(k for k, plural in KINDS.items() if plural == kind)
     known = names(singular)
     width = max(map(len, known)) + 2
@@ -32,12 +37,14 @@ def list_(kind: Annotated[Listed, typer.Argument(help="What to list.")]) -> None
 def show(
     kind: Annotated[str, typer.Argument(help="method, pair or task.", metavar="KIND")],
     name: Annotated[str, typer.Argument(help="A preset's name, or a path to a TOML file.")],
+    plugin: Plugins = None,
 ) -> None:
     """Print one preset as it stands, and where it lies: copy it to make your own."""
+    loaded(plugin)
     if kind not in KINDS:
         raise ConfigError(f"unknown kind '{kind}'{hint(kind, KINDS)}")
     found = preset(kind, name)
-    print(f"# {found.path}\n{found.path.read_text(encoding='utf-8')}", end="")
+    print(f"# {found.path}\n{found.text}", end="")
     if isinstance(card := found.table.get("card"), str):
         path = PACKAGE / card.removeprefix(BUNDLED) if card.startswith(BUNDLED) else found.path.parent / card
         _print_markdown(path.read_text(encoding="utf-8"))

@@ -1,6 +1,23 @@
-"""What a few options may be, as Typer wants to know it."""
+"""Options that several commands have, and what a few may be, as Typer wants to know it."""
 
 from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+Plugins = Annotated[
+    list[str] | None,
+    typer.Option("--plugin", help="A Python file or module with targets, stop rules, methods or tasks of your own."),
+]
+
+
+def loaded(plugins: list[str] | None) -> tuple[tuple[str, str], ...]:
+    """The plugins' names and checksums, once they are imported."""
+    if not plugins:
+        return ()
+    from specbench.plugins import load
+
+    return tuple(map(load, plugins))
 
 
 class SandboxKind(StrEnum):

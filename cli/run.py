@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from specbench.cli.choices import Chat, Device, Dtype, Engine, Overflow, SandboxKind
+from specbench.cli.choices import Chat, Device, Dtype, Engine, Overflow, Plugins, SandboxKind, loaded
 from specbench.cli.progress import Interrupts, progress, status
 from specbench.errors import ConfigError, MissingAsset
 
@@ -66,6 +66,7 @@ def run(
         list[str] | None,
         typer.Option("--over", help="Sweep a key, one variant a value: method.target.alpha=[0.1, 0.3]."),
     ] = None,
+    plugin: Plugins = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Measure anew what is already measured.")] = False,
 ) -> None:
     """Measure methods on a pair and tasks, each beside its baseline, and print the table.
@@ -94,6 +95,7 @@ def run(
         engine=engine,
         overrides=tuple(map(parse_override, set_ or [])),
         over=tuple(map(parse_override, over or [])),
+        plugins=loaded(plugin),
     )
     kind = sandbox if allow_code_execution else None
     try:
@@ -186,7 +188,7 @@ def _tasks(names: list[str], pair: "Pair", options: "Options") -> list[tuple[str
     from specbench import presets, suite
 
     source, out, refused = suite.source_of(pair, options), [], []
-    suited = pair.defaults.tasks if source == pair.defaults.data else ()
+    suited = pair.defaults.tasks if suite.suits(pair, options) else ()
     for name in names or suited or presets.names("task", variants=False):
         try:
             task_name, task = suite.read_task(name, pair, options)

@@ -89,9 +89,9 @@ def decode(method: Method, models: Opened, sampler: Sampler, limits: Limits) -> 
         session.settle()
     calls = [session.calls for session in models.sessions.values()]
     clock -= sum(each.off_clock for each in calls)
-    out.finish, out.prefill_seconds = finish, sum(each.prefill_seconds for each in calls)
+    out.finish, out.prefill_seconds = finish, sum(each.prefill_seconds - each.prefill_beside for each in calls)
     out.decode_seconds = clock - out.prefill_seconds
-    out.forward_seconds = sum(each.seconds for each in calls)
+    out.forward_seconds = sum(each.seconds - each.beside for each in calls)
     return out
 
 

@@ -5,7 +5,7 @@ its first tokens is known to rounding: no sampling, no noise floor. Models are f
 so that any misplaced row shows.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -14,7 +14,7 @@ from torch import Tensor
 from specbench.method import End, Method, Step
 from specbench.methods.autoregressive import Autoregressive
 from specbench.sampling import Draft, Sampler, exact_law
-from specbench.session import Calls, Session, roll
+from specbench.session import Calls, Concurrent, Session, roll
 from specbench.watched import Watched
 
 START = 0  # every sequence starts with this token
@@ -71,6 +71,30 @@ class Opened:
 
     def watched(self, role: str) -> Watched:
         raise ValueError("there is no transformers model here to run alone")
+
+    def concurrent(self, roles: Sequence[str]) -> list[Concurrent]:
+        return [_InTurn(self[role]) for role in roles]
+
+
+class _InTurn:
+    """A session that answers when it is asked: the contract of concurrent ones, without concurrency."""
+
+    def __init__(self, session: Session) -> None:
+        self._session, self._asked = session, ([0], 0)
+        self.busy, self.moved = 0.0, 0
+
+    @property
+    def calls(self) -> Calls:
+        return self._session.calls
+
+    def ask(self, ids: list[int], start: int) -> None:
+        self._asked = ids, start
+
+    def answer(self) -> Tensor:
+        return self._session.score(*self._asked)
+
+    def settle(self) -> None:
+        self._session.settle()
 
 
 def tables(roles: tuple[str, ...], vocabulary: int, seed: int = 0, spread: float = 1.5) -> Opened:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from specbench.registry import Named
 from specbench.sampling import Draft, Sampler, verify
-from specbench.session import Session
+from specbench.session import Concurrent, Session
 from specbench.targets import Target
 from specbench.watched import Watched
 
@@ -74,6 +74,9 @@ class Sessions(Protocol):
 
     def watched(self, role: str, /) -> Watched:
         """The transformers model itself, for a library that runs it alone."""
+
+    def concurrent(self, roles: Sequence[str], /) -> Sequence[Concurrent]:
+        """Sessions that run at the same time."""
 
 
 class Method(Named):

@@ -1,6 +1,8 @@
 """Floor 2: from what was found to open sessions. `load` brings the weights in, `LoadedPair.open` starts one prompt."""
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -12,9 +14,10 @@ from specbench.engine import Graphs, GraphSession, LeanSession, Network, network
 from specbench.errors import ConfigError
 from specbench.found import Found, kind_of
 from specbench.pair import folder
-from specbench.session import EagerSession, Session, new_cache, window_of
+from specbench.session import Concurrent, EagerSession, Session, new_cache, window_of
 from specbench.synthetic import Law, SyntheticSession
 from specbench.watched import Watched
+from specbench.workers import RemoteSession, StreamSession, Workers
 
 PROBE = "How many apples?\n  Zwölf — 12 + 30 = 42; def f(x):\n\treturn x ** 2"  # tokenizers that agree on it agree
 
@@ -38,6 +41,7 @@ class LoadedPair:
         self.models, self._tokenizers = models, tokenizers
         self.networks, self.graphs, self.made_up = networks or {}, graphs or {}, made_up
         self.laws: dict[str, Law] = {}
+        self.workers: Workers | None = None
         last = list(models)[-1]
         self.tokenizer = tokenizers[last]
         for role, other in tokenizers.items():
@@ -73,6 +77,7 @@ class LoadedPair:
         )
         if spread is not None:
             pair.laws = {role: Law(pair.vocabulary, i, spread) for i, role in enumerate(roles)}
+        pair.workers = self.workers
         return pair
 
     def prepare(self, length: int, most: int) -> None:
@@ -102,7 +107,7 @@ class Models:
 
     def __init__(self, pair: LoadedPair, prompt: list[int]) -> None:
         self._pair, self._prompt = pair, prompt
-        self.sessions: dict[str, Session] = {}
+        self.sessions: dict[str, Any] = {}  # Session, Watched or Concurrent: whatever has `calls` and settles
         if pair.encoder_decoder:
             config = next(iter(pair.models.values())).config
             self.ids: list[int] = [config.decoder_start_token_id]
@@ -112,7 +117,8 @@ class Models:
     def __getitem__(self, role: str) -> Session:
         if role not in self.sessions:
             self.sessions[role] = self._pair.session(role, self._prompt if self._pair.encoder_decoder else None)
-        return self.sessions[role]
+        session: Session = self.sessions[role]
+        return session
 
     def watched(self, role: str) -> Watched:
         """The transformers model of a role. Raises ValueError where its logits were to be replaced."""
@@ -120,6 +126,20 @@ class Models:
             raise ValueError("transformers' own decoding cannot be given synthetic laws")
         watched = self.sessions[role] = Watched(self._pair.models[role], self._prompt)
         return watched
+
+    def concurrent(self, roles: Sequence[str]) -> list[Concurrent]:
+        """Sessions that run at the same time. Raises ValueError where the logits were to be replaced."""
+        pair, source = self._pair, self._prompt if self._pair.encoder_decoder else None
+        if pair.laws:
+            raise ValueError("models that run in parallel cannot be given synthetic laws")
+        opened: list[Concurrent]
+        if pair.device.type == "cuda":
+            opened = [StreamSession(pair.session(role, source), pair.device) for role in roles]
+        else:
+            assert pair.workers is not None
+            opened = [RemoteSession(worker, source) for worker in pair.workers(roles, pair.vocabulary)]
+        self.sessions |= dict(zip(roles, opened, strict=True))
+        return opened
 
 
 def load(found: dict[str, Found], base: Path, device: torch.device) -> LoadedPair:
@@ -139,7 +159,9 @@ def load(found: dict[str, Found], base: Path, device: torch.device) -> LoadedPai
                 networks[same] if models[role] is models[same] and same in networks else network_of(models[role])
             )
     graphs = {role: Graphs(networks[role]) for role, each in found.items() if each.engine == "graph"}
-    return LoadedPair(models, tokenizers, networks, graphs, made_up=any(f.weights != "real" for f in found.values()))
+    pair = LoadedPair(models, tokenizers, networks, graphs, made_up=any(f.weights != "real" for f in found.values()))
+    pair.workers = Workers(found, base)
+    return pair
 
 
 def _brought(

@@ -29,6 +29,7 @@ class Options:
     dtype: str = "auto"
     engine: str = "auto"
     overrides: tuple[tuple[str, Any], ...] = ()  # --set a.b=value
+    plugins: tuple[tuple[str, str], ...] = ()  # name and checksum
     over: tuple[tuple[str, Any], ...] = ()  # --over method.a.b=[values]
 
     def __post_init__(self) -> None:

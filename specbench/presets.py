@@ -13,17 +13,35 @@ KINDS = {"method": "methods", "pair": "pairs", "task": "tasks"}
 
 @dataclass(frozen=True)
 class Preset:
-    """One TOML file: its name (the file's), its path, and its table."""
+    """One TOML file: its name (the file's), its path, and its table. A plugin's has the plugin's path."""
 
     name: str
     path: Path
     table: dict[str, Any]
 
+    @property
+    def text(self) -> str:
+        """The TOML as it stands, or as it would stand in a file."""
+        if self.path.suffix == ".toml":
+            return self.path.read_text(encoding="utf-8")
+        import tomli_w  # what `list` need not wait for
+
+        return tomli_w.dumps(self.table)
+
+
+_ADDED: dict[tuple[str, str], Preset] = {}  # what plugins brought, by kind and name
+
+
+def add(kind: str, found: Preset) -> None:
+    """A preset that no file of configs/ holds."""
+    _ADDED[kind, found.name] = found
+
 
 def names(kind: str, variants: bool = True) -> list[str]:
     """The bundled presets of a kind: method, pair or task. NAME/VARIANT.toml is called NAME:VARIANT."""
     found = (path.relative_to(_folder(kind)).with_suffix("") for path in _folder(kind).rglob("*.toml"))
-    return sorted(":".join(path.parts) for path in found if variants or len(path.parts) == 1)
+    own = [name for each, name in _ADDED if each == kind]
+    return sorted([*(":".join(path.parts) for path in found if variants or len(path.parts) == 1), *own])
 
 
 def preset(kind: str, name: str) -> Preset:
@@ -31,6 +49,8 @@ def preset(kind: str, name: str) -> Preset:
 
     `same_as` in a bundled file makes it a second name of another. Raises ConfigError with the nearest right name.
     """
+    if (kind, name) in _ADDED:
+        return _ADDED[kind, name]
     own = Path(name).expanduser()
     path = own if name.endswith(".toml") else _folder(kind) / f"{name.replace(':', '/')}.toml"
     if not path.is_file():

@@ -34,6 +34,8 @@ class Calls:
     by_fed: dict[int, list[float]] = field(default_factory=dict)  # tokens fed -> [forwards, seconds]
     read: int = 0  # cached positions that the decoding forwards attended to, summed
     off_clock: float = 0.0  # seconds that no clock counts: a synthetic law, a peer's stop strings
+    beside: float = 0.0  # of `seconds`, those in which a slower model ran at the same time
+    prefill_beside: float = 0.0  # of `prefill_seconds`
 
     def prefill(self, fed: int, seconds: float) -> None:
         self.prefill_fed += fed
@@ -47,6 +49,36 @@ class Calls:
         size = self.by_fed.setdefault(fed, [0, 0.0])
         size[0] += 1
         size[1] += seconds
+
+    def overlapped(self, before: "Calls") -> None:
+        """What was spent since `before` was spent beside a slower model."""
+        self.beside += self.seconds - before.seconds
+        self.prefill_beside += self.prefill_seconds - before.prefill_seconds
+
+
+class Concurrent(Protocol):
+    """A session that works while others do: asked first, it answers later."""
+
+    @property
+    def calls(self) -> Calls:
+        """What it has cost so far; a new object with every answer."""
+
+    @property
+    def busy(self) -> float:
+        """Seconds that it worked on its last answer; 0 where nobody can tell."""
+
+    @property
+    def moved(self) -> int:
+        """Bytes that went to it and came from it so far."""
+
+    def ask(self, ids: list[int], start: int) -> None:
+        """Begin what `Session.score` does."""
+
+    def answer(self) -> Tensor:
+        """What `Session.score` would have given."""
+
+    def settle(self) -> None:
+        """As `Session.settle`."""
 
 
 class Session(Protocol):

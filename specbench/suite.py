@@ -89,11 +89,16 @@ def source_of(pair: Pair, options: Options) -> str:
     return options.data or pair.defaults.data or "hub"
 
 
+def suits(pair: Pair, options: Options) -> bool:
+    """Whether rows come from where the pair's defaults take them, so that its tasks and its limit are meant."""
+    return source_of(pair, options) == (pair.defaults.data or "hub")
+
+
 def limited(data: Data, pair: Pair, options: Options) -> Data:
     """The first rows, as many as wanted, or as many drawn at random; 0 is all, but of a synthetic source."""
     if options.sample:
         return data.drawn(options.sample)
-    suited = pair.defaults.limit if source_of(pair, options) == pair.defaults.data else 0
+    suited = pair.defaults.limit if suits(pair, options) else 0
     limit = suited if options.limit is None else options.limit
     if not limit:
         limit = SYNTHETIC_LIMIT if data.source == "synthetic" else len(data.samples)
@@ -145,6 +150,7 @@ def cell(
                 }
             ),
         },
+        **({"plugins": dict(options.plugins)} if options.plugins else {}),
         "baseline": group[0].name,
         "clock": "end to end" if any(arm.clock == "end to end" for arm in group) else "decoding",
         "methods": {arm.name: arm.table for arm in group},

@@ -10,11 +10,14 @@ from specbench.decode import Generation, Limits, decode
 from specbench.laws import Opened
 from specbench.method import End, Method, Step
 from specbench.methods.autoregressive import Autoregressive
+from specbench.methods.bild import OriginalBild
+from specbench.methods.sequence_cascade import SequenceCascade
 from specbench.methods.speculative import Speculative
 from specbench.methods.speculative_ensemble import SpeculativeEnsemble
+from specbench.methods.token_cascade import TokenCascade
 from specbench.proposers import DraftModel
 from specbench.sampling import Sampler
-from specbench.targets import Last, Mixture
+from specbench.targets import Chow, Diff, Last, Mixture
 
 EOS = 99
 
@@ -104,6 +107,15 @@ def every_method() -> list[Method]:
         Speculative(proposer=DraftModel(model="a", gamma=4), scorers=("a", "b"), target=Mixture(), bonus="none"),
         SpeculativeEnsemble(models=("a", "b"), gamma=(1, 1), target=Mixture()),
         SpeculativeEnsemble(models=("a", "b", "c"), gamma=(3, 2, 1), target=Mixture()),
+        *(
+            Speculative(
+                proposer=DraftModel(model="a", gamma=2), scorers=("a", "b"), target=Diff(alpha=0.05), bonus=bonus
+            )
+            for bonus in ("deferred", "exact", "none", "paper")
+        ),
+        TokenCascade(small="a", large="b", target=Chow(alpha=0.4)),
+        SequenceCascade(small="a", large="b", threshold=0.05),
+        OriginalBild(small="a", large="b", fallback=0.5, rollback=1.0, gamma=3),
     ]
 
 
@@ -114,7 +126,7 @@ def test_methods_never_read_past_the_last_token(most):
         models = table_world(3)
         out = decode(method, models, Sampler(), Limits(eos=frozenset(), max_new_tokens=most))
         assert len(out.tokens) == most
-        longest = max(len(prefix) for session in models.values() for prefix in session._rows)
+        longest = max(len(prefix) for session in models.sessions.values() for prefix in session._rows)
         assert longest <= most, "to commit token n, n - 1 new tokens need reading, behind a prompt of one"
         check_identities(out)
 

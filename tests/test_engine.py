@@ -41,7 +41,7 @@ METHODS = [
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_engine_decodes_the_same_tokens(family, method):
     models = {"draft": random_model(family, 1), "target": random_model(family, 2)}
-    engines = ENGINES if family[:2] != "t5" else ENGINES[:2]  # no graphs of encoder-decoder models
+    engines = ENGINES if "t5" not in family else ENGINES[:2]  # no graphs of encoder-decoder models
     found = [generate(method, open_models(copy.deepcopy(models), PROMPT, engine), GREEDY, 24)[0] for engine in engines]
     assert all(tokens == found[0] for tokens in found)
 
@@ -314,11 +314,11 @@ def test_half_precision_is_as_far_from_the_truth_as_transformers_is(family, dtyp
     """Against float64, within four times the eager error: rounding in other places, and nothing worse."""
     exact = random_model(family, 1).double()
     half = random_model(family, 1).to(dtype)
-    if family.startswith("t5"):
+    if "t5" in family:
         for name, module in half.named_modules():
             if name.endswith(".wo"):
                 module.float()  # as transformers loads it in half precision
-    source, ids = ([7, 3, 9, 1] if family.startswith("t5") else None), [0, 5, 11, 3, 8, 2, 30]
+    source, ids = ([7, 3, 9, 1] if "t5" in family else None), [0, 5, 11, 3, 8, 2, 30]
     truth = open_session(exact, "eager", source).score(ids, 0)
     eager = (open_session(copy.deepcopy(half), "eager", source).score(ids, 0) - truth).abs().max()
     lean = (open_session(half, "lean", source).score(ids, 0) - truth).abs().max()

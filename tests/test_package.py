@@ -17,8 +17,8 @@ FLOORS = {
     0: "errors registry sampling session task assets records hardware pair presets theory options"
     " twins scoring sandbox prompting engine synthetic dummy watched",
     1: "method proposers stops targets",
-    2: "methods found models tiny laws",
-    3: "decode arms suite",
+    2: "methods found models workers tiny laws",
+    3: "decode arms suite plugins",
     4: "runner scorer",
     5: "report tasks",
     6: "cli",

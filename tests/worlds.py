@@ -8,10 +8,13 @@ from transformers import (
     GPTNeoConfig,
     LlamaConfig,
     MistralConfig,
+    MT5Config,
+    MT5ForConditionalGeneration,
     OPTConfig,
     PreTrainedModel,
     Qwen2Config,
     T5Config,
+    T5ForConditionalGeneration,
     set_seed,
 )
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
@@ -64,6 +67,17 @@ FAMILIES: dict[str, Callable[[], object]] = {
         relative_attention_num_buckets=8,
         relative_attention_max_distance=16,
     ),
+    "mt5": lambda: MT5Config(
+        vocab_size=40,
+        d_model=32,
+        d_kv=8,
+        num_layers=2,
+        num_heads=4,
+        d_ff=48,
+        decoder_start_token_id=0,
+        relative_attention_num_buckets=8,
+        relative_attention_max_distance=16,
+    ),
     "llama-scaled": lambda: LlamaConfig(
         **SHAPE,
         hidden_size=32,
@@ -98,15 +112,11 @@ FAMILIES: dict[str, Callable[[], object]] = {
 
 def random_model(family: str, seed: int) -> PreTrainedModel:
     """A float32 model of that family, its weights spread out so that its choices are clear."""
-    from transformers import T5ForConditionalGeneration
-
     set_seed(seed)
     config = FAMILIES[family]()
-    model = (
-        T5ForConditionalGeneration(config)
-        if family.startswith("t5")
-        else MODEL_FOR_CAUSAL_LM_MAPPING[type(config)](config)
-    )
+    encoder_decoders = {T5Config: T5ForConditionalGeneration, MT5Config: MT5ForConditionalGeneration}
+    kind = encoder_decoders.get(type(config)) or MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
+    model = kind(config)
     with torch.no_grad():
         for name, weight in model.named_parameters():
             if weight.ndim == 2:

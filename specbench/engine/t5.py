@@ -1,4 +1,4 @@
-"""T5 and T5 v1.1's decoder: relative positions as a bias, unscaled attention, cross-attention to an encoded source.
+"""The decoder of T5, T5 v1.1 and mT5: relative positions as a bias, unscaled attention, cross-attention to an encoded source.
 
 The encoder is transformers' own; what the decoder needs of its output is computed once a prompt.
 """
@@ -33,7 +33,7 @@ class T5Cache(Cache):
 class T5(Network):
     """Raffel et al. 2020. The layers behind the first share its table of position biases."""
 
-    kinds = ("T5ForConditionalGeneration",)
+    kinds = ("T5ForConditionalGeneration", "MT5ForConditionalGeneration")
 
     def __init__(self, model: PreTrainedModel) -> None:
         super().__init__(model)
@@ -58,7 +58,8 @@ class T5(Network):
         self.from_source = [fused([b.layer[1].EncDecAttention.k, b.layer[1].EncDecAttention.v]) for b in decoder.block]
         self.embedding, self.norm = decoder.embed_tokens.weight, RMSNorm(decoder.final_layer_norm, eps)
         self.first = decoder.block[0].layer[0].SelfAttention
-        self.scale_out = self.config.d_model**-0.5 if self.config.scale_decoder_outputs else 1.0
+        scales = getattr(self.config, "scale_decoder_outputs", False)  # which mT5 never does
+        self.scale_out = self.config.d_model**-0.5 if scales else 1.0
         self.biases = self.embedding.new_empty(self.heads, 0)
 
     @classmethod

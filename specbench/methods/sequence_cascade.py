@@ -42,7 +42,7 @@ class SequenceCascade(Method, name="sequence-cascade"):
         if self.quantile is None:
             return self
         keeping = replace(self, quantile=None, threshold=-math.inf)
-        scores = [step.noted["score"] for steps in pilot(keeping) for step in steps]
+        scores = [steps[0].noted["score"] for steps in pilot(keeping)]
         below = math.inf if self.quantile == 1.0 else float(np.quantile(scores, self.quantile, method="higher"))
         return replace(self, quantile=None, threshold=below)  # this share of the scores is below it
 
@@ -54,7 +54,8 @@ class SequenceCascade(Method, name="sequence-cascade"):
         if deferred:
             tokens, _ = _sequence(models[self.large], list(models.ids), sampler, end)
         noted = {"score": score, "threshold": self.threshold, "positions": 1, "deferrals": int(deferred)}
-        yield Step(tokens, noted={key: value for key, value in noted.items() if math.isfinite(value)})
+        yield Step(tokens[:1], noted={key: value for key, value in noted.items() if math.isfinite(value)})
+        yield from (Step([token]) for token in tokens[1:])
 
     def _score(self, chances: list[float]) -> float:
         if self.score == "min":

@@ -54,7 +54,8 @@ class Speculative(Method, name="speculative"):
         told = Step([])  # what a round did that committed nothing yet
         while end.room(ids) > 0:
             if pending is not None:
-                models[drafter].score(ids + pending.tokens, len(ids) - 1)
+                if end.room(ids) > 1 and not end.closes(pending.tokens):  # t is read too, for what follows it
+                    models[drafter].score(ids + pending.tokens, len(ids) - 1)
                 pi, deferred = self.target.ruled([scorer.score(ids, len(ids) - 1) for scorer in scorers], sampler)
                 out = verify(pending, pi, sampler)
                 ids += out.tokens

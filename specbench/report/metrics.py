@@ -136,6 +136,18 @@ def rule_rate(rows: Rows) -> float | None:
     return sums["deferrals"] / sums["positions"] if sums.get("positions") else None
 
 
+def communication_share(rows: Rows) -> float | None:
+    """Share of decoding time that parallel models spent on being asked and gathered; None where none ran in parallel."""
+    sums = noted(rows)
+    return sums["communication_seconds"] / sum(map(seconds, rows)) if "communication_seconds" in sums else None
+
+
+def moved_per_token(rows: Rows) -> float | None:
+    """Bytes that went between the processes of parallel models, a committed token; None where there was one process."""
+    sums = noted(rows)
+    return sums["moved_bytes"] / sum(len(r.tokens) for r in rows) if "moved_bytes" in sums else None
+
+
 def rejections_per_token(rows: Rows) -> float | None:
     """Refused draft tokens a committed token; None where nothing was tested."""
     if not any(x["tested"] for r in rows for x in r.rounds):
@@ -161,8 +173,8 @@ def forwards_per_token(rows: Rows) -> dict[str, float]:
 
 
 def outside_forwards(rows: Rows) -> float:
-    """Share of decoding time that is not spent in model forwards: sampling, verification, bookkeeping."""
-    inside: float = sum(calls["seconds"] for r in rows for calls in r.models.values())
+    """Share of decoding time that is not spent in model forwards: sampling, verification, bookkeeping, communication."""
+    inside: float = sum(calls["seconds"] - calls["beside"] for r in rows for calls in r.models.values())
     return 1.0 - inside / sum(seconds(r) for r in rows)
 
 
@@ -226,6 +238,6 @@ def round_milliseconds(rows: Rows) -> dict[str, float]:
     sums: dict[str, float] = defaultdict(float)
     for r in rows:
         for role, calls in r.models.items():
-            sums[role] += calls["seconds"]
+            sums[role] += calls["seconds"] - calls["beside"]
     sums["host"] = sum(map(seconds, rows)) - sum(sums.values())
     return {role: 1e3 * spent / rounds for role, spent in sums.items()}

@@ -84,6 +84,8 @@ def _method(
         "forwards_per_token": m.forwards_per_token(rows),
         "noted": m.noted(rows),
         "rule_rate": m.rule_rate(rows),
+        "communication_share": m.communication_share(rows),
+        "moved_bytes_per_token": m.moved_per_token(rows),
         "rejections_per_token": m.rejections_per_token(rows),
         "outside_forwards": m.outside_forwards(rows),
         "bound_share": m.bound_share(rows, config["pair"]["traffic"], bandwidth),

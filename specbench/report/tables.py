@@ -71,6 +71,11 @@ def tables(summary: Summary) -> list[Table]:
         "end to end tokens/s": _number("end_to_end_tokens_per_second", "{:.1f}"),
         "drift": _number("drift", "{:+.1%}"),
     }
+    if any(row["communication_share"] is not None for row in methods):
+        where |= {
+            "communication": _number("communication_share", "{:.1%}"),
+            "bytes moved/token": _number("moved_bytes_per_token", "{:.0f}"),
+        }
     also: dict[str, Cell] = {
         "method": lambda r: r["label"],
         "end to end": lambda r: _times(r.get("end_to_end_speedup")),

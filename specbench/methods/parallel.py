@@ -1,0 +1,48 @@
+"""The parallel ensemble, WE-P and CD-P (CoS): every model reads every token, all at the same time."""
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from specbench.method import End, Method, Sessions, Step
+from specbench.sampling import Sampler, read_tokens
+from specbench.targets import Target
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parallel(Method, name="parallel"):
+    """x ~ E(p_1, ..., p_n), as the sequential ensemble, with the n forwards of a token side by side.
+
+    On a CPU every model has a process, and an equal share of the threads; on a GPU a stream. Ideally a token takes as long as
+    the slowest model. `communication_seconds` is what asking and gathering took beyond that, `moved_bytes` what was sent.
+    """
+
+    scorers: tuple[str, ...]
+    target: Target
+
+    def __post_init__(self) -> None:
+        self.target.check(len(self.scorers))
+
+    def roles(self) -> tuple[str, ...]:
+        return self.scorers
+
+    def law(self) -> tuple[tuple[str, ...], Target]:
+        return self.scorers, self.target
+
+    def steps(self, models: Sessions, sampler: Sampler, end: End) -> Iterator[Step]:
+        sessions, ids, moved = models.concurrent(self.scorers), list(models.ids), 0
+        while end.room(ids) > 0:
+            before, begin = [session.calls for session in sessions], time.perf_counter()
+            for session in sessions:
+                session.ask(ids, len(ids) - 1)
+            logits = [session.answer() for session in sessions]  # n x (1, V)
+            waited, busy = time.perf_counter() - begin, [session.busy for session in sessions]
+            slowest = busy.index(max(busy))
+            for i, session in enumerate(sessions):
+                if i != slowest:
+                    session.calls.overlapped(before[i])
+            tokens = read_tokens(sampler.choose(self.target(logits, sampler)))
+            ids += tokens
+            sent, moved = sum(session.moved for session in sessions) - moved, sum(session.moved for session in sessions)
+            noted = {"communication_seconds": waited - max(busy), "moved_bytes": sent} if any(busy) else {}
+            yield Step(tokens, noted=noted)

@@ -1,0 +1,103 @@
+"""Floor 3: things of a user's own, from a Python file or module outside the package.
+
+A plugin defines subclasses of Target, Stop, Method, Proposer or Task with a `name`, and importing it registers them. So that
+they can be asked for at once, each gets a preset of its name; a TOML file of the user's own may say more.
+"""
+
+import hashlib
+import importlib
+import importlib.util
+import sys
+import traceback
+from pathlib import Path
+from typing import Any
+
+from specbench import presets
+from specbench.errors import ConfigError
+from specbench.method import Method, Proposer
+from specbench.registry import Named
+from specbench.stops import Stop
+from specbench.targets import Target
+from specbench.task import Task
+
+FAMILIES: tuple[type[Named], ...] = (Target, Stop, Method, Proposer, Task)
+DRAFT = {"name": "model", "model": "draft"}
+
+
+def load(where: str) -> tuple[str, str]:
+    """Import a plugin and add presets for what it defines; returns its name and the SHA-256 of its source.
+
+    `where` is a path to a .py file, or the name of an importable module. Raises ConfigError where it cannot be imported,
+    defines nothing, or takes a name that there is already.
+    """
+    before = {family: dict(family.members) for family in FAMILIES}
+    known = {kind: set(presets.names(kind)) for kind in ("method", "task")}
+    path = Path(where).expanduser()
+    try:
+        module = _from_file(path) if where.endswith(".py") else importlib.import_module(where)
+    except ConfigError as error:
+        raise ConfigError(f"plugin {where}: {error}") from None
+    except Exception as error:
+        line = next(
+            (f.lineno for f in reversed(traceback.extract_tb(error.__traceback__)) if where in f.filename), None
+        )
+        place = f"{where}:{line}" if line else where
+        raise ConfigError(f"plugin {place}: {type(error).__name__}: {error}") from None
+    source = Path(str(module.__file__))
+    found = 0
+    for family in FAMILIES:
+        for name, member in family.members.items():
+            if before[family].get(name) is member:
+                continue
+            kind, table = _preset(family, name, member)
+            if name in before[family] or name in known.get(kind, ()):
+                family.members.update(before[family])
+                raise ConfigError(f"plugin {where}: there is a {family.__name__.lower()} or a {kind} '{name}' already")
+            found += 1
+            if table:
+                presets.add(kind, presets.Preset(name, source, {"description": _told(member), **table}))
+    if not found and module.__name__ not in _LOADED:
+        raise ConfigError(f"plugin {where} defines no {', '.join(f.__name__ for f in FAMILIES)} with a name")
+    _LOADED.add(module.__name__)
+    return where, hashlib.sha256(source.read_bytes()).hexdigest()
+
+
+_LOADED: set[str] = set()  # modules that were found to be plugins: importing one again registers nothing new
+
+
+def _from_file(path: Path) -> Any:
+    if not path.is_file():
+        raise ConfigError("no such file")
+    name = f"specbench_plugin_{path.stem}"
+    if name in sys.modules and sys.modules[name].__file__ == str(path.resolve()):
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, path.resolve())
+    assert spec is not None and spec.loader is not None
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+def _preset(family: type[Named], name: str, member: type[Any]) -> tuple[str, dict[str, Any]]:
+    """The kind and the table of what can be run at once: a target between draft and target, a stop rule in plain speculation,
+    a method with its own defaults, a task. A proposer alone is nothing that can be run."""
+    speculative = {"name": "speculative", "baseline": "ar"}
+    if family is Target:
+        both = {"scorers": ["draft", "target"], "target": {"name": name}, "proposer": DRAFT}
+        return "method", {**speculative, **both, "clock": "end to end", "temperature": 1.0}
+    if family is Stop:
+        stopped = {"proposer": {**DRAFT, "stop": {"name": name}}, "scorers": "target", "target": {"name": "last"}}
+        return "method", {**speculative, **stopped}
+    if family is Method:
+        return "method", {"name": name, "baseline": "ar"}
+    return ("task", {"name": name}) if family is Task else ("proposer", {})
+
+
+def _told(member: type[Any]) -> str:
+    """The first line of what it says of itself; a dataclass without a docstring says its signature."""
+    text = (member.__doc__ or "").strip().partition("\n")[0]
+    return "a plugin" if not text or text.startswith(f"{member.__name__}(") else text
