@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from specbench.cli.choices import SandboxKind
+from specbench.cli.choices import Plugins, SandboxKind, loaded
 
 
 def score(
@@ -17,8 +17,10 @@ def score(
     ] = False,
     sandbox: Annotated[SandboxKind, typer.Option(help="How it is kept in; none is no protection.")] = SandboxKind.auto,
     results: Annotated[Path, typer.Option("--from", help="Where run folders lie.")] = Path("results"),
+    plugin: Plugins = None,
 ) -> None:
     """Score the generations of finished or unfinished runs anew, by the tasks as they are now."""
+    loaded(plugin)
     import specbench.tasks  # noqa: F401  (registers the tasks)
     from specbench import scorer
     from specbench.cli.progress import progress

@@ -31,7 +31,7 @@ def load(where: str) -> tuple[str, str]:
     defines nothing, or takes a name that there is already.
     """
     before = {family: dict(family.members) for family in FAMILIES}
-    known = {kind: set(presets.names(kind)) for kind in ("method", "task")}
+    known = {kind: set(presets.names(kind)) - presets.added(kind) for kind in ("method", "task")}
     path = Path(where).expanduser()
     try:
         module = _from_file(path) if where.endswith(".py") else importlib.import_module(where)
@@ -50,7 +50,8 @@ def load(where: str) -> tuple[str, str]:
             if before[family].get(name) is member:
                 continue
             kind, table = _preset(family, name, member)
-            if name in before[family] or name in known.get(kind, ()):
+            earlier = before[family].get(name)
+            if (earlier and earlier.__module__ not in _LOADED) or name in known.get(kind, ()):
                 family.members.update(before[family])
                 raise ConfigError(f"plugin {where}: there is a {family.__name__.lower()} or a {kind} '{name}' already")
             found += 1

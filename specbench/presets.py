@@ -37,11 +37,15 @@ def add(kind: str, found: Preset) -> None:
     _ADDED[kind, found.name] = found
 
 
+def added(kind: str) -> set[str]:
+    """The names of a kind that plugins brought."""
+    return {name for each, name in _ADDED if each == kind}
+
+
 def names(kind: str, variants: bool = True) -> list[str]:
     """The bundled presets of a kind: method, pair or task. NAME/VARIANT.toml is called NAME:VARIANT."""
     found = (path.relative_to(_folder(kind)).with_suffix("") for path in _folder(kind).rglob("*.toml"))
-    own = [name for each, name in _ADDED if each == kind]
-    return sorted([*(":".join(path.parts) for path in found if variants or len(path.parts) == 1), *own])
+    return sorted([*(":".join(path.parts) for path in found if variants or len(path.parts) == 1), *added(kind)])
 
 
 def preset(kind: str, name: str) -> Preset:

@@ -40,6 +40,12 @@ class Named:
         if word not in cls.members:
             raise ConfigError(f"{where}: unknown name {word!r}{hint(str(word), cls.members)}")
         member: type[Self] = cls.members[word]
+        if not dataclasses.is_dataclass(member):  # a plugin's, that has no fields or forgot the decorator
+            if len(table) > 1 or member.__dict__.get("__annotations__"):
+                raise ConfigError(
+                    f"{where}: {member.__name__} has keys: make it a @dataclass(frozen=True, kw_only=True)"
+                )
+            return member()
         return construct(member, {k: v for k, v in table.items() if k != "name"}, where)
 
 

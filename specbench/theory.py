@@ -39,12 +39,15 @@ def speculative(
     """
     whole, blocks = a**gamma, expected_accepted(a, gamma)
     if drafter_scores and bonus == "deferred":
-        opened = 1.0 / (1.0 - pending * whole) * whole  # rounds that begin with a pending token, for each that does not
-        fresh, tested = blocks + 1.0 - whole, 1.0 + pending * (blocks + 1.0 - whole)  # tokens of either
+        fresh, opened = (
+            1.0 - pending * whole,
+            whole,
+        )  # shares of rounds that begin without a pending token, and with one
+        block = blocks + 1.0 - whole
         verifying = sum(cost(i, gamma + 1) for i in range(1, scorers + 1))
-        spent = gamma * cost(0, 1) + verifying
+        spent = fresh * (gamma * cost(0, 1) + verifying)
         spent += opened * (cost(0, 2) + pending * ((gamma - 1) * cost(0, 1) + verifying))
-        return (fresh + opened * tested) * baseline / spent
+        return (fresh * block + opened * (1.0 + pending * block)) * baseline / spent
     more = bonus != "none"
     tokens = blocks + (1.0 if more else 1.0 - whole)
     drafting = gamma * cost(0, 1)
