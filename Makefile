@@ -7,7 +7,7 @@ INSTALLED := $(VENV)/.installed
 TYPES := build/types
 ARGS ?=
 
-.PHONY: run test check bench gpu-check gpu-bench card tiny clean
+.PHONY: run test check bench cascades gpu-check gpu-bench card tiny clean
 
 run: $(INSTALLED)  ## the first table: Speculative Ensemble on the bundled pair and all six tasks
 	$(BIN)/specbench run -n 40 --repeats 1 --allow-code-execution $(ARGS)
@@ -24,6 +24,9 @@ check: $(INSTALLED)  ## format, lint, types
 
 bench: $(INSTALLED)  ## against transformers, side by side: writes results/cpu-peers.md
 	$(BIN)/python -m specbench.cli.peers $(ARGS)
+
+cascades: $(INSTALLED)  ## five leniences of every cascade rule: writes results/cascades-tiny-t5.md
+	$(BIN)/python -m specbench.cli.cascades $(ARGS)
 
 # A GPU's own Python is taken as it is: nothing is installed, and the package is put together from links.
 gpu-check:  ## what decodes on a GPU: logits, greedy tokens, laws; writes results/DEVICE/check.md, exit code 5 where one is wrong

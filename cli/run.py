@@ -64,7 +64,9 @@ def run(
     ] = None,
     over: Annotated[
         list[str] | None,
-        typer.Option("--over", help="Sweep a key, one variant a value: method.target.alpha=[0.1, 0.3]."),
+        typer.Option(
+            "--over", help="Sweep a key, a variant a value: method.target.alpha=[0.1, 0.3], lossy.bonus=[...]."
+        ),
     ] = None,
     plugin: Plugins = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Measure anew what is already measured.")] = False,

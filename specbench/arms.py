@@ -79,14 +79,19 @@ def _wanted(names: list[str], pair: Pair, options: Options) -> list[tuple[str, P
     """What each method, or each variant of it, is called, its preset, and its constructor table with the user's overrides
     and the pair's roles in it; draft lengths may be open still.
 
-    A key that is swept makes a variant a value of every method that has it. Raises ConfigError where none has.
+    A key that is swept makes a variant a value: of every method that has it, or of the one that it is said of. Raises
+    ConfigError where there is none.
     """
     out = []
     unused = {key for key, _ in options.over}
     for found in (preset("method", name) for name in names):
         base = overridden(_constructor(found), options.under("method"), f"method {found.name}")
-        swept = [(key.split(".")[1:], values) for key, values in options.over if _has(base, key.split(".")[1:])]
-        unused -= {".".join(["method", *path]) for path, _ in swept}
+        swept = []
+        for key, values in options.over:
+            whose, *path = key.split(".")
+            if whose in ("method", found.name) and _has(base, path):
+                swept.append((path, values))
+                unused.discard(key)
         for values in product(*(values for _, values in swept)):
             changes = [(path, value) for (path, _), value in zip(swept, values, strict=True)]
             told = ", ".join(f"{path[-1]}={value}" for path, value in changes)

@@ -30,7 +30,7 @@ class Options:
     engine: str = "auto"
     overrides: tuple[tuple[str, Any], ...] = ()  # --set a.b=value
     plugins: tuple[tuple[str, str], ...] = ()  # name and checksum
-    over: tuple[tuple[str, Any], ...] = ()  # --over method.a.b=[values]
+    over: tuple[tuple[str, Any], ...] = ()  # --over method.a.b=[values], of one method --over NAME.a.b=[values]
 
     def __post_init__(self) -> None:
         for name, least in (("limit", 0), ("sample", 0), ("max_new_tokens", 1), ("repeats", 1)):
@@ -41,7 +41,7 @@ class Options:
             if key.split(".")[0] not in ("method", "pair", "task"):
                 raise ConfigError(f"--set {key}: start with method., pair. or task.")
         for key, values in self.over:
-            if not key.startswith("method.") or not isinstance(values, list) or not values:
+            if not isinstance(values, list) or not values:
                 raise ConfigError(f"--over {key}: write it as method.key=[values], e.g. method.target.alpha=[0.1, 0.3]")
 
     def under(self, kind: str) -> list[tuple[list[str], Any]]:

@@ -8,6 +8,7 @@ value and the nearest right word.
 """
 
 import dataclasses
+import inspect
 import math
 import types
 import typing
@@ -41,7 +42,7 @@ class Named:
             raise ConfigError(f"{where}: unknown name {word!r}{hint(str(word), cls.members)}")
         member: type[Self] = cls.members[word]
         if not dataclasses.is_dataclass(member):  # a plugin's, that has no fields or forgot the decorator
-            if len(table) > 1 or member.__dict__.get("__annotations__"):
+            if len(table) > 1 or inspect.get_annotations(member):
                 raise ConfigError(
                     f"{where}: {member.__name__} has keys: make it a @dataclass(frozen=True, kw_only=True)"
                 )

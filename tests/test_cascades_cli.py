@@ -99,7 +99,7 @@ def test_what_cascades_count(cascades):
 def test_a_sweep_is_one_cell_of_variants(tmp_path):
     sweep = ["--over", "method.target.alpha=[0.0, 1.0]"]
     specbench(
-        "run", "-m", "lossy", "-m", "seq-cascade", "-p", "tiny-t5", "-t", "xsum", "-n", 5, "--repeats", 1, *sweep,
+        "run", "-m", "lossy", "-m", "seq-cascade", "-p", "tiny-t5", "-t", "wmt", "-n", 5, "--repeats", 1, *sweep,
         cwd=tmp_path,
     )  # fmt: skip
     (summary,) = summaries(tmp_path)
@@ -107,7 +107,7 @@ def test_a_sweep_is_one_cell_of_variants(tmp_path):
     assert list(rows) == ["ar", "lossy(alpha=0.0)", "lossy(alpha=1.0)", "seq-cascade"]
     assert rows["lossy(alpha=0.0)"]["acceptance_by_model"]["draft"] < 1.0
     assert rows["lossy(alpha=1.0)"]["acceptance_by_model"]["draft"] == 1.0, "at the end of its range it is the draft"
-    assert summary["run"].startswith("lossy+seq-cascade_tiny-t5_xsum_")
+    assert summary["run"].startswith("lossy+seq-cascade_tiny-t5_wmt_")
 
 
 @pytest.mark.parametrize(
@@ -115,6 +115,7 @@ def test_a_sweep_is_one_cell_of_variants(tmp_path):
     [
         (["-m", "lossy", "--over", "method.target.alhpa=[0.1]"], "none of these methods has this key: lossy"),
         (["-m", "lossy", "--over", "method.target.alpha=0.1"], "write it as method.key=[values]"),
+        (["-m", "lossy", "--over", "sd.bonus=[1]"], "none of these methods has this key: lossy"),
         (["-m", "bild", "--temperature", "1"], "bild is greedy"),
         (["-m", "lossy", "--set", "method.target.alpha=2"], "alpha = 2.0 must be in [0, 1]"),
         (["-m", "cascade-opt", "--set", "method.bonus=defered"], "did you mean"),

@@ -29,20 +29,20 @@ def tables(summary: Summary) -> list[Table]:
     """Speed beside theory and quality; what explains it; where the time goes; the same by other conventions, and hygiene."""
     methods = [row for row in summary["methods"] if "tokens" in row]
     metrics = [metric["name"] for metric in summary["metrics"]]
-    score = _score(NOT_EXECUTED if summary["not_executed"] else NONE)
+    missing = NOT_EXECUTED if summary["not_executed"] else NONE
     base = summary["baseline"]
     whole, large = summary["clock"] == "end to end", list(summary["models"])[-1]
     paper = {"paper's theory": _number("papers_prediction", "{:.2f}x")}
     speed: dict[str, Cell] = {
         "method": lambda r: r["label"],
         "tokens/s": _number("tokens_per_second", "{:.1f}"),
-        **({f"end to end over {base}": _over(base, "end_to_end_speedup")} if whole else {}),
-        f"{'decoding' if whole else 'speedup'} over {base}": _over(base, "speedup"),
+        **({f"end to end over {base}": over(base, "end_to_end_speedup")} if whole else {}),
+        f"{'decoding' if whole else 'speedup'} over {base}": over(base, "speedup"),
         **(paper if any("papers_prediction" in r for r in methods) else {}),
         "theory": _number("predicted", "{:.2f}x"),
         "corrected": _number("corrected", "{:.2f}x"),
         "measured/corrected": _number("measured_over_corrected", "{:.2f}"),
-        **{metric: score(metric) for metric in metrics if metric == summary["headline"]},
+        **{metric: score(metric, missing) for metric in metrics if metric == summary["headline"]},
     }
     why: dict[str, Cell] = {
         "method": lambda r: r["label"],
@@ -86,7 +86,7 @@ def tables(summary: Summary) -> list[Table]:
     }
     quality: dict[str, Cell] = {
         "method": lambda r: r["label"],
-        **{metric: score(metric) for metric in metrics},
+        **{metric: score(metric, missing) for metric in metrics},
         **({"no answer": _number("no_answer", "{:.0%}")} if any(r["no_answer"] is not None for r in methods) else {}),
         "cut by length": _number("cut_by_length", "{:.0%}"),
         "cut prompts": _number("cut_prompts", "{:.0%}"),
@@ -118,7 +118,7 @@ def across(summaries: list[Summary]) -> Table:
     heads, lines = [*heads, "prompts"], []
     for summary in summaries:
         metric = summary["headline"] or NONE
-        score = _score(NOT_EXECUTED if summary["not_executed"] else NONE)(metric)
+        missing = NOT_EXECUTED if summary["not_executed"] else NONE
         for row in summary["methods"]:
             if "tokens" not in row:
                 continue
@@ -126,13 +126,13 @@ def across(summaries: list[Summary]) -> Table:
                 summary["task"],
                 row["label"],
                 _number("tokens_per_second", "{:.1f}")(row),
-                *([_over(summary["baseline"], "end_to_end_speedup")(row)] if whole else []),
-                _over(summary["baseline"], "speedup")(row),
+                *([over(summary["baseline"], "end_to_end_speedup")(row)] if whole else []),
+                over(summary["baseline"], "speedup")(row),
                 _number("predicted", "{:.2f}x")(row),
                 _number("corrected", "{:.2f}x")(row),
                 _number("acceptance_rate", "{:.3f}")(row),
                 metric,
-                score(row),
+                score(metric, missing)(row),
                 str(row["prompts"]),
             ])  # fmt: skip
     return Table(", ".join(dict.fromkeys(summary["pair"] for summary in summaries)), heads, lines)
@@ -140,16 +140,18 @@ def across(summaries: list[Summary]) -> Table:
 
 def markdown(summaries: list[Summary]) -> str:
     """GitHub-flavoured tables with their notes."""
-    parts = [_markdown(across(summaries))] if len(summaries) > 1 else []
+    parts = [markdown_table(across(summaries))] if len(summaries) > 1 else []
     for summary in summaries:
-        parts += map(_markdown, tables(summary))
+        parts += map(markdown_table, tables(summary))
         parts.append("\n".join(f"- {note}" for note in notes(summary)))
     return "\n\n".join(parts) + "\n"
 
 
-def _markdown(table: Table) -> str:
+def markdown_table(table: Table) -> str:
+    """A GitHub-flavoured table, under its title where it has one."""
     align = [":--", *["--:"] * (len(table.heads) - 1)]
-    return f"**{table.title}**\n\n" + "\n".join(f"| {' | '.join(line)} |" for line in [table.heads, align, *table.rows])
+    title = f"**{table.title}**\n\n" if table.title else ""
+    return title + "\n".join(f"| {' | '.join(line)} |" for line in [table.heads, align, *table.rows])
 
 
 def flat(summaries: list[Summary]) -> str:
@@ -178,7 +180,8 @@ def _number(key: str, form: str) -> Cell:
     return lambda row: NONE if row.get(key) is None else form.format(row[key])
 
 
-def _over(base: str, key: str) -> Cell:
+def over(base: str, key: str) -> Cell:
+    """An estimate of how a method compares with the baseline; the baseline's own is 1."""
     return lambda row: "1.00x" if row["method"] == base else _times(row.get(key))
 
 
@@ -199,9 +202,9 @@ def _interval(estimate: dict[str, float] | None, form: str, unit: str = "", scal
     return told if low is None else f"{told} [{form.format(scale * low)}, {form.format(scale * high)}]"
 
 
-def _score(missing: str) -> Callable[[str], Cell]:
+def score(metric: str, missing: str = NONE) -> Cell:
     """A metric times 100, as papers print it; `missing` where it was not scored."""
-    return lambda metric: lambda row: _interval(row["quality"].get(metric), "{:.1f}", scale=100.0) or missing
+    return lambda row: _interval(row["quality"].get(metric), "{:.1f}", scale=100.0) or missing
 
 
 def _group(key: str, group: str) -> Cell:
