@@ -159,6 +159,8 @@ def _with_lengths(table: dict[str, Any], sizes: Mapping[str, int], gamma: tuple[
         and (gamma or "gamma" not in proposer)
     ):
         proposer["gamma"] = gamma[0] if gamma else _length(sizes, proposer["model"], table["scorers"][-1])
+    elif "small" in table and "gamma" in table:
+        table["gamma"] = gamma[0] if gamma else table["gamma"]
     elif "draft" in table and (gamma or "gamma" not in table):
         table["gamma"] = gamma[0] if gamma else _length(sizes, table["draft"], table["model"])
     return table

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import torch
@@ -111,4 +111,4 @@ def _cut(step: Step, kept: int) -> Step:
     if kept == len(step.tokens):
         return step
     tested, accepted = min(step.tested, kept), min(step.accepted, kept)
-    return Step(step.tokens[:kept], step.drafted, tested, accepted, step.by[:tested], step.at)
+    return replace(step, tokens=step.tokens[:kept], tested=tested, accepted=accepted, by=step.by[:tested])

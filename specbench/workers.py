@@ -5,6 +5,7 @@ a sequence: the tokens behind the longest known prefix. It answers with logits, 
 """
 
 import pickle
+import signal
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -22,7 +23,7 @@ from specbench.session import Calls, Session, common_prefix
 
 
 class Worker:
-    """A process with one model. One sequence at a time: opening another closes the last."""
+    """A process with one model, asked by numbered messages. One sequence at a time: opening another closes the last."""
 
     def __init__(self, role: str, found: Found, base: Path, threads: int, vocabulary: int) -> None:
         context = get_context("spawn")
@@ -32,45 +33,52 @@ class Worker:
         )
         self._process.start()
         theirs.close()
+        self._asked = 0
 
-    def send(self, message: tuple[Any, ...]) -> int:
+    def ask(self, *message: Any) -> int:
         """Returns the bytes sent."""
-        sent = pickle.dumps(message)
+        self._asked += 1
+        sent = pickle.dumps((self._asked, *message))
         self._pipe.send_bytes(sent)
         return len(sent)
 
-    def receive(self) -> tuple[Any, int]:
-        """What the worker answered, and its bytes. Raises what the worker raised, and RuntimeError where it is gone."""
-        try:
-            received = self._pipe.recv_bytes()
-        except EOFError:
-            raise RuntimeError(f"the process of '{self._process.name}' ended") from None
-        answer = pickle.loads(received)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer, len(received)
+    def answer(self) -> tuple[Any, int]:
+        """What the worker says to what it was last asked, and its bytes; answers that nobody fetched are dropped.
+
+        Raises what the worker raised, and RuntimeError where it is gone.
+        """
+        while True:
+            try:
+                received = self._pipe.recv_bytes()
+            except EOFError:
+                raise RuntimeError(f"the process '{self._process.name}' ended") from None
+            number, answer = pickle.loads(received)
+            if number == self._asked:
+                if isinstance(answer, Exception):
+                    raise answer
+                return answer, len(received)
 
 
 class RemoteSession:
     """A session in a worker. `busy` is what its last answer took there, `moved` the bytes that went either way so far."""
 
     def __init__(self, worker: Worker, source: list[int] | None) -> None:
-        self._worker, self._ids, self._asked = worker, list[int](), 0
+        self._worker, self._source, self._ids, self._rows = worker, source, list[int](), 0
         self.calls, self.busy, self.moved = Calls(), 0.0, 0
-        worker.send(("open", source))
 
     def ask(self, ids: list[int], start: int) -> None:
         known = common_prefix(ids, self._ids)
-        self.moved += self._worker.send(("score", known, ids[known:], start))
-        self._ids, self._asked = list(ids), len(ids) - start
+        opening = None if self._ids else [self._source]  # the first message of a sequence says what an encoder reads
+        self.moved += self._worker.ask(opening, known, ids[known:], start)
+        self._ids, self._rows = list(ids), len(ids) - start
 
     def answer(self) -> Tensor:
-        (logits, calls, self.busy), moved = self._worker.receive()
+        (logits, calls, self.busy), moved = self._worker.answer()
         self.moved += moved
         own = Calls(**calls)
         own.beside, own.prefill_beside = self.calls.beside, self.calls.prefill_beside
         self.calls = own
-        return torch.from_numpy(np.frombuffer(logits, dtype=np.float32).reshape(self._asked, -1).copy())
+        return torch.from_numpy(np.frombuffer(logits, dtype=np.float32).reshape(self._rows, -1).copy())
 
     def settle(self) -> None:
         pass
@@ -119,30 +127,28 @@ class Workers:
 
 
 def _serve(pipe: Connection, role: str, found: Found, base: Path, threads: int, vocabulary: int) -> None:
-    """A worker's life: load, then answer until the pipe closes."""
+    """A worker's life: load, then answer until the pipe closes. An interrupt is for whoever asks, not for it."""
     from specbench.models import load
 
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(threads)
     pair: Any = None
     session: Any = None
     ids: list[int] = []
     while True:
         try:
-            what, *told = pickle.loads(pipe.recv_bytes())
+            number, opening, known, new, start = pickle.loads(pipe.recv_bytes())
         except EOFError:
             return
         begin = time.perf_counter()
         try:
-            if pair is None:
-                pair = load({role: found}, base, torch.device("cpu"))
-            if what == "open":
-                session, ids = pair.session(role, told[0]), []
-                continue
-            known, new, start = told
+            pair = pair or load({role: found}, base, torch.device("cpu"))
+            if opening is not None:
+                session, ids = pair.session(role, opening[0]), []
             ids = ids[:known] + new
             with torch.inference_mode():
                 logits = session.score(ids, start)[:, :vocabulary].float().numpy().tobytes()
             answer: Any = (logits, asdict(session.calls), time.perf_counter() - begin)
         except Exception as error:  # told to whoever asked
             answer = error
-        pipe.send_bytes(pickle.dumps(answer))
+        pipe.send_bytes(pickle.dumps((number, answer)))

@@ -20,6 +20,7 @@ from transformers import AutoTokenizer
 
 from specbench.cli.app import main
 from specbench.pair import PACKAGE
+from specbench.theory import alternate_proposal, never_slower
 
 SPECBENCH = Path(sys.executable).parent / "specbench"
 ENV = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
@@ -59,6 +60,18 @@ def done_run(tmp_path_factory) -> tuple[Path, str]:
     """One small run with the defaults, and what it printed."""
     where = tmp_path_factory.mktemp("run")
     return where, specbench("run", *GSM8K, cwd=where).stdout
+
+
+def test_a_speculative_ensemble_stands_beside_the_exact_prediction_and_the_papers(done_run):
+    """Theorem 3.6 as printed, from the proposer's acceptance and c; and at draft lengths of 1 the closed form of 3.7."""
+    where, shown = done_run
+    summary = json.loads(next((where / "results").glob("*/summary.json")).read_text())
+    row = next(row for row in summary["methods"] if row["method"] == "we-se")
+    a, c = row["acceptance_by_model"], row["cost_ratio"]
+    proposer = next(iter(row["config"]["models"]))
+    assert row["papers_prediction"] == pytest.approx(alternate_proposal(a[proposer], 1, 1, c))
+    assert row["predicted"] == pytest.approx(never_slower(*(a[role] for role in row["config"]["models"]), c), rel=1e-3)
+    assert "paper's theory" in shown
 
 
 def test_without_arguments_se_runs_beside_its_baseline(done_run):
