@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from specbench.cli.choices import Plugins, loaded
+from specbench.cli.choices import Plugins, with_plugins
 from specbench.errors import ConfigError, hint
 from specbench.pair import BUNDLED, PACKAGE
 from specbench.presets import KINDS, names, preset
@@ -23,7 +23,7 @@ def list_(
     plugin: Plugins = None,
 ) -> None:
     """List the methods, pairs or tasks that there are."""
-    loaded(plugin)
+    with_plugins(plugin)
     singular = next(k for k, plural in KINDS.items() if plural == kind)
     known = names(singular)
     width = max(map(len, known)) + 2
@@ -40,7 +40,7 @@ def show(
     plugin: Plugins = None,
 ) -> None:
     """Print one preset as it stands, and where it lies: copy it to make your own."""
-    loaded(plugin)
+    with_plugins(plugin)
     if kind not in KINDS:
         raise ConfigError(f"unknown kind '{kind}'{hint(kind, KINDS)}")
     found = preset(kind, name)

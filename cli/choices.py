@@ -11,7 +11,7 @@ Plugins = Annotated[
 ]
 
 
-def loaded(plugins: list[str] | None) -> tuple[tuple[str, str], ...]:
+def with_plugins(plugins: list[str] | None) -> tuple[tuple[str, str], ...]:
     """The plugins' names and checksums, once they are imported."""
     if not plugins:
         return ()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from specbench.cli.choices import Chat, Device, Dtype, Engine, Overflow, Plugins, SandboxKind, loaded
+from specbench.cli.choices import Chat, Device, Dtype, Engine, Overflow, Plugins, SandboxKind, with_plugins
 from specbench.cli.progress import Interrupts, progress, status
 from specbench.errors import ConfigError, MissingAsset
 
@@ -97,7 +97,7 @@ def run(
         engine=engine,
         overrides=tuple(map(parse_override, set_ or [])),
         over=tuple(map(parse_override, over or [])),
-        plugins=loaded(plugin),
+        plugins=with_plugins(plugin),
     )
     kind = sandbox if allow_code_execution else None
     try:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from specbench.cli.choices import Plugins, SandboxKind, loaded
+from specbench.cli.choices import Plugins, SandboxKind, with_plugins
 
 
 def score(
@@ -20,7 +20,7 @@ def score(
     plugin: Plugins = None,
 ) -> None:
     """Score the generations of finished or unfinished runs anew, by the tasks as they are now."""
-    loaded(plugin)
+    with_plugins(plugin)
     import specbench.tasks  # noqa: F401  (registers the tasks)
     from specbench import scorer
     from specbench.cli.progress import progress

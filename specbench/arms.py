@@ -10,6 +10,7 @@ from typing import Any, Literal
 from specbench import methods, proposers, stops, targets
 from specbench.errors import ConfigError
 from specbench.method import Method
+from specbench.methods.bild import OriginalBild
 from specbench.options import Options, overridden
 from specbench.pair import Pair
 from specbench.presets import Preset, preset
@@ -159,8 +160,8 @@ def _with_lengths(table: dict[str, Any], sizes: Mapping[str, int], gamma: tuple[
         and (gamma or "gamma" not in proposer)
     ):
         proposer["gamma"] = gamma[0] if gamma else _length(sizes, proposer["model"], table["scorers"][-1])
-    elif "small" in table and "gamma" in table:
-        table["gamma"] = gamma[0] if gamma else table["gamma"]
+    elif gamma and table.get("name") == OriginalBild.name:
+        table["gamma"] = gamma[0]
     elif "draft" in table and (gamma or "gamma" not in table):
         table["gamma"] = gamma[0] if gamma else _length(sizes, table["draft"], table["model"])
     return table

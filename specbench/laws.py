@@ -18,8 +18,8 @@ from specbench.session import Calls, Concurrent, Session, roll
 from specbench.watched import Watched
 
 START = 0  # every sequence starts with this token
-LENGTH = 3  # tokens of a joint law: a bonus or pending token of one round is verified in a later one
-SEEDS = 3  # worlds that a method is tried in
+LENGTH = 3  # tokens of a joint law: behind drafts of one token, a pending token and what follows it are among them
+SEEDS = 2  # worlds that a method is tried in
 ROUNDING = 1e-9
 SETTINGS: dict[str, dict[str, float]] = {
     "T = 1": {"temperature": 1.0},

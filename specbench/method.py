@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Protocol
 
 from torch import Tensor
@@ -39,8 +39,8 @@ class Step:
 
     `tokens` holds the accepted ones, then at most one replacement or bonus. `drafted` counts the proposals drawn in this
     round; `tested` those that were verified, `by` naming the model that had proposed each. tested - accepted is 0 or 1.
-    `noted` counts whatever else a method knows of: `deferrals` among `positions` that a rule was asked about, `fallbacks`
-    of a drafter that was not sure, ...
+    `noted` holds whatever else a method knows of: `deferrals` among `positions` that a rule was asked about, `fallbacks`
+    of a drafter that was not sure, ... Of a round whose tokens the driver cut, it counts all.
     """
 
     tokens: list[int]
@@ -60,8 +60,12 @@ class Step:
             self.tested + other.tested,
             self.accepted + other.accepted,
             self.by + other.by,
-            noted={key: self.noted.get(key, 0) + other.noted.get(key, 0) for key in {**self.noted, **other.noted}},
+            noted=self.with_noted(other.noted).noted,
         )
+
+    def with_noted(self, more: dict[str, float]) -> "Step":
+        """The step with more counted."""
+        return replace(self, noted={key: self.noted.get(key, 0) + more.get(key, 0) for key in {**self.noted, **more}})
 
 
 class Sessions(Protocol):
@@ -127,9 +131,8 @@ class Round:
 
     draft: Draft
     step: Step
-    beyond: (
-        Tensor | None
-    )  # the last scorer's logits (1, V) behind a draft accepted whole, where pi was not asked for there
+    # Where scorers read beyond a draft, and it was accepted whole: the last one's logits (1, V) there.
+    beyond: Tensor | None
 
 
 def speculate(
@@ -146,10 +149,10 @@ def speculate(
 ) -> Round:
     """One round: a draft, one parallel pass of the scorers, verification.
 
-    With `bonus`, pi is needed one position past the draft: free where the only scorer is the verifier, one more forward
-    where the drafting model is a scorer too. `beyond` are those scorers that read the whole draft although pi cannot follow
-    them there. A draft without tokens, which a stop rule may leave, gives one token from pi, or where there are scorers
-    beyond nothing. Leviathan et al. 2023, Algorithm 1, for any pi (SpecCascade, Algorithm 4).
+    With `bonus`, a token of pi follows a draft that was accepted whole, for models of which none drafts. `beyond` are those
+    scorers that read the whole draft although the drafting one, and so pi, does not follow them there. A draft without
+    tokens, which a stop rule may leave, gives one token from pi, or where there are scorers beyond nothing. Leviathan et
+    al. 2023, Algorithm 1, for any pi (SpecCascade, Algorithm 4).
     """
     room = end.room(ids)
     draft = propose(ids, room - 1 if bonus else room)

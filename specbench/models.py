@@ -17,7 +17,7 @@ from specbench.pair import folder
 from specbench.session import Concurrent, EagerSession, Session, new_cache, window_of
 from specbench.synthetic import Law, SyntheticSession
 from specbench.watched import Watched
-from specbench.workers import RemoteSession, StreamSession, Workers
+from specbench.workers import StreamSession, Workers
 
 PROBE = "How many apples?\n  Zwölf — 12 + 30 = 42; def f(x):\n\treturn x ** 2"  # tokenizers that agree on it agree
 
@@ -134,10 +134,11 @@ class Models:
             raise ValueError("models that run in parallel cannot be given synthetic laws")
         opened: list[Concurrent]
         if pair.device.type == "cuda":
-            opened = [StreamSession(pair.session(role, source), pair.device) for role in roles]
+            peers: list[StreamSession] = []
+            opened = [StreamSession(pair.session(role, source), pair.device, peers) for role in roles]
         else:
             assert pair.workers is not None
-            opened = [RemoteSession(worker, source) for worker in pair.workers(roles, pair.vocabulary)]
+            opened = [*pair.workers.open(roles, pair.vocabulary, source)]
         self.sessions |= dict(zip(roles, opened, strict=True))
         return opened
 

@@ -25,7 +25,7 @@ DRAFT = {"name": "model", "model": "draft"}
 
 
 def load(where: str) -> tuple[str, str]:
-    """Import a plugin and add presets for what it defines; returns its name and the SHA-256 of its source.
+    """Import a plugin and add presets for what it defines; returns its file's name and the SHA-256 of its source.
 
     `where` is a path to a .py file, or the name of an importable module. Raises ConfigError where it cannot be imported,
     defines nothing, or takes a name that there is already.
@@ -43,6 +43,8 @@ def load(where: str) -> tuple[str, str]:
         )
         place = f"{where}:{line}" if line else where
         raise ConfigError(f"plugin {place}: {type(error).__name__}: {error}") from None
+    if not getattr(module, "__file__", None):
+        raise ConfigError(f"plugin {where}: a module without a file")
     source = Path(str(module.__file__))
     found = 0
     for family in FAMILIES:
@@ -60,7 +62,7 @@ def load(where: str) -> tuple[str, str]:
     if not found and module.__name__ not in _LOADED:
         raise ConfigError(f"plugin {where} defines no {', '.join(f.__name__ for f in FAMILIES)} with a name")
     _LOADED.add(module.__name__)
-    return where, hashlib.sha256(source.read_bytes()).hexdigest()
+    return source.name, hashlib.sha256(source.read_bytes()).hexdigest()
 
 
 _LOADED: set[str] = set()  # modules that were found to be plugins: importing one again registers nothing new
@@ -69,8 +71,9 @@ _LOADED: set[str] = set()  # modules that were found to be plugins: importing on
 def _from_file(path: Path) -> Any:
     if not path.is_file():
         raise ConfigError("no such file")
-    name = f"specbench_plugin_{path.stem}"
-    if name in sys.modules and sys.modules[name].__file__ == str(path.resolve()):
+    digest = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]
+    name = f"specbench_plugin_{path.stem}_{digest}"
+    if name in sys.modules:
         return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, path.resolve())
     assert spec is not None and spec.loader is not None

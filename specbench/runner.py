@@ -72,7 +72,8 @@ def measure(cell: Cell, loaded: LoadedPair, task: Task, data: Data, recorder: Re
     if pair.graphs:
         pair.prepare(_longest(pair, task, data, decoding["max_new_tokens"]), max(map(_most_fed, cell.arms)))
     brief = decoding | {"max_new_tokens": WARM_UP_TOKENS}
-    arms = {arm.name: _piloted(arm, pair, task, firsts, decoding) for arm in cell.arms}
+    wanted = {arm.name for _, _, arm in todo}
+    arms = {arm.name: _piloted(arm, pair, task, firsts, decoding) for arm in cell.arms if arm.name in wanted}
     for arm in arms.values():  # until one prompt is decoded: a failed one warms nothing up
         all(_attempt(arm, pair, task, sample, [], brief, repeat=0, order=-1).error for sample in firsts)
     for order, (repeat, sample, arm) in enumerate(todo, len(recorder.done)):
@@ -180,10 +181,14 @@ def _piloted(arm: Arm, pair: LoadedPair, task: Task, samples: list[Sample], deco
 
     def pilot(method: Method) -> Iterator[list[Step]]:
         for sample in samples:
-            with suppress(ValueError, FloatingPointError):  # a sample that fails does so again, in its turn
+            try:
                 prompt, _ = encode(pair.tokenizer, task, sample, [], pair.window)
                 sampler = _sampler(decoding, decoding["seed"], sample, pair)
                 yield decode(method, pair.open(prompt), sampler, _limits(decoding, pair, task)).rounds
+            except AssertionError:
+                raise
+            except Exception:
+                continue  # a sample that fails does so again in its turn, and is recorded
 
     return dataclasses.replace(arm, method=arm.method.piloted(pilot))
 

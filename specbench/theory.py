@@ -33,16 +33,13 @@ def speculative(
     Model 0 drafts gamma tokens; models 1 .. scorers verify them in one forward each. `bonus` is the method's. With one that
     is committed (exact, paper): Leviathan et al. 2023, Theorem 3.8, tokens a round (1 - a^(gamma + 1)) / (1 - a). Without,
     SE's Theorem 3.1, (1 - a^gamma) / (1 - a). The drafter reads two tokens in a round's first forward where the last round
-    was accepted whole and followed by a bonus. Where it is a scorer too, an exact bonus costs it one more forward, which
-    reads its last drafted token at once; a deferred one is accepted at the rate `pending`, and costs a forward where it is
-    refused.
+    was accepted whole and followed by a bonus. Where it is a scorer too, it reads its last drafted token for an exact bonus
+    at once, in a forward more; a deferred one is accepted at the rate `pending`, and costs a forward where it is refused.
     """
     whole, blocks = a**gamma, expected_accepted(a, gamma)
     if drafter_scores and bonus == "deferred":
-        fresh, opened = (
-            1.0 - pending * whole,
-            whole,
-        )  # shares of rounds that begin without a pending token, and with one
+        # Rounds that begin without a pending token, and with one, in this proportion:
+        fresh, opened = 1.0 - pending * whole, whole
         block = blocks + 1.0 - whole
         verifying = sum(cost(i, gamma + 1) for i in range(1, scorers + 1))
         spent = fresh * (gamma * cost(0, 1) + verifying)
@@ -53,7 +50,7 @@ def speculative(
     drafting = gamma * cost(0, 1)
     if more:
         exact = drafter_scores and bonus == "exact"
-        drafting += cost(0, 1) if exact else whole * (cost(0, 2) - cost(0, 1))
+        drafting += whole * (cost(0, 1) if exact else cost(0, 2) - cost(0, 1))
     verifying = sum(cost(i, gamma + 1 if more else gamma) for i in range(1, scorers + 1))
     return tokens * baseline / (drafting + verifying)
 
@@ -139,11 +136,19 @@ def better_proposer(weight_q: float) -> str:
     return "q" if weight_q >= 0.5 else "p"
 
 
+def useful_proposer(weight_q: float, c: float) -> str:
+    """SE's Corollary 3.5: the model, `q` or `p`, whose weight alone makes naive speculation by two tokens no slower.
+
+    Swapping the models turns c into 1/c and the weight into the rest, so one of them always is; at weight_q = c / (1 + c)
+    both are.
+    """
+    return "q" if weight_q >= least_useful_acceptance(c) else "p"
+
+
 def least_useful_acceptance(c: float) -> float:
     """SE's Corollary 3.4: with two drafted tokens naive speculation is faster iff a > c / (1 + c).
 
-    So a weight above it will do. Corollary 3.5: for any weights one of the two models is a proposer for which that holds,
-    since swapping them turns c into 1/c and the weight into the rest.
+    By Theorem 3.2 a weight above it will do.
     """
     return c / (1 + c)
 

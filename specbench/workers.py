@@ -6,13 +6,15 @@ a sequence: the tokens behind the longest known prefix. It answers with logits, 
 
 import pickle
 import signal
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -22,24 +24,43 @@ from specbench.found import Found
 from specbench.session import Calls, Session, common_prefix
 
 
+class Opening(NamedTuple):
+    """What a worker is told of a new sequence: what an encoder reads, how many threads it has, and the shared V."""
+
+    source: list[int] | None
+    threads: int
+    vocabulary: int
+
+
 class Worker:
     """A process with one model, asked by numbered messages. One sequence at a time: opening another closes the last."""
 
-    def __init__(self, role: str, found: Found, base: Path, threads: int, vocabulary: int) -> None:
+    def __init__(self, role: str, found: Found, base: Path) -> None:
         context = get_context("spawn")
         self._pipe, theirs = context.Pipe()
         self._process = context.Process(
-            target=_serve, args=(theirs, role, found, base, threads, vocabulary), daemon=True, name=f"specbench {role}"
+            target=_serve, args=(theirs, role, found, base), daemon=True, name=f"specbench {role}"
         )
-        self._process.start()
+        with _interrupts_ignored():
+            self._process.start()
         theirs.close()
         self._asked = 0
 
+    @property
+    def alive(self) -> bool:
+        return self._process.is_alive()
+
+    def _gone(self) -> RuntimeError:
+        return RuntimeError(f"the process '{self._process.name}' ended")
+
     def ask(self, *message: Any) -> int:
-        """Returns the bytes sent."""
+        """Returns the bytes sent. Raises RuntimeError where the process is gone."""
         self._asked += 1
         sent = pickle.dumps((self._asked, *message))
-        self._pipe.send_bytes(sent)
+        try:
+            self._pipe.send_bytes(sent)
+        except OSError:
+            raise self._gone() from None
         return len(sent)
 
     def answer(self) -> tuple[Any, int]:
@@ -50,8 +71,8 @@ class Worker:
         while True:
             try:
                 received = self._pipe.recv_bytes()
-            except EOFError:
-                raise RuntimeError(f"the process '{self._process.name}' ended") from None
+            except (EOFError, OSError):
+                raise self._gone() from None
             number, answer = pickle.loads(received)
             if number == self._asked:
                 if isinstance(answer, Exception):
@@ -59,16 +80,29 @@ class Worker:
                 return answer, len(received)
 
 
+@contextmanager
+def _interrupts_ignored() -> Iterator[None]:
+    """A process that starts in here inherits it for life: an interrupt is for whoever asks, not for who answers."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 class RemoteSession:
     """A session in a worker. `busy` is what its last answer took there, `moved` the bytes that went either way so far."""
 
-    def __init__(self, worker: Worker, source: list[int] | None) -> None:
-        self._worker, self._source, self._ids, self._rows = worker, source, list[int](), 0
+    def __init__(self, worker: Worker, opening: Opening) -> None:
+        self._worker, self._opening, self._ids, self._rows = worker, opening, list[int](), 0
         self.calls, self.busy, self.moved = Calls(), 0.0, 0
 
     def ask(self, ids: list[int], start: int) -> None:
         known = common_prefix(ids, self._ids)
-        opening = None if self._ids else [self._source]  # the first message of a sequence says what an encoder reads
+        opening = None if self._ids else self._opening
         self.moved += self._worker.ask(opening, known, ids[known:], start)
         self._ids, self._rows = list(ids), len(ids) - start
 
@@ -85,12 +119,17 @@ class RemoteSession:
 
 
 class StreamSession:
-    """A session on a CUDA stream of its own. Nothing moves between processes, so nothing is counted as moved."""
+    """A session on a CUDA stream of its own, beside its `peers`, itself included.
 
-    def __init__(self, session: Session, device: torch.device) -> None:
+    Nothing moves between processes, so nothing is counted as moved; what each took is known when all have settled.
+    """
+
+    def __init__(self, session: Session, device: torch.device, peers: list["StreamSession"]) -> None:
         cuda: Any = torch.cuda
         self._session, self._stream = session, cuda.Stream(device)
-        self._device, self._logits = device, torch.empty(0)
+        self._device, self._logits, self._settled = device, torch.empty(0), False
+        self._peers = peers
+        peers.append(self)
         self.busy, self.moved = 0.0, 0
 
     @property
@@ -108,33 +147,49 @@ class StreamSession:
 
     def settle(self) -> None:
         self._session.settle()
+        self._settled = True
+        if all(peer._settled for peer in self._peers):
+            overlapping([peer.calls for peer in self._peers])
+
+
+def overlapping(calls: Sequence[Calls]) -> None:
+    """Book what models that ran side by side took beside the slowest of them, over a whole sequence."""
+    slowest, slowest_prefill = max(each.seconds for each in calls), max(each.prefill_seconds for each in calls)
+    over, over_prefill = False, False
+    for each in calls:
+        if each.seconds == slowest and not over:
+            over = True
+        else:
+            each.beside = each.seconds
+        if each.prefill_seconds == slowest_prefill and not over_prefill:
+            over_prefill = True
+        else:
+            each.prefill_beside = each.prefill_seconds
 
 
 class Workers:
-    """The workers of what was loaded, started when first asked for. The threads of this process are shared among them."""
+    """The workers of what was loaded, started when first asked for, a role each."""
 
     def __init__(self, found: dict[str, Found], base: Path) -> None:
         self._found, self._base = found, base
-        self._started: dict[tuple[str, int, int], Worker] = {}
+        self._started: dict[str, Worker] = {}
 
-    def __call__(self, roles: Sequence[str], vocabulary: int) -> list[Worker]:
-        threads = max(1, torch.get_num_threads() // len(roles))
+    def open(self, roles: Sequence[str], vocabulary: int, source: list[int] | None) -> list[RemoteSession]:
+        """Sessions of one prompt, which share the threads of this process. A worker that is gone is replaced."""
         for role in roles:
-            if (role, threads, vocabulary) not in self._started:
-                worker = Worker(role, self._found[role], self._base, threads, vocabulary)
-                self._started[role, threads, vocabulary] = worker
-        return [self._started[role, threads, vocabulary] for role in roles]
+            if role not in self._started or not self._started[role].alive:
+                self._started[role] = Worker(role, self._found[role], self._base)
+        opening = Opening(source, max(1, torch.get_num_threads() // len(roles)), vocabulary)
+        return [RemoteSession(self._started[role], opening) for role in roles]
 
 
-def _serve(pipe: Connection, role: str, found: Found, base: Path, threads: int, vocabulary: int) -> None:
-    """A worker's life: load, then answer until the pipe closes. An interrupt is for whoever asks, not for it."""
+def _serve(pipe: Connection, role: str, found: Found, base: Path) -> None:
+    """A worker's life: load, then answer until the pipe closes."""
     from specbench.models import load
 
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    torch.set_num_threads(threads)
     pair: Any = None
     session: Any = None
-    ids: list[int] = []
+    vocabulary, ids = 0, list[int]()
     while True:
         try:
             number, opening, known, new, start = pickle.loads(pipe.recv_bytes())
@@ -144,7 +199,8 @@ def _serve(pipe: Connection, role: str, found: Found, base: Path, threads: int, 
         try:
             pair = pair or load({role: found}, base, torch.device("cpu"))
             if opening is not None:
-                session, ids = pair.session(role, opening[0]), []
+                torch.set_num_threads(opening.threads)
+                session, vocabulary, ids = pair.session(role, opening.source), opening.vocabulary, []
             ids = ids[:known] + new
             with torch.inference_mode():
                 logits = session.score(ids, start)[:, :vocabulary].float().numpy().tobytes()

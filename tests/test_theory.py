@@ -33,6 +33,7 @@ from specbench.theory import (
     sequential_cascade,
     speculative,
     speculative_ensemble,
+    useful_proposer,
 )
 
 TABLE = [  # a_q, a_p, gamma_q, gamma_p, c, exact, Theorem 3.6, Theorem 3.1
@@ -204,13 +205,14 @@ def test_the_deferred_bonus_is_the_cheapest_exact_one():
     def cost(i, k):
         return (0.15, 1.0)[i]
 
-    costs = {
-        bonus: 1 / speculative(1.0, 5, cost, 1.0, bonus=bonus, scorers=1, drafter_scores=True, pending=0.38)
-        for bonus in ("deferred", "exact", "none")
-    }
-    assert costs["exact"] == pytest.approx(0.317, abs=5e-4)
-    assert costs["none"] == pytest.approx(0.350, abs=5e-4)
-    assert costs["deferred"] < costs["exact"]
+    def spent(bonus, pending=0.0):
+        return 1 / speculative(1.0, 5, cost, 1.0, bonus=bonus, scorers=1, drafter_scores=True, pending=pending)
+
+    assert spent("exact") == pytest.approx(0.317, abs=5e-4)
+    assert spent("none") == pytest.approx(0.350, abs=5e-4)
+    costs = [spent("deferred", pending) for pending in (0.0, 0.25, 0.5, 0.75, 1.0)]
+    assert costs[0] == pytest.approx(spent("exact")), "where every t is refused, each costs a forward"
+    assert costs == sorted(costs, reverse=True)
 
 
 def random_pairs(n=2000, vocabulary=6):
@@ -245,7 +247,9 @@ def test_corollaries_33_to_35():
         assert two(least, c) == pytest.approx(1.0)
         assert two(least - 0.01, c) < 1.0 < two(least + 0.01, c)
         for weight in (0.1, 0.3, 0.5, 0.9):  # 3.5: by the weights alone, one proposer is good enough
-            assert weight >= least or (1 - weight) >= least_useful_acceptance(1 / c)
+            useful = useful_proposer(weight, c)
+            a, cost = (weight, c) if useful == "q" else (1 - weight, 1 / c)
+            assert two(a, cost) >= 1.0 - 1e-12
 
 
 def test_corollary_37_holds_at_draft_lengths_of_one_only():

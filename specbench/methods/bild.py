@@ -1,5 +1,6 @@
 """BiLD as its authors have it (Kim et al. 2023): greedy; the small model writes while it is sure, the large one corrects."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
@@ -9,6 +10,7 @@ from specbench.proposers import DraftModel
 from specbench.sampling import Draft, Sampler, read_tokens
 from specbench.stops import Unsure
 from specbench.targets import Bild
+from specbench.targets.deferral import within
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,9 +19,10 @@ class OriginalBild(Method, name="bild"):
 
     The first token is the large model's. Then the small one goes on while its likeliest token has at least the probability
     `fallback`, for `gamma` tokens at most; the token that it was not sure of is dropped undrawn. The large model reads them
-    in one forward: from the first one on whose -log pbar exceeds `rollback` nats and which is not its own choice, it takes
-    over (a rollback); otherwise it adds a token of its own. `check_eos = False` ends at a small model's EOS unread, as in the
-    authors' code.
+    in one forward: at the first one whose -log pbar exceeds `rollback` nats and which is not its own choice, it takes over
+    (a rollback); otherwise it adds a token of its own. (The authors look no further than the first that exceeds it, even
+    where that is the large model's choice, which can only be where none has a probability above e^-rollback.) `check_eos =
+    False` ends at a small model's EOS unread, as in the authors' code.
     """
 
     small: str
@@ -30,6 +33,10 @@ class OriginalBild(Method, name="bild"):
     check_eos: bool = True
 
     greedy_only = True
+
+    def __post_init__(self) -> None:
+        for key, least in (("fallback", 0.0), ("rollback", 0.0), ("gamma", 1)):
+            within(key, getattr(self, key), least, math.inf)
 
     def roles(self) -> tuple[str, ...]:
         return self.small, self.large

@@ -14,7 +14,8 @@ class Parallel(Method, name="parallel"):
     """x ~ E(p_1, ..., p_n), as the sequential ensemble, with the n forwards of a token side by side.
 
     On a CPU every model has a process, and an equal share of the threads; on a GPU a stream. Ideally a token takes as long as
-    the slowest model. `communication_seconds` is what asking and gathering took beyond that, `moved_bytes` what was sent.
+    the slowest model. `communication_seconds` is what asking and gathering took beyond that, `moved_bytes` what was sent;
+    between streams nothing is sent, and their overlap is booked when they settle.
     """
 
     scorers: tuple[str, ...]
@@ -22,6 +23,8 @@ class Parallel(Method, name="parallel"):
 
     def __post_init__(self) -> None:
         self.target.check(len(self.scorers))
+        if len(set(self.scorers)) < len(self.scorers):
+            raise ValueError(f"scorers = {list(self.scorers)}: a model runs once at a time; name each once")
 
     def roles(self) -> tuple[str, ...]:
         return self.scorers

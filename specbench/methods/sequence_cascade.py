@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 
 from specbench.method import End, Method, Pilot, Sessions, Step
-from specbench.sampling import Sampler
+from specbench.sampling import Sampler, read_tokens
 from specbench.session import Session
 
 
@@ -17,10 +17,11 @@ from specbench.session import Session
 class SequenceCascade(Method, name="sequence-cascade"):
     """Keeps the small model's sequence where its score is at least `threshold`, else gives the large model's.
 
-    `score` is of the probabilities that its tokens were drawn with: their product (the paper's), their mean logarithm, or the
-    least of them. The paper's alpha is 1 - threshold; but a product over a long text is tiny, whatever the text is worth, so
-    by default the threshold is a `quantile` of the scores on the very prompts of the run, found by a pilot before any clock
-    starts: about this share of sequences is deferred. Not lossless for any law of single tokens.
+    Scores are of the unscaled probabilities qbar of its tokens, in nats: the logarithm of their product (the paper's), of
+    their geometric mean, or of the least of them; so the paper's rule s < 1 - alpha has the threshold log(1 - alpha). But a
+    product over a long text is tiny whatever the text is worth, so by default the threshold is a `quantile` of the scores on
+    the run's own prompts, as its first repeat decodes them: a pilot finds it before any clock starts, and about this share of
+    sequences is deferred. Later turns of a conversation take no part in the pilot. Not lossless for any law of single tokens.
     """
 
     small: str
@@ -43,6 +44,8 @@ class SequenceCascade(Method, name="sequence-cascade"):
             return self
         keeping = replace(self, quantile=None, threshold=-math.inf)
         scores = [steps[0].noted["score"] for steps in pilot(keeping)]
+        if not scores:  # every prompt failed, and will again in its turn
+            return keeping
         below = math.inf if self.quantile == 1.0 else float(np.quantile(scores, self.quantile, method="higher"))
         return replace(self, quantile=None, threshold=below)  # this share of the scores is below it
 
@@ -58,20 +61,22 @@ class SequenceCascade(Method, name="sequence-cascade"):
         yield from (Step([token]) for token in tokens[1:])
 
     def _score(self, chances: list[float]) -> float:
+        """In nats, from the logarithms of the tokens' probabilities."""
         if self.score == "min":
             return min(chances)
-        logarithms = [math.log(chance) for chance in chances]
-        return math.exp(sum(logarithms)) if self.score == "product" else sum(logarithms) / len(logarithms)
+        return sum(chances) if self.score == "product" else sum(chances) / len(chances)
 
 
 def _sequence(session: Session, ids: list[int], sampler: Sampler, end: End) -> tuple[list[int], list[float]]:
-    """A model's whole answer, up to EOS, stop string or limit, and the probability that each of its tokens was drawn with."""
+    """A model's whole answer, up to EOS, stop string or limit, and each token's log qbar."""
     tokens: list[int] = []
     chances: list[float] = []
     while end.room(ids + tokens) > 0 and not end.closes(tokens) and not _stopped(session, tokens, end):
-        draft = session.roll(ids + tokens, 1, sampler, end.eos)
-        tokens += draft.tokens
-        chances.append(draft.probs[0, draft.tokens[0]].item())
+        read = ids + tokens
+        logits = session.score(read, len(read) - 1)  # (1, V)
+        token, _ = sampler.draw(logits)
+        tokens += read_tokens(token)
+        chances.append(logits[0].log_softmax(-1)[tokens[-1]].item())
     return tokens, chances
 
 

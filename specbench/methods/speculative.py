@@ -4,6 +4,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from torch import Tensor
+
 from specbench.method import End, Method, Proposer, Sessions, Step, noted_of, speculate
 from specbench.sampling import Draft, Sampler, read_tokens, verify
 from specbench.targets import Target
@@ -18,11 +20,13 @@ class Speculative(Method, name="speculative"):
     `bonus` says what follows a draft that was accepted whole. Where the drafting model is a scorer, pi is not known there
     until it has read the draft's end (methods 4.4):
 
-    - deferred: a token t of the last scorer's law, kept as a proposal. The drafter's next forward reads t together with the
-      draft's end, which gives its law at t's place and behind t; t is tested at once, and drafting goes on behind it.
-    - exact: the drafter reads on, a forward of its own, and a token of pi follows.
+    - deferred: a token t of the last other scorer's law, kept as a proposal. The drafter's next forward reads t together
+      with the draft's end, which gives its law at t's place and behind t; t is tested at once, and drafting goes on behind
+      it.
+    - exact: the drafter reads the draft's end, a forward of its own, and a token of pi follows.
     - none: nothing, as in SE's naive ensembles (Section 3.2).
-    - paper: a token of the last scorer's law, committed untested, as printed. This biases the output; all others follow pi.
+    - paper: a token of the last other scorer's law, committed untested, as printed. This biases the output; all others
+      follow pi.
 
     Where the drafting model is no scorer, pi is known at once, and deferred is exact.
     """
@@ -45,24 +49,31 @@ class Speculative(Method, name="speculative"):
         return None if self.bonus == "paper" and self.proposer.role in self.scorers else (self.scorers, self.target)
 
     def steps(self, models: Sessions, sampler: Sampler, end: End) -> Iterator[Step]:
-        ids, drafter, last = list(models.ids), self.proposer.role, self.scorers[-1]
+        ids, drafter, others = (
+            list(models.ids),
+            self.proposer.role,
+            [r for r in self.scorers if r != self.proposer.role],
+        )
         propose, scorers = self.proposer.open(models, sampler, end), [models[role] for role in self.scorers]
         known = drafter not in self.scorers  # pi behind a draft
-        bonus = self.bonus == "exact" or (self.bonus != "none" and known)
-        beyond = [] if bonus or self.bonus == "none" else [models[role] for role in self.scorers if role != drafter]
-        pending: Draft | None = None  # t, and the law of the last scorer that it was drawn from
+        beyond = [] if known or self.bonus == "none" else [models[role] for role in others]
+        bonus = known and self.bonus != "none"
+
+        def pi() -> tuple[Tensor, Tensor | None]:
+            """The law of the next token, and where a rule deferred."""
+            return self.target.ruled([scorer.score(ids, len(ids) - 1) for scorer in scorers], sampler)
+
+        pending: Draft | None = None  # t, and the law that the last other scorer had drawn it from
         told = Step([])  # what a round did that committed nothing yet
         while end.room(ids) > 0:
             if pending is not None:
                 if end.room(ids) > 1 and not end.closes(pending.tokens):  # t is read too, for what follows it
                     models[drafter].score(ids + pending.tokens, len(ids) - 1)
-                pi, deferred = self.target.ruled([scorer.score(ids, len(ids) - 1) for scorer in scorers], sampler)
-                out = verify(pending, pi, sampler)
+                law, deferred = pi()
+                out = verify(pending, law, sampler)
                 ids += out.tokens
-                pending = None
-                told = told.then(
-                    Step(out.tokens, tested=1, accepted=out.accepted, by=(last,), noted=noted_of(None, deferred, 1))
-                )
+                pending, noted = None, noted_of(None, deferred, 1)
+                told = told.then(Step(out.tokens, tested=1, accepted=out.accepted, by=(others[-1],), noted=noted))
                 if not out.accepted or end.closes(out.tokens) or not end.room(ids):
                     yield told
                     told = Step([])
@@ -71,13 +82,18 @@ class Speculative(Method, name="speculative"):
             ids += round_.step.tokens
             told = told.then(round_.step)
             if round_.beyond is not None:
-                token, law = sampler.draw(round_.beyond)  # (1,), (1, V)
-                if self.bonus == "paper":
-                    ids += read_tokens(token)
-                    told = replace(told, tokens=told.tokens + read_tokens(token))
+                if self.bonus == "exact":
+                    law, deferred = pi()
+                    tokens = read_tokens(sampler.choose(law))
+                    told = told.with_noted(noted_of(None, deferred, 1))
                 else:
-                    pending = Draft(read_tokens(token), law)
-                    told = replace(told, drafted=told.drafted + 1)
+                    token, law = sampler.draw(round_.beyond)  # (1,), (1, V)
+                    tokens = read_tokens(token)
+                if self.bonus == "deferred":
+                    pending, told = Draft(tokens, law), replace(told, drafted=told.drafted + 1)
+                else:
+                    ids += tokens
+                    told = replace(told, tokens=told.tokens + tokens)
             if told.tokens:
                 yield told
                 told = Step([])

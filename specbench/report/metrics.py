@@ -17,6 +17,7 @@ from specbench.scoring.metric import Scored
 from specbench.theory import Cost
 
 Rows = Sequence[Record]
+MEASURED = ("score", "threshold")  # of a sequence cascade: values, not counts
 
 
 def complete(records: Rows, method: str) -> list[Record]:
@@ -119,11 +120,12 @@ def acceptance_by_model(rows: Rows) -> dict[str, float]:
 
 
 def noted(rows: Rows) -> dict[str, float]:
-    """What the methods noted of their rounds (`Step.noted`), summed over all generations."""
+    """What the methods counted in their rounds (`Step.noted`), summed over all generations."""
     sums: dict[str, float] = defaultdict(float)
     for x in (x for r in rows for x in r.rounds):
         for key, value in x.get("noted", {}).items():
-            sums[key] += value
+            if key not in MEASURED:
+                sums[key] += value
     return dict(sums)
 
 

@@ -4,6 +4,7 @@ SpecCascade (Narasimhan et al. 2024), Table 1 and Section 4: pi = (1 - delta) q 
 qbar and pbar are the models' unscaled laws, at T = 1 and unfiltered; q and p those that tokens are drawn from.
 """
 
+import math
 from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Literal
@@ -56,6 +57,9 @@ class Chow(Unaided, name="chow"):
 
     alpha: float
 
+    def __post_init__(self) -> None:
+        within("alpha", self.alpha, 0.0, 1.0)
+
     def doubts(self, small: Tensor) -> Tensor:
         return small.amax(-1) < 1.0 - self.alpha
 
@@ -66,15 +70,21 @@ class ChowLog(Unaided, name="chow-log"):
 
     h0: float
 
+    def __post_init__(self) -> None:
+        within("h0", self.h0, 0.0, math.inf)
+
     def doubts(self, small: Tensor) -> Tensor:
         return entropy(small) > self.h0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Diff(Deferral, name="diff"):
-    """Defers where max qbar < max pbar - alpha: at alpha -1 always (but at certain p and impossible q), at 1 never."""
+    """Defers where max qbar < max pbar - alpha: at alpha -1 always (but where q is certain and p spread out), at 1 never."""
 
     alpha: float
+
+    def __post_init__(self) -> None:
+        within("alpha", self.alpha, -1.0, 1.0)
 
     def defers(self, small: Tensor, large: Tensor, q: Tensor, p: Tensor) -> Tensor:
         return small.amax(-1) < large.amax(-1) - self.alpha
@@ -85,7 +95,7 @@ class Opt(Deferral, name="opt"):
     """Defers where max qbar < max pbar - alpha TV(q, p), the optimal rule's plug-in (Lemma 4, equation 10).
 
     alpha from -inf to inf; in theory a cost, so at least 0. Negative ones extend its curve to the large model. At T = 0 the
-    output law is that of Diff at any alpha in [0, 1) (Remark 4).
+    output law is that of Diff with the same alpha, for any in [0, 1) (Remark 4).
     """
 
     alpha: float
@@ -125,6 +135,9 @@ class Bild(Deferral, name="bild"):
     alpha: float
     discrepancy: Literal["tv", "kl", "reverse-kl", "cross-entropy"] = "tv"
 
+    def __post_init__(self) -> None:
+        within("alpha", self.alpha, 0.0, math.inf)
+
     def defers(self, small: Tensor, large: Tensor, q: Tensor, p: Tensor) -> Tensor:
         if self.discrepancy == "tv":
             return tv(q, p) > self.alpha
@@ -145,6 +158,9 @@ class TokenSpecific(TwoModels, name="token-specific"):
     alpha: float
     accepts: Literal["difference", "ratio", "draft"] = "ratio"
 
+    def __post_init__(self) -> None:
+        within("alpha", self.alpha, -1.0, 1.0)
+
     def __call__(self, logits: list[Tensor], sampler: Sampler) -> Tensor:
         q, p = (sampler.probs(each) for each in logits)
         small, large = (confidence(each) for each in logits)
@@ -155,6 +171,14 @@ class TokenSpecific(TwoModels, name="token-specific"):
             acceptable = (small if self.accepts == "draft" else large) >= top - self.alpha
         kept = q.where(acceptable, 0.0)  # (k, V)
         return kept + (1.0 - kept.sum(-1, keepdim=True)).clamp_min(0.0) * p
+
+
+def within(key: str, value: float, low: float, high: float) -> None:
+    """Raises ValueError where a parameter is out of its range."""
+    if not low <= value <= high:
+        raise ValueError(
+            f"{key} = {value} must be " + (f"at least {low:g}" if high == math.inf else f"in [{low:g}, {high:g}]")
+        )
 
 
 def confidence(logits: Tensor) -> Tensor:

@@ -6,13 +6,14 @@ R = sum of (q - p / (1 - alpha))+ is the share refused. Verifying against this p
 the paper's printed max{min{q, p / (1 - alpha)}, p / beta} it is a distribution for every beta.
 """
 
+import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from specbench.sampling import Sampler, residual
-from specbench.targets.deferral import confidence, kl
+from specbench.targets.deferral import confidence, kl, within
 from specbench.targets.target import TwoModels
 
 HALVINGS, MOST_LENIENT = 30, 30.0  # of the range of -log(1 - alpha), for a budget
@@ -30,8 +31,7 @@ class Lossy(TwoModels, name="lossy"):
     greedy_lenience: bool = False
 
     def __post_init__(self) -> None:
-        if not 0.0 <= self.alpha <= 1.0:
-            raise ValueError(f"alpha = {self.alpha} must be in [0, 1]")
+        within("alpha", self.alpha, 0.0, 1.0)
 
     def __call__(self, logits: list[Tensor], sampler: Sampler) -> Tensor:
         q, p = (sampler.probs(each) for each in logits)
@@ -55,10 +55,10 @@ class LossyStar(TwoModels, name="lossy-star"):
     def __post_init__(self) -> None:
         if (self.alpha is None) == (self.budget is None):
             raise ValueError("give either alpha, or a budget in nats")
-        if self.alpha is not None and not 0.0 <= self.alpha <= 1.0:
-            raise ValueError(f"alpha = {self.alpha} must be in [0, 1]")
-        if self.budget is not None and self.budget < 0.0:
-            raise ValueError(f"budget = {self.budget} must be at least 0 nats")
+        if self.alpha is not None:
+            within("alpha", self.alpha, 0.0, 1.0)
+        if self.budget is not None:
+            within("budget", self.budget, 0.0, math.inf)
 
     def __call__(self, logits: list[Tensor], sampler: Sampler) -> Tensor:
         q, p = (sampler.probs(each) for each in logits)
