@@ -12,6 +12,7 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 
+from specbench.calls import Calls
 from specbench.cli.gpu import Engines, Small, generator
 from specbench.decode import Limits, decode
 from specbench.engine import GraphSession, LeanSession
@@ -22,7 +23,7 @@ from specbench.methods.speculative import Speculative
 from specbench.methods.speculative_ensemble import SpeculativeEnsemble
 from specbench.proposers import DraftModel
 from specbench.sampling import Draft, Sampler, Verified, exact_law, verify_at_once
-from specbench.session import Calls, Session, roll
+from specbench.session import Session, roll
 from specbench.synthetic import Law, SyntheticSession
 from specbench.targets import Contrastive, Last, Mixture
 

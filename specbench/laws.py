@@ -11,10 +11,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from specbench.calls import Calls
 from specbench.method import End, Method, Step
 from specbench.methods.autoregressive import Autoregressive
 from specbench.sampling import Draft, Sampler, exact_law
-from specbench.session import Calls, Concurrent, Session, roll
+from specbench.session import Concurrent, Session, roll
 from specbench.watched import Watched
 
 START = 0  # every sequence starts with this token

@@ -12,9 +12,10 @@ from functools import cache, reduce
 import torch
 from torch import Tensor
 
+from specbench.calls import Calls
 from specbench.errors import ConfigError
 from specbench.sampling import Draft, Sampler
-from specbench.session import Calls, Session, common_prefix, roll
+from specbench.session import Session, common_prefix, roll
 
 SUPPORT = 16  # tokens that a context may be followed by
 BASE = 2.0  # standard deviation of the shared logits

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from specbench.calls import Calls
 from specbench.sampling import Draft, Sampler
-from specbench.session import Calls
 
 
 class Watched:

@@ -20,8 +20,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from specbench.calls import Calls
 from specbench.found import Found
-from specbench.session import Calls, Session, common_prefix
+from specbench.session import Session, common_prefix
 
 
 class Opening(NamedTuple):

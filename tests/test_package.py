@@ -14,7 +14,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 FLOORS = {
-    0: "errors registry sampling session task assets records hardware pair presets theory options"
+    0: "errors registry sampling calls session task assets records hardware pair presets theory options"
     " twins scoring sandbox prompting engine synthetic dummy watched",
     1: "method proposers stops targets",
     2: "methods found models workers tiny laws",
