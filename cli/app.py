@@ -40,6 +40,17 @@ def main() -> None:
         fail("asset", error, 4)
     except (NotADirectoryError, IsADirectoryError, FileNotFoundError, PermissionError) as error:
         fail("file", f"{error.filename}: {error.strerror}", 2)
+    except Exception as error:
+        place = _in_plugin(error)
+        if place is None:
+            raise
+        fail("plugin", f"{place}: {type(error).__name__}: {error}", 2)
+
+
+def _in_plugin(error: Exception) -> str | None:
+    """Where in a plugin an error came from; None where it is one of ours."""
+    plugins = sys.modules.get("specbench.plugins")
+    return plugins.place_of(error) if plugins else None
 
 
 def fail(kind: str, error: object, code: int) -> None:

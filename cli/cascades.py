@@ -7,13 +7,12 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from specbench.cli.report import newest
 from specbench.cli.run import measure
 from specbench.options import Options
 from specbench.records import write
 from specbench.report.notes import notes
 from specbench.report.summary import summarise
-from specbench.report.tables import Table, markdown_table, over, score
+from specbench.report.tables import Table, markdown_table, over, relative_latency, score
 
 RUNS = Path("build/cascades")
 SHARES = [0.1, 0.3, 0.5, 0.7, 0.9]
@@ -53,7 +52,8 @@ def main() -> None:
         code = measure([*LENIENCES, "ar-draft"], args.pair, [task], options, RUNS, fresh=False, kind=None)
         if code:
             raise SystemExit(code)
-        pages.append(_page(newest(RUNS)[0]))
+        folders = [path.parent for path in RUNS.glob(f"*_{task}_*/samples.jsonl")]
+        pages.append(_page(max(folders, key=lambda folder: (folder / "samples.jsonl").stat().st_mtime)))
     write(args.out, "\n".join([_head(args), *pages]))
     print(args.out.read_text(encoding="utf-8"))
 
@@ -77,22 +77,16 @@ def _page(folder: Path) -> str:
 
 def _table(summary: dict[str, Any]) -> Table:
     metric, base, large = summary["headline"], summary["baseline"], list(summary["models"])[-1]
-    heads = [
-        "method",
-        metric,
-        "relative latency",
-        "end to end over ar",
-        "rule rate",
-        "acceptance",
-        "large-model calls/token",
-    ]
+    heads = ["method", metric, "relative latency", "tokens an answer", "end to end over ar", "rule rate", "acceptance"]
+    heads.append("large-model calls/token")
     rows = []
     for row in summary["methods"]:
         rule, acceptance = row["rule_rate"], row["acceptance_rate"]
         rows.append([
             row["label"],
             score(metric)(row),
-            over(base, "relative_latency")(row),
+            relative_latency(base)(row),
+            f"{row['tokens'] / row['generations']:.1f}",
             over(base, "end_to_end_speedup")(row),
             "–" if rule is None else f"{rule:.0%}",
             "–" if acceptance is None else f"{acceptance:.3f}",

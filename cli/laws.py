@@ -33,14 +33,14 @@ def laws(
     for gamma in GAMMAS:
         options = Options(gamma=(gamma,), overrides=tuple(map(parse_override, set_ or [])))
         arm = arms([method], roles, dict.fromkeys(roles.models, 1), options)[0][-1]
-        try:
-            findings = examine(arm.method)
-        except ValueError as error:
-            raise ConfigError(str(error)) from None
-        for found in findings:
+        if arm.method.law() is None:
+            why = ": with this bonus it is biased" if "bonus" in arm.table else ""
+            raise ConfigError(f"{arm.name} declares no law that its output follows exactly{why}")
+        for found in examine(arm.method):
             worst[found.setting] = max(worst.get(found.setting, found), found, key=lambda each: each.distance)
     print(f"{arm.name}: total variation from its declared law, {LENGTH} tokens, the worst of several worlds")
     for found in worst.values():
-        print(f"  {found.setting:<20} {found.distance:.1e}  {'exact' if found.exact else 'DIFFERS'}")
+        verdict = "exact" if found.exact else f"DIFFERS {found.why}".rstrip()
+        print(f"  {found.setting:<20} {found.distance:.1e}  {verdict}")
     if not all(found.exact for found in worst.values()):
         sys.exit(DIFFERS)

@@ -132,6 +132,9 @@ def measure(
     box, refused = _sandbox(kind, [task for _, task, _ in tasks])
     found = find(pair, roles, base, device, options.dtype, options.engine)
     groups = arms.arms(names, pair, {role: each.parameters for role, each in found.items()}, options)
+    if not task_names and len(tasks) > 1:
+        wanted = sum(len(data.samples) for *_, data in tasks) * sum(map(len, groups)) * options.repeats
+        print(f"{len(tasks)} tasks, {wanted} generations; -t, -n and --repeats make it fewer", file=sys.stderr)
     loaded, summaries, interrupts = None, [], Interrupts()
     for task_name, task, data in tasks:
         for group in groups:

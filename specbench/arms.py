@@ -3,19 +3,22 @@
 import json
 from collections.abc import Mapping
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
+from dataclasses import fields as dataclass_fields
 from itertools import product
 from typing import Any, Literal
 
 from specbench import methods, proposers, stops, targets
-from specbench.errors import ConfigError
-from specbench.method import Method
+from specbench.errors import ConfigError, hint
+from specbench.method import Method, Proposer
 from specbench.methods.bild import OriginalBild
 from specbench.options import Options, overridden
 from specbench.pair import Pair
 from specbench.presets import Preset, preset
 from specbench.registry import convert
 from specbench.sampling import Sampler
+from specbench.stops import Stop
+from specbench.targets import Target
 
 Clock = Literal["decoding", "end to end"]  # which seconds a method's headline speedup is of
 BESIDES = ("description", "baseline", "temperature", "clock")  # what a preset holds besides the constructor's table
@@ -99,12 +102,25 @@ def _wanted(names: list[str], pair: Pair, options: Options) -> list[tuple[str, P
             table = overridden(base, changes, f"method {found.name}")
             out.append((f"{found.name}({told})" if told else found.name, found, _with_roles(table, pair)))
     if unused:
-        raise ConfigError(f"--over {min(unused)}: none of these methods has this key: {', '.join(names)}")
+        key, known = min(unused), {key for *_, table in out for key in _keys(table, "method")}
+        raise ConfigError(f"--over {key}: none of {', '.join(names)} has this key{hint(key, known)}")
     return out
 
 
-def _has(table: Any, path: list[str]) -> bool:
-    return not path or (isinstance(table, dict) and path[0] in table and _has(table[path[0]], path[1:]))
+def _has(table: dict[str, Any], path: list[str]) -> bool:
+    return ".".join(path) in _keys(table)
+
+
+def _keys(table: dict[str, Any], *before: str) -> set[str]:
+    """What can be said of a method, `a.b`, under the words before: keys that stand in its table, and those that could."""
+    families = (Method, Proposer, Stop, Target)
+    members = [family.members[table["name"]] for family in families if table.get("name") in family.members]
+    fields = {field.name for member in members if is_dataclass(member) for field in dataclass_fields(member)}
+    keys = {".".join([*before, key]) for key in {*table, *fields} - {"name"} if not isinstance(table.get(key), dict)}
+    for key, inner in table.items():
+        if isinstance(inner, dict):
+            keys |= _keys(inner, *before, key)
+    return keys
 
 
 def _baseline_table(found: Preset, table: dict[str, Any], pair: Pair) -> dict[str, Any]:

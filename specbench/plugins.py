@@ -4,6 +4,7 @@ A plugin defines subclasses of Target, Stop, Method, Proposer or Task with a `na
 they can be asked for at once, each gets a preset of its name; a TOML file of the user's own may say more.
 """
 
+import dataclasses
 import hashlib
 import importlib
 import importlib.util
@@ -38,14 +39,12 @@ def load(where: str) -> tuple[str, str]:
     except ConfigError as error:
         raise ConfigError(f"plugin {where}: {error}") from None
     except Exception as error:
-        line = next(
-            (f.lineno for f in reversed(traceback.extract_tb(error.__traceback__)) if where in f.filename), None
-        )
-        place = f"{where}:{line}" if line else where
-        raise ConfigError(f"plugin {place}: {type(error).__name__}: {error}") from None
+        _SOURCES.add(str(path.resolve()))
+        raise ConfigError(f"plugin {place_of(error) or where}: {type(error).__name__}: {error}") from None
     if not getattr(module, "__file__", None):
         raise ConfigError(f"plugin {where}: a module without a file")
     source = Path(str(module.__file__))
+    _SOURCES.add(str(source))
     found = 0
     for family in FAMILIES:
         for name, member in family.members.items():
@@ -66,6 +65,13 @@ def load(where: str) -> tuple[str, str]:
 
 
 _LOADED: set[str] = set()  # modules that were found to be plugins: importing one again registers nothing new
+_SOURCES: set[str] = set()  # their files
+
+
+def place_of(error: Exception) -> str | None:
+    """The innermost line of a plugin, FILE:LINE, that an error came through; None where it came through none."""
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename in _SOURCES]
+    return f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else None
 
 
 def _from_file(path: Path) -> Any:
@@ -90,15 +96,22 @@ def _preset(family: type[Named], name: str, member: type[Any]) -> tuple[str, dic
     """The kind and the table of what can be run at once: a target between draft and target, a stop rule in plain speculation,
     a method with its own defaults, a task. A proposer alone is nothing that can be run."""
     speculative = {"name": "speculative", "baseline": "ar"}
+    named = {"name": name, **_defaults(member)}
     if family is Target:
-        both = {"scorers": ["draft", "target"], "target": {"name": name}, "proposer": DRAFT}
+        both = {"scorers": ["draft", "target"], "target": named, "proposer": DRAFT}
         return "method", {**speculative, **both, "clock": "end to end", "temperature": 1.0}
     if family is Stop:
-        stopped = {"proposer": {**DRAFT, "stop": {"name": name}}, "scorers": "target", "target": {"name": "last"}}
+        stopped = {"proposer": {**DRAFT, "stop": named}, "scorers": "target", "target": {"name": "last"}}
         return "method", {**speculative, **stopped}
     if family is Method:
-        return "method", {"name": name, "baseline": "ar"}
+        return "method", {**named, "baseline": "ar"}
     return ("task", {"name": name}) if family is Task else ("proposer", {})
+
+
+def _defaults(member: type[Any]) -> dict[str, Any]:
+    """Those fields whose defaults TOML can say, so that they are shown, and can be swept."""
+    fields = dataclasses.fields(member) if dataclasses.is_dataclass(member) else ()
+    return {field.name: field.default for field in fields if isinstance(field.default, bool | int | float | str)}
 
 
 def _told(member: type[Any]) -> str:

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 NO_LAW = -1  # what is drawn from a row that is no law, where nobody could be told yet
+ROUNDING = 1e-2  # how far from 1 a law's sum may be, by rounding in half precision over a large vocabulary
 
 
 @dataclass(frozen=True)
@@ -92,7 +93,7 @@ class Sampler:
         mass = below[..., -1:]
         u = torch.rand(mass.shape, dtype=torch.float64, device=probs.device, generator=self.generator)
         picked = torch.searchsorted(below, u * mass, right=True)  # (..., 1)
-        picked = torch.where(mass > 0.0, picked, NO_LAW).squeeze(-1)  # NO_LAW for NaN too
+        picked = torch.where((mass - 1.0).abs() < ROUNDING, picked, NO_LAW).squeeze(-1)  # NO_LAW for NaN too
         if waits:
             read_tokens(picked)
         return picked
@@ -121,6 +122,7 @@ def verify(draft: Draft, pi: Tensor, sampler: Sampler) -> Verified:
         return verify_at_once(draft, pi, sampler)
     k, tokens, accepted = len(draft.tokens), draft.tokens, 0
     assert k <= len(pi) <= k + 1 and len(draft.probs) == k
+    require_laws(pi)
     if k:
         x = torch.tensor(tokens, device=pi.device).unsqueeze(-1)  # (k, 1)
         accepted = int(sampler.choose(_accepted(x, pi[:k], draft.probs)))
@@ -144,10 +146,11 @@ def verify_at_once(draft: Draft, pi: Tensor, sampler: Sampler) -> Verified:
         return Verified(read_tokens(sampler.choose(pi)), 0)
     x = torch.tensor(draft.tokens, device=pi.device).unsqueeze(-1)  # (k, 1)
     accepted = sampler.choose(_accepted(x, pi[:k], draft.probs))  # ()
-    q = F.pad(
-        draft.probs, (0, 0, 0, 1)
-    )  # (k + 1, V): nothing was drafted behind the draft, so the bonus is drawn from pi
-    last = accepted.clamp(max=len(pi) - 1)
+    lawful = ((pi.sum(-1) - 1.0).abs() < ROUNDING).all()
+    accepted = torch.where(lawful, accepted, NO_LAW)
+    # Nothing was drafted behind the draft, so the bonus is drawn from pi:
+    q = F.pad(draft.probs, (0, 0, 0, 1))  # (k + 1, V)
+    last = accepted.clamp(0, len(pi) - 1)
     law = residual(pi.index_select(0, last.view(1)), q.index_select(0, last.view(1)))  # (1, V)
     stayed, more = read_tokens(torch.stack([accepted, sampler.choose(law)[0]]))
     return Verified(draft.tokens[:stayed] + ([more] if stayed < len(pi) else []), stayed)
@@ -155,7 +158,8 @@ def verify_at_once(draft: Draft, pi: Tensor, sampler: Sampler) -> Verified:
 
 def _accepted(x: Tensor, pi: Tensor, q: Tensor) -> Tensor:
     """The law (k + 1,) of how many of the drafted tokens x (k, 1) stay: that of k tests in a row."""
-    stay = (pi.gather(-1, x) / q.gather(-1, x)).nan_to_num(nan=1.0).clamp(max=1.0)
+    target, drawn = pi.gather(-1, x), q.gather(-1, x)
+    stay = torch.where(drawn > 0.0, target / drawn, 1.0).clamp(max=1.0)
     ends = stay.new_ones(1, 1), stay.new_zeros(1, 1)
     through = torch.cat([ends[0], stay.cumprod(0), ends[1]]).squeeze(-1)  # (k + 2,): that token and all before it stay
     return through[:-1] - through[1:]
@@ -170,8 +174,15 @@ def read_tokens(picked: Tensor) -> list[int]:
     """What was chosen, as numbers: this waits for the device. Raises FloatingPointError where a row was no law."""
     tokens: list[int] = picked.reshape(-1).tolist()
     if tokens and min(tokens) < 0:
-        raise FloatingPointError("a law with NaN or without mass")
+        raise FloatingPointError("a law with NaN, or that does not sum to 1")
     return tokens
+
+
+def require_laws(rows: Tensor) -> None:
+    """Raises FloatingPointError where a row of (k, V) does not sum to 1, as one with NaN does not either."""
+    for total in rows.sum(-1).tolist():
+        if not abs(total - 1.0) < ROUNDING:
+            raise FloatingPointError(f"a law that sums to {total:g}, not to 1")
 
 
 def residual(pi: Tensor, q: Tensor) -> Tensor:
@@ -205,6 +216,8 @@ class EnumeratingSampler(Sampler):
 
     def _pick(self, row: list[float]) -> int:
         possible = [i for i, mass in enumerate(row) if mass > 0.0]
+        if not abs(sum(row) - 1.0) < ROUNDING:
+            raise FloatingPointError(f"a law that sums to {sum(row):g}, not to 1")
         at = len(self._taken)
         if at < len(self.branch):
             pick = self.branch[at]

@@ -113,9 +113,9 @@ def test_a_sweep_is_one_cell_of_variants(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["-m", "lossy", "--over", "method.target.alhpa=[0.1]"], "none of these methods has this key: lossy"),
+        (["-m", "lossy", "--over", "method.target.alhpa=[0.1]"], "has this key (did you mean 'method.target.alpha'?)"),
         (["-m", "lossy", "--over", "method.target.alpha=0.1"], "write it as method.key=[values]"),
-        (["-m", "lossy", "--over", "sd.bonus=[1]"], "none of these methods has this key: lossy"),
+        (["-m", "lossy", "--over", "sd.bonus=[1]"], "none of lossy has this key"),
         (["-m", "bild", "--temperature", "1"], "bild is greedy"),
         (["-m", "lossy", "--set", "method.target.alpha=2"], "alpha = 2.0 must be in [0, 1]"),
         (["-m", "cascade-opt", "--set", "method.bonus=defered"], "did you mean"),
@@ -228,15 +228,43 @@ def test_the_documented_stop_rule_method_and_task_run(tmp_path):
     specbench("score", folder, *plugins, cwd=tmp_path)
 
 
-def test_a_plugin_that_is_no_law_is_found_out(tmp_path):
-    """A target whose rows do not sum to one, and a method whose output does not follow what it declares."""
-    (tmp_path / "broken.py").write_text(
-        "from specbench.targets import TwoModels\n"
-        "class Doubled(TwoModels, name='doubled'):\n"
-        "    def __call__(self, logits, sampler):\n"
-        "        return sampler.probs(logits[0]) + sampler.probs(logits[1])\n"
-    )
-    assert "DIFFERS" in specbench("laws", "-m", "doubled", "--plugin", tmp_path / "broken.py", cwd=tmp_path, code=5)
+NO_LAW = """
+from specbench.targets import TwoModels
+class Share(TwoModels, name="{name}"):
+    def __call__(self, logits, sampler):
+        q, p = (sampler.probs(each) for each in logits)
+        return {pi}
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "pi", "message"),
+    [
+        ("doubled", "q + p", "a law that sums to 2, not to 1"),
+        ("lost", "0.9 * p", "a law that sums to 0.9, not to 1"),
+        ("nan", "0.0 * p / (0.0 * p)", "a law that sums to nan, not to 1"),
+        ("typo", "q.maximun(p)", "typo.py:6: AttributeError"),
+    ],
+)
+def test_a_plugin_that_gives_no_law_is_found_out(name, pi, message, tmp_path):
+    """By `laws`, and by every generation that it would have spoilt."""
+    (tmp_path / f"{name}.py").write_text(NO_LAW.format(name=name, pi=pi))
+    plugin = ["-m", name, "--plugin", f"{name}.py"]
+    laws = specbench("laws", *plugin, cwd=tmp_path, code=2 if name == "typo" else 5)
+    assert message in laws
+    few = ["-p", "tiny-t5", "-t", "wmt", "-n", 5, "--repeats", 1, "--max-new-tokens", 8]
+    shown = " ".join(specbench("run", *plugin, *few, cwd=tmp_path, code=3).split())
+    assert "5 generations failed" in shown
+    assert (message if name != "typo" else "AttributeError") in shown
+
+
+def test_what_a_plugin_leaves_to_its_defaults_can_be_swept(tmp_path):
+    path, _ = from_docs(tmp_path, "## A target")
+    few = ["-p", "tiny-t5", "-t", "wmt", "-n", 5, "--repeats", 1, "--max-new-tokens", 8]
+    sweep = ["--over", "method.target.least=[0.2, 0.9]"]
+    specbench("run", "-m", "agreeable", "--plugin", path, *few, *sweep, cwd=tmp_path)
+    rows = summaries(tmp_path)[0]["methods"]
+    assert [row["method"] for row in rows] == ["ar", "agreeable(least=0.2)", "agreeable(least=0.9)"]
 
 
 def test_plugins_that_cannot_be_loaded_say_why(tmp_path):

@@ -56,7 +56,8 @@ def tables(summary: Summary) -> list[Table]:
     }
     cascade: dict[str, Cell] = {
         "method": lambda r: r["label"],
-        "relative latency": lambda r: _times(r.get("relative_latency")) if r["method"] != base else "1.00x",
+        "relative latency": relative_latency(base),
+        "tokens an answer": lambda r: f"{r['tokens'] / r['generations']:.1f}",
         "rule rate": _number("rule_rate", "{:.1%}"),
         "large-model calls/token": lambda r: f"{r['forwards_per_token'].get(large, 0.0):.3f}",
         "rejections/token": _number("rejections_per_token", "{:.3f}"),
@@ -183,6 +184,11 @@ def _number(key: str, form: str) -> Cell:
 def over(base: str, key: str) -> Cell:
     """An estimate of how a method compares with the baseline; the baseline's own is 1."""
     return lambda row: "1.00x" if row["method"] == base else _times(row.get(key))
+
+
+def relative_latency(base: str) -> Cell:
+    """Seconds an answer over the baseline's: lower is faster, so without the x of a speedup."""
+    return lambda row: "1" if row["method"] == base else _interval(row.get("relative_latency"), "{:.2f}") or NONE
 
 
 def _count(row: dict[str, Any], key: str) -> str:
