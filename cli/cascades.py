@@ -54,7 +54,7 @@ def main() -> None:
             raise SystemExit(code)
         folders = [path.parent for path in RUNS.glob(f"*_{task}_*/samples.jsonl")]
         pages.append(_page(max(folders, key=lambda folder: (folder / "samples.jsonl").stat().st_mtime)))
-    write(args.out, "\n".join([_head(args), *pages]))
+    write(args.out, "\n".join([_head(args), "\n\n".join(pages), ""]))
     print(args.out.read_text(encoding="utf-8"))
 
 
