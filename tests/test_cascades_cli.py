@@ -155,8 +155,11 @@ def test_every_cascade_preset_declares_its_law():
     ],
 )
 def test_every_preset_has_the_law_that_it_declares(name):
-    """Enumerated over tables, drafts of one and of two tokens, at every sampling setting: as `specbench laws` does."""
-    for gamma in (1, 2):
+    """Enumerated over tables, drafts of one and of two tokens, at every sampling setting: as `specbench laws` does.
+
+    Longer drafts of ensembles are enumerated in test_laws.py, and a budget takes long to solve.
+    """
+    for gamma in (1,) if name.endswith(("-se", "-budget")) else (1, 2):
         arm = arms([name], TINY, SIZES, Options(gamma=(gamma,)))[0][-1]
         assert all(found.exact for found in examine(arm.method))
 

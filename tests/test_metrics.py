@@ -78,7 +78,7 @@ def test_without_drafting_there_is_no_acceptance_and_a_length_of_one():
     assert m.accepted_length(OURS) == 1.0
 
 
-CALLS = {"prefill_fed": 5, "forwards": 3, "seconds": 0.6, "by_fed": {"1": [2, 0.3], "3": [1, 0.3]}}
+CALLS = {"prefill_fed": 5, "forwards": 3, "seconds": 0.6, "beside": 0.0, "by_fed": {"1": [2, 0.3], "3": [1, 0.3]}}
 
 
 def test_forwards_prices_and_the_share_outside():

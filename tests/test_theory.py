@@ -76,16 +76,16 @@ def test_certain_acceptance_has_a_limit():
 
 
 class Coin(Target, name="test-coin"):
-    """Synthetic acceptance over a vocabulary of owners: model i always draws token i; it is kept with probability a[i].
+    """A vocabulary of owners: model i always draws token i, and the last one is nobody's.
 
-    A refused token is replaced by a token of nobody's.
+    The law itself is of nobody's token: `verify`, which is replaced, does not look at it; an exact bonus is drawn from it.
     """
 
     def __init__(self, a: list[float]) -> None:
         self.a = a
 
     def __call__(self, logits, sampler):
-        return torch.tensor([[*self.a, 0.0]]).expand(len(logits[0]), -1)  # (k, n + 1), by owner
+        return torch.eye(len(self.a) + 1)[-1:].expand(len(logits[0]), -1)  # (k, n + 1)
 
 
 class Fixed:
