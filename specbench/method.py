@@ -53,6 +53,8 @@ class Step:
 
     def then(self, other: "Step") -> "Step":
         """Both as one round, where all that this one tested was accepted."""
+        if not self.tokens and not self.drafted and not self.noted:
+            return other
         assert self.tested == self.accepted == len(self.tokens)
         return Step(
             self.tokens + other.tokens,
