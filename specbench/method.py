@@ -129,12 +129,17 @@ class Proposer(Named):
 
 @dataclass(frozen=True)
 class Round:
-    """What one round of speculation gave. What it committed follows pi, so is again a draft."""
+    """What one round of speculation gave: its step, and pi (rows, V), the laws that the committed tokens follow."""
 
-    draft: Draft
     step: Step
+    pi: Tensor
     # Where scorers read beyond a draft, and it was accepted whole: the last one's logits (1, V) there.
     beyond: Tensor | None
+
+    @property
+    def draft(self) -> Draft:
+        """What the round committed, which follows pi, and so is again a draft."""
+        return Draft(self.step.tokens, self.pi[: len(self.step.tokens)])
 
 
 def speculate(
@@ -166,7 +171,7 @@ def speculate(
         for scorer in beyond:
             scorer.score(read, start)
     if not rows:
-        return Round(draft, Step([], noted=noted_of(draft)), beyond[-1].score(read, start))
+        return Round(Step([], noted=noted_of(draft)), draft.probs, beyond[-1].score(read, start))
     logits = [scorer.score(read[: start + rows], start) for scorer in scorers]  # n x (rows, V)
     pi, deferred = target.ruled(logits, sampler)  # (rows, V), (rows,) or None
     out = verify(draft, pi, sampler)
@@ -174,7 +179,7 @@ def speculate(
     step = Step(out.tokens, k, tested, out.accepted, (by,) * tested, noted=noted_of(draft, deferred, len(out.tokens)))
     whole = out.accepted == k and going_beyond
     after = beyond[-1].score(read, len(read) - 1) if whole and beyond else None
-    return Round(Draft(out.tokens, pi[: len(out.tokens)]), step, after)
+    return Round(step, pi, after)
 
 
 def noted_of(draft: Draft | None, deferred: Tensor | None = None, positions: int = 0) -> dict[str, float]:

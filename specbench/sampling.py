@@ -158,8 +158,7 @@ def verify_at_once(draft: Draft, pi: Tensor, sampler: Sampler) -> Verified:
 
 def _accepted(x: Tensor, pi: Tensor, q: Tensor) -> Tensor:
     """The law (k + 1,) of how many of the drafted tokens x (k, 1) stay: that of k tests in a row."""
-    target, drawn = pi.gather(-1, x), q.gather(-1, x)
-    stay = torch.where(drawn > 0.0, target / drawn, 1.0).clamp(max=1.0)
+    stay = (pi.gather(-1, x) / q.gather(-1, x)).nan_to_num(nan=1.0).clamp(max=1.0)  # pi has no NaN: that was looked at
     ends = stay.new_ones(1, 1), stay.new_zeros(1, 1)
     through = torch.cat([ends[0], stay.cumprod(0), ends[1]]).squeeze(-1)  # (k + 2,): that token and all before it stay
     return through[:-1] - through[1:]
