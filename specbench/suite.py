@@ -50,7 +50,7 @@ class Cell:
     @property
     def spread(self) -> float | None:
         """How far its models' synthetic laws lie apart; None where they say what they say."""
-        return self.config["pair"].get("synthetic", {}).get("spread")  # type: ignore[no-any-return]
+        return self.config["pair"].get("synthetic", {}).get("spread")  # type: ignore[no-any-return]  # config is TOML
 
     @property
     def generations(self) -> int:

@@ -10,7 +10,6 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from specbench.calls import Calls
-from specbench.sampling import Draft, Sampler
 
 
 class Watched:
@@ -62,12 +61,6 @@ class Watched:
                 self.calls.prefill(fed, seconds)
             total += fed
         self._marks = []
-
-    def score(self, ids: list[int], start: int) -> Tensor:
-        raise NotImplementedError("a watched model is run by its library")
-
-    def roll(self, ids: list[int], k: int, sampler: Sampler, eos: frozenset[int]) -> Draft:
-        raise NotImplementedError("a watched model is run by its library")
 
     def _now(self) -> Any:
         if self.model.device.type != "cuda":

@@ -1,17 +1,13 @@
 """Cascades, parallel ensembles, sweeps and plugins as a user runs them."""
 
-import contextlib
-import io
 import json
-import os
-import sys
 import tomllib
 from pathlib import Path
 
+import console
 import pytest
 
 from specbench.arms import arms
-from specbench.cli.app import main
 from specbench.errors import ConfigError
 from specbench.laws import examine
 from specbench.methods.speculative import Speculative
@@ -28,20 +24,8 @@ DOCS = Path(__file__).parents[1] / "docs" / "plugins.md"
 
 
 def specbench(*arguments, cwd, code=0):
-    """Run the console script's `main` in this process: what it printed, both streams."""
-    out, here, argv, ended = io.StringIO(), Path.cwd(), sys.argv, 0
-    try:
-        os.chdir(cwd)
-        sys.argv = ["specbench", *map(str, arguments)]
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
-            main()
-    except SystemExit as end:
-        ended = end.code or 0
-    finally:
-        os.chdir(here)
-        sys.argv = argv
-    assert ended == code, out.getvalue()
-    return out.getvalue()
+    """What the console script printed, both streams."""
+    return "".join(console.specbench(*arguments, cwd=cwd, code=code))
 
 
 def summaries(where):

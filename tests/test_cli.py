@@ -1,6 +1,5 @@
 """The command line as a user meets it: one table, resumption, exit codes, no traceback for a user's mistake."""
 
-import contextlib
 import csv
 import io
 import json
@@ -12,13 +11,12 @@ import sys
 import time
 import tomllib
 from pathlib import Path
-from typing import NamedTuple
 
 import pandas
 import pytest
+from console import specbench
 from transformers import AutoTokenizer
 
-from specbench.cli.app import main
 from specbench.pair import PACKAGE
 from specbench.theory import alternate_proposal, never_slower
 
@@ -26,29 +24,6 @@ SPECBENCH = Path(sys.executable).parent / "specbench"
 ENV = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
 FEW = ["-n", "5", "--repeats", "1", "--max-new-tokens", "12"]
 GSM8K = ["-t", "gsm8k", *FEW]
-
-
-class Done(NamedTuple):
-    stdout: str
-    stderr: str
-
-
-def specbench(*arguments: object, cwd: Path, code: int = 0) -> Done:
-    """Run the console script's `main` in this process, which spares an import of torch a call."""
-    out, err, here, argv, ended = io.StringIO(), io.StringIO(), Path.cwd(), sys.argv, 0
-    try:
-        os.chdir(cwd)
-        sys.argv = ["specbench", *map(str, arguments)]
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            main()
-    except SystemExit as end:
-        ended = end.code or 0
-    finally:
-        os.chdir(here)
-        sys.argv = argv
-    done = Done(out.getvalue(), err.getvalue())
-    assert ended == code, done
-    return done
 
 
 def rows_of(folder: Path) -> list[dict]:

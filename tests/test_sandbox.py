@@ -30,7 +30,7 @@ def find(kind: str) -> Sandbox:
     try:
         return Sandbox.find(kind)
     except MissingAsset as missing:
-        pytest.skip(str(missing))
+        pytest.skip(str(missing))  # bwrap or unshare does not work here, and why
 
 
 @pytest.fixture(scope="module", params=["bwrap", "unshare"])
