@@ -2,11 +2,10 @@
 
 import pytest
 import torch
-from worlds import table_world
+from worlds import table_world, until_eos
 
 from specbench.calls import Calls
 from specbench.laws import Opened, distance, generate, law
-from specbench.method import End
 from specbench.methods.autoregressive import Autoregressive
 from specbench.methods.speculative import Speculative
 from specbench.proposers import DraftModel
@@ -156,18 +155,9 @@ def test_an_eos_ends_a_draft_and_a_pending_token_without_bias():
     eos, models = 1, table_world(3, seed=7)
     target = Diff(alpha=0.05)
 
-    def until_eos(method, sampler):
-        out = []
-        for step in method.steps(models, sampler, End(frozenset({eos}), 1 + 3)):
-            for token in step.tokens:
-                out.append(token)
-                if token == eos or len(out) == 3:
-                    return tuple(out)
-        raise AssertionError("it ended early")
-
-    plain = exact_law(lambda s: until_eos(Autoregressive(scorers=("a", "b"), target=target), s))
+    plain = exact_law(lambda s: until_eos(Autoregressive(scorers=("a", "b"), target=target), models, eos, s))
     for bonus in BONUS:
-        found = exact_law(lambda s, b=bonus: until_eos(speculative(target, 2, b), s))
+        found = exact_law(lambda s, b=bonus: until_eos(speculative(target, 2, b), models, eos, s))
         assert distance(found, plain) < ROUNDING
 
 

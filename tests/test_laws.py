@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from worlds import table_world
+from worlds import table_world, until_eos
 
 from specbench.laws import Opened, distance, generate, law
 from specbench.method import End, Method, Step
@@ -205,15 +205,6 @@ def test_an_eos_in_the_draft_biases_nothing():
     """A drafter stops behind an EOS; the law up to the first EOS is the ensemble's, for every method."""
     eos, models = 1, table_world(3)
 
-    def until_eos(method, sampler):
-        out = []
-        for step in method.steps(models, sampler, End(frozenset({eos}), 1 + 3)):
-            for token in step.tokens:
-                out.append(token)
-                if token == eos or len(out) == 3:
-                    return tuple(out)
-        raise AssertionError("it ended early")
-
     target = Mixture()
     methods = {
         "we": Autoregressive(scorers=("a", "b"), target=target),
@@ -223,7 +214,10 @@ def test_an_eos_in_the_draft_biases_nothing():
             models=("a", "b", "b"), gamma=(2, 1, 1), target=Mixture(weights=(0.5, 0.25, 0.25))
         ),
     }
-    laws = {name: exact_law(lambda sampler, m=method: until_eos(m, sampler)) for name, method in methods.items()}
+    laws = {
+        name: exact_law(lambda sampler, m=method: until_eos(m, models, eos, sampler))
+        for name, method in methods.items()
+    }
     for name, found in laws.items():
         assert abs(sum(found.values()) - 1.0) < ROUNDING
         assert distance(found, laws["we"]) < ROUNDING, name

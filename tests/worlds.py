@@ -21,6 +21,8 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
 from specbench.engine import Graphs, GraphSession, LeanSession, network_of
 from specbench.laws import Opened, tables
+from specbench.method import End, Method
+from specbench.sampling import Sampler
 from specbench.session import EagerSession
 
 
@@ -29,6 +31,30 @@ def table_world(vocabulary: int, seed: int = 0, spread: float = 1.5) -> Opened:
 
 
 SHAPE = {"vocab_size": 40, "max_position_embeddings": 64}
+
+
+def until_eos(method: Method, models: Opened, eos: int, sampler: Sampler, most: int = 3) -> tuple[int, ...]:
+    """What a driver would keep: up to the first EOS, `most` tokens at most."""
+    out: list[int] = []
+    for step in method.steps(models, sampler, End(frozenset({eos}), 1 + most)):
+        for token in step.tokens:
+            out.append(token)
+            if token == eos or len(out) == most:
+                return tuple(out)
+    raise AssertionError("it ended early")
+
+
+T5_SHAPE = {
+    "vocab_size": 40,
+    "d_model": 32,
+    "d_kv": 8,
+    "num_layers": 2,
+    "num_heads": 4,
+    "d_ff": 48,
+    "decoder_start_token_id": 0,
+    "relative_attention_num_buckets": 8,
+    "relative_attention_max_distance": 16,
+}
 FAMILIES: dict[str, Callable[[], object]] = {
     "llama": lambda: LlamaConfig(
         **SHAPE, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, intermediate_size=48
@@ -43,41 +69,9 @@ FAMILIES: dict[str, Callable[[], object]] = {
     "opt": lambda: OPTConfig(
         **SHAPE, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, ffn_dim=48, word_embed_proj_dim=32
     ),
-    "t5": lambda: T5Config(
-        vocab_size=40,
-        d_model=32,
-        d_kv=8,
-        num_layers=2,
-        num_heads=4,
-        d_ff=48,
-        decoder_start_token_id=0,
-        relative_attention_num_buckets=8,
-        relative_attention_max_distance=16,
-    ),
-    "t5-v1.1": lambda: T5Config(
-        vocab_size=40,
-        d_model=32,
-        d_kv=8,
-        num_layers=2,
-        num_heads=4,
-        d_ff=48,
-        decoder_start_token_id=0,
-        feed_forward_proj="gated-gelu",
-        tie_word_embeddings=False,
-        relative_attention_num_buckets=8,
-        relative_attention_max_distance=16,
-    ),
-    "mt5": lambda: MT5Config(
-        vocab_size=40,
-        d_model=32,
-        d_kv=8,
-        num_layers=2,
-        num_heads=4,
-        d_ff=48,
-        decoder_start_token_id=0,
-        relative_attention_num_buckets=8,
-        relative_attention_max_distance=16,
-    ),
+    "t5": lambda: T5Config(**T5_SHAPE),
+    "t5-v1.1": lambda: T5Config(**T5_SHAPE, feed_forward_proj="gated-gelu", tie_word_embeddings=False),
+    "mt5": lambda: MT5Config(**T5_SHAPE),
     "llama-scaled": lambda: LlamaConfig(
         **SHAPE,
         hidden_size=32,
