@@ -40,6 +40,13 @@ class Chat(StrEnum):
     required = "required"
 
 
+class HeadKind(StrEnum):
+    sprinter = "sprinter"
+    specdec = "specdec++"
+    dsl = "dsl"
+    eagle = "eagle"
+
+
 class Device(StrEnum):
     auto = "auto"
     cpu = "cpu"

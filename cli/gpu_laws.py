@@ -23,7 +23,8 @@ from specbench.methods.speculative import Speculative
 from specbench.methods.speculative_ensemble import SpeculativeEnsemble
 from specbench.proposers import DraftModel
 from specbench.sampling import Draft, Sampler, Verified, exact_law, verify_at_once
-from specbench.session import Session, roll
+from specbench.drafting import roll
+from specbench.session import Session
 from specbench.synthetic import Law, SyntheticSession
 from specbench.targets import Contrastive, Last, Mixture
 

@@ -36,7 +36,7 @@ def laws(
         if arm.method.law() is None:
             why = ": with this bonus it is biased" if "bonus" in arm.table else ""
             raise ConfigError(f"{arm.name} declares no law that its output follows exactly{why}")
-        for found in examine(arm.method):
+        for found in examine(arm.method, {name: roles.heads[name].kind for name in arm.heads}):
             worst[found.setting] = max(worst.get(found.setting, found), found, key=lambda each: each.distance)
     print(f"{arm.name}: total variation from its declared law, {LENGTH} tokens, the worst of several worlds")
     for found in worst.values():

@@ -68,6 +68,9 @@ def run(
             "--over", help="Sweep a key, a variant a value: method.target.alpha=[0.1, 0.3], lossy.bonus=[...]."
         ),
     ] = None,
+    head: Annotated[
+        list[str] | None, typer.Option("--head", help="A trained head instead of the pair's: sprinter=FOLDER.")
+    ] = None,
     plugin: Plugins = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Measure anew what is already measured.")] = False,
 ) -> None:
@@ -76,7 +79,7 @@ def run(
     The run folder is named by everything that the numbers depend on, so the same command resumes after an interruption and
     reports when there is nothing left to do.
     """
-    from specbench.options import Options, parse_override
+    from specbench.options import Options, parse_head, parse_override
 
     options = Options(
         gamma=_lengths(gamma),
@@ -97,6 +100,7 @@ def run(
         engine=engine,
         overrides=tuple(map(parse_override, set_ or [])),
         over=tuple(map(parse_override, over or [])),
+        heads=tuple(map(parse_head, head or [])),
         plugins=with_plugins(plugin),
     )
     kind = sandbox if allow_code_execution else None
@@ -121,7 +125,7 @@ def measure(
     import specbench.tasks  # noqa: F401  (registers the tasks)
     from specbench import arms, models, runner, scorer, suite
     from specbench.cli.report import overview, show, terminal
-    from specbench.found import device_of, find
+    from specbench.found import device_of, find, find_heads
     from specbench.records import write
     from specbench.report.summary import SUMMARY, summarise
 
@@ -131,6 +135,7 @@ def measure(
     tasks = _tasks(task_names, pair, options)
     box, refused = _sandbox(kind, [task for _, task, _ in tasks])
     found = find(pair, roles, base, device, options.dtype, options.engine)
+    heads = find_heads(pair, arms.heads_of(names, pair, options), base)
     groups = arms.arms(names, pair, {role: each.parameters for role, each in found.items()}, options)
     if not task_names and len(tasks) > 1:
         wanted = sum(len(data.samples) for *_, data in tasks) * sum(map(len, groups)) * options.repeats
@@ -138,12 +143,12 @@ def measure(
     loaded, summaries, interrupts = None, [], Interrupts()
     for task_name, task, data in tasks:
         for group in groups:
-            cell = suite.cell(group, found_pair.name, pair, found, task_name, task, data, options, str(device))
+            cell = suite.cell(group, found_pair.name, pair, found, task_name, task, data, options, str(device), heads)
             folder = out / cell.folder
             if fresh or not runner.is_complete(cell, folder):
                 if loaded is None:
                     with status(f"loading {', '.join(roles)}"):
-                        loaded = models.load(found, base, device)
+                        loaded = models.load(found, base, device, heads)
                 recorder = runner.prepare(cell, folder, fresh)
                 with progress(cell.folder, cell.generations, len(recorder.done)) as advance:
                     for _ in runner.measure(cell, loaded, task, data, recorder):

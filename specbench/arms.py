@@ -10,8 +10,10 @@ from typing import Any, Literal
 
 from specbench import methods, proposers, stops, targets
 from specbench.errors import ConfigError, hint
+from specbench.heads import Head
 from specbench.method import Method, Proposer
 from specbench.methods.bild import OriginalBild
+from specbench.methods.hugging_face import Assisted
 from specbench.options import Options, overridden
 from specbench.pair import Pair
 from specbench.presets import Preset, preset
@@ -36,6 +38,11 @@ class Arm:
     method: Method
     clock: Clock = "decoding"
 
+    @property
+    def heads(self) -> list[str]:
+        """The trained heads that it reads."""
+        return _under(self.table, "head")
+
 
 def roles_of(names: list[str], pair: Pair, options: Options) -> tuple[str, ...]:
     """All roles that these methods and their baselines need, in the pair's order."""
@@ -45,6 +52,12 @@ def roles_of(names: list[str], pair: Pair, options: Options) -> tuple[str, ...]:
         if "baseline" in found.table:
             needed |= set(_roles(_baseline_table(found, table, pair)))
     return tuple(role for role in pair.models if role in needed)
+
+
+def heads_of(names: list[str], pair: Pair, options: Options) -> tuple[str, ...]:
+    """All heads that these methods need, in the pair's order."""
+    needed = {head for *_, table in _wanted(names, pair, options) for head in _under(table, "head")}
+    return tuple(name for name in pair.heads if name in needed) + tuple(sorted(needed - set(pair.heads)))
 
 
 def arms(names: list[str], pair: Pair, sizes: Mapping[str, int], options: Options) -> list[tuple[Arm, ...]]:
@@ -149,38 +162,58 @@ def _with_roles(table: dict[str, Any], pair: Pair) -> dict[str, Any]:
         proposer["model"] = pair.group(proposer["model"])[0]
     for role in _roles(table):
         pair.group(role)
+    _settle_heads(table, pair, "")
     return table
 
 
+def _settle_heads(table: dict[str, Any], pair: Pair, base: str) -> None:
+    """Give every part that is named like a kind of head the pair's head of that kind, for the model that drafts there."""
+    base = next((table[key] for key in ("base", "draft", "model") if isinstance(table.get(key), str)), base)
+    if table.get("name") in Head.kinds and not table.get("head"):
+        table["head"] = pair.head_of(table["name"], base)
+    for inner in table.values():
+        if isinstance(inner, dict):
+            _settle_heads(inner, pair, base)
+
+
 def _roles(table: dict[str, Any]) -> list[str]:
-    proposer = table.get("proposer")
-    drafting = [proposer["model"]] if isinstance(proposer, dict) and "model" in proposer else []
-    alone = [table[key] for key in ("draft", "model", "small", "large") if isinstance(table.get(key), str)]
-    return [*table.get("scorers", []), *table.get("models", []), *drafting, *alone]
+    own = [role for key in ("draft", "model", "small", "large", "base", "target") for role in _under(table, key)]
+    return [*table.get("scorers", []), *table.get("models", []), *own]
+
+
+def _under(table: dict[str, Any], key: str) -> list[str]:
+    """The words under a key, here and in the tables within."""
+    own = [table[key]] if isinstance(table.get(key), str) else []
+    return own + [word for inner in table.values() if isinstance(inner, dict) for word in _under(inner, key)]
 
 
 def _with_lengths(table: dict[str, Any], sizes: Mapping[str, int], gamma: tuple[int, ...]) -> dict[str, Any]:
     """The table with its draft lengths settled: the user's, its own, or by the models' sizes."""
     table = deepcopy(table)
-    models, proposer = table.get("models"), table.get("proposer")
+    models, scorers = table.get("models"), table.get("scorers") or [""]
+    proposer, above = _innermost(table.get("proposer"), scorers[-1])
     if models:
         if len(gamma) > 1:
             table["gamma"] = list(gamma)
         elif gamma or "gamma" not in table:
             first = gamma[0] if gamma else _length(sizes, models[0], models[-1])
             table["gamma"] = [first] + [1] * (len(models) - 1)
-    elif (
-        isinstance(proposer, dict)
-        and "model" in proposer
-        and table.get("scorers")
-        and (gamma or "gamma" not in proposer)
-    ):
-        proposer["gamma"] = gamma[0] if gamma else _length(sizes, proposer["model"], table["scorers"][-1])
+    elif proposer and gamma and "gamma" in _keys(proposer):
+        proposer["gamma"] = gamma[0]
+    elif proposer and "model" in proposer and above and "gamma" not in proposer:
+        proposer["gamma"] = _length(sizes, proposer["model"], above)
     elif gamma and table.get("name") == OriginalBild.name:
         table["gamma"] = gamma[0]
-    elif "draft" in table and (gamma or "gamma" not in table):
+    elif table.get("name") == Assisted.name and (gamma or "gamma" not in table):
         table["gamma"] = gamma[0] if gamma else _length(sizes, table["draft"], table["model"])
     return table
+
+
+def _innermost(proposer: Any, above: str) -> tuple[dict[str, Any] | None, str]:
+    """The proposer at the end of a chain, and the model that verifies it."""
+    while isinstance(proposer, dict) and isinstance(proposer.get("proposer"), dict):
+        proposer, above = proposer["proposer"], proposer.get("model", "")
+    return (proposer if isinstance(proposer, dict) else None), above
 
 
 def _length(sizes: Mapping[str, int], first: str, last: str) -> int:

@@ -2,14 +2,15 @@
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import torch
 
-from specbench.method import End, Method, Sessions, Step
+from specbench.method import End, Method, Sessions
 from specbench.sampling import Sampler
 from specbench.session import Session
+from specbench.step import Step
 
 
 class Opened(Sessions, Protocol):
@@ -84,7 +85,7 @@ def decode(method: Method, models: Opened, sampler: Sampler, limits: Limits) -> 
                 out.tokens.append(step.tokens[kept])
                 kept += 1
                 finish = _finish(out.tokens, limits, end.length - len(models.ids))
-            out.rounds.append(_cut(step, kept))
+            out.rounds.append(step.cut(kept))
     for session in models.sessions.values():
         session.settle()
     calls = [session.calls for session in models.sessions.values()]
@@ -104,11 +105,3 @@ def _finish(tokens: list[int], limits: Limits, most: int) -> str:
     if len(tokens) < most:
         return ""
     return "length" if most == limits.max_new_tokens else "window"
-
-
-def _cut(step: Step, kept: int) -> Step:
-    """The step as if it had ended with the `kept`th token, so that committed = accepted + replaced + bonus still holds."""
-    if kept == len(step.tokens):
-        return step
-    tested, accepted = min(step.tested, kept), min(step.accepted, kept)
-    return replace(step, tokens=step.tokens[:kept], tested=tested, accepted=accepted, by=step.by[:tested])

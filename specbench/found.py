@@ -11,8 +11,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM
 from specbench import dummy
 from specbench.assets import commit_of, local_checksum, missing_model
 from specbench.engine import refusal
-from specbench.errors import ConfigError, MissingAsset
-from specbench.pair import ModelSpec, Pair, folder
+from specbench.errors import ConfigError, MissingAsset, hint
+from specbench.pair import HeadSpec, ModelSpec, Pair, folder
 
 
 @dataclass(frozen=True)
@@ -56,10 +56,54 @@ class Found:
         weights = sum(p.numel() for p in model.parameters() if id(p) not in looked_up)
         return {"forward": weights * size, "position": _cached_numbers(self.config) * size}
 
+    @cached_property
+    def shape(self) -> dict[str, int]:
+        """What SPRINTER's FLOPs formula needs; of an encoder-decoder model, its decoder's."""
+        c = self.config
+        layers = getattr(c, "num_decoder_layers", None) or c.num_hidden_layers
+        wide = next((w for key in ("intermediate_size", "n_inner", "d_ff", "ffn_dim") if (w := getattr(c, key, None))), None)
+        return {
+            "layers": layers, "d": c.hidden_size, "heads": c.num_attention_heads, "d_ff": wide or 4 * c.hidden_size,
+            "vocabulary": c.vocab_size,
+        }  # fmt: skip
+
     def identity(self) -> dict[str, Any]:
         """What makes a result with this model comparable with another."""
         real = {"source": self.source, "revision": self.revision, "checksum": self.checksum, "dtype": self.dtype}
         return real if self.weights == "real" else real | {"weights": self.weights, "config": self.changes}
+
+
+@dataclass(frozen=True)
+class FoundHead:
+    """A head's source: where, at which commit or checksum, and what it goes with."""
+
+    spec: HeadSpec
+    revision: str | None
+    checksum: str | None
+    weights: str = "real"
+
+    def identity(self) -> dict[str, Any]:
+        """What makes a result with this head comparable with another."""
+        known = {"source": self.spec.path, "kind": self.spec.kind, "base": self.spec.base, "revision": self.revision}
+        return known | {"checksum": self.checksum} | ({} if self.weights == "real" else {"weights": self.weights})
+
+
+def find_heads(pair: Pair, names: tuple[str, ...], base: Path) -> dict[str, FoundHead]:
+    """The heads of these names. Raises MissingAsset where one is not here and cannot be fetched."""
+    found = {}
+    for name in names:
+        if name not in pair.heads:
+            raise ConfigError(f"this pair has no head '{name}'{hint(name, pair.heads)}")
+        spec = pair.heads[name]
+        local, commit = folder(spec.path, base), None
+        if pair.weights == "real" and not local:
+            try:
+                commit = commit_of(spec.path, spec.revision or None)
+            except (OSError, ValueError) as error:
+                raise missing_model(f"head {name}", spec.path, error) from None
+        checksum = local_checksum(local) if local and pair.weights == "real" else None
+        found[name] = FoundHead(spec, commit, checksum, pair.weights)
+    return found
 
 
 def device_of(wish: str) -> torch.device:

@@ -7,17 +7,24 @@ so that any misplaced row shows.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from torch import Tensor
+from transformers import LlamaConfig
 
 from specbench.calls import Calls
+from specbench.drafting import common_prefix, roll
+from specbench.heads import EagleHead, Head, LengthHead
+from specbench.heads.head import kind_named
 from specbench.method import End, Method, Step
 from specbench.methods.autoregressive import Autoregressive
 from specbench.sampling import Draft, Sampler, exact_law
-from specbench.session import Concurrent, Session, roll
+from specbench.session import Concurrent, Session
 from specbench.watched import Watched
 
+WIDTH = 8  # of hidden states
+STATE = 1  # tells their random numbers from those of logits; a number, since Python's hash of a word changes from run to run
 START = 0  # every sequence starts with this token
 LENGTH = 3  # tokens of a joint law: behind drafts of one token, a pending token and what follows it are among them
 SEEDS = 2  # worlds that a method is tried in
@@ -30,6 +37,7 @@ SETTINGS: dict[str, dict[str, float]] = {
     "T = 0": {"temperature": 0.0},
 }
 Law = dict[tuple[int, ...], float]
+H = TypeVar("H", bound=Head)
 
 
 class TableSession:
@@ -37,9 +45,11 @@ class TableSession:
 
     def __init__(self, vocabulary: int, seed: int, spread: float = 1.5) -> None:
         self.calls = Calls()
+        self.keeps_hidden = False
         self._vocabulary, self._seed, self._spread = vocabulary, seed, spread
         self.asked: list[int] = []  # the sequence last scored
         self._rows: dict[tuple[int, ...], Tensor] = {}
+        self._head = torch.randn(vocabulary, WIDTH, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
     def score(self, ids: list[int], start: int) -> Tensor:
         self.asked = list(ids)
@@ -49,8 +59,25 @@ class TableSession:
     def roll(self, ids: list[int], k: int, sampler: Sampler, eos: frozenset[int]) -> Draft:
         return roll(self, ids, k, sampler, eos)
 
+    def hidden(self, ids: list[int], start: int) -> Tensor:
+        assert self.keeps_hidden
+        if self.known(ids) < len(ids):
+            self.score(ids, len(ids) - 1)
+        return torch.stack([self._state(tuple(ids[: i + 1])) for i in range(start, len(ids))])
+
+    def known(self, ids: list[int]) -> int:
+        return common_prefix(ids, self.asked)
+
+    def logits_of(self, states: Tensor) -> Tensor:
+        return states.double() @ self._head.T
+
     def settle(self) -> None:
         pass
+
+    def _state(self, prefix: tuple[int, ...]) -> Tensor:
+        """Hidden states, (WIDTH,) float32: as random as the logits, and not what they come from."""
+        generator = torch.Generator().manual_seed(hash((self._seed, STATE, prefix)) & (2**62 - 1))
+        return torch.randn(WIDTH, generator=generator)
 
     def _row(self, prefix: tuple[int, ...]) -> Tensor:
         if prefix not in self._rows:
@@ -63,12 +90,28 @@ class TableSession:
 class Opened:
     """The sessions of one sequence by role, and the ids that it starts with, as methods and the driver want them."""
 
-    def __init__(self, sessions: Mapping[str, Session], ids: list[int] | None = None) -> None:
-        self.sessions = sessions
+    device = torch.device("cpu")
+
+    def __init__(
+        self,
+        sessions: Mapping[str, Session],
+        ids: list[int] | None = None,
+        vocabulary: int = 2,
+        heads: Mapping[str, Head] | None = None,
+    ) -> None:
+        self.sessions, self.vocabulary, self.heads = dict(sessions), vocabulary, heads or {}
         self.ids = [START] if ids is None else ids
 
     def __getitem__(self, role: str) -> Session:
         return self.sessions[role]
+
+    def head(self, name: str, kind: type[H]) -> H:
+        head = self.heads[name]
+        assert isinstance(head, kind)
+        return head
+
+    def book(self, name: str, session: Session) -> None:
+        self.sessions[name] = session
 
     def watched(self, role: str) -> Watched:
         raise ValueError("there is no transformers model here to run alone")
@@ -98,9 +141,25 @@ class _InTurn:
         self._session.settle()
 
 
-def tables(roles: tuple[str, ...], vocabulary: int, seed: int = 0, spread: float = 1.5) -> Opened:
-    """A world of table models."""
-    return Opened({role: TableSession(vocabulary, 10 * seed + i, spread) for i, role in enumerate(roles)})
+def tables(
+    roles: tuple[str, ...], vocabulary: int, seed: int = 0, spread: float = 1.5, heads: Mapping[str, str] | None = None
+) -> Opened:
+    """A world of table models, with untrained heads of the kinds that are named."""
+    sessions = {role: TableSession(vocabulary, 10 * seed + i, spread) for i, role in enumerate(roles)}
+    made = {name: untrained(kind, vocabulary, seed) for name, kind in (heads or {}).items()}
+    return Opened(sessions, vocabulary=vocabulary, heads=made)
+
+
+def untrained(kind: str, vocabulary: int, seed: int = 0) -> Head:
+    """A head with random weights that goes with table models."""
+    with torch.random.fork_rng([]):
+        torch.manual_seed(seed)
+        if kind == EagleHead.kind:
+            shape = {"hidden_size": WIDTH, "num_attention_heads": 2, "num_key_value_heads": 2, "intermediate_size": WIDTH}
+            head: Head = EagleHead.of(LlamaConfig(vocab_size=vocabulary, max_position_embeddings=64, **shape))
+        else:
+            head = kind_named(kind)(**({} if kind == LengthHead.kind else {"hidden": WIDTH}))
+    return head.placed(torch.device("cpu"))
 
 
 def generate(method: Method, models: Opened, sampler: Sampler, length: int) -> tuple[list[int], list[Step]]:
@@ -135,17 +194,17 @@ class Finding:
         return self.distance < ROUNDING
 
 
-def examine(method: Method) -> list[Finding]:
+def examine(method: Method, heads: Mapping[str, str] | None = None) -> list[Finding]:
     """The method's law against its declared one, which there must be, at every setting.
 
-    Its draft lengths must be small: the number of branches grows with V to their power.
+    `heads` names the kinds of the heads that it reads: untrained ones do, since no law may depend on them. Its draft lengths must be small: the number of branches grows with V to their power.
     """
     declared = method.law()
     assert declared is not None
     scorers, target = declared
     plain = Autoregressive(scorers=scorers, target=target)
     roles = method.roles()
-    worlds = [tables(roles, 3 if len(roles) < 3 else 2, seed) for seed in range(SEEDS)]
+    worlds = [tables(roles, 3 if len(roles) < 3 else 2, seed, heads=heads) for seed in range(SEEDS)]
     findings = []
     for name, setting in SETTINGS.items():
         try:

@@ -2,17 +2,21 @@
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from typing import ClassVar, Protocol
+from dataclasses import dataclass
+from typing import ClassVar, Protocol, TypeVar
 
+import torch
 from torch import Tensor
 
+from specbench.heads import Head
 from specbench.registry import Named
 from specbench.sampling import Draft, Sampler, verify
 from specbench.session import Concurrent, Session
+from specbench.step import Step as Step  # what a method yields
 from specbench.targets import Target
 from specbench.watched import Watched
 
+H = TypeVar("H", bound=Head)
 Propose = Callable[[list[int], int], Draft]  # (ids, room) -> a draft of at most room tokens
 
 
@@ -33,50 +37,26 @@ class End:
         return bool(tokens) and tokens[-1] in self.eos
 
 
-@dataclass(frozen=True)
-class Step:
-    """One round: the tokens it committed, and how its draft fared.
-
-    `tokens` holds the accepted ones, then at most one replacement or bonus. `drafted` counts the proposals drawn in this
-    round; `tested` those that were verified, `by` naming the model that had proposed each. tested - accepted is 0 or 1.
-    `noted` holds whatever else a method knows of: `deferrals` among `positions` that a rule was asked about, `fallbacks`
-    of a drafter that was not sure, ... Of a round whose tokens the driver cut, it counts all.
-    """
-
-    tokens: list[int]
-    drafted: int = 0
-    tested: int = 0
-    accepted: int = 0
-    by: tuple[str, ...] = ()
-    at: float | None = None  # seconds since the beginning, where the round was told of afterwards
-    noted: dict[str, float] = field(default_factory=dict)
-
-    def then(self, other: "Step") -> "Step":
-        """Both as one round, where all that this one tested was accepted."""
-        if not self.tokens and not self.drafted and not self.noted:
-            return other
-        assert self.tested == self.accepted == len(self.tokens)
-        return Step(
-            self.tokens + other.tokens,
-            self.drafted + other.drafted,
-            self.tested + other.tested,
-            self.accepted + other.accepted,
-            self.by + other.by,
-            noted=self.with_noted(other.noted).noted,
-        )
-
-    def with_noted(self, more: dict[str, float]) -> "Step":
-        """The step with more counted."""
-        return replace(self, noted={key: self.noted.get(key, 0) + more.get(key, 0) for key in {**self.noted, **more}})
-
-
 class Sessions(Protocol):
     """The open sessions of one prompt by role, and the ids that its sequence starts with."""
 
     @property
     def ids(self) -> list[int]: ...
 
+    @property
+    def vocabulary(self) -> int:
+        """V, which all models share."""
+
+    @property
+    def device(self) -> torch.device: ...
+
     def __getitem__(self, role: str, /) -> Session: ...
+
+    def head(self, name: str, kind: type[H], /) -> H:
+        """A trained head of the pair's."""
+
+    def book(self, name: str, session: Session, /) -> None:
+        """Count what another session costs under a name of its own."""
 
     def watched(self, role: str, /) -> Watched:
         """The transformers model itself, for a library that runs it alone."""
@@ -93,6 +73,11 @@ class Method(Named):
     @abstractmethod
     def roles(self) -> tuple[str, ...]:
         """The models it needs, by role."""
+
+    @property
+    def most_fed(self) -> int:
+        """The most tokens that it feeds a model at once, but for prompts."""
+        return 1
 
     def law(self) -> tuple[tuple[str, ...], Target] | None:
         """Whose logits make the law that the output follows exactly, and how; None where it follows none that is declared."""
@@ -120,7 +105,16 @@ class Proposer(Named):
     @property
     @abstractmethod
     def role(self) -> str:
-        """The model that a draft's tokens are booked to."""
+        """Whom a draft's tokens are booked to: a model, a head, or what else drafts."""
+
+    @property
+    @abstractmethod
+    def longest(self) -> int:
+        """The most tokens of a draft."""
+
+    def roles(self) -> tuple[str, ...]:
+        """The models it needs."""
+        return (self.role,)
 
     @abstractmethod
     def open(self, models: Sessions, sampler: Sampler, end: End) -> Propose:
@@ -176,7 +170,8 @@ def speculate(
     pi, deferred = target.ruled(logits, sampler)  # (rows, V), (rows,) or None
     out = verify(draft, pi, sampler)
     tested = min(out.accepted + 1, k)
-    step = Step(out.tokens, k, tested, out.accepted, (by,) * tested, noted=noted_of(draft, deferred, len(out.tokens)))
+    noted = noted_of(draft, deferred, len(out.tokens))
+    step = Step(out.tokens, k, tested, out.accepted, (by,) * tested, noted=noted, inner=draft.steps)
     whole = out.accepted == k and going_beyond
     after = beyond[-1].score(read, len(read) - 1) if whole and beyond else None
     return Round(step, pi, after)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from safetensors import SafetensorError
@@ -12,13 +12,16 @@ from specbench import dummy
 from specbench.assets import missing_model
 from specbench.engine import Graphs, GraphSession, LeanSession, Network, network_of
 from specbench.errors import ConfigError
-from specbench.found import Found, kind_of
+from specbench.found import Found, FoundHead, kind_of
+from specbench.heading import load_head
+from specbench.heads import Head
 from specbench.pair import folder
 from specbench.session import Concurrent, EagerSession, Session, new_cache, window_of
 from specbench.synthetic import Law, SyntheticSession
 from specbench.watched import Watched
 from specbench.workers import StreamSession, Workers
 
+H = TypeVar("H", bound=Head)
 PROBE = "How many apples?\n  Zwölf — 12 + 30 = 42; def f(x):\n\treturn x ** 2"  # tokenizers that agree on it agree
 
 
@@ -40,6 +43,7 @@ class LoadedPair:
         """Raises ConfigError, naming both, where two roles' tokenizers differ. Made-up models have no tokenizer of theirs."""
         self.models, self._tokenizers = models, tokenizers
         self.networks, self.graphs, self.made_up = networks or {}, graphs or {}, made_up
+        self.heads: dict[str, Head] = {}
         self.laws: dict[str, Law] = {}
         self.workers: Workers | None = None
         last = list(models)[-1]
@@ -77,7 +81,7 @@ class LoadedPair:
         )
         if spread is not None:
             pair.laws = {role: Law(pair.vocabulary, i, spread) for i, role in enumerate(roles)}
-        pair.workers = self.workers
+        pair.workers, pair.heads = self.workers, self.heads
         return pair
 
     def prepare(self, length: int, most: int) -> None:
@@ -114,6 +118,24 @@ class Models:
         else:
             self.ids = list(prompt)
 
+    @property
+    def vocabulary(self) -> int:
+        return self._pair.vocabulary
+
+    @property
+    def device(self) -> torch.device:
+        return self._pair.device
+
+    def head(self, name: str, kind: type[H]) -> H:
+        """A head of the pair's. Raises ValueError where it is of another kind."""
+        head = self._pair.heads[name]
+        if not isinstance(head, kind):
+            raise ValueError(f"head '{name}' is a {head.kind} head, not a {kind.kind} one")
+        return head
+
+    def book(self, name: str, session: Session) -> None:
+        self.sessions[name] = session
+
     def __getitem__(self, role: str) -> Session:
         if role not in self.sessions:
             self.sessions[role] = self._pair.session(role, self._prompt if self._pair.encoder_decoder else None)
@@ -143,8 +165,10 @@ class Models:
         return opened
 
 
-def load(found: dict[str, Found], base: Path, device: torch.device) -> LoadedPair:
-    """Bring in weights and tokenizers, each source once. Raises MissingAsset where the hub does not give them."""
+def load(
+    found: dict[str, Found], base: Path, device: torch.device, heads: dict[str, FoundHead] | None = None
+) -> LoadedPair:
+    """Bring in weights and tokenizers, each source once, and heads. Raises MissingAsset where the hub does not give them."""
     models: dict[str, PreTrainedModel] = {}
     tokenizers: dict[str, PreTrainedTokenizerBase] = {}
     networks: dict[str, Network] = {}
@@ -162,6 +186,8 @@ def load(found: dict[str, Found], base: Path, device: torch.device) -> LoadedPai
     graphs = {role: Graphs(networks[role]) for role, each in found.items() if each.engine == "graph"}
     pair = LoadedPair(models, tokenizers, networks, graphs, made_up=any(f.weights != "real" for f in found.values()))
     pair.workers = Workers(found, base)
+    for name, each in (heads or {}).items():
+        pair.heads[name] = load_head(name, each, found, base, models[each.spec.base])
     return pair
 
 

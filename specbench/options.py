@@ -30,6 +30,7 @@ class Options:
     engine: str = "auto"
     overrides: tuple[tuple[str, Any], ...] = ()  # --set a.b=value
     plugins: tuple[tuple[str, str], ...] = ()  # name and checksum
+    heads: tuple[tuple[str, str], ...] = ()  # --head NAME=FOLDER
     over: tuple[tuple[str, Any], ...] = ()  # --over method.a.b=[values], of one method --over NAME.a.b=[values]
 
     def __post_init__(self) -> None:
@@ -58,6 +59,14 @@ def parse_override(text: str) -> tuple[str, Any]:
         return key.strip(), tomllib.loads(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:
         return key.strip(), value.strip()
+
+
+def parse_head(text: str) -> tuple[str, str]:
+    """`NAME=FOLDER`."""
+    name, _, path = text.partition("=")
+    if not name or not path:
+        raise ConfigError(f"--head {text}: write it as NAME=FOLDER, for example sprinter=heads/tiny/sprinter")
+    return name.strip(), path.strip()
 
 
 def overridden(table: dict[str, Any], changes: list[tuple[list[str], Any]], where: str) -> dict[str, Any]:

@@ -25,13 +25,29 @@ class ModelSpec:
 
 
 @dataclass(frozen=True, kw_only=True)
+class HeadSpec:
+    """A trained head: a local folder or a Hugging Face id, at a revision, and whose states or laws it reads.
+
+    `target` is the model whose verdict it foresees, where it does.
+    """
+
+    path: str
+    base: str
+    kind: str = "eagle"
+    target: str = "target"
+    revision: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Defaults:
-    """What a run on this pair takes unless told otherwise; `task` holds keys of a task's own table, by task."""
+    """What a run on this pair takes unless told otherwise; `task` holds keys of a task's own table, by task, and `train`
+    those of a head's recipe, by kind."""
 
     data: str = ""
     limit: int = 0  # 0 is all
     tasks: tuple[str, ...] = ()  # where none is named; empty: all
     task: dict[str, Any] = field(default_factory=dict)
+    train: dict[str, Any] = field(default_factory=dict)  # recipes of heads, by kind
 
     def __post_init__(self) -> None:
         if self.limit < 0:
@@ -51,6 +67,7 @@ class Pair:
     paper: str = ""
     card: str = ""  # a Markdown file about the models, which `show` prints
     models: dict[str, ModelSpec]
+    heads: dict[str, HeadSpec] = field(default_factory=dict)
     ensemble: tuple[str, ...] = ("draft", "target")
     weights: Literal["real", "dummy"] = "real"
     logits: Literal["real", "synthetic"] = "real"
@@ -78,6 +95,11 @@ class Pair:
                 raise ValueError(f"acceptance = {rate} must be above 0 and at most 1")
         if self.weights == "real" and any(spec.config for spec in self.models.values()):
             raise ValueError('config changes an architecture, which only weights = "dummy" can')
+        for name, head in self.heads.items():
+            if head.base not in self.models:
+                raise ValueError(f"heads.{name}: no model '{head.base}'{hint(head.base, self.models)}")
+            if name in self.models:
+                raise ValueError(f"heads.{name}: there is a model of that name")
         for role in self.ensemble:
             if role not in self.models and self.ensemble != ("draft", "target"):
                 raise ValueError(f"ensemble: no model '{role}'{hint(role, self.models)}")
@@ -89,6 +111,16 @@ class Pair:
             if role not in self.models:
                 raise ConfigError(f"this pair has no model '{role}'{hint(role, self.models)}")
         return roles
+
+    def head_of(self, kind: str, base: str) -> str:
+        """The first head of a kind that reads a model. Raises ConfigError, saying what to do, where the pair has none."""
+        for name, head in self.heads.items():
+            if (head.kind, head.base) == (kind, base):
+                return name
+        raise ConfigError(
+            f"this pair has no {kind} head for its {base}; train one with `specbench train {kind}`, and name it by"
+            f" --head {kind}=FOLDER"
+        )
 
 
 def folder(path: str, base: Path) -> Path | None:

@@ -30,7 +30,7 @@ class Record:
     finish: str = ""  # eos | stop | length | window
     rounds: list[dict[str, Any]] = field(
         default_factory=list
-    )  # tokens, drafted, tested, accepted, by, noted; of methods that draft or note something
+    )  # tokens, drafted, tested, accepted, by; where there is any noted, untested, inner; of methods that draft or note
     models: dict[str, dict[str, Any]] = field(default_factory=dict)  # role -> session.Calls
     first_token_seconds: float | None = None  # from the prompt to the first committed tokens
     prefill_seconds: float | None = None  # each model's first forward, its encoder's included

@@ -70,7 +70,7 @@ def measure(cell: Cell, loaded: LoadedPair, task: Task, data: Data, recorder: Re
         return
     firsts = [sample for sample in data.samples if not sample.after]
     if pair.graphs:
-        pair.prepare(_longest(pair, task, data, decoding["max_new_tokens"]), max(map(_most_fed, cell.arms)))
+        pair.prepare(_longest(pair, task, data, decoding["max_new_tokens"]), max(arm.method.most_fed for arm in cell.arms))
     brief = decoding | {"max_new_tokens": WARM_UP_TOKENS}
     wanted = {arm.name for _, _, arm in todo}
     arms = {arm.name: _piloted(arm, pair, task, firsts, decoding) for arm in cell.arms if arm.name in wanted}
@@ -102,12 +102,6 @@ def _longest(pair: LoadedPair, task: Task, data: Data, new: int) -> int:
         turns.append(count)
     most = max(turns) * (longest + new)
     return most if pair.window is None else min(most, pair.window)
-
-
-def _most_fed(arm: Arm) -> int:
-    """The most tokens that a method feeds a model at once, but for prompts: all that can be drafted, and one before."""
-    gamma = arm.table.get("gamma") or arm.table.get("proposer", {}).get("gamma", 0)
-    return 1 + (sum(gamma) if isinstance(gamma, list) else gamma)
 
 
 class _Talks:
@@ -217,9 +211,9 @@ def _fill(record: Record, out: Generation, models: Models) -> None:
 
 
 def _round(step: Step) -> dict[str, Any]:
-    told = dataclasses.asdict(step) | {"tokens": len(step.tokens)}
-    del told["at"]
-    return told if step.noted else {key: value for key, value in told.items() if key != "noted"}
+    told = {"tokens": len(step.tokens), "drafted": step.drafted, "tested": step.tested, "accepted": step.accepted}
+    more = {"noted": step.noted, "untested": step.untested, "inner": [_round(each) for each in step.inner]}
+    return {**told, "by": list(step.by), **{key: value for key, value in more.items() if value}}
 
 
 def _generator(seed: int, sample: Sample, pair: LoadedPair) -> torch.Generator:

@@ -13,6 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from specbench.step import Step
+
 NO_LAW = -1  # what is drawn from a row that is no law, where nobody could be told yet
 ROUNDING = 1e-2  # how far from 1 a law's sum may be, by rounding in half precision over a large vocabulary
 
@@ -24,6 +26,7 @@ class Draft:
     tokens: list[int]  # (k,)
     probs: Tensor  # (k, V)
     stopped: bool = False  # whether a stop rule ended it
+    steps: tuple[Step, ...] = ()  # the rounds that made it, where it was verified itself
 
 
 @dataclass(frozen=True)

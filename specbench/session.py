@@ -7,7 +7,6 @@ forgets the rest, and feeds what is missing in one forward. Nobody rolls a cache
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
@@ -16,7 +15,9 @@ from transformers import Cache, DynamicCache, EncoderDecoderCache, PreTrainedMod
 from transformers.cache_utils import DynamicLayer
 
 from specbench.calls import Calls
-from specbench.sampling import Draft, Sampler, read_tokens
+from specbench.drafting import common_prefix, roll
+from specbench.sampling import Draft, Sampler
+from specbench.states import States
 
 KEPT_ROWS = 64  # logits kept of the newest positions; asking for an older one costs a forward, never a wrong answer
 
@@ -47,7 +48,12 @@ class Concurrent(Protocol):
 
 
 class Session(Protocol):
-    """What a method sees of a model: next-token logits after any prefix, drafts that follow them, and what they cost."""
+    """What a method sees of a model: next-token logits after any prefix, drafts that follow them, and what they cost.
+
+    `keeps_hidden`, set before the first forward, makes it keep its hidden states for those who ask.
+    """
+
+    keeps_hidden: bool
 
     @property
     def calls(self) -> Calls: ...
@@ -58,35 +64,17 @@ class Session(Protocol):
     def roll(self, ids: list[int], k: int, sampler: Sampler, eos: frozenset[int]) -> Draft:
         """Draft up to k tokens after ids, a forward each, none behind an EOS. The first forward reads what is unread."""
 
+    def hidden(self, ids: list[int], start: int) -> Tensor:
+        """The last layer's states of ids[start:], as the head reads them, (len(ids) - start, H); what is unread is read."""
+
+    def known(self, ids: list[int]) -> int:
+        """How many of ids, from the first on, it has read."""
+
+    def logits_of(self, states: Tensor) -> Tensor:
+        """What the LM head makes of states (n, H), its own or somebody else's guess of them: logits (n, V)."""
+
     def settle(self) -> None:
         """Book what a device has not told yet. Raises FloatingPointError for logits that were not finite."""
-
-
-def roll(
-    session: Session,
-    ids: list[int],
-    k: int,
-    sampler: Sampler,
-    eos: frozenset[int],
-    stops: Callable[[Tensor], bool] | None = None,
-) -> Draft:
-    """`Session.roll` by one `score` a token, each read before the next.
-
-    `stops` is asked, with the logits (1, V), whether to draw no further token.
-    """
-    tokens: list[int] = []
-    laws: list[Tensor] = []
-    stopped = False
-    while len(tokens) < k and not (tokens and tokens[-1] in eos):
-        read = ids + tokens
-        logits = session.score(read, len(read) - 1)  # (1, V)
-        stopped = stops is not None and stops(logits)
-        if stopped:
-            break
-        token, law = sampler.draw(logits)  # (1,), (1, V)
-        tokens += read_tokens(token)
-        laws.append(law)
-    return Draft(tokens, torch.cat(laws) if laws else torch.empty(0, 0), stopped)
 
 
 class CachedSession(ABC):
@@ -98,6 +86,8 @@ class CachedSession(ABC):
 
     def __init__(self, name: str, device: torch.device) -> None:
         self.calls = Calls()
+        self.keeps_hidden = False
+        self._states = States()
         self._name, self._device = name, device
         self._ids: list[int] = []  # what the cache holds
         self._rows: list[Tensor] = []  # logits (V,) of the newest positions of _ids
@@ -125,6 +115,15 @@ class CachedSession(ABC):
     def roll(self, ids: list[int], k: int, sampler: Sampler, eos: frozenset[int]) -> Draft:
         return roll(self, ids, k, sampler, eos)
 
+    def hidden(self, ids: list[int], start: int) -> Tensor:
+        assert self.keeps_hidden
+        if self.known(ids) < len(ids):
+            self.score(ids, len(ids) - 1)
+        return self._states.rows(start, len(ids))
+
+    def known(self, ids: list[int]) -> int:
+        return common_prefix(ids, self._ids)
+
     def settle(self) -> None:
         if self._events:
             torch.cuda.synchronize(self._device)
@@ -135,18 +134,23 @@ class CachedSession(ABC):
         self._events, self._finite = [], []
 
     @abstractmethod
+    def logits_of(self, states: Tensor) -> Tensor: ...
+
+    @abstractmethod
     def _forget(self, known: int) -> None:
         """Cut the cache back to its first `known` positions."""
 
     @abstractmethod
-    def _forward(self, tokens: Tensor, keep: int) -> Tensor:
-        """Feed `tokens` (n,) behind what is cached; the logits of the last `keep`, (keep, V), float32 or better."""
+    def _forward(self, tokens: Tensor, keep: int) -> tuple[Tensor, Tensor | None]:
+        """Feed `tokens` (n,) behind what is cached. The logits of the last `keep`, (keep, V), float32 or better; and the
+        states of all, (n, H), where they are kept."""
 
     def _cut(self, known: int) -> None:
         """Cut cache and kept logits back to the first `known` positions."""
         extra = len(self._ids) - known
         if extra:
             self._forget(known)
+            self._states.cut(known)
             self._rows, self._ids = self._rows[:-extra], self._ids[:known]
 
     def _timed(self, tokens: Tensor, keep: int, known: int) -> Tensor:
@@ -155,18 +159,25 @@ class CachedSession(ABC):
             cuda: Any = torch.cuda
             begin, end = (cuda.Event(enable_timing=True) for _ in range(2))
             begin.record()
-            logits = self._forward(tokens, keep)
+            logits, states = self._forward(tokens, keep)
             end.record()
+            self._keep(states)
             self._finite.append(logits.sum().isfinite())
             self._events.append((len(tokens), known, begin, end))
             return logits
         start = time.perf_counter()
-        logits = self._forward(tokens, keep)
+        logits, states = self._forward(tokens, keep)
         finite = math.isfinite(logits.sum().item())
         self._book(len(tokens), known, time.perf_counter() - start)
         if not finite:
             raise FloatingPointError(f"{self._name}: NaN or infinite logits")
+        self._keep(states)
         return logits
+
+    def _keep(self, states: Tensor | None) -> None:
+        if self.keeps_hidden:
+            assert states is not None
+            self._states.append(states)
 
     def _book(self, fed: int, known: int, seconds: float) -> None:
         if known:
@@ -190,22 +201,33 @@ class EagerSession(CachedSession):
         self._encoded: Any = None
         self._cache = new_cache(model)
 
+    def logits_of(self, states: Tensor) -> Tensor:
+        head: Any = self._model.get_output_embeddings()
+        logits: Tensor = head(states.to(head.weight.dtype))[:, : self._vocabulary]
+        return logits if logits.dtype == torch.float64 else logits.float()
+
     def _forget(self, known: int) -> None:
         self._cache.crop(known - len(self._ids))
 
-    def _forward(self, tokens: Tensor, keep: int) -> Tensor:
+    def _forward(self, tokens: Tensor, keep: int) -> tuple[Tensor, Tensor | None]:
         fed = tokens.unsqueeze(0)
+        told = {"use_cache": True, "output_hidden_states": self.keeps_hidden}
         with torch.inference_mode():
             if self._source is None:
-                out = self._model(input_ids=fed, past_key_values=self._cache, use_cache=True, logits_to_keep=keep)
+                out = self._model(input_ids=fed, past_key_values=self._cache, logits_to_keep=keep, **told)
             else:
                 if self._encoded is None:
                     self._encoded = encoded(self._model, self._source, self.calls)
                 out = self._model(
-                    decoder_input_ids=fed, encoder_outputs=self._encoded, past_key_values=self._cache, use_cache=True
+                    decoder_input_ids=fed, encoder_outputs=self._encoded, past_key_values=self._cache, **told
                 )
             logits: Tensor = out.logits[0, -keep:, : self._vocabulary]
-            return logits if logits.dtype == torch.float64 else logits.float()
+            states = None
+            if self.keeps_hidden:
+                states = (out.hidden_states if self._source is None else out.decoder_hidden_states)[-1][0]
+                if getattr(self._model.config, "scale_decoder_outputs", False):  # as the head reads them
+                    states = states * self._model.config.d_model**-0.5
+            return logits if logits.dtype == torch.float64 else logits.float(), states
 
 
 def encoded(model: PreTrainedModel, source: list[int], calls: Calls) -> Any:
@@ -228,17 +250,3 @@ def new_cache(model: PreTrainedModel) -> Cache:
             kind = type(layer).__name__
             raise ValueError(f"{model.config.name_or_path}: a cache of {kind} cannot be cut back after a rejection")
     return EncoderDecoderCache(cache, DynamicCache()) if model.config.is_encoder_decoder else cache
-
-
-def common_prefix(a: list[int], b: list[int]) -> int:
-    """Length of the longest common prefix, by bisection over slices: long prompts compare at C speed."""
-    low, high = 0, min(len(a), len(b))
-    if a[:high] == b[:high]:
-        return high
-    while high - low > 1:  # a[:low] == b[:low], a[:high] != b[:high]
-        middle = (low + high) // 2
-        if a[low:middle] == b[low:middle]:
-            low = middle
-        else:
-            high = middle
-    return low

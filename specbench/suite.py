@@ -13,7 +13,7 @@ from typing import Any
 
 from specbench.arms import Arm
 from specbench.errors import ConfigError
-from specbench.found import Found
+from specbench.found import Found, FoundHead
 from specbench.options import Options, overridden
 from specbench.pair import Pair
 from specbench.presets import Preset, preset
@@ -71,6 +71,9 @@ def read_pair(name: str, options: Options) -> tuple[Preset, Pair]:
     """The pair that a name or a path names, with the user's overrides."""
     found = preset("pair", name)
     table = overridden(found.table, options.under("pair"), f"pair {found.name}")
+    for head, path in options.heads:
+        fresh = {"kind": head, "base": "target" if head == "eagle" else "draft"}
+        table.setdefault("heads", {}).setdefault(head, fresh)["path"] = path
     return found, construct(Pair, table, str(found.path))
 
 
@@ -115,16 +118,20 @@ def cell(
     data: Data,
     options: Options,
     device: str,
+    heads: dict[str, FoundHead] | None = None,
 ) -> Cell:
     """The cell of one group of methods on one task."""
     needed = {role for arm in group for role in arm.method.roles()}
     models = {role: each for role, each in found.items() if role in needed}
+    reading = {name: each.identity() for name, each in (heads or {}).items() if name in _heads(group)}
     config = {
         "semantics": SEMANTICS,
         "pair": {
             "name": pair_name,
             "models": {role: _present(each.identity()) for role, each in models.items()},
             "traffic": {role: each.traffic for role, each in models.items()},
+            "shapes": {role: each.shape for role, each in models.items()},
+            **({"heads": {name: _present(each) for name, each in reading.items()}} if reading else {}),
             **({"made_up": pair.made_up} if pair.made_up else {}),
             **(
                 {"synthetic": _synthetic(group, tuple(models), pair, task_name, options)}
@@ -166,6 +173,10 @@ def cell(
         "engine": {"name": _engines({role: each.engine for role, each in models.items()}), "device": device},
     }
     return Cell(pair_name, task_name, group, config)
+
+
+def _heads(group: tuple[Arm, ...]) -> set[str]:
+    return {name for arm in group for name in arm.heads}
 
 
 def _synthetic(

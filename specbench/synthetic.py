@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 
 from specbench.calls import Calls
+from specbench.drafting import common_prefix, roll
 from specbench.errors import ConfigError
 from specbench.sampling import Draft, Sampler
-from specbench.session import Session, common_prefix, roll
+from specbench.session import Session
 
 SUPPORT = 16  # tokens that a context may be followed by
 BASE = 2.0  # standard deviation of the shared logits
@@ -92,6 +93,23 @@ class SyntheticSession:
 
     def roll(self, ids: list[int], k: int, sampler: Sampler, eos: frozenset[int]) -> Draft:
         return roll(self, ids, k, sampler, eos)
+
+    @property
+    def keeps_hidden(self) -> bool:
+        return self._inner.keeps_hidden
+
+    @keeps_hidden.setter
+    def keeps_hidden(self, wanted: bool) -> None:
+        raise ValueError("a model whose logits are synthetic has no hidden states to go by")
+
+    def hidden(self, ids: list[int], start: int) -> Tensor:
+        return self._inner.hidden(ids, start)
+
+    def known(self, ids: list[int]) -> int:
+        return self._inner.known(ids)
+
+    def logits_of(self, states: Tensor) -> Tensor:
+        return self._inner.logits_of(states)
 
     def settle(self) -> None:
         self._inner.settle()

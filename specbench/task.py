@@ -150,6 +150,18 @@ class Task(Named):
             raise ConfigError(f"{rows.source} holds two samples called '{twice}'")
         return Data(samples, rows.source, rows.revision, rows.sha256, len(samples))
 
+    def going_on(self, rows: list[Row]) -> list[str]:
+        """What the rows' own text has behind the prompt of each of their `samples`; all empty where rows have none."""
+        return [self.twin.answer(row) if self.twin else "" for row in rows]
+
+    def texts(self, source: str) -> tuple[Rows, list[tuple[Sample, str]]]:
+        """Training rows, and their prompts with what follows: of `hub` or `synthetic` the training split, else the file."""
+        rows = self.rows(source, "train" if source in ("hub", "synthetic") else "test")
+        samples, after = self.samples(rows.rows, rows.source), self.going_on(rows.rows)
+        if len(after) != len(samples):  # a row may be several turns
+            after = [""] * len(samples)
+        return rows, [each for each in zip(samples, after, strict=True) if not each[0].after]
+
     def rows(self, source: str, split: str = "test") -> Rows:
         """Checked rows of a split; of a local file, the file that was named, or for another split its neighbour."""
         if source == "hub":

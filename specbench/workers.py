@@ -22,7 +22,8 @@ from torch import Tensor
 
 from specbench.calls import Calls
 from specbench.found import Found
-from specbench.session import Session, common_prefix
+from specbench.drafting import common_prefix
+from specbench.session import Session
 
 
 class Opening(NamedTuple):

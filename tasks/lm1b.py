@@ -28,3 +28,6 @@ class Lm1b(RougeScored, name="lm1b"):
     def samples(self, rows: list[Row], source: str) -> list[Sample]:
         split = ((str(i), *first_words(row["text"])) for i, row in enumerate(rows))
         return [Sample(id_, start, rest) for id_, start, rest in split if WORDS.search(rest)]
+
+    def going_on(self, rows: list[Row]) -> list[str]:
+        return [f" {sample.reference}" for sample in self.samples(rows, "")]

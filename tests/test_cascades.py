@@ -10,7 +10,7 @@ from specbench.methods.autoregressive import Autoregressive
 from specbench.methods.speculative import Speculative
 from specbench.proposers import DraftModel
 from specbench.sampling import Sampler, exact_law
-from specbench.session import roll
+from specbench.drafting import roll
 from specbench.stops import Unsure
 from specbench.targets import (
     Bild,

@@ -21,7 +21,7 @@ from specbench.methods.speculative_ensemble import SpeculativeEnsemble
 from specbench.models import LoadedPair, Models
 from specbench.proposers import DraftModel
 from specbench.sampling import Draft, Sampler, exact_law, verify, verify_at_once
-from specbench.session import roll
+from specbench.drafting import roll
 from specbench.synthetic import Law
 from specbench.targets import Contrastive, Last, Mixture
 

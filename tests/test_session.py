@@ -14,7 +14,8 @@ from specbench.methods.speculative import Speculative
 from specbench.methods.speculative_ensemble import SpeculativeEnsemble
 from specbench.proposers import DraftModel
 from specbench.sampling import Sampler
-from specbench.session import KEPT_ROWS, EagerSession, common_prefix
+from specbench.drafting import common_prefix
+from specbench.session import KEPT_ROWS, EagerSession
 from specbench.targets import Last, Mixture
 
 SOURCE = [7, 3, 9, 1]  # what an encoder reads

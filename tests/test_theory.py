@@ -18,7 +18,7 @@ from specbench.methods.speculative_ensemble import SpeculativeEnsemble
 from specbench.presets import preset
 from specbench.proposers import DraftModel
 from specbench.sampling import Sampler, Verified, tv
-from specbench.session import common_prefix, roll
+from specbench.drafting import common_prefix, roll
 from specbench.targets import Diff, Opt, Target
 from specbench.theory import (
     acceptance_of,

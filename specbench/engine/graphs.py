@@ -60,7 +60,7 @@ class Graph:
         self._network, self._place = network, Place(held, n, span)
         self._tokens = torch.zeros(n, dtype=torch.long, device=held.device)
         self._steps = torch.arange(n, device=held.device)
-        self._logits = torch.empty(0)
+        self._out = torch.empty(0), torch.empty(0)
         self._kept: tuple[Tensor, ...] = ()
         self._graph: Any = None
         if held.device.type == "cuda":
@@ -69,19 +69,23 @@ class Graph:
             self._run()
         self._kept = network.tables()
 
-    def replay(self, tokens: Tensor, first: int) -> Tensor:
-        """Logits (n, rows of the head) of `tokens` (n,) at `first` and behind it; they last until the next replay."""
+    def replay(self, tokens: Tensor, first: int) -> tuple[Tensor, Tensor]:
+        """Logits (n, rows of the head) and states (n, H) of `tokens` (n,) at `first` and behind it.
+
+        They last until the next replay.
+        """
         self._tokens.copy_(tokens)
         torch.add(self._steps, first, out=self._place.positions)
         if self._graph is None:
-            self._logits = self._run()
+            self._out = self._run()
         else:
             self._graph.replay()
-        return self._logits
+        return self._out
 
-    def _run(self) -> Tensor:
+    def _run(self) -> tuple[Tensor, Tensor]:
         self._place.begin()
-        return self._network.logits(self._network.forward(self._tokens, self._place))
+        hidden = self._network.forward(self._tokens, self._place)
+        return self._network.logits(hidden), hidden
 
     def _capture(self) -> None:
         """Warmed up on a side stream, as CUDA asks for, then recorded."""
@@ -94,7 +98,7 @@ class Graph:
         torch.cuda.current_stream().wait_stream(side)
         self._graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self._graph):
-            self._logits = self._run()
+            self._out = self._run()
 
 
 class Graphs:
@@ -157,7 +161,7 @@ class GraphSession(LeanSession):
             self._graphs.cache.held.zero_()  # a NaN would reach every later sequence through what is hidden
             raise
 
-    def _forward(self, tokens: Tensor, keep: int) -> Tensor:
+    def _forward(self, tokens: Tensor, keep: int) -> tuple[Tensor, Tensor | None]:
         assert self._graphs.owner is self, "another session has taken these graphs over"
         cache = self._graphs.cache
         n, first = len(tokens), cache.length
@@ -165,6 +169,7 @@ class GraphSession(LeanSession):
         if graph is None:
             return super()._forward(tokens, keep)
         with torch.inference_mode():
-            logits = graph.replay(tokens, first)[-keep:, : self._vocabulary].clone()
+            logits, states = graph.replay(tokens, first)
+            out = logits[-keep:, : self._vocabulary].clone(), states.clone() if self.keeps_hidden else None
         cache.length += n
-        return logits
+        return out

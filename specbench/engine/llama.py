@@ -1,10 +1,11 @@
 """Llama and what is built like it: Vicuna, Qwen2 (biases), Mistral; grouped-query attention, tied or untied heads."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from specbench.engine.cache import Cache
@@ -13,20 +14,17 @@ from specbench.engine.network import Network, RMSNorm, added, fused, linear
 STATIC_ROPES = ("default", "linear", "llama3", "yarn")  # those whose angles do not depend on the sequence's length
 
 
-class Llama(Network):
-    """Touvron et al. 2023: RMS norms before, rotary positions, gated SiLU."""
+class Layers:
+    """Decoder layers and what positions mean to them, over transformers' modules. A norm that is left out is an Identity."""
 
-    kinds = ("LlamaForCausalLM", "Qwen2ForCausalLM", "MistralForCausalLM")
-
-    def __init__(self, model: PreTrainedModel) -> None:
-        super().__init__(model)
-        c, inner = self.config, model.model
+    def __init__(self, inner: Any) -> None:
+        c = inner.config
         self.kv_heads = c.num_key_value_heads or c.num_attention_heads
         self.dim: int = getattr(c, "head_dim", None) or c.hidden_size // c.num_attention_heads
         self.heads = c.num_attention_heads
         self.layers = [
             (
-                RMSNorm(layer.input_layernorm, c.rms_norm_eps),
+                _norm(layer.input_layernorm, c.rms_norm_eps),
                 fused([layer.self_attn.q_proj, layer.self_attn.k_proj, layer.self_attn.v_proj]),
                 fused([layer.self_attn.o_proj]),
                 RMSNorm(layer.post_attention_layernorm, c.rms_norm_eps),
@@ -35,27 +33,17 @@ class Llama(Network):
             )
             for layer in inner.layers
         ]
-        self.embedding, self.norm = inner.embed_tokens.weight, RMSNorm(inner.norm, c.rms_norm_eps)
-        self.ropes = _Ropes(inner.rotary_emb, self.embedding)
+        self.like, self.norm = inner.embed_tokens.weight, _norm(inner.norm, c.rms_norm_eps)
+        self.ropes = _Ropes(inner.rotary_emb, self.like)
 
-    @classmethod
-    def refusal(cls, config: Any) -> str:
-        rope = (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default")
-        if rope not in STATIC_ROPES:
-            return f"the lean engine has no rotary positions of type {rope}"
-        return "" if config.hidden_act == "silu" else f"the lean engine's Llama has no {config.hidden_act}"
+    def new_cache(self) -> Cache:
+        return Cache(len(self.layers), self.kv_heads, self.dim, self.like.dtype, self.like.device)
 
-    def new_cache(self, source: Tensor | None) -> Cache:
-        return Cache(len(self.layers), self.kv_heads, self.dim, self.embedding.dtype, self.embedding.device)
-
-    def tables(self) -> tuple[Tensor, ...]:
-        return self.ropes.until(0)
-
-    def forward(self, tokens: Tensor, cache: Cache) -> Tensor:
-        n, rotated = len(tokens), self.heads + self.kv_heads
+    def forward(self, x: Tensor, cache: Cache) -> Tensor:
+        """x (n, hidden), what goes into the first layer behind what the cache holds -> what comes out of the last, normed."""
+        n, rotated = len(x), self.heads + self.kv_heads
         cos, sin = (cache.rows(table).unsqueeze(1) for table in self.ropes.until(cache.capacity))  # (n, 1, d)
         mask, scale, half = cache.mask(), self.dim**-0.5, self.dim // 2
-        x = F.embedding(tokens, self.embedding)  # (n, hidden)
         for i, (norm, qkv, out, norm_mlp, gate_up, down) in enumerate(self.layers):
             heads = linear(norm(x), qkv).view(n, -1, self.dim)  # queries, keys, values
             turned = heads[:, :rotated]
@@ -65,6 +53,36 @@ class Llama(Network):
             gate, up = linear(norm_mlp(x), gate_up).chunk(2, -1)
             x = added(x, F.silu(gate).mul_(up), down)
         return self.norm(x)
+
+
+class Llama(Network):
+    """Touvron et al. 2023: RMS norms before, rotary positions, gated SiLU."""
+
+    kinds = ("LlamaForCausalLM", "Qwen2ForCausalLM", "MistralForCausalLM")
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        super().__init__(model)
+        self.layers, self.embedding = Layers(model.model), model.model.embed_tokens.weight
+
+    @classmethod
+    def refusal(cls, config: Any) -> str:
+        rope = (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default")
+        if rope not in STATIC_ROPES:
+            return f"the lean engine has no rotary positions of type {rope}"
+        return "" if config.hidden_act == "silu" else f"the lean engine's Llama has no {config.hidden_act}"
+
+    def new_cache(self, source: Tensor | None) -> Cache:
+        return self.layers.new_cache()
+
+    def tables(self) -> tuple[Tensor, ...]:
+        return self.layers.ropes.until(0)
+
+    def forward(self, tokens: Tensor, cache: Cache) -> Tensor:
+        return self.layers.forward(F.embedding(tokens, self.embedding), cache)
+
+
+def _norm(module: nn.Module, eps: float) -> Callable[[Tensor], Tensor]:
+    return module if isinstance(module, nn.Identity) else RMSNorm(module, eps)
 
 
 class _Ropes:

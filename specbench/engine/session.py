@@ -45,17 +45,20 @@ class LeanSession(CachedSession):
         length = next((i for i, token in enumerate(tokens, 1) if token in eos), k)
         return Draft(tokens[:length], torch.cat(laws)[:length])
 
+    def logits_of(self, states: Tensor) -> Tensor:
+        return self._network.logits(states.to(self._network.head[0].dtype), self._vocabulary)
+
     def _forget(self, known: int) -> None:
         assert self._cache is not None
         self._cache.length = known
 
-    def _forward(self, tokens: Tensor, keep: int) -> Tensor:
+    def _forward(self, tokens: Tensor, keep: int) -> tuple[Tensor, Tensor | None]:
         with torch.inference_mode():
             cache = self._cache or self._open()
             cache.begin(len(tokens))
             hidden = self._network.forward(tokens, cache)
             cache.end()
-            return self._network.logits(hidden[-keep:], self._vocabulary)
+            return self._network.logits(hidden[-keep:], self._vocabulary), hidden
 
     def _open(self) -> Cache:
         """The cache, with what the encoder says of the source: once a prompt, in its first forward."""

@@ -8,6 +8,7 @@ from specbench.methods import (
     sequence_cascade,
     speculative,
     speculative_ensemble,
+    sprinter,
     token_cascade,
 )
 
@@ -19,5 +20,6 @@ __all__ = [
     "sequence_cascade",
     "speculative",
     "speculative_ensemble",
+    "sprinter",
     "token_cascade",
 ]

@@ -41,6 +41,10 @@ class OriginalBild(Method, name="bild"):
     def roles(self) -> tuple[str, ...]:
         return self.small, self.large
 
+    @property
+    def most_fed(self) -> int:
+        return 1 + self.gamma
+
     def steps(self, models: Sessions, sampler: Sampler, end: End) -> Iterator[Step]:
         ids, small, large = list(models.ids), models[self.small], models[self.large]
         proposer = DraftModel(model=self.small, gamma=self.gamma, stop=Unsure(threshold=self.fallback))

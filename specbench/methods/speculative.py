@@ -40,7 +40,11 @@ class Speculative(Method, name="speculative"):
         self.target.check(len(self.scorers))
 
     def roles(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys((self.proposer.role, *self.scorers)))
+        return tuple(dict.fromkeys((*self.proposer.roles(), *self.scorers)))
+
+    @property
+    def most_fed(self) -> int:
+        return 1 + self.proposer.longest
 
     def verification(self) -> tuple[str, tuple[str, ...], Target]:
         return self.proposer.role, self.scorers, self.target

@@ -44,6 +44,10 @@ class SpeculativeEnsemble(Method, name="speculative-ensemble"):
     def roles(self) -> tuple[str, ...]:
         return self.models
 
+    @property
+    def most_fed(self) -> int:
+        return 1 + sum(self.gamma)
+
     def law(self) -> tuple[tuple[str, ...], Target]:
         return self.models, self.target
 

@@ -1,58 +1,11 @@
-"""Floor 0: what the papers' theory predicts. Plain numbers, no torch.
+"""Speculative Ensemble: its exact long-run speedup, and what its paper says of it."""
 
-Throughout: acceptance events are independent with a rate per proposing model, and drawing and combining cost nothing.
-`cost(i, k)` is what a forward of model i costs that feeds k tokens. The papers assume cost(i, k) = cost(i, 1): a block for
-the price of one. Giving the measured price instead yields the corrected prediction.
-"""
+from collections.abc import Sequence
 
-from collections.abc import Callable, Sequence
+from specbench.theory.speculation import Cost
 
-Cost = Callable[[int, int], float]
 NEGLIGIBLE = 1e-12
 MOST_TOKENS = 20_000  # a run without rejections is followed so far
-
-
-def expected_accepted(a: float, k: int) -> float:
-    """Expected accepted tokens of k drafted ones, a (1 - a^k) / (1 - a); k at a = 1."""
-    return sum(a**j for j in range(1, k + 1))
-
-
-def speculative(
-    a: float,
-    gamma: int,
-    cost: Cost,
-    baseline: float,
-    *,
-    bonus: str,
-    scorers: int,
-    drafter_scores: bool = False,
-    pending: float = 1.0,
-) -> float:
-    """Long-run speedup of speculation over a baseline that costs `baseline` a token.
-
-    Model 0 drafts gamma tokens; models 1 .. scorers verify them in one forward each. `bonus` is the method's. With one that
-    is committed (exact, paper): Leviathan et al. 2023, Theorem 3.8, tokens a round (1 - a^(gamma + 1)) / (1 - a). Without,
-    SE's Theorem 3.1, (1 - a^gamma) / (1 - a). The drafter reads two tokens in a round's first forward where the last round
-    was accepted whole and followed by a bonus. Where it is a scorer too, it reads its last drafted token for an exact bonus
-    at once, in a forward more; a deferred one is accepted at the rate `pending`, and costs a forward where it is refused.
-    """
-    whole, blocks = a**gamma, expected_accepted(a, gamma)
-    if drafter_scores and bonus == "deferred":
-        # Rounds that begin without a pending token, and with one, in this proportion:
-        fresh, opened = 1.0 - pending * whole, whole
-        block = blocks + 1.0 - whole
-        verifying = sum(cost(i, gamma + 1) for i in range(1, scorers + 1))
-        spent = fresh * (gamma * cost(0, 1) + verifying)
-        spent += opened * (cost(0, 2) + pending * ((gamma - 1) * cost(0, 1) + verifying))
-        return (fresh * block + opened * (1.0 + pending * block)) * baseline / spent
-    more = bonus != "none"
-    tokens = blocks + (1.0 if more else 1.0 - whole)
-    drafting = gamma * cost(0, 1)
-    if more:
-        exact = drafter_scores and bonus == "exact"
-        drafting += whole * (cost(0, 1) if exact else cost(0, 2) - cost(0, 1))
-    verifying = sum(cost(i, gamma + 1 if more else gamma) for i in range(1, scorers + 1))
-    return tokens * baseline / (drafting + verifying)
 
 
 def speculative_ensemble(a: Sequence[float], gamma: Sequence[int], cost: Cost) -> float:
@@ -151,25 +104,3 @@ def least_useful_acceptance(c: float) -> float:
     By Theorem 3.2 a weight above it will do.
     """
     return c / (1 + c)
-
-
-def rejection(defers: Sequence[bool], distances: Sequence[float]) -> float:
-    """SpecCascade's Lemma 3: how often a cascade rejects a drafted token, the mean over positions of delta TV(q, p)."""
-    return sum(d * tv for d, tv in zip(defers, distances, strict=True)) / len(distances)
-
-
-def regret_bound(truth: Sequence[float], q: Sequence[float], p: Sequence[float]) -> float:
-    """SpecCascade's Lemma 5: the OPT plug-in's regret against the best rule that knows the truth, at a position:
-    max |P - q| + max |P - p|."""
-    return max(abs(t - x) for t, x in zip(truth, q, strict=True)) + max(
-        abs(t - x) for t, x in zip(truth, p, strict=True)
-    )
-
-
-def sequential_cascade(rate: float, cost: Cost, tokens: int = 1) -> float:
-    """Speedup over the large model of a sequential cascade that defers at this rate, 1 / (c + rate) (methods 4.8).
-
-    The rate is of positions, or of whole sequences. `tokens` is what the large model reads in a forward: all that were kept
-    since it was last asked.
-    """
-    return cost(1, 1) / (cost(0, 1) + rate * cost(1, tokens))

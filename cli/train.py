@@ -1,0 +1,217 @@
+"""`specbench train`: the trained parts of methods: SPRINTER's verifier, SpecDec++'s and DSL's heads, an EAGLE head."""
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from specbench.cli.choices import Device, Dtype, HeadKind
+from specbench.cli.progress import Interrupts, progress, status
+from specbench.errors import ConfigError
+
+if TYPE_CHECKING:
+    from specbench.heads import Head
+    from specbench.train.shards import Rows
+    from specbench.train.texts import Text, Texts
+
+TEXTS = {HeadKind.sprinter: 600, HeadKind.specdec: 600, HeadKind.dsl: 600, HeadKind.eagle: 0}  # 0 is all there are
+
+
+def train(
+    kind: Annotated[HeadKind, typer.Argument(help="Which head.")],
+    pair: Annotated[str, typer.Option("--pair", "-p", help="A pair of models, or a TOML file.")] = "tiny",
+    task: Annotated[
+        list[str] | None, typer.Option("--task", "-t", help="A task; repeat for several. [the pair's]")
+    ] = None,
+    data: Annotated[
+        str, typer.Option(help="hub or synthetic, whose training split is taken, or a JSONL file. [the pair's]")
+    ] = "",
+    limit: Annotated[int | None, typer.Option("--limit", "-n", help="Texts to train on; 0 is all. [by the head]")] = None,
+    skip: Annotated[int, typer.Option(help="Leave out the first N rows of each task: to measure on them later.")] = 0,
+    base: Annotated[str, typer.Option(help="The model whose states are read. [draft; of an EAGLE head target]")] = "",
+    features: Annotated[str, typer.Option(help="sprinter: what the verifier sees, e.g. state or state+q+entropy.")] = "state",
+    tau: Annotated[float, typer.Option(help="sprinter: acceptable is q(x) <= tau p(x).")] = 1.0,
+    seed: Annotated[int, typer.Option(help="Of texts, draws, splits and weights.")] = 0,
+    device: Annotated[Device, typer.Option(help="auto takes CUDA where there is one.")] = Device.auto,
+    dtype: Annotated[Dtype, typer.Option(help="auto: float32 on a CPU, bfloat16 on a GPU.")] = Dtype.auto,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="The head's folder. [heads/PAIR/KIND]")] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", "-s", help="Override a key: recipe.rate=1e-3, task.shots=0.")
+    ] = None,
+) -> None:
+    """Train a head for a pair's models, and tell what it is worth on texts that it has not seen.
+
+    What the models say of the texts is collected first, into the head's folder; an interrupted training goes on from there.
+    """
+    from specbench.options import Options, parse_override
+
+    overrides = tuple(map(parse_override, set_ or []))
+    own = [(key.removeprefix("recipe."), value) for key, value in overrides if key.startswith("recipe.")]
+    options = Options(
+        data=data, device=device, dtype=dtype, overrides=tuple(o for o in overrides if not o[0].startswith("recipe."))
+    )
+    count = TEXTS[kind] if limit is None else limit
+    base = base or ("target" if kind == HeadKind.eagle else "draft")
+    try:
+        trained(kind, pair, task or [], options, count, skip, base, features, tau, seed, dict(own), out)
+    except KeyboardInterrupt:
+        print("interrupted; the same command resumes", file=sys.stderr)
+        sys.exit(130)
+
+
+def trained(
+    kind: HeadKind,
+    pair_name: str,
+    task_names: list[str],
+    options: Any,
+    count: int,
+    skip: int,
+    base: str,
+    features: str,
+    tau: float,
+    seed: int,
+    recipe: dict[str, Any],
+    out: Path | None,
+) -> Path:
+    """Everything that `train` does behind its options. Returns the head's folder."""
+    import specbench.tasks  # noqa: F401  (registers the tasks)
+    from specbench import models, suite
+    from specbench.found import device_of, find
+    from specbench.heads import Provenance
+    from specbench.records import write
+    from specbench.train import texts as texts_
+
+    found_pair, pair = suite.read_pair(pair_name, options)
+    roles = (base,) if kind == HeadKind.eagle else (base, "target")
+    for role in roles:
+        pair.group(role)
+    names = task_names or list(pair.defaults.tasks)
+    if not names:
+        raise ConfigError("name the tasks to train on: -t TASK")
+    tasks = [suite.read_task(name, pair, options) for name in names]
+    device = device_of(options.device)
+    found = find(pair, roles, found_pair.path.parent, device, options.dtype)
+    folder = out or Path("heads") / found_pair.name / (kind.value if base in ("draft", "target") else f"{kind.value}-{base}")
+    with status(f"loading {', '.join(roles)}"):
+        loaded = models.load(found, found_pair.path.parent, device)
+        texts = texts_.gather(loaded, tasks, suite.source_of(pair, options), count, skip, seed)
+    recipe = pair.defaults.train.get(kind.value, {}) | recipe
+    about = {"models": {role: each.identity() for role, each in found.items()}, "texts": texts.sha256, "seed": seed}
+    run = _Training(kind, loaded, texts, folder, base, features, tau, seed, recipe, about)
+    head, report = {
+        HeadKind.sprinter: run.sprinter, HeadKind.specdec: run.specdec, HeadKind.dsl: run.dsl, HeadKind.eagle: run.eagle
+    }[kind]()  # fmt: skip
+    target = {} if kind == HeadKind.eagle else found["target"].identity()
+    told = {key: value for key, value in report.items() if key not in ("curve", "all")}
+    settings = {"features": features, "tau": tau, "seed": seed, **recipe} if kind == HeadKind.sprinter else {"seed": seed, **recipe}
+    head.provenance = Provenance(found[base].identity(), target, texts.told, settings, told)
+    head.save(folder)
+    write(folder / "report.json", json.dumps(texts.told | report, indent=1) + "\n")
+    _tell(kind, report, folder, pair_name, names, base)
+    return folder
+
+
+class _Training:
+    """What the four kinds of training share: the loaded models, the texts, and where collected rows lie."""
+
+    def __init__(
+        self, kind: HeadKind, loaded: Any, texts: "Texts", folder: Path, base: str, features: str, tau: float, seed: int,
+        recipe: dict[str, Any], about: dict[str, Any],
+    ) -> None:  # fmt: skip
+        self.kind, self.loaded, self.texts, self.folder, self.base = kind, loaded, texts, folder, base
+        self.features, self.tau, self.seed, self.recipe, self.about = features, tau, seed, recipe, about
+
+    def sprinter(self) -> tuple["Head", dict[str, Any]]:
+        from specbench.train import sprinter
+        from specbench.train.fitting import Recipe
+
+        walk = self._built(sprinter.Walk, draft=self.base, seed=self.seed)
+        rows = sprinter.balanced(self._rows(lambda text: sprinter.rows_of(self.loaded, text, walk), walk), self.seed)
+        recipe = self._built(Recipe, seed=self.seed)
+        embedding = self.loaded.models[self.base].get_input_embeddings().weight
+        thresholds = sorted({*sprinter.THRESHOLDS, self.tau})
+        features = tuple(dict.fromkeys((*sprinter.SHOWN, self.features)))
+        with progress("fitting verifiers", len(features) * len(thresholds)) as advance:
+            heads = sprinter.compare(rows, embedding, self.features, thresholds, recipe, self.seed, advance)
+        head, report = heads[self.features, self.tau]
+        every = [told for _, told in heads.values()]
+        shown = [told for told in every if told["tau_train"] == self.tau]
+        sprinter.plot(shown, self.folder / "roc")
+        return head, report | {"all": every}
+
+    def specdec(self) -> tuple["Head", dict[str, Any]]:
+        from specbench.train import lengths
+
+        walk = self._built(lengths.Walk, draft=self.base, seed=self.seed)
+        rows = self._rows(lambda text: lengths.specdec_rows(self.loaded, text, walk), walk)
+        return lengths.train_specdec(rows, self._built(lengths.SPECDEC_RECIPE, seed=self.seed), self.seed)
+
+    def dsl(self) -> tuple["Head", dict[str, Any]]:
+        from specbench.train import lengths
+
+        walk = self._built(lengths.Walk, draft=self.base, seed=self.seed)
+        rows = self._rows(lambda text: lengths.dsl_rows(self.loaded, text, walk), walk)
+        return lengths.train_dsl(rows, self._built(lengths.DSL_RECIPE, seed=self.seed), self.seed)
+
+    def eagle(self) -> tuple["Head", dict[str, Any]]:
+        from specbench.train import eagle
+
+        recipe = self._built(eagle.EagleRecipe, seed=self.seed)
+        rows = self._rows(lambda text: eagle.rows_of(self.loaded, text, self.base, recipe), recipe.most)
+        with progress("training", eagle.steps_of(rows, recipe)) as advance:
+            head, report = eagle.train(self.loaded, self.base, rows, recipe, self.folder, advance)
+        (self.folder / eagle.CHECKPOINT).unlink(missing_ok=True)
+        return head, report
+
+    def _rows(self, make: Callable[["Text"], "Rows"], settings: Any) -> "Rows":
+        """What the models say of every text, collected under the head's folder."""
+        from specbench.train.shards import collected
+
+        interrupts = Interrupts()
+        with progress("collecting", len(self.texts.texts)) as advance:
+
+            def step() -> None:
+                advance()
+                interrupts.check()
+
+            about = self.about | {"settings": str(settings)}
+            rows = collected(self.folder / "collected", self.texts.texts, make, about, step)
+        if not rows:
+            raise ConfigError("these texts gave no rows to train on")
+        return rows
+
+    def _built(self, kind: Any, **more: Any) -> Any:
+        """A recipe or a walk, with those of the user's keys that it has."""
+        from dataclasses import asdict, fields
+
+        from specbench.registry import construct
+
+        start = {} if isinstance(kind, type) else asdict(kind)
+        made = kind if isinstance(kind, type) else type(kind)
+        known = {field.name for field in fields(made)}
+        return construct(made, start | more | {k: v for k, v in self.recipe.items() if k in known}, "recipe")
+
+
+def _tell(kind: HeadKind, report: dict[str, Any], folder: Path, pair: str, tasks: list[str], base: str) -> None:
+    """What the head is worth, and how it is used."""
+    if kind == HeadKind.eagle:
+        print(
+            f"unseen texts: a first drafted token is accepted {report['overlap']:.3f} of the time at T = 1 (overlap of the"
+            f" laws); smooth L1 {report['smooth_l1']:.4f}, cross-entropy {report['cross_entropy']:.3f} nats"
+        )
+    else:
+        for told in report.get("all", [report]):
+            label = f"{told['features']:<16} tau {told['tau_train']:g}" if "features" in told else kind.value
+            print(
+                f"{label}: AUC {told['auc']:.3f} [{told['auc_low']:.3f}, {told['auc_high']:.3f}], eta_TP {told['eta_tp']:.3f},"
+                f" eta_FP {told['eta_fp']:.3f}, base rate {told['base_rate']:.3f}"
+                + (f", distance from the target {told['predicted_tv']:.3f} predicted" if "predicted_tv" in told else "")
+            )
+        print(f"of {report['rows']} rows from {report['texts']} unseen texts; intervals: 95 %, bootstrapped over texts")
+    print(f"saved {folder}")
+    name = kind.value if base in ("draft", "target") else f"{kind.value}-{base}"
+    if kind != HeadKind.eagle or base == "target":
+        print(f"use it: specbench run -m {kind.value} -p {pair} -t {tasks[0]} --head {name}={folder}")

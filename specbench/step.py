@@ -1,0 +1,54 @@
+"""Floor 0: a round of a method, as it is recorded."""
+
+from dataclasses import dataclass, field, replace
+
+
+@dataclass(frozen=True)
+class Step:
+    """One round: the tokens it committed, and how its draft fared.
+
+    `tokens` holds those that nobody tested, then the accepted ones, then at most one replacement or bonus. `drafted` counts
+    the proposals drawn in this round; `tested` those that were verified, `by` naming who had proposed each. tested -
+    accepted is 0 or 1. `noted` holds whatever else a method knows of: `deferrals` among `positions` that a rule was asked
+    about, `fallbacks` of a drafter that was not sure, ... `inner` are the rounds of the chain that made the draft. Of a round
+    whose tokens the driver cut, `noted`, `drafted` and `inner` count all.
+    """
+
+    tokens: list[int]
+    drafted: int = 0
+    tested: int = 0
+    accepted: int = 0
+    by: tuple[str, ...] = ()
+    at: float | None = None  # seconds since the beginning, where the round was told of afterwards
+    noted: dict[str, float] = field(default_factory=dict)
+    untested: int = 0  # committed on a learned gate's word
+    inner: "tuple[Step, ...]" = ()
+
+    def then(self, other: "Step") -> "Step":
+        """Both as one round, where all that this one tested was accepted."""
+        if not self.tokens and not self.drafted and not self.noted:
+            return other
+        assert self.tested == self.accepted == len(self.tokens)
+        return Step(
+            self.tokens + other.tokens,
+            self.drafted + other.drafted,
+            self.tested + other.tested,
+            self.accepted + other.accepted,
+            self.by + other.by,
+            noted=self.with_noted(other.noted).noted,
+            inner=self.inner + other.inner,
+        )
+
+    def with_noted(self, more: dict[str, float]) -> "Step":
+        """The step with more counted."""
+        return replace(self, noted={key: self.noted.get(key, 0) + more.get(key, 0) for key in {**self.noted, **more}})
+
+    def cut(self, kept: int) -> "Step":
+        """The step as if it had ended with the `kept`th token: committed = untested + accepted + replaced + bonus holds."""
+        if kept == len(self.tokens):
+            return self
+        untested = min(self.untested, kept)
+        tested, accepted = min(self.tested, kept - untested), min(self.accepted, kept - untested)
+        return replace(
+            self, tokens=self.tokens[:kept], untested=untested, tested=tested, accepted=accepted, by=self.by[:tested]
+        )

@@ -1,0 +1,72 @@
+"""Fitting a small module to rows that are in memory: minibatches, Adam, and the epoch that validates best."""
+
+import copy
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """Adam at `rate`, `batch` rows a step, at most `epochs`; stops `patience` epochs after the best one.
+
+    `reject_weight` multiplies the loss of a refusal; `cosine` lowers the rate to 0 over the epochs.
+    """
+
+    epochs: int = 20
+    batch: int = 10
+    rate: float = 5e-4
+    patience: int = 4
+    reject_weight: float = 1.0
+    cosine: bool = False
+    seed: int = 0
+
+
+Score = Callable[[Tensor], Tensor]  # inputs (n, ...) -> logits (n,)
+
+
+def loss_of(logits: Tensor, labels: Tensor, reject_weight: float) -> Tensor:
+    """Weighted binary cross-entropy of labels in [0, 1], which may be soft."""
+    accept, reject = F.logsigmoid(logits), F.logsigmoid(-logits)
+    return -(labels * accept + reject_weight * (1.0 - labels) * reject).mean()
+
+
+def fit(
+    module: nn.Module,
+    score: Score,
+    train: tuple[Tensor, Tensor],
+    validation: tuple[Tensor, Tensor],
+    recipe: Recipe,
+    told: Callable[[int, float], None] = lambda epoch, loss: None,
+) -> list[float]:
+    """Fit in place to (inputs, labels), keep the weights of the epoch with the least validation loss; returns those losses.
+
+    "Early stopping" as SPRINTER's authors have it, but on a validation set.
+    """
+    inputs, labels = train
+    generator = torch.Generator().manual_seed(recipe.seed)
+    optimizer = torch.optim.Adam([p for p in module.parameters() if p.requires_grad], lr=recipe.rate)
+    best, kept, losses = math.inf, copy.deepcopy(module.state_dict()), []
+    for epoch in range(recipe.epochs):
+        if recipe.cosine:
+            for group in optimizer.param_groups:
+                group["lr"] = recipe.rate * (1 + math.cos(math.pi * epoch / recipe.epochs)) / 2
+        order = torch.randperm(len(inputs), generator=generator)
+        for part in order.split(recipe.batch):
+            loss = loss_of(score(inputs[part]), labels[part], recipe.reject_weight)
+            optimizer.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]  # torch's own
+            optimizer.step()
+        with torch.no_grad():
+            losses.append(float(loss_of(score(validation[0]), validation[1], recipe.reject_weight)))
+        told(epoch, losses[-1])
+        if losses[-1] < best:
+            best, kept = losses[-1], copy.deepcopy(module.state_dict())
+        elif epoch - losses.index(min(losses)) >= recipe.patience:
+            break
+    module.load_state_dict(kept)
+    return losses

@@ -1,0 +1,75 @@
+"""What heads are trained on: prompts with what follows them, as token ids, split by text."""
+
+import hashlib
+import json
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from specbench.errors import ConfigError
+from specbench.models import LoadedPair
+from specbench.prompting import encode
+from specbench.task import Task
+
+Split = Literal["train", "validation", "test"]
+SHARES: dict[Split, float] = {"train": 0.6, "validation": 0.2, "test": 0.2}
+
+
+@dataclass(frozen=True)
+class Text:
+    """A prompt's ids, and those of what its row goes on with; `number` is its place among all texts."""
+
+    number: int
+    prompt: list[int]
+    rest: list[int]
+
+
+@dataclass(frozen=True)
+class Texts:
+    """Texts and what identifies them."""
+
+    texts: list[Text]
+    told: dict[str, Any]  # tasks, source, SHA-256 of all rows, how many were left out
+
+    @property
+    def sha256(self) -> str:
+        """Over the token ids."""
+        return hashlib.sha256(json.dumps([[t.prompt, t.rest] for t in self.texts]).encode()).hexdigest()
+
+
+def gather(pair: LoadedPair, tasks: Sequence[tuple[str, Task]], source: str, count: int, skip: int, seed: int) -> Texts:
+    """`count` texts (0: all) of these tasks in equal shares, in random order, without the first `skip` rows of each.
+
+    Raises ConfigError where nothing is left.
+    """
+    rng = random.Random(f"texts:{seed}")
+    told: dict[str, Any] = {"tasks": [name for name, _ in tasks], "source": source, "skipped": skip, "sha256": []}
+    found: list[tuple[list[int], list[int]]] = []
+    for _, task in tasks:
+        rows, pairs = task.texts(source)
+        told["sha256"].append(rows.sha256)
+        kept = pairs[skip:]
+        rng.shuffle(kept)
+        for sample, after in kept[: -(-count // len(tasks)) if count else None]:
+            try:
+                prompt, _ = encode(pair.tokenizer, task, sample, [], pair.window)
+            except ValueError:  # too long for the models
+                continue
+            rest = pair.tokenizer.encode(after, add_special_tokens=False) if after else []
+            found.append((prompt, rest + ([] if task.continues or not rest else [min(pair.eos)])))
+    if len(found) < 10:
+        raise ConfigError(f"{len(found)} texts are too few to train on, validate and test with; pass --data, or less --skip")
+    rng.shuffle(found)
+    texts = [Text(i, *each) for i, each in enumerate(found[: count or None])]
+    return Texts(texts, told | {"texts": len(texts)})
+
+
+def split_of(number: int, seed: int) -> Split:
+    """The split that a text belongs to, whole: by lot, the same every time."""
+    lot, most = random.Random(f"split:{seed}:{number}").random(), 0.0
+    for split, share in SHARES.items():
+        most += share
+        if lot < most:
+            return split
+    return "test"
