@@ -9,7 +9,7 @@ import sys
 
 import typer
 
-from specbench.cli import catalog, laws, report, run, score, train
+from specbench.cli import catalog, laws, profile, report, run, score, train
 from specbench.errors import ConfigError, MissingAsset
 
 app = typer.Typer(
@@ -24,6 +24,7 @@ app.command("run")(run.run)
 app.command("report")(report.report)
 app.command("score")(score.score)
 app.command("train")(train.train)
+app.command("profile")(profile.profile)
 app.command("list")(catalog.list_)
 app.command("laws")(laws.laws)
 app.command("show")(catalog.show)

@@ -10,9 +10,10 @@ from typing import Any
 from specbench.cli.run import measure
 from specbench.options import Options
 from specbench.records import write
+from specbench.report.columns import over, relative_latency, score
 from specbench.report.notes import notes
 from specbench.report.summary import summarise
-from specbench.report.tables import Table, markdown_table, over, relative_latency, score
+from specbench.report.tables import Table, markdown_table
 
 RUNS = Path("build/cascades")
 SHARES = [0.1, 0.3, 0.5, 0.7, 0.9]

@@ -15,6 +15,7 @@ from torch import Tensor
 from specbench.calls import Calls
 from specbench.cli.gpu import Engines, Small, generator
 from specbench.decode import Limits, decode
+from specbench.drafting import roll
 from specbench.engine import GraphSession, LeanSession
 from specbench.laws import Opened
 from specbench.method import Method
@@ -23,8 +24,7 @@ from specbench.methods.speculative import Speculative
 from specbench.methods.speculative_ensemble import SpeculativeEnsemble
 from specbench.proposers import DraftModel
 from specbench.sampling import Draft, Sampler, Verified, exact_law, verify_at_once
-from specbench.drafting import roll
-from specbench.session import Session
+from specbench.session import NoStates, Session
 from specbench.synthetic import Law, SyntheticSession
 from specbench.targets import Contrastive, Last, Mixture
 
@@ -50,7 +50,7 @@ METHODS: dict[str, tuple[Method, Autoregressive]] = {  # and whose law each must
 Verdict = tuple[str, str, bool]  # what was measured, the limit, and whether it was kept
 
 
-class Listed:
+class Listed(NoStates):
     """A session that reads its logits from a list by prefix, on the device: no model runs, so that many draws are cheap."""
 
     def __init__(self, law: Law | None, device: torch.device) -> None:

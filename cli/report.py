@@ -71,7 +71,7 @@ def overview(summaries: list[dict[str, Any]], console: "Console") -> None:
     from specbench.report.notes import common_notes
     from specbench.report.tables import across
 
-    _draw(across(summaries), console)
+    print_table(across(summaries), console)
     for note in common_notes(summaries):
         _say(note, console)
 
@@ -83,7 +83,7 @@ def show(summaries: list[dict[str, Any]], console: "Console") -> None:
 
     for summary in summaries:
         for table in tables(summary):
-            _draw(table, console)
+            print_table(table, console)
         for note in notes(summary):
             _say(note, console)
         console.print()
@@ -93,7 +93,8 @@ def _say(note: str, console: "Console") -> None:
     console.print(note, style="yellow" if note.startswith("!") else "dim", markup=False, highlight=False)
 
 
-def _draw(table: "Table", console: "Console") -> None:
+def print_table(table: "Table", console: "Console") -> None:
+    """One table under its title."""
     from rich import box
     from rich.table import Table as Drawing
 

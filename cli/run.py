@@ -3,7 +3,7 @@
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -122,9 +122,35 @@ def measure(
     kind: SandboxKind | None,
 ) -> int:
     """Everything that `run` does behind its options: measured, scored and told. Returns the exit code."""
+    from specbench.cli.report import overview, show, terminal
+
+    summaries, refused = measured(names, pair_name, task_names, options, out, fresh, kind)
+    console = terminal()
+    if len(summaries) > 1:
+        overview(summaries, console)
+        console.print("more of each: specbench report FOLDER", style="dim", highlight=False)
+    else:
+        show(summaries, console)
+    for summary in summaries:
+        console.print(str(out / summary["run"]), style="dim", highlight=False)
+    if refused:
+        raise refused
+    return SOME_FAILED if any(row["failed"] for summary in summaries for row in summary["methods"]) else 0
+
+
+def measured(
+    names: list[str],
+    pair_name: str,
+    task_names: list[str],
+    options: "Options",
+    out: Path,
+    fresh: bool,
+    kind: SandboxKind | None,
+) -> tuple[list[dict[str, Any]], MissingAsset | None]:
+    """The cells measured and scored, as far as they were not: their summaries, and what could not be scored for want of
+    something."""
     import specbench.tasks  # noqa: F401  (registers the tasks)
     from specbench import arms, models, runner, scorer, suite
-    from specbench.cli.report import overview, show, terminal
     from specbench.found import device_of, find, find_heads
     from specbench.records import write
     from specbench.report.summary import SUMMARY, summarise
@@ -162,17 +188,7 @@ def measure(
                     refused = error
             summaries.append(summarise(folder))
             write(folder / SUMMARY, json.dumps(summaries[-1], indent=2, ensure_ascii=False) + "\n")
-    console = terminal()
-    if len(summaries) > 1:
-        overview(summaries, console)
-        console.print("more of each: specbench report FOLDER", style="dim", highlight=False)
-    else:
-        show(summaries, console)
-    for summary in summaries:
-        console.print(str(out / summary["run"]), style="dim", highlight=False)
-    if refused:
-        raise refused
-    return SOME_FAILED if any(row["failed"] for summary in summaries for row in summary["methods"]) else 0
+    return summaries, refused
 
 
 def _sandbox(kind: SandboxKind | None, tasks: list["Task"]) -> tuple["Sandbox | None", MissingAsset | None]:

@@ -29,15 +29,20 @@ def train(
     data: Annotated[
         str, typer.Option(help="hub or synthetic, whose training split is taken, or a JSONL file. [the pair's]")
     ] = "",
-    limit: Annotated[int | None, typer.Option("--limit", "-n", help="Texts to train on; 0 is all. [by the head]")] = None,
+    limit: Annotated[
+        int | None, typer.Option("--limit", "-n", help="Texts to train on; 0 is all. [by the head]")
+    ] = None,
     skip: Annotated[int, typer.Option(help="Leave out the first N rows of each task: to measure on them later.")] = 0,
     base: Annotated[str, typer.Option(help="The model whose states are read. [draft; of an EAGLE head target]")] = "",
-    features: Annotated[str, typer.Option(help="sprinter: what the verifier sees, e.g. state or state+q+entropy.")] = "state",
+    features: Annotated[
+        str, typer.Option(help="sprinter: what the verifier sees, e.g. state or state+q+entropy.")
+    ] = "state",
     tau: Annotated[float, typer.Option(help="sprinter: acceptable is q(x) <= tau p(x).")] = 1.0,
     seed: Annotated[int, typer.Option(help="Of texts, draws, splits and weights.")] = 0,
     device: Annotated[Device, typer.Option(help="auto takes CUDA where there is one.")] = Device.auto,
     dtype: Annotated[Dtype, typer.Option(help="auto: float32 on a CPU, bfloat16 on a GPU.")] = Dtype.auto,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="The head's folder. [heads/PAIR/KIND]")] = None,
+    rows: Annotated[Path | None, typer.Option(help="Where what the models said is kept. [OUT/collected]")] = None,
     set_: Annotated[
         list[str] | None, typer.Option("--set", "-s", help="Override a key: recipe.rate=1e-3, task.shots=0.")
     ] = None,
@@ -56,7 +61,7 @@ def train(
     count = TEXTS[kind] if limit is None else limit
     base = base or ("target" if kind == HeadKind.eagle else "draft")
     try:
-        trained(kind, pair, task or [], options, count, skip, base, features, tau, seed, dict(own), out)
+        trained(kind, pair, task or [], options, count, skip, base, features, tau, seed, dict(own), out, rows)
     except KeyboardInterrupt:
         print("interrupted; the same command resumes", file=sys.stderr)
         sys.exit(130)
@@ -75,6 +80,7 @@ def trained(
     seed: int,
     recipe: dict[str, Any],
     out: Path | None,
+    kept: Path | None,
 ) -> Path:
     """Everything that `train` does behind its options. Returns the head's folder."""
     import specbench.tasks  # noqa: F401  (registers the tasks)
@@ -94,19 +100,25 @@ def trained(
     tasks = [suite.read_task(name, pair, options) for name in names]
     device = device_of(options.device)
     found = find(pair, roles, found_pair.path.parent, device, options.dtype)
-    folder = out or Path("heads") / found_pair.name / (kind.value if base in ("draft", "target") else f"{kind.value}-{base}")
+    folder = out or Path("heads") / found_pair.name / (
+        kind.value if base in ("draft", "target") else f"{kind.value}-{base}"
+    )
     with status(f"loading {', '.join(roles)}"):
         loaded = models.load(found, found_pair.path.parent, device)
         texts = texts_.gather(loaded, tasks, suite.source_of(pair, options), count, skip, seed)
     recipe = pair.defaults.train.get(kind.value, {}) | recipe
     about = {"models": {role: each.identity() for role, each in found.items()}, "texts": texts.sha256, "seed": seed}
-    run = _Training(kind, loaded, texts, folder, base, features, tau, seed, recipe, about)
+    run = _Training(kind, loaded, texts, folder, base, features, tau, seed, recipe, about, kept)
     head, report = {
         HeadKind.sprinter: run.sprinter, HeadKind.specdec: run.specdec, HeadKind.dsl: run.dsl, HeadKind.eagle: run.eagle
     }[kind]()  # fmt: skip
     target = {} if kind == HeadKind.eagle else found["target"].identity()
     told = {key: value for key, value in report.items() if key not in ("curve", "all")}
-    settings = {"features": features, "tau": tau, "seed": seed, **recipe} if kind == HeadKind.sprinter else {"seed": seed, **recipe}
+    settings = (
+        {"features": features, "tau": tau, "seed": seed, **recipe}
+        if kind == HeadKind.sprinter
+        else {"seed": seed, **recipe}
+    )
     head.provenance = Provenance(found[base].identity(), target, texts.told, settings, told)
     head.save(folder)
     write(folder / "report.json", json.dumps(texts.told | report, indent=1) + "\n")
@@ -119,10 +131,11 @@ class _Training:
 
     def __init__(
         self, kind: HeadKind, loaded: Any, texts: "Texts", folder: Path, base: str, features: str, tau: float, seed: int,
-        recipe: dict[str, Any], about: dict[str, Any],
+        recipe: dict[str, Any], about: dict[str, Any], kept: Path | None,
     ) -> None:  # fmt: skip
         self.kind, self.loaded, self.texts, self.folder, self.base = kind, loaded, texts, folder, base
         self.features, self.tau, self.seed, self.recipe, self.about = features, tau, seed, recipe, about
+        self.kept = kept or folder / "collected"
 
     def sprinter(self) -> tuple["Head", dict[str, Any]]:
         from specbench.train import sprinter
@@ -131,7 +144,7 @@ class _Training:
         walk = self._built(sprinter.Walk, draft=self.base, seed=self.seed)
         rows = sprinter.balanced(self._rows(lambda text: sprinter.rows_of(self.loaded, text, walk), walk), self.seed)
         recipe = self._built(Recipe, seed=self.seed)
-        embedding = self.loaded.models[self.base].get_input_embeddings().weight
+        embedding = self.loaded.models[self.base].get_input_embeddings().weight.detach()
         thresholds = sorted({*sprinter.THRESHOLDS, self.tau})
         features = tuple(dict.fromkeys((*sprinter.SHOWN, self.features)))
         with progress("fitting verifiers", len(features) * len(thresholds)) as advance:
@@ -178,7 +191,7 @@ class _Training:
                 interrupts.check()
 
             about = self.about | {"settings": str(settings)}
-            rows = collected(self.folder / "collected", self.texts.texts, make, about, step)
+            rows = collected(self.kept, self.texts.texts, make, about, step)
         if not rows:
             raise ConfigError("these texts gave no rows to train on")
         return rows
@@ -206,8 +219,8 @@ def _tell(kind: HeadKind, report: dict[str, Any], folder: Path, pair: str, tasks
         for told in report.get("all", [report]):
             label = f"{told['features']:<16} tau {told['tau_train']:g}" if "features" in told else kind.value
             print(
-                f"{label}: AUC {told['auc']:.3f} [{told['auc_low']:.3f}, {told['auc_high']:.3f}], eta_TP {told['eta_tp']:.3f},"
-                f" eta_FP {told['eta_fp']:.3f}, base rate {told['base_rate']:.3f}"
+                f"{label}: AUC {told['auc']:.3f} [{told['auc_low']:.3f}, {told['auc_high']:.3f}],"
+                f" eta_TP {told['eta_tp']:.3f}, eta_FP {told['eta_fp']:.3f}, base rate {told['base_rate']:.3f}"
                 + (f", distance from the target {told['predicted_tv']:.3f} predicted" if "predicted_tv" in told else "")
             )
         print(f"of {report['rows']} rows from {report['texts']} unseen texts; intervals: 95 %, bootstrapped over texts")

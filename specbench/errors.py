@@ -14,7 +14,7 @@ class MissingAsset(Exception):
 
 def hint(word: str, known: Iterable[str]) -> str:
     """` (did you mean 'x'?)` for the nearest known word, and the list of them all; empty where nothing is known."""
-    names = sorted(known)
+    names = sorted(filter(None, known))
     near = difflib.get_close_matches(word, names, n=1, cutoff=0.5)
     meant = f" (did you mean '{near[0]}'?)" if near else ""
     return meant + (f"; known: {', '.join(names)}" if names else "")

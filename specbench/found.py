@@ -12,7 +12,10 @@ from specbench import dummy
 from specbench.assets import commit_of, local_checksum, missing_model
 from specbench.engine import refusal
 from specbench.errors import ConfigError, MissingAsset, hint
+from specbench.heads import Provenance
+from specbench.heads.head import told_by
 from specbench.pair import HeadSpec, ModelSpec, Pair, folder
+from specbench.quantization import layers, sizes, stored_as, stored_by, torchao
 
 
 @dataclass(frozen=True)
@@ -27,6 +30,7 @@ class Found:
     engine: str = "eager"
     weights: str = "real"
     changes: dict[str, Any] = field(default_factory=dict)  # of a dummy model's architecture
+    quantization: str = ""
 
     @cached_property
     def parameters(self) -> int:
@@ -39,7 +43,7 @@ class Found:
         """Bytes that a decoding forward has to read at least: of weights, and of the cache for each position that it holds.
 
         Tables that are only looked up in are not read, nor is an encoder, nor what a decoder makes of its output once; an
-        embedding that is the head as well is.
+        embedding that is the head as well is. Of a quantised matrix it is the bits and the scales.
         """
         with torch.device("meta"):
             model = kind_of(self.config).from_config(self.config)
@@ -53,15 +57,18 @@ class Found:
             looked_up |= {id(p) for p in model.get_encoder().parameters() if p is not head}
             once = (".EncDecAttention.k.", ".EncDecAttention.v.")
             looked_up |= {id(p) for name, p in model.named_parameters() if any(word in name for word in once)}
-        weights = sum(p.numel() for p in model.parameters() if id(p) not in looked_up)
-        return {"forward": weights * size, "position": _cached_numbers(self.config) * size}
+        quantised = sizes(model, self.quantization or stored_as(self.config), size)
+        weights = (quantised.get(id(p), p.numel() * size) for p in model.parameters() if id(p) not in looked_up)
+        return {"forward": sum(weights), "position": _cached_numbers(self.config) * size}
 
     @cached_property
     def shape(self) -> dict[str, int]:
         """What SPRINTER's FLOPs formula needs; of an encoder-decoder model, its decoder's."""
         c = self.config
         layers = getattr(c, "num_decoder_layers", None) or c.num_hidden_layers
-        wide = next((w for key in ("intermediate_size", "n_inner", "d_ff", "ffn_dim") if (w := getattr(c, key, None))), None)
+        wide = next(
+            (w for key in ("intermediate_size", "n_inner", "d_ff", "ffn_dim") if (w := getattr(c, key, None))), None
+        )
         return {
             "layers": layers, "d": c.hidden_size, "heads": c.num_attention_heads, "d_ff": wide or 4 * c.hidden_size,
             "vocabulary": c.vocab_size,
@@ -70,6 +77,8 @@ class Found:
     def identity(self) -> dict[str, Any]:
         """What makes a result with this model comparable with another."""
         real = {"source": self.source, "revision": self.revision, "checksum": self.checksum, "dtype": self.dtype}
+        if self.quantization:
+            real["quantization"] = self.quantization
         return real if self.weights == "real" else real | {"weights": self.weights, "config": self.changes}
 
 
@@ -81,11 +90,17 @@ class FoundHead:
     revision: str | None
     checksum: str | None
     weights: str = "real"
+    report: dict[str, Any] = field(default_factory=dict)  # what it says of itself, on texts that it was not trained on
+    data: dict[str, Any] = field(default_factory=dict)  # what it was trained on
 
     def identity(self) -> dict[str, Any]:
         """What makes a result with this head comparable with another."""
-        known = {"source": self.spec.path, "kind": self.spec.kind, "base": self.spec.base, "revision": self.revision}
-        return known | {"checksum": self.checksum} | ({} if self.weights == "real" else {"weights": self.weights})
+        known: dict[str, Any] = {"source": self.spec.path, "kind": self.spec.kind, "base": self.spec.base}
+        told = {"report": self.report, "data": self.data}
+        known |= {"revision": self.revision, "checksum": self.checksum} | {
+            key: value for key, value in told.items() if value
+        }
+        return known if self.weights == "real" else known | {"weights": self.weights}
 
 
 def find_heads(pair: Pair, names: tuple[str, ...], base: Path) -> dict[str, FoundHead]:
@@ -102,7 +117,8 @@ def find_heads(pair: Pair, names: tuple[str, ...], base: Path) -> dict[str, Foun
             except (OSError, ValueError) as error:
                 raise missing_model(f"head {name}", spec.path, error) from None
         checksum = local_checksum(local) if local and pair.weights == "real" else None
-        found[name] = FoundHead(spec, commit, checksum, pair.weights)
+        told = told_by(local) if local and pair.weights == "real" else Provenance()
+        found[name] = FoundHead(spec, commit, checksum, pair.weights, told.report, told.data)
     return found
 
 
@@ -139,26 +155,32 @@ def find(
                 raise missing_model(role, spec.path, error) from None
             checksum = local_checksum(local) if local else None
         try:
-            runs_on = engine_of(engine, config, device)
+            runs_on = engine_of(engine, config, device, spec.quantization)
         except ValueError as error:
             raise ConfigError(f"--engine {engine}: model '{role}': {error}") from None
-        found[role] = Found(spec.path, commit, checksum, config, own, runs_on, pair.weights, spec.config)
+        if spec.quantization:
+            _require_quantisable(role, spec, config)
+        found[role] = Found(
+            spec.path, commit, checksum, config, own, runs_on, pair.weights, spec.config, spec.quantization
+        )
     kinds = {found[role].config.is_encoder_decoder for role in roles}
     if len(kinds) > 1:
         raise ConfigError("a pair cannot mix encoder-decoder and decoder-only models: " + ", ".join(map(str, roles)))
     return found
 
 
-def engine_of(wish: str, config: PreTrainedConfig, device: torch.device) -> str:
+def engine_of(wish: str, config: PreTrainedConfig, device: torch.device, quantization: str = "") -> str:
     """What a model is run by: eager (transformers), lean (ours), or graph (ours, as CUDA graphs).
 
-    `auto` is the fastest that there is for this architecture on this device. Raises ValueError where a wish cannot be met.
+    `auto` is the fastest that there is for this architecture on this device, but no graph of nf4: whether torchao's unpacking
+    can be recorded is not known. Raises ValueError where a wish cannot be met.
     """
     if wish == "eager":
         return wish
     why = refusal(config)
     if wish == "auto":
-        return "eager" if why else "graph" if device.type == "cuda" and not config.is_encoder_decoder else "lean"
+        graphs = device.type == "cuda" and not config.is_encoder_decoder and quantization != "nf4"
+        return "eager" if why else "graph" if graphs else "lean"
     if wish == "graph" and not why:
         if device.type != "cuda":
             why = "graphs need a CUDA device"
@@ -167,6 +189,20 @@ def engine_of(wish: str, config: PreTrainedConfig, device: torch.device) -> str:
     if why:
         raise ValueError(why)
     return wish
+
+
+def _require_quantisable(role: str, spec: ModelSpec, config: PreTrainedConfig) -> None:
+    """Raises ConfigError for a model that is quantised already, or has no layer to quantise, and MissingAsset without torchao."""
+    told = f"model '{role}': quantization = '{spec.quantization}'"
+    if method := stored_by(config):
+        raise ConfigError(f"{told}: {spec.path} is quantised already, by {method}; leave the key out")
+    torchao()
+    with torch.device("meta"):
+        if not layers(kind_of(config).from_config(config), spec.quantization):
+            kind = config.model_type
+            raise ConfigError(
+                f"{told}: {kind} has no linear layer of a fitting width (GPT-2's are of a class of its own)"
+            )
 
 
 def _dummy_config(spec: ModelSpec, local: Path | None) -> PreTrainedConfig:

@@ -11,7 +11,7 @@ from typing import Any
 
 COPIED = 1 << 30  # bytes; an eighth of it on a CPU
 COPIES = 6
-PACKAGES = "torch transformers tokenizers huggingface_hub datasets evaluate rouge_score sacrebleu numpy".split()
+PACKAGES = "torch torchao transformers tokenizers huggingface_hub datasets evaluate rouge_score sacrebleu numpy".split()
 
 
 def fingerprint() -> dict[str, Any]:

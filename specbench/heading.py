@@ -36,11 +36,11 @@ def load_head(name: str, head: FoundHead, found: dict[str, Found], base: Path, m
             f"head '{name}' ({head.spec.path}) reads states of width {own}, and its base '{head.spec.base}'"
             f" ({found[head.spec.base].source}) has {width}"
         )
-    embedding = model.get_input_embeddings().weight  # type: ignore[union-attr]  # every language model has one
+    embedding = model.get_input_embeddings().weight
     if isinstance(loaded, EagleHead):
         return loaded.goes_with(embedding)
     if isinstance(loaded, Verifier):
-        loaded.embedding = embedding
+        loaded.embedding = embedding.detach()
     return loaded.placed(model.device)
 
 

@@ -155,7 +155,12 @@ def untrained(kind: str, vocabulary: int, seed: int = 0) -> Head:
     with torch.random.fork_rng([]):
         torch.manual_seed(seed)
         if kind == EagleHead.kind:
-            shape = {"hidden_size": WIDTH, "num_attention_heads": 2, "num_key_value_heads": 2, "intermediate_size": WIDTH}
+            shape = {
+                "hidden_size": WIDTH,
+                "num_attention_heads": 2,
+                "num_key_value_heads": 2,
+                "intermediate_size": WIDTH,
+            }
             head: Head = EagleHead.of(LlamaConfig(vocab_size=vocabulary, max_position_embeddings=64, **shape))
         else:
             head = kind_named(kind)(**({} if kind == LengthHead.kind else {"hidden": WIDTH}))
@@ -197,7 +202,8 @@ class Finding:
 def examine(method: Method, heads: Mapping[str, str] | None = None) -> list[Finding]:
     """The method's law against its declared one, which there must be, at every setting.
 
-    `heads` names the kinds of the heads that it reads: untrained ones do, since no law may depend on them. Its draft lengths must be small: the number of branches grows with V to their power.
+    `heads` names the kinds of the heads that it reads: untrained ones do, since no law may depend on them. Its draft lengths
+    must be small: the number of branches grows with V to their power.
     """
     declared = method.law()
     assert declared is not None

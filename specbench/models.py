@@ -16,6 +16,7 @@ from specbench.found import Found, FoundHead, kind_of
 from specbench.heading import load_head
 from specbench.heads import Head
 from specbench.pair import folder
+from specbench.quantization import explained, placement, quantise, stored_by
 from specbench.session import Concurrent, EagerSession, Session, new_cache, window_of
 from specbench.synthetic import Law, SyntheticSession
 from specbench.watched import Watched
@@ -120,7 +121,8 @@ class Models:
 
     @property
     def vocabulary(self) -> int:
-        return self._pair.vocabulary
+        size: int = self._pair.vocabulary
+        return size
 
     @property
     def device(self) -> torch.device:
@@ -186,8 +188,8 @@ def load(
     graphs = {role: Graphs(networks[role]) for role, each in found.items() if each.engine == "graph"}
     pair = LoadedPair(models, tokenizers, networks, graphs, made_up=any(f.weights != "real" for f in found.values()))
     pair.workers = Workers(found, base)
-    for name, each in (heads or {}).items():
-        pair.heads[name] = load_head(name, each, found, base, models[each.spec.base])
+    for name, head in (heads or {}).items():
+        pair.heads[name] = load_head(name, head, found, base, models[head.spec.base])
     return pair
 
 
@@ -201,16 +203,22 @@ def _brought(
     else:
         try:
             tokenizer = AutoTokenizer.from_pretrained(source, revision=each.revision)
-            model = kind_of(each.config).from_pretrained(
-                source, revision=each.revision, dtype=getattr(torch, each.dtype)
-            )
+            with explained(role, each.source, each.config):
+                model = kind_of(each.config).from_pretrained(
+                    source, revision=each.revision, dtype=getattr(torch, each.dtype), **placement(each.config, device)
+                )
         except (OSError, ValueError, SafetensorError) as error:
             raise missing_model(role, each.source, error) from None
     try:
         new_cache(model)
     except ValueError as error:
         raise ConfigError(f"model '{role}': {error}") from None
-    return model.to(device).eval().requires_grad_(False), tokenizer
+    if not stored_by(each.config):  # else it is on its device, and may not be moved
+        model = model.to(device)
+    model.eval().requires_grad_(False)
+    if each.quantization:
+        quantise(model, each.quantization)
+    return model, tokenizer
 
 
 def _eos(model: PreTrainedModel) -> list[int]:

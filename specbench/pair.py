@@ -7,6 +7,7 @@ from typing import Any, Literal
 from specbench.errors import ConfigError, hint
 
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
+Quantization = Literal["", "int4", "int8", "nf4"]
 PACKAGE = Path(__file__).parent
 BUNDLED = "specbench:"  # a path inside the installed package
 
@@ -15,12 +16,14 @@ BUNDLED = "specbench:"  # a path inside the installed package
 class ModelSpec:
     """One model: a local folder or a Hugging Face id, at a revision.
 
-    An open revision is resolved to a commit when the model is first fetched; runs record what it was.
+    An open revision is resolved to a commit when the model is first fetched; runs record what it was. `quantization` is done
+    here, to weights that are not quantised yet.
     """
 
     path: str
     revision: str = ""
     dtype: Dtype = "auto"
+    quantization: Quantization = ""
     config: dict[str, Any] = field(default_factory=dict)  # keys of a dummy model's architecture that differ
 
 

@@ -174,7 +174,12 @@ class Chain(Proposer, name="chain"):
         return (*self.proposer.roles(), self.model)
 
     def open(self, models: Sessions, sampler: Sampler, end: End) -> Propose:
-        inner, session, law, by = self.proposer.open(models, sampler, end), models[self.model], Last(), self.proposer.role
+        inner, session, law, by = (
+            self.proposer.open(models, sampler, end),
+            models[self.model],
+            Last(),
+            self.proposer.role,
+        )
 
         def propose(ids: list[int], room: int) -> Draft:
             here = End(end.eos, len(ids) + room)

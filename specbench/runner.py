@@ -70,7 +70,9 @@ def measure(cell: Cell, loaded: LoadedPair, task: Task, data: Data, recorder: Re
         return
     firsts = [sample for sample in data.samples if not sample.after]
     if pair.graphs:
-        pair.prepare(_longest(pair, task, data, decoding["max_new_tokens"]), max(arm.method.most_fed for arm in cell.arms))
+        pair.prepare(
+            _longest(pair, task, data, decoding["max_new_tokens"]), max(arm.method.most_fed for arm in cell.arms)
+        )
     brief = decoding | {"max_new_tokens": WARM_UP_TOKENS}
     wanted = {arm.name for _, _, arm in todo}
     arms = {arm.name: _piloted(arm, pair, task, firsts, decoding) for arm in cell.arms if arm.name in wanted}

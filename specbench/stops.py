@@ -4,17 +4,17 @@ A rule may look at committed and drafted tokens and at laws, to decide whether t
 drafted tokens still follow the laws they are tested with, and what is lossless stays so. What a rule looked at stays.
 """
 
-from abc import abstractmethod
+import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from specbench.drafting import Rule
 from specbench.heads import AcceptanceHead, LengthHead
 from specbench.method import Sessions
 from specbench.registry import Named
 from specbench.sampling import Sampler
-from specbench.drafting import Rule
 from specbench.session import Session
 from specbench.targets.deferral import confidence, entropy
 
@@ -122,8 +122,7 @@ class _AdaEDL(Rule):
 
     def before(self, ids: list[int], logits: Tensor) -> bool:
         law = confidence(logits) if self._sampler.temperature == 0.0 else self._sampler.probs(logits)
-        bound = 1.0 - (self._stop.scale * float(entropy(law)[0])) ** 0.5
-        return bound < self.lam
+        return 1.0 - math.sqrt(self._stop.scale * float(entropy(law)[0])) < self.lam
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,8 +21,8 @@ import torch
 from torch import Tensor
 
 from specbench.calls import Calls
-from specbench.found import Found
 from specbench.drafting import common_prefix
+from specbench.found import Found
 from specbench.session import Session
 
 

@@ -8,13 +8,13 @@ import torch
 from transformers import DynamicCache, LlamaForCausalLM, MistralConfig, MistralForCausalLM
 from worlds import ENGINES, FAMILIES, open_models, open_session, random_model
 
+from specbench.drafting import common_prefix
 from specbench.engine import LeanSession, network_of
 from specbench.laws import generate
 from specbench.methods.speculative import Speculative
 from specbench.methods.speculative_ensemble import SpeculativeEnsemble
 from specbench.proposers import DraftModel
 from specbench.sampling import Sampler
-from specbench.drafting import common_prefix
 from specbench.session import KEPT_ROWS, EagerSession
 from specbench.targets import Last, Mixture
 

@@ -6,6 +6,7 @@ that a model is held in memory once, and the eager model stays what it was.
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -19,7 +20,22 @@ from transformers.models.auto.modeling_auto import (
 
 from specbench.engine.cache import Cache
 
-Weights = tuple[Tensor, Tensor | None]  # (in, out), and the bias (out,)
+Matrix = tuple[Tensor, Tensor | None]  # (in, out), and the bias (out,)
+
+
+@dataclass(frozen=True)
+class Apart:
+    """Layers of one input that no one matrix holds, since some of them are quantised: each multiplies for itself."""
+
+    layers: tuple[nn.Module, ...]
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """(n, in) -> (n, sum of outs)."""
+        outs = [layer(x) for layer in self.layers]
+        return outs[0] if len(outs) == 1 else torch.cat(outs, -1)
+
+
+Weights = Matrix | Apart
 
 
 class Network(ABC):
@@ -38,7 +54,7 @@ class Network(ABC):
         self.config: Any = model.config
         self.model = model
         output: Any = model.get_output_embeddings()
-        self.head: Weights = output.weight.t(), output.bias  # tied to the embeddings, often
+        self.head: Matrix = output.weight.t(), output.bias  # tied to the embeddings, often
 
     @classmethod
     def refusal(cls, config: Any) -> str:
@@ -81,12 +97,14 @@ def network_of(model: PreTrainedModel) -> Network:
 
 
 def fused(modules: Iterable[nn.Module]) -> Weights:
-    """Linear layers of one input as one: its matrix (in, sum of outs), and its bias.
+    """Linear layers of one input as one: its matrix (in, sum of outs), and its bias. Quantised ones stay apart.
 
     The modules' own weights become views of it. In float32 on a CPU a matrix lies in memory as it is multiplied, which a
     product with one row gains a fifth by, in transformers' modules as in ours; elsewhere as transformers lays it.
     """
     layers: list[Any] = list(modules)
+    if not all(isinstance(layer, nn.Linear) for layer in layers):
+        return Apart(tuple(layers))
     whole = (
         layers[0].weight.data if len(layers) == 1 else torch.cat([layer.weight.data for layer in layers])
     )  # (outs, in)
@@ -105,12 +123,16 @@ def fused(modules: Iterable[nn.Module]) -> Weights:
 
 def linear(x: Tensor, weights: Weights) -> Tensor:
     """(n, in) -> (n, out)."""
+    if isinstance(weights, Apart):
+        return weights(x)
     matrix, bias = weights
     return torch.mm(x, matrix) if bias is None else torch.addmm(bias, x, matrix)
 
 
 def added(residual: Tensor, x: Tensor, weights: Weights) -> Tensor:
     """The residual stream (n, out) with a linear layer of x (n, in) added."""
+    if isinstance(weights, Apart):
+        return residual + weights(x)
     matrix, bias = weights
     return torch.addmm(residual if bias is None else residual + bias, x, matrix)
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from specbench.engine.cache import Cache, attended
-from specbench.engine.network import Network, RMSNorm, fused, linear
+from specbench.engine.network import Apart, Network, RMSNorm, fused, linear
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
@@ -91,7 +91,9 @@ class T5(Network):
                 wide = self.act(gate) * rest
             else:
                 wide = self.act(wide)
-            x = x + linear(wide.to(down[0].dtype), down)  # `wo` is float32 in half precision, and so is x behind it
+            if not isinstance(down, Apart):  # `wo` is float32 in half precision, and so is x behind it
+                wide = wide.to(down[0].dtype)
+            x = x + linear(wide, down)
         return self.norm(x) * self.scale_out
 
     def _bias(self, cache: Cache) -> Tensor:

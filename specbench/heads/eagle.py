@@ -8,17 +8,17 @@ import copy
 import json
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, safe_open, save_file
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel, LlamaConfig, PreTrainedConfig
 
 from specbench.drafting import common_prefix
 from specbench.engine.llama import Layers
-from specbench.errors import ConfigError, MissingAsset
+from specbench.errors import MissingAsset
 from specbench.heads.head import Head, Provenance
 from specbench.sampling import Draft, Sampler, read_tokens
 from specbench.session import CachedSession, Session
@@ -32,8 +32,8 @@ class EagleHead(Head):
     """fc: 2H -> H over [embedding of token t + 1, f_t], then a decoder layer without its input norm: fhat_{t+1}.
 
     Embedding and LM head are the base's, frozen. The folder is in the published checkpoints' format: config.json, and
-    model.safetensors or pytorch_model.bin with `fc.weight`, `fc.bias` where there is one, `layers.0.*`, and `embed_tokens.weight`
-    where it is not left to the base.
+    model.safetensors or pytorch_model.bin with `fc.weight`, `fc.bias` where there is one, `layers.0.*`, and
+    `embed_tokens.weight` where it is not left to the base.
     """
 
     kind: ClassVar[str] = "eagle"

@@ -64,7 +64,7 @@ class Head(nn.Module):
         if not path.is_file():
             raise MissingAsset(f"no {cls.kind} head in {folder} (no {FILE}); train one: specbench train {cls.kind}")
         try:
-            with safe_open(path, "pt") as file:  # type: ignore[no-untyped-call]  # the library has no types
+            with safe_open(path, "pt") as file:
                 told = json.loads((file.metadata() or {}).get("specbench", "{}"))
                 weights: dict[str, Tensor] = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (it is no dict)
             if told.get("kind") != cls.kind:
@@ -80,6 +80,18 @@ class Head(nn.Module):
     def placed(self, device: torch.device) -> Self:
         """The head as it is used: on the device, in float32, without gradients."""
         return self.to(device=device, dtype=torch.float32).eval().requires_grad_(False)
+
+
+def told_by(folder: Path) -> Provenance:
+    """What the head in a folder says of where it comes from; nothing where it says nothing, or cannot be read."""
+    for path in sorted(folder.glob("*.safetensors")):
+        try:
+            with safe_open(path, "pt") as file:
+                told = json.loads((file.metadata() or {}).get("specbench", "{}"))
+            return Provenance(**told.get("provenance", told))
+        except (SafetensorError, ValueError, TypeError):
+            continue
+    return Provenance()
 
 
 def kind_named(kind: str) -> type[Head]:

@@ -16,9 +16,9 @@ class Sprinter(Method, name="sprinter"):
 
     All before it are committed untested, so the output follows neither model's law, unless the verifier accepts only what the
     target would accept with certainty, q(x) <= p(x): then p (Theorem 1). The target reads what it has not seen in one forward
-    a run. As in the authors' code, the `max_run`th token of a run is tested whatever the verifier says (`test_on_cap`; without,
-    it is committed and a new run begins), and an accepted one is followed by a `bonus` from the target. Here the text is
-    silent.
+    a run. As in the authors' code, the `max_run`th token of a run is tested whatever the verifier says (`test_on_cap`;
+    without, it is committed and a new run begins), and an accepted one is followed by a `bonus` from the target. Here the
+    text is silent.
     """
 
     draft: str
@@ -58,7 +58,7 @@ class Sprinter(Method, name="sprinter"):
                 over = end.closes(run) or len(run) == end.room(ids)
                 if not sure or capped or over:
                     break
-            noted = {"verifier_calls": len(run), "verifier_accepts": judged}
+            noted: dict[str, float] = {"verifier_calls": len(run), "verifier_accepts": judged}
             if sure and not (capped and self.test_on_cap):
                 ids += run
                 yield Step(run, len(run), noted=noted, untested=len(run))

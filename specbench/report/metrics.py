@@ -161,7 +161,9 @@ def rejections_per_token(rows: Rows) -> float | None:
 def wasted_share(rows: Rows) -> float | None:
     """Drafted tokens that were never committed, refused ones included, over drafted tokens."""
     drafted = sum(x["drafted"] for r in rows for x in r.rounds)
-    return 1.0 - sum(x["accepted"] for r in rows for x in r.rounds) / drafted if drafted else None
+    return (
+        1.0 - sum(x["accepted"] + x.get("untested", 0) for r in rows for x in r.rounds) / drafted if drafted else None
+    )
 
 
 def forwards_per_token(rows: Rows) -> dict[str, float]:
@@ -190,6 +192,7 @@ def bound_share(rows: Rows, traffic: dict[str, dict[str, int]], bandwidth: float
         calls["forwards"] * traffic[role]["forward"] + calls["read"] * traffic[role]["position"]
         for r in rows
         for role, calls in r.models.items()
+        if role in traffic  # heads are read too, and left out
     )
     return read / bandwidth / sum(seconds(r) for r in rows)
 

@@ -2,17 +2,19 @@
 
 import json
 import tomllib
-from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from specbench import theory
 from specbench.errors import ConfigError
 from specbench.records import SAMPLES, SEMANTICS, Record, read
+from specbench.report import drafting as d
 from specbench.report import metrics as m
+from specbench.report.predictions import predictions
 from specbench.report.quality import groups_of, quality, scores_of
 
 SUMMARY = "summary.json"
+PLAIN = "sd"  # speculative decoding, which adaptive lengths and SPRINTER are held against
 
 
 def summarise(folder: Path) -> dict[str, Any]:
@@ -59,6 +61,7 @@ def _method(
     name: str, records: list[Record], config: dict[str, Any], groups: dict[str, str], bandwidth: float
 ) -> dict[str, Any]:
     rows, base = m.complete(records, name), m.complete(records, config["baseline"])
+    plain = m.complete(records, PLAIN) if name != PLAIN else []
     out: dict[str, Any] = {
         "method": name,
         "label": " ".join([name, *(f"({word})" for word in config["pair"].get("made_up", "").split())]),
@@ -83,6 +86,14 @@ def _method(
         "wasted_share": m.wasted_share(rows),
         "forwards_per_token": m.forwards_per_token(rows),
         "noted": m.noted(rows),
+        "average_tokens": d.average_tokens(rows),
+        "generation_milliseconds": d.generation_milliseconds(rows),
+        "gigaflops": d.gigaflops(rows, config["pair"]["shapes"]),
+        "verifier_rate": d.verifier_rate(rows),
+        "predicted_distance": _distance(config["methods"][name], config["pair"].get("heads", {})),
+        "levels": [asdict(level) for level in d.levels(rows)],
+        "discarded_per_token": d.discarded(rows),
+        "length_counts": d.length_counts(rows),
         "rule_rate": m.rule_rate(rows),
         "communication_share": m.communication_share(rows),
         "moved_bytes_per_token": m.moved_per_token(rows),
@@ -99,14 +110,22 @@ def _method(
             "end_to_end_speedup": m.speedup(rows, base, end_to_end=True)._asdict(),
             "relative_latency": m.relative_latency(rows, base)._asdict(),
             "geometric_mean_speedup": m.geometric_mean_speedup(rows, base)._asdict(),
+            **({"over_sd": m.speedup(rows, plain)._asdict()} if plain and m.paired(rows, plain)[0] else {}),
             "papers_speedup": m.papers_speedup(rows, base),
             "speedup_by_group": _speedup_by_group(rows, base, groups),
             "identical_output": m.identical_share(rows, base),
-            **_predictions(config["methods"][name], config["methods"][config["baseline"]], rows, base),
+            **predictions(config["methods"][name], config["methods"][config["baseline"]], rows, base),
         }
         if out.get("corrected"):
             out["measured_over_corrected"] = out["speedup"]["value"] / out["corrected"]
     return out
+
+
+def _distance(table: dict[str, Any], heads: dict[str, Any]) -> float | None:
+    """What a verifier's head says of itself: the distance from the target that Theorem 1 predicts on its unseen texts."""
+    told = heads.get(table.get("head", ""), {}).get("report", {})
+    at_half = table.get("threshold", 0.5) == 0.5  # where the report was made
+    return told.get("predicted_tv") if table["name"] == "sprinter" and at_half else None
 
 
 def _speedup_by_group(rows: m.Rows, base: m.Rows, groups: dict[str, str]) -> dict[str, Any]:
@@ -117,65 +136,3 @@ def _speedup_by_group(rows: m.Rows, base: m.Rows, groups: dict[str, str]) -> dic
         if m.paired(ours, theirs)[0]:
             out[group] = m.speedup(ours, theirs)._asdict()
     return out
-
-
-def _predictions(table: dict[str, Any], baseline: dict[str, Any], rows: m.Rows, base: m.Rows) -> dict[str, Any]:
-    """Predictions from the measured acceptance and cost ratio: the exact long-run speedup with a block at the price of one
-    token, the same at a block's measured price, and where the paper prints another formula, that one."""
-    prices = m.forward_seconds(rows)
-    single = {role: sizes[1] for role, sizes in prices.items() if 1 in sizes}
-    single |= {role: sizes[1] for role, sizes in m.forward_seconds(base).items() if 1 in sizes}
-    roles, predicted = _roles(table), _predicted(table, rows)
-    if predicted is None or not all(role in single for role in (*roles, *baseline["scorers"])):
-        return {}
-    as_in_papers, measured = m.cost_of(roles, {}, single), m.cost_of(roles, prices, single)
-    per_token = sum(single[role] for role in baseline["scorers"])
-    c = single[roles[0]] / single[roles[-1]]
-    out = {
-        "predicted": predicted(as_in_papers, per_token),
-        "corrected": predicted(measured, per_token),
-        "cost_ratio": c,
-    }
-    if table["name"] == "speculative-ensemble" and len(roles) == 2:
-        a = m.acceptance_by_model(rows).get(roles[0], m.acceptance_rate(rows))
-        assert a is not None
-        out["papers_prediction"] = theory.alternate_proposal(a, table["gamma"][0], table["gamma"][1], c)
-    return out
-
-
-def _predicted(table: dict[str, Any], rows: m.Rows) -> Callable[[theory.Cost, float], float] | None:
-    """The method's theory: from a cost and the baseline's seconds a token to a speedup. None where there is none."""
-    rates, overall, roles = m.acceptance_by_model(rows), m.acceptance_rate(rows), _roles(table)
-    if table["name"] in ("token-cascade", "sequence-cascade"):
-        rate = m.rule_rate(rows)
-        read = round(1 / rate) if rate and table["name"] == "token-cascade" else 1
-        return lambda cost, base: theory.sequential_cascade(rate or 0.0, cost, read)
-    if overall is None or not roles:
-        return None
-    if table["name"] == "speculative-ensemble":
-        a = [rates.get(role, overall) for role in roles]
-        return lambda cost, base: theory.speculative_ensemble(a, table["gamma"], cost)
-    drafts = roles[0] in table["scorers"]
-    deferred = drafts and table.get("bonus", "deferred") == "deferred"
-    return lambda cost, base: theory.speculative(
-        rates.get(roles[0], overall) if deferred else overall,
-        table["proposer"]["gamma"],
-        cost,
-        base,
-        bonus=table.get("bonus", "deferred"),
-        scorers=len(roles) - 1,
-        drafter_scores=drafts,
-        pending=rates.get(roles[-1], 1.0),
-    )
-
-
-def _roles(table: dict[str, Any]) -> list[str]:
-    """The models of a method whose speed has a theory, the (default) proposer first; empty where none is known."""
-    if table["name"] == "speculative-ensemble":
-        return list(table["models"])
-    if table["name"] in ("token-cascade", "sequence-cascade"):
-        return [table["small"], table["large"]]
-    if table["name"] == "speculative" and table["proposer"]["name"] == "model" and "stop" not in table["proposer"]:
-        drafting = table["proposer"]["model"]
-        return [drafting, *(role for role in table["scorers"] if role != drafting)]
-    return []

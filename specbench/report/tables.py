@@ -3,15 +3,13 @@
 import csv
 import io
 import json
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from specbench.report.columns import NONE, Cell, interval, number, over, score, special, times
 from specbench.report.notes import notes
 
 Summary = dict[str, Any]
-Cell = Callable[[dict[str, Any]], str]
-NONE = "–"
 NOT_EXECUTED = "not executed"
 MOST_GROUPS = 8  # that a table shows
 
@@ -32,71 +30,61 @@ def tables(summary: Summary) -> list[Table]:
     missing = NOT_EXECUTED if summary["not_executed"] else NONE
     base = summary["baseline"]
     whole, large = summary["clock"] == "end to end", list(summary["models"])[-1]
-    paper = {"paper's theory": _number("papers_prediction", "{:.2f}x")}
+    paper = {"paper's theory": number("papers_prediction", "{:.2f}x")}
     speed: dict[str, Cell] = {
         "method": lambda r: r["label"],
-        "tokens/s": _number("tokens_per_second", "{:.1f}"),
+        "tokens/s": number("tokens_per_second", "{:.1f}"),
         **({f"end to end over {base}": over(base, "end_to_end_speedup")} if whole else {}),
         f"{'decoding' if whole else 'speedup'} over {base}": over(base, "speedup"),
         **(paper if any("papers_prediction" in r for r in methods) else {}),
-        "theory": _number("predicted", "{:.2f}x"),
-        "corrected": _number("corrected", "{:.2f}x"),
-        "measured/corrected": _number("measured_over_corrected", "{:.2f}"),
+        "theory": number("predicted", "{:.2f}x"),
+        "corrected": number("corrected", "{:.2f}x"),
+        "measured/corrected": number("measured_over_corrected", "{:.2f}"),
         **{metric: score(metric, missing) for metric in metrics if metric == summary["headline"]},
     }
     why: dict[str, Cell] = {
         "method": lambda r: r["label"],
         "draft lengths": _lengths,
-        "acceptance": _number("acceptance_rate", "{:.3f}"),
+        "acceptance": number("acceptance_rate", "{:.3f}"),
         "by position": lambda r: " ".join(f"{a:.2f}" for a in r["acceptance_by_position"][:6]) or NONE,
-        "accepted length": _number("accepted_length", "{:.2f}"),
+        "accepted length": number("accepted_length", "{:.2f}"),
         "forwards/token": lambda r: " ".join(f"{role} {n:.2f}" for role, n in r["forwards_per_token"].items()),
-        "c": _number("cost_ratio", "{:.2f}"),
-        "outside forwards": _number("outside_forwards", "{:.1%}"),
-    }
-    cascade: dict[str, Cell] = {
-        "method": lambda r: r["label"],
-        "relative latency": relative_latency(base),
-        "tokens an answer": lambda r: f"{r['tokens'] / r['generations']:.1f}",
-        "rule rate": _number("rule_rate", "{:.1%}"),
-        "large-model calls/token": lambda r: f"{r['forwards_per_token'].get(large, 0.0):.3f}",
-        "rejections/token": _number("rejections_per_token", "{:.3f}"),
-        "fallbacks": lambda r: _count(r, "fallbacks"),
-        "rollbacks": lambda r: _count(r, "rollbacks"),
+        "c": number("cost_ratio", "{:.2f}"),
+        "outside forwards": number("outside_forwards", "{:.1%}"),
     }
     where: dict[str, Cell] = {
         "method": lambda r: r["label"],
         "ms a round": lambda r: " ".join(f"{role} {ms:.1f}" for role, ms in r["round_milliseconds"].items()),
         "ms to first token": lambda r: f"{1e3 * r['first_token_seconds']:.0f}",
-        "of the memory's bound": _number("bound_share", "{:.0%}"),
-        "end to end tokens/s": _number("end_to_end_tokens_per_second", "{:.1f}"),
-        "drift": _number("drift", "{:+.1%}"),
+        "of the memory's bound": number("bound_share", "{:.0%}"),
+        "end to end tokens/s": number("end_to_end_tokens_per_second", "{:.1f}"),
+        "drift": number("drift", "{:+.1%}"),
     }
     if any(row["communication_share"] is not None for row in methods):
         where |= {
-            "communication": _number("communication_share", "{:.1%}"),
-            "bytes moved/token": _number("moved_bytes_per_token", "{:.0f}"),
+            "communication": number("communication_share", "{:.1%}"),
+            "bytes moved/token": number("moved_bytes_per_token", "{:.0f}"),
         }
     also: dict[str, Cell] = {
         "method": lambda r: r["label"],
-        "end to end": lambda r: _times(r.get("end_to_end_speedup")),
-        "geometric mean": lambda r: _times(r.get("geometric_mean_speedup")),
-        "papers' average": _number("papers_speedup", "{:.2f}x"),
-        "drafts wasted": _number("wasted_share", "{:.0%}"),
-        "same output": _number("identical_output", "{:.0%}"),
+        "end to end": lambda r: times(r.get("end_to_end_speedup")),
+        "geometric mean": lambda r: times(r.get("geometric_mean_speedup")),
+        "papers' average": number("papers_speedup", "{:.2f}x"),
+        "drafts wasted": number("wasted_share", "{:.0%}"),
+        "same output": number("identical_output", "{:.0%}"),
     }
     quality: dict[str, Cell] = {
         "method": lambda r: r["label"],
         **{metric: score(metric, missing) for metric in metrics},
-        **({"no answer": _number("no_answer", "{:.0%}")} if any(r["no_answer"] is not None for r in methods) else {}),
-        "cut by length": _number("cut_by_length", "{:.0%}"),
-        "cut prompts": _number("cut_prompts", "{:.0%}"),
+        **({"no answer": number("no_answer", "{:.0%}")} if any(r["no_answer"] is not None for r in methods) else {}),
+        "cut by length": number("cut_by_length", "{:.0%}"),
+        "cut prompts": number("cut_prompts", "{:.0%}"),
     }
     head = f"{summary['pair']}, {summary['task']}"
     shown = {
         f"{head}: speed and quality": speed,
         "What explains it": why,
-        **({"Cascades": cascade} if any(r["rule_rate"] is not None for r in methods) else {}),
+        **special(methods, base, large),
         "Where the time goes": where,
         "By other conventions": also,
         "Quality": quality,
@@ -126,12 +114,12 @@ def across(summaries: list[Summary]) -> Table:
             lines.append([
                 summary["task"],
                 row["label"],
-                _number("tokens_per_second", "{:.1f}")(row),
+                number("tokens_per_second", "{:.1f}")(row),
                 *([over(summary["baseline"], "end_to_end_speedup")(row)] if whole else []),
                 over(summary["baseline"], "speedup")(row),
-                _number("predicted", "{:.2f}x")(row),
-                _number("corrected", "{:.2f}x")(row),
-                _number("acceptance_rate", "{:.3f}")(row),
+                number("predicted", "{:.2f}x")(row),
+                number("corrected", "{:.2f}x")(row),
+                number("acceptance_rate", "{:.3f}")(row),
                 metric,
                 score(metric, missing)(row),
                 str(row["prompts"]),
@@ -177,52 +165,21 @@ def as_json(summaries: list[Summary]) -> str:
     return json.dumps(summaries, indent=2, ensure_ascii=False) + "\n"
 
 
-def _number(key: str, form: str) -> Cell:
-    return lambda row: NONE if row.get(key) is None else form.format(row[key])
-
-
-def over(base: str, key: str) -> Cell:
-    """An estimate of how a method compares with the baseline; the baseline's own is 1."""
-    return lambda row: "1.00x" if row["method"] == base else _times(row.get(key))
-
-
-def relative_latency(base: str) -> Cell:
-    """Seconds an answer over the baseline's: lower is faster, so without the x of a speedup."""
-    return lambda row: "1" if row["method"] == base else _interval(row.get("relative_latency"), "{:.2f}") or NONE
-
-
-def _count(row: dict[str, Any], key: str) -> str:
-    return f"{row['noted'][key]:.0f}" if key in row["noted"] else NONE
-
-
-def _times(estimate: dict[str, float] | None) -> str:
-    return _interval(estimate, "{:.2f}", "x") or NONE
-
-
-def _interval(estimate: dict[str, float] | None, form: str, unit: str = "", scale: float = 1.0) -> str:
-    """The value, with its interval where there is one; nothing for nothing."""
-    if not estimate:
-        return ""
-    value, low, high = (estimate[key] for key in ("value", "low", "high"))
-    told = form.format(scale * value) + unit
-    return told if low is None else f"{told} [{form.format(scale * low)}, {form.format(scale * high)}]"
-
-
-def score(metric: str, missing: str = NONE) -> Cell:
-    """A metric times 100, as papers print it; `missing` where it was not scored."""
-    return lambda row: _interval(row["quality"].get(metric), "{:.1f}", scale=100.0) or missing
-
-
 def _group(key: str, group: str) -> Cell:
     if key == "speedup_by_group":
-        return lambda row: _times(row.get(key, {}).get(group))
-    return lambda row: _interval(row[key].get(group), "{:.1f}", scale=100.0) or NONE
+        return lambda row: times(row.get(key, {}).get(group))
+    return lambda row: interval(row[key].get(group), "{:.1f}", scale=100.0) or NONE
 
 
 def _lengths(row: dict[str, Any]) -> str:
-    config = row["config"]
-    gamma = config.get("gamma") or config.get("proposer", {}).get("gamma")
-    return NONE if gamma is None else ", ".join(map(str, gamma)) if isinstance(gamma, list) else str(gamma)
+    config, above = row["config"], ""
+    proposer = config.get("proposer", {})
+    while isinstance(proposer.get("proposer"), dict):
+        above, proposer = f", then at least {proposer.get('threshold', '')}{above}", proposer["proposer"]
+    gamma = config.get("gamma") or proposer.get("gamma")
+    most = "up to " if "stop" in proposer or proposer.get("name") == "pld" else ""
+    told = NONE if gamma is None else ", ".join(map(str, gamma)) if isinstance(gamma, list) else f"{most}{gamma}"
+    return told + above
 
 
 def _flatten(value: Any, path: str = "") -> dict[str, Any]:

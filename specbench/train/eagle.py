@@ -1,5 +1,6 @@
 """Training of an EAGLE-1 head (Li et al. 2024, Section 4.2; methods 7.4): features of the base, then regression on them."""
 
+import itertools
 import math
 import random
 from collections.abc import Callable, Iterator, Sequence
@@ -41,7 +42,7 @@ class EagleRecipe:
 
 
 def rows_of(pair: LoadedPair, text: Text, base: str, recipe: EagleRecipe) -> Rows:
-    """Columns token, feature (n, H) of the base at it, and `own`: whether the token is of the text's own part, not of its prompt.
+    """Columns token, feature (n, H) of the base at it, and `own`: whether it is of the text's own part, not of its prompt.
 
     In the precision of the base's features.
     """
@@ -69,8 +70,10 @@ class _Sequences:
     """Collected rows as texts, and batches of texts of about one length."""
 
     def __init__(self, rows: Rows, numbers: set[int], device: torch.device) -> None:
-        bounds = torch.nonzero(torch.diff(rows["text"], prepend=torch.tensor([-1]), append=torch.tensor([-1]))).squeeze(1)
-        spans = [(int(a), int(b)) for a, b in zip(bounds[:-1], bounds[1:], strict=True)]
+        bounds = torch.nonzero(torch.diff(rows["text"], prepend=torch.tensor([-1]), append=torch.tensor([-1]))).squeeze(
+            1
+        )
+        spans = [(int(a), int(b)) for a, b in itertools.pairwise(bounds)]
         self._spans = sorted(
             ((a, b) for a, b in spans if int(rows["text"][a]) in numbers and b - a > 2), key=lambda s: s[1] - s[0]
         )
@@ -100,7 +103,9 @@ class _Sequences:
         return _Batch(*(each.to(self._device) for each in (tokens, features, wanted, counts)))
 
 
-def losses_of(head: EagleHead, base: Session, batch: _Batch, recipe: EagleRecipe, noisy: bool) -> tuple[Tensor, Tensor, Tensor]:
+def losses_of(
+    head: EagleHead, base: Session, batch: _Batch, recipe: EagleRecipe, noisy: bool
+) -> tuple[Tensor, Tensor, Tensor]:
     """Smooth L1 on features, cross-entropy between the laws that the base's LM head makes of both, and the laws' overlap.
 
     The overlap, sum of min(p, q), is how often a first drafted token would be accepted at T = 1.
@@ -122,7 +127,7 @@ def train(
     rows: Rows,
     recipe: EagleRecipe,
     folder: Path,
-    advance: Callable[[str], None],
+    advance: Callable[[], None],
 ) -> tuple[EagleHead, dict[str, Any]]:
     """A head fitted to collected features, from `folder`'s checkpoint where one lies there, and what it is worth unseen.
 
@@ -138,7 +143,7 @@ def train(
     for parameter in learned:
         parameter.requires_grad_(True)
     optimizer = torch.optim.AdamW(learned, lr=recipe.rate, betas=(0.9, 0.95))
-    numbers = {int(text) for text in rows["text"].unique()}
+    numbers = set(rows["text"].tolist())
     seen = _Sequences(rows, {n for n in numbers if split_of(n, recipe.seed) == "train"}, pair.device)
     unseen = _Sequences(rows, {n for n in numbers if split_of(n, recipe.seed) == "test"}, pair.device)
     session, path = pair.open([0, 0])[base], folder / CHECKPOINT
@@ -166,7 +171,7 @@ def train(
                 state = {"recipe": asdict(recipe), "steps": steps, "head": head.state_dict()}
                 torch.save(state | {"optimizer": optimizer.state_dict()}, part)
                 part.rename(path)
-        advance("")
+        advance()
     head.eval()
     with torch.no_grad():
         found = [losses_of(head, session, unseen.padded(group), recipe, noisy=False) for group in
@@ -177,7 +182,7 @@ def train(
 
 def steps_of(rows: Rows, recipe: EagleRecipe) -> int:
     """Steps of the whole training."""
-    numbers = {int(n) for n in rows["text"].unique() if split_of(int(n), recipe.seed) == "train"}
+    numbers = {n for n in set(rows["text"].tolist()) if split_of(n, recipe.seed) == "train"}
     return recipe.epochs * len(_Sequences(rows, numbers, torch.device("cpu")).batches(recipe.batch, random.Random(0)))
 
 

@@ -49,14 +49,14 @@ def fit(
     """
     inputs, labels = train
     generator = torch.Generator().manual_seed(recipe.seed)
-    optimizer = torch.optim.Adam([p for p in module.parameters() if p.requires_grad], lr=recipe.rate)
+    optimizer = torch.optim.Adam(module.parameters(), lr=recipe.rate, fused=True)
     best, kept, losses = math.inf, copy.deepcopy(module.state_dict()), []
     for epoch in range(recipe.epochs):
         if recipe.cosine:
             for group in optimizer.param_groups:
                 group["lr"] = recipe.rate * (1 + math.cos(math.pi * epoch / recipe.epochs)) / 2
         order = torch.randperm(len(inputs), generator=generator)
-        for part in order.split(recipe.batch):
+        for part in torch.split(order, recipe.batch):  # type: ignore[no-untyped-call]  # torch's own
             loss = loss_of(score(inputs[part]), labels[part], recipe.reject_weight)
             optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]  # torch's own

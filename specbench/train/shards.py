@@ -18,7 +18,11 @@ Rows = dict[str, Tensor]  # columns of one length; `text` holds each row's text
 
 
 def collected(
-    folder: Path, texts: Sequence[Text], make: Callable[[Text], Rows], settings: dict[str, Any], advance: Callable[[], None]
+    folder: Path,
+    texts: Sequence[Text],
+    make: Callable[[Text], Rows],
+    settings: dict[str, Any],
+    advance: Callable[[], None],
 ) -> Rows:
     """The rows that `make` gives for each text, with a column `text`, from `folder` as far as they lie there.
 

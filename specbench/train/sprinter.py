@@ -42,7 +42,8 @@ class Walk:
 def rows_of(pair: LoadedPair, text: Text, walk: Walk) -> Rows:
     """All rows of a text, the four kinds of prefixes: a drafted token x behind each, and what both models say of it.
 
-    Columns: state (n, H) of the draft before x, x, q and p its unscaled probabilities, tv between the laws, entropy of q, kind.
+    Columns: state (n, H) of the draft before x, x, q and p its unscaled probabilities, tv between the laws, entropy of q,
+    kind.
     """
     seed = hash((walk.seed, text.number)) & (2**62 - 1)
     sampler = Sampler(walk.temperature, generator=torch.Generator(pair.device).manual_seed(seed))
@@ -78,10 +79,8 @@ def _walked(
     return tokens, drafted
 
 
-def _read(
-    models: Models, tokens: list[int], drafted: list[int], walk: Walk, sampler: Sampler, kind: int
-) -> Rows:
-    """Rows at every prefix of `tokens` behind the prompt, in one forward of each model. The bare prompt is an original one."""
+def _read(models: Models, tokens: list[int], drafted: list[int], walk: Walk, sampler: Sampler, kind: int) -> Rows:
+    """Rows at every prefix of `tokens` behind the prompt, one forward of each model. The bare prompt is an original one."""
     ids = list(models.ids)
     read, start = ids + tokens[:-1], len(ids) - 1
     q_logits, p_logits = (models[role].score(read, start) for role in (walk.draft, walk.target))  # (n, V)
@@ -115,7 +114,11 @@ def labels_of(rows: Rows, threshold: float) -> Tensor:
 
 def _inputs(head: Verifier, rows: Rows) -> Tensor:
     """`Verifier.inputs` from columns that hold q(x) and the entropy in place of the laws."""
-    parts = {"state": rows["state"], "q": torch.logit(rows["q"], eps=1e-6).unsqueeze(1), "entropy": rows["entropy"].unsqueeze(1)}
+    parts = {
+        "state": rows["state"],
+        "q": torch.logit(rows["q"], eps=1e-6).unsqueeze(1),
+        "entropy": rows["entropy"].unsqueeze(1),
+    }
     if "token" in head.parts:
         assert head.embedding is not None
         parts["token"] = head.embedding[rows["x"]].float().cpu()

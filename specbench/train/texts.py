@@ -59,7 +59,9 @@ def gather(pair: LoadedPair, tasks: Sequence[tuple[str, Task]], source: str, cou
             rest = pair.tokenizer.encode(after, add_special_tokens=False) if after else []
             found.append((prompt, rest + ([] if task.continues or not rest else [min(pair.eos)])))
     if len(found) < 10:
-        raise ConfigError(f"{len(found)} texts are too few to train on, validate and test with; pass --data, or less --skip")
+        raise ConfigError(
+            f"{len(found)} texts are too few to train on, validate and test with; pass --data, or less --skip"
+        )
     rng.shuffle(found)
     texts = [Text(i, *each) for i, each in enumerate(found[: count or None])]
     return Texts(texts, told | {"texts": len(texts)})

@@ -1,0 +1,120 @@
+"""`specbench profile`: what a chain's models cost and accept of one another, and whether theory keeps its middle ones."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from specbench.cli.choices import Device, Dtype, Engine
+from specbench.errors import ConfigError
+
+if TYPE_CHECKING:
+    from specbench.pair import Pair
+
+BASELINE = "ar"
+
+
+def profile(
+    pair: Annotated[str, typer.Option("--pair", "-p", help="A pair of models, or a TOML file.")] = "tiny-polybasic",
+    method: Annotated[
+        str, typer.Option("--method", "-m", help="The method whose chain is meant: its proposer is a chain.")
+    ] = "polybasic",
+    task: Annotated[list[str] | None, typer.Option("--task", "-t", help="Prompts. [the pair's first task]")] = None,
+    data: Annotated[str, typer.Option(help="hub, synthetic, or a JSONL file. [the pair's, else hub]")] = "",
+    limit: Annotated[int, typer.Option("--limit", "-n", help="Prompts; 0 is all.")] = 8,
+    gamma: Annotated[int, typer.Option(help="Draft length at which pairs are measured.")] = 5,
+    temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
+    repeats: Annotated[int, typer.Option(help="How often each prompt is decoded.")] = 1,
+    max_new_tokens: Annotated[int, typer.Option(help="Tokens a generation.")] = 64,
+    device: Annotated[Device, typer.Option(help="auto takes CUDA where there is one.")] = Device.auto,
+    dtype: Annotated[Dtype, typer.Option(help="auto: float32 on a CPU, bfloat16 on a GPU.")] = Dtype.auto,
+    engine: Annotated[Engine, typer.Option(help="eager: transformers' modules; lean, graph: ours.")] = Engine.auto,
+    out: Annotated[Path, typer.Option("--out", "-o", help="Where the run folder goes.")] = Path("results"),
+    head: Annotated[
+        list[str] | None, typer.Option("--head", help="A trained head instead of the pair's: eagle=FOLDER.")
+    ] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", "-s", help="Override a key: pair.models.x=..., task.shots=0.")
+    ] = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Measure anew what is already measured.")] = False,
+) -> None:
+    """Polybasic's Table 1 for a chain of models: what a forward costs, and how much each pair accepts.
+
+    Then what theory says of keeping the middle, before a run is paid for.
+    """
+    from specbench import suite
+    from specbench.cli.report import print_table, terminal
+    from specbench.cli.run import INTERRUPTED, measured
+    from specbench.options import Options, parse_head, parse_override
+    from specbench.report import profile as told
+
+    options = Options(
+        data=data, limit=limit, gamma=(gamma,), temperature=temperature, repeats=repeats, max_new_tokens=max_new_tokens,
+        ignore_eos=True, device=device, dtype=dtype, engine=engine, heads=tuple(map(parse_head, head or [])),
+        overrides=tuple(map(parse_override, set_ or [])),
+    )  # fmt: skip
+    _, found = suite.read_pair(pair, options)
+    levels = _levels(method)
+    tasks = task or list(found.defaults.tasks[:1])
+    if not tasks:
+        raise ConfigError("name a task for the prompts: -t TASK")
+    try:
+        summaries, _ = measured(_arms(levels, found, gamma), pair, tasks, options, out, fresh, None)
+    except KeyboardInterrupt:
+        print("interrupted; the same command resumes", file=sys.stderr)
+        sys.exit(INTERRUPTED)
+    console = terminal()
+    for summary in summaries:
+        measured_ = told.Profile(Path(summary["folder"]), levels, BASELINE)
+        console.print(f"{summary['pair']}, {summary['task']}: {' > '.join(levels)}")
+        for table in (told.forwards_table(measured_), told.pairs_table(measured_)):
+            print_table(table, console)
+        for line in told.verdicts(measured_):
+            console.print(line)
+        console.print(
+            "Theory: exact laws of lengths from the measured acceptance (`theory.keeps_middle`); a head's catching up with its"
+            " base, and drafts that come out short, are left out.", style="dim"
+        )  # fmt: skip
+        console.print(summary["folder"], style="dim", highlight=False)
+
+
+def _levels(method: str) -> list[str]:
+    """The levels of a method's chain, from the target down to what drafts: a model, or a kind of head, or prompt lookup."""
+    from specbench.presets import preset
+
+    table = preset("method", method).table
+    proposer = table.get("proposer")
+    levels = [table["scorers"] if isinstance(table.get("scorers"), str) else "target"]
+    while isinstance(proposer, dict) and proposer.get("name") == "chain":
+        levels.append(proposer["model"])
+        proposer = proposer["proposer"]
+    if len(levels) < 2 or not isinstance(proposer, dict):
+        raise ConfigError(f"{method} is no chain of models; polybasic is one")
+    return [*levels, proposer["model"] if proposer["name"] == "model" else proposer["name"]]
+
+
+def _arms(levels: list[str], pair: "Pair", gamma: int) -> list[str]:
+    """Methods for every level alone and every pair of levels, made known as presets. Without a head for a base, not those."""
+    from specbench.presets import Preset, add
+    from specbench.report.profile import alone, under
+
+    def known(name: str, table: dict[str, Any]) -> str:
+        add("method", Preset(name, Path("profile"), {"description": name, "baseline": BASELINE, **table}))
+        return name
+
+    last = {"target": {"name": "last"}}
+    names = [known(alone(level), {"name": "autoregressive", "scorers": level, **last}) for level in levels[1:-1]]
+    for i, high in enumerate(levels):
+        for low in levels[i + 1 :]:
+            proposer: dict[str, Any] = {"name": "model", "model": low, "gamma": gamma}
+            if low == "eagle":
+                if not any((head.kind, head.base) == ("eagle", high) for head in pair.heads.values()):
+                    continue
+                proposer = {"name": "eagle", "base": high, "gamma": gamma}
+            elif low == "pld":
+                proposer = {"name": "pld", "gamma": gamma}
+            names.append(
+                known(under(low, high), {"name": "speculative", "proposer": proposer, "scorers": high, **last})
+            )
+    return names
