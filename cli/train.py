@@ -106,6 +106,7 @@ def trained(
     with status(f"loading {', '.join(roles)}"):
         loaded = models.load(found, found_pair.path.parent, device)
         texts = texts_.gather(loaded, tasks, suite.source_of(pair, options), count, skip, seed)
+    _require_known(kind, recipe, features)
     recipe = pair.defaults.train.get(kind.value, {}) | recipe
     about = {"models": {role: each.identity() for role, each in found.items()}, "texts": texts.sha256, "seed": seed}
     run = _Training(kind, loaded, texts, folder, base, features, tau, seed, recipe, about, kept)
@@ -124,6 +125,26 @@ def trained(
     write(folder / "report.json", json.dumps(texts.told | report, indent=1) + "\n")
     _tell(kind, report, folder, pair_name, names, base)
     return folder
+
+
+def _require_known(kind: HeadKind, recipe: dict[str, Any], features: str) -> None:
+    """Raises ConfigError, with the nearest right one, for a recipe's key or for features that there are not."""
+    from dataclasses import fields
+
+    from specbench.errors import hint
+    from specbench.heads.sprinter import FEATURES
+    from specbench.train import eagle, fitting, lengths, sprinter
+
+    parts: dict[HeadKind, tuple[type[Any], ...]] = {
+        HeadKind.sprinter: (sprinter.Walk, fitting.Recipe),
+        HeadKind.eagle: (eagle.EagleRecipe,),
+    }
+    known = {field.name for part in parts.get(kind, (lengths.Walk, fitting.Recipe)) for field in fields(part)}
+    for key in recipe:
+        if key not in known:
+            raise ConfigError(f"--set recipe.{key}: the recipe of {kind.value} has no key '{key}'{hint(key, known)}")
+    if features not in FEATURES:
+        raise ConfigError(f"--features {features}{hint(features, FEATURES)}")
 
 
 class _Training:

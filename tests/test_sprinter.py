@@ -94,8 +94,8 @@ def plain(models: Opened, role: str, length: int, **sampling) -> Law:
     return law(Autoregressive(scorers=(role,), target=Last()), models, length, **sampling)
 
 
-@pytest.mark.parametrize("sampling", SAMPLING.values(), ids=SAMPLING)
-@pytest.mark.parametrize("settings", [{}, {"bonus": False}, {"max_run": 2}, {"test_on_cap": False}], ids=str)
+@pytest.mark.parametrize("sampling", [SAMPLING[name] for name in ("T=0.7", "top-k", "T=0")], ids=str)
+@pytest.mark.parametrize("settings", [{}, {"bonus": False}, {"max_run": 2}, {"max_run": 2, "test_on_cap": False}], ids=str)
 @pytest.mark.parametrize("rate", [never, perfect])
 def test_who_lets_through_only_what_is_acceptable_has_the_targets_law(rate, settings, sampling):
     """A gate that always refuses, and one that accepts iff q(x) <= p(x) (eta_FP = 0 in Theorem 1)."""

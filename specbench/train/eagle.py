@@ -128,10 +128,11 @@ def train(
     recipe: EagleRecipe,
     folder: Path,
     advance: Callable[[], None],
+    keep: bool = True,
 ) -> tuple[EagleHead, dict[str, Any]]:
     """A head fitted to collected features, from `folder`'s checkpoint where one lies there, and what it is worth unseen.
 
-    `advance` is called once a step. AdamW with betas (.9, .95), gradients clipped by value, linear warm-up and a cosine's
+    `advance` is called once a step, `keep` writes checkpoints. AdamW with betas (.9, .95), gradients clipped by value, linear warm-up and a cosine's
     descent; weights are trained in float32.
     """
     torch.manual_seed(recipe.seed)
@@ -166,7 +167,7 @@ def train(
             (regression + recipe.ce * ce).backward()  # type: ignore[no-untyped-call]  # torch's own
             torch.nn.utils.clip_grad_value_(learned, recipe.clip)
             optimizer.step()
-            if steps % CHECKPOINT_STEPS == 0:
+            if keep and steps % CHECKPOINT_STEPS == 0:
                 part = path.with_suffix(".part")
                 state = {"recipe": asdict(recipe), "steps": steps, "head": head.state_dict()}
                 torch.save(state | {"optimizer": optimizer.state_dict()}, part)
