@@ -7,7 +7,7 @@ INSTALLED := $(VENV)/.installed
 TYPES := build/types
 ARGS ?=
 
-.PHONY: run test check bench cascades gpu-check gpu-bench card tiny clean
+.PHONY: run test check bench cascades drafts gpu-check gpu-bench card tiny heads clean
 
 run: $(INSTALLED)  ## the first table: Speculative Ensemble on the bundled pair and all six tasks
 	$(BIN)/specbench run -n 40 --repeats 1 --allow-code-execution $(ARGS)
@@ -28,6 +28,9 @@ bench: $(INSTALLED)  ## against transformers, side by side: writes results/cpu-p
 cascades: $(INSTALLED)  ## five leniences of every cascade rule: writes results/cascades-tiny-t5.md
 	$(BIN)/python -m specbench.cli.cascades $(ARGS)
 
+drafts: $(INSTALLED)  ## adaptive lengths, SPRINTER and chains: writes results/sprinter-tiny.md and results/polybasic-tiny.md
+	$(BIN)/python -m specbench.cli.drafts $(ARGS)
+
 # A GPU's own Python is taken as it is: nothing is installed, and the package is put together from links.
 gpu-check:  ## what decodes on a GPU: logits, greedy tokens, laws; writes results/DEVICE/check.md, exit code 5 where one is wrong
 gpu-bench:  ## what decoding costs on a GPU: ARGS="--part forward", peers or ensemble; writes results/DEVICE/PART.md
@@ -41,6 +44,20 @@ card: $(INSTALLED)  ## measure the bundled family: writes its card and results/t
 
 tiny: $(INSTALLED)  ## retrain the bundled family from the synthetic twins: hours on a laptop
 	$(BIN)/python -m specbench.tiny.train $(ARGS)
+	$(MAKE) heads
+
+heads: $(INSTALLED)  ## retrain the bundled heads on what the bundled models say: half an hour
+	$(BIN)/specbench train sprinter -p tiny -o build/heads/sprinter --rows build/heads/rows
+	$(BIN)/specbench train sprinter -p tiny -o build/heads/sprinter-q --rows build/heads/rows --features state+q+entropy
+	$(BIN)/specbench train specdec++ -p tiny -o build/heads/specdec++
+	$(BIN)/specbench train dsl -p tiny -o build/heads/dsl
+	$(BIN)/specbench train eagle -p tiny -o build/heads/eagle
+	$(BIN)/specbench train eagle -p tiny-polybasic --base middle -o build/heads/eagle-int4
+	for head in sprinter sprinter-q specdec++ dsl eagle eagle-int4; do \
+		mkdir -p specbench/tiny/heads/$$head && \
+		cp build/heads/$$head/*.safetensors build/heads/$$head/*.json specbench/tiny/heads/$$head/ || exit 1; \
+	done
+	cp build/heads/sprinter/roc.svg results/sprinter-tiny-roc.svg
 
 clean:  ## everything that these targets made, but what was measured
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache

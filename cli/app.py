@@ -4,6 +4,7 @@ Exit codes: 0 ok, 1 a bug of ours, 2 usage or config, 3 some samples failed, 4 a
 that differs, 130 interrupted and resumable.
 """
 
+import logging
 import os
 import sys
 
@@ -34,6 +35,10 @@ def main() -> None:
     """The console script: a user's mistake is one line on stderr, never a traceback."""
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "0" if sys.stderr.isatty() else "1")
+    # transformers imports torchao where it is there, which tells of extensions that nothing here needs:
+    os.environ.setdefault("TORCHAO_FORCE_SKIP_LOADING_SO_FILES", "1")
+    for name in ("torchao", "torch.utils._pytree"):
+        logging.getLogger(name).setLevel(logging.ERROR)
     try:
         app()
     except ConfigError as error:

@@ -55,12 +55,12 @@ def profile(
         overrides=tuple(map(parse_override, set_ or [])),
     )  # fmt: skip
     _, found = suite.read_pair(pair, options)
-    levels = _levels(method)
+    levels = levels_of(method)
     tasks = task or list(found.defaults.tasks[:1])
     if not tasks:
         raise ConfigError("name a task for the prompts: -t TASK")
     try:
-        summaries, _ = measured(_arms(levels, found, gamma), pair, tasks, options, out, fresh, None)
+        summaries, _ = measured(pairings(levels, found, gamma), pair, tasks, options, out, fresh, None)
     except KeyboardInterrupt:
         print("interrupted; the same command resumes", file=sys.stderr)
         sys.exit(INTERRUPTED)
@@ -79,7 +79,7 @@ def profile(
         console.print(summary["folder"], style="dim", highlight=False)
 
 
-def _levels(method: str) -> list[str]:
+def levels_of(method: str) -> list[str]:
     """The levels of a method's chain, from the target down to what drafts: a model, or a kind of head, or prompt lookup."""
     from specbench.presets import preset
 
@@ -94,7 +94,7 @@ def _levels(method: str) -> list[str]:
     return [*levels, proposer["model"] if proposer["name"] == "model" else proposer["name"]]
 
 
-def _arms(levels: list[str], pair: "Pair", gamma: int) -> list[str]:
+def pairings(levels: list[str], pair: "Pair", gamma: int) -> list[str]:
     """Methods for every level alone and every pair of levels, made known as presets. Without a head for a base, not those."""
     from specbench.presets import Preset, add
     from specbench.report.profile import alone, under

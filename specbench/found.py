@@ -116,6 +116,8 @@ def find_heads(pair: Pair, names: tuple[str, ...], base: Path) -> dict[str, Foun
                 commit = commit_of(spec.path, spec.revision or None)
             except (OSError, ValueError) as error:
                 raise missing_model(f"head {name}", spec.path, error) from None
+        if local and not local.is_dir() and pair.weights == "real":
+            raise MissingAsset(f"head '{name}': no folder {spec.path}")
         checksum = local_checksum(local) if local and pair.weights == "real" else None
         told = told_by(local) if local and pair.weights == "real" else Provenance()
         found[name] = FoundHead(spec, commit, checksum, pair.weights, told.report, told.data)
@@ -192,7 +194,7 @@ def engine_of(wish: str, config: PreTrainedConfig, device: torch.device, quantiz
 
 
 def _require_quantisable(role: str, spec: ModelSpec, config: PreTrainedConfig) -> None:
-    """Raises ConfigError for a model that is quantised already, or has no layer to quantise, and MissingAsset without torchao."""
+    """Raises ConfigError for a model that is quantised already, or has nothing to quantise; MissingAsset without torchao."""
     told = f"model '{role}': quantization = '{spec.quantization}'"
     if method := stored_by(config):
         raise ConfigError(f"{told}: {spec.path} is quantised already, by {method}; leave the key out")

@@ -2,15 +2,15 @@
 
 Every linear layer but the LM head holds integers and scales in place of its matrix, and multiplies in the precision of what
 comes in. Embeddings and LM head stay in full precision: one is looked up in, the other makes the law itself, and often they
-are one matrix.
+are one matrix. Values are rounded to the nearest level; nothing is calibrated.
 
-- `int4`: 16 levels between the least and the greatest of 128 inputs, or of 64 or 32 where only those divide the layer's width
-  (Frantar et al. 2022 call it round to nearest). In bfloat16 torch's kernels read four bits a weight, on a CPU and on a GPU from
-  Ampere on; in any other precision a weight is a byte, and the matrix is made again for every product.
-- `int8`: 256 levels around zero, a scale a row; a byte a weight, and the matrix made again for every product. It saves memory,
-  not time.
-- `nf4`: the 16 quantiles of a normal law, 64 inputs a scale, and the scales quantised in turn (Dettmers et al. 2023), as torchao
-  unpacks it for every product: for its law, not for its speed.
+- `int4`: 16 levels from the least to the greatest of 128 inputs and 0, or of 64 or 32 where only those divide the layer's
+  width. In bfloat16 torch's kernels read four bits a weight, on a CPU and on a GPU from Ampere on; in any other precision a
+  weight is a byte, and the matrix is made again for every product.
+- `int8`: 256 levels around zero, a scale a row. A weight is a byte, and the matrix is made again for every product: it saves
+  memory, not time.
+- `nf4`: 16 quantiles of a normal law, a scale for 64 inputs, and the scales quantised in turn (Dettmers et al. 2023), as
+  torchao unpacks them for every product: for its law, not for its speed.
 """
 
 import math
@@ -31,7 +31,10 @@ BLOCK = 256  # nf4's scales that share a scale of their own, at most
 
 
 class Quantised(nn.Module):
-    """A linear layer over a quantised matrix: x (..., in) -> (..., out), in x's precision."""
+    """A linear layer over a quantised matrix: x (..., in) -> (..., out), in x's precision.
+
+    Not torchao's own tensors: a product through one costs tens of microseconds of Python, and a forward has hundreds.
+    """
 
     weight = None  # transformers' T5 asks its layers for one
 
@@ -215,7 +218,7 @@ def _has_kernel(device: torch.device) -> bool:
 
 
 def torchao() -> Any:
-    """torchao's quantisation, which takes seconds to import. Raises MissingAsset, saying what to install, where it is not here."""
+    """torchao's quantisation, which takes seconds to import. Raises MissingAsset, saying what to install, without it."""
     try:
         from torchao import quantization
     except ImportError:

@@ -152,7 +152,7 @@ def test_behind_an_outer_block_that_was_accepted_whole_the_middle_reads_two_toke
     it added itself and had not read, and once a block the target's as well (methods 7.2).
     """
     model, outer = random_model("llama", 3), 6
-    models = open_models({role: model for role in "abc"}, [1, 2, 3], "lean")
+    models = open_models(dict.fromkeys("abc", model), [1, 2, 3], "lean")
     _, steps = generate(chain(2, 4), models, sampler(), outer * 7)
     assert [(step.drafted, step.accepted, len(step.inner)) for step in steps] == [(6, 6, 2)] * outer
     times = {role: {fed: n for fed, (n, _) in models[role].calls.by_fed.items()} for role in "abc"}

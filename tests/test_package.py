@@ -17,7 +17,7 @@ FLOORS = {
     0: "errors registry sampling calls session task assets records hardware pair presets theory options"
     " twins scoring sandbox prompting engine synthetic dummy watched drafting states step quantization",
     1: "method proposers stops targets heads",
-    2: "methods found models workers tiny laws heading",
+    2: "methods found models workers tiny train laws heading",
     3: "decode arms suite plugins",
     4: "runner scorer",
     5: "report tasks",

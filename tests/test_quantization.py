@@ -51,7 +51,7 @@ def rounded(double: Quantised, weight: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_layer_multiplies_with_its_matrix_rounded_to_few_levels(kind, device):
-    """Within a step of what it was: a 15th of what a group spans, a 128th of a row's greatest, NF4's widest gap of a block's."""
+    """Within a step of what it was: a 15th of what a group spans, a 127th of a row's greatest, or NF4's widest half gap."""
     torch.manual_seed(0)
     layer = nn.Linear(192, 48, device=device).requires_grad_(False)
     double, group = quantised(layer, kind), group_of(192, kind)
@@ -69,7 +69,7 @@ def test_a_layer_multiplies_with_its_matrix_rounded_to_few_levels(kind, device):
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("width", [256, 192, 96])
 def test_in_bfloat16_int4_is_four_bits_a_weight_and_the_same_matrix(width, device, monkeypatch):
-    """The kernels' layouts of codes, scales and zeros, at every group size: a tenth of a step from what bytes multiply with."""
+    """The kernels' layouts of codes, scales and zeros, at every group size: a tenth of a step from what bytes say."""
     torch.manual_seed(0)
     layer = nn.Linear(width, 64, device=device, dtype=torch.bfloat16).requires_grad_(False)
     tiles = quantised(layer, "int4")
@@ -91,7 +91,7 @@ def test_every_engine_says_the_same_of_quantised_weights_and_cuts_back(family, k
     before = set(layers(model, "int8"))
     quantise(model, kind)
     plain = {name for name, module in model.named_modules() if isinstance(module, nn.Linear)} & before
-    assert bool(plain) == (kind == "int4" and model.config.model_type not in ("opt", "gpt_neo"))
+    assert bool(plain) == (kind == "int4" and family != "gpt-neo")
     source = [4, 9, 1] if "t5" in family else None
     sessions = [open_session(copy.deepcopy(model), engine, source) for engine in ENGINES[: 2 if source else 3]]
     ids = [0, 11, 3, 8, 5]
@@ -102,15 +102,18 @@ def test_every_engine_says_the_same_of_quantised_weights_and_cuts_back(family, k
 
 @needs_torchao
 def test_the_bundled_targets_copies_say_nearly_what_it_says_on_every_engine():
-    """TV to its laws, the mean over 5 prompts: int4 .038, int8 .003, nf4 .038 where this was written."""
+    """Mean TV to its laws over prompts and answers: int4 .006, int8 .0004, nf4 .005 on 40 of them, where this was written."""
     lean, eager = brought(tiny("", *KINDS)), brought(tiny("", *KINDS), "eager")
     assert set(lean.networks) == {"full", *KINDS} and not eager.networks
+    apart: dict[str, list[float]] = {kind: [] for kind in KINDS}
     for ids in prompts(lean):
         full = lean.session("full", None).score(ids, 0).softmax(-1)
-        for kind, least, most in (("int4", 0.005, 0.1), ("int8", 1e-4, 0.02), ("nf4", 0.005, 0.1)):
+        for kind, found in apart.items():
             one, two = (pair.session(kind, None).score(ids, 0) for pair in (lean, eager))
             assert torch.allclose(one, two, atol=1e-3)
-            assert least < float(tv(one.softmax(-1), full).mean()) < most
+            found.append(float(tv(one.softmax(-1), full).mean()))
+    for kind, most in (("int4", 0.03), ("int8", 0.003), ("nf4", 0.03)):
+        assert most / 60 < sum(apart[kind]) / len(apart[kind]) < most
 
 
 def prompts(pair: LoadedPair) -> list[list[int]]:

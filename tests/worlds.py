@@ -20,6 +20,7 @@ from transformers import (
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
 from specbench.engine import Graphs, GraphSession, LeanSession, network_of
+from specbench.heads import Head
 from specbench.laws import Opened, tables
 from specbench.method import End, Method
 from specbench.sampling import Sampler
@@ -28,6 +29,13 @@ from specbench.session import EagerSession
 
 def table_world(vocabulary: int, seed: int = 0, spread: float = 1.5) -> Opened:
     return tables(tuple("abc"), vocabulary, seed, spread)
+
+
+def spread_out(head: Head) -> Head:
+    """Random weights, such that a head says now this, now that."""
+    generator = torch.Generator().manual_seed(3)
+    head.load_state_dict({name: 0.5 * torch.randn(w.shape, generator=generator) for name, w in head.state_dict().items()})
+    return head.placed(torch.device("cpu"))
 
 
 SHAPE = {"vocab_size": 40, "max_position_embeddings": 64}

@@ -21,6 +21,14 @@ def notes(summary: Summary) -> list[str]:
     ]
     if summary["made_up"]:
         out.append(_made_up(summary))
+    for name, head in summary["heads"].items():
+        trained = head.get("data", {})
+        if data["sha256"] in trained.get("sha256", []) and trained.get("skipped", 0) < data["samples"]:
+            out.append(f"! head {name} was trained on rows that it is measured on here")
+    if any(row["predicted_distance"] is not None for row in summary["methods"] if "tokens" in row):
+        out.append("distance from target, predicted: Theorem 1 over the head's own test texts, at T = 1 (docs/heads.md).")
+    if any(_over_eagle(row["config"]) for row in summary["methods"]):
+        out.append("Theory of a chain over an EAGLE head leaves out the forwards by which its base catches up.")
     base: dict[str, Any] = next((row for row in summary["methods"] if row["method"] == summary["baseline"]), {})
     if base.get("bound_share") is not None and base["bound_share"] < LEAST_BOUND:
         out.append(
@@ -91,6 +99,13 @@ def _made_up(summary: Summary) -> str:
             f" {law['acceptance']:g}, and all other rates follow from that"
         )
     return "! Not a measurement of these models: " + "; ".join(parts)
+
+
+def _over_eagle(config: dict[str, Any]) -> bool:
+    proposer, chain = config.get("proposer", {}), False
+    while isinstance(proposer.get("proposer"), dict):
+        proposer, chain = proposer["proposer"], True
+    return chain and proposer.get("name") == "eagle"
 
 
 def common_notes(summaries: list[Summary]) -> list[str]:

@@ -38,6 +38,7 @@ def summarise(folder: Path) -> dict[str, Any]:
         "decoding": config["decoding"],
         "engine": config["engine"],
         "made_up": config["pair"].get("made_up", ""),
+        "heads": config["pair"].get("heads", {}),
         "synthetic": config["pair"].get("synthetic"),
         "baseline": config["baseline"],
         "clock": config["clock"],

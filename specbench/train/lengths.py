@@ -16,7 +16,7 @@ from specbench.targets.deferral import confidence
 from specbench.train import roc
 from specbench.train.fitting import Recipe, fit
 from specbench.train.shards import Rows, chosen
-from specbench.train.texts import Text, split_of
+from specbench.train.texts import Text, masks
 
 MIXED = 0.15  # of positions that carry the target's token instead of the draft's (SpecDec++)
 REJECT_WEIGHT = 6.0
@@ -120,8 +120,7 @@ def train_dsl(rows: Rows, recipe: Recipe, seed: int) -> tuple[LengthHead, dict[s
 
 def _fitted(head: AcceptanceHead | LengthHead, rows: Rows, column: str, recipe: Recipe, seed: int) -> dict[str, Any]:
     score = head.judged if isinstance(head, LengthHead) else head
-    splits = [split_of(int(text), seed) for text in rows["text"]]
-    parts = {s: chosen(rows, torch.tensor([each == s for each in splits])) for s in ("train", "validation", "test")}
+    parts = {split: chosen(rows, mask) for split, mask in masks(rows["text"], seed).items()}
     ready = {s: (part[column], part["label"]) for s, part in parts.items()}
     losses = fit(head, score, ready["train"], ready["validation"], recipe)
     with torch.no_grad():

@@ -17,7 +17,7 @@ from specbench.targets.deferral import confidence
 from specbench.train import roc
 from specbench.train.fitting import Recipe, fit
 from specbench.train.shards import Rows, chosen, joined
-from specbench.train.texts import Text, split_of
+from specbench.train.texts import Text, masks
 
 KINDS = ("original", "draft", "target", "mixed")  # who wrote the prefix behind the prompt
 THRESHOLDS = (1.0, 1.2, 1.5)  # tau_train
@@ -136,8 +136,7 @@ def train(
     torch.manual_seed(seed)
     head = Verifier(hidden=rows["state"].shape[1], features=features, threshold=threshold)
     head.embedding = embedding
-    parts = {split: chosen(rows, torch.tensor([split_of(int(t), seed) == split for t in rows["text"]])) for split in
-             ("train", "validation", "test")}  # fmt: skip
+    parts = {split: chosen(rows, mask) for split, mask in masks(rows["text"], seed).items()}
     ready = {split: (_inputs(head, part), labels_of(part, threshold)) for split, part in parts.items()}
     head.mean.copy_(ready["train"][0].mean(0))
     head.spread.copy_(ready["train"][0].std(0).clamp_min(1e-6))

@@ -7,6 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import torch
+from torch import Tensor
+
 from specbench.errors import ConfigError
 from specbench.models import LoadedPair
 from specbench.prompting import encode
@@ -75,3 +78,10 @@ def split_of(number: int, seed: int) -> Split:
         if lot < most:
             return split
     return "test"
+
+
+def masks(numbers: Tensor, seed: int) -> dict[Split, Tensor]:
+    """Which rows belong to each split, from the text of each row (n,): masks (n,)."""
+    distinct, place = torch.unique(numbers, return_inverse=True)
+    splits = [split_of(number, seed) for number in distinct.tolist()]
+    return {split: torch.tensor([each == split for each in splits])[place] for split in SHARES}

@@ -1,0 +1,100 @@
+"""Drafts of varying length, SPRINTER, and chains on the bundled pairs: `make drafts`. Run it alone on the machine.
+
+All methods of a page's task are one cell, interleaved prompt by prompt.
+"""
+
+import argparse
+from pathlib import Path
+
+from specbench.cli.profile import BASELINE, levels_of, pairings
+from specbench.cli.run import measured
+from specbench.options import Options
+from specbench.records import write
+from specbench.report.notes import notes
+from specbench.report.profile import Profile, forwards_table, pairs_table, verdicts
+from specbench.report.tables import markdown_table, tables
+from specbench.suite import read_pair
+
+RUNS = Path("build/drafts")
+LENGTHS = ["sprinter", "adaedl", "specdec++", "dsl", "confidence", "sd"]
+CHAINS = ["polybasic", "polybasic-model", "polybasic-pld", "eagle", "pld", "sd"]
+VARIANTS = (("sprinter.head", ["sprinter", "sprinter-q"]),)  # the paper's features, and with q(x) and entropy besides
+SHOWN = 3  # tables of a run: speed, what explains it, and what is special about its methods
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description="Measure adaptive draft lengths, SPRINTER and chains on the tiny pairs."
+    )
+    parser.add_argument("--data", type=Path, default=Path("../shared/data"), help="where the real prompts lie")
+    parser.add_argument("--prompts", type=int, default=32)
+    parser.add_argument("--questions", type=int, default=16, help="of Spec-Bench, second turns besides")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--out", type=Path, default=Path("results"))
+    args = parser.parse_args()
+    wiki, questions = args.data / "wiki_summary" / "test.jsonl", args.data / "spec_bench" / "question.jsonl"
+    parts = [SPRINTER_HEAD]
+    for task, data, temperature in (
+        ("gsm8k", "synthetic", 0.0), ("gsm8k", "synthetic", 1.0), ("wiki-summary", str(wiki), 0.0), ("wiki-summary", str(wiki), 1.0)
+    ):  # fmt: skip
+        options = Options(
+            limit=args.prompts, repeats=args.repeats, device="cpu", data=data, temperature=temperature, over=VARIANTS
+        )
+        parts.append(_page(LENGTHS, "tiny", task, options))
+    write(args.out / "sprinter-tiny.md", "\n\n".join(parts) + "\n")
+    options = Options(limit=args.questions, repeats=args.repeats, device="cpu", data=str(questions), temperature=0.0)
+    parts = [CHAINS_HEAD, _profile(options), _page(CHAINS, "tiny-polybasic", "spec-bench", options)]
+    write(args.out / "polybasic-tiny.md", "\n\n".join(parts) + "\n")
+
+
+SPRINTER_HEAD = """# Adaptive draft lengths and SPRINTER on the tiny pair
+
+The bundled draft and target with the bundled heads, draft length up to 20 for adaptive lengths and 5 for `sd`. gsm8k is the
+synthetic twin, which models and heads were trained on (other rows); wiki-summary is real text, of which they know nothing: its
+scores say nothing, its speeds say what methods do where draft and target disagree. Two verifiers stand beside each other: the
+paper's, which sees the draft's state alone, and one that sees q(x) and the entropy as well. Made by `make drafts`.
+
+![ROC of the verifiers on unseen texts](sprinter-tiny-roc.svg)"""
+CHAINS_HEAD = """# Chains on the tiny pair
+
+A target of 3.3M parameters, a copy of it with 4-bit weights as the middle, and an EAGLE head trained on each of the two; the
+draft model and prompt lookup as other drafters. Prompts are Spec-Bench's real questions, both turns, of which these models know
+nothing: their answers are no answers, and acceptance is what it is on such text. Made by `make drafts`."""
+
+
+def _page(names: list[str], pair: str, task: str, options: Options) -> str:
+    """A run's first tables and its notes."""
+    (summary,), _ = measured(names, pair, [task], options, RUNS, fresh=False, kind=None)
+    shown = [table for table in tables(summary) if table.title != "Where the time goes"][:SHOWN]
+    lines = "\n".join(f"- {note}" for note in notes(summary))
+    return "\n\n".join([f"## {task}, T = {options.temperature:g}", *map(markdown_table, shown), lines])
+
+
+def _profile(options: Options) -> str:
+    """What `specbench profile` said first."""
+    levels = levels_of("polybasic")
+    _, pair = read_pair("tiny-polybasic", options)
+    brief = Options(
+        limit=8,
+        repeats=1,
+        device="cpu",
+        data=options.data,
+        temperature=0.0,
+        gamma=(5,),
+        max_new_tokens=64,
+        ignore_eos=True,
+    )
+    (summary,), _ = measured(
+        pairings(levels, pair, 5), "tiny-polybasic", ["spec-bench"], brief, RUNS, fresh=False, kind=None
+    )
+    found = Profile(Path(summary["folder"]), levels, BASELINE)
+    said = "\n".join(f"- {line}" for line in verdicts(found))
+    parts = [
+        "## What `specbench profile -p tiny-polybasic -t spec-bench` says before",
+        *map(markdown_table, (forwards_table(found), pairs_table(found))),
+    ]
+    return "\n\n".join([*parts, said])
+
+
+if __name__ == "__main__":
+    main()
