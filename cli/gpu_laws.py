@@ -24,7 +24,7 @@ from specbench.methods.speculative import Speculative
 from specbench.methods.speculative_ensemble import SpeculativeEnsemble
 from specbench.proposers import DraftModel
 from specbench.sampling import Draft, Sampler, Verified, exact_law, verify_at_once
-from specbench.session import NoStates, Session
+from specbench.session import Session
 from specbench.synthetic import Law, SyntheticSession
 from specbench.targets import Contrastive, Last, Mixture
 
@@ -50,8 +50,10 @@ METHODS: dict[str, tuple[Method, Autoregressive]] = {  # and whose law each must
 Verdict = tuple[str, str, bool]  # what was measured, the limit, and whether it was kept
 
 
-class Listed(NoStates):
+class Listed:
     """A session that reads its logits from a list by prefix, on the device: no model runs, so that many draws are cheap."""
+
+    keeps_hidden = False
 
     def __init__(self, law: Law | None, device: torch.device) -> None:
         self.calls, self._rows = Calls(), dict[tuple[int, ...], Tensor]()
@@ -68,6 +70,15 @@ class Listed(NoStates):
 
     def roll(self, ids: list[int], k: int, sampler: Sampler, eos: frozenset[int]) -> Draft:
         return roll(self, ids, k, sampler, eos)
+
+    def hidden(self, ids: list[int], start: int) -> Tensor:
+        raise ValueError("a list of logits has no hidden states")
+
+    def known(self, ids: list[int]) -> int:
+        return 0
+
+    def logits_of(self, states: Tensor) -> Tensor:
+        raise ValueError("a list of logits has no LM head")
 
     def settle(self) -> None:
         pass

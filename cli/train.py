@@ -107,6 +107,7 @@ def trained(
         loaded = models.load(found, found_pair.path.parent, device)
         texts = texts_.gather(loaded, tasks, suite.source_of(pair, options), count, skip, seed)
     _require_known(kind, recipe, features)
+    folder.mkdir(parents=True, exist_ok=True)
     recipe = pair.defaults.train.get(kind.value, {}) | recipe
     about = {"models": {role: each.identity() for role, each in found.items()}, "texts": texts.sha256, "seed": seed}
     run = _Training(kind, loaded, texts, folder, base, features, tau, seed, recipe, about, kept)
@@ -174,7 +175,7 @@ class _Training:
         every = [told for _, told in heads.values()]
         shown = [told for told in every if told["tau_train"] == self.tau]
         sprinter.plot(shown, self.folder / "roc")
-        return head, report | {"all": every}
+        return head, report | {"all": [{key: value for key, value in told.items() if key != "curve"} for told in every]}
 
     def specdec(self) -> tuple["Head", dict[str, Any]]:
         from specbench.train import lengths

@@ -77,21 +77,6 @@ class Session(Protocol):
         """Book what a device has not told yet. Raises FloatingPointError for logits that were not finite."""
 
 
-class NoStates:
-    """The part of a session that reads states off a model, where there is no model."""
-
-    keeps_hidden = False
-
-    def hidden(self, ids: list[int], start: int) -> Tensor:
-        raise ValueError("there are no hidden states here")
-
-    def known(self, ids: list[int]) -> int:
-        return 0
-
-    def logits_of(self, states: Tensor) -> Tensor:
-        raise ValueError("there is no LM head here")
-
-
 class CachedSession(ABC):
     """The bookkeeping of a session: what is cached, which logits are kept, and the clock around every forward.
 

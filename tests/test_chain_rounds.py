@@ -17,7 +17,7 @@ from specbench.proposers import Chain, DraftModel, PromptLookup, _Places
 from specbench.sampling import Sampler
 from specbench.targets import Last
 
-TRANSITIONS, SLACK, SEED = 800, 0.11, 116
+TRANSITIONS, SLACK, SEED = 600, 0.11, 116
 
 
 class Markov(TableSession):
@@ -43,7 +43,7 @@ def sampler(seed: int = 0) -> Sampler:
 def apart(method: Speculative, vocabulary: int) -> tuple[float, float]:
     """How far transitions are from the target's law, on average over the tokens that they start from, and the floor of that.
 
-    Of each token a number of moves fixed beforehand, the first ones, are looked at, 800 in all: independent draws of its
+    Of each token a number of moves fixed beforehand, the first ones, are looked at, 600 in all: independent draws of its
     law, however the chain cut its blocks.
     """
     models = Opened({role: Markov(vocabulary, SEED + i) for i, role in enumerate("abcd")}, vocabulary=vocabulary)
@@ -71,9 +71,9 @@ def apart(method: Speculative, vocabulary: int) -> tuple[float, float]:
     ("vocabulary", "method"), [(3, chain(2, 3)), (4, chain(3, 5)), (5, chain(4, 8))], ids=["K 2, 3", "K 3, 5", "K 4, 8"]
 )
 def test_long_sequences_of_a_chain_follow_the_target(vocabulary, method):
-    """800 transitions against their exact laws: the mean total variation stays below its floor of .04 to .07 plus .11.
+    """600 transitions against their exact laws: the mean total variation stays below its floor of .05 to .08 plus .11.
 
-    By McDiarmid a sound chain fails once in 2e8 runs, exp(-2 x 800 x .11^2); one that is off by .3 passes as seldom.
+    By McDiarmid a sound chain fails once in 2e6 choices of a seed, exp(-2 x 600 x .11^2); one that is off by .3 passes as seldom.
     """
     found, floor = apart(method, vocabulary)
     assert found < floor + SLACK
@@ -207,7 +207,7 @@ class _Forgetful(_Places):
 
 @pytest.mark.parametrize("index", [_Places, _Forgetful])
 def test_an_index_of_places_after_any_history_is_a_fresh_one(index):
-    """Grow, cut and replace at random; against looking everywhere. Control: an index that does not cut itself back differs."""
+    """Grow, cut and replace at random; against looking everywhere. Control: one that does not cut itself back."""
     rng, places, ids, wrong = random.Random(4), index(3), [0], 0
     for _ in range(400):
         if rng.random() < 0.6 or len(ids) < 3:

@@ -127,11 +127,12 @@ class DropsRounds(Chain, name="last-round-mutant"):
         return propose
 
 
-@pytest.mark.parametrize(("mutant", "threshold"), [(DraftersLaw, 1), (DraftersLaw, 2), (DropsRounds, 1)])
+@pytest.mark.parametrize("threshold", [1, 2])
+@pytest.mark.parametrize("mutant", [DraftersLaw, DropsRounds])
 def test_a_chain_that_is_wrong_about_its_law_fails(mutant, threshold):
     """Mutation controls: the drafter's law in the outer test (methods 7.1), and tokens dropped for what they are (0.7)."""
     method = over(mutant(proposer=DraftModel(model="a", gamma=1), model="b", threshold=threshold), "c")
-    models, sharp = world("abc", seed=2), world("abc", seed=58, spread=3.0)
+    models, sharp = world("abc", seed=3), world("abc", seed=58, spread=3.0)
     assert distance(law(method, models, 3), plain(models, "c", 3)) > 0.1
     if mutant is DraftersLaw:
         assert distance(law(method, sharp, LENGTH, **SHARP), plain(sharp, "c", **SHARP)) > 0.1

@@ -15,6 +15,7 @@ from specbench.sampling import Sampler
 
 NO_EOS = frozenset[int]()
 TIGHT = 1e-9  # float64
+NORMED = 1e-5  # where transformers' own norms, which compute in float32, are on one side
 
 
 def base_and_head(family: str = "llama", seed: int = 1) -> tuple[LeanSession, EagleHead]:
@@ -29,7 +30,10 @@ def base_and_head(family: str = "llama", seed: int = 1) -> tuple[LeanSession, Ea
 
 
 def again(session: LeanSession) -> LeanSession:
-    return LeanSession(session._network, 40)
+    """A fresh session over the same weights, which keeps its states from the beginning."""
+    fresh = LeanSession(session._network, 40)
+    fresh.keeps_hidden = True
+    return fresh
 
 
 def sampler(seed: int, temperature: float = 1.0) -> Sampler:
@@ -44,14 +48,17 @@ def wander(kind: type[EagleSession], catch_up: bool, family: str = "llama", roun
     """
     base, head = base_and_head(family)
     session, rng, ids, worst = kind(head, base, catch_up), random.Random(3), [5, 1, 7], 0.0
+    drafted: list[int] = []
     for i in range(rounds):
-        if rng.random() < 0.6 or len(ids) < 4:
+        if rng.random() < 0.5:  # some of the draft accepted, and a bonus
+            ids = [*ids, *drafted[: rng.randint(0, 4)], rng.randrange(40)]
+        elif rng.random() < 0.5 or len(ids) < 4:
             ids = ids + [rng.randrange(40) for _ in range(rng.randint(1, 6))]
         else:
             ids = ids[: rng.randint(2, len(ids) - 1)]
         if rng.random() < 0.3:
             ids = [*ids[:-1], (ids[-1] + 1) % 40]
-        ids = ids[:50]
+        ids = ids[: 50 if i % 10 else 8]
         if rng.random() < 0.7:
             read = ids[: len(ids) - rng.randint(1, min(2, len(ids) - 1))]
             base.score(read, len(read) - 1)
@@ -61,6 +68,7 @@ def wander(kind: type[EagleSession], catch_up: bool, family: str = "llama", roun
             fresh_base.score(ids[:known], known - 1)
         fresh = EagleSession(head, fresh_base, catch_up)
         one, two = (each.draft(ids, 4, sampler(i, i % 2), NO_EOS) for each in (session, fresh))
+        drafted = one.tokens
         worst = max(worst, 2.0 if one.tokens != two.tokens else float((one.probs - two.probs).abs().max()))
     return worst
 
@@ -89,12 +97,7 @@ class _KeepsGuesses(EagleSession):
 @pytest.mark.parametrize("catch_up", [True, False])
 def test_a_cache_that_keeps_what_it_should_forget_is_caught(mutant, catch_up):
     """Mutation controls: a stale position behind a rollback, and the head's own guesses kept as if they were features."""
-    try:
-        assert wander(mutant, catch_up) > 1e-3
-    except AssertionError:
-        raise
-    except (RuntimeError, IndexError):
-        pass  # caught earlier, by shapes
+    assert wander(mutant, catch_up) > 1e-3
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen2", "gpt2"])
@@ -111,9 +114,10 @@ def test_training_and_drafting_compute_the_same_features(family):
         session = EagleSession(head, again(base))
         for n in range(2, len(ids) + 1):
             draft = session.draft(ids[:n], 2, sampler(n), NO_EOS)
-            assert (draft.probs[0] - laws[n - 2]).abs().max() < TIGHT
-            longer = head(torch.tensor([[*ids[1:n], draft.tokens[0]]]), torch.cat([features[: n - 1], guesses[n - 2 : n - 1]])[None])
-            assert (draft.probs[1] - base.logits_of(longer[0, -1:])[0].softmax(-1)).abs().max() < TIGHT
+            assert (draft.probs[0] - laws[n - 2]).abs().max() < NORMED
+            drawn = torch.tensor([[*ids[1:n], draft.tokens[0]]])
+            going_on = head(drawn, torch.cat([features[: n - 1], guesses[n - 2 : n - 1]])[None])[0, -1:]
+            assert (draft.probs[1] - base.logits_of(going_on)[0].softmax(-1)).abs().max() < NORMED
 
 
 def test_without_catching_up_the_head_goes_on_from_its_own_guess():
@@ -143,7 +147,7 @@ def test_a_head_reads_a_token_a_forward_and_its_prompt_once():
     ids += [*draft.tokens, 9]
     base.score(ids, len(ids) - 4)
     session.draft(ids, 3, sampler(1), NO_EOS)
-    assert dict((fed, n) for fed, (n, _) in session.calls.by_fed.items()) == {1: 4, 4: 1}
+    assert {fed: n for fed, (n, _) in session.calls.by_fed.items()} == {1: 4, 4: 1}
     assert base.calls.forwards == 1
 
 
@@ -165,8 +169,8 @@ def test_a_head_is_saved_in_the_public_format_and_comes_back(family, tmp_path):
     head.provenance = Provenance(base={"source": "somewhere"}, report={"loss": 1.5})
     head.save(tmp_path / "head")
     keys = set(load_file(tmp_path / "head" / "model.safetensors"))
-    layer = {"self_attn.q_proj.weight", "self_attn.o_proj.weight", "post_attention_layernorm.weight", "mlp.gate_proj.weight"}
-    assert {"fc.weight", "fc.bias"} | {f"layers.0.{name}" for name in layer} <= keys
+    layer = {"self_attn.q_proj", "self_attn.o_proj", "post_attention_layernorm", "mlp.gate_proj"}
+    assert {"fc.weight", "fc.bias"} | {f"layers.0.{name}.weight" for name in layer} <= keys
     assert not any("embed" in key or "input_layernorm" in key or key.startswith("norm") for key in keys)
     read = EagleHead.read(tmp_path / "head")
     assert read.provenance == head.provenance and not read.own_embedding

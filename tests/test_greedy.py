@@ -1,15 +1,17 @@
 """At T = 0 in float32 every lossless method gives exactly the tokens of its baseline, in all six model families."""
 
 import pytest
-from worlds import FAMILIES, open_models, random_model
+from worlds import FAMILIES, open_models, random_model, spread_out
 
+from specbench.heads import AcceptanceHead, EagleHead, LengthHead
 from specbench.laws import generate
 from specbench.methods.autoregressive import Autoregressive
 from specbench.methods.speculative import Speculative
 from specbench.methods.speculative_ensemble import SpeculativeEnsemble
 from specbench.methods.token_cascade import TokenCascade
-from specbench.proposers import DraftModel
+from specbench.proposers import Chain, DraftModel, Eagle, PromptLookup
 from specbench.sampling import Sampler
+from specbench.stops import AdaEDL, Confidence, Dsl, SpecDecPlusPlus
 from specbench.targets import Chow, Contrastive, Diff, Last, Mixture, Opt
 
 PROMPT = [5, 17, 2, 31]
@@ -77,3 +79,63 @@ def test_the_disturbed_pair_is_neither_always_nor_never_right():
     _, steps = generate(method, open_models({"a": model, "b": other}, PROMPT), Sampler(temperature=0.0), 50)
     accepted, tested = sum(s.accepted for s in steps), sum(s.tested for s in steps)
     assert 0.2 < accepted / tested < 1.0
+
+
+def chain(proposer, *thresholds):
+    """Verified by b, and where there are two thresholds by c."""
+    for role, threshold in zip("bc", thresholds, strict=False):
+        proposer = Chain(proposer=proposer, model=role, threshold=threshold)
+    return proposer
+
+
+SMALL = DraftModel(model="a", gamma=3)
+PROPOSERS = {
+    "adaedl": DraftModel(model="a", gamma=5, stop=AdaEDL(lam=0.5)),
+    "specdec++": DraftModel(model="a", gamma=5, stop=SpecDecPlusPlus(head="accepts")),
+    "dsl": DraftModel(model="a", gamma=5, stop=Dsl(head="long", threshold=0.38)),
+    "confidence": DraftModel(model="a", gamma=5, stop=Confidence()),
+    "pld": PromptLookup(gamma=4),
+    "eagle": Eagle(head="eagle", base="d", gamma=3),
+    "chain": chain(SMALL, 4),
+    "chain of pld": chain(PromptLookup(gamma=3), 3),
+    "chain of eagle": chain(Eagle(head="eagle", base="b", gamma=3), 4),
+    "chain of eagle, no catch-up": chain(Eagle(head="eagle", base="b", gamma=3, catch_up=False), 4),
+    "chain of four": chain(SMALL, 3, 5),
+}
+
+
+@pytest.fixture(scope="module", params=["llama", "qwen2", "gpt2", "t5"])
+def world(request):
+    """Four models, each a little less like the first than the one before it; random heads; what the last one says alone."""
+    import torch
+
+    models = {role: random_model(request.param, 1) for role in "abcd"}
+    with torch.no_grad():
+        for i, model in enumerate(models.values()):
+            for weight in model.parameters():
+                weight.add_(torch.randn_like(weight) * i * (0.003 if request.param == "t5" else 0.01))
+    heads = {"accepts": spread_out(AcceptanceHead(32)), "long": spread_out(LengthHead())}
+    eagle = EagleHead.of(models["b"].config)
+
+    def opened(name, engine):
+        out = open_models(models, PROMPT, engine)
+        base = models["b" if "chain" in name else "d"]
+        out.heads, out.vocabulary = heads | {"eagle": eagle.goes_with(base.get_input_embeddings().weight)}, 40
+        return out
+
+    alone = Autoregressive(scorers=("d",), target=Last())
+    return opened, generate(alone, opened("", "eager"), Sampler(temperature=0.0), 16)[0]
+
+
+EAGERLY = ("specdec++", "eagle", "chain of eagle, no catch-up")  # those that read states
+
+
+@pytest.mark.parametrize(("name", "engine"), [*((n, "lean") for n in PROPOSERS), *((n, "eager") for n in EAGERLY)])
+def test_greedy_equals_the_target_whoever_drafts_and_however_long(world, name, engine):
+    """Stop rules, prompt lookup, EAGLE heads and chains, by transformers and by us, against transformers' own tokens."""
+    opened, plain = world
+    method = Speculative(proposer=PROPOSERS[name], scorers=("d",), target=Last())
+    tokens, steps = generate(method, opened(name, engine), Sampler(temperature=0.0), 16)
+    assert tokens == plain
+    assert sum(step.tested for step in steps) > 0
+    assert bool(steps[0].inner) == ("chain" in name)

@@ -14,6 +14,7 @@ from torch import nn
 from worlds import ENGINES, open_session, random_model
 
 from specbench import dummy
+from specbench.engine import Graphs, GraphSession, LeanSession
 from specbench.errors import ConfigError, MissingAsset
 from specbench.found import engine_of, find
 from specbench.models import LoadedPair, load
@@ -98,6 +99,23 @@ def test_every_engine_says_the_same_of_quantised_weights_and_cuts_back(family, k
     for each in (ids, [*ids, 7, 2], [*ids[:3], 9], [*ids[:3], 9, 1, 6, 4]):
         eager, *others = (session.score(each, len(each) - 1) for session in sessions)
         assert all(torch.allclose(eager, other, atol=2e-4) for other in others)
+
+
+@needs_torchao
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_graph_of_a_bfloat16_copy_says_what_its_lean_forward_says(kind, device):
+    """On a GPU the kernels are recorded and replayed; on a CPU the static forward runs as it stands."""
+    place = torch.device(device)
+    network = load(find(tiny(kind), (kind,), Path(), place, "bfloat16", "lean"), Path(), place).networks[kind]
+    assert any(isinstance(module, Tiles) for module in network.model.modules()) == (kind == "int4")
+    graphs = Graphs(network)
+    graphs.prepare(64, most=3)
+    lean, graph = LeanSession(network, 1024), GraphSession(graphs, 1024)
+    ids = list(range(5, 30))
+    for each in (ids, [*ids, 7], [*ids, 7, 2, 9], [*ids[:20], 4]):
+        one, two = (session.score(each, len(each) - 1).softmax(-1) for session in (lean, graph))
+        assert float(tv(one, two)) < 0.1, "more than bfloat16 rounds"
 
 
 @needs_torchao

@@ -95,7 +95,9 @@ def plain(models: Opened, role: str, length: int, **sampling) -> Law:
 
 
 @pytest.mark.parametrize("sampling", [SAMPLING[name] for name in ("T=0.7", "top-k", "T=0")], ids=str)
-@pytest.mark.parametrize("settings", [{}, {"bonus": False}, {"max_run": 2}, {"max_run": 2, "test_on_cap": False}], ids=str)
+@pytest.mark.parametrize(
+    "settings", [{}, {"bonus": False}, {"max_run": 2}, {"max_run": 2, "test_on_cap": False}], ids=str
+)
 @pytest.mark.parametrize("rate", [never, perfect])
 def test_who_lets_through_only_what_is_acceptable_has_the_targets_law(rate, settings, sampling):
     """A gate that always refuses, and one that accepts iff q(x) <= p(x) (eta_FP = 0 in Theorem 1)."""
@@ -158,7 +160,9 @@ def test_without_bonus_every_token_follows_theorem_1s_mixture(sampling):
     assert distance(gated(at_rates(0.6, 0.3), models, 3, sampling=sampling), mixtures) > 0.01
 
 
-@pytest.mark.parametrize(("n", "tp", "fp", "mean"), [(5, 0.9, 0.2, 3.8332), (10, 0.95, 0.5, 8.2227), (20, 0.8, 0.3, 3.9588)])
+@pytest.mark.parametrize(
+    ("n", "tp", "fp", "mean"), [(5, 0.9, 0.2, 3.8332), (10, 0.95, 0.5, 8.2227), (20, 0.8, 0.3, 3.9588)]
+)
 def test_run_lengths_follow_theorem_2(n, tp, fp, mean):
     """The first n drafted tokens are acceptable and no later one: the law of how many the gate accepts in a row, exactly.
 

@@ -54,14 +54,17 @@ def bonus(step: Step) -> int:
     return len(step.tokens) - step.untested - step.tested
 
 
-@pytest.mark.parametrize("settings", [{}, {"bonus": False}, {"max_run": 2}, {"max_run": 2, "test_on_cap": False}], ids=str)
+@pytest.mark.parametrize(
+    "settings", [{}, {"bonus": False}, {"max_run": 2}, {"max_run": 2, "test_on_cap": False}], ids=str
+)
 def test_a_rounds_tokens_are_untested_accepted_replaced_and_bonus(settings):
     """committed = untested + accepted + replaced + bonus, a draft forward and a verdict a drafted token, a target's a run."""
     models, length = world(0.7), 300
     tokens, steps = generate(sprinter(**settings), models, sampler(), length)
     assert len(tokens) == length
     for step in steps:
-        assert 0 <= step.tested - step.accepted <= 1 and 0 <= bonus(step) <= (step.accepted if settings.get("bonus", True) else 0)
+        assert 0 <= step.tested - step.accepted <= 1
+        assert 0 <= bonus(step) <= (step.accepted if settings.get("bonus", True) else 0)
         assert step.drafted == step.untested + step.tested == step.noted["verifier_calls"]
         assert step.by == ("draft",) * step.tested and step.tested <= 1
         assert step.noted["verifier_accepts"] in (step.drafted, step.drafted - 1)
@@ -78,8 +81,7 @@ def test_at_the_cap_the_last_token_is_tested_or_it_is_not():
     """A gate that always accepts: whole runs of max_run, the last tested; without `test_on_cap`, none, and no target."""
     models = world(1.0)
     _, steps = generate(sprinter(max_run=3), models, sampler(), 60)
-    whole = [step for step in steps[:-1]]
-    assert {(step.drafted, step.untested, step.tested) for step in whole} == {(3, 2, 1)}
+    assert {(step.drafted, step.untested, step.tested) for step in steps[:-1]} == {(3, 2, 1)}
     models = world(1.0)
     _, steps = generate(sprinter(max_run=3, test_on_cap=False), models, sampler(), 60)
     assert {(step.drafted, step.untested, step.tested) for step in steps} == {(3, 3, 0)}
@@ -125,7 +127,13 @@ def cuts(steps: list[Step], cut=Step.cut) -> None:
 def test_a_step_cut_short_counts_what_is_left_of_it():
     """Control: a cut that forgets that untested tokens come first breaks the identity."""
     _, steps = generate(sprinter(max_run=4), world(0.7), sampler(), 200)
-    cuts([*steps, Step([1, 2, 3, 4], tested=3, accepted=3, by=("a",) * 3), Step([1, 2], tested=2, accepted=1, by=("a",) * 2)])
+    cuts(
+        [
+            *steps,
+            Step([1, 2, 3, 4], tested=3, accepted=3, by=("a",) * 3),
+            Step([1, 2], tested=2, accepted=1, by=("a",) * 2),
+        ]
+    )
 
     def forgets(step: Step, kept: int) -> Step:
         tested = min(step.tested, kept)

@@ -118,15 +118,15 @@ def test_what_a_chains_outer_level_cut_away_teaches_nothing():
     assert 0 < len(Spy.taught) < drafts
 
 
-def specdec_length(head, state, threshold: float, min_len: int, k: int) -> int:
+def specdec_length(head, states, threshold: float, min_len: int, k: int) -> int:
     """Drafted tokens: the first k >= min_len behind which 1 - product of phat_1 .. phat_{k - 1} exceeds the threshold.
 
-    state(i) is that of token i.
+    states[i] is that of token i.
     """
     product = 1.0
     for drafted in range(1, k):
         if drafted > 1:
-            product *= float(head.accepts(state(drafted - 2))[0])
+            product *= float(head.accepts(states[drafted - 2])[0])
         if drafted >= min_len and 1 - product > threshold:
             return drafted
     return k
@@ -134,7 +134,7 @@ def specdec_length(head, state, threshold: float, min_len: int, k: int) -> int:
 
 @pytest.mark.parametrize(("min_len", "threshold"), [(1, 0.6), (2, 0.8), (4, 0.97)])
 def test_specdecs_product_is_over_the_tokens_that_were_read(min_len, threshold):
-    """phat_i is read off the state behind x_i, which is there one draw later. Control: off the state before x_i it differs."""
+    """phat_i is read off the state behind x_i, which is there one draw later. Control: off the one before, it differs."""
     session, k, differs, lengths = TableSession(3, 2), 8, 0, set()
     head = spread_out(AcceptanceHead(8, blocks=2))
     for seed in range(25):
@@ -142,9 +142,8 @@ def test_specdecs_product_is_over_the_tokens_that_were_read(min_len, threshold):
         for ids in ([0, 1], [0, 1, 2, 2]):  # the second draft's product starts anew
             tokens = roll(session, ids, k, sampler(seed), NO_EOS, rule).tokens
             read = ids + roll(session, ids, k, sampler(seed), NO_EOS).tokens
-            behind, before = (
-                lambda i, read=read, end=len(ids) + one: session._state(tuple(read[: end + i]))[None] for one in (1, 0)
-            )
+            states = [session._state(tuple(read[: len(ids) + i]))[None] for i in range(k + 1)]
+            behind, before = states[1:], states[:-1]
             assert len(tokens) == specdec_length(head, behind, threshold, min_len, k)
             differs += len(tokens) != specdec_length(head, before, threshold, min_len, k)
             lengths.add(len(tokens))

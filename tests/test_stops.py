@@ -1,6 +1,5 @@
 """Stop rules are lossless, whatever they learn and look at; one that drops what it looked at is not. All by enumeration."""
 
-
 import pytest
 import torch
 from worlds import spread_out, table_world
@@ -94,8 +93,8 @@ def test_a_rule_may_look_at_a_tokens_value_and_may_not_drop_it():
 
 
 @pytest.mark.parametrize("stop", [
-    Confidence(threshold=1.1, min_len=2), AdaEDL(lam=1.1, min_len=2), SpecDecPlusPlus(head="accepts", threshold=-1.0, min_len=2),
-    Dsl(head="long", threshold=1.1, min_len=2),
+    Confidence(threshold=1.1, min_len=2), AdaEDL(lam=1.1, min_len=2), Dsl(head="long", threshold=1.1, min_len=2),
+    SpecDecPlusPlus(head="accepts", threshold=-1.0, min_len=2),
 ], ids=lambda stop: stop.name)  # fmt: skip
 def test_at_least_min_len_tokens_are_drafted(stop):
     """A rule that always wants to stop gets its way behind min_len tokens, not before; limits alone make drafts shorter."""

@@ -9,6 +9,7 @@ from worlds import table_world
 
 from specbench import method as method_module
 from specbench.calls import Calls
+from specbench.drafting import common_prefix, roll
 from specbench.laws import Opened, generate
 from specbench.method import End
 from specbench.methods import speculative as speculative_module
@@ -18,7 +19,6 @@ from specbench.methods.speculative_ensemble import SpeculativeEnsemble
 from specbench.presets import preset
 from specbench.proposers import DraftModel
 from specbench.sampling import Sampler, Verified, tv
-from specbench.drafting import common_prefix, roll
 from specbench.targets import Diff, Opt, Target
 from specbench.theory import (
     acceptance_of,

@@ -38,7 +38,7 @@ def test_prefixes_are_balanced_by_kind():
 
 
 def test_a_text_is_in_one_split_and_the_shares_are_kept():
-    counts = {split: 0 for split in SHARES}
+    counts = dict.fromkeys(SHARES, 0)
     for number in range(3000):
         assert split_of(number, 7) == split_of(number, 7)
         counts[split_of(number, 7)] += 1

@@ -34,7 +34,9 @@ def table_world(vocabulary: int, seed: int = 0, spread: float = 1.5) -> Opened:
 def spread_out(head: Head) -> Head:
     """Random weights, such that a head says now this, now that."""
     generator = torch.Generator().manual_seed(3)
-    head.load_state_dict({name: 0.5 * torch.randn(w.shape, generator=generator) for name, w in head.state_dict().items()})
+    head.load_state_dict(
+        {name: 0.5 * torch.randn(w.shape, generator=generator) for name, w in head.state_dict().items()}
+    )
     return head.placed(torch.device("cpu"))
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import ClassVar, Self
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel, LlamaConfig, PreTrainedConfig
@@ -19,7 +19,7 @@ from transformers import AutoConfig, AutoModel, LlamaConfig, PreTrainedConfig
 from specbench.drafting import common_prefix
 from specbench.engine.llama import Layers
 from specbench.errors import MissingAsset
-from specbench.heads.head import Head, Provenance
+from specbench.heads.head import UNREADABLE, Head, Provenance, in_one_line
 from specbench.sampling import Draft, Sampler, read_tokens
 from specbench.session import CachedSession, Session
 
@@ -43,6 +43,8 @@ class EagleHead(Head):
         self.own_embedding = False  # whether the checkpoint brought one
         self.config = copy.deepcopy(config)
         self.config.num_hidden_layers = 1
+        if getattr(self.config, "layer_types", None):
+            self.config.layer_types = self.config.layer_types[:1]
         inner = AutoModel.from_config(self.config)
         inner.layers[0].input_layernorm = inner.norm = nn.Identity()
         self.inner, width = inner, int(self.config.hidden_size)
@@ -99,9 +101,8 @@ class EagleHead(Head):
             lacking = [key for key in missing if EMBEDDING not in key]
             if lacking or unknown:
                 raise MissingAsset(f"{folder} is no EAGLE-1 head: it lacks {lacking}, and has {unknown}")
-        except (OSError, ValueError, SafetensorError, RuntimeError, EOFError) as error:
-            why = (str(error).strip().splitlines() or [type(error).__name__])[0]
-            raise MissingAsset(f"{folder} cannot be read as an EAGLE head: {why}") from None
+        except UNREADABLE as error:
+            raise MissingAsset(f"{folder} cannot be read as an EAGLE head: {in_one_line(error)}") from None
         head.own_embedding = EMBEDDING in weights
         head.provenance = provenance
         return head

@@ -8,6 +8,7 @@ import dataclasses
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any, ClassVar, Self
 
 import torch
@@ -18,6 +19,9 @@ from torch import Tensor, nn
 from specbench.errors import ConfigError, MissingAsset, hint
 
 FILE = "head.safetensors"
+UNREADABLE = (  # what a file that is no head can raise
+    OSError, ValueError, RuntimeError, SafetensorError, UnpicklingError, EOFError, KeyError, TypeError, AttributeError,
+)  # fmt: skip
 Identity = dict[str, Any]  # of a model: source, revision or checksum, ...
 
 
@@ -72,9 +76,10 @@ class Head(nn.Module):
             head = cls(**told["settings"])
             head.load_state_dict(weights)
             head.provenance = Provenance(**told["provenance"])
-        except (SafetensorError, json.JSONDecodeError, KeyError, TypeError, RuntimeError) as error:
-            why = (str(error).strip().splitlines() or [type(error).__name__])[0]
-            raise MissingAsset(f"{path} cannot be read as a {cls.kind} head: {why}") from None
+        except ConfigError:
+            raise
+        except UNREADABLE as error:
+            raise MissingAsset(f"{path} cannot be read as a {cls.kind} head: {in_one_line(error)}") from None
         return head
 
     def placed(self, device: torch.device) -> Self:
@@ -89,7 +94,7 @@ def told_by(folder: Path) -> Provenance:
             with safe_open(path, "pt") as file:
                 told = json.loads((file.metadata() or {}).get("specbench", "{}"))
             return Provenance(**told.get("provenance", told))
-        except (SafetensorError, ValueError, TypeError):
+        except UNREADABLE:
             continue
     return Provenance()
 
@@ -99,6 +104,12 @@ def kind_named(kind: str) -> type[Head]:
     if kind not in Head.kinds:
         raise ConfigError(f"unknown kind of head '{kind}'{hint(kind, Head.kinds)}")
     return Head.kinds[kind]
+
+
+def in_one_line(error: Exception) -> str:
+    """What a library said over several lines, such as which weights do not fit."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) < 300 else text[:300] + " ..."
 
 
 def same_model(one: Identity, two: Identity) -> bool:

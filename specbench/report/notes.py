@@ -26,7 +26,9 @@ def notes(summary: Summary) -> list[str]:
         if data["sha256"] in trained.get("sha256", []) and trained.get("skipped", 0) < data["samples"]:
             out.append(f"! head {name} was trained on rows that it is measured on here")
     if any(row["predicted_distance"] is not None for row in summary["methods"] if "tokens" in row):
-        out.append("distance from target, predicted: Theorem 1 over the head's own test texts, at T = 1 (docs/heads.md).")
+        out.append(
+            "distance from target, predicted: Theorem 1 over the head's own test texts, at T = 1 (docs/heads.md)."
+        )
     if any(_over_eagle(row["config"]) for row in summary["methods"]):
         out.append("Theory of a chain over an EAGLE head leaves out the forwards by which its base catches up.")
     base: dict[str, Any] = next((row for row in summary["methods"] if row["method"] == summary["baseline"]), {})
