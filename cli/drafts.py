@@ -34,32 +34,39 @@ def main() -> None:
     args = parser.parse_args()
     wiki, questions = args.data / "wiki_summary" / "test.jsonl", args.data / "spec_bench" / "question.jsonl"
     parts = [SPRINTER_HEAD]
-    for task, data, temperature in (
-        ("gsm8k", "synthetic", 0.0), ("gsm8k", "synthetic", 1.0), ("wiki-summary", str(wiki), 0.0), ("wiki-summary", str(wiki), 1.0)
-    ):  # fmt: skip
-        options = Options(
-            limit=args.prompts, repeats=args.repeats, device="cpu", data=data, temperature=temperature, over=VARIANTS
-        )
-        parts.append(_page(LENGTHS, "tiny", task, options))
+    for task, data in (("gsm8k", "synthetic"), ("wiki-summary", str(wiki))):
+        for temperature in (0.0, 1.0):
+            options = Options(
+                limit=args.prompts,
+                repeats=args.repeats,
+                device="cpu",
+                data=data,
+                temperature=temperature,
+                over=VARIANTS,
+            )
+            parts.append(_page(LENGTHS, "tiny", task, options))
     write(args.out / "sprinter-tiny.md", "\n\n".join(parts) + "\n")
     options = Options(limit=args.questions, repeats=args.repeats, device="cpu", data=str(questions), temperature=0.0)
-    parts = [CHAINS_HEAD, _profile(options), _page(CHAINS, "tiny-polybasic", "spec-bench", options)]
+    parts = [CHAINS_HEAD, _profile("spec-bench", options), _page(CHAINS, "tiny-polybasic", "spec-bench", options)]
+    options = Options(limit=args.prompts, repeats=args.repeats, device="cpu", data="synthetic", temperature=0.0)
+    parts += [_profile("gsm8k", options), _page(CHAINS, "tiny-polybasic", "gsm8k", options)]
     write(args.out / "polybasic-tiny.md", "\n\n".join(parts) + "\n")
 
 
 SPRINTER_HEAD = """# Adaptive draft lengths and SPRINTER on the tiny pair
 
 The bundled draft and target with the bundled heads, draft length up to 20 for adaptive lengths and 5 for `sd`. gsm8k is the
-synthetic twin, which models and heads were trained on (other rows); wiki-summary is real text, of which they know nothing: its
-scores say nothing, its speeds say what methods do where draft and target disagree. Two verifiers stand beside each other: the
+synthetic twin, which models and heads were trained on (other rows); wiki-summary is real text, of which they know nothing:
+its scores say nothing, its speeds say what methods do where draft and target disagree. Two verifiers stand side by side: the
 paper's, which sees the draft's state alone, and one that sees q(x) and the entropy as well. Made by `make drafts`.
 
 ![ROC of the verifiers on unseen texts](sprinter-tiny-roc.svg)"""
 CHAINS_HEAD = """# Chains on the tiny pair
 
 A target of 3.3M parameters, a copy of it with 4-bit weights as the middle, and an EAGLE head trained on each of the two; the
-draft model and prompt lookup as other drafters. Prompts are Spec-Bench's real questions, both turns, of which these models know
-nothing: their answers are no answers, and acceptance is what it is on such text. Made by `make drafts`."""
+draft model and prompt lookup as other drafters. Prompts are Spec-Bench's real questions, both turns, of which these models
+know nothing: their answers are no answers, and acceptance is what it is on such text. The synthetic twin of gsm8k, on which
+they were trained, stands below. Made by `make drafts`."""
 
 
 def _page(names: list[str], pair: str, task: str, options: Options) -> str:
@@ -70,7 +77,7 @@ def _page(names: list[str], pair: str, task: str, options: Options) -> str:
     return "\n\n".join([f"## {task}, T = {options.temperature:g}", *map(markdown_table, shown), lines])
 
 
-def _profile(options: Options) -> str:
+def _profile(task: str, options: Options) -> str:
     """What `specbench profile` said first."""
     levels = levels_of("polybasic")
     _, pair = read_pair("tiny-polybasic", options)
@@ -84,13 +91,11 @@ def _profile(options: Options) -> str:
         max_new_tokens=64,
         ignore_eos=True,
     )
-    (summary,), _ = measured(
-        pairings(levels, pair, 5), "tiny-polybasic", ["spec-bench"], brief, RUNS, fresh=False, kind=None
-    )
+    (summary,), _ = measured(pairings(levels, pair, 5), "tiny-polybasic", [task], brief, RUNS, fresh=False, kind=None)
     found = Profile(Path(summary["folder"]), levels, BASELINE)
     said = "\n".join(f"- {line}" for line in verdicts(found))
     parts = [
-        "## What `specbench profile -p tiny-polybasic -t spec-bench` says before",
+        f"## What `specbench profile -p tiny-polybasic -t {task}` says before",
         *map(markdown_table, (forwards_table(found), pairs_table(found))),
     ]
     return "\n\n".join([*parts, said])

@@ -73,8 +73,8 @@ def profile(
         for line in told.verdicts(measured_):
             console.print(line)
         console.print(
-            "Theory: exact laws of lengths from the measured acceptance (`theory.keeps_middle`); a head's catching up with its"
-            " base, and drafts that come out short, are left out.", style="dim"
+            "Theory: exact laws of lengths from the measured acceptance (`theory.keeps_middle`); a head's catching up with"
+            " its base, and drafts that come out short, are left out.", style="dim"
         )  # fmt: skip
         console.print(summary["folder"], style="dim", highlight=False)
 

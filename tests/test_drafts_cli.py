@@ -104,7 +104,7 @@ def rounds(tested, accepted, by):
     return [{"tokens": accepted + 1, "drafted": 5, "tested": tested, "accepted": accepted, "by": [by] * tested}] * 10
 
 
-@pytest.mark.parametrize(("middle", "kept"), [(0.2, True), (1.0, False)])
+@pytest.mark.parametrize(("middle", "kept"), [(0.2, True), (3.0, False)])
 def test_a_cheap_faithful_middle_is_kept_and_a_dear_one_is_not(tmp_path, middle, kept):
     """The verdict follows the prices: the target 1 s a forward of any size, the middle `middle` s, the drafter 0.05 s."""
     flat = {"target": (1, 1.0), "middle": (1, middle), "draft": (1, 0.05)}
@@ -116,7 +116,11 @@ def test_a_cheap_faithful_middle_is_kept_and_a_dear_one_is_not(tmp_path, middle,
         ("draft", "middle", 5, 4),
     ):
         models = {high: calls((6, flat[high][1])), low: calls(flat[low])}
-        rows.append(record(under(low, high), tokens=[1], models=models, rounds=rounds(tested, accepted, low)))
+        rows.append(
+            record(
+                under(low, high), tokens=[1] * 10 * (accepted + 1), models=models, rounds=rounds(tested, accepted, low)
+            )
+        )
     (tmp_path / "samples.jsonl").write_text("".join(json.dumps(vars(row)) + "\n" for row in rows))
     found = Profile(tmp_path, ["target", "middle", "draft"], "ar")
     assert found.seconds("target", 6) == 1.0 and found.seconds("middle") == middle

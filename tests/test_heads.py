@@ -1,4 +1,4 @@
-"""A head comes from its folder where it is whole, of the kind asked for and trained with this pair; else comes one line."""
+"""A head comes from its folder where it is whole, of the kind asked for, and trained with this pair; else one line says why."""
 
 import json
 import shutil

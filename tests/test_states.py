@@ -58,7 +58,7 @@ def test_states_after_any_history_are_those_of_a_fresh_session(family, engine):
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_head_makes_the_logits_of_them(family):
-    """In every family, by every engine: `logits_of` what comes out of `hidden` is what `score` says, norms and scales included."""
+    """In every family, eager and lean: `logits_of` of `hidden` is what `score` says, norms and scales included."""
     ids, states = [0, 5, 9, 2, 7], []
     for engine in ("eager", "lean"):
         session = opened(family, engine)

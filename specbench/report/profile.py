@@ -13,7 +13,6 @@ from specbench import theory
 from specbench.records import read
 from specbench.report import metrics as m
 from specbench.report.columns import NONE
-from specbench.report.drafting import Rows
 from specbench.report.tables import Table
 
 DRAFTED, THRESHOLDS = range(1, 9), range(1, 17)  # what is tried: beyond them, prices would be guesses
@@ -116,7 +115,10 @@ def forwards_table(profile: Profile) -> Table:
 
 
 def pairs_table(profile: Profile) -> Table:
-    """Mean accepted length (with the token that follows), acceptance, and agreement on a round's first token, of each pair."""
+    """Mean accepted length (with the token that follows), acceptance, and that of a round's first token, of each pair.
+
+    At T = 0 acceptance is agreement of the likeliest tokens.
+    """
     rows = []
     for i, high in enumerate(profile.levels, 1):
         for j, low in enumerate(profile.levels[i:], i + 1):

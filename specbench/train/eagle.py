@@ -132,8 +132,8 @@ def train(
 ) -> tuple[EagleHead, dict[str, Any]]:
     """A head fitted to collected features, from `folder`'s checkpoint where one lies there, and what it is worth unseen.
 
-    `advance` is called once a step, `keep` writes checkpoints. AdamW with betas (.9, .95), gradients clipped by value, linear warm-up and a cosine's
-    descent; weights are trained in float32.
+    `advance` is called once a step, `keep` writes checkpoints. AdamW with betas (.9, .95), gradients clipped by value, linear
+    warm-up and a cosine's descent; weights are trained in float32.
     """
     torch.manual_seed(recipe.seed)
     model = pair.models[base]
