@@ -183,7 +183,11 @@ def _synthetic(
     group: tuple[Arm, ...], roles: tuple[str, ...], pair: Pair, task_name: str, options: Options
 ) -> dict[str, Any]:
     """The acceptance rate that the cell's first drafting method is given, and the spread that gives it."""
-    drafting = [(arm.name, found) for arm in group if (found := arm.method.verification())]
+    for arm in group:
+        if arm.heads:
+            raise ConfigError(f"{arm.name} reads a trained head, which has nothing to say of synthetic logits")
+    named = [(arm.name, found) for arm in group if (found := arm.method.verification())]
+    drafting = [each for each in named if each[1][0] in roles]  # prompt lookup is no model
     if not drafting:
         return {"spread": 1.0}
     method, (proposer, scorers, target) = drafting[0]

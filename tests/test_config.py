@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+import console
 import pytest
 
 import specbench.tasks  # noqa: F401  (registers the tasks)
@@ -24,9 +25,33 @@ def arm_of(method: str, pair: Pair = TINY, sizes=SIZES, **options):
     return arms([method], pair, sizes, Options(**options))[0][-1]
 
 
-def test_every_bundled_method_builds_on_tiny():
+def test_every_bundled_method_builds_on_a_tiny_pair():
+    """Chains on the pair that has a 4-bit middle and a head for it, all others on `tiny`."""
+    chained = read_pair("tiny-polybasic", Options())[1]
     for name in names("method"):
-        assert isinstance(arm_of(name).method, Method)
+        pair = chained if name.startswith("polybasic") else TINY
+        assert isinstance(arm_of(name, pair, dict.fromkeys(pair.models, 1)).method, Method)
+
+
+def test_synthetic_logits_and_heads_do_not_go_together(tmp_path):
+    """One line, before anything is measured; prompt lookup, which is no model, has no rate to be calibrated to."""
+    made_up = ["-p", "tiny", "-t", "gsm8k", "-n", 1, "--repeats", 1, "--set", "pair.logits=synthetic"]
+    assert "trained head" in console.specbench("run", "-m", "eagle", *made_up, cwd=tmp_path, code=2).stderr
+    assert "pld (synthetic)" in console.specbench("run", "-m", "pld", *made_up, "--max-new-tokens", 8, cwd=tmp_path).stdout
+
+
+def test_a_head_is_that_of_its_kind_and_of_the_model_that_drafts():
+    """The first that the pair lists, unless the method's table names one; without any, the line says how to train one."""
+    chained = read_pair("tiny-polybasic", Options())[1]
+    sizes = dict.fromkeys(chained.models, 1)
+    assert arm_of("eagle", chained, sizes).table["proposer"]["head"] == "eagle-target"
+    assert arm_of("polybasic", chained, sizes).heads == ["eagle"]
+    assert arm_of("sprinter").table["head"] == "sprinter"
+    assert arm_of("sprinter", overrides=(("method.head", "sprinter-q"),)).table["head"] == "sprinter-q"
+    with pytest.raises(ConfigError, match="specbench train dsl"):
+        arm_of("dsl", chained, sizes)
+    passed = read_pair("gpt2", Options(heads=(("sprinter", "heads/mine"),)))[1]
+    assert passed.heads["sprinter"].path == "heads/mine" and passed.head_of("sprinter", "draft") == "sprinter"
 
 
 @pytest.mark.parametrize("name", names("pair"))

@@ -298,7 +298,7 @@ def test_a_sequence_goes_from_one_span_to_the_next_and_its_tables_stay():
     graphs.prepare(400, most=2)
     assert {span for _, span in graphs._graphs} == {256, 512}
     for graph in graphs._graphs.values():
-        assert graph._kept[0].data_ptr() == network.ropes.until(0)[0].data_ptr(), (
+        assert graph._kept[0].data_ptr() == network.layers.ropes.until(0)[0].data_ptr(), (
             "no graph reads a table that was replaced"
         )
     session, oracle = GraphSession(graphs, 40), open_session(model)

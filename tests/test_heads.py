@@ -1,4 +1,4 @@
-"""A head comes from its folder where it is whole, of the kind asked for, and trained with this pair; else one line says why."""
+"""A head comes from its folder where it is whole, of its kind, and trained with this pair; else one line says why not."""
 
 import json
 import shutil
