@@ -11,7 +11,7 @@ from specbench.cli.run import measured
 from specbench.options import Options
 from specbench.records import write
 from specbench.report.notes import notes
-from specbench.report.profile import Profile, forwards_table, pairs_table, verdicts
+from specbench.report.profile import Profile, forwards_table, kinds_of, pairs_table, verdicts
 from specbench.report.tables import markdown_table, tables
 from specbench.suite import read_pair
 
@@ -92,7 +92,7 @@ def _profile(task: str, options: Options) -> str:
         ignore_eos=True,
     )
     (summary,), _ = measured(pairings(levels, pair, 5), "tiny-polybasic", [task], brief, RUNS, fresh=False, kind=None)
-    found = Profile(Path(summary["folder"]), levels, BASELINE)
+    found = Profile(Path(summary["folder"]), levels, BASELINE, kinds_of(summary))
     said = "\n".join(f"- {line}" for line in verdicts(found))
     parts = [
         f"## What `specbench profile -p tiny-polybasic -t {task}` says before",

@@ -66,7 +66,7 @@ def profile(
         sys.exit(INTERRUPTED)
     console = terminal()
     for summary in summaries:
-        measured_ = told.Profile(Path(summary["folder"]), levels, BASELINE)
+        measured_ = told.Profile(Path(summary["folder"]), levels, BASELINE, told.kinds_of(summary))
         console.print(f"{summary['pair']}, {summary['task']}: {' > '.join(levels)}")
         for table in (told.forwards_table(measured_), told.pairs_table(measured_)):
             print_table(table, console)

@@ -69,7 +69,8 @@ def run(
         ),
     ] = None,
     head: Annotated[
-        list[str] | None, typer.Option("--head", help="A trained head instead of the pair's: sprinter=FOLDER.")
+        list[str] | None,
+        typer.Option("--head", help="Another head than the pair's: sprinter=FOLDER, eagle@middle=FOLDER."),
     ] = None,
     plugin: Plugins = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Measure anew what is already measured.")] = False,

@@ -98,6 +98,8 @@ def trained(
     if not names:
         raise ConfigError("name the tasks to train on: -t TASK")
     tasks = [suite.read_task(name, pair, options) for name in names]
+    recipe = pair.defaults.train.get(kind.value, {}) | recipe
+    _require_known(kind, recipe, features)
     device = device_of(options.device)
     found = find(pair, roles, found_pair.path.parent, device, options.dtype)
     folder = out or Path("heads") / found_pair.name / (
@@ -106,10 +108,13 @@ def trained(
     with status(f"loading {', '.join(roles)}"):
         loaded = models.load(found, found_pair.path.parent, device)
         texts = texts_.gather(loaded, tasks, suite.source_of(pair, options), count, skip, seed)
-    _require_known(kind, recipe, features)
     folder.mkdir(parents=True, exist_ok=True)
-    recipe = pair.defaults.train.get(kind.value, {}) | recipe
-    about = {"models": {role: each.identity() for role, each in found.items()}, "texts": texts.sha256, "seed": seed}
+    about: dict[str, Any] = {
+        "models": {role: each.identity() for role, each in found.items()},
+        "texts": texts.sha256,
+        "seed": seed,
+    }
+    about["kind"] = kind.value
     run = _Training(kind, loaded, texts, folder, base, features, tau, seed, recipe, about, kept)
     head, report = {
         HeadKind.sprinter: run.sprinter, HeadKind.specdec: run.specdec, HeadKind.dsl: run.dsl, HeadKind.eagle: run.eagle
@@ -141,6 +146,7 @@ def _require_known(kind: HeadKind, recipe: dict[str, Any], features: str) -> Non
         HeadKind.eagle: (eagle.EagleRecipe,),
     }
     known = {field.name for part in parts.get(kind, (lengths.Walk, fitting.Recipe)) for field in fields(part)}
+    known -= {"draft", "target", "seed"}  # which have options of their own, or one value
     for key in recipe:
         if key not in known:
             raise ConfigError(f"--set recipe.{key}: the recipe of {kind.value} has no key '{key}'{hint(key, known)}")
@@ -170,7 +176,9 @@ class _Training:
         thresholds = sorted({*sprinter.THRESHOLDS, self.tau})
         features = tuple(dict.fromkeys((*sprinter.SHOWN, self.features)))
         with progress("fitting verifiers", len(features) * len(thresholds)) as advance:
-            heads = sprinter.compare(rows, embedding, self.features, thresholds, recipe, self.seed, advance)
+            heads = sprinter.compare(
+                rows, embedding, self.features, thresholds, recipe, self.seed, walk.temperature == 1.0, advance
+            )
         head, report = heads[self.features, self.tau]
         every = [told for _, told in heads.values()]
         shown = [told for told in every if told["tau_train"] == self.tau]
@@ -197,7 +205,7 @@ class _Training:
         recipe = self._built(eagle.EagleRecipe, seed=self.seed)
         rows = self._rows(lambda text: eagle.rows_of(self.loaded, text, self.base, recipe), recipe.most)
         with progress("training", eagle.steps_of(rows, recipe)) as advance:
-            head, report = eagle.train(self.loaded, self.base, rows, recipe, self.folder, advance)
+            head, report = eagle.train(self.loaded, self.base, rows, recipe, self.folder, advance, self.about)
         (self.folder / eagle.CHECKPOINT).unlink(missing_ok=True)
         return head, report
 
@@ -234,8 +242,9 @@ def _tell(kind: HeadKind, report: dict[str, Any], folder: Path, pair: str, tasks
     """What the head is worth, and how it is used."""
     if kind == HeadKind.eagle:
         print(
-            f"unseen texts: a first drafted token is accepted {report['overlap']:.3f} of the time at T = 1 (overlap of the"
-            f" laws); smooth L1 {report['smooth_l1']:.4f}, cross-entropy {report['cross_entropy']:.3f} nats"
+            f"unseen texts: a first drafted token behind their own would be accepted {report['overlap']:.3f} of the time at"
+            f" T = 1 (overlap of the laws); smooth L1 {report['smooth_l1']:.4f}, cross-entropy"
+            f" {report['cross_entropy']:.3f} nats"
         )
     else:
         for told in report.get("all", [report]):
@@ -247,6 +256,5 @@ def _tell(kind: HeadKind, report: dict[str, Any], folder: Path, pair: str, tasks
             )
         print(f"of {report['rows']} rows from {report['texts']} unseen texts; intervals: 95 %, bootstrapped over texts")
     print(f"saved {folder}")
-    name = kind.value if base in ("draft", "target") else f"{kind.value}-{base}"
-    if kind != HeadKind.eagle or base == "target":
-        print(f"use it: specbench run -m {kind.value} -p {pair} -t {tasks[0]} --head {name}={folder}")
+    method = "polybasic" if kind == HeadKind.eagle and base != "target" else kind.value
+    print(f"use it: specbench run -m {method} -p {pair} -t {tasks[0]} --head {kind.value}@{base}={folder}")

@@ -15,7 +15,7 @@ from specbench.method import Method, Proposer
 from specbench.methods.bild import OriginalBild
 from specbench.methods.hugging_face import Assisted
 from specbench.options import Options, overridden
-from specbench.pair import Pair
+from specbench.pair import Pair, head_named
 from specbench.presets import Preset, preset
 from specbench.registry import convert
 from specbench.sampling import Sampler
@@ -57,6 +57,10 @@ def roles_of(names: list[str], pair: Pair, options: Options) -> tuple[str, ...]:
 def heads_of(names: list[str], pair: Pair, options: Options) -> tuple[str, ...]:
     """All heads that these methods need, in the pair's order."""
     needed = {head for *_, table in _wanted(names, pair, options) for head in _under(table, "head")}
+    known = {name: {"kind": head.kind, "base": head.base} for name, head in pair.heads.items()}
+    for name, _ in options.heads:
+        if head_named(name, known) not in needed:
+            raise ConfigError(f"--head {name}: none of {', '.join(names)} reads it")
     return tuple(name for name in pair.heads if name in needed) + tuple(sorted(needed - set(pair.heads)))
 
 
@@ -169,8 +173,14 @@ def _with_roles(table: dict[str, Any], pair: Pair) -> dict[str, Any]:
 def _settle_heads(table: dict[str, Any], pair: Pair, base: str) -> None:
     """Give every part that is named like a kind of head the pair's head of that kind, for the model that drafts there."""
     base = next((table[key] for key in ("base", "draft", "model") if isinstance(table.get(key), str)), base)
-    if table.get("name") in Head.kinds and not table.get("head"):
-        table["head"] = pair.head_of(table["name"], base)
+    if table.get("name") in Head.kinds:
+        table.setdefault("head", "")
+        table["head"] = table["head"] or pair.head_of(table["name"], base)
+        spec, verifier = pair.heads.get(table["head"]), table.get("target")
+        if spec and spec.base != base:
+            raise ConfigError(f"head '{table['head']}' reads '{spec.base}', and '{base}' drafts here")
+        if spec and isinstance(verifier, str) and spec.target != verifier:
+            raise ConfigError(f"head '{table['head']}' foresees '{spec.target}', and '{verifier}' verifies here")
     for inner in table.values():
         if isinstance(inner, dict):
             _settle_heads(inner, pair, base)

@@ -61,11 +61,14 @@ def fetch_parquet(repo: str, file: str, revision: str | None) -> Rows:
     return Rows(rows, f"{repo}/{file}", Path(path).parts[-1 - len(Path(file).parts)])
 
 
-def commit_of(repo: str, revision: str | None) -> str:
-    """The commit that a model's revision stands for, an open one for the newest that the hub or the local cache knows."""
+def commit_of(repo: str, revision: str | None, file: str = "config.json") -> str:
+    """The commit that a revision stands for, an open one for the newest that the hub or the local cache knows.
+
+    `file` is one that the repository must have.
+    """
     from huggingface_hub import hf_hub_download
 
-    return Path(hf_hub_download(repo, "config.json", revision=revision)).parent.name
+    return Path(hf_hub_download(repo, file, revision=revision)).parent.name
 
 
 def missing_model(role: str, path: str, error: Exception) -> MissingAsset:

@@ -13,7 +13,7 @@ from specbench.assets import commit_of, local_checksum, missing_model
 from specbench.engine import refusal
 from specbench.errors import ConfigError, MissingAsset, hint
 from specbench.heads import Provenance
-from specbench.heads.head import told_by
+from specbench.heads.head import FILE, told_by
 from specbench.pair import HeadSpec, ModelSpec, Pair, folder
 from specbench.quantization import layers, sizes, stored_as, stored_by, torchao
 
@@ -113,7 +113,7 @@ def find_heads(pair: Pair, names: tuple[str, ...], base: Path) -> dict[str, Foun
         local, commit = folder(spec.path, base), None
         if pair.weights == "real" and not local:
             try:
-                commit = commit_of(spec.path, spec.revision or None)
+                commit = commit_of(spec.path, spec.revision or None, "config.json" if spec.kind == "eagle" else FILE)
             except (OSError, ValueError) as error:
                 raise missing_model(f"head {name}", spec.path, error) from None
         if local and not local.is_dir() and pair.weights == "real":

@@ -62,7 +62,7 @@ def parse_override(text: str) -> tuple[str, Any]:
 
 
 def parse_head(text: str) -> tuple[str, str]:
-    """`NAME=FOLDER`."""
+    """`NAME=FOLDER`, NAME a head of the pair, a kind, or KIND@BASE."""
     name, _, path = text.partition("=")
     if not name or not path:
         raise ConfigError(f"--head {text}: write it as NAME=FOLDER, for example sprinter=heads/tiny/sprinter")

@@ -9,6 +9,7 @@ from specbench.errors import ConfigError, hint
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 Quantization = Literal["", "int4", "int8", "nf4"]
 PACKAGE = Path(__file__).parent
+HEADS = ("sprinter", "specdec++", "dsl", "eagle")  # kinds
 BUNDLED = "specbench:"  # a path inside the installed package
 
 
@@ -121,9 +122,34 @@ class Pair:
             if (head.kind, head.base) == (kind, base):
                 return name
         raise ConfigError(
-            f"this pair has no {kind} head for its {base}; train one with `specbench train {kind}`, and name it by"
-            f" --head {kind}=FOLDER"
+            f"this pair has no {kind} head for its {base}; train one with `specbench train {kind} --base {base}`, and name"
+            f" it by --head {kind}@{base}=FOLDER"
         )
+
+
+def with_heads(table: dict[str, Any], heads: tuple[tuple[str, str], ...]) -> dict[str, Any]:
+    """A pair's table with the user's heads in it. Raises ConfigError for a name that says nothing."""
+    for name, path in heads:
+        found = head_named(name, table.get("heads", {}))
+        kind, _, base = name.partition("@")
+        fresh = {"kind": kind, "base": base or ("target" if kind == "eagle" else "draft")}
+        table.setdefault("heads", {}).setdefault(found, fresh)["path"] = path
+    return table
+
+
+def head_named(name: str, heads: dict[str, Any]) -> str:
+    """The pair's head that a user means by its name, or by KIND@BASE; else the name that a new one gets.
+
+    Raises ConfigError, with the nearest right one, for a name that is neither a head nor a kind.
+    """
+    kind, _, base = name.partition("@")
+    if name in heads:
+        return name
+    if kind not in HEADS:
+        raise ConfigError(f"--head {name}: no such head or kind{hint(kind, [*heads, *HEADS])}")
+    base = base or ("target" if kind == "eagle" else "draft")
+    same = [n for n, head in heads.items() if (head.get("kind", "eagle"), head.get("base")) == (kind, base)]
+    return same[0] if same else kind if kind not in heads else f"{kind}-{base}"
 
 
 def folder(path: str, base: Path) -> Path | None:

@@ -16,7 +16,7 @@ from specbench.method import Sessions
 from specbench.registry import Named
 from specbench.sampling import Sampler
 from specbench.session import Session
-from specbench.targets.deferral import confidence, entropy
+from specbench.targets.deferral import confidence, entropy, within
 
 
 class Stop(Named):
@@ -81,6 +81,10 @@ class Confidence(Lengthened, name="confidence"):
     threshold: float = 0.4
     min_len: int = 1
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        within("threshold", self.threshold, 0.0, 1.0)
+
     def after(self, token: int, logits: Tensor, sampler: Sampler) -> bool:
         return bool(confidence(logits)[0, token] < self.threshold)
 
@@ -93,7 +97,8 @@ class AdaEDL(Lengthened, name="adaedl"):
     as a multiple `scale` of 2 H(q), in nats, drafting stops where 1 - sqrt(scale H(q)) < lam. After each verification with
     the share a of the draft accepted, A <- beta1 A + (1 - beta1) a, and lam moves by `step` up where A is below `wanted`
     and down where it is not, smoothed by beta2. At T = 0, H is that of the law at T = 1. A stopped draft costs a forward
-    that yields no token. `lam` is where the threshold starts, which the paper leaves open (methods 6.2).
+    that yields no token. `lam` is where the threshold starts, and A starts at `wanted`: the paper leaves
+    both open (methods 6.2).
     """
 
     scale: float = 0.2
@@ -103,6 +108,12 @@ class AdaEDL(Lengthened, name="adaedl"):
     step: float = 0.01
     wanted: float = 0.9
     min_len: int = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        within("scale", self.scale, 0.0, math.inf)
+        for key in ("beta1", "beta2", "wanted"):
+            within(key, getattr(self, key), 0.0, 1.0)
 
     def open(self, models: Sessions, drafter: Session, sampler: Sampler) -> Rule:
         return _AdaEDL(self, sampler)

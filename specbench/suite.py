@@ -15,7 +15,7 @@ from specbench.arms import Arm
 from specbench.errors import ConfigError
 from specbench.found import Found, FoundHead
 from specbench.options import Options, overridden
-from specbench.pair import Pair
+from specbench.pair import Pair, with_heads
 from specbench.presets import Preset, preset
 from specbench.records import SAMPLES, SEMANTICS, read
 from specbench.registry import construct, convert
@@ -71,10 +71,7 @@ def read_pair(name: str, options: Options) -> tuple[Preset, Pair]:
     """The pair that a name or a path names, with the user's overrides."""
     found = preset("pair", name)
     table = overridden(found.table, options.under("pair"), f"pair {found.name}")
-    for head, path in options.heads:
-        fresh = {"kind": head, "base": "target" if head == "eagle" else "draft"}
-        table.setdefault("heads", {}).setdefault(head, fresh)["path"] = path
-    return found, construct(Pair, table, str(found.path))
+    return found, construct(Pair, with_heads(table, options.heads), str(found.path))
 
 
 def read_task(name: str, pair: Pair, options: Options) -> tuple[str, Task]:

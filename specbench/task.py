@@ -151,8 +151,14 @@ class Task(Named):
         return Data(samples, rows.source, rows.revision, rows.sha256, len(samples))
 
     def going_on(self, rows: list[Row]) -> list[str]:
-        """What the rows' own text has behind the prompt of each of their `samples`; all empty where rows have none."""
-        return [self.twin.answer(row) if self.twin else "" for row in rows]
+        """What the rows' own text has behind the prompt of each of their `samples`; empty where a row has none."""
+        told = []
+        for row in rows:
+            try:
+                told.append(self.twin.answer(row) if self.twin else "")
+            except KeyError:  # the twin's rows say more than the real ones
+                told.append("")
+        return told
 
     def texts(self, source: str) -> tuple[Rows, list[tuple[Sample, str]]]:
         """Training rows, and their prompts with what follows: of `hub` or `synthetic` the training split, else the file."""

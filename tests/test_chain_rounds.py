@@ -98,9 +98,9 @@ def test_long_sequences_of_a_mutant_do_not():
 
 @pytest.mark.parametrize("thresholds", [(3,), (5,), (2, 4)], ids=str)
 def test_a_steps_inner_rounds_are_the_draft_that_it_tested(thresholds):
-    """Their tokens in a row: its accepted ones begin its tokens, the next one was refused, and there are threshold to
+    """Their tokens in a row begin with those that it accepted, and the next one was refused; so at every level.
 
-    threshold + K of them (below the room's limit), with fewer than threshold before the last round; so at every level.
+    There are threshold to threshold + K of them far from the limit, and fewer than threshold before the last round.
     """
     k, models = 2, tables(tuple("abcd"), 3, seed=2)
     _, steps = generate(chain(k, *thresholds), models, sampler(1), 120)
@@ -158,9 +158,9 @@ def test_a_forward_a_round_at_every_level():
 
 
 def test_behind_an_outer_block_that_was_accepted_whole_the_middle_reads_two_tokens_more():
-    """Identical models: blocks of 3 + 3 tokens, all accepted, and the target's bonus. The middle feeds 2 drafted tokens, what
+    """Identical models: blocks of 3 + 3 tokens, all accepted, and the target's bonus (methods 7.2).
 
-    it added itself and had not read, and once a block the target's as well (methods 7.2).
+    The middle feeds two drafted tokens and the one that it added itself, and once a block the target's as well.
     """
     model, outer = random_model("llama", 3), 6
     models = open_models(dict.fromkeys("abc", model), [1, 2, 3], "lean")

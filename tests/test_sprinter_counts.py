@@ -9,11 +9,10 @@ from worlds import open_models, random_model
 from specbench.decode import Limits, decode
 from specbench.heads import Verifier
 from specbench.laws import generate, tables
+from specbench.method import End
 from specbench.methods.sprinter import Sprinter
 from specbench.sampling import Sampler
 from specbench.step import Step
-
-NO_EOS = frozenset[int]()
 
 
 class Coin(Verifier):
@@ -93,9 +92,9 @@ def test_a_single_token_is_drafted_and_judged_like_any_other(rate, kind):
     """max_new_tokens = 1: one committed token, no bonus, whether the gate took it or the target had to say."""
     seen = set()
     for seed in range(20):
-        out = decode(sprinter(), world(rate), sampler(seed), Limits(NO_EOS, 1))
-        assert (len(out.tokens), out.finish, len(out.rounds)) == (1, "length", 1)
-        seen.add(kinds(out.rounds[0]))
+        tokens, steps = generate(sprinter(), world(rate), sampler(seed), 1)
+        assert (len(tokens), len(steps)) == (1, 1)
+        seen.add(kinds(steps[0]))
     assert seen == set(kind)
 
 
@@ -105,6 +104,10 @@ def test_an_eos_in_a_run_ends_it_with_its_step():
     for seed in range(40):
         out = decode(sprinter(), world(0.5), sampler(seed), Limits(frozenset({2}), 12))
         assert 2 not in out.tokens[:-1]
+        for step in sprinter().steps(world(0.5), sampler(seed), End(frozenset({2}), 12)):
+            assert 2 not in step.tokens[:-1]
+            if 2 in step.tokens:
+                break
         assert sum(len(step.tokens) for step in out.rounds) == len(out.tokens)
         for step in out.rounds:
             assert len(kinds(step)) == len(step.tokens)

@@ -70,9 +70,10 @@ class Drops(DraftModel, name="drops-mutant"):
 
 @pytest.mark.parametrize("name", ["confidence", "specdec++", "dsl"])
 def test_a_rule_that_drops_what_it_looked_at_fails(name):
-    """Mutation control for the rules that are shown a token (methods 0.7). SpecDec++ and DSL do not look at its value here,
+    """Mutation control for the rules that are shown a token (methods 0.7).
 
-    so that dropping it biases nothing: the one says what it says of the tokens before, the other of the law.
+    SpecDec++ and DSL do not look at its value: the one speaks of the tokens before it, the other of the law. Dropping it
+    biases nothing there, which this knows as well.
     """
     models = tables(("a", "b"), 3, seed=4, heads=HEADS)
     away = distance(law(stopped(RULES[name], 2, Drops), models, 3), plain(models, 3))
@@ -93,7 +94,7 @@ def test_a_rule_may_look_at_a_tokens_value_and_may_not_drop_it():
 
 
 @pytest.mark.parametrize("stop", [
-    Confidence(threshold=1.1, min_len=2), AdaEDL(lam=1.1, min_len=2), Dsl(head="long", threshold=1.1, min_len=2),
+    Confidence(threshold=1.0, min_len=2), AdaEDL(lam=1.1, min_len=2), Dsl(head="long", threshold=1.1, min_len=2),
     SpecDecPlusPlus(head="accepts", threshold=-1.0, min_len=2),
 ], ids=lambda stop: stop.name)  # fmt: skip
 def test_at_least_min_len_tokens_are_drafted(stop):

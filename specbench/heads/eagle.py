@@ -56,7 +56,8 @@ class EagleHead(Head):
         Llama's layer of the base's width."""
         if config.model_type in LAYERED:
             return cls(config)
-        width, heads = config.hidden_size, config.num_attention_heads
+        width = config.hidden_size
+        heads = next(n for n in range(config.num_attention_heads, 0, -1) if width % (2 * n) == 0)  # even, for rotations
         longest = getattr(config, "max_position_embeddings", None) or getattr(config, "n_positions", 2048)
         own = LlamaConfig(
             vocab_size=config.vocab_size, hidden_size=width, num_attention_heads=heads, intermediate_size=4 * width,

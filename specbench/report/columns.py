@@ -30,6 +30,7 @@ def special(methods: list[dict[str, Any]], base: str, large: str) -> dict[str, C
             "speedup over sd": over("sd", "over_sd"),
             "target calls/token": _calls(large),
             "GFLOP a generation": number("gigaflops", "{:.3g}"),
+            "by the paper's count": number("papers_gigaflops", "{:.3g}"),
             "verifier accepts": number("verifier_rate", "{:.1%}"),
             "distance from target, predicted": number("predicted_distance", "{:.3f}"),
         }

@@ -39,8 +39,7 @@ def verifier_rate(rows: Rows) -> float | None:
 def gigaflops(rows: Rows, shapes: dict[str, dict[str, int]]) -> float:
     """10^9 floating-point operations a generation by SPRINTER's formula for one position, over all tokens that were fed.
 
-    Prompts included, by the formula for as many positions. Heads are left out. The paper charges the target for one position
-    a run instead, which a cache does not allow (methods 5.4).
+    Prompts included, by the formula for as many positions. Heads are left out.
     """
     total = 0.0
     for r in rows:
@@ -51,12 +50,34 @@ def gigaflops(rows: Rows, shapes: dict[str, dict[str, int]]) -> float:
     return total / len(rows) / 1e9
 
 
+def papers_gigaflops(rows: Rows, table: dict[str, Any], shapes: dict[str, dict[str, int]]) -> float | None:
+    """The same as the paper counts it, without prompts: n (F_q + F_v) + F_p a run of SPRINTER, n F_q + n F_p of speculation.
+
+    SPRINTER's target is charged for one position a run, though it has to read the whole run: with that, nothing is saved
+    (methods 5.4). F_v is left out. None of other methods.
+    """
+    if table["name"] == "sprinter":
+        draft, target = table["draft"], table["target"]
+    elif table["name"] == "speculative" and table["proposer"]["name"] == "model":
+        draft, target = table["proposer"]["model"], table["scorers"][-1]
+    else:
+        return None
+    rounds = [x for r in rows for x in r.rounds]
+    f_q, f_p = (theory.forward_flops(s=1, **shapes[role]) for role in (draft, target))
+    total: float
+    if table["name"] == "sprinter":
+        total = sum(x["drafted"] * f_q + x["tested"] * f_p for x in rounds)
+    else:
+        total = sum(theory.speculative_flops(x["drafted"], f_q, f_p) for x in rounds)
+    return total / len(rows) / 1e9
+
+
 @dataclass(frozen=True)
 class Level:
     """One level of a chain: whose drafts were tested there, and how they fared."""
 
     by: str
-    rounds: float  # forwards of the level's model a forward of the target
+    rounds: float  # of the level, a round of the target's
     acceptance: float | None
     length: float  # tokens a round, replacement or bonus included
     lengths_sd: float  # their standard deviation

@@ -23,14 +23,14 @@ def notes(summary: Summary) -> list[str]:
         out.append(_made_up(summary))
     for name, head in summary["heads"].items():
         trained = head.get("data", {})
-        if data["sha256"] in trained.get("sha256", []) and trained.get("skipped", 0) < data["samples"]:
-            out.append(f"! head {name} was trained on rows that it is measured on here")
+        if data["sha256"] in trained.get("sha256", []):
+            out.append(f"! head {name} was trained on these very rows, but for the first {trained.get('skipped', 0)}")
     if any(row["predicted_distance"] is not None for row in summary["methods"] if "tokens" in row):
-        out.append(
-            "distance from target, predicted: Theorem 1 over the head's own test texts, at T = 1 (docs/heads.md)."
-        )
+        out.append("distance from target, predicted: Theorem 1 over the head's own test texts (docs/heads.md).")
     if any(_over_eagle(row["config"]) for row in summary["methods"]):
-        out.append("Theory of a chain over an EAGLE head leaves out the forwards by which its base catches up.")
+        out.append(
+            "Theory leaves out what an EAGLE head reads again, and the forwards by which a middle catches up for it."
+        )
     base: dict[str, Any] = next((row for row in summary["methods"] if row["method"] == summary["baseline"]), {})
     if base.get("bound_share") is not None and base["bound_share"] < LEAST_BOUND:
         out.append(
@@ -104,10 +104,10 @@ def _made_up(summary: Summary) -> str:
 
 
 def _over_eagle(config: dict[str, Any]) -> bool:
-    proposer, chain = config.get("proposer", {}), False
+    proposer = config.get("proposer", {})
     while isinstance(proposer.get("proposer"), dict):
-        proposer, chain = proposer["proposer"], True
-    return chain and proposer.get("name") == "eagle"
+        proposer = proposer["proposer"]
+    return bool(proposer.get("name") == "eagle")
 
 
 def common_notes(summaries: list[Summary]) -> list[str]:

@@ -77,7 +77,7 @@ def _sprinter(table: dict[str, Any], rows: m.Rows) -> Callable[[theory.Cost, flo
 
 
 def _chain(table: dict[str, Any], rows: m.Rows) -> Callable[[theory.Cost, float], float] | None:
-    """Measured acceptance, level by level. An EAGLE head's catching up is left out."""
+    """Measured acceptance, level by level. What an EAGLE head reads again, and its base reads for it, is left out."""
     thresholds: list[int] = []
     proposer = table["proposer"]
     while proposer["name"] == "chain":

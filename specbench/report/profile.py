@@ -6,6 +6,7 @@ The run measured every model alone and every pair of levels as plain speculation
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -28,6 +29,11 @@ def under(low: str, high: str) -> str:
     return f"{low}-under-{high}"
 
 
+def kinds_of(summary: dict[str, Any]) -> dict[str, str]:
+    """The kinds of a run's heads, by name."""
+    return {name: head["kind"] for name, head in summary["heads"].items()}
+
+
 @dataclass(frozen=True)
 class Pairing:
     """One level drafting for another: tokens a round, acceptance, and acceptance of a round's first token."""
@@ -40,7 +46,9 @@ class Pairing:
 class Profile:
     """What was measured of a chain, its levels from the target down to the drafter."""
 
-    def __init__(self, folder: Path, levels: Sequence[str], baseline: str) -> None:
+    def __init__(self, folder: Path, levels: Sequence[str], baseline: str, kinds: dict[str, str] | None = None) -> None:
+        """`kinds` are those of the heads by name: a head's calls are booked under its name, and its level is its kind."""
+        kinds = kinds or {}
         records = list(read(folder))
         self.levels = list(levels)
         names = [baseline, *map(alone, levels[1:]), *(under(a, b) for b in levels for a in levels)]
@@ -49,12 +57,12 @@ class Profile:
         for rows in self._rows.values():
             for role, sizes in m.forward_seconds(rows).items():
                 for fed, seconds in sizes.items():
-                    self._prices.get(_level_of(role, levels), {}).setdefault(fed, []).append(seconds)
+                    self._prices[kinds.get(role, role)].setdefault(fed, []).append(seconds)
 
     def seconds(self, level: str, fed: int = 1) -> float | None:
         """Seconds of a forward that feeds so many tokens: as measured, or on the line through what was measured.
 
-        None of a level that costs nothing, as prompt lookup. The cheapest block measured stands for one token where none was
+        None of a level that costs nothing, as prompt lookup. The smallest block measured stands for one token where none was
         fed alone.
         """
         prices = {k: float(np.mean(each)) for k, each in sorted(self._prices[level].items())}
@@ -66,6 +74,11 @@ class Profile:
             return prices[min(prices)]
         slope, start = np.polyfit(list(prices), list(prices.values()), 1)
         return float(max(start + slope * fed, max(p for k, p in prices.items() if k < fed)))
+
+    @property
+    def longest(self) -> int:
+        """The most tokens that a price was measured of, over all levels that cost anything."""
+        return min(max(prices) for prices in self._prices.values() if prices)
 
     def pairing(self, low: str, high: str) -> Pairing | None:
         """How a level's drafts fared under another's verdict; None where that was not measured."""
@@ -96,11 +109,6 @@ class Profile:
             DRAFTED,
             THRESHOLDS,
         )
-
-
-def _level_of(role: str, levels: Sequence[str]) -> str:
-    """The level that a role's calls belong to: heads of one kind for several bases are one level."""
-    return role if role in levels else next((level for level in levels if role.startswith(level)), role)
 
 
 def forwards_table(profile: Profile) -> Table:
@@ -142,7 +150,8 @@ def verdicts(profile: Profile) -> list[str]:
         lines.append(
             f"{here}: {'keep it' if found.pays else 'leave it out'}. Three models {found.three.speedup:.2f}x (draft"
             f" {found.three.drafted}, threshold {found.three.thresholds[0]}), two {found.two.speedup:.2f}x ({two}, draft"
-            f" {found.two.drafted}){without}, at the measured prices of blocks; with a block for the price of one token"
+            f" {found.two.drafted}){without}, at the prices of blocks, measured up to {profile.longest} tokens and on"
+            f" a line beyond; with a block for the price of one token"
             f" {ideal.three.speedup:.2f}x and {ideal.two.speedup:.2f}x"
         )
     return lines

@@ -91,7 +91,8 @@ def _method(
         "generation_milliseconds": d.generation_milliseconds(rows),
         "gigaflops": d.gigaflops(rows, config["pair"]["shapes"]),
         "verifier_rate": d.verifier_rate(rows),
-        "predicted_distance": _distance(config["methods"][name], config["pair"].get("heads", {})),
+        "predicted_distance": _distance(config["methods"][name], config),
+        "papers_gigaflops": d.papers_gigaflops(rows, config["methods"][name], config["pair"]["shapes"]),
         "levels": [asdict(level) for level in d.levels(rows)],
         "discarded_per_token": d.discarded(rows),
         "length_counts": d.length_counts(rows),
@@ -122,11 +123,20 @@ def _method(
     return out
 
 
-def _distance(table: dict[str, Any], heads: dict[str, Any]) -> float | None:
-    """What a verifier's head says of itself: the distance from the target that Theorem 1 predicts on its unseen texts."""
-    told = heads.get(table.get("head", ""), {}).get("report", {})
-    at_half = table.get("threshold", 0.5) == 0.5  # where the report was made
-    return told.get("predicted_tv") if table["name"] == "sprinter" and at_half else None
+def _distance(table: dict[str, Any], config: dict[str, Any]) -> float | None:
+    """What a verifier's head says of itself: the distance from the target that Theorem 1 predicts on its unseen texts.
+
+    None but at T = 1, unfiltered, with tau_inf = 1/2, which it is said of.
+    """
+    told = config["pair"].get("heads", {}).get(table.get("head", ""), {}).get("report", {})
+    decoding = config["decoding"]
+    plain = (decoding["temperature"], decoding["top_k"], decoding["top_p"], table.get("threshold", 0.5)) == (
+        1,
+        0,
+        1,
+        0.5,
+    )
+    return told.get("predicted_tv") if table["name"] == "sprinter" and plain else None
 
 
 def _speedup_by_group(rows: m.Rows, base: m.Rows, groups: dict[str, str]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Polybasic's own formulas, as printed and as corrected, so that a report can show them beside what is (methods 7.3).
+"""Polybasic's own formulas, as printed and as corrected, so that a reader can show them beside what is (methods 7.3).
 
 Here alone models count as in the paper, from the target: lengths[0] is L_1, the tokens that a forward of the target commits,
 lengths[1] is L_2, those that a forward of the next model gives, ...; seconds[0] is T_1. kappa is the drafter's forwards a

@@ -1,6 +1,7 @@
 """Training of an EAGLE-1 head (Li et al. 2024, Section 4.2; methods 7.4): features of the base, then regression on them."""
 
 import itertools
+import json
 import math
 import random
 from collections.abc import Callable, Iterator, Sequence
@@ -12,9 +13,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from specbench.errors import ConfigError
 from specbench.heads import EagleHead
 from specbench.models import LoadedPair
 from specbench.session import Session
+from specbench.targets.deferral import within
 from specbench.train.shards import Rows
 from specbench.train.texts import Text, split_of
 
@@ -40,15 +43,19 @@ class EagleRecipe:
     most: int = 2048
     seed: int = 0
 
+    def __post_init__(self) -> None:
+        for key, least in (("epochs", 1), ("batch", 1), ("warm_up", 1), ("most", 3), ("noise", 0.0), ("ce", 0.0)):
+            within(key, getattr(self, key), least, math.inf)
+
 
 def rows_of(pair: LoadedPair, text: Text, base: str, recipe: EagleRecipe) -> Rows:
     """Columns token, feature (n, H) of the base at it, and `own`: whether it is of the text's own part, not of its prompt.
 
-    In the precision of the base's features.
+    In half precision, or in the base's own where that is one.
     """
     models = pair.open(text.prompt)
     session, ids = models[base], list(models.ids)
-    whole = (ids + text.rest)[: recipe.most]
+    whole = (ids + text.rest)[: min(recipe.most, pair.window or recipe.most)]
     session.keeps_hidden = True
     features = session.hidden(whole, 0)  # (n, H)
     own = torch.arange(len(whole)) >= len(ids)
@@ -108,7 +115,7 @@ def losses_of(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Smooth L1 on features, cross-entropy between the laws that the base's LM head makes of both, and the laws' overlap.
 
-    The overlap, sum of min(p, q), is how often a first drafted token would be accepted at T = 1.
+    The overlap, sum of min(p, q), is how often a first drafted token would be accepted at T = 1, along the texts themselves.
     """
     given = batch.features
     if noisy:
@@ -128,13 +135,17 @@ def train(
     recipe: EagleRecipe,
     folder: Path,
     advance: Callable[[], None],
+    about: dict[str, Any],
     keep: bool = True,
 ) -> tuple[EagleHead, dict[str, Any]]:
-    """A head fitted to collected features, from `folder`'s checkpoint where one lies there, and what it is worth unseen.
+    """A head fitted to collected features, from `folder`'s checkpoint where one of the same models and texts, `about`, lies
+    there, and what it is worth unseen. Raises ConfigError where no text goes on behind its prompt: there is nothing to learn.
 
     `advance` is called once a step, `keep` writes checkpoints. AdamW with betas (.9, .95), gradients clipped by value, linear
     warm-up and a cosine's descent; weights are trained in float32.
     """
+    if not bool(rows["own"].any()):
+        raise ConfigError("these texts end with their prompts: train an EAGLE head on a task whose rows go on")
     torch.manual_seed(recipe.seed)
     model = pair.models[base]
     head = EagleHead.of(model.config).to(pair.device)
@@ -151,7 +162,7 @@ def train(
     steps, total, first = 0, steps_of(rows, recipe), 0
     if path.exists():
         kept = torch.load(path, weights_only=True)
-        if kept["recipe"] == asdict(recipe):
+        if kept["recipe"] == asdict(recipe) and kept["about"] == json.dumps(about, sort_keys=True):
             head.load_state_dict(kept["head"])
             optimizer.load_state_dict(kept["optimizer"])
             first = kept["steps"]
@@ -169,8 +180,8 @@ def train(
             optimizer.step()
             if keep and steps % CHECKPOINT_STEPS == 0:
                 part = path.with_suffix(".part")
-                state = {"recipe": asdict(recipe), "steps": steps, "head": head.state_dict()}
-                torch.save(state | {"optimizer": optimizer.state_dict()}, part)
+                state = {"recipe": asdict(recipe), "about": json.dumps(about, sort_keys=True), "steps": steps}
+                torch.save(state | {"head": head.state_dict(), "optimizer": optimizer.state_dict()}, part)
                 part.rename(path)
         advance()
     head.eval()

@@ -9,6 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from specbench.targets.deferral import within
+
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
@@ -25,6 +27,10 @@ class Recipe:
     reject_weight: float = 1.0
     cosine: bool = False
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        for key, least in (("epochs", 1), ("batch", 1), ("patience", 1), ("reject_weight", 0.0)):
+            within(key, getattr(self, key), least, math.inf)
 
 
 Score = Callable[[Tensor], Tensor]  # inputs (n, ...) -> logits (n,)

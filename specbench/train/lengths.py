@@ -1,6 +1,7 @@
 """Rows and training of the heads that decide draft lengths: SpecDec++'s and DSL's (methods 6.1, 6.3)."""
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from specbench.method import End, speculate
 from specbench.models import LoadedPair
 from specbench.sampling import Draft, Sampler, read_tokens
 from specbench.targets import Last
-from specbench.targets.deferral import confidence
+from specbench.targets.deferral import confidence, within
 from specbench.train import roc
 from specbench.train.fitting import Recipe, fit
 from specbench.train.shards import Rows, chosen
@@ -35,6 +36,14 @@ class Walk:
     temperature: float = 1.0
     seed: int = 0
 
+    def __post_init__(self) -> None:
+        for key, least in (("steps", 2), ("gamma", 1), ("temperature", 0.0)):
+            within(key, getattr(self, key), least, math.inf)
+
+    def fitting(self, pair: LoadedPair, text: Text) -> "Walk":
+        """With no more steps than the models' window has room for behind a prompt."""
+        return self if pair.window is None else replace(self, steps=min(self.steps, pair.window - len(text.prompt)))
+
 
 def _sampler(pair: LoadedPair, text: Text, walk: Walk) -> Sampler:
     seed = hash((walk.seed, text.number)) & (2**62 - 1)
@@ -47,6 +56,7 @@ def specdec_rows(pair: LoadedPair, text: Text, walk: Walk) -> Rows:
     The target writes; at each place the draft draws a token y, whose label is read behind the target's tokens. The draft then
     reads a mix: y, or at a share `MIXED` of places the target's token, whose rows are left out.
     """
+    walk = walk.fitting(pair, text)
     sampler, models = _sampler(pair, text, walk), pair.open(text.prompt)
     draft, target, ids = models[walk.draft], models[walk.target], list(models.ids)
     draft.keeps_hidden = True
@@ -84,6 +94,7 @@ class _Noting(Rule):
 
 def dsl_rows(pair: LoadedPair, text: Text, walk: Walk) -> Rows:
     """inputs (n, 12) of `LengthHead` for every token that speculative decoding tested, and label (n,): accepted or not."""
+    walk = walk.fitting(pair, text)
     sampler, models = _sampler(pair, text, walk), pair.open(text.prompt)
     draft, target, ids = models[walk.draft], models[walk.target], list(models.ids)
     end, rule = End(pair.eos, len(ids) + walk.steps), _Noting(LengthHead())

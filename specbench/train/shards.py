@@ -1,7 +1,6 @@
 """Rows on disk while they are collected, so that an interrupted collection goes on where it stopped."""
 
 import json
-import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from specbench.errors import ConfigError
 from specbench.records import write
 from specbench.train.texts import Text
 
@@ -26,13 +26,17 @@ def collected(
 ) -> Rows:
     """The rows that `make` gives for each text, with a column `text`, from `folder` as far as they lie there.
 
-    What was collected with other settings is thrown away. `advance` is called once a text, those found included.
+    What was collected with other settings is thrown away; a folder that holds anything else is refused. `advance` is called
+    once a text, those found included.
     """
     told = json.dumps(settings, sort_keys=True)
     mark = folder / "settings.json"
+    folder.mkdir(parents=True, exist_ok=True)
+    if not mark.exists() and any(folder.iterdir()):
+        raise ConfigError(f"{folder} holds something else than collected rows; name a folder of their own")
     if not mark.exists() or mark.read_text(encoding="utf-8") != told:
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
+        for old in (*folder.glob("*.safetensors"), *folder.glob("*.part")):
+            old.unlink()
         write(mark, told)
     shards: list[Rows] = []
     for first in range(0, len(texts), SHARD):

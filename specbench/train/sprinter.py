@@ -1,7 +1,8 @@
 """Rows and labels for SPRINTER's verifier, and its training (Sections 4 and 5; methods 5.3)."""
 
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from specbench.heads import Verifier
 from specbench.heads.sprinter import FEATURES
 from specbench.models import LoadedPair, Models
 from specbench.sampling import Sampler, read_tokens
-from specbench.targets.deferral import confidence
+from specbench.targets.deferral import confidence, entropy, within
 from specbench.train import roc
 from specbench.train.fitting import Recipe, fit
 from specbench.train.shards import Rows, chosen, joined
@@ -22,6 +23,7 @@ from specbench.train.texts import Text, masks
 KINDS = ("original", "draft", "target", "mixed")  # who wrote the prefix behind the prompt
 THRESHOLDS = (1.0, 1.2, 1.5)  # tau_train
 LABEL_THRESHOLD = 1.0  # by which a mixed prefix takes the draft's token or the target's
+HALF = 0.5  # tau_inf
 SHOWN = ("state", "q", "entropy", "q+entropy", "state+q+entropy", "state+token")  # features that a report compares
 
 
@@ -38,6 +40,10 @@ class Walk:
     temperature: float = 1.0
     seed: int = 0
 
+    def __post_init__(self) -> None:
+        within("steps", self.steps, 2, math.inf)
+        within("temperature", self.temperature, 0.0, math.inf)
+
 
 def rows_of(pair: LoadedPair, text: Text, walk: Walk) -> Rows:
     """All rows of a text, the four kinds of prefixes: a drafted token x behind each, and what both models say of it.
@@ -47,6 +53,8 @@ def rows_of(pair: LoadedPair, text: Text, walk: Walk) -> Rows:
     """
     seed = hash((walk.seed, text.number)) & (2**62 - 1)
     sampler = Sampler(walk.temperature, generator=torch.Generator(pair.device).manual_seed(seed))
+    room = walk.steps if pair.window is None else pair.window - len(text.prompt)
+    walk = replace(walk, steps=min(walk.steps, room))
     models = pair.open(text.prompt)
     models[walk.draft].keeps_hidden = True
     parts = []
@@ -92,7 +100,7 @@ def _read(models: Models, tokens: list[int], drafted: list[int], walk: Walk, sam
         "q": q.gather(1, x.unsqueeze(1)).squeeze(1),
         "p": p.gather(1, x.unsqueeze(1)).squeeze(1),
         "tv": (q - p).clamp_min(0.0).sum(-1),
-        "entropy": -torch.xlogy(q, q).sum(-1),
+        "entropy": entropy(q),
         "kind": torch.full_like(x, kind),
     }
     return {key: column[0 if kind == 0 else 1 :].cpu() for key, column in rows.items()}
@@ -126,12 +134,13 @@ def _inputs(head: Verifier, rows: Rows) -> Tensor:
 
 
 def train(
-    rows: Rows, embedding: Tensor, features: str, threshold: float, recipe: Recipe, seed: int, at: float = 0.5
+    rows: Rows, embedding: Tensor, features: str, threshold: float, recipe: Recipe, seed: int, drawn: bool = True
 ) -> tuple[Verifier, dict[str, Any]]:
     """A verifier fitted to balanced rows, and what it is worth on the test texts.
 
     `predicted_tv` is the distance from the target at a position that Theorem 1 predicts in its token-dependent form, the sum
-    over x of fp(x) (q(x) - p(x))+, estimated over the rows' own draws; `draft_tv` is what accepting everything would give.
+    over x of fp(x) (q(x) - p(x))+, estimated over the rows' own draws where those were `drawn` from q at T = 1; `draft_tv` is
+    what accepting everything would give.
     """
     torch.manual_seed(seed)
     head = Verifier(hidden=rows["state"].shape[1], features=features, threshold=threshold)
@@ -144,22 +153,24 @@ def train(
     with torch.no_grad():
         scores = head(ready["test"][0]).sigmoid()
     test = parts["test"]
-    told = roc.told(scores.numpy(), ready["test"][1].numpy(), test["text"].numpy(), at)
+    told = roc.told(scores.numpy(), ready["test"][1].numpy(), test["text"].numpy(), HALF)
     wrong = (1.0 - test["p"] / test["q"].clamp_min(1e-12)).clamp_min(0.0)  # x ~ q, so its mean is the distance
-    told |= {"predicted_tv": float(((scores >= at) * wrong).mean()), "draft_tv": float(test["tv"].mean())}
+    told["draft_tv"] = float(test["tv"].mean())
+    if drawn:
+        told["predicted_tv"] = float(((scores >= HALF) * wrong).mean())
     told |= {"features": features, "tau_train": threshold, "epochs": len(losses), "validation_loss": min(losses)}
     return head, told | {"curve": roc.curve(scores.numpy(), ready["test"][1].numpy())}
 
 
 def compare(
     rows: Rows, embedding: Tensor, features: str, thresholds: Sequence[float], recipe: Recipe, seed: int,
-    advance: Callable[[], None],
+    drawn: bool, advance: Callable[[], None],
 ) -> dict[tuple[str, float], tuple[Verifier, dict[str, Any]]]:  # fmt: skip
     """A verifier of each features that a report shows, and of the wanted ones, at each tau_train."""
     out = {}
     for which in dict.fromkeys((*SHOWN, features)):
         for threshold in thresholds:
-            out[which, threshold] = train(rows, embedding, which, threshold, recipe, seed)
+            out[which, threshold] = train(rows, embedding, which, threshold, recipe, seed, drawn)
             advance()
     return out
 
