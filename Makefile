@@ -28,7 +28,7 @@ bench: $(INSTALLED)  ## against transformers, side by side: writes results/cpu-p
 cascades: $(INSTALLED)  ## five leniences of every cascade rule: writes results/cascades-tiny-t5.md
 	$(BIN)/python -m specbench.cli.cascades $(ARGS)
 
-drafts: $(INSTALLED)  ## adaptive lengths, SPRINTER and chains: writes results/sprinter-tiny.md and results/polybasic-tiny.md
+drafts: $(INSTALLED)  ## adaptive lengths, SPRINTER and chains, ARGS="--data FOLDER": writes results/sprinter-tiny.md and results/polybasic-tiny.md
 	$(BIN)/python -m specbench.cli.drafts $(ARGS)
 
 # A GPU's own Python is taken as it is: nothing is installed, and the package is put together from links.

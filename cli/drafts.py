@@ -26,7 +26,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description="Measure adaptive draft lengths, SPRINTER and chains on the tiny pairs."
     )
-    parser.add_argument("--data", type=Path, default=Path("../shared/data"), help="where the real prompts lie")
+    parser.add_argument(
+        "--data", type=Path, required=True, help="a folder with wiki_summary/test.jsonl and spec_bench/question.jsonl"
+    )
     parser.add_argument("--prompts", type=int, default=32)
     parser.add_argument("--questions", type=int, default=16, help="of Spec-Bench, second turns besides")
     parser.add_argument("--repeats", type=int, default=3)
@@ -45,12 +47,12 @@ def main() -> None:
                 over=VARIANTS,
             )
             parts.append(_page(LENGTHS, "tiny", task, options))
-    write(args.out / "sprinter-tiny.md", "\n\n".join(parts) + "\n")
+    _write(args.out / "sprinter-tiny.md", parts, args.data)
     options = Options(limit=args.questions, repeats=args.repeats, device="cpu", data=str(questions), temperature=0.0)
     parts = [CHAINS_HEAD, _profile("spec-bench", options), _page(CHAINS, "tiny-polybasic", "spec-bench", options)]
     options = Options(limit=args.prompts, repeats=args.repeats, device="cpu", data="synthetic", temperature=0.0)
     parts += [_profile("gsm8k", options), _page(CHAINS, "tiny-polybasic", "gsm8k", options)]
-    write(args.out / "polybasic-tiny.md", "\n\n".join(parts) + "\n")
+    _write(args.out / "polybasic-tiny.md", parts, args.data)
 
 
 SPRINTER_HEAD = """# Adaptive draft lengths and SPRINTER on the tiny pair
@@ -67,6 +69,11 @@ A target of 3.3M parameters, a copy of it with 4-bit weights as the middle, and 
 draft model and prompt lookup as other drafters. Prompts are Spec-Bench's real questions, both turns, of which these models
 know nothing: their answers are no answers, and acceptance is what it is on such text. The synthetic twin of gsm8k, on which
 they were trained, stands below. Made by `make drafts`."""
+
+
+def _write(path: Path, parts: list[str], data: Path) -> None:
+    """The page, with the data files' names as they are under their folder."""
+    write(path, "\n\n".join(parts).replace(f"{data}/", "") + "\n")
 
 
 def _page(names: list[str], pair: str, task: str, options: Options) -> str:
