@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from specbench.heads.head import Head
+from specbench.targets.deferral import entropy
 
 LARGEST = 10  # probabilities of q that it sees
 LONGEST = 20.0  # draft length that a place is told relative to
@@ -31,9 +32,8 @@ class LengthHead(Head):
     def inputs(self, q: Tensor, place: Tensor) -> Tensor:
         """Features (n, 12). Of vocabularies below ten tokens the missing probabilities are 0."""
         largest = q.topk(min(LARGEST, q.shape[-1]), -1).values.float()
-        entropy = -torch.xlogy(q, q).sum(-1, keepdim=True).float()
         padded = F.pad(largest, (0, LARGEST - largest.shape[-1]))
-        return torch.cat([padded, entropy, place.unsqueeze(-1).float() / LONGEST], -1)
+        return torch.cat([padded, entropy(q).unsqueeze(-1).float(), place.unsqueeze(-1).float() / LONGEST], -1)
 
     def judged(self, inputs: Tensor) -> Tensor:
         """Features (n, 12) -> logits (n,)."""

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from specbench.errors import ConfigError, hint
 from specbench.heads.head import Head
+from specbench.targets.deferral import entropy
 
 Features = Literal["state", "token", "state+token", "q", "entropy", "q+entropy", "state+q+entropy"]
 FEATURES: tuple[str, ...] = get_args(Features)
@@ -49,7 +50,7 @@ class Verifier(Head):
             return self.embedding[x]
         if part == "q":
             return torch.logit(q.gather(-1, x.unsqueeze(-1)), eps=1e-6)
-        return -torch.xlogy(q, q).sum(-1, keepdim=True)
+        return entropy(q).unsqueeze(-1)
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Logits (n,) of acceptance from features (n, width)."""

@@ -2,7 +2,8 @@
 
 import copy
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -48,48 +49,41 @@ def fit(
     train: tuple[Tensor, Tensor],
     validation: tuple[Tensor, Tensor],
     recipe: Recipe,
-    told: Callable[[int, float], None] = lambda epoch, loss: None,
 ) -> list[float]:
     """Fit in place to (inputs, labels), keep the weights of the epoch with the least validation loss; returns those losses.
 
     "Early stopping" as SPRINTER's authors have it, but on a validation set.
     """
+    with _one_thread():  # a step is too small to share
+        inputs, labels = train
+        generator = torch.Generator().manual_seed(recipe.seed)
+        optimizer = torch.optim.Adam(module.parameters(), lr=recipe.rate, fused=True)
+        best, kept, losses = math.inf, copy.deepcopy(module.state_dict()), []
+        for epoch in range(recipe.epochs):
+            if recipe.cosine:
+                for group in optimizer.param_groups:
+                    group["lr"] = recipe.rate * (1 + math.cos(math.pi * epoch / recipe.epochs)) / 2
+            order = torch.randperm(len(inputs), generator=generator)
+            for part in torch.split(order, recipe.batch):
+                loss = loss_of(score(inputs[part]), labels[part], recipe.reject_weight)
+                optimizer.zero_grad()
+                loss.backward()  # type: ignore[no-untyped-call]  # torch's own
+                optimizer.step()
+            with torch.no_grad():
+                losses.append(float(loss_of(score(validation[0]), validation[1], recipe.reject_weight)))
+            if losses[-1] < best:
+                best, kept = losses[-1], copy.deepcopy(module.state_dict())
+            elif epoch - losses.index(min(losses)) >= recipe.patience:
+                break
+        module.load_state_dict(kept)
+        return losses
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
     threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # a step is too small to share
+    torch.set_num_threads(1)
     try:
-        return _fit(module, score, train, validation, recipe, told)
+        yield
     finally:
         torch.set_num_threads(threads)
-
-
-def _fit(
-    module: nn.Module,
-    score: Score,
-    train: tuple[Tensor, Tensor],
-    validation: tuple[Tensor, Tensor],
-    recipe: Recipe,
-    told: Callable[[int, float], None],
-) -> list[float]:
-    inputs, labels = train
-    generator = torch.Generator().manual_seed(recipe.seed)
-    optimizer = torch.optim.Adam(module.parameters(), lr=recipe.rate, fused=True)
-    best, kept, losses = math.inf, copy.deepcopy(module.state_dict()), []
-    for epoch in range(recipe.epochs):
-        if recipe.cosine:
-            for group in optimizer.param_groups:
-                group["lr"] = recipe.rate * (1 + math.cos(math.pi * epoch / recipe.epochs)) / 2
-        order = torch.randperm(len(inputs), generator=generator)
-        for part in torch.split(order, recipe.batch):
-            loss = loss_of(score(inputs[part]), labels[part], recipe.reject_weight)
-            optimizer.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]  # torch's own
-            optimizer.step()
-        with torch.no_grad():
-            losses.append(float(loss_of(score(validation[0]), validation[1], recipe.reject_weight)))
-        told(epoch, losses[-1])
-        if losses[-1] < best:
-            best, kept = losses[-1], copy.deepcopy(module.state_dict())
-        elif epoch - losses.index(min(losses)) >= recipe.patience:
-            break
-    module.load_state_dict(kept)
-    return losses
