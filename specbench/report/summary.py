@@ -126,9 +126,10 @@ def _method(
 def _distance(table: dict[str, Any], config: dict[str, Any]) -> float | None:
     """What a verifier's head says of itself: the distance from the target that Theorem 1 predicts on its unseen texts.
 
-    None but at T = 1, unfiltered, with tau_inf = 1/2, which it is said of.
+    None but at T = 1, unfiltered, with tau_inf = 1/2 and on a task that those texts are of.
     """
-    told = config["pair"].get("heads", {}).get(table.get("head", ""), {}).get("report", {})
+    head = config["pair"].get("heads", {}).get(table.get("head", ""), {})
+    told = head.get("report", {}) if config["task"]["name"] in head.get("data", {}).get("tasks", []) else {}
     decoding = config["decoding"]
     plain = (decoding["temperature"], decoding["top_k"], decoding["top_p"], table.get("threshold", 0.5)) == (
         1,
