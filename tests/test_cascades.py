@@ -5,12 +5,12 @@ import torch
 from worlds import table_world, until_eos
 
 from specbench.calls import Calls
+from specbench.drafting import roll
 from specbench.laws import Opened, distance, generate, law
 from specbench.methods.autoregressive import Autoregressive
 from specbench.methods.speculative import Speculative
 from specbench.proposers import DraftModel
 from specbench.sampling import Sampler, exact_law
-from specbench.drafting import roll
 from specbench.stops import Unsure
 from specbench.targets import (
     Bild,

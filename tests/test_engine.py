@@ -9,6 +9,7 @@ from transformers import AutoConfig, BitsAndBytesConfig, GPTJConfig
 from worlds import ENGINES, FAMILIES, open_models, open_session, random_model
 
 from specbench.decode import Limits, decode
+from specbench.drafting import roll
 from specbench.engine import Graphs, GraphSession, LeanSession, network_of, refusal
 from specbench.engine.network import RMSNorm
 from specbench.found import engine_of
@@ -21,7 +22,6 @@ from specbench.methods.speculative_ensemble import SpeculativeEnsemble
 from specbench.models import LoadedPair, Models
 from specbench.proposers import DraftModel
 from specbench.sampling import Draft, Sampler, exact_law, verify, verify_at_once
-from specbench.drafting import roll
 from specbench.synthetic import Law
 from specbench.targets import Contrastive, Last, Mixture
 
