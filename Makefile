@@ -47,8 +47,8 @@ tiny: $(INSTALLED)  ## retrain the bundled family from the synthetic twins: hour
 	$(MAKE) heads
 
 heads: $(INSTALLED)  ## retrain the bundled heads on what the bundled models say: half an hour
-	$(BIN)/specbench train sprinter -p tiny --tau 1.2 -o build/heads/sprinter --rows build/heads/rows
-	$(BIN)/specbench train sprinter -p tiny --tau 1.2 -o build/heads/sprinter-q --rows build/heads/rows --features state+q+entropy
+	$(BIN)/specbench train sprinter -p tiny -o build/heads/sprinter --rows build/heads/rows
+	$(BIN)/specbench train sprinter -p tiny -o build/heads/sprinter-q --rows build/heads/rows --features state+q+entropy
 	$(BIN)/specbench train specdec++ -p tiny -o build/heads/specdec++
 	$(BIN)/specbench train dsl -p tiny -o build/heads/dsl
 	$(BIN)/specbench train eagle -p tiny -o build/heads/eagle

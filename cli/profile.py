@@ -100,16 +100,21 @@ def pairings(levels: list[str], pair: "Pair", gamma: int) -> list[str]:
     from specbench.report.profile import alone, under
 
     def known(name: str, table: dict[str, Any]) -> str:
-        add("method", Preset(name, Path("profile"), {"description": name, "baseline": BASELINE, **table}))
+        add("method", Preset(name, Path("profile"), {"description": name, "baseline": BASELINE, **table}), listed=False)
         return name
 
     last = {"target": {"name": "last"}}
     names = [known(alone(level), {"name": "autoregressive", "scorers": level, **last}) for level in levels[1:-1]]
+    for level in levels:
+        if level not in ("eagle", "pld"):
+            pair.group(level)
     for i, high in enumerate(levels):
         for low in levels[i + 1 :]:
             proposer: dict[str, Any] = {"name": "model", "model": low, "gamma": gamma}
             if low == "eagle":
-                if not any((head.kind, head.base) == ("eagle", high) for head in pair.heads.values()):
+                if low is levels[i + 1]:
+                    pair.head_of("eagle", high)  # without which there is no chain
+                elif not any((head.kind, head.base) == ("eagle", high) for head in pair.heads.values()):
                     continue
                 proposer = {"name": "eagle", "base": high, "gamma": gamma}
             elif low == "pld":

@@ -37,7 +37,7 @@ def train(
     features: Annotated[
         str, typer.Option(help="sprinter: what the verifier sees, e.g. state or state+q+entropy.")
     ] = "state",
-    tau: Annotated[float, typer.Option(help="sprinter: acceptable is q(x) <= tau p(x).")] = 1.0,
+    tau: Annotated[float, typer.Option(help="sprinter: acceptable is q(x) <= tau p(x).")] = 1.2,
     seed: Annotated[int, typer.Option(help="Of texts, draws, splits and weights.")] = 0,
     device: Annotated[Device, typer.Option(help="auto takes CUDA where there is one.")] = Device.auto,
     dtype: Annotated[Dtype, typer.Option(help="auto: float32 on a CPU, bfloat16 on a GPU.")] = Dtype.auto,
@@ -108,6 +108,8 @@ def trained(
     with status(f"loading {', '.join(roles)}"):
         loaded = models.load(found, found_pair.path.parent, device)
         texts = texts_.gather(loaded, tasks, suite.source_of(pair, options), count, skip, seed)
+    if any(folder.glob("*.safetensors")):
+        print(f"{folder} holds a head, which this one replaces; --out keeps both", file=sys.stderr)
     folder.mkdir(parents=True, exist_ok=True)
     about: dict[str, Any] = {
         "models": {role: each.identity() for role, each in found.items()},
@@ -139,6 +141,7 @@ def _require_known(kind: HeadKind, recipe: dict[str, Any], features: str) -> Non
 
     from specbench.errors import hint
     from specbench.heads.sprinter import FEATURES
+    from specbench.registry import construct
     from specbench.train import eagle, fitting, lengths, sprinter
 
     parts: dict[HeadKind, tuple[type[Any], ...]] = {
@@ -150,6 +153,9 @@ def _require_known(kind: HeadKind, recipe: dict[str, Any], features: str) -> Non
     for key in recipe:
         if key not in known:
             raise ConfigError(f"--set recipe.{key}: the recipe of {kind.value} has no key '{key}'{hint(key, known)}")
+    for part in parts.get(kind, (lengths.Walk, fitting.Recipe)):  # ranges, before the models are at work
+        names = {field.name for field in fields(part)}
+        construct(part, {key: value for key, value in recipe.items() if key in names}, "recipe")
     if features not in FEATURES:
         raise ConfigError(f"--features {features}{hint(features, FEATURES)}")
 
@@ -249,10 +255,12 @@ def _tell(kind: HeadKind, report: dict[str, Any], folder: Path, pair: str, tasks
     else:
         for told in report.get("all", [report]):
             label = f"{told['features']:<16} tau {told['tau_train']:g}" if "features" in told else kind.value
+            saved = all(told.get(key) == report.get(key) for key in ("features", "tau_train"))
             print(
                 f"{label}: AUC {told['auc']:.3f} [{told['auc_low']:.3f}, {told['auc_high']:.3f}],"
                 f" eta_TP {told['eta_tp']:.3f}, eta_FP {told['eta_fp']:.3f}, base rate {told['base_rate']:.3f}"
                 + (f", distance from the target {told['predicted_tv']:.3f} predicted" if "predicted_tv" in told else "")
+                + (" <- saved" if saved else "")
             )
         print(f"of {report['rows']} rows from {report['texts']} unseen texts; intervals: 95 %, bootstrapped over texts")
     print(f"saved {folder}")

@@ -116,7 +116,8 @@ def find_heads(pair: Pair, names: tuple[str, ...], base: Path) -> dict[str, Foun
                 commit = commit_of(spec.path, spec.revision or None, "config.json" if spec.kind == "eagle" else FILE)
             except (OSError, ValueError) as error:
                 raise missing_model(f"head {name}", spec.path, error) from None
-        if local and not local.is_dir() and pair.weights == "real":
+        nowhere = Path(spec.path).is_absolute() or spec.path.count("/") != 1  # and so no hub id
+        if pair.weights == "real" and ((local and not local.is_dir()) or (not local and nowhere)):
             raise MissingAsset(f"head '{name}': no folder {spec.path}")
         checksum = local_checksum(local) if local and pair.weights == "real" else None
         told = told_by(local) if local and pair.weights == "real" else Provenance()

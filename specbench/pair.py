@@ -122,8 +122,8 @@ class Pair:
             if (head.kind, head.base) == (kind, base):
                 return name
         raise ConfigError(
-            f"this pair has no {kind} head for its {base}; train one with `specbench train {kind} --base {base}`, and name"
-            f" it by --head {kind}@{base}=FOLDER"
+            f"this pair has no {kind} head for its {base}; train one with `specbench train {kind} -p PAIR --base {base}`,"
+            f" and name it by --head {kind}@{base}=FOLDER"
         )
 
 
@@ -146,7 +146,7 @@ def head_named(name: str, heads: dict[str, Any]) -> str:
     if name in heads:
         return name
     if kind not in HEADS:
-        raise ConfigError(f"--head {name}: no such head or kind{hint(kind, [*heads, *HEADS])}")
+        raise ConfigError(f"--head {name}: no such head or kind{hint(kind, dict.fromkeys([*heads, *HEADS]))}")
     base = base or ("target" if kind == "eagle" else "draft")
     same = [n for n, head in heads.items() if (head.get("kind", "eagle"), head.get("base")) == (kind, base)]
     return same[0] if same else kind if kind not in heads else f"{kind}-{base}"

@@ -30,16 +30,18 @@ class Preset:
 
 
 _ADDED: dict[tuple[str, str], Preset] = {}  # what plugins brought, by kind and name
+_UNLISTED: set[tuple[str, str]] = set()
 
 
-def add(kind: str, found: Preset) -> None:
-    """A preset that no file of configs/ holds."""
+def add(kind: str, found: Preset, listed: bool = True) -> None:
+    """A preset that no file of configs/ holds; one that is not listed can be asked for by its name alone."""
     _ADDED[kind, found.name] = found
+    (_UNLISTED.discard if listed else _UNLISTED.add)((kind, found.name))
 
 
 def added(kind: str) -> set[str]:
     """The names of a kind that plugins brought."""
-    return {name for each, name in _ADDED if each == kind}
+    return {name for each, name in _ADDED if each == kind and (each, name) not in _UNLISTED}
 
 
 def names(kind: str, variants: bool = True) -> list[str]:

@@ -19,8 +19,14 @@ from specbench.suite import read_pair
 from specbench.targets import Target
 
 TINY = read_pair("tiny", Options())[1]
-SIZES = dict.fromkeys(TINY.models, 1) | {"target": 10}
+CHAINED = read_pair("tiny-polybasic", Options())[1]
+SIZES = dict.fromkeys(TINY.models, 1) | {"target": 10, "middle": 8}
 DOCS = Path(__file__).parents[1] / "docs" / "plugins.md"
+
+
+def pair_of(method):
+    """The tiny pair that has what a method needs."""
+    return CHAINED if method.startswith("polybasic") else TINY
 
 
 def specbench(*arguments, cwd, code=0):
@@ -125,8 +131,16 @@ def test_a_models_own_draft_is_measured_against_the_target():
 
 def test_every_cascade_preset_declares_its_law():
     for name in names("method"):
-        arm = arms([name], TINY, SIZES, Options())[0][-1]
-        lawless = {"bild", "seq-cascade", "seq-cascade-threshold", "hf-generate", "hf-static", "hf-assisted"}
+        arm = arms([name], pair_of(name), SIZES, Options())[0][-1]
+        lawless = {
+            "bild",
+            "seq-cascade",
+            "seq-cascade-threshold",
+            "sprinter",
+            "hf-generate",
+            "hf-static",
+            "hf-assisted",
+        }
         assert (arm.method.law() is None) == (name in lawless), name
 
 
@@ -135,17 +149,18 @@ def test_every_cascade_preset_declares_its_law():
     [
         n
         for n in names("method")
-        if n not in ("bild", "seq-cascade", "seq-cascade-threshold", "se") and not n.startswith("hf-")
+        if n not in ("bild", "seq-cascade", "seq-cascade-threshold", "sprinter", "se") and not n.startswith("hf-")
     ],
 )
 def test_every_preset_has_the_law_that_it_declares(name):
     """Enumerated over tables, drafts of one and of two tokens, at every sampling setting: as `specbench laws` does.
 
-    Longer drafts of ensembles are enumerated in test_laws.py, and a budget takes long to solve.
+    Longer drafts of ensembles and chains are enumerated in files of their own, and a budget takes long to solve.
     """
-    for gamma in (1,) if name.endswith(("-se", "-budget")) else (1, 2):
-        arm = arms([name], TINY, SIZES, Options(gamma=(gamma,)))[0][-1]
-        assert all(found.exact for found in examine(arm.method))
+    for gamma in (1,) if name.endswith(("-se", "-budget")) or name.startswith("polybasic") else (1, 2):
+        arm = arms([name], pair_of(name), SIZES, Options(gamma=(gamma,)))[0][-1]
+        kinds = {head: pair_of(name).heads[head].kind for head in arm.heads}
+        assert all(found.exact for found in examine(arm.method, kinds))
 
 
 def test_the_papers_bonus_declares_no_law(tmp_path):

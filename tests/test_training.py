@@ -92,7 +92,7 @@ def test_the_epoch_that_validates_best_is_kept():
 
 
 def test_an_interrupted_collection_goes_on_where_it_stopped(tmp_path):
-    """Shards that lie there are not made again; other settings throw them away."""
+    """Shards that lie there are not made again; other settings have their own, and leave them there."""
     texts = [Text(i, [i], []) for i in range(50)]
     made: list[int] = []
 
@@ -110,6 +110,8 @@ def test_an_interrupted_collection_goes_on_where_it_stopped(tmp_path):
     assert rows["x"].tolist() == rows["text"].tolist() == [i for i in range(50) for _ in range(2)]
     collected(tmp_path, texts, make, {"a": 2}, lambda: None)
     assert made[-50:] == list(range(50))
+    collected(tmp_path, texts, make, {"a": 1}, lambda: None)
+    assert len(made) == again + 60, "the first ones are there still"
 
 
 FEW = ["-p", "tiny", "-t", "gsm8k"]

@@ -37,8 +37,8 @@ def special(methods: list[dict[str, Any]], base: str, large: str) -> dict[str, C
     if any(r["levels"] for r in methods):
         out["Chains (as Polybasic counts)"] = {
             "method": lambda r: r["label"],
-            "c": over(base, "speedup"),
-            "mu": number("accepted_length", "{:.2f}"),
+            "speedup (c)": over(base, "speedup"),
+            "accepted length (mu)": number("accepted_length", "{:.2f}"),
             "levels": _levels,
             "middle's tokens discarded/token": number("discarded_per_token", "{:.2f}"),
         }

@@ -1,5 +1,6 @@
 """Rows on disk while they are collected, so that an interrupted collection goes on where it stopped."""
 
+import hashlib
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -9,7 +10,6 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from specbench.errors import ConfigError
 from specbench.records import write
 from specbench.train.texts import Text
 
@@ -24,20 +24,15 @@ def collected(
     settings: dict[str, Any],
     advance: Callable[[], None],
 ) -> Rows:
-    """The rows that `make` gives for each text, with a column `text`, from `folder` as far as they lie there.
+    """The rows that `make` gives for each text, with a column `text`, from under `folder` as far as they lie there.
 
-    What was collected with other settings is thrown away; a folder that holds anything else is refused. `advance` is called
-    once a text, those found included.
+    Every settings have a folder of their own, so that other models or texts leave these rows alone. `advance` is called once
+    a text, those found included.
     """
     told = json.dumps(settings, sort_keys=True)
-    mark = folder / "settings.json"
+    folder = folder / hashlib.sha256(told.encode()).hexdigest()[:8]
     folder.mkdir(parents=True, exist_ok=True)
-    if not mark.exists() and any(folder.iterdir()):
-        raise ConfigError(f"{folder} holds something else than collected rows; name a folder of their own")
-    if not mark.exists() or mark.read_text(encoding="utf-8") != told:
-        for old in (*folder.glob("*.safetensors"), *folder.glob("*.part")):
-            old.unlink()
-        write(mark, told)
+    write(folder / "settings.json", told)
     shards: list[Rows] = []
     for first in range(0, len(texts), SHARD):
         path, part = folder / f"{first:06d}.safetensors", texts[first : first + SHARD]

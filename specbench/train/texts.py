@@ -63,7 +63,7 @@ def gather(pair: LoadedPair, tasks: Sequence[tuple[str, Task]], source: str, cou
             found.append((prompt, rest + ([] if task.continues or not rest else [min(pair.eos)])))
     if len(found) < 10:
         raise ConfigError(
-            f"{len(found)} texts are too few to train on, validate and test with; pass --data, or less --skip"
+            f"{len(found)} texts are too few to train on, validate and test with: --data, --limit and --skip leave no more"
         )
     rng.shuffle(found)
     texts = [Text(i, *each) for i, each in enumerate(found[: count or None])]
