@@ -14,6 +14,8 @@ from specbench.errors import ConfigError
 
 TEXTS = {HeadKind.sprinter: 600, HeadKind.specdec: 600, HeadKind.dsl: 600, HeadKind.eagle: 0}  # 0 is all there are
 
+FEATURES, TAU = "state", 1.2  # the paper's, and its best for GPT-Neo
+
 
 def train(
     kind: Annotated[HeadKind, typer.Argument(help="Which head.")],
@@ -31,8 +33,8 @@ def train(
     base: Annotated[str, typer.Option(help="The model whose states are read. [draft; of an EAGLE head target]")] = "",
     features: Annotated[
         str, typer.Option(help="sprinter: what the verifier sees, e.g. state or state+q+entropy.")
-    ] = "state",
-    tau: Annotated[float, typer.Option(help="sprinter: acceptable is q(x) <= tau p(x).")] = 1.2,
+    ] = FEATURES,
+    tau: Annotated[float, typer.Option(help="sprinter: acceptable is q(x) <= tau p(x).")] = TAU,
     seed: Annotated[int, typer.Option(help="Of texts, draws, splits and weights.")] = 0,
     device: Annotated[Device, typer.Option(help="auto takes CUDA where there is one.")] = Device.auto,
     dtype: Annotated[Dtype, typer.Option(help="auto: float32 on a CPU, bfloat16 on a GPU.")] = Dtype.auto,
@@ -95,6 +97,8 @@ def trained(
     tasks = [suite.read_task(name, pair, options) for name in names]
     recipe = pair.defaults.train.get(kind.value, {}) | recipe
     require_known(kind, recipe, features)
+    if kind != HeadKind.sprinter and (features, tau) != (FEATURES, TAU):
+        raise ConfigError(f"--features and --tau are a verifier's: {kind.value} has neither")
     device = device_of(options.device)
     found = find(pair, roles, found_pair.path.parent, device, options.dtype)
     folder = out or Path("heads") / found_pair.name / (

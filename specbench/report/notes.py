@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from specbench.report.chains import chain_of
+
 Summary = dict[str, Any]
 FEWEST_REPEATS = 3
 LEAST_BOUND = 0.5  # of the memory bandwidth, for a baseline
@@ -27,7 +29,7 @@ def notes(summary: Summary) -> list[str]:
             out.append(f"! head {name} was trained on these very rows, but for the first {trained.get('skipped', 0)}")
     if any(row["predicted_distance"] is not None for row in summary["methods"] if "tokens" in row):
         out.append("distance from target, predicted: Theorem 1 over the head's own test texts (docs/heads.md).")
-    if any(_over_eagle(row["config"]) for row in summary["methods"]):
+    if any(chain_of(row["config"])[0].get("name") == "eagle" for row in summary["methods"]):
         out.append(
             "Theory leaves out what an EAGLE head reads again, and the forwards by which a middle catches up for it."
         )
@@ -101,13 +103,6 @@ def _made_up(summary: Summary) -> str:
             f" {law['acceptance']:g}, and all other rates follow from that"
         )
     return "! Not a measurement of these models: " + "; ".join(parts)
-
-
-def _over_eagle(config: dict[str, Any]) -> bool:
-    proposer = config.get("proposer", {})
-    while isinstance(proposer.get("proposer"), dict):
-        proposer = proposer["proposer"]
-    return bool(proposer.get("name") == "eagle")
 
 
 def common_notes(summaries: list[Summary]) -> list[str]:

@@ -6,8 +6,7 @@ from typing import Any
 from specbench import theory
 from specbench.report import drafting as d
 from specbench.report import metrics as m
-
-CHAIN_THRESHOLD = 8  # `Chain`'s own
+from specbench.report.chains import chain_of
 
 
 def predictions(table: dict[str, Any], baseline: dict[str, Any], rows: m.Rows, base: m.Rows) -> dict[str, Any]:
@@ -78,11 +77,8 @@ def _sprinter(table: dict[str, Any], rows: m.Rows) -> Callable[[theory.Cost, flo
 
 def _chain(table: dict[str, Any], rows: m.Rows) -> Callable[[theory.Cost, float], float] | None:
     """Measured acceptance, level by level. What an EAGLE head reads again, and its base reads for it, is left out."""
-    thresholds: list[int] = []
-    proposer = table["proposer"]
-    while proposer["name"] == "chain":
-        thresholds.insert(0, proposer.get("threshold", CHAIN_THRESHOLD))
-        proposer = proposer["proposer"]
+    proposer, chains = chain_of(table)
+    thresholds = [each["threshold"] for each in chains]
     rates = [level.acceptance for level in d.levels(rows)]
     known = [rate for rate in rates if rate is not None]
     if len(known) != len(thresholds) + 1:
@@ -100,12 +96,8 @@ def _roles(table: dict[str, Any]) -> list[str]:
         return [table["draft"], table["target"]]
     if table["name"] != "speculative":
         return []
-    above: list[str] = []
-    proposer = table["proposer"]
-    while proposer["name"] == "chain":
-        above.insert(0, proposer["model"])
-        proposer = proposer["proposer"]
+    proposer, chains = chain_of(table)
     if proposer["name"] not in ("model", "eagle") or "stop" in proposer or "gamma" not in proposer:
         return []  # of drafts whose length varies there is no theory here
     drafting = proposer["model"] if proposer["name"] == "model" else proposer["head"]
-    return [drafting, *above, *(role for role in table["scorers"] if role != drafting)]
+    return [drafting, *(each["model"] for each in chains), *(role for role in table["scorers"] if role != drafting)]

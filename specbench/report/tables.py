@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
+from specbench.report.chains import chain_of
 from specbench.report.columns import NONE, Cell, interval, number, over, score, special, times
 from specbench.report.notes import notes
 
@@ -172,10 +173,8 @@ def _group(key: str, group: str) -> Cell:
 
 
 def _lengths(row: dict[str, Any]) -> str:
-    config, above = row["config"], ""
-    proposer = config.get("proposer", {})
-    while isinstance(proposer.get("proposer"), dict):
-        above, proposer = f", then at least {proposer.get('threshold', '')}{above}", proposer["proposer"]
+    config, (proposer, chains) = row["config"], chain_of(row["config"])
+    above = "".join(f", then at least {each['threshold']}" for each in chains)
     gamma = config.get("gamma") or proposer.get("gamma")
     most = "up to " if "stop" in proposer or proposer.get("name") == "pld" else ""
     told = NONE if gamma is None else ", ".join(map(str, gamma)) if isinstance(gamma, list) else f"{most}{gamma}"
