@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import torch
 
 import specbench.tasks  # noqa: F401  (registers the tasks)
+from specbench.cells import read_task
 from specbench.decode import Limits, decode
 from specbench.found import find
 from specbench.hardware import fingerprint
@@ -33,7 +34,6 @@ from specbench.report.metrics import quality
 from specbench.sampling import Sampler
 from specbench.sandbox import Sandbox
 from specbench.scoring.metric import Scored
-from specbench.suite import read_task
 from specbench.targets import Last, Mixture
 from specbench.task import Data, Task, without
 

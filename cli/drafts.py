@@ -6,6 +6,7 @@ All methods of a page's task are one cell, interleaved prompt by prompt.
 import argparse
 from pathlib import Path
 
+from specbench.cells import read_pair
 from specbench.cli.profile import BASELINE, levels_of, pairings
 from specbench.cli.run import measured
 from specbench.options import Options
@@ -13,7 +14,6 @@ from specbench.records import write
 from specbench.report.notes import notes
 from specbench.report.profile import Profile, forwards_table, kinds_of, pairs_table, verdicts
 from specbench.report.tables import markdown_table, tables
-from specbench.suite import read_pair
 
 RUNS = Path("build/drafts")
 LENGTHS = ["sprinter", "adaedl", "specdec++", "dsl", "confidence", "sd"]

@@ -23,12 +23,12 @@ def laws(
     Exit code 5 where they differ, 2 where the method declares none, as a biased bonus does.
     """
     with_plugins(plugin)
-    from specbench import suite
+    from specbench import cells
     from specbench.arms import arms
     from specbench.laws import LENGTH, Finding, examine
     from specbench.options import Options, parse_override
 
-    _, roles = suite.read_pair(pair, Options())
+    _, roles = cells.read_pair(pair, Options())
     worst: dict[str, Finding] = {}
     for gamma in GAMMAS:
         options = Options(gamma=(gamma,), overrides=tuple(map(parse_override, set_ or [])))

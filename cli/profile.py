@@ -43,7 +43,7 @@ def profile(
 
     Then what theory says of keeping the middle, before a run is paid for.
     """
-    from specbench import suite
+    from specbench import cells
     from specbench.cli.report import print_table, terminal
     from specbench.cli.run import INTERRUPTED, measured
     from specbench.options import Options, parse_head, parse_override
@@ -54,7 +54,7 @@ def profile(
         ignore_eos=True, device=device, dtype=dtype, engine=engine, heads=tuple(map(parse_head, head or [])),
         overrides=tuple(map(parse_override, set_ or [])),
     )  # fmt: skip
-    _, found = suite.read_pair(pair, options)
+    _, found = cells.read_pair(pair, options)
     levels = levels_of(method)
     tasks = task or list(found.defaults.tasks[:1])
     if not tasks:

@@ -151,12 +151,12 @@ def measured(
     """The cells measured and scored, as far as they were not: their summaries, and what could not be scored for want of
     something."""
     import specbench.tasks  # noqa: F401  (registers the tasks)
-    from specbench import arms, models, runner, scorer, suite
+    from specbench import arms, cells, models, runner, scorer
     from specbench.found import device_of, find, find_heads
     from specbench.records import write
     from specbench.report.summary import SUMMARY, summarise
 
-    found_pair, pair = suite.read_pair(pair_name, options)
+    found_pair, pair = cells.read_pair(pair_name, options)
     base, device = found_pair.path.parent, device_of(options.device)
     roles = arms.roles_of(names, pair, options)
     tasks = _tasks(task_names, pair, options)
@@ -170,7 +170,7 @@ def measured(
     loaded, summaries, interrupts = None, [], Interrupts()
     for task_name, task, data in tasks:
         for group in groups:
-            cell = suite.cell(group, found_pair.name, pair, found, task_name, task, data, options, str(device), heads)
+            cell = cells.cell(group, found_pair.name, pair, found, task_name, task, data, options, str(device), heads)
             folder = out / cell.folder
             if fresh or not runner.is_complete(cell, folder):
                 if loaded is None:
@@ -212,14 +212,14 @@ def _sandbox(kind: SandboxKind | None, tasks: list["Task"]) -> tuple["Sandbox | 
 def _tasks(names: list[str], pair: "Pair", options: "Options") -> list[tuple[str, "Task", "Data"]]:
     """The tasks with their samples, all read before anything is measured. Unless named, those that the source does not suit
     are left out."""
-    from specbench import presets, suite
+    from specbench import cells, presets
 
-    source, out, refused = suite.source_of(pair, options), [], []
-    suited = pair.defaults.tasks if suite.suits(pair, options) else ()
+    source, out, refused = cells.source_of(pair, options), [], []
+    suited = pair.defaults.tasks if cells.suits(pair, options) else ()
     for name in names or suited or presets.names("task", variants=False):
         try:
-            task_name, task = suite.read_task(name, pair, options)
-            out.append((task_name, task, suite.limited(task.data(source), pair, options)))
+            task_name, task = cells.read_task(name, pair, options)
+            out.append((task_name, task, cells.limited(task.data(source), pair, options)))
         except ConfigError as error:
             if names or suited:
                 raise

@@ -81,20 +81,20 @@ def trained(
 ) -> Path:
     """Everything that `train` does behind its options. Returns the head's folder."""
     import specbench.tasks  # noqa: F401  (registers the tasks)
-    from specbench import models, suite
+    from specbench import cells, models
     from specbench.found import device_of, find
     from specbench.heads import Provenance
     from specbench.records import write
     from specbench.train import texts as texts_
 
-    found_pair, pair = suite.read_pair(pair_name, options)
+    found_pair, pair = cells.read_pair(pair_name, options)
     roles = (base,) if kind == HeadKind.eagle else (base, "target")
     for role in roles:
         pair.group(role)
     names = task_names or list(pair.defaults.tasks)
     if not names:
         raise ConfigError("name the tasks to train on: -t TASK")
-    tasks = [suite.read_task(name, pair, options) for name in names]
+    tasks = [cells.read_task(name, pair, options) for name in names]
     recipe = pair.defaults.train.get(kind.value, {}) | recipe
     require_known(kind, recipe, features)
     if kind != HeadKind.sprinter and (features, tau) != (FEATURES, TAU):
@@ -106,7 +106,7 @@ def trained(
     )
     with status(f"loading {', '.join(roles)}"):
         loaded = models.load(found, found_pair.path.parent, device)
-        texts = texts_.gather(loaded, tasks, suite.source_of(pair, options), count, skip, seed)
+        texts = texts_.gather(loaded, tasks, cells.source_of(pair, options), count, skip, seed)
     if any(folder.glob("*.safetensors")):
         print(f"{folder} holds a head, which this one replaces; --out keeps both", file=sys.stderr)
     folder.mkdir(parents=True, exist_ok=True)

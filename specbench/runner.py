@@ -13,6 +13,7 @@ import tomli_w
 import torch
 
 from specbench.arms import Arm
+from specbench.cells import Cell
 from specbench.decode import Generation, Limits, decode
 from specbench.errors import ConfigError
 from specbench.hardware import copy_bandwidth, fingerprint, machine
@@ -21,7 +22,6 @@ from specbench.models import LoadedPair, Models
 from specbench.prompting import Turn, continuation, encode
 from specbench.records import SAMPLES, SCORES, Record, Recorder, read, write
 from specbench.sampling import Sampler
-from specbench.suite import Cell
 from specbench.task import Data, Sample, Task, without
 
 WARM_UP_TOKENS = 16

@@ -8,6 +8,7 @@ import console
 import pytest
 
 from specbench.arms import arms
+from specbench.cells import read_pair
 from specbench.errors import ConfigError
 from specbench.laws import examine
 from specbench.methods.speculative import Speculative
@@ -15,7 +16,6 @@ from specbench.options import Options
 from specbench.plugins import load
 from specbench.presets import names, preset
 from specbench.proposers import DraftModel
-from specbench.suite import read_pair
 from specbench.targets import Target
 
 TINY = read_pair("tiny", Options())[1]

@@ -7,13 +7,13 @@ import pytest
 
 import specbench.tasks  # noqa: F401  (registers the tasks)
 from specbench.arms import arms, roles_of
+from specbench.cells import limited, read_pair, read_task
 from specbench.errors import ConfigError
 from specbench.method import Method
 from specbench.options import Options, parse_override
 from specbench.pair import Pair
 from specbench.presets import names, preset
 from specbench.registry import construct
-from specbench.suite import limited, read_pair, read_task
 from specbench.targets import Mixture, Target
 from specbench.task import Data, Sample
 

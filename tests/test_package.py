@@ -18,7 +18,7 @@ FLOORS = {
     " twins scoring sandbox prompting engine synthetic dummy watched drafting states step quantization",
     1: "method proposers stops targets heads",
     2: "methods found models workers tiny train laws heading",
-    3: "decode arms suite plugins",
+    3: "decode arms cells plugins",
     4: "runner scorer",
     5: "report tasks",
     6: "cli",

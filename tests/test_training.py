@@ -8,12 +8,12 @@ import pytest
 import torch
 from console import specbench
 
+from specbench.cells import read_pair
 from specbench.errors import ConfigError
 from specbench.found import find
 from specbench.heads import AcceptanceHead, EagleHead, LengthHead, Verifier
 from specbench.models import load
 from specbench.options import Options
-from specbench.suite import read_pair
 from specbench.train import eagle, roc, sprinter
 from specbench.train.fitting import Recipe, fit, loss_of
 from specbench.train.shards import collected

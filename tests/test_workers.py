@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from specbench.calls import Calls
+from specbench.cells import read_pair
 from specbench.found import device_of, find
 from specbench.models import load
 from specbench.options import Options
-from specbench.suite import read_pair
 from specbench.workers import Workers, overlapping
 
 
