@@ -1,16 +1,31 @@
 """`specbench`: the Typer app, its exit codes, and nothing that imports torch.
 
 Exit codes: 0 ok, 1 a bug of ours, 2 usage or config, 3 some samples failed, 4 a missing model, data set or device, 5 a law
-that differs, 130 interrupted and resumable.
+that differs or a regression, 6 not comparable or inconclusive, 130 interrupted and resumable.
 """
 
 import logging
 import os
 import sys
+from collections.abc import Callable
 
 import typer
 
-from specbench.cli import catalog, laws, profile, report, run, score, train
+from specbench.cli import (
+    catalog,
+    compare,
+    curve,
+    gate,
+    laws,
+    plan,
+    profile,
+    report,
+    reproduce,
+    run,
+    score,
+    train,
+    verify,
+)
 from specbench.errors import ConfigError, MissingAsset
 
 app = typer.Typer(
@@ -22,16 +37,22 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("run")(run.run)
+app.command("plan")(plan.plan)
+app.command("curve")(curve.curve)
 app.command("report")(report.report)
+app.command("reproduce")(reproduce.reproduce)
 app.command("score")(score.score)
 app.command("train")(train.train)
 app.command("profile")(profile.profile)
+app.command("compare")(compare.compare)
+app.command("gate")(gate.gate)
 app.command("list")(catalog.list_)
 app.command("laws")(laws.laws)
+app.command("verify")(verify.verify)
 app.command("show")(catalog.show)
 
 
-def main() -> None:
+def main(command: Callable[[], None] = app) -> None:
     """The console script: a user's mistake is one line on stderr, never a traceback."""
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "0" if sys.stderr.isatty() else "1")
@@ -40,7 +61,7 @@ def main() -> None:
     for name in ("torchao", "torch.utils._pytree"):
         logging.getLogger(name).setLevel(logging.ERROR)
     try:
-        app()
+        command()
     except ConfigError as error:
         fail("config", error, 2)
     except MissingAsset as error:

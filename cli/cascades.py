@@ -7,7 +7,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from specbench.cli.run import measure
+from specbench.cli.measuring import measure
 from specbench.options import Options
 from specbench.records import write
 from specbench.report.columns import over, relative_latency, score

@@ -16,13 +16,14 @@ class Listed(StrEnum):
     methods = "methods"
     pairs = "pairs"
     tasks = "tasks"
+    suites = "suites"
 
 
 def list_(
     kind: Annotated[Listed, typer.Argument(help="What to list.")],
     plugin: Plugins = None,
 ) -> None:
-    """List the methods, pairs or tasks that there are."""
+    """List the methods, pairs, tasks or suites that there are."""
     with_plugins(plugin)
     singular = next(k for k, plural in KINDS.items() if plural == kind)
     known = names(singular)
@@ -30,12 +31,13 @@ def list_(
     for name in known:
         found = preset(singular, name)
         other = f"the same as {found.name}: " if found.name != name else ""
-        source = f" ({found.table['paper']})" if "paper" in found.table else ""
+        paper = ", ".join(found.table[key] for key in ("paper", "shows") if key in found.table)
+        source = f" ({paper})" if paper else ""
         print(f"{name:<{width}}{other}{found.table.get('description', '')}{source}")
 
 
 def show(
-    kind: Annotated[str, typer.Argument(help="method, pair or task.", metavar="KIND")],
+    kind: Annotated[str, typer.Argument(help="method, pair, task or suite.", metavar="KIND")],
     name: Annotated[str, typer.Argument(help="A preset's name, or a path to a TOML file.")],
     plugin: Plugins = None,
 ) -> None:

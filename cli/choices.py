@@ -10,6 +10,8 @@ Plugins = Annotated[
     typer.Option("--plugin", help="A Python file or module with targets, stop rules, methods or tasks of your own."),
 ]
 
+Json = Annotated[bool, typer.Option("--json", help="Write JSON to stdout, for a script.")]
+
 
 def with_plugins(plugins: list[str] | None) -> tuple[tuple[str, str], ...]:
     """The plugins' names and checksums, once they are imported."""

@@ -7,8 +7,8 @@ import argparse
 from pathlib import Path
 
 from specbench.cells import read_pair
+from specbench.cli.measuring import measured
 from specbench.cli.profile import BASELINE, levels_of, pairings
-from specbench.cli.run import measured
 from specbench.options import Options
 from specbench.records import write
 from specbench.report.notes import notes

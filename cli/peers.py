@@ -10,8 +10,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from specbench.cli.measuring import measure
 from specbench.cli.report import newest
-from specbench.cli.run import measure
 from specbench.errors import ConfigError
 from specbench.options import Options
 from specbench.pair import Pair

@@ -44,8 +44,8 @@ def profile(
     Then what theory says of keeping the middle, before a run is paid for.
     """
     from specbench import cells
+    from specbench.cli.measuring import INTERRUPTED, measured
     from specbench.cli.report import print_table, terminal
-    from specbench.cli.run import INTERRUPTED, measured
     from specbench.options import Options, parse_head, parse_override
     from specbench.report import profile as told
 

@@ -1,55 +1,141 @@
-"""`specbench report`: run folders as tables."""
+"""`specbench report`: run folders, or a suite, as tables, plots and pages."""
 
 import contextlib
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 import typer
+
+from specbench.errors import ConfigError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from specbench.report.collect import Collected
     from specbench.report.tables import Table
+    from specbench.suite import Suite
+
+WIDTH = 160  # of tables that no terminal bounds
 
 
 class Format(StrEnum):
     table = "table"
     md = "md"
+    latex = "latex"
     csv = "csv"
     json = "json"
+    html = "html"
 
 
 def report(
     runs: Annotated[list[Path] | None, typer.Argument(help="Run folders; the newest in --from, if none.")] = None,
+    suite: Annotated[
+        str | None, typer.Option("--suite", help="A suite instead: the paper's table, its numbers beside ours.")
+    ] = None,
     form: Annotated[Format, typer.Option("--format", "-f", help="How to write it.")] = Format.table,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Write to this file instead of the terminal.")] = None,
+    plots: Annotated[Path | None, typer.Option("--plots", help="Draw plots, PNG and SVG, into this folder.")] = None,
     results: Annotated[Path, typer.Option("--from", help="Where run folders lie.")] = Path("results"),
 ) -> None:
-    """Render finished or unfinished runs as tables."""
-    from specbench.errors import ConfigError
-    from specbench.report import tables
-    from specbench.report.summary import summarise
+    """Render finished or unfinished runs, or a suite's, as tables, plots, or one self-contained HTML file."""
+    if suite and runs:
+        raise ConfigError("name run folders or a --suite, not both")
+    told: _Told = _Suite(_collected(suite, results)) if suite else _Runs(_summaries(runs, results))
+    drawn = told.plots(plots) if plots else []
+    if form is Format.table:
+        with contextlib.ExitStack() as stack:
+            file = stack.enter_context(out.open("w", encoding="utf-8")) if out else None
+            console = _into(file) if file else terminal()
+            told.show(console)
+        for path in drawn:
+            print(path)
+        return
+    text = told.text(form, drawn)
+    if out:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text(text, encoding="utf-8")
+    else:
+        print(text, end="")
+
+
+class _Told(Protocol):
+    """What is reported: runs, or a suite."""
+
+    def show(self, console: "Console") -> None: ...
+
+    def text(self, form: Format, drawn: list[Path]) -> str: ...
+
+    def plots(self, folder: Path) -> list[Path]: ...
+
+
+@dataclass
+class _Suite:
+    collected: "Collected"
+
+    def show(self, console: "Console") -> None:
+        show_collected(self.collected, console)
+
+    def text(self, form: Format, drawn: list[Path]) -> str:
+        from specbench.report import html, latex, page, points
+
+        if form is Format.md:
+            return page.page(self.collected, [path for path in drawn if path.suffix == ".svg"])
+        if form is Format.latex:
+            return latex.latex(self.collected.tables)
+        if form is Format.html:
+            return html.of_suite(self.collected)
+        return (points.as_csv if form is Format.csv else points.as_json)(self.collected.points)
+
+    def plots(self, folder: Path) -> list[Path]:
+        from specbench.report import plots
+
+        return plots.of_suite(self.collected, folder)
+
+
+@dataclass
+class _Runs:
+    summaries: list[dict[str, Any]]
+
+    def show(self, console: "Console") -> None:
+        if len(self.summaries) > 1:
+            overview(self.summaries, console)
+        show(self.summaries, console)
+
+    def text(self, form: Format, drawn: list[Path]) -> str:
+        from specbench.report import html, latex, tables
+
+        if form is Format.latex:
+            return latex.latex([table for summary in self.summaries for table in tables.tables(summary)])
+        told = {
+            Format.md: tables.markdown,
+            Format.csv: tables.flat,
+            Format.json: tables.as_json,
+            Format.html: html.of_runs,
+        }
+        return told[form](self.summaries)
+
+    def plots(self, folder: Path) -> list[Path]:
+        from specbench.report import plots
+
+        return plots.of_runs(self.summaries, folder)
+
+
+def _collected(suite: str, results: Path) -> "Collected":
+    from specbench.report.collect import collect
+    from specbench.suite import read_suite
+
+    return collect(read_suite(suite), results)
+
+
+def _summaries(runs: list[Path] | None, results: Path) -> list[dict[str, Any]]:
+    from specbench.report.summary import summary_of
 
     folders = runs or newest(results)
     if not folders:
         raise ConfigError(f"no run folder in {results}; help: specbench run")
-    summaries = [summarise(folder) for folder in folders]
-    if form is Format.table:
-        from rich.console import Console
-
-        with contextlib.ExitStack() as stack:
-            file = stack.enter_context(out.open("w", encoding="utf-8")) if out else None
-            console = Console(file=file, width=160) if file else terminal()
-            if len(summaries) > 1:
-                overview(summaries, console)
-            show(summaries, console)
-        return
-    text = {Format.md: tables.markdown, Format.csv: tables.flat, Format.json: tables.as_json}[form](summaries)
-    if out:
-        out.write_text(text, encoding="utf-8")
-    else:
-        print(text, end="")
+    return [summary_of(folder) for folder in folders]
 
 
 def newest(results: Path) -> list[Path]:
@@ -63,7 +149,35 @@ def terminal() -> "Console":
     from rich.console import Console
 
     console = Console()
-    return console if console.is_terminal else Console(width=160)
+    return console if console.is_terminal else Console(width=WIDTH)
+
+
+def _into(file: Any) -> "Console":
+    from rich.console import Console
+
+    return Console(file=file, width=WIDTH)
+
+
+def show_suite(suite: "Suite", results: Path, console: "Console") -> None:
+    """A suite's tables and verdicts, where anything of it was measured."""
+    from specbench.report.collect import collect
+
+    try:
+        show_collected(collect(suite, results), console)
+    except ConfigError as error:  # nothing to show is no failure of what was asked for
+        console.print(str(error), style="dim", highlight=False)
+
+
+def show_collected(collected: "Collected", console: "Console") -> None:
+    """Tables, what was expected of them, conditions, and what is not there."""
+    from specbench.report.page import said
+
+    suite = collected.suite
+    console.print(f"{suite.paper}, {suite.shows}: {suite.description}", style="bold", highlight=False)
+    for table in collected.tables:
+        print_table(table, console)
+    for line in said(collected):
+        say(line, console)
 
 
 def overview(summaries: list[dict[str, Any]], console: "Console") -> None:
@@ -73,7 +187,7 @@ def overview(summaries: list[dict[str, Any]], console: "Console") -> None:
 
     print_table(across(summaries), console)
     for note in common_notes(summaries):
-        _say(note, console)
+        say(note, console)
 
 
 def show(summaries: list[dict[str, Any]], console: "Console") -> None:
@@ -85,22 +199,23 @@ def show(summaries: list[dict[str, Any]], console: "Console") -> None:
         for table in tables(summary):
             print_table(table, console)
         for note in notes(summary):
-            _say(note, console)
+            say(note, console)
         console.print()
 
 
-def _say(note: str, console: "Console") -> None:
+def say(note: str, console: "Console") -> None:
+    """A note, warnings in another colour."""
     console.print(note, style="yellow" if note.startswith("!") else "dim", markup=False, highlight=False)
 
 
-def print_table(table: "Table", console: "Console") -> None:
-    """One table under its title."""
+def print_table(table: "Table", console: "Console", left: bool = False) -> None:
+    """One table under its title; numbers to the right, unless all is `left`."""
     from rich import box
     from rich.table import Table as Drawing
 
     drawn = Drawing(title=table.title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
     for i, head in enumerate(table.heads):
-        drawn.add_column(head, justify="right" if i else "left", overflow="fold")
+        drawn.add_column(head, justify="right" if i and not left else "left", overflow="fold")
     for row in table.rows:
         drawn.add_row(*row)
     console.print(drawn)

@@ -1,34 +1,29 @@
-"""`specbench run`: measure methods on a pair and tasks, beside their baselines."""
+"""`specbench run`: measure methods on a pair and tasks, beside their baselines, or the grid of a paper's table."""
 
-import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from specbench.cli.choices import Chat, Device, Dtype, Engine, Overflow, Plugins, SandboxKind, with_plugins
-from specbench.cli.progress import Interrupts, progress, status
-from specbench.errors import ConfigError, MissingAsset
+from specbench.cli.measuring import INTERRUPTED, measure
+from specbench.errors import ConfigError
+from specbench.options import Options
 
-if TYPE_CHECKING:
-    from specbench.options import Options
-    from specbench.pair import Pair
-    from specbench.sandbox import Sandbox
-    from specbench.task import Data, Task
-
-
-SOME_FAILED = 3
-INTERRUPTED = 130
+REPEATS = 3
 
 
 def run(
     method: Annotated[
         list[str] | None, typer.Option("--method", "-m", help="A method, or a TOML file; repeat for several. [se]")
     ] = None,
-    pair: Annotated[str, typer.Option("--pair", "-p", help="A pair of models, or a TOML file.")] = "tiny",
+    pair: Annotated[str | None, typer.Option("--pair", "-p", help="A pair of models, or a TOML file. [tiny]")] = None,
     task: Annotated[
         list[str] | None, typer.Option("--task", "-t", help="A task, or a TOML file; repeat for several. [all]")
+    ] = None,
+    suite: Annotated[
+        str | None, typer.Option("--suite", help="The grid of a paper's table or figure, instead of -m, -p and -t.")
     ] = None,
     data: Annotated[str, typer.Option(help="hub, synthetic, or a JSONL file. [the pair's, else hub]")] = "",
     limit: Annotated[int | None, typer.Option("--limit", "-n", help="Only the first N samples; 0 is all.")] = None,
@@ -52,7 +47,7 @@ def run(
     top_k: Annotated[int, typer.Option(help="Keep the k likeliest tokens; 0 is off.")] = 0,
     top_p: Annotated[float, typer.Option(help="Keep the smallest set of this mass; 1 is off.")] = 1.0,
     seed: Annotated[int, typer.Option(help="Repeat r uses seed + r.")] = 0,
-    repeats: Annotated[int, typer.Option(help="How often each prompt is decoded by each method.")] = 3,
+    repeats: Annotated[int | None, typer.Option(help="How often each prompt is decoded by each method. [3]")] = None,
     device: Annotated[Device, typer.Option(help="auto takes CUDA where there is one.")] = Device.auto,
     dtype: Annotated[Dtype, typer.Option(help="auto: float32 on a CPU, bfloat16 on a GPU.")] = Dtype.auto,
     engine: Annotated[
@@ -80,10 +75,10 @@ def run(
     The run folder is named by everything that the numbers depend on, so the same command resumes after an interruption and
     reports when there is nothing left to do.
     """
-    from specbench.options import Options, parse_head, parse_override
+    from specbench.options import parse_head, parse_override
 
     options = Options(
-        gamma=_lengths(gamma),
+        gamma=lengths(gamma),
         data=data,
         limit=limit,
         sample=sample,
@@ -95,7 +90,7 @@ def run(
         top_k=top_k,
         top_p=top_p,
         seed=seed,
-        repeats=repeats,
+        repeats=REPEATS if repeats is None else repeats,
         device=device,
         dtype=dtype,
         engine=engine,
@@ -106,135 +101,44 @@ def run(
     )
     kind = sandbox if allow_code_execution else None
     try:
-        code = measure(_words(method) or ["se"], pair, _words(task), options, out, fresh, kind)
+        if suite:
+            if method or pair or task or gamma or over:
+                raise ConfigError(
+                    "--suite brings its methods, pairs, tasks and sweeps: leave out -m, -p, -t, --gamma, --over"
+                )
+            changes = {"repeats": repeats, "data": data, "limit": limit, "max_new_tokens": max_new_tokens}
+            code = _suite(suite, options, changes, out, fresh, kind)
+        else:
+            code = measure(words(method) or ["se"], pair or "tiny", words(task), options, out, fresh, kind)
     except KeyboardInterrupt:
         print("interrupted; the same command resumes", file=sys.stderr)
         code = INTERRUPTED
     sys.exit(code)
 
 
-def measure(
-    names: list[str],
-    pair_name: str,
-    task_names: list[str],
-    options: "Options",
-    out: Path,
-    fresh: bool,
-    kind: SandboxKind | None,
+def _suite(
+    name: str, options: Options, changes: dict[str, Any], out: Path, fresh: bool, kind: SandboxKind | None
 ) -> int:
-    """Everything that `run` does behind its options: measured, scored and told. Returns the exit code."""
-    from specbench.cli.report import overview, show, terminal
+    """A suite, with what the user says of its options; then its tables. Returns the exit code."""
+    from specbench.cli.report import show_suite, terminal
+    from specbench.cli.suites import run_suite
+    from specbench.suite import read_suite
 
-    summaries, refused = measured(names, pair_name, task_names, options, out, fresh, kind)
-    console = terminal()
-    if len(summaries) > 1:
-        overview(summaries, console)
-        console.print("more of each: specbench report FOLDER", style="dim", highlight=False)
-    else:
-        show(summaries, console)
-    for summary in summaries:
-        console.print(str(out / summary["run"]), style="dim", highlight=False)
-    if refused:
-        raise refused
-    return SOME_FAILED if any(row["failed"] for summary in summaries for row in summary["methods"]) else 0
+    kept = ("device", "dtype", "engine", "overrides", "heads", "plugins")
+    defaults = Options()
+    changes |= {key: value for key in kept if (value := getattr(options, key)) != getattr(defaults, key)}
+    suite = read_suite(name, **changes)
+    code = run_suite(suite, out, fresh, kind)
+    show_suite(suite, out, terminal())
+    return code
 
 
-def measured(
-    names: list[str],
-    pair_name: str,
-    task_names: list[str],
-    options: "Options",
-    out: Path,
-    fresh: bool,
-    kind: SandboxKind | None,
-) -> tuple[list[dict[str, Any]], MissingAsset | None]:
-    """The cells measured and scored, as far as they were not: their summaries, and what could not be scored for want of
-    something."""
-    import specbench.tasks  # noqa: F401  (registers the tasks)
-    from specbench import arms, cells, models, runner, scorer
-    from specbench.found import device_of, find, find_heads
-    from specbench.records import write
-    from specbench.report.summary import SUMMARY, summarise
-
-    found_pair, pair = cells.read_pair(pair_name, options)
-    base, device = found_pair.path.parent, device_of(options.device)
-    roles = arms.roles_of(names, pair, options)
-    tasks = _tasks(task_names, pair, options)
-    box, refused = _sandbox(kind, [task for _, task, _ in tasks])
-    found = find(pair, roles, base, device, options.dtype, options.engine)
-    heads = find_heads(pair, arms.heads_of(names, pair, options), base)
-    groups = arms.arms(names, pair, {role: each.parameters for role, each in found.items()}, options)
-    if not task_names and len(tasks) > 1:
-        wanted = sum(len(data.samples) for *_, data in tasks) * sum(map(len, groups)) * options.repeats
-        print(f"{len(tasks)} tasks, {wanted} generations; -t, -n and --repeats make it fewer", file=sys.stderr)
-    loaded, summaries, interrupts = None, [], Interrupts()
-    for task_name, task, data in tasks:
-        for group in groups:
-            cell = cells.cell(group, found_pair.name, pair, found, task_name, task, data, options, str(device), heads)
-            folder = out / cell.folder
-            if fresh or not runner.is_complete(cell, folder):
-                if loaded is None:
-                    with status(f"loading {', '.join(roles)}"):
-                        loaded = models.load(found, base, device, heads)
-                recorder = runner.prepare(cell, folder, fresh)
-                with progress(cell.folder, cell.generations, len(recorder.done)) as advance:
-                    for _ in runner.measure(cell, loaded, task, data, recorder):
-                        advance()
-                        interrupts.check()
-            if not scorer.is_scored(folder, task, box):
-                try:
-                    with progress(f"scoring {cell.folder}", cell.generations) as advance:
-                        scorer.score(folder, task, data, box, advance)
-                except MissingAsset as error:  # the other tasks are still to be measured
-                    refused = error
-            summaries.append(summarise(folder))
-            write(folder / SUMMARY, json.dumps(summaries[-1], indent=2, ensure_ascii=False) + "\n")
-    return summaries, refused
-
-
-def _sandbox(kind: SandboxKind | None, tasks: list["Task"]) -> tuple["Sandbox | None", MissingAsset | None]:
-    """What generated code is run in, where a task needs it and the user allows it.
-
-    Where none works, a run of that task alone is refused at once; among others it is measured, and refused at the end.
-    """
-    from specbench.sandbox import Sandbox
-
-    if kind is None or not any(task.executes_code for task in tasks):
-        return None, None
-    try:
-        return Sandbox.find(kind.value), None
-    except MissingAsset as error:
-        if len(tasks) == 1:
-            raise
-        return None, error
-
-
-def _tasks(names: list[str], pair: "Pair", options: "Options") -> list[tuple[str, "Task", "Data"]]:
-    """The tasks with their samples, all read before anything is measured. Unless named, those that the source does not suit
-    are left out."""
-    from specbench import cells, presets
-
-    source, out, refused = cells.source_of(pair, options), [], []
-    suited = pair.defaults.tasks if cells.suits(pair, options) else ()
-    for name in names or suited or presets.names("task", variants=False):
-        try:
-            task_name, task = cells.read_task(name, pair, options)
-            out.append((task_name, task, cells.limited(task.data(source), pair, options)))
-        except ConfigError as error:
-            if names or suited:
-                raise
-            refused.append(error)
-    if not out:
-        raise refused[0]
-    return out
-
-
-def _words(values: list[str] | None) -> list[str]:
+def words(values: list[str] | None) -> list[str]:
     """Repeated options and comma lists alike."""
     return [word.strip() for value in values or [] for word in value.split(",") if word.strip()]
 
 
-def _lengths(text: str) -> tuple[int, ...]:
+def lengths(text: str) -> tuple[int, ...]:
     try:
         lengths = tuple(int(word) for word in text.split(",") if word.strip())
     except ValueError:

@@ -23,7 +23,13 @@ from specbench.stops import Stop
 from specbench.targets import Target
 
 Clock = Literal["decoding", "end to end"]  # which seconds a method's headline speedup is of
-BESIDES = ("description", "baseline", "temperature", "clock")  # what a preset holds besides the constructor's table
+BESIDES = (
+    "description",
+    "baseline",
+    "temperature",
+    "clock",
+    "sweep",
+)  # what a preset holds besides the constructor's table
 REGISTERED = (methods, proposers, stops, targets)  # what a method's table may name
 
 

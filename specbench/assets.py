@@ -3,13 +3,17 @@
 import hashlib
 import json
 import os
+import socket
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from specbench.errors import MissingAsset
 
 MODEL_FILES = {".json", ".safetensors", ".bin", ".model", ".txt", ".jinja"}
+REACHED_WITHIN = 5.0  # seconds
 SMALL = 64 << 20  # bytes; larger weight files are identified by size and time instead of content
 
 
@@ -49,10 +53,11 @@ def fetch_parquet(repo: str, file: str, revision: str | None) -> Rows:
     import pandas
     from huggingface_hub import hf_hub_download
 
+    look_for_hub()
     try:
         path = hf_hub_download(repo, file, repo_type="dataset", revision=revision)
     except (OSError, ValueError) as error:
-        offline = " (HF_HUB_OFFLINE is set)" if offline_mode() else ""
+        offline = " (offline)" if offline_mode() else ""
         raise MissingAsset(
             f"data set {repo} is not in the local cache and cannot be fetched{offline}: {first_line(error)}\n"
             "  help: pass --data FILE.jsonl with the same fields, or --data synthetic"
@@ -68,6 +73,7 @@ def commit_of(repo: str, revision: str | None, file: str = "config.json") -> str
     """
     from huggingface_hub import hf_hub_download
 
+    look_for_hub()
     return Path(hf_hub_download(repo, file, revision=revision)).parent.name
 
 
@@ -77,14 +83,33 @@ def missing_model(role: str, path: str, error: Exception) -> MissingAsset:
     if "gated" in str(error).lower():
         help_ = f"accept its licence at huggingface.co/{path}, then run `hf auth login`"
     elif offline_mode():
-        help_ = f"unset HF_HUB_OFFLINE, run `hf download {path}` where there is a network, or name a local folder"
+        help_ = f"run `specbench fetch` or `hf download {path}` where there is a network, or name a local folder"
     else:
         help_ = "check the name, or name a local folder; `-p tiny` runs without any download"
     return MissingAsset(f"model '{role}': {path} is not here and cannot be fetched: {text}\n  help: {help_}")
 
 
 def offline_mode() -> bool:
-    return os.environ.get("HF_HUB_OFFLINE", "").upper() in {"1", "ON", "YES", "TRUE"}
+    """Whether the hub is not to be asked: the user said so, or it could not be reached."""
+    from huggingface_hub import constants
+
+    return bool(constants.HF_HUB_OFFLINE)
+
+
+@cache
+def look_for_hub() -> None:
+    """Go offline for the rest of the command where the hub does not answer: its client would try half a minute a file."""
+    from huggingface_hub import constants
+
+    told = ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy")
+    if constants.HF_HUB_OFFLINE or any(os.environ.get(name) for name in told):  # a proxy may reach what we cannot
+        return
+    place = urlsplit(constants.ENDPOINT)
+    try:
+        port = place.port or (443 if place.scheme == "https" else 80)
+        socket.create_connection((place.hostname or "", port), timeout=REACHED_WITHIN).close()
+    except OSError:
+        constants.HF_HUB_OFFLINE = True
 
 
 def first_line(error: Exception) -> str:

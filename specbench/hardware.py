@@ -1,5 +1,6 @@
 """Floor 0: the fingerprint of machine and software that every run records: speeds compare only where it is equal."""
 
+import hashlib
 import os
 import platform
 import subprocess
@@ -20,6 +21,7 @@ def fingerprint() -> dict[str, Any]:
 
     out: dict[str, Any] = {
         "cpu": _cpu(),
+        "instructions": _instructions(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
@@ -69,6 +71,16 @@ def _cpu() -> str:
     lines = info.read_text().splitlines() if info.exists() else []
     names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
     return names[0] if names else platform.processor() or platform.machine()
+
+
+def _instructions() -> str:
+    """A checksum of what the processor says it can do: virtual machines give different ones the same name, and libraries
+    choose kernels, and with them a sum's last bits, by it. Empty where it does not say."""
+    info = Path("/proc/cpuinfo")
+    wanted = ("cpu family", "model", "stepping", "flags", "Features", "CPU part")
+    lines = info.read_text().split("\n\n")[0].splitlines() if info.exists() else []
+    told = [line for line in lines if line.partition(":")[0].strip() in wanted]
+    return hashlib.sha256("\n".join(told).encode()).hexdigest()[:8] if told else ""
 
 
 def _gpu() -> dict[str, Any]:

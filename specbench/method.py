@@ -171,7 +171,8 @@ def speculate(
     out = verify(draft, pi, sampler)
     tested = min(out.accepted + 1, k)
     noted = noted_of(draft, deferred, len(out.tokens))
-    step = Step(out.tokens, k, tested, out.accepted, (by,) * tested, noted=noted, inner=draft.steps)
+    lost = tuple(draft.tokens[out.accepted :])
+    step = Step(out.tokens, k, tested, out.accepted, (by,) * tested, noted=noted, inner=draft.steps, refused=lost)
     whole = out.accepted == k and going_beyond
     after = beyond[-1].score(read, len(read) - 1) if whole and beyond else None
     return Round(step, pi, after)

@@ -2,7 +2,7 @@
 
 import tomllib
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from specbench.errors import ConfigError
@@ -44,6 +44,10 @@ class Options:
         for key, values in self.over:
             if not isinstance(values, list) or not values:
                 raise ConfigError(f"--over {key}: write it as method.key=[values], e.g. method.target.alpha=[0.1, 0.3]")
+
+    def with_override(self, key: str, value: Any) -> "Options":
+        """The same, with one more key overridden."""
+        return replace(self, overrides=(*self.overrides, (key, value)))
 
     def under(self, kind: str) -> list[tuple[list[str], Any]]:
         """The overrides of one kind of table, their first word dropped."""

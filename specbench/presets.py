@@ -8,7 +8,7 @@ from typing import Any
 
 from specbench.errors import ConfigError, hint
 
-KINDS = {"method": "methods", "pair": "pairs", "task": "tasks"}
+KINDS = {"method": "methods", "pair": "pairs", "task": "tasks", "suite": "suites"}
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ def added(kind: str) -> set[str]:
 
 
 def names(kind: str, variants: bool = True) -> list[str]:
-    """The bundled presets of a kind: method, pair or task. NAME/VARIANT.toml is called NAME:VARIANT."""
+    """The bundled presets of a kind: method, pair, task or suite. NAME/VARIANT.toml is called NAME:VARIANT."""
     found = (path.relative_to(_folder(kind)).with_suffix("") for path in _folder(kind).rglob("*.toml"))
     return sorted([*(":".join(path.parts) for path in found if variants or len(path.parts) == 1), *added(kind)])
 
@@ -70,6 +70,14 @@ def preset(kind: str, name: str) -> Preset:
     if "same_as" in table and path is not own:
         return preset(kind, table["same_as"])
     return Preset(path.stem if path is own else name, path, table)
+
+
+def sweep_of(method: str) -> tuple[str, list[Any]]:
+    """The key that a method's curve is swept over, and its values. Raises ConfigError where its preset names none."""
+    found = preset("method", method).table.get("sweep")
+    if not found:
+        raise ConfigError(f"method {method} has no sweep of its own; name one: --over KEY=[VALUES]")
+    return found["key"], found["values"]
 
 
 def _folder(kind: str) -> Path:

@@ -4,6 +4,9 @@ from typing import Any, NamedTuple
 
 from specbench.task import Overflow, Sample, Task
 
+BEFORE = 16  # tokens of a prompt that show how what follows is spaced
+BROKEN = "\ufffd"  # what a tokenizer makes of a part of a character
+
 
 class Prompt(NamedTuple):
     """What the models read, and how many tokens of the prompt were cut away for it."""
@@ -71,6 +74,20 @@ def continuation(tokenizer: Any, prompt: list[int], tokens: list[int], encoder_d
     before = tokenizer.decode(prompt, skip_special_tokens=True)
     whole = tokenizer.decode(prompt + tokens, skip_special_tokens=True)
     return str(whole[len(before) :]) if whole.startswith(before) else alone
+
+
+def pieces(tokenizer: Any, prompt: list[int], tokens: list[int], encoder_decoder: bool) -> list[str]:
+    """What each token adds to the text of those before it, special ones nothing; together they are the continuation.
+
+    A token that holds a part of a character adds nothing, and the one that completes it the character.
+    """
+    out, told = [], ""
+    for count in range(1, len(tokens) + 1):
+        text = continuation(tokenizer, prompt[-BEFORE:], tokens[:count], encoder_decoder)
+        whole = text if count == len(tokens) else text.rstrip(BROKEN)
+        out.append(whole[len(told) :] if whole.startswith(told) else "")
+        told = whole if whole.startswith(told) else told
+    return out
 
 
 def cut(ids: list[int], most: int | None, kept: int, how: Overflow, ends: tuple[bool, bool] = (False, False)) -> Prompt:

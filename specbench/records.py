@@ -10,6 +10,7 @@ from typing import Any
 
 SAMPLES = "samples.jsonl"
 SCORES = "scores.json"
+JUDGED = "judged.json"
 SEMANTICS = 4  # bumped when the meaning of a recorded number changes, so that old runs are not mixed with new ones
 
 
@@ -27,10 +28,11 @@ class Record:
     prompt_ends: list[int] = field(default_factory=list)  # its first and last eight ids
     tokens: list[int] = field(default_factory=list)  # committed ids, the first stop included
     text: str = ""  # without what follows a stop string
+    pieces: list[str] = field(default_factory=list)  # what each token adds to the text
     finish: str = ""  # eos | stop | length | window
-    rounds: list[dict[str, Any]] = field(
-        default_factory=list
-    )  # tokens, drafted, tested, accepted, by; where there is any noted, untested, inner; of methods that draft or note
+    # Of methods that draft or note: tokens, drafted, tested, accepted, by, and where there is any noted, untested, inner, and
+    # the text that was refused.
+    rounds: list[dict[str, Any]] = field(default_factory=list)
     models: dict[str, dict[str, Any]] = field(default_factory=dict)  # role -> session.Calls
     first_token_seconds: float | None = None  # from the prompt to the first committed tokens
     prefill_seconds: float | None = None  # each model's first forward, its encoder's included

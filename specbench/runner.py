@@ -19,7 +19,7 @@ from specbench.errors import ConfigError
 from specbench.hardware import copy_bandwidth, fingerprint, machine
 from specbench.method import Method, Step
 from specbench.models import LoadedPair, Models
-from specbench.prompting import Turn, continuation, encode
+from specbench.prompting import Turn, continuation, encode, pieces
 from specbench.records import SAMPLES, SCORES, Record, Recorder, read, write
 from specbench.sampling import Sampler
 from specbench.task import Data, Sample, Task, without
@@ -27,9 +27,10 @@ from specbench.task import Data, Sample, Task, without
 WARM_UP_TOKENS = 16
 
 
-def is_complete(cell: Cell, folder: Path) -> bool:
-    """Whether every generation of the cell is there."""
-    return (folder / SAMPLES).exists() and sum(1 for _ in read(folder)) == cell.generations
+def recorded(folder: Path) -> int:
+    """Generations that are there."""
+    path = folder / SAMPLES
+    return path.read_bytes().count(b"\n") if path.exists() else 0
 
 
 def prepare(cell: Cell, folder: Path, fresh: bool) -> Recorder:
@@ -157,8 +158,9 @@ def _attempt(
             torch.cuda.reset_peak_memory_stats()
             torch.cuda.synchronize()
         out = decode(arm.method, models, _sampler(decoding, seed, sample, pair), limits)
-        _fill(record, out, models)
+        _fill(record, out, models, pair.tokenizer)
         record.text = without(limits.stop, continuation(pair.tokenizer, prompt, out.tokens, pair.encoder_decoder))
+        record.pieces = pieces(pair.tokenizer, prompt, out.tokens, pair.encoder_decoder)
         record.peak_bytes = torch.cuda.max_memory_allocated() if cuda else None
     except AssertionError:  # a bug of ours, not of the sample
         raise
@@ -203,13 +205,16 @@ def _limits(decoding: dict[str, Any], pair: LoadedPair, task: Task) -> Limits:
     )
 
 
-def _fill(record: Record, out: Generation, models: Models) -> None:
+def _fill(record: Record, out: Generation, models: Models, tokenizer: Any) -> None:
     record.tokens, record.finish = out.tokens, out.finish
     record.first_token_seconds = out.first_token_seconds
     record.prefill_seconds, record.decode_seconds = out.prefill_seconds, out.decode_seconds
     record.models = {role: dataclasses.asdict(session.calls) for role, session in models.sessions.items()}
     if any(step.drafted or step.noted for step in out.rounds):
         record.rounds = [_round(step) for step in out.rounds]
+        for told, step in zip(record.rounds, out.rounds, strict=True):
+            if step.refused:
+                told["refused"] = tokenizer.decode(step.refused)
 
 
 def _round(step: Step) -> dict[str, Any]:

@@ -11,7 +11,9 @@ from specbench.errors import ConfigError
 from specbench.records import SCORES, Record, read, write
 from specbench.sandbox import Sandbox
 from specbench.scoring.metric import Score
-from specbench.task import Data, Task
+from specbench.task import Data, Sample, Task
+
+TOLD = 800  # characters of a prompt, and of a reference
 
 
 def is_scored(folder: Path, task: Task, sandbox: Sandbox | None) -> bool:
@@ -60,6 +62,7 @@ def score(
         "sandbox": sandbox.signature if sandbox and task.executes_code else None,
         "not_executed": task.executes_code and sandbox is None,
         "records": len(records),
+        "samples": {each: _told(samples[each]) for each in dict.fromkeys(record.sample for record in records)},
         "rows": rows,
     }
     write(folder / SCORES, json.dumps(scores, ensure_ascii=False) + "\n")
@@ -89,6 +92,12 @@ def task_of(folder: Path, source: str = "") -> tuple[Task, Data]:
     if data.sha256 != told["data"]["sha256"]:
         raise ConfigError(f"{data.source} does not hold the rows that {folder} was run on; help: --data FILE.jsonl")
     return task, data
+
+
+def _told(sample: Sample) -> dict[str, str]:
+    """The end of what was asked, and the beginning of what is right, for whoever reads answers."""
+    asked = sample.turn or sample.prompt
+    return {"prompt": asked[-TOLD:], "reference": "" if sample.reference is None else str(sample.reference)[:TOLD]}
 
 
 def _row(record: Record, group: str, values: Score) -> dict[str, Any]:

@@ -23,6 +23,7 @@ class Step:
     noted: dict[str, float] = field(default_factory=dict)
     untested: int = 0  # committed on a learned gate's word
     inner: "tuple[Step, ...]" = ()
+    refused: tuple[int, ...] = ()  # the drafted token that was refused, and those behind it
 
     def then(self, other: "Step") -> "Step":
         """Both as one round, where all that this one tested was accepted."""
@@ -37,6 +38,7 @@ class Step:
             self.by + other.by,
             noted=self.with_noted(other.noted).noted,
             inner=self.inner + other.inner,
+            refused=self.refused + other.refused,
         )
 
     def with_noted(self, more: dict[str, float]) -> "Step":

@@ -76,8 +76,11 @@ class Speculative(Method, name="speculative"):
                 law, deferred = pi()
                 out = verify(pending, law, sampler)
                 ids += out.tokens
+                (proposed,) = pending.tokens
                 pending, noted = None, noted_of(None, deferred, 1)
-                told = told.then(Step(out.tokens, tested=1, accepted=out.accepted, by=(others[-1],), noted=noted))
+                lost = () if out.accepted else (proposed,)
+                by = (others[-1],)
+                told = told.then(Step(out.tokens, tested=1, accepted=out.accepted, by=by, noted=noted, refused=lost))
                 if not out.accepted or end.closes(out.tokens) or not end.room(ids):
                     yield told
                     told = Step([])

@@ -86,8 +86,11 @@ class SpeculativeEnsemble(Method, name="speculative-ensemble"):
                 out = verify(draft, self.target(logits, sampler), sampler)
                 tested = heads[: out.accepted + 1]
                 ids += out.tokens
-                yield Step(out.tokens, drafted, len(tested), out.accepted, by=tuple(head.owner for head in tested))
-                drafted, refused = 0, out.accepted < len(heads)
+                refused = out.accepted < len(heads)
+                lost = [*heads[out.accepted :], *pending] if refused else []
+                by = tuple(head.owner for head in tested)
+                yield Step(out.tokens, drafted, len(tested), out.accepted, by, refused=tuple(p.token for p in lost))
+                drafted = 0
             if refused:
                 pending.clear()
                 for rows in scored:

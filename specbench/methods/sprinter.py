@@ -69,4 +69,5 @@ class Sprinter(Method, name="sprinter"):
             out = verify(Draft(run[-1:], q), sampler.probs(rows), sampler)
             tokens = run[:-1] + out.tokens
             ids += tokens
-            yield Step(tokens, len(run), 1, out.accepted, (self.draft,), noted=noted, untested=len(run) - 1)
+            lost, by = () if out.accepted else (run[-1],), (self.draft,)
+            yield Step(tokens, len(run), 1, out.accepted, by, noted=noted, untested=len(run) - 1, refused=lost)

@@ -1,6 +1,6 @@
 """Columns of tables, and the tables that only some methods have: cascades, drafts of varying length, chains."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 Cell = Callable[[dict[str, Any]], str]
@@ -83,13 +83,14 @@ def times(estimate: dict[str, float] | None) -> str:
     return interval(estimate, "{:.2f}", "x") or NONE
 
 
-def interval(estimate: dict[str, float] | None, form: str, unit: str = "", scale: float = 1.0) -> str:
+def interval(estimate: Mapping[str, float | None] | None, form: str, unit: str = "", scale: float = 1.0) -> str:
     """The value, with its interval where there is one; nothing for nothing."""
     if not estimate:
         return ""
     value, low, high = (estimate[key] for key in ("value", "low", "high"))
+    assert value is not None
     told = form.format(scale * value) + unit
-    return told if low is None else f"{told} [{form.format(scale * low)}, {form.format(scale * high)}]"
+    return told if low is None or high is None else f"{told} [{form.format(scale * low)}, {form.format(scale * high)}]"
 
 
 def score(metric: str, missing: str = NONE) -> Cell:

@@ -1,5 +1,6 @@
 """What a reader must know to believe a table."""
 
+import re
 from typing import Any
 
 from specbench.report.chains import chain_of
@@ -115,6 +116,19 @@ def common_notes(summaries: list[Summary]) -> list[str]:
     warned = [f"{note} ({summary['task']})" for summary in summaries for note in notes(summary) if note.startswith("!")]
     said = [note for summary in summaries for note in notes(summary) if note.startswith("Sampled")]
     return [*dict.fromkeys([*told, *said]), *_merged(warned)]
+
+
+def notes_of_many(summaries: list[Summary]) -> list[str]:
+    """The same of as many runs as a suite has: one line for warnings that differ in their numbers alone, with their count."""
+    told = list(dict.fromkeys(note for summary in summaries for note in notes(summary)[:1]))
+    if any(summary["data"]["source"] == "synthetic" for summary in summaries):
+        told.append("Scores on a synthetic twin are not scores on the task.")
+    kinds: dict[str, list[str]] = {}
+    for summary in summaries:
+        for note in notes(summary):
+            if note.startswith(("!", "Sampled", "Text that runs")):
+                kinds.setdefault(re.sub(r"[-+]?\d[\d.,]*%?|\(.*?\)", "#", note), []).append(note)
+    return told + [each[0] + (f" (so or alike {len(each)} times)" if len(each) > 1 else "") for each in kinds.values()]
 
 
 def _merged(notes: list[str]) -> list[str]:

@@ -1,13 +1,15 @@
 """A run folder as one dictionary: per method its speeds, what explains them, what theory predicted, and its quality."""
 
+import hashlib
 import json
 import tomllib
 from dataclasses import asdict
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from specbench.errors import ConfigError
-from specbench.records import SAMPLES, SEMANTICS, Record, read
+from specbench.records import SAMPLES, SCORES, SEMANTICS, Record, read
 from specbench.report import drafting as d
 from specbench.report import metrics as m
 from specbench.report.predictions import predictions
@@ -15,6 +17,31 @@ from specbench.report.quality import groups_of, quality, scores_of
 
 SUMMARY = "summary.json"
 PLAIN = "sd"  # speculative decoding, which adaptive lengths and SPRINTER are held against
+
+
+def summary_of(folder: Path) -> dict[str, Any]:
+    """The summary that lies in a run folder, where it is of these records, these scores and this code; else a new one."""
+    path = folder / SUMMARY
+    if path.exists():
+        known: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        if known.get("stamp") == stamp(folder):
+            return known | {"folder": str(folder)}
+    return summarise(folder)
+
+
+def stamp(folder: Path) -> str:
+    """What a summary depends on: the size and time of what was recorded and scored, and the code that summarises."""
+    files = (folder / name for name in (SAMPLES, SCORES, "run.toml", "env.json"))
+    told = [f"{path.stat().st_size}:{path.stat().st_mtime_ns}" if path.exists() else "" for path in files]
+    return hashlib.sha256(" ".join([*told, _code()]).encode()).hexdigest()[:16]
+
+
+@cache
+def _code() -> str:
+    """Of the sources whose change may change a summary."""
+    package = Path(__file__).parents[1]
+    sources = sorted(path for part in ("report", "theory", "scoring") for path in (package / part).glob("*.py"))
+    return hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()
 
 
 def summarise(folder: Path) -> dict[str, Any]:
@@ -29,6 +56,7 @@ def summarise(folder: Path) -> dict[str, Any]:
     wanted = len(config["methods"]) * config["task"]["data"]["samples"] * config["decoding"]["repeats"]
     return {
         "schema": 1,
+        "stamp": stamp(folder),
         "run": folder.name,
         "folder": str(folder),
         "pair": config["pair"]["name"],
@@ -103,6 +131,7 @@ def _method(
         "outside_forwards": m.outside_forwards(rows),
         "bound_share": m.bound_share(rows, config["pair"]["traffic"], bandwidth),
         "drift": m.drift(rows),
+        "groups": _by_group(rows, base, groups),
         "cut_by_length": sum(r.finish in ("length", "window") for r in rows) / len(rows),
         "cut_prompts": sum(r.prompt_cut > 0 for r in rows) / len(rows),
     }
@@ -114,7 +143,6 @@ def _method(
             "geometric_mean_speedup": m.geometric_mean_speedup(rows, base)._asdict(),
             **({"over_sd": m.speedup(rows, plain)._asdict()} if plain and m.paired(rows, plain)[0] else {}),
             "papers_speedup": m.papers_speedup(rows, base),
-            "speedup_by_group": _speedup_by_group(rows, base, groups),
             "identical_output": m.identical_share(rows, base),
             **predictions(config["methods"][name], config["methods"][config["baseline"]], rows, base),
         }
@@ -140,11 +168,16 @@ def _distance(table: dict[str, Any], config: dict[str, Any]) -> float | None:
     return told.get("predicted_tv") if table["name"] == "sprinter" and plain else None
 
 
-def _speedup_by_group(rows: m.Rows, base: m.Rows, groups: dict[str, str]) -> dict[str, Any]:
-    """The speedup on each subject or category; a sample that was not scored yet is of none."""
-    out = {}
+def _by_group(rows: m.Rows, base: m.Rows, groups: dict[str, str]) -> dict[str, dict[str, Any]]:
+    """Speed on each subject or category; a sample that was not scored yet is of none."""
+    out: dict[str, dict[str, Any]] = {}
     for group in sorted(set(groups.values())):
         ours, theirs = ([r for r in side if groups.get(r.sample) == group] for side in (rows, base))
         if m.paired(ours, theirs)[0]:
-            out[group] = m.speedup(ours, theirs)._asdict()
+            out[group] = {"accepted_length": m.accepted_length(ours)}
+            if rows is not base and rows[0].method != base[0].method:
+                out[group] |= {
+                    "speedup": m.speedup(ours, theirs)._asdict(),
+                    "papers_speedup": m.papers_speedup(ours, theirs),
+                }
     return out

@@ -90,7 +90,7 @@ def tables(summary: Summary) -> list[Table]:
         "By other conventions": also,
         "Quality": quality,
     }
-    for key, title in (("quality_by_group", summary["headline"]), ("speedup_by_group", f"speedup over {base}")):
+    for key, title in (("quality_by_group", summary["headline"]), ("groups", f"speedup over {base}")):
         groups = sorted({group for row in methods for group in row.get(key, {})})
         if 1 < len(groups) <= MOST_GROUPS:
             columns = {group: _group(key, group) for group in groups}
@@ -167,8 +167,8 @@ def as_json(summaries: list[Summary]) -> str:
 
 
 def _group(key: str, group: str) -> Cell:
-    if key == "speedup_by_group":
-        return lambda row: times(row.get(key, {}).get(group))
+    if key == "groups":
+        return lambda row: times(row[key].get(group, {}).get("speedup"))
     return lambda row: interval(row[key].get(group), "{:.1f}", scale=100.0) or NONE
 
 

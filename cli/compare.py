@@ -1,0 +1,47 @@
+"""`specbench compare`: did the method change, or only the machine?"""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from specbench.cli.verdicts import (
+    Alpha,
+    CountersOnly,
+    Form,
+    Inconclusive,
+    JUnit,
+    MaxQualityDrop,
+    MaxSlowdown,
+    RequireSpeed,
+    Undecided,
+    VerdictFormat,
+    limits_of,
+    tell,
+)
+
+
+def compare(
+    base: Annotated[Path, typer.Argument(help="A run folder, a folder of them, or a baseline file.")],
+    new: Annotated[Path, typer.Argument(help="What is held against it: the same.")],
+    form: Form = VerdictFormat.table,
+    max_slowdown: MaxSlowdown = 3.0,
+    max_quality_drop: MaxQualityDrop = 1.0,
+    alpha: Alpha = 0.01,
+    require_speed: RequireSpeed = False,
+    counters_only: CountersOnly = False,
+    inconclusive: Inconclusive = Undecided.fails,
+    junit: JUnit = None,
+    exit_zero: Annotated[bool, typer.Option("--exit-zero", help="Tell, and end with 0 whatever was found.")] = False,
+) -> None:
+    """Compare two measurements cell by cell: decoding, quality, speed.
+
+    Exit code 5 where something regressed, 6 where something could not be compared or decided.
+    """
+    from specbench.report import baseline, comparison
+
+    limits = limits_of(alpha, max_slowdown, max_quality_drop, require_speed, counters_only)
+    verdicts = comparison.compare(baseline.open_(base), baseline.open_(new), limits)
+    code = tell(verdicts, form, junit, f"{new} against {base}", inconclusive)
+    sys.exit(0 if exit_zero else code)

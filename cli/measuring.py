@@ -1,0 +1,138 @@
+"""What `run`, and every command that measures, does behind its options: cells measured, scored, summarised and told."""
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from specbench.cli.choices import SandboxKind
+from specbench.cli.progress import Interrupts, progress, status
+from specbench.errors import MissingAsset
+
+if TYPE_CHECKING:
+    from specbench.bench import Bench, Job
+    from specbench.options import Options
+    from specbench.sandbox import Sandbox
+    from specbench.task import Task
+
+SOME_FAILED = 3
+INTERRUPTED = 130
+
+
+def measure(
+    names: list[str],
+    pair_name: str,
+    task_names: list[str],
+    options: "Options",
+    out: Path,
+    fresh: bool,
+    kind: SandboxKind | None,
+) -> int:
+    """Everything that `run` does behind its options: measured, scored and told. Returns the exit code."""
+    from specbench.cli.report import overview, show, terminal
+
+    summaries, refused = measured(names, pair_name, task_names, options, out, fresh, kind)
+    console = terminal()
+    if len(summaries) > 1:
+        overview(summaries, console)
+        console.print("more of each: specbench report FOLDER", style="dim", highlight=False)
+    else:
+        show(summaries, console)
+    for summary in summaries:
+        console.print(str(out / summary["run"]), style="dim", highlight=False)
+    if refused:
+        raise refused
+    return SOME_FAILED if any(row["failed"] for summary in summaries for row in summary["methods"]) else 0
+
+
+def measured(
+    names: list[str],
+    pair_name: str,
+    task_names: list[str],
+    options: "Options",
+    out: Path,
+    fresh: bool,
+    kind: SandboxKind | None,
+) -> tuple[list[dict[str, Any]], MissingAsset | None]:
+    """The cells measured and scored, as far as they were not: their summaries, and what could not be scored for want of
+    something."""
+    bench, box, refused = prepared(names, pair_name, task_names, options, out, kind)
+    if not task_names and len({job.cell.task for job in bench.jobs}) > 1:
+        wanted = sum(job.cell.generations for job in bench.jobs)
+        print(f"{len(bench.jobs)} cells, {wanted} generations; -t, -n and --repeats make it fewer", file=sys.stderr)
+    summaries = []
+    for job in bench.jobs:
+        decode(bench, job, fresh)
+        try:
+            score(job, box)
+        except MissingAsset as error:  # the other tasks are still to be measured
+            refused = error
+        summaries.append(summarised(job))
+    return summaries, refused
+
+
+def prepared(
+    names: list[str], pair_name: str, task_names: list[str], options: "Options", out: Path, kind: SandboxKind | None
+) -> tuple["Bench", "Sandbox | None", MissingAsset | None]:
+    """Everything before the first model is loaded: the jobs, what generated code is run in, and why there is nothing."""
+    import specbench.tasks  # noqa: F401  (registers the tasks)
+    from specbench import arms, bench, cells
+
+    found, pair = cells.read_pair(pair_name, options)
+    arms.roles_of(names, pair, options)  # a mistake in what was asked for shows before anything is missing
+    asked = bench.tasks_of(task_names, pair, options)
+    box, refused = _sandbox(kind, [task for _, task, _ in asked])
+    settled = bench.settle(names, found.name, asked, pair, found.path.parent, options, out)
+    return settled, box, refused
+
+
+def decode(bench: "Bench", job: "Job", fresh: bool = False) -> None:
+    """Measure what is missing of a job."""
+    from specbench import runner
+
+    interrupts, cell, folder = Interrupts(), job.cell, job.folder
+    if fresh or not job.complete:
+        if not bench.is_loaded:
+            with status(f"loading {', '.join(bench.roles)}"):
+                bench.load()
+        recorder = runner.prepare(cell, folder, fresh)
+        with progress(cell.folder, cell.generations, len(recorder.done)) as advance:
+            for _ in bench.measure(job, recorder):
+                advance()
+                interrupts.check()
+
+
+def score(job: "Job", box: "Sandbox | None") -> None:
+    """Score a job, as far as it is not. Raises MissingAsset where it cannot be for want of something."""
+    from specbench import scorer
+
+    if not job.scored(box):
+        with progress(f"scoring {job.cell.folder}", job.cell.generations) as advance:
+            scorer.score(job.folder, job.task, job.data, box, advance)
+
+
+def summarised(job: "Job") -> dict[str, Any]:
+    """The job's summary, written into its folder."""
+    from specbench.records import write
+    from specbench.report.summary import SUMMARY, summarise
+
+    summary = summarise(job.folder)
+    write(job.folder / SUMMARY, json.dumps(summary, indent=2, ensure_ascii=False) + "\n")
+    return summary
+
+
+def _sandbox(kind: SandboxKind | None, tasks: list["Task"]) -> tuple["Sandbox | None", MissingAsset | None]:
+    """What generated code is run in, where a task needs it and the user allows it.
+
+    Where none works, a run of that task alone is refused at once; among others it is measured, and refused at the end.
+    """
+    from specbench.sandbox import Sandbox
+
+    if kind is None or not any(task.executes_code for task in tasks):
+        return None, None
+    try:
+        return Sandbox.find(kind.value), None
+    except MissingAsset as error:
+        if len(tasks) == 1:
+            raise
+        return None, error

@@ -1,0 +1,151 @@
+"""`specbench plan`: what a run would measure, what is there already, what is missing, and what it takes at least."""
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from specbench.cli.choices import Device, Dtype, Engine, Json, Plugins, with_plugins
+from specbench.errors import ConfigError, MissingAsset
+
+if TYPE_CHECKING:
+    from specbench.cli.suites import Part
+
+CANNOT_RUN = 4
+GIB = 1 << 30
+
+
+def plan(
+    suite: Annotated[str | None, typer.Option("--suite", help="The grid of a paper's table or figure.")] = None,
+    method: Annotated[
+        list[str] | None, typer.Option("--method", "-m", help="A method, or a TOML file; repeat for several. [se]")
+    ] = None,
+    pair: Annotated[str | None, typer.Option("--pair", "-p", help="A pair of models, or a TOML file. [tiny]")] = None,
+    task: Annotated[
+        list[str] | None, typer.Option("--task", "-t", help="A task, or a TOML file; repeat for several. [all]")
+    ] = None,
+    data: Annotated[str, typer.Option(help="hub, synthetic, or a JSONL file. [the pair's, else hub]")] = "",
+    limit: Annotated[int | None, typer.Option("--limit", "-n", help="Only the first N samples; 0 is all.")] = None,
+    repeats: Annotated[int | None, typer.Option(help="How often each prompt is decoded by each method. [3]")] = None,
+    max_new_tokens: Annotated[int | None, typer.Option(help="Most tokens to generate. [the task's]")] = None,
+    device: Annotated[Device, typer.Option(help="auto takes CUDA where there is one.")] = Device.auto,
+    dtype: Annotated[Dtype, typer.Option(help="auto: float32 on a CPU, bfloat16 on a GPU.")] = Dtype.auto,
+    engine: Annotated[
+        Engine, typer.Option(help="eager: transformers' modules; lean: ours; graph: ours, as CUDA graphs.")
+    ] = Engine.auto,
+    out: Annotated[Path, typer.Option("--out", "-o", help="Where run folders go.")] = Path("results"),
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", "-s", help="Override a key: pair.weights=dummy, task.shots=0.")
+    ] = None,
+    plugin: Plugins = None,
+    as_json: Json = False,
+) -> None:
+    """Show the cells of a run or a suite, done and pending, missing weights or data, and the least time and memory.
+
+    Exit code 4 where something that is missing keeps a cell from running.
+    """
+    from specbench.cli.run import words
+    from specbench.cli.suites import parts
+    from specbench.options import Options, parse_override
+    from specbench.suite import Line, Suite, read_suite
+
+    changes: dict[str, Any] = {
+        "data": data, "limit": limit, "repeats": repeats, "max_new_tokens": max_new_tokens,
+        "device": None if device == Device.auto else device, "dtype": None if dtype == Dtype.auto else dtype,
+        "engine": None if engine == Engine.auto else engine, "overrides": tuple(map(parse_override, set_ or [])),
+        "plugins": with_plugins(plugin),
+    }  # fmt: skip
+    if suite:
+        if method or pair or task:
+            raise ConfigError("--suite brings its methods, pairs and tasks: leave out -m, -p and -t")
+        wanted = read_suite(suite, **changes)
+    else:
+        options = Options(**{key: value for key, value in changes.items() if value not in (None, "")})
+        names, tasks = tuple(words(method) or ["se"]), tuple(words(task)) or _tasks(pair or "tiny", options)
+        line = Line(methods=names, pairs=(pair or "tiny",), tasks=tasks, options=options)
+        wanted = Suite(name="", paper="", shows="", description="", grid=(line,))
+    rows = [row for part in parts(wanted, out, None) for row in _rows(part)]
+    if as_json:
+        print(json.dumps(rows, indent=2))
+    else:
+        _print(rows)
+    sys.exit(CANNOT_RUN if any(row["state"] == "missing" for row in rows) else 0)
+
+
+def _tasks(pair: str, options: Any) -> tuple[str, ...]:
+    from specbench import cells, presets
+
+    return cells.read_pair(pair, options)[1].defaults.tasks or tuple(presets.names("task", variants=False))
+
+
+def _rows(part: "Part") -> list[dict[str, Any]]:
+    """A line for each cell of a part; one for a part that cannot be resolved, with its models' sizes where they are known."""
+    from specbench.hardware import copy_bandwidth
+
+    known = {"pair": part.pair, "task": part.task}
+    if part.bench is None:
+        told = {"methods": ", ".join(part.line.methods), "T": part.line.options.temperature, "state": "missing"}
+        return [known | told | {"done": 0, "generations": None, "least_seconds": None, "why": part.missing}
+                | {"bytes": _bytes_without_weights(part)}]  # fmt: skip
+    out, speed = [], copy_bandwidth(str(part.bench.device))
+    for job in part.bench.jobs:
+        state = "done" if job.complete else "begun" if job.done else "pending"
+        out.append(
+            known
+            | {"methods": ", ".join(arm.name for arm in job.cell.arms), "T": job.cell.arms[0].temperature}
+            | {"state": "missing" if part.missing else state, "done": job.done, "generations": job.cell.generations}
+            | {"least_seconds": part.bench.least_seconds(job, speed), "bytes": part.bench.bytes, "why": part.missing}
+        )
+    return out
+
+
+def _bytes_without_weights(part: "Part") -> int | None:
+    """What the models would take, by their architectures alone; None where those are not known here either."""
+    from specbench import arms, cells
+    from specbench.bench import Bench
+    from specbench.found import device_of, find
+
+    options = part.line.options.with_override("pair.weights", "dummy")
+    try:
+        found, pair = cells.read_pair(part.pair, options)
+        names = list(part.line.methods)
+        roles = arms.roles_of(names, pair, options)
+        device = device_of(options.device)
+        models = find(pair, roles, found.path.parent, device, options.dtype, options.engine)
+    except (ConfigError, MissingAsset):
+        return None
+    return Bench(part.pair, found.path.parent, device, roles, models, {}, []).bytes
+
+
+def _print(rows: list[dict[str, Any]]) -> None:
+    from specbench.cli.report import print_table, terminal
+    from specbench.report.tables import Table
+
+    def shown(row: dict[str, Any]) -> list[str]:
+        total = "–" if row["generations"] is None else f"{row['done']}/{row['generations']}"
+        least = "–" if row["least_seconds"] is None else _time(row["least_seconds"])
+        size = "–" if row["bytes"] is None else f"{row['bytes'] / GIB:.2f}"
+        warm = "–" if row["T"] is None else f"{row['T']:g}"
+        return [row["pair"], row["task"], warm, row["methods"], row["state"], total, least, size]
+
+    heads = ["pair", "task", "T", "methods", "", "generations", "at least", "GiB"]
+    console = terminal()
+    print_table(Table("", heads, [shown(row) for row in rows]), console)
+    states = [row["state"] for row in rows]
+    counts = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
+    least = sum(row["least_seconds"] or 0.0 for row in rows)
+    console.print(f"{len(rows)} cells: {counts}; at least {_time(least)} for what is pending here")
+    console.print(
+        "at least: one forward of the baseline's models a token, at the speed of copying memory; on a CPU and with small"
+        " models expect several times that. GiB: weights, and a cache of 2,048 positions.", style="dim"
+    )  # fmt: skip
+    reasons = (line for row in rows for line in row["why"].split("\n"))
+    for why in dict.fromkeys(line for line in reasons if line):
+        console.print(why, style="yellow", markup=False, highlight=False)
+
+
+def _time(seconds: float) -> str:
+    minutes = seconds / 60
+    return f"{seconds:.0f} s" if minutes < 1 else f"{minutes:.0f} min" if minutes < 90 else f"{minutes / 60:.1f} h"

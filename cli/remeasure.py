@@ -1,0 +1,106 @@
+"""What a baseline's commands say, measured: in this process, or in a fresh one (`python -m specbench.cli.remeasure OUT`)."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from specbench.cli.choices import SandboxKind, with_plugins
+
+if TYPE_CHECKING:
+    from specbench.report.baseline import Measured
+
+MODULE = "specbench.cli.remeasure"
+ASKED = "commands.json"
+Command = dict[str, Any]  # methods, pair, tasks, options
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """Commands to measure, on how many CPU threads (0: as found), and what this machine's user allows and brings."""
+
+    commands: list[Command]
+    threads: int = 0
+    sandbox: str = ""  # the kind, where generated code may run
+    plugins: list[str] = field(default_factory=list)
+
+
+Launch = Callable[[Request, Path], None]
+
+
+def measure_here(request: Request, out: Path) -> None:
+    """Measure every command into run folders under `out`, anew. Raises MissingAsset where something cannot be scored."""
+    from specbench.cli.measuring import measured
+    from specbench.options import Options
+
+    plugins = with_plugins(request.plugins)
+    kind = SandboxKind(request.sandbox) if request.sandbox else None
+    with _threads(request.threads):
+        for command in request.commands:
+            options = Options(**{key: _tuples(value) for key, value in command["options"].items()}, plugins=plugins)
+            names, pair, tasks = command["methods"], command["pair"], command["tasks"]
+            _, refused = measured(names, pair, tasks, options, out, True, kind)
+            if refused:
+                raise refused
+
+
+def measure_apart(request: Request, out: Path, module: str = MODULE, *arguments: str) -> None:
+    """The same in a fresh process, whose memory layout and luck are its own. Ends with its exit code where it fails."""
+    out.mkdir(parents=True, exist_ok=True)
+    (out / ASKED).write_text(json.dumps(asdict(request)), encoding="utf-8")
+    done = subprocess.run([sys.executable, "-P", "-m", module, *arguments, str(out)], check=False)
+    if done.returncode:
+        sys.exit(done.returncode)
+
+
+def sessions(request: Request, out: Path, launch: Launch, count: int, first: int = 1) -> "list[Measured]":
+    """The cells of `count` sessions, measured one after the other."""
+    from specbench.records import SAMPLES
+    from specbench.report.baseline import of_run, pooled
+
+    cells = []
+    for number in range(first, first + count):
+        folder = out / f"session-{number}"
+        launch(request, folder)
+        cells += [of_run(each.parent) for each in sorted(folder.glob(f"*/{SAMPLES}"))]
+    return pooled(cells)
+
+
+def request_in(out: Path) -> Request:
+    """What `measure_apart` asked for."""
+    return Request(**json.loads((out / ASKED).read_text(encoding="utf-8")))
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[None]:
+    """CPU threads as told, since sums over more of them differ in their last bits; behind it as they were."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(count or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _tuples(value: Any) -> Any:
+    """An option as JSON gives it back: a tuple of numbers, or of pairs whose values stay as they are."""
+    if not isinstance(value, list | tuple):
+        return value
+    return tuple(tuple(each) if isinstance(each, list) else each for each in value)
+
+
+def main() -> None:
+    from specbench.cli import app
+
+    out = Path(sys.argv[-1])
+    app.main(lambda: measure_here(request_in(out), out))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,31 @@
+"""`specbench reproduce`: how much of the four papers is reproduced here, and by which command."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from specbench.cli.choices import Json
+
+
+def reproduce(
+    status: Annotated[
+        bool, typer.Option("--status", help="Every table and figure: on what it is reproduced. What is done anyway.")
+    ] = True,
+    results: Annotated[Path, typer.Option("--from", help="Where results lie.")] = Path("results"),
+    as_json: Json = False,
+) -> None:
+    """List every table and figure of the papers: reproduced on the paper's weights, on tiny, on dummy weights, or not yet."""
+    from specbench.cli.report import print_table, terminal
+    from specbench.report.papers import papers, papers_table
+
+    items = papers(results)
+    if as_json:
+        print(json.dumps([asdict(item) for item in items], indent=1, ensure_ascii=False))
+        return
+    console = terminal()
+    print_table(papers_table(items), console, left=True)
+    states = [item.state for item in items]
+    console.print("; ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states)), highlight=False)

@@ -1,0 +1,167 @@
+"""`specbench verify`: does a method, as implemented, follow the law that it declares, on this pair and this device?"""
+
+import dataclasses
+import json
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from specbench.cli.choices import Device, Dtype, Engine, Json, Plugins, with_plugins
+from specbench.cli.progress import progress, status
+from specbench.cli.run import lengths, words
+from specbench.errors import ConfigError
+from specbench.options import Options, parse_head, parse_override
+
+if TYPE_CHECKING:
+    from specbench.models import LoadedPair
+    from specbench.pair import Pair
+    from specbench.verifying import Verdict
+
+DIFFERS = 5
+INCONCLUSIVE = 6
+TASK = "gsm8k"  # where the pair names none that suits it
+
+
+def verify(
+    method: Annotated[str, typer.Option("--method", "-m", help="A method, or a TOML file.")],
+    pair: Annotated[str, typer.Option("--pair", "-p", help="A pair of models, or a TOML file.")] = "tiny",
+    task: Annotated[
+        list[str] | None,
+        typer.Option("--task", "-t", help="A task, or a TOML file; repeat for several. [the pair's, else gsm8k]"),
+    ] = None,
+    data: Annotated[str, typer.Option(help="hub, synthetic, or a JSONL file. [the pair's, else hub]")] = "",
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Prompts, from the tasks in turn.")] = 6,
+    repeats: Annotated[
+        int, typer.Option(min=1, help="How often each prompt is broken off somewhere and sampled from.")
+    ] = 6,
+    gamma: Annotated[str, typer.Option(help="Draft length N, or one a model, N,N.... [by the models' sizes]")] = "",
+    max_new_tokens: Annotated[int, typer.Option(help="Most tokens to generate.")] = 24,
+    temperature: Annotated[float, typer.Option(help="Of the sampled checks; 0 leaves them out.")] = 2.0,
+    seed: Annotated[int, typer.Option(help="The same seed gives the same verdict.")] = 0,
+    device: Annotated[Device, typer.Option(help="auto takes CUDA where there is one.")] = Device.auto,
+    dtype: Annotated[Dtype, typer.Option(help="auto: float32 on a CPU, bfloat16 on a GPU.")] = Dtype.auto,
+    engine: Annotated[
+        Engine, typer.Option(help="eager: transformers' modules; lean: ours; graph: ours, as CUDA graphs.")
+    ] = Engine.auto,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", "-s", help="Override a key: method.target.mu=0.2, task.shots=0.")
+    ] = None,
+    head: Annotated[
+        list[str] | None, typer.Option("--head", help="A trained head instead of the pair's: sprinter=FOLDER.")
+    ] = None,
+    plugin: Plugins = None,
+    json_: Json = False,
+) -> None:
+    """Hold a method's tokens against the law that it declares, computed anew by transformers' own modules.
+
+    Greedy tokens must be that law's, near-ties apart; sampled tokens must follow it, by a test that raises a false alarm
+    once in 1000 times, and must reject a control; drafts must be accepted as often as they should be. Exit code 5 where
+    they are not, 6 where the control was not rejected or the method declares no law.
+    """
+    options = Options(
+        gamma=lengths(gamma),
+        data=data,
+        limit=limit,
+        max_new_tokens=max_new_tokens,
+        temperature=temperature,
+        seed=seed,
+        device=device,
+        dtype=dtype,
+        engine=engine,
+        overrides=tuple(map(parse_override, set_ or [])),
+        heads=tuple(map(parse_head, head or [])),
+        plugins=with_plugins(plugin),
+    )
+    told, verdict = _verified(method, pair, words(task), options, repeats)
+    _show(told, verdict, json_)
+    sys.exit({"differs": DIFFERS, "inconclusive": INCONCLUSIVE, "no law": INCONCLUSIVE}.get(verdict.outcome, 0))
+
+
+def _verified(
+    name: str, pair_name: str, task_names: list[str], options: Options, repeats: int
+) -> tuple[dict[str, Any], "Verdict"]:
+    """What was held against what, and the verdict."""
+    import torch
+
+    from specbench import arms, cells, models, verifying
+    from specbench.found import device_of, find, find_heads
+
+    found_pair, pair = cells.read_pair(pair_name, options)
+    base, device = found_pair.path.parent, device_of(options.device)
+    if pair.logits != "real":
+        raise ConfigError(f"pair {found_pair.name}: synthetic logits say nothing of its models; leave pair.logits real")
+    found = find(pair, arms.roles_of([name], pair, options), base, device, options.dtype, options.engine)
+    sizes = {role: each.parameters for role, each in found.items()}
+    group = arms.arms([name], pair, sizes, options)[0]
+    arm, baseline = group[-1], group[0].method
+    needed = {role: each for role, each in found.items() if role in arm.method.roles()}
+    told: dict[str, Any] = {
+        "method": arm.name,
+        "table": arm.table,
+        "pair": found_pair.name,
+        "device": str(device),
+        "dtype": ", ".join(dict.fromkeys(each.dtype for each in needed.values())),
+        "engine": ", ".join(dict.fromkeys(each.engine for each in needed.values())),
+        "temperature": options.temperature,
+        "seed": options.seed,
+    }
+    if arm.method.law() is None:
+        return told, verifying.lawless(arm.method, arm.name)
+    with status(f"loading {', '.join(needed)}, twice"):
+        loaded = models.load(needed, base, device, find_heads(pair, arms.heads_of([name], pair, options), base))
+        eager = find(pair, tuple(needed), base, device, options.dtype, "eager")
+        reference = models.load(eager, base, device)
+    prompts, told["tasks"] = _prompts(task_names, pair, loaded, options)
+    coarsest: torch.dtype = max((getattr(torch, f.dtype) for f in needed.values()), key=lambda d: torch.finfo(d).eps)
+    how = verifying.Decoding(options.max_new_tokens or 1, options.seed)
+    case = verifying.Case(arm.method, loaded, reference, coarsest, prompts, how, options.temperature or 0.0, repeats)
+    loaded.prepare(max(map(len, prompts)) + how.new, arm.method.most_fed)
+    with progress(f"verify {arm.name} on {found_pair.name}", verifying.outputs(case)) as advance:
+        return told, verifying.verify(case, arm.name, baseline, advance)
+
+
+def _prompts(
+    names: list[str], pair: "Pair", loaded: "LoadedPair", options: Options
+) -> tuple[list[list[int]], list[str]]:
+    """The first prompts of each task in turn, as token ids, and the tasks. Raises ConfigError for one that does not fit."""
+    import specbench.tasks  # noqa: F401  (registers the tasks)
+    from specbench import cells
+    from specbench.bench import tasks_of
+    from specbench.prompting import encode
+
+    asked = tasks_of(names or ([] if cells.suits(pair, options) and pair.defaults.tasks else [TASK]), pair, options)
+    rows = [
+        (task, data.samples[i]) for i in range(options.limit or 1) for _, task, data in asked if i < len(data.samples)
+    ]
+    firsts = [(task, sample) for task, sample in rows if not sample.after][: options.limit]
+    try:
+        ids = [encode(loaded.tokenizer, task, sample, [], loaded.window).ids for task, sample in firsts]
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+    if not ids:
+        raise ConfigError(f"{', '.join(names)}: no prompt to begin with")
+    return ids, [name for name, *_ in asked]
+
+
+def _show(told: dict[str, Any], verdict: "Verdict", as_json: bool) -> None:
+    """A table and one line; or everything, as JSON on stdout, and that on stderr."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(stderr=as_json)
+    if not console.is_terminal:
+        console = Console(stderr=as_json, width=160)
+    if verdict.checks:
+        words_of = {True: "passed", False: "FAILED", None: "not defined"}
+        drawn = Table(box=box.SIMPLE_HEAD)
+        for head in ("check", "found", "p or gap", "verdict"):
+            drawn.add_column(head, overflow="fold")
+        for check in verdict.checks:
+            drawn.add_row(check.name, check.found, check.measure, words_of[check.passed])
+        console.print(drawn, markup=False)
+    print(verdict.line, file=sys.stderr if as_json else sys.stdout)
+    if as_json:
+        checks = [dataclasses.asdict(check) for check in verdict.checks]
+        print(json.dumps({**told, "outcome": verdict.outcome, "line": verdict.line, "checks": checks}, indent=2))

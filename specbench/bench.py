@@ -1,0 +1,133 @@
+"""Floor 4: what a command's words come to: a pair's cells, where their records lie, and its models, loaded when asked."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+import torch
+
+from specbench import arms, cells, models, presets, runner, scorer
+from specbench.cells import Cell
+from specbench.errors import ConfigError
+from specbench.found import Found, FoundHead, device_of, find, find_heads
+from specbench.models import LoadedPair
+from specbench.options import Options
+from specbench.pair import Pair
+from specbench.records import Record, Recorder
+from specbench.sandbox import Sandbox
+from specbench.task import Data, Task
+
+CACHED = 2048  # positions that a plan counts a cache for
+Asked = list[tuple[str, Task, Data]]  # tasks by name, with their samples
+
+
+@dataclass(frozen=True)
+class Job:
+    """One cell, and the folder that its records go to."""
+
+    cell: Cell
+    folder: Path
+    task: Task
+    data: Data
+
+    @cached_property
+    def done(self) -> int:
+        """Generations that are there."""
+        return runner.recorded(self.folder)
+
+    @property
+    def complete(self) -> bool:
+        return self.done == self.cell.generations
+
+    def scored(self, box: Sandbox | None) -> bool:
+        return scorer.is_scored(self.folder, self.task, box)
+
+
+@dataclass
+class Bench:
+    """A pair with its jobs. Its models are loaded when they are first asked for."""
+
+    pair_name: str
+    base: Path  # what the pair's local folders are relative to
+    device: torch.device
+    roles: tuple[str, ...]
+    found: dict[str, Found]
+    heads: dict[str, FoundHead]
+    jobs: list[Job]
+    _loaded: LoadedPair | None = field(default=None, repr=False)
+
+    @property
+    def is_loaded(self) -> bool:
+        return self._loaded is not None
+
+    def load(self) -> LoadedPair:
+        if self._loaded is None:
+            self._loaded = models.load(self.found, self.base, self.device, self.heads)
+        return self._loaded
+
+    def borrow(self, other: "Bench") -> None:
+        """Take what another has loaded, where that is what would be loaded here."""
+        if self._identity() == other._identity():
+            self._loaded = other._loaded
+
+    def measure(self, job: Job, recorder: Recorder) -> Iterator[Record]:
+        """Decode what is missing of a job."""
+        return runner.measure(job.cell, self.load(), job.task, job.data, recorder)
+
+    @property
+    def bytes(self) -> int:
+        """What the models and their caches take at least: weights, and keys and values of CACHED positions."""
+        return sum(
+            each.parameters * getattr(torch, each.dtype).itemsize + CACHED * each.traffic["position"]
+            for each in self.found.values()
+        )
+
+    def least_seconds(self, job: Job, bandwidth: float) -> float:
+        """What the missing generations take at least, at bytes a second: each token one forward of the baseline's models.
+
+        Prompts, everything outside forwards and methods that lose are not in it.
+        """
+        roles = job.cell.arms[0].method.roles()
+        token = sum(self.found[role].traffic["forward"] for role in roles) / bandwidth
+        return (job.cell.generations - job.done) * job.task.max_new_tokens * token
+
+    def _identity(self) -> list[object]:
+        sources = {name: (each.identity(), each.engine) for name, each in self.found.items()}
+        return [self.pair_name, self.device, sources, {name: each.identity() for name, each in self.heads.items()}]
+
+
+def settle(
+    names: list[str], pair_name: str, asked: Asked, pair: Pair, base: Path, options: Options, out: Path
+) -> Bench:
+    """The cells of these methods on these tasks. Raises MissingAsset where a model is not here and cannot be fetched."""
+    device = device_of(options.device)
+    roles = arms.roles_of(names, pair, options)
+    found = find(pair, roles, base, device, options.dtype, options.engine)
+    heads = find_heads(pair, arms.heads_of(names, pair, options), base)
+    groups = arms.arms(names, pair, {role: each.parameters for role, each in found.items()}, options)
+    made = [
+        (cells.cell(group, pair_name, pair, found, name, task, data, options, str(device), heads), task, data)
+        for name, task, data in asked
+        for group in groups
+    ]
+    jobs = [Job(cell, out / cell.folder, task, data) for cell, task, data in made]
+    return Bench(pair_name, base, device, roles, found, heads, jobs)
+
+
+def tasks_of(names: list[str], pair: Pair, options: Options) -> Asked:
+    """The tasks with their samples, all read before anything is measured. Unless named, those that the source does not suit
+    are left out."""
+    source, out, refused = cells.source_of(pair, options), [], []
+    suited = pair.defaults.tasks if cells.suits(pair, options) else ()
+    for name in names or suited or presets.names("task", variants=False):
+        try:
+            task_name, task = cells.read_task(name, pair, options)
+            out.append((task_name, task, cells.limited(task.data(source), pair, options)))
+        except ConfigError as error:
+            if names or suited:
+                raise
+            refused.append(error)
+    if not out:
+        raise refused[0]
+    return out

@@ -1,0 +1,118 @@
+"""Floor 4: which of two continuations a judge prefers: SPRINTER's win rate, with a model that is here in GPT-4's place."""
+
+import json
+from abc import abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from specbench.assets import missing_model
+from specbench.pair import folder
+from specbench.records import JUDGED, read, write
+from specbench.registry import Named
+from specbench.task import Data
+
+Verdict = float  # 1: the first is better, 0: the second, 1/2: neither
+
+
+class Judge(Named):
+    """Prefers one of two continuations of a text."""
+
+    path: str
+
+    @abstractmethod
+    def prefers(self, text: str, one: str, two: str) -> Verdict:
+        """Which of the two is the better continuation."""
+
+    @cached_property
+    def model(self) -> Any:
+        return self._brought(AutoModelForCausalLM).eval()
+
+    @cached_property
+    def tokenizer(self) -> Any:
+        return self._brought(AutoTokenizer)
+
+    def _brought(self, kind: Any) -> Any:
+        """Raises MissingAsset where the judge is not here and cannot be fetched."""
+        try:
+            return kind.from_pretrained(str(folder(self.path, Path()) or self.path))
+        except (OSError, ValueError) as error:
+            raise missing_model("judge", self.path, error) from None
+
+    def scores(self, text: str, continuation: str) -> torch.Tensor:
+        """Log-probabilities of the continuation's tokens behind the text, (tokens,)."""
+        before = self.tokenizer(text)["input_ids"]
+        after = self.tokenizer(continuation, add_special_tokens=False)["input_ids"]
+        if not after:
+            return torch.zeros(1)
+        with torch.inference_mode():
+            logits: torch.Tensor = self.model(torch.tensor([before + after])).logits[0, len(before) - 1 : -1].float()
+        return logits.log_softmax(-1).gather(-1, torch.tensor(after)[:, None])[:, 0]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Likelihood(Judge, name="likelihood"):
+    """Prefers what a model of its own finds likelier, by the mean log-probability of a token.
+
+    No judge of accuracy or detail: a stand-in for where no model can judge. It favours greedy text.
+    """
+
+    path: str
+
+    def prefers(self, text: str, one: str, two: str) -> Verdict:
+        first, second = (float(self.scores(text, each).mean()) for each in (one, two))
+        return 0.5 if first == second else float(first > second)
+
+
+QUESTION = """Two continuations of the same text follow. Which is better in accuracy and level of detail?
+
+Text: {text}
+
+A: {one}
+
+B: {two}
+
+The better continuation is"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prompted(Judge, name="prompted"):
+    """Asks an instruction-tuned model, in both orders; a tie where the orders disagree (SPRINTER, Table 1: GPT-4's place)."""
+
+    path: str
+    question: str = QUESTION
+
+    def prefers(self, text: str, one: str, two: str) -> Verdict:
+        votes = [self._first(text, one, two), not self._first(text, two, one)]
+        return sum(votes) / 2
+
+    def _first(self, text: str, one: str, two: str) -> bool:
+        asked = self.question.format(text=text, one=one, two=two)
+        first, second = (float(self.scores(asked, answer).sum()) for answer in (" A", " B"))
+        return first > second
+
+
+def comparisons(run: Path, data: Data, judge: Judge, ours: str, theirs: str) -> Iterator[dict[str, Any]]:
+    """Every generation of one method against that of another on the same prompt and repeat; equal texts are ties."""
+    prompts = {sample.id: sample.prompt for sample in data.samples}
+    texts = {record.key: record.text for record in read(run) if record.error is None}
+    for (method, sample, repeat), text in texts.items():
+        other = texts.get((theirs, sample, repeat))
+        if method == ours and other is not None:
+            verdict = 0.5 if text == other else judge.prefers(prompts[sample], text, other)
+            yield {"sample": sample, "repeat": repeat, "verdict": verdict}
+
+
+def judge_run(run: Path, data: Data, table: dict[str, Any]) -> None:
+    """Judge a run's generations and write judged.json. `table`: the judge, `of` and `against` the methods compared."""
+    table = dict(table)
+    ours, theirs = table.pop("of"), table.pop("against")
+    judge: Judge = Judge.build(table, "judge")
+    rows = list(comparisons(run, data, judge, ours, theirs))
+    told = {"judge": table, "of": ours, "against": theirs, "rows": rows}
+    write(run / JUDGED, json.dumps(told, ensure_ascii=False) + "\n")

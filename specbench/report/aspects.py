@@ -1,0 +1,182 @@
+"""One method of one cell, BASE against NEW: does it decode as before, as well as before, as fast as before?"""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from specbench.report.baseline import Generation, Measured, Session
+from specbench.report.estimates import FEWEST, by_prompt
+from specbench.report.significance import mcnemar, paired_bootstrap, welch
+from specbench.report.verdict import Limits, Status
+from specbench.scoring import metric
+from specbench.scoring.metric import Scored
+
+TOLERANCE = 0.02  # of acceptance, relative, between machines whose last bits differ
+FEWEST_ROUNDS = 3
+PARTS = (("accepted", "tested"), ("tokens", "rounds"))  # acceptance rate, accepted length
+SHARES = ("mean", "macro", "pass@1")  # how values of 0 and 1 are combined
+
+Rows = Sequence[Generation]
+
+
+class Finding(NamedTuple):
+    """How one aspect came out; `Verdict` without where."""
+
+    status: Status
+    title: str
+    detail: str
+    short: str
+
+
+def shared(base: Rows, new: Rows) -> tuple[list[Generation], list[Generation]]:
+    """Those generations that both sides have, in one order."""
+    ours, theirs = ({(row.sample, row.repeat): row for row in side} for side in (base, new))
+    keys = sorted(ours.keys() & theirs.keys())
+    return [ours[key] for key in keys], [theirs[key] for key in keys]
+
+
+def decoding(base: Rows, new: Rows, inexact: str, alpha: float) -> Finding:
+    """Whether it decodes as before: token for token, or where `inexact` says why that cannot be asked, about as well."""
+    a, b = shared(base, new)
+    if not a:
+        return Finding(Status.incomparable, "nothing to compare", "no generation is there on both sides", "–")
+    ids = sum(x.ids != y.ids for x, y in zip(a, b, strict=True))
+    counters = sum(x.counters != y.counters for x, y in zip(a, b, strict=True))
+    if not ids and not counters:
+        return Finding(Status.same, "same decoding", f"{len(a)} generations, token for token", "same")
+    differ = f"{ids} of {len(a)} generations have other tokens, {counters} other counters; {_effect(a, b)}"
+    return _about(a, b, f"{differ}; {inexact}", alpha) if inexact else _exactly(a, b, ids, differ)
+
+
+def _exactly(a: Rows, b: Rows, ids: int, differ: str) -> Finding:
+    """The finding where everything should be equal and is not: better only where the tokens are the same for less work."""
+    drafting = any(row.tested for row in (*a, *b))
+    moved = max(abs(_ratio(b, *parts) / (_ratio(a, *parts) or 1.0) - 1.0) for parts in PARTS) > TOLERANCE
+    title = "acceptance changed" if drafting and (not ids or moved) else "decoding changed"
+    roles = {role for row in (*a, *b) for role in row.forwards}
+    spent = [[sum(row.forwards.get(role, 0) for row in side) for role in sorted(roles)] for side in (a, b)]
+    cheaper = spent[0] != spent[1] and all(after <= before for before, after in zip(*spent, strict=True))
+    status = Status.improved if cheaper and not ids else Status.regression
+    return Finding(status, title, differ, f"{title}: {_effect(a, b)}")
+
+
+def _about(a: Rows, b: Rows, differ: str, alpha: float) -> Finding:
+    """The finding between machines, by a paired bootstrap over prompts of acceptance rate and accepted length."""
+    found = []
+    for parts in PARTS:
+        before, after = (by_prompt((*(getattr(r, part) for part in parts), r.sample) for r in side) for side in (a, b))
+        change, p = paired_bootstrap(before, after, _share)
+        if abs(change) <= TOLERANCE * _share(before):
+            continue
+        if len(before) < FEWEST:
+            detail = f"{differ}; {len(before)} prompts are too few to judge it by"
+            return Finding(Status.inconclusive, "acceptance differs", detail, f"differs: {_effect(a, b)}")
+        if p < alpha:
+            status, title = Status.regression if change < 0.0 else Status.improved, "acceptance changed"
+            found.append(Finding(status, title, f"{differ}; p = {p:.2g}", f"{title}: {_effect(a, b)}"))
+    same = Finding(Status.same, "same acceptance", differ, "within tolerance")
+    return next((each for each in found if each.status is Status.regression), found[0] if found else same)
+
+
+def _share(rows: np.ndarray) -> float:
+    below = rows[:, 1].sum()
+    return float(rows[:, 0].sum() / below) if below else 0.0
+
+
+def _ratio(rows: Rows, numerator: str, denominator: str) -> float:
+    below: int = sum(getattr(row, denominator) for row in rows)
+    return sum(getattr(row, numerator) for row in rows) / below if below else 0.0
+
+
+def _effect(a: Rows, b: Rows) -> str:
+    """Acceptance and accepted length before and after; tokens, where nothing was drafted."""
+    if not any(row.tested for row in (*a, *b)):
+        return f"{sum(row.tokens for row in a)} → {sum(row.tokens for row in b)} tokens"
+    rates, lengths = ([_ratio(side, *parts) for side in (a, b)] for parts in PARTS)
+    return f"acceptance {rates[0]:.3f} → {rates[1]:.3f}, accepted length {lengths[0]:.2f} → {lengths[1]:.2f}"
+
+
+def quality(base: Measured, new: Measured, method: str, name: str, limits: Limits) -> Finding | None:
+    """One metric of one method; None where neither side has it. McNemar's exact test over prompts where a prompt is right
+    or wrong, a paired bootstrap over prompts otherwise."""
+    told = {each["name"]: each for each in new.metrics}
+    own = next(each for each in base.metrics if each["name"] == name)
+    rows = shared(base.generations[method], new.generations[method])
+    scored = [[row for row in side if name in row.values] for side in rows]
+    if not any(scored):
+        return None
+    if name not in told or told[name]["signature"] != own["signature"]:
+        detail = (
+            f"{name} is computed otherwise: {own['signature']} | {told.get(name, {}).get('signature', 'not at all')}"
+        )
+        return Finding(Status.incomparable, "not comparable: quality", detail, f"{name}: other metric")
+    if not all(scored):
+        return Finding(
+            Status.incomparable, "not comparable: quality", f"{name} is scored on one side only", f"{name}: –"
+        )
+    both = shared(*scored)
+    a, b = (
+        metric.table(
+            own["combine"], [Scored(row.values[name], row.sample, base.groups.get(row.sample, "")) for row in side]
+        )
+        for side in both
+    )
+    whole = metric.combiner(own["combine"]).whole
+    if math.isnan(whole(a)) or math.isnan(whole(b)):
+        return None
+    if own["combine"] in SHARES and set(np.concatenate([a[:, 0], b[:, 0]]).tolist()) <= {0.0, 1.0}:
+        lost, won = int((a[:, 0] > b[:, 0]).sum()), int((a[:, 0] < b[:, 0]).sum())
+        change, p, how = whole(b) - whole(a), mcnemar(lost, won), f"McNemar, {lost} lost, {won} won"
+    else:
+        (change, p), how = paired_bootstrap(a, b, whole), "paired bootstrap"
+    status = _status(p < limits.alpha, 100.0 * change, limits.max_quality_drop)
+    title = {Status.regression: "quality dropped", Status.improved: "quality rose"}.get(status, "same quality")
+    short = f"{name} {100 * whole(a):.1f} → {100 * whole(b):.1f}"
+    return Finding(status, title, f"{short} over {len(a)} prompts; {how}, p = {p:.2g}", short)
+
+
+def _status(significant: bool, change: float, least: float) -> Status:
+    if significant and change < -least:
+        return Status.regression
+    return Status.improved if significant and change > least else Status.same
+
+
+def log_ratios(session: Session, method: str, over: str) -> list[float]:
+    """By round: log of the method's total tokens a second over another's."""
+    return [
+        math.log((tokens / seconds) / (theirs / taken))
+        for (tokens, seconds), (theirs, taken) in zip(session.get(method, []), session.get(over, []), strict=True)
+    ]
+
+
+def speed(base: Sequence[Session], new: Sequence[Session], method: str, over: str, limits: Limits) -> Finding:
+    """Whether the method became slower relative to `over`, by Welch's t-test over rounds.
+
+    All of BASE's sessions are pooled; each of NEW's is held against them on its own, and all have to agree: rounds of one
+    process share its luck, which a test over rounds does not see.
+    """
+    before = [x for session in base for x in log_ratios(session, method, over)]
+    after = [log_ratios(session, method, over) for session in new]
+    fewest = min([len(before), *map(len, after)])
+    if fewest < FEWEST_ROUNDS or not after:
+        detail = f"{fewest if after else 0} rounds on a side; a verdict needs {FEWEST_ROUNDS}: --repeats"
+        return Finding(Status.inconclusive, "too few rounds", detail, "too few rounds")
+    found = [welch(before, each) for each in after]
+    changes = [100.0 * math.expm1(each.difference) for each in found]
+    each = [
+        _status(test.p < limits.alpha, change, limits.max_slowdown) for test, change in zip(found, changes, strict=True)
+    ]
+    status = each[0] if len(set(each)) == 1 else Status.same
+    x = [math.exp(sum(values) / len(values)) for values in (before, [x for session in after for x in session])]
+    change = 100.0 * (x[1] / x[0] - 1.0)
+    told = ", ".join(
+        f"{c:+.1f} % (p = {t.p:.2g}, {len(r)} rounds)" for c, t, r in zip(changes, found, after, strict=True)
+    )
+    unsure = "; sessions do not agree" if len(set(each)) > 1 else ""
+    detail = (
+        f"{method} over {over} {x[0]:.3f}x → {x[1]:.3f}x; by session {told}; limit {limits.max_slowdown:g} %{unsure}"
+    )
+    title = {Status.regression: "slower", Status.improved: "faster"}.get(status, "same speed")
+    return Finding(status, title, detail, f"{x[0]:.2f}x → {x[1]:.2f}x over {over} ({change:+.1f} %)")

@@ -1,0 +1,63 @@
+"""A suite's runs, read together: summaries, points, tables and verdicts, for whatever format they are told in."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from specbench.errors import ConfigError
+from specbench.report.frontier import frontier_points
+from specbench.report.index import Index
+from specbench.report.judged import judged_points
+from specbench.report.points import Point, points, reference_of
+from specbench.report.profile import Profile, forwards_table, kinds_of, pairs_table, verdicts
+from specbench.report.suites import expectations, suite_tables
+from specbench.report.summary import summary_of
+from specbench.report.tables import Table
+from specbench.suite import Suite
+
+
+@dataclass(frozen=True)
+class Collected:
+    """What is known of a suite."""
+
+    suite: Suite
+    index: Index
+    folders: list[Path]
+    summaries: list[dict[str, Any]]
+    points: list[Point]
+    tables: list[Table]
+    verdicts: list[str]
+
+    @property
+    def made_up(self) -> str:
+        """What about the models is not real, in any cell."""
+        words = {word for summary in self.summaries for word in summary["made_up"].split()}
+        return " ".join(sorted(words))
+
+
+def collect(suite: Suite, results: Path) -> Collected:
+    """Everything that was measured of a suite. Raises ConfigError where nothing was."""
+    index = Index.of(suite.name, results)
+    folders = [results / cell["folder"] for cell in index.done]
+    gone = [folder.name for folder in folders if not (folder / "run.toml").exists()]
+    if not folders:
+        raise ConfigError(f"nothing of {suite.name} is in {results}; help: specbench run --suite {suite.name}")
+    if gone:
+        raise ConfigError(
+            f"{len(gone)} run folders of {suite.name} are not in {results} (the first: {gone[0]});"
+            f" help: specbench run --suite {suite.name}"
+        )
+    summaries = [summary_of(folder) for folder in folders]
+    found = points(summaries, reference_of(suite.name))
+    for folder in folders:
+        found += judged_points(folder, found)
+        if suite.frontier:
+            found += frontier_points(folder, found)
+    tables = suite_tables(suite, found)
+    told = expectations(suite, found)
+    if suite.kind == "profile":
+        for cell, summary in zip(index.done, summaries, strict=True):
+            profiled = Profile(Path(summary["folder"]), cell["levels"], summary["baseline"], kinds_of(summary))
+            tables += [forwards_table(profiled), pairs_table(profiled)]
+            told += [f"{summary['pair']}, {summary['task']}: {line}" for line in verdicts(profiled)]
+    return Collected(suite, index, folders, summaries, found, tables, told)

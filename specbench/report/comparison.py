@@ -1,0 +1,161 @@
+"""BASE against NEW, cell by cell and method by method: what regressed, what improved, what cannot be compared.
+
+The verdicts tell apart a method that decodes otherwise (*acceptance changed*, *decoding changed*), one that decodes as
+before in another time (*overhead changed*), and a baseline that lost against the outside anchor (*engine changed*), which
+every method's speedup over that baseline would hide.
+"""
+
+from typing import Any
+
+from specbench.report import aspects
+from specbench.report.aspects import Finding
+from specbench.report.baseline import LIBRARIES, Measured
+from specbench.report.verdict import Limits, Status, Verdict
+
+ANCHOR = "hf-generate"
+EXACT = ("cpu", "instructions", "threads", *LIBRARIES)  # equal: greedy or sampled, a CPU computes the same bits
+SPEED = ("cpu", "instructions", "cores", "threads", "gpu", "torch", "transformers")
+
+
+def compare(base: list[Measured], new: list[Measured], limits: Limits) -> list[Verdict]:
+    """The verdicts of every cell of BASE; cells that only NEW has are none of its business."""
+    out = []
+    for cell in base:
+        alike = [other for other in new if _place(other) == _place(cell)]
+        nearest = min(alike, key=lambda other: (len(differences(cell, other)), _lacking(cell, other)), default=None)
+        if nearest is None:
+            there = "; ".join(dict.fromkeys(other.name for other in new)) or "nothing"
+            why = f"NEW has no run of this pair and task beside {cell.config['baseline']}; it has {there}"
+            out.append(
+                Verdict(cell.name, "", "comparability", Status.incomparable, "not measured", why, "not measured")
+            )
+        elif reasons := differences(cell, nearest):
+            told = "; ".join(reasons)
+            out.append(Verdict(cell.name, "", "comparability", Status.incomparable, "not comparable", told, told))
+        else:
+            for method in cell.config["methods"]:
+                if method != ANCHOR:
+                    out += _of_method(cell, nearest, method, limits)
+    return out
+
+
+def differences(base: Measured, new: Measured) -> list[str]:
+    """Why two cells cannot be compared, each reason with both values; empty where they can."""
+    a, b = base.config, new.config
+    out = [
+        f"{what}: {_told(ours)} | {_told(theirs)}"
+        for what, ours, theirs in (
+            ("task version", a["task"]["version"], b["task"]["version"]),
+            ("meaning of records", a["semantics"], b["semantics"]),
+            ("models made up", a["pair"].get("made_up", ""), b["pair"].get("made_up", "")),
+            ("synthetic laws", a["pair"].get("synthetic"), b["pair"].get("synthetic")),
+            ("baseline method", a["methods"][a["baseline"]], b["methods"][b["baseline"]]),
+        )
+        if ours != theirs
+    ]
+    out += _tables("task option", a["task"]["options"], b["task"]["options"])
+    out += _tables("data", _data(a), _data(b))
+    out += _tables("decoding", _but(a["decoding"], "repeats"), _but(b["decoding"], "repeats"))
+    out += _tables("model", *(_identities(each["pair"]["models"]) for each in (a, b)))
+    return out + _tables("head", *(_identities(each["pair"].get("heads", {})) for each in (a, b)))
+
+
+def _lacking(base: Measured, new: Measured) -> int:
+    """Methods of BASE that NEW does not have as they are there."""
+    return sum(new.config["methods"].get(name) != table for name, table in base.config["methods"].items())
+
+
+def _of_method(base: Measured, new: Measured, method: str, limits: Limits) -> list[Verdict]:
+    """Decoding, quality and speed of one method, and the baseline's speed against the anchor."""
+
+    def verdict(aspect: str, found: Finding) -> Verdict:
+        return Verdict(base.name, method, aspect, *found)
+
+    tables = [each.config["methods"].get(method) for each in (base, new)]
+    if tables[0] != tables[1]:
+        why = "not measured in NEW" if tables[1] is None else f"method table: {tables[0]} | {tables[1]}"
+        return [verdict("comparability", Finding(Status.incomparable, "not comparable", why, "other method"))]
+    if new.failed[method] > base.failed[method]:
+        why = (
+            f"{new.failed[method]} generations failed, {base.failed[method]} before; `error` in samples.jsonl says why"
+        )
+        return [verdict("decoding", Finding(Status.regression, "generations failed", why, "failed"))]
+    decoded = aspects.decoding(base.generations[method], new.generations[method], _inexact(base, new), limits.alpha)
+    timed = [] if limits.counters_only else _timed(base, new, method, limits)
+    if decoded.status in (Status.regression, Status.improved):
+        cost = "; ".join(found.detail for _, found in timed if found.status is not Status.skipped)
+        decoded = decoded._replace(detail=f"{decoded.detail}; {cost}" if cost else decoded.detail)
+        timed = [each for each in timed if each[1].status is not decoded.status]  # told already
+    scored = [aspects.quality(base, new, method, each["name"], limits) for each in base.metrics]
+    return [
+        verdict("decoding", decoded),
+        *(verdict("quality", found) for found in scored if found),
+        *(verdict(aspect, found) for aspect, found in timed),
+    ]
+
+
+def _timed(base: Measured, new: Measured, method: str, limits: Limits) -> list[tuple[str, Finding]]:
+    """What is to be said of a method's time: its own over the baseline's, or the baseline's over the anchor's."""
+    own = method == base.config["baseline"]
+    aspect, over = ("engine", ANCHOR) if own else ("speed", base.config["baseline"])
+    why = _no_speed(base, new, over)
+    if why:
+        status = Status.incomparable if limits.require_speed else Status.skipped
+        return [(aspect, Finding(status, f"not comparable: {aspect}", why, "not comparable"))]
+    found = aspects.speed(base.sessions, new.sessions, method, over, limits)
+    if found.status in (Status.regression, Status.improved):
+        found = found._replace(title="engine changed" if own else "overhead changed")
+    return [(aspect, found)]
+
+
+def _no_speed(base: Measured, new: Measured, over: str) -> str:
+    """Why times cannot be compared; empty where they can."""
+    if any(over not in each.config["methods"] for each in (base, new)):
+        return f"{over} was not measured beside it"
+    if not base.sessions or not new.sessions:
+        return "one side holds no timing"
+    devices = [each.config["engine"]["device"] for each in (base, new)]
+    other = _tables("", *({key: each.environment.get(key) for key in SPEED} for each in (base, new)))
+    return ", ".join(other + ([f"device: {devices[0]} | {devices[1]}"] if devices[0] != devices[1] else []))
+
+
+def _inexact(base: Measured, new: Measured) -> str:
+    """Why equal bits cannot be asked for; empty where they can."""
+    engines = [each.config["engine"] for each in (base, new)]
+    if engines[0]["device"] != "cpu" or not base.environment.get("instructions"):
+        return "compared with tolerance, off a known CPU"
+    other = _tables("", *({key: each.environment.get(key) for key in EXACT} for each in (base, new)))
+    other += _tables("engine", *engines)
+    return f"compared with tolerance ({', '.join(other)})" if other else ""
+
+
+def _place(cell: Measured) -> tuple[str, str, str]:
+    return cell.config["pair"]["name"], cell.config["task"]["name"], cell.config["baseline"]
+
+
+def _data(config: dict[str, Any]) -> dict[str, Any]:
+    return {key: config["task"]["data"][key] for key in ("sha256", "prompts_sha256", "samples")}
+
+
+def _identities(parts: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Models or heads by name; where a checksum or a commit tells what one is, it does not matter where it lies."""
+    return {
+        name: _but(each, "source") if each.get("checksum") or each.get("revision") else each
+        for name, each in parts.items()
+    }
+
+
+def _tables(what: str, a: dict[str, Any], b: dict[str, Any]) -> list[str]:
+    """The keys in which two tables differ, with both values."""
+    keys = [key for key in {**a, **b} if a.get(key) != b.get(key)]
+    return [f"{what} {key}: {_told(a.get(key))} | {_told(b.get(key))}".strip() for key in keys]
+
+
+def _but(table: dict[str, Any], key: str) -> dict[str, Any]:
+    return {k: v for k, v in table.items() if k != key}
+
+
+def _told(value: Any) -> str:
+    """A value, short enough for a line."""
+    text = "nothing" if value in (None, "") else str(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

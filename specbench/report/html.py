@@ -1,0 +1,128 @@
+"""A report as one self-contained HTML file: sortable tables, plots, and samples whose tokens are coloured by their origin."""
+
+import base64
+import html
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from importlib import resources
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from specbench.records import Record, read
+from specbench.report import plots
+from specbench.report.collect import Collected
+from specbench.report.notes import notes
+from specbench.report.page import said
+from specbench.report.quality import scores_of
+from specbench.report.tables import Table, across, tables
+
+MOST_SAMPLES = 1000  # generations that the browser holds
+SEPARATOR = "\x1f"  # between the pieces of a text: no tokenizer gives it
+
+
+def of_suite(collected: Collected) -> str:
+    """A suite's page."""
+    suite = collected.suite
+    with TemporaryDirectory() as folder:
+        drawn = _images(plots.of_suite(collected, Path(folder)))
+    title = f"{suite.paper}, {suite.shows}: {suite.description}"
+    return _page(title, collected.tables, said(collected), drawn, collected.folders)
+
+
+def of_runs(summaries: Sequence[dict[str, Any]]) -> str:
+    """The page of some runs."""
+    with TemporaryDirectory() as folder:
+        drawn = _images(plots.of_runs(summaries, Path(folder)))
+    every = [across(list(summaries))] if len(summaries) > 1 else []
+    every += [table for summary in summaries for table in tables(summary)]
+    told = list(dict.fromkeys(note for summary in summaries for note in notes(summary)))
+    return _page("specbench report", every, told, drawn, [Path(summary["folder"]) for summary in summaries])
+
+
+def _page(title: str, shown: Sequence[Table], told: Sequence[str], images: list[Any], folders: Sequence[Path]) -> str:
+    runs, left_out = _browsed(folders)
+    data = {
+        "tables": [asdict(table) for table in shown],
+        "notes": list(told),
+        "images": images,
+        "runs": runs,
+        "leftOut": left_out,
+        "separator": SEPARATOR,
+    }
+    template = (resources.files("specbench.report") / "page.html").read_text(encoding="utf-8")
+    packed = json.dumps(data, ensure_ascii=False, separators=(",", ":")).replace("</", "<\\/")
+    return template.replace("{{title}}", html.escape(title)).replace("{{data}}", packed)
+
+
+def _images(paths: Sequence[Path]) -> list[dict[str, str]]:
+    """SVGs as data, so that nothing is fetched."""
+    return [
+        {"name": path.stem, "source": f"data:image/svg+xml;base64,{base64.b64encode(path.read_bytes()).decode()}"}
+        for path in paths
+        if path.suffix == ".svg"
+    ]
+
+
+def _browsed(folders: Sequence[Path]) -> tuple[list[dict[str, Any]], int]:
+    """The generations of each run that the browser shows, first samples and repeats first, and how many it leaves out."""
+    share = max(MOST_SAMPLES // max(len(folders), 1), 1)
+    runs, left_out = [], 0
+    for folder in folders:
+        scores = scores_of(folder)
+        records = sorted((r for r in read(folder) if r.error is None), key=lambda record: record.repeat)
+        order = list(dict.fromkeys((record.repeat, record.sample) for record in records))
+        methods = list(dict.fromkeys(record.method for record in records))
+        kept = set(order[: max(share // max(len(methods), 1), 1)])
+        shown = [record for record in records if (record.repeat, record.sample) in kept][:MOST_SAMPLES]
+        left_out += len(records) - len(shown)
+        values = {(row["method"], row["sample"], row["repeat"]): row["values"] for row in scores["rows"]}
+        runs.append({
+            "name": folder.name,
+            "methods": methods,
+            "prompts": {each: scores.get("samples", {}).get(each, {}) for each in dict.fromkeys(r.sample for r in shown)},
+            "samples": [_sample(record, values.get(record.key, {}).get(scores["headline"])) for record in shown],
+        })  # fmt: skip
+    return runs, left_out
+
+
+def _sample(record: Record, score: Any) -> dict[str, Any]:
+    """One generation, as small as can be: its pieces in one string, a letter for the origin of each."""
+    spent = (record.decode_seconds or 0.0) + (record.prefill_seconds or 0.0)
+    known = len(record.pieces) == len(record.tokens)
+    return {
+        "m": record.method,
+        "s": record.sample,
+        "r": record.repeat,
+        "t": SEPARATOR.join(record.pieces) if known else record.text,
+        "k": origins(record) if known else "",
+        "x": lost(record) if known else [],
+        "n": len(record.tokens),
+        "ms": round(1e3 * spent, 1),
+        "f": record.finish,
+        **({"q": round(score, 4)} if isinstance(score, int | float) else {}),
+    }
+
+
+def origins(record: Record) -> str:
+    """A letter a token: d drafted and kept untested, a drafted and accepted, r replaced a refused one, b bonus behind an
+    accepted draft, m a model's own without a draft."""
+    letters = []
+    for each in record.rounds:
+        untested, accepted = each.get("untested", 0), each["accepted"]
+        rest = each["tokens"] - untested - accepted
+        own = "r" if each["tested"] > accepted else "b" if each["drafted"] or accepted else "m"
+        letters.append("d" * untested + "a" * accepted + own * rest)
+    told = "".join(letters)
+    return told[: len(record.tokens)] + "m" * (len(record.tokens) - len(told))
+
+
+def lost(record: Record) -> list[tuple[int, str]]:
+    """What was drafted and refused, and behind which token the refused one would have stood."""
+    found, at = [], 0
+    for each in record.rounds:
+        if each.get("refused"):
+            found.append((at + each.get("untested", 0) + each["accepted"], each["refused"]))
+        at += each["tokens"]
+    return found

@@ -1,0 +1,222 @@
+"""Plots as PNG and SVG: what a suite's figure shows, and what explains a run."""
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from specbench.report.collect import Collected
+from specbench.report.points import Point, bounds_of, number_of
+from specbench.report.suites import HEADS, dimension, is_at
+from specbench.suite import PlotSpec
+
+WIDE, HIGH = 4.2, 3.1  # inches of a panel
+MOST_COLUMNS = 4
+FORMATS = ("svg", "png")
+SCALES = {"score": 100.0}  # values that are told times 100
+AXES = {"x": "what is swept", "score": "score", "speedup": "speedup", "end_to_end_speedup": "speedup, end to end"}
+CURVE = PlotSpec(x="relative_latency", y="score", panels=("task", "T"), flat=("ar",))
+Drawing = Callable[[Any], None]
+
+
+def of_suite(collected: Collected, folder: Path) -> list[Path]:
+    """The suite's plots, or speedups as bars where it names none; and what explains the first run of each pair."""
+    specs = collected.suite.plots
+    name = collected.suite.name
+    drawn: list[Path] = []
+    for i, spec in enumerate(specs):
+        panels = [(title, _lines(spec, points)) for title, points in _panels(spec, collected.points)]
+        drawn += _save(folder / (f"{name}-{i + 1}" if len(specs) > 1 else name), panels)
+    if not specs and any(_bar_points(collected.points)):
+        drawn += _save(folder / name, [(title, _bars(points)) for title, points in _by_cell(collected.points)])
+    seen: set[str] = set()
+    for summary in collected.summaries:
+        if summary["pair"] not in seen:
+            seen.add(summary["pair"])
+            drawn += _save(folder / f"{name}-explained-{summary['pair']}", _explained(summary))
+    return drawn
+
+
+def of_runs(summaries: Sequence[dict[str, Any]], folder: Path) -> list[Path]:
+    """What explains each run: acceptance by position, tokens a round, where the time goes."""
+    return [path for summary in summaries for path in _save(folder / summary["run"], _explained(summary))]
+
+
+def of_curve(name: str, found: Sequence[Point], folder: Path) -> list[Path]:
+    """Quality against relative latency of one run's curves."""
+    return _save(folder / f"{name}-curve", [(title, _lines(CURVE, points)) for title, points in _panels(CURVE, found)])
+
+
+def _panels(spec: PlotSpec, found: Sequence[Point]) -> list[tuple[str, list[Point]]]:
+    """The points of each panel under its title; summaries of whole curves and groups of prompts are left out."""
+    kept = [p for p in found if "curve" not in p["values"] and not p["group"]]
+
+    def place(point: Point) -> tuple[Any, ...]:
+        return tuple(point[key] for key in spec.panels)
+
+    order = list(dict.fromkeys(map(place, kept)))
+    kept.sort(key=lambda point: order.index(place(point)))
+    return [
+        (", ".join(dimension(key, word) for key, word in zip(spec.panels, words, strict=True)), list(points))
+        for words, points in groupby(kept, place)
+    ]
+
+
+def _lines(spec: PlotSpec, points: list[Point]) -> Drawing:
+    """A line with its band for each of the spec's lines; methods of `flat` are horizontal, or single points."""
+
+    def draw(axes: Any) -> None:
+        families: dict[tuple[Any, ...], list[Point]] = {}
+        for point in points:
+            known = _x(spec, point) is not None and _y(spec, point) is not None
+            if known and point["method"] not in spec.flat and not (spec.x == "x" and point["baseline"]):
+                families.setdefault(tuple(point[key] for key in spec.lines), []).append(point)
+        for words, family in families.items():
+            family.sort(key=lambda point: _x(spec, point) or 0.0)
+            label = ", ".join(dimension(key, word) for key, word in zip(spec.lines, words, strict=True))
+            xs, ys = [_x(spec, p) or 0.0 for p in family], [_y(spec, p) or 0.0 for p in family]
+            (line,) = axes.plot(xs, ys, marker="o", markersize=3, linewidth=1.2, label=label)
+            bands = [bounds_of(p["values"][spec.y]) or (y, y) for p, y in zip(family, ys, strict=True)]
+            scale = SCALES.get(spec.y, 1.0)
+            low, high = ([scale * each[side] for each in bands] for side in (0, 1))
+            axes.fill_between(xs, low, high, color=line.get_color(), alpha=0.12, linewidth=0)
+        for point in points:
+            if is_at(point, {"method": list(spec.flat)}) and _y(spec, point) is not None:
+                _flat(axes, spec, point)
+        if spec.y in ("speedup", "end_to_end_speedup"):
+            axes.axhline(1.0, color="0.6", linewidth=0.8, zorder=0)
+        axes.set_xscale(spec.x_axis)
+        axes.set_xlabel(AXES.get(spec.x) or HEADS.get(spec.x, spec.x))
+        axes.set_ylabel(AXES.get(spec.y) or HEADS.get(spec.y, spec.y))
+        if axes.get_legend_handles_labels()[0]:
+            axes.legend(fontsize=6, frameon=False)
+
+    return draw
+
+
+def _flat(axes: Any, spec: PlotSpec, point: Point) -> None:
+    """A method without a parameter: a star where it stands, and a line at its quality."""
+    axes.axhline(_y(spec, point), color="0.4", linewidth=0.7, linestyle=":", zorder=0)
+    if spec.x != "x" and _x(spec, point) is not None:
+        axes.plot([_x(spec, point)], [_y(spec, point)], marker="*", markersize=9, linestyle="", label=point["method"])
+
+
+def _x(spec: PlotSpec, point: Point) -> float | None:
+    return point["x"] if spec.x == "x" else number_of(point["values"].get(spec.x))
+
+
+def _y(spec: PlotSpec, point: Point) -> float | None:
+    number = number_of(point["values"].get(spec.y))
+    return None if number is None else SCALES.get(spec.y, 1.0) * number
+
+
+def _bar_points(found: Iterable[Point]) -> list[Point]:
+    return [p for p in found if not p["group"] and isinstance(p["values"].get("speedup"), dict)]
+
+
+def _by_cell(found: Sequence[Point]) -> list[tuple[str, list[Point]]]:
+    spec = PlotSpec(x="x", y="speedup", panels=("pair", "task", "T"))
+    return _panels(spec, _bar_points(found))
+
+
+def _bars(points: list[Point]) -> Drawing:
+    """Speedups with their intervals, and what theory gives at measured prices as a mark."""
+
+    def draw(axes: Any) -> None:
+        labels = [" ".join(word for word in (p["method"], p["setting"]) if word) for p in points]
+        values = [number_of(p["values"]["speedup"]) or 0.0 for p in points]
+        bounds = [bounds_of(p["values"]["speedup"]) or (v, v) for p, v in zip(points, values, strict=True)]
+        errors = [
+            [v - b[0] for v, b in zip(values, bounds, strict=True)],
+            [b[1] - v for v, b in zip(values, bounds, strict=True)],
+        ]
+        axes.barh(labels, values, xerr=errors, color="#4c78a8", height=0.6, error_kw={"linewidth": 0.8})
+        theory = [number_of(p["values"].get("corrected")) for p in points]
+        marks = [(t, i) for i, t in enumerate(theory) if t is not None]
+        if marks:
+            axes.plot(*zip(*marks, strict=True), marker="|", markersize=12, linestyle="", color="black", label="theory")
+            axes.legend(fontsize=6, frameon=False)
+        axes.axvline(1.0, color="0.6", linewidth=0.8)
+        axes.invert_yaxis()
+        axes.tick_params(axis="y", labelsize=6)
+        axes.set_xlabel("speedup")
+
+    return draw
+
+
+def _explained(summary: dict[str, Any]) -> list[tuple[str, Drawing]]:
+    rows = [row for row in summary["methods"] if "tokens" in row]
+    where = f"{summary['pair']}, {summary['task']}"
+    drafting = [row for row in rows if row["acceptance_by_position"]]
+    return [
+        (f"{where}: acceptance by position", lambda axes: _positions(axes, drafting)),
+        ("tokens a round", lambda axes: _histogram(axes, drafting)),
+        ("where a committed token's time goes", lambda axes: _time(axes, rows)),
+    ]
+
+
+def _positions(axes: Any, rows: list[dict[str, Any]]) -> None:
+    for row in rows:
+        rates = row["acceptance_by_position"]
+        axes.plot(range(1, len(rates) + 1), rates, marker="o", markersize=3, linewidth=1, label=row["label"])
+    axes.set_ylim(0, 1.05)
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.set_xlabel("position in the draft")
+    axes.set_ylabel("acceptance, given all before")
+    if 0 < len(rows) <= MOST_COLUMNS * 2:
+        axes.legend(fontsize=6, frameon=False)
+
+
+def _histogram(axes: Any, rows: list[dict[str, Any]]) -> None:
+    for row in rows:
+        counts = {int(length): count for length, count in row["length_counts"].items()}
+        total = sum(counts.values())
+        lengths = range(min(counts), max(counts) + 1)
+        shares = [counts.get(n, 0) / total for n in lengths]
+        axes.plot(lengths, shares, marker="o", markersize=3, linewidth=1, label=row["label"])
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.set_xlabel("tokens a round")
+    axes.set_ylabel("share of rounds")
+
+
+def _time(axes: Any, rows: list[dict[str, Any]]) -> None:
+    """Milliseconds a committed token, by model and the rest (host), one bar a method."""
+    parts = list(dict.fromkeys(part for row in rows for part in row["round_milliseconds"]))
+    left = [0.0] * len(rows)
+    labels = [row["label"] for row in rows]
+    for part in parts:
+        spent = [row["round_milliseconds"].get(part, 0.0) / row["accepted_length"] for row in rows]
+        axes.barh(labels, spent, left=left, height=0.6, label=part)
+        left = [a + b for a, b in zip(left, spent, strict=True)]
+    axes.invert_yaxis()
+    axes.tick_params(axis="y", labelsize=6)
+    axes.set_xlabel("ms a committed token")
+    axes.legend(fontsize=6, frameon=False)
+
+
+def _save(path: Path, panels: Sequence[tuple[str, Drawing]]) -> list[Path]:
+    """The panels as one figure, in every format; nothing where there are none."""
+    if not panels:
+        return []
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
+    columns = min(len(panels), MOST_COLUMNS)
+    lines = -(-len(panels) // columns)
+    mpl.rcParams["svg.hashsalt"] = path.name  # the same plot is the same file
+    mpl.rcParams["svg.fonttype"] = "none"  # letters, not outlines: a third of the size
+    figure = Figure(figsize=(WIDE * columns, HIGH * lines), layout="constrained")
+    grid = figure.subplots(lines, columns, squeeze=False)
+    for axes, (title, draw) in zip(grid.flat, panels, strict=False):
+        axes.set_title(title, fontsize=8)
+        axes.tick_params(labelsize=7)
+        draw(axes)
+        for label in (axes.xaxis.label, axes.yaxis.label):
+            label.set_size(7)
+    for axes in list(grid.flat)[len(panels) :]:
+        axes.remove()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    files = [path.with_name(f"{path.name}.{kind}") for kind in FORMATS]
+    for file in files:
+        figure.savefig(file, dpi=130, metadata={"Date": None} if file.suffix == ".svg" else None)
+    return files

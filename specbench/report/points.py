@@ -1,0 +1,131 @@
+"""Summaries as points: one a cell and method (and group of prompts), told apart by a suite's dimensions, with its values and
+the paper's own beside them."""
+
+import csv
+import io
+import json
+import re
+import tomllib
+from collections.abc import Iterable
+from importlib import resources
+from typing import Any
+
+Summary = dict[str, Any]
+Point = dict[str, Any]
+PLACE = ("pair", "task", "group", "T", "method", "setting", "made_up")
+ANY = ""  # in a reference: whatever this dimension is
+COMPARED = {"speedup": "papers_speedup"}  # what of ours is by the papers' own averaging, where a value is not
+
+
+def points(summaries: Iterable[Summary], reference: Iterable[Point] = ()) -> list[Point]:
+    """All points of some runs. `values` are numbers or estimates {value, low, high}; `paper` the reference's values of those
+    whose pair, method, task and temperature are the paper's, and whose models are real."""
+    reference, found = list(reference), []
+    for summary in summaries:
+        for row in summary["methods"]:
+            if "tokens" in row:
+                found += _of(summary, row)
+    for point in found:
+        point["paper"] = {} if point["made_up"] else _papers(point, reference)
+    return found
+
+
+def reference_of(suite: str) -> list[Point]:
+    """What the paper prints for a suite's cells, from configs/reference/; empty where it prints no numbers."""
+    path = resources.files("specbench.configs") / "reference" / f"{suite}.csv"
+    if not path.is_file():
+        return []
+    rows = csv.DictReader(io.StringIO(path.read_text(encoding="utf-8")))
+    return [{**row, "value": float(row["value"])} for row in rows]
+
+
+def swept(setting: str) -> tuple[float | None, str]:
+    """The number of a setting like `alpha=0.3`, or `gamma=[5, 1]` (its first), and what else was set (`models=...`)."""
+    first, *rest = re.split(r", (?=\w+=)", setting)
+    try:
+        value = tomllib.loads(f"v = {first.partition('=')[2]}")["v"]
+    except tomllib.TOMLDecodeError:
+        return None, setting
+    value = value[0] if isinstance(value, list) and value else value
+    number = float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+    return number, ", ".join(rest)
+
+
+def _of(summary: Summary, row: dict[str, Any]) -> list[Point]:
+    method, _, setting = row["method"].partition("(")
+    base, setting = row["method"] == summary["baseline"], setting.removesuffix(")")
+    x, variant = swept(setting)
+    place: Point = {
+        "pair": summary["pair"],
+        "task": summary["task"].partition("@")[0],
+        "group": "",
+        "T": summary["decoding"]["temperature"],
+        "method": method,
+        "setting": setting,
+        "x": x,
+        "variant": variant,
+        "label": row["label"],
+        "made_up": summary["made_up"],
+        "run": summary["run"],
+        "baseline": base,
+    }
+    values = {key: value for key, value in row.items() if isinstance(value, int | float | list | dict | tuple)}
+    values |= {"score": row["quality"].get(summary["headline"]), "headline": summary["headline"]}
+    values |= {f"{name}": estimate for name, estimate in row["quality"].items()}
+    values["target_calls"] = row["forwards_per_token"].get(list(summary["models"])[-1])
+    if base:
+        values |= dict.fromkeys(("speedup", "papers_speedup", "end_to_end_speedup", "relative_latency"), 1.0)
+    if row["method"] == "sd":
+        values["over_sd"] = 1.0
+    out = [{**place, "values": values}]
+    for group in row.get("groups", {}):
+        inner = dict(row["groups"][group]) | ({"speedup": 1.0, "papers_speedup": 1.0} if base else {})
+        out.append({**place, "group": group, "values": inner})
+    return out
+
+
+def _papers(point: Point, reference: list[Point]) -> dict[str, float]:
+    """The paper's values of a point."""
+
+    def same(known: Point) -> bool:
+        ours = {**point, "task": point["task"].partition(":")[0], "T": f"{point['T']:g}"}
+        return all(known[key] in (ANY, ours[key]) for key in ("pair", "method", "task", "T", "group") if key in known)
+
+    return {known["metric"]: known["value"] for known in reference if same(known)}
+
+
+def number_of(value: Any) -> float | None:
+    """A value's number, whatever it is told as."""
+    if isinstance(value, dict):
+        value = value.get("value")
+    if isinstance(value, list | tuple):
+        value = value[0] if value else None
+    return float(value) if isinstance(value, int | float) else None
+
+
+def bounds_of(value: Any) -> tuple[float, float] | None:
+    """A value's interval; the number itself where it has none."""
+    number = number_of(value)
+    if number is None:
+        return None
+    low, high = (value.get("low"), value.get("high")) if isinstance(value, dict) else (None, None)
+    return (number, number) if low is None or high is None else (low, high)
+
+
+def as_json(found: Iterable[Point]) -> str:
+    return json.dumps(list(found), indent=1, ensure_ascii=False) + "\n"
+
+
+def as_csv(found: Iterable[Point]) -> str:
+    """A line a point and value: what it is, its interval, and the paper's."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow([*PLACE, "metric", "value", "low", "high", "paper"])
+    for point in found:
+        for metric, value in point["values"].items():
+            number, bounds = number_of(value), bounds_of(value)
+            if number is not None and bounds is not None:
+                low, high = bounds if bounds != (number, number) else ("", "")
+                paper = point["paper"].get(metric, "")
+                writer.writerow([*(point[key] for key in PLACE), metric, number, low, high, paper])
+    return text.getvalue()

@@ -1,0 +1,193 @@
+"""What a suite's runs come to: its tables as the paper has them, and its expectations, held against every cell."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+from specbench.report.columns import NONE, interval
+from specbench.report.points import COMPARED, Point, bounds_of, number_of
+from specbench.report.tables import Table
+from specbench.suite import Expectation, Suite, TableSpec
+
+TIMES = ("speedup", "papers_speedup", "end_to_end_speedup", "over_sd", "predicted", "corrected", "matching")
+FORMS = {  # of values that are no ratio of speeds: form, scale
+    "score": ("{:.1f}", 100.0),
+    "best": ("{:.1f}", 100.0),
+    "relative_latency": ("{:.2f}", 1.0),
+    "acceptance_rate": ("{:.3f}", 1.0),
+    "tokens_per_second": ("{:.0f}", 1.0),
+    "target_calls": ("{:.3f}", 1.0),
+    "rule_rate": ("{:.1%}", 1.0),
+    "win_rate": ("{:.1%}", 1.0),
+}
+HEADS = {
+    "accepted_length": "accepted length",
+    "acceptance_rate": "acceptance",
+    "average_tokens": "avg tokens",
+    "generation_milliseconds": "ms a generation",
+    "over_sd": "speedup over sd",
+    "relative_latency": "relative latency",
+    "end_to_end_speedup": "end to end",
+    "papers_speedup": "papers' average",
+    "target_calls": "target calls/token",
+    "rule_rate": "rule rate",
+    "matching": "speed at the large model's quality",
+    "best": "best quality within its latency",
+    "win_rate": "wins",
+}
+SELECTED = "†"
+
+
+def suite_tables(suite: Suite, found: Sequence[Point]) -> list[Table]:
+    """The suite's tables, of what was measured so far."""
+    return [pivot(spec, found) for spec in suite.tables]
+
+
+def pivot(spec: TableSpec, found: Sequence[Point]) -> Table:
+    """Points as a table: rows and columns in the order in which they were measured."""
+    kept = [p for p in found if is_at(p, spec.only) and bool(p["group"]) <= ("group" in spec.rows + spec.columns)]
+    kept = [p for p in kept if any(p["values"].get(value) is not None for value in spec.values)]
+    places: dict[tuple[Any, ...], dict[tuple[Any, ...], Point]] = defaultdict(dict)
+    for point in kept:
+        row, column = (tuple(point[key] for key in keys) for keys in (spec.rows, spec.columns))
+        places[row].setdefault(column, point)
+    if spec.best:
+        places = _with_best(spec, places)
+    columns = list(dict.fromkeys(column for cells in places.values() for column in cells))
+    heads = [*spec.rows, *(_head(spec, column, value) for column in columns for value in spec.values)]
+    rows = [
+        [
+            *(_word(spec, key, word, cells) for key, word in zip(spec.rows, row, strict=True)),
+            *(told(cells.get(column), value) for column in columns for value in spec.values),
+        ]
+        for row, cells in places.items()
+    ]
+    return Table(spec.title, heads, rows)
+
+
+def told(point: Point | None, value: str) -> str:
+    """A value as the paper prints it, and where the point is the paper's own the paper's beside it, with the difference."""
+    if point is None or point["values"].get(value) is None:
+        return NONE
+    raw = point["values"][value]
+    if number_of(raw) is None:
+        text = "not reached"
+    elif isinstance(raw, list | tuple):
+        text = " ± ".join(f"{each:.1f}" for each in raw[:2])
+    else:
+        form, scale = FORMS.get(value, ("{:.2f}", 1.0))
+        text = interval(
+            raw if isinstance(raw, dict) else {"value": raw, "low": None, "high": None},
+            form,
+            "x" if value in TIMES else "",
+            scale,
+        )
+    alike = COMPARED.get(value, value)
+    papers, ours = point["paper"].get(alike), number_of(point["values"].get(alike))
+    if papers is None or ours is None:
+        return text
+    mean = "" if alike == value else f"papers' average {ours:.2f}, "
+    return f"{text} ({mean}paper {papers:.2f}, {ours - papers:+.2f})"
+
+
+def _with_best(spec: TableSpec, places: dict[Any, dict[Any, Point]]) -> dict[Any, dict[Any, Point]]:
+    """The rows, and behind those of a method at several settings one with the best of each column, marked as selected."""
+    at = spec.rows.index("setting")
+    families: dict[tuple[Any, ...], list[tuple[Any, ...]]] = defaultdict(list)
+    for row in places:
+        families[row[:at] + row[at + 1 :]].append(row)
+    out: dict[Any, dict[Any, Point]] = defaultdict(dict)
+    for rest, rows in families.items():
+        for row in rows:
+            out[row] = places[row]
+        if len(rows) > 1:
+            columns = dict.fromkeys(column for row in rows for column in places[row])
+            out[(*rest[:at], f"best of {len(rows)} {SELECTED}", *rest[at:])] = {
+                column: _best([places[row][column] for row in rows if column in places[row]], spec.best)
+                for column in columns
+            }
+    return out
+
+
+def _best(candidates: list[Point], value: str) -> Point:
+    return max(candidates, key=lambda point: number_of(point["values"].get(value)) or float("-inf"))
+
+
+def _head(spec: TableSpec, column: tuple[Any, ...], value: str) -> str:
+    words = [dimension(key, word) for key, word in zip(spec.columns, column, strict=True)]
+    named = [*words, HEADS.get(value, value)] if len(spec.values) > 1 or not words else words
+    return ", ".join(named)
+
+
+def _word(spec: TableSpec, key: str, word: Any, cells: dict[Any, Point]) -> str:
+    if key == "method":
+        made_up = next(iter(cells.values()))["made_up"]
+        return " ".join([str(word), *(f"({each})" for each in made_up.split())])
+    return dimension(key, word)
+
+
+def dimension(key: str, word: Any) -> str:
+    """A word of a dimension, as it is told."""
+    if word in ("", None):
+        return {"group": "overall"}.get(key, NONE)
+    return f"T = {word:g}" if key == "T" else f"{word:g}" if isinstance(word, float) else str(word)
+
+
+def is_at(point: Point, wanted: dict[str, Any]) -> bool:
+    """Whether a point's dimensions are as told; a list allows several."""
+    return all(point[key] in (word if isinstance(word, list) else [word]) for key, word in wanted.items())
+
+
+def expectations(suite: Suite, found: Sequence[Point]) -> list[str]:
+    """A line for each expectation: in how many cells it was confirmed, lay within the noise, or was contradicted."""
+    return [_verdict(each, found) for each in suite.expect]
+
+
+def _verdict(expected: Expectation, found: Sequence[Point]) -> str:
+    bound, sign = (expected.at_least, 1.0) if expected.at_least is not None else (expected.at_most, -1.0)
+    assert bound is not None
+    cells: dict[str, list[Point]] = defaultdict(list)
+    for point in found:
+        if not point["group"]:
+            cells[point["run"]].append(point)
+    seen: dict[str, list[str]] = {"confirmed": [], "within the noise": [], "contradicted": []}
+    for points in cells.values():
+        ours = _chosen(points, expected.of, expected)
+        theirs = _chosen(points, bound, expected) if isinstance(bound, dict) else [None]
+        for point in ours:
+            for other in theirs:
+                verdict = _compare(point, other, bound, expected.value, sign)
+                if verdict:
+                    seen[verdict].append(_place(point))
+    if not any(seen.values()):
+        return f"{expected.says}: not measured"
+    counts = ", ".join(f"{verdict} {len(where)}" for verdict, where in seen.items() if where)
+    against = f" (contradicted: {'; '.join(dict.fromkeys(seen['contradicted']))})" if seen["contradicted"] else ""
+    why = f". {expected.because}" if expected.because and (seen["contradicted"] or seen["within the noise"]) else ""
+    return f"{expected.says}: {counts}{against}{why}"
+
+
+def _chosen(points: list[Point], wanted: dict[str, Any], expected: Expectation) -> list[Point]:
+    chosen = [p for p in points if is_at(p, wanted) and number_of(p["values"].get(expected.value)) is not None]
+    if expected.best and chosen:
+        sign = 1.0 if expected.at_least is not None else -1.0
+        return [max(chosen, key=lambda p: sign * (number_of(p["values"][expected.value]) or 0.0))]
+    return chosen
+
+
+def _compare(point: Point, other: Point | None, bound: Any, value: str, sign: float) -> str:
+    """confirmed where the value is on the right side; within the noise where its interval reaches the other's."""
+    ours, mine = number_of(point["values"][value]), bounds_of(point["values"][value])
+    limit = number_of(other["values"][value]) if other else float(bound)
+    theirs = bounds_of(other["values"][value]) if other else (limit, limit)
+    if ours is None or limit is None or mine is None or theirs is None:
+        return ""
+    if sign * (ours - limit) >= 0:
+        return "confirmed"
+    reaches = mine[1] >= theirs[0] if sign > 0 else mine[0] <= theirs[1]  # type: ignore[operator]  # theirs holds numbers here
+    return "within the noise" if reaches else "contradicted"
+
+
+def _place(point: Point) -> str:
+    words = [point[key] for key in ("pair", "task", "method", "setting") if point[key]]
+    return f"{' '.join(words)} at T = {point['T']:g}"
