@@ -7,7 +7,7 @@ INSTALLED := $(VENV)/.installed
 TYPES := build/types
 ARGS ?=
 
-.PHONY: run test check bench cascades drafts gpu-check gpu-bench card tiny heads clean
+.PHONY: run test check gate bench cascades drafts suites gate-trials gpu-check gpu-bench card tiny heads clean
 
 run: $(INSTALLED)  ## the first table: Speculative Ensemble on the bundled pair and all six tasks
 	$(BIN)/specbench run -n 40 --repeats 1 --allow-code-execution $(ARGS)
@@ -21,6 +21,19 @@ check: $(INSTALLED)  ## format, lint, types
 	rm -rf $(TYPES) && mkdir -p $(TYPES)/specbench
 	ln -s $(CURDIR)/specbench/* $(CURDIR)/cli $(CURDIR)/configs $(CURDIR)/tasks $(TYPES)/specbench/
 	MYPYPATH=$(TYPES) $(BIN)/mypy -p specbench
+
+gate: $(INSTALLED)  ## token ids and counters against the recorded ones, results/baselines/tiny.json: exit code 5 where they differ
+	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/specbench gate --baseline results/baselines/tiny.json --counters-only $(ARGS)
+
+suites: $(INSTALLED)  ## the tiny twin of every table and figure of the papers, alone on the machine: writes results/suites/
+	for suite in $$($(BIN)/specbench list suites | awk '/-tiny/ {print $$1}'); do \
+		$(BIN)/specbench run --suite $$suite --allow-code-execution $(ARGS) && \
+		$(BIN)/specbench report --suite $$suite -f md --plots results/suites/$$suite -o results/suites/$$suite/README.md || exit 1; \
+	done
+	rm -f results/suites/*/*.png
+
+gate-trials: $(INSTALLED)  ## does the gate cry wolf, does it catch what it should? Alone on the machine: writes results/gate-tiny.md
+	$(BIN)/python -m specbench.cli.gate_trials $(ARGS)
 
 bench: $(INSTALLED)  ## against transformers, side by side: writes results/cpu-peers.md
 	$(BIN)/python -m specbench.cli.peers $(ARGS)

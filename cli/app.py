@@ -4,8 +4,6 @@ Exit codes: 0 ok, 1 a bug of ours, 2 usage or config, 3 some samples failed, 4 a
 that differs or a regression, 6 not comparable or inconclusive, 130 interrupted and resumable.
 """
 
-import logging
-import os
 import sys
 from collections.abc import Callable
 
@@ -23,10 +21,12 @@ from specbench.cli import (
     reproduce,
     run,
     score,
+    trace,
     train,
     verify,
 )
 from specbench.errors import ConfigError, MissingAsset
+from specbench.quiet import quiet
 
 app = typer.Typer(
     name="specbench",
@@ -49,17 +49,13 @@ app.command("gate")(gate.gate)
 app.command("list")(catalog.list_)
 app.command("laws")(laws.laws)
 app.command("verify")(verify.verify)
+app.command("trace")(trace.trace)
 app.command("show")(catalog.show)
 
 
 def main(command: Callable[[], None] = app) -> None:
     """The console script: a user's mistake is one line on stderr, never a traceback."""
-    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "0" if sys.stderr.isatty() else "1")
-    # transformers imports torchao where it is there, which tells of extensions that nothing here needs:
-    os.environ.setdefault("TORCHAO_FORCE_SKIP_LOADING_SO_FILES", "1")
-    for name in ("torchao", "torch.utils._pytree"):
-        logging.getLogger(name).setLevel(logging.ERROR)
+    quiet()
     try:
         command()
     except ConfigError as error:

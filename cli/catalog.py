@@ -1,15 +1,16 @@
 """`specbench list` and `specbench show`: what there is, read from TOML alone."""
 
+import json
 import sys
 from enum import StrEnum
 from typing import Annotated
 
 import typer
 
-from specbench.cli.choices import Plugins, with_plugins
+from specbench.cli.choices import Json, Plugins, known_kinds, known_there, with_plugins
 from specbench.errors import ConfigError, hint
 from specbench.pair import BUNDLED, PACKAGE
-from specbench.presets import KINDS, names, preset
+from specbench.presets import KINDS, Preset, names, preset
 
 
 class Listed(StrEnum):
@@ -22,23 +23,39 @@ class Listed(StrEnum):
 def list_(
     kind: Annotated[Listed, typer.Argument(help="What to list.")],
     plugin: Plugins = None,
+    as_json: Json = False,
 ) -> None:
     """List the methods, pairs, tasks or suites that there are."""
     with_plugins(plugin)
     singular = next(k for k, plural in KINDS.items() if plural == kind)
-    known = names(singular)
-    width = max(map(len, known)) + 2
-    for name in known:
-        found = preset(singular, name)
-        other = f"the same as {found.name}: " if found.name != name else ""
-        paper = ", ".join(found.table[key] for key in ("paper", "shows") if key in found.table)
-        source = f" ({paper})" if paper else ""
-        print(f"{name:<{width}}{other}{found.table.get('description', '')}{source}")
+    found = [(name, preset(singular, name)) for name in names(singular)]
+    if as_json:
+        print(json.dumps([_told(*each) for each in found], indent=2, ensure_ascii=False))
+        return
+    width = max(len(name) for name, _ in found) + 2
+    for name, each in found:
+        told = _told(name, each)
+        other = f"the same as {each.name}: " if each.name != name else ""
+        source = f" ({told['paper']})" if told["paper"] else ""
+        print(f"{name:<{width}}{other}{told['description']}{source}")
+
+
+def _told(name: str, found: Preset) -> dict[str, str]:
+    """What a list says of one preset; `same_as` is empty where it is no second name."""
+    paper = ", ".join(found.table[key] for key in ("paper", "shows") if key in found.table)
+    return {
+        "name": name,
+        "same_as": found.name if found.name != name else "",
+        "description": found.table.get("description", ""),
+        "paper": paper,
+    }
 
 
 def show(
-    kind: Annotated[str, typer.Argument(help="method, pair, task or suite.", metavar="KIND")],
-    name: Annotated[str, typer.Argument(help="A preset's name, or a path to a TOML file.")],
+    kind: Annotated[
+        str, typer.Argument(help="method, pair, task or suite.", metavar="KIND", autocompletion=known_kinds)
+    ],
+    name: Annotated[str, typer.Argument(help="A preset's name, or a path to a TOML file.", autocompletion=known_there)],
     plugin: Plugins = None,
 ) -> None:
     """Print one preset as it stands, and where it lies: copy it to make your own."""

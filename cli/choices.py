@@ -1,9 +1,12 @@
 """Options that several commands have, and what a few may be, as Typer wants to know it."""
 
+from collections.abc import Callable
 from enum import StrEnum
 from typing import Annotated
 
 import typer
+
+from specbench.presets import KINDS, names
 
 Plugins = Annotated[
     list[str] | None,
@@ -20,6 +23,26 @@ def with_plugins(plugins: list[str] | None) -> tuple[tuple[str, str], ...]:
     from specbench.plugins import load
 
     return tuple(map(load, plugins))
+
+
+def known(kind: str) -> Callable[[str], list[str]]:
+    """A completion of presets of a kind, the last word of a comma list included. Files are the shell's to complete."""
+
+    def complete(incomplete: str) -> list[str]:
+        before, comma, last = incomplete.rpartition(",")
+        return [f"{before}{comma}{name}" for name in names(kind) if name.startswith(last)]
+
+    return complete
+
+
+def known_kinds(incomplete: str) -> list[str]:
+    return [kind for kind in KINDS if kind.startswith(incomplete)]
+
+
+def known_there(ctx: typer.Context, incomplete: str) -> list[str]:
+    """A completion of presets of the kind that the argument `kind` names."""
+    kind = ctx.params.get("kind")
+    return known(kind)(incomplete) if kind in KINDS else []
 
 
 class SandboxKind(StrEnum):

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from specbench.cli.choices import Device, Dtype, Engine, Json, Plugins, SandboxKind, with_plugins
+from specbench.cli.choices import Device, Dtype, Engine, Json, Plugins, SandboxKind, known, with_plugins
 from specbench.errors import ConfigError
 
 AUTO = "auto"
@@ -14,11 +14,25 @@ AUTO = "auto"
 
 def curve(
     method: Annotated[
-        list[str], typer.Option("--method", "-m", help="A method, or a TOML file; repeat to draw several together.")
+        list[str],
+        typer.Option(
+            "--method",
+            "-m",
+            help="A method, or a TOML file; repeat to draw several together.",
+            autocompletion=known("method"),
+        ),
     ],
-    pair: Annotated[str, typer.Option("--pair", "-p", help="A pair of models, or a TOML file.")] = "tiny",
+    pair: Annotated[
+        str, typer.Option("--pair", "-p", help="A pair of models, or a TOML file.", autocompletion=known("pair"))
+    ] = "tiny",
     task: Annotated[
-        list[str] | None, typer.Option("--task", "-t", help="A task, or a TOML file; repeat for several. [the pair's]")
+        list[str] | None,
+        typer.Option(
+            "--task",
+            "-t",
+            help="A task, or a TOML file; repeat for several. [the pair's]",
+            autocompletion=known("task"),
+        ),
     ] = None,
     over: Annotated[
         list[str] | None,

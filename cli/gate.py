@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from specbench.cli import gating
-from specbench.cli.choices import Device, Dtype, Engine, Plugins, SandboxKind, with_plugins
+from specbench.cli.choices import Device, Dtype, Engine, Plugins, SandboxKind, known, with_plugins
 from specbench.cli.remeasure import Request
 from specbench.cli.run import lengths, words
 from specbench.cli.verdicts import (
@@ -61,11 +61,19 @@ def gate(
         int | None, typer.Option("--sessions", min=1, help="Fresh processes that a baseline's timing is from. [2]")
     ] = None,
     method: Annotated[
-        list[str] | None, typer.Option("--method", "-m", help="A method, or a TOML file; repeat for several. [se]")
+        list[str] | None,
+        typer.Option(
+            "--method", "-m", help="A method, or a TOML file; repeat for several. [se]", autocompletion=known("method")
+        ),
     ] = None,
-    pair: Annotated[str, typer.Option("--pair", "-p", help="A pair of models, or a TOML file.")] = "tiny",
+    pair: Annotated[
+        str, typer.Option("--pair", "-p", help="A pair of models, or a TOML file.", autocompletion=known("pair"))
+    ] = "tiny",
     task: Annotated[
-        list[str] | None, typer.Option("--task", "-t", help="A task, or a TOML file; repeat for several. [all]")
+        list[str] | None,
+        typer.Option(
+            "--task", "-t", help="A task, or a TOML file; repeat for several. [all]", autocompletion=known("task")
+        ),
     ] = None,
     data: Annotated[str, typer.Option(help="hub, synthetic, or a JSONL file. [the pair's, else hub]")] = "",
     limit: Annotated[int | None, typer.Option("--limit", "-n", help="Only the first N samples; 0 is all.")] = None,

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from specbench.cli.choices import Plugins, with_plugins
+from specbench.cli.choices import Plugins, known, with_plugins
 from specbench.errors import ConfigError
 
 DIFFERS = 5
@@ -13,8 +13,15 @@ GAMMAS = (1, 2)  # draft lengths: the branches to follow grow with V to their po
 
 
 def laws(
-    method: Annotated[str, typer.Option("--method", "-m", help="A method, or a TOML file.")],
-    pair: Annotated[str, typer.Option("--pair", "-p", help="The pair whose roles the method's models have.")] = "tiny",
+    method: Annotated[
+        str, typer.Option("--method", "-m", help="A method, or a TOML file.", autocompletion=known("method"))
+    ],
+    pair: Annotated[
+        str,
+        typer.Option(
+            "--pair", "-p", help="The pair whose roles the method's models have.", autocompletion=known("pair")
+        ),
+    ] = "tiny",
     set_: Annotated[list[str] | None, typer.Option("--set", "-s", help="Override a key: method.target.mu=0.2.")] = None,
     plugin: Plugins = None,
 ) -> None:

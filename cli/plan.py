@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from specbench.cli.choices import Device, Dtype, Engine, Json, Plugins, with_plugins
+from specbench.cli.choices import Device, Dtype, Engine, Json, Plugins, known, with_plugins
 from specbench.errors import ConfigError, MissingAsset
 
 if TYPE_CHECKING:
@@ -18,13 +18,25 @@ GIB = 1 << 30
 
 
 def plan(
-    suite: Annotated[str | None, typer.Option("--suite", help="The grid of a paper's table or figure.")] = None,
-    method: Annotated[
-        list[str] | None, typer.Option("--method", "-m", help="A method, or a TOML file; repeat for several. [se]")
+    suite: Annotated[
+        str | None,
+        typer.Option("--suite", help="The grid of a paper's table or figure.", autocompletion=known("suite")),
     ] = None,
-    pair: Annotated[str | None, typer.Option("--pair", "-p", help="A pair of models, or a TOML file. [tiny]")] = None,
+    method: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--method", "-m", help="A method, or a TOML file; repeat for several. [se]", autocompletion=known("method")
+        ),
+    ] = None,
+    pair: Annotated[
+        str | None,
+        typer.Option("--pair", "-p", help="A pair of models, or a TOML file. [tiny]", autocompletion=known("pair")),
+    ] = None,
     task: Annotated[
-        list[str] | None, typer.Option("--task", "-t", help="A task, or a TOML file; repeat for several. [all]")
+        list[str] | None,
+        typer.Option(
+            "--task", "-t", help="A task, or a TOML file; repeat for several. [all]", autocompletion=known("task")
+        ),
     ] = None,
     data: Annotated[str, typer.Option(help="hub, synthetic, or a JSONL file. [the pair's, else hub]")] = "",
     limit: Annotated[int | None, typer.Option("--limit", "-n", help="Only the first N samples; 0 is all.")] = None,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from specbench.cli.choices import Device, Dtype, Engine
+from specbench.cli.choices import Device, Dtype, Engine, known
 from specbench.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -16,11 +16,22 @@ BASELINE = "ar"
 
 
 def profile(
-    pair: Annotated[str, typer.Option("--pair", "-p", help="A pair of models, or a TOML file.")] = "tiny-polybasic",
+    pair: Annotated[
+        str, typer.Option("--pair", "-p", help="A pair of models, or a TOML file.", autocompletion=known("pair"))
+    ] = "tiny-polybasic",
     method: Annotated[
-        str, typer.Option("--method", "-m", help="The method whose chain is meant: its proposer is a chain.")
+        str,
+        typer.Option(
+            "--method",
+            "-m",
+            help="The method whose chain is meant: its proposer is a chain.",
+            autocompletion=known("method"),
+        ),
     ] = "polybasic",
-    task: Annotated[list[str] | None, typer.Option("--task", "-t", help="Prompts. [the pair's first task]")] = None,
+    task: Annotated[
+        list[str] | None,
+        typer.Option("--task", "-t", help="Prompts. [the pair's first task]", autocompletion=known("task")),
+    ] = None,
     data: Annotated[str, typer.Option(help="hub, synthetic, or a JSONL file. [the pair's, else hub]")] = "",
     limit: Annotated[int, typer.Option("--limit", "-n", help="Prompts; 0 is all.")] = 8,
     gamma: Annotated[int, typer.Option(help="Draft length at which pairs are measured.")] = 5,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 import typer
 
+from specbench.cli.choices import known
 from specbench.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -32,7 +33,12 @@ class Format(StrEnum):
 def report(
     runs: Annotated[list[Path] | None, typer.Argument(help="Run folders; the newest in --from, if none.")] = None,
     suite: Annotated[
-        str | None, typer.Option("--suite", help="A suite instead: the paper's table, its numbers beside ours.")
+        str | None,
+        typer.Option(
+            "--suite",
+            help="A suite instead: the paper's table, its numbers beside ours.",
+            autocompletion=known("suite"),
+        ),
     ] = None,
     form: Annotated[Format, typer.Option("--format", "-f", help="How to write it.")] = Format.table,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Write to this file instead of the terminal.")] = None,
@@ -130,12 +136,12 @@ def _collected(suite: str, results: Path) -> "Collected":
 
 
 def _summaries(runs: list[Path] | None, results: Path) -> list[dict[str, Any]]:
-    from specbench.report.summary import summary_of
+    from specbench.report.summary import summaries_of
 
     folders = runs or newest(results)
     if not folders:
         raise ConfigError(f"no run folder in {results}; help: specbench run")
-    return [summary_of(folder) for folder in folders]
+    return summaries_of(folders)
 
 
 def newest(results: Path) -> list[Path]:

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from specbench.cli.choices import Chat, Device, Dtype, Engine, Overflow, Plugins, SandboxKind, with_plugins
+from specbench.cli.choices import Chat, Device, Dtype, Engine, Overflow, Plugins, SandboxKind, known, with_plugins
 from specbench.cli.measuring import INTERRUPTED, measure
 from specbench.errors import ConfigError
 from specbench.options import Options
@@ -16,14 +16,28 @@ REPEATS = 3
 
 def run(
     method: Annotated[
-        list[str] | None, typer.Option("--method", "-m", help="A method, or a TOML file; repeat for several. [se]")
+        list[str] | None,
+        typer.Option(
+            "--method", "-m", help="A method, or a TOML file; repeat for several. [se]", autocompletion=known("method")
+        ),
     ] = None,
-    pair: Annotated[str | None, typer.Option("--pair", "-p", help="A pair of models, or a TOML file. [tiny]")] = None,
+    pair: Annotated[
+        str | None,
+        typer.Option("--pair", "-p", help="A pair of models, or a TOML file. [tiny]", autocompletion=known("pair")),
+    ] = None,
     task: Annotated[
-        list[str] | None, typer.Option("--task", "-t", help="A task, or a TOML file; repeat for several. [all]")
+        list[str] | None,
+        typer.Option(
+            "--task", "-t", help="A task, or a TOML file; repeat for several. [all]", autocompletion=known("task")
+        ),
     ] = None,
     suite: Annotated[
-        str | None, typer.Option("--suite", help="The grid of a paper's table or figure, instead of -m, -p and -t.")
+        str | None,
+        typer.Option(
+            "--suite",
+            help="The grid of a paper's table or figure, instead of -m, -p and -t.",
+            autocompletion=known("suite"),
+        ),
     ] = None,
     data: Annotated[str, typer.Option(help="hub, synthetic, or a JSONL file. [the pair's, else hub]")] = "",
     limit: Annotated[int | None, typer.Option("--limit", "-n", help="Only the first N samples; 0 is all.")] = None,

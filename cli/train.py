@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from specbench.cli.choices import Device, Dtype, HeadKind
+from specbench.cli.choices import Device, Dtype, HeadKind, known
 from specbench.cli.progress import status
 from specbench.cli.training import Training, require_known
 from specbench.errors import ConfigError
@@ -19,9 +19,12 @@ FEATURES, TAU = "state", 1.2  # the paper's, and its best for GPT-Neo
 
 def train(
     kind: Annotated[HeadKind, typer.Argument(help="Which head.")],
-    pair: Annotated[str, typer.Option("--pair", "-p", help="A pair of models, or a TOML file.")] = "tiny",
+    pair: Annotated[
+        str, typer.Option("--pair", "-p", help="A pair of models, or a TOML file.", autocompletion=known("pair"))
+    ] = "tiny",
     task: Annotated[
-        list[str] | None, typer.Option("--task", "-t", help="A task; repeat for several. [the pair's]")
+        list[str] | None,
+        typer.Option("--task", "-t", help="A task; repeat for several. [the pair's]", autocompletion=known("task")),
     ] = None,
     data: Annotated[
         str, typer.Option(help="hub or synthetic, whose training split is taken, or a JSONL file. [the pair's]")

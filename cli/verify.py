@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from specbench.cli.choices import Device, Dtype, Engine, Json, Plugins, with_plugins
+from specbench.cli.choices import Device, Dtype, Engine, Json, Plugins, known, with_plugins
 from specbench.cli.progress import progress, status
 from specbench.cli.run import lengths, words
 from specbench.errors import ConfigError
@@ -24,11 +24,20 @@ TASK = "gsm8k"  # where the pair names none that suits it
 
 
 def verify(
-    method: Annotated[str, typer.Option("--method", "-m", help="A method, or a TOML file.")],
-    pair: Annotated[str, typer.Option("--pair", "-p", help="A pair of models, or a TOML file.")] = "tiny",
+    method: Annotated[
+        str, typer.Option("--method", "-m", help="A method, or a TOML file.", autocompletion=known("method"))
+    ],
+    pair: Annotated[
+        str, typer.Option("--pair", "-p", help="A pair of models, or a TOML file.", autocompletion=known("pair"))
+    ] = "tiny",
     task: Annotated[
         list[str] | None,
-        typer.Option("--task", "-t", help="A task, or a TOML file; repeat for several. [the pair's, else gsm8k]"),
+        typer.Option(
+            "--task",
+            "-t",
+            help="A task, or a TOML file; repeat for several. [the pair's, else gsm8k]",
+            autocompletion=known("task"),
+        ),
     ] = None,
     data: Annotated[str, typer.Option(help="hub, synthetic, or a JSONL file. [the pair's, else hub]")] = "",
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Prompts, from the tasks in turn.")] = 6,

@@ -76,7 +76,7 @@ def measure(cell: Cell, loaded: LoadedPair, task: Task, data: Data, recorder: Re
         )
     brief = decoding | {"max_new_tokens": WARM_UP_TOKENS}
     wanted = {arm.name for _, _, arm in todo}
-    arms = {arm.name: _piloted(arm, pair, task, firsts, decoding) for arm in cell.arms if arm.name in wanted}
+    arms = {arm.name: piloted(arm, pair, task, firsts, decoding) for arm in cell.arms if arm.name in wanted}
     for arm in arms.values():  # until one prompt is decoded: a failed one warms nothing up
         all(_attempt(arm, pair, task, sample, [], brief, repeat=0, order=-1).error for sample in firsts)
     for order, (repeat, sample, arm) in enumerate(todo, len(recorder.done)):
@@ -147,21 +147,10 @@ def _attempt(
     """One generation, or its failure: an error, and no tokens and no timing."""
     seed = decoding["seed"] + repeat
     record = Record(method=arm.name, sample=sample.id, repeat=repeat, seed=seed, order=order)
-    cuda = pair.device.type == "cuda"
     try:
         if history is None:
             raise ValueError(f"the turn before it, {sample.after}, failed")
-        prompt, record.prompt_cut = encode(pair.tokenizer, task, sample, history, pair.window)
-        record.prompt_tokens, record.prompt_ends = len(prompt), prompt[:8] + prompt[8:][-8:]
-        models, limits = pair.open(prompt), _limits(decoding, pair, task)
-        if cuda:
-            torch.cuda.reset_peak_memory_stats()
-            torch.cuda.synchronize()
-        out = decode(arm.method, models, _sampler(decoding, seed, sample, pair), limits)
-        _fill(record, out, models, pair.tokenizer)
-        record.text = without(limits.stop, continuation(pair.tokenizer, prompt, out.tokens, pair.encoder_decoder))
-        record.pieces = pieces(pair.tokenizer, prompt, out.tokens, pair.encoder_decoder)
-        record.peak_bytes = torch.cuda.max_memory_allocated() if cuda else None
+        generate(record, arm, pair, task, sample, history, decoding)
     except AssertionError:  # a bug of ours, not of the sample
         raise
     except Exception as error:
@@ -174,7 +163,35 @@ def _attempt(
     return record
 
 
-def _piloted(arm: Arm, pair: LoadedPair, task: Task, samples: list[Sample], decoding: dict[str, Any]) -> Arm:
+def generate(
+    record: Record,
+    arm: Arm,
+    pair: LoadedPair,
+    task: Task,
+    sample: Sample,
+    history: list[Turn],
+    decoding: dict[str, Any],
+) -> Generation:
+    """One generation, by the record's seed; the record is told all of it but what the rounds' tokens were.
+
+    Raises ValueError for a prompt that cannot be encoded, or does not fit.
+    """
+    cuda = pair.device.type == "cuda"
+    prompt, record.prompt_cut = encode(pair.tokenizer, task, sample, history, pair.window)
+    record.prompt_tokens, record.prompt_ends = len(prompt), prompt[:8] + prompt[8:][-8:]
+    models, limits = pair.open(prompt), _limits(decoding, pair, task)
+    if cuda:
+        torch.cuda.reset_peak_memory_stats()
+        torch.cuda.synchronize()
+    out = decode(arm.method, models, _sampler(decoding, record.seed, sample, pair), limits)
+    _fill(record, out, models, pair.tokenizer)
+    record.text = without(limits.stop, continuation(pair.tokenizer, prompt, out.tokens, pair.encoder_decoder))
+    record.pieces = pieces(pair.tokenizer, prompt, out.tokens, pair.encoder_decoder)
+    record.peak_bytes = torch.cuda.max_memory_allocated() if cuda else None
+    return out
+
+
+def piloted(arm: Arm, pair: LoadedPair, task: Task, samples: list[Sample], decoding: dict[str, Any]) -> Arm:
     """The arm with what its method leaves to a pilot settled on these prompts, as the first repeat decodes them."""
 
     def pilot(method: Method) -> Iterator[list[Step]]:

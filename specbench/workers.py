@@ -23,6 +23,7 @@ from torch import Tensor
 from specbench.calls import Calls
 from specbench.drafting import common_prefix
 from specbench.found import Found
+from specbench.quiet import quiet
 from specbench.session import Session
 
 
@@ -187,6 +188,7 @@ class Workers:
 
 def _serve(pipe: Connection, role: str, found: Found, base: Path) -> None:
     """A worker's life: load, then answer until the pipe closes."""
+    quiet()
     from specbench.models import load
 
     pair: Any = None

@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 from specbench.records import Record
-from specbench.report.html import lost, origins
+from specbench.report.origins import lost, origins
 from tests.console import specbench
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")

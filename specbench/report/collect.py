@@ -10,8 +10,8 @@ from specbench.report.index import Index
 from specbench.report.judged import judged_points
 from specbench.report.points import Point, points, reference_of
 from specbench.report.profile import Profile, forwards_table, kinds_of, pairs_table, verdicts
-from specbench.report.suites import expectations, suite_tables
-from specbench.report.summary import summary_of
+from specbench.report.suites import expectations, papers_tables, suite_tables
+from specbench.report.summary import summaries_of
 from specbench.report.tables import Table
 from specbench.suite import Suite
 
@@ -47,13 +47,15 @@ def collect(suite: Suite, results: Path) -> Collected:
             f"{len(gone)} run folders of {suite.name} are not in {results} (the first: {gone[0]});"
             f" help: specbench run --suite {suite.name}"
         )
-    summaries = [summary_of(folder) for folder in folders]
+    summaries = summaries_of(folders)
     found = points(summaries, reference_of(suite.name))
     for folder in folders:
         found += judged_points(folder, found)
         if suite.frontier:
             found += frontier_points(folder, found)
     tables = suite_tables(suite, found)
+    if not any(point["paper"] for point in found):  # else they stand beside ours
+        tables += papers_tables(reference_of(suite.of))
     told = expectations(suite, found)
     if suite.kind == "profile":
         for cell, summary in zip(index.done, summaries, strict=True):

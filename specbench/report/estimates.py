@@ -1,6 +1,7 @@
 """Values with intervals: percentile bootstraps over prompts, all repeats of a prompt together, 95 %."""
 
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -39,3 +40,20 @@ def bootstrap(table: np.ndarray, statistic: Callable[[np.ndarray], float]) -> Es
     picks = rng.integers(0, len(table), (RESAMPLES, len(table)))
     low, high = np.percentile([statistic(table[pick]) for pick in picks], [2.5, 97.5])
     return Estimate(float(statistic(table)), float(low), float(high))
+
+
+def bootstrap_sums(table: np.ndarray, statistic: Callable[[np.ndarray], Any]) -> Estimate:
+    """The same for a statistic of column sums alone: it gets (..., values) sums, of all resamples at once."""
+    value = float(statistic(table.sum(axis=0)))
+    if len(table) < FEWEST:
+        return Estimate(value, None, None)
+    low, high = np.percentile(statistic(_counts(len(table)) @ table), [2.5, 97.5])
+    return Estimate(value, float(low), float(high))
+
+
+@lru_cache(maxsize=2)
+def _counts(prompts: int) -> np.ndarray:
+    """How often each resample of `bootstrap` holds each prompt, (RESAMPLES, prompts)."""
+    picks = np.random.default_rng(0).integers(0, prompts, (RESAMPLES, prompts))
+    flat = np.bincount((picks + prompts * np.arange(RESAMPLES)[:, None]).ravel(), minlength=RESAMPLES * prompts)
+    return flat.reshape(RESAMPLES, prompts).astype(float)

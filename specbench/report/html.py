@@ -14,6 +14,7 @@ from specbench.records import Record, read
 from specbench.report import plots
 from specbench.report.collect import Collected
 from specbench.report.notes import notes
+from specbench.report.origins import lost, origins
 from specbench.report.page import said
 from specbench.report.quality import scores_of
 from specbench.report.tables import Table, across, tables
@@ -103,26 +104,3 @@ def _sample(record: Record, score: Any) -> dict[str, Any]:
         "f": record.finish,
         **({"q": round(score, 4)} if isinstance(score, int | float) else {}),
     }
-
-
-def origins(record: Record) -> str:
-    """A letter a token: d drafted and kept untested, a drafted and accepted, r replaced a refused one, b bonus behind an
-    accepted draft, m a model's own without a draft."""
-    letters = []
-    for each in record.rounds:
-        untested, accepted = each.get("untested", 0), each["accepted"]
-        rest = each["tokens"] - untested - accepted
-        own = "r" if each["tested"] > accepted else "b" if each["drafted"] or accepted else "m"
-        letters.append("d" * untested + "a" * accepted + own * rest)
-    told = "".join(letters)
-    return told[: len(record.tokens)] + "m" * (len(record.tokens) - len(told))
-
-
-def lost(record: Record) -> list[tuple[int, str]]:
-    """What was drafted and refused, and behind which token the refused one would have stood."""
-    found, at = [], 0
-    for each in record.rounds:
-        if each.get("refused"):
-            found.append((at + each.get("untested", 0) + each["accepted"], each["refused"]))
-        at += each["tokens"]
-    return found

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from specbench.records import Record
-from specbench.report.estimates import Estimate, bootstrap, by_prompt, wilson
+from specbench.report.estimates import Estimate, bootstrap, bootstrap_sums, by_prompt, wilson
 from specbench.scoring import metric
 from specbench.scoring.metric import Scored
 from specbench.theory import Cost
@@ -49,14 +49,14 @@ def speedup(rows: Rows, base: Rows, end_to_end: bool = False) -> Estimate:
         (len(a.tokens), seconds(a, end_to_end), len(b.tokens), seconds(b, end_to_end), a.sample)
         for a, b in zip(ours, theirs, strict=True)
     )
-    return bootstrap(table, lambda t: (t[:, 0].sum() / t[:, 1].sum()) / (t[:, 2].sum() / t[:, 3].sum()))
+    return bootstrap_sums(table, lambda s: (s[..., 0] / s[..., 1]) / (s[..., 2] / s[..., 3]))
 
 
 def relative_latency(rows: Rows, base: Rows) -> Estimate:
     """Seconds an answer, end to end, over the baseline's: the cascades paper's axis. Below 1 is faster."""
     ours, theirs = paired(rows, base)
     table = by_prompt((seconds(a, True), seconds(b, True), a.sample) for a, b in zip(ours, theirs, strict=True))
-    return bootstrap(table, lambda t: t[:, 0].sum() / t[:, 1].sum())
+    return bootstrap_sums(table, lambda s: s[..., 0] / s[..., 1])
 
 
 def geometric_mean_speedup(rows: Rows, base: Rows) -> Estimate:
@@ -65,7 +65,8 @@ def geometric_mean_speedup(rows: Rows, base: Rows) -> Estimate:
     table = by_prompt(
         (len(a.tokens), seconds(a), len(b.tokens), seconds(b), a.sample) for a, b in zip(ours, theirs, strict=True)
     )
-    return bootstrap(table, lambda t: float(np.exp(np.log((t[:, 0] / t[:, 1]) / (t[:, 2] / t[:, 3])).mean())))
+    logs = np.log((table[:, 0] / table[:, 1]) / (table[:, 2] / table[:, 3]))
+    return bootstrap_sums(np.stack([logs, np.ones(len(logs))], axis=1), lambda s: np.exp(s[..., 0] / s[..., 1]))
 
 
 def papers_speedup(rows: Rows, base: Rows) -> float:
@@ -78,7 +79,8 @@ def papers_speedup(rows: Rows, base: Rows) -> float:
 def quality(scored: Sequence[Scored], combine: str) -> Estimate | None:
     """A metric over prompts, all repeats of a prompt together; None where it is undefined, as pass@k of fewer than k."""
     rows, whole = metric.table(combine, scored), metric.combiner(combine).whole
-    found = bootstrap(rows, whole)
+    ones = np.stack([rows[:, 0], np.ones(len(rows))], axis=1)
+    found = bootstrap_sums(ones, lambda s: s[..., 0] / s[..., 1]) if combine == "mean" else bootstrap(rows, whole)
     if np.isnan(found.value):
         return None
     share = rows.shape[1] == 2 and set(rows[:, 0].tolist()) in ({0.0}, {1.0})  # all are right, or all are wrong

@@ -43,6 +43,25 @@ def suite_tables(suite: Suite, found: Sequence[Point]) -> list[Table]:
     return [pivot(spec, found) for spec in suite.tables]
 
 
+def papers_tables(reference: Sequence[Point]) -> list[Table]:
+    """What the paper prints of its own models, a table a metric."""
+    tables = []
+    for metric in dict.fromkeys(row["metric"] for row in reference):
+        rows = [row for row in reference if row["metric"] == metric]
+        where: dict[tuple[str, str], dict[str, str]] = {(row["pair"], row["method"]): {} for row in rows}
+        scale = FORMS.get(metric, ("", 1.0))[1]
+        for row in rows:
+            place = ", ".join(
+                word for word in (f"T = {row['T']}" if row["T"] else "", row["task"], row["group"]) if word
+            )
+            where[row["pair"], row["method"]][place] = f"{scale * row['value']:.2f}"
+        columns = list(dict.fromkeys(place for cells in where.values() for place in cells))
+        title = f"The paper's own, of its own models: {HEADS.get(metric, metric)}"
+        lines = [[*key, *(cells.get(place, NONE) for place in columns)] for key, cells in where.items()]
+        tables.append(Table(title, ["pair", "method", *columns], lines))
+    return tables
+
+
 def pivot(spec: TableSpec, found: Sequence[Point]) -> Table:
     """Points as a table: rows and columns in the order in which they were measured."""
     kept = [p for p in found if is_at(p, spec.only) and bool(p["group"]) <= ("group" in spec.rows + spec.columns)]

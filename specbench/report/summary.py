@@ -3,6 +3,8 @@
 import hashlib
 import json
 import tomllib
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
@@ -16,6 +18,8 @@ from specbench.report.predictions import predictions
 from specbench.report.quality import groups_of, quality, scores_of
 
 SUMMARY = "summary.json"
+MUCH = 32 << 20  # bytes of records that are worth another process
+END = 1 << 16  # bytes of a file's beginning and end that tell it from another
 PLAIN = "sd"  # speculative decoding, which adaptive lengths and SPRINTER are held against
 
 
@@ -29,11 +33,29 @@ def summary_of(folder: Path) -> dict[str, Any]:
     return summarise(folder)
 
 
+def summaries_of(folders: Sequence[Path]) -> list[dict[str, Any]]:
+    """The summaries of run folders, several at a time where there is much to read."""
+    if len(folders) < 2 or sum((folder / SAMPLES).stat().st_size for folder in folders if _has(folder)) < MUCH:
+        return [summary_of(folder) for folder in folders]
+    with ProcessPoolExecutor() as pool:
+        return list(pool.map(summary_of, folders))
+
+
+def _has(folder: Path) -> bool:
+    return (folder / SAMPLES).exists()
+
+
 def stamp(folder: Path) -> str:
-    """What a summary depends on: the size and time of what was recorded and scored, and the code that summarises."""
-    files = (folder / name for name in (SAMPLES, SCORES, "run.toml", "env.json"))
-    told = [f"{path.stat().st_size}:{path.stat().st_mtime_ns}" if path.exists() else "" for path in files]
-    return hashlib.sha256(" ".join([*told, _code()]).encode()).hexdigest()[:16]
+    """What a summary depends on: what was recorded and scored, by the files' sizes and ends, and the code that summarises."""
+    digest = hashlib.sha256(_code().encode())
+    for path in (folder / name for name in (SAMPLES, SCORES, "run.toml", "env.json")):
+        if path.exists():
+            size = path.stat().st_size
+            with path.open("rb") as file:
+                digest.update(f"{path.name}:{size}".encode() + file.read(END))
+                file.seek(max(size - END, 0))
+                digest.update(file.read())
+    return digest.hexdigest()[:16]
 
 
 @cache

@@ -1,0 +1,182 @@
+"""`specbench trace`: one prompt decoded, round by round, each token shown by where it came from."""
+
+import hashlib
+import json
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from specbench.cli.choices import Device, Dtype, Engine, Json, Plugins, known, with_plugins
+from specbench.cli.progress import status
+from specbench.cli.run import lengths
+from specbench.errors import ConfigError
+from specbench.options import Options, parse_head, parse_override
+
+if TYPE_CHECKING:
+    from specbench.bench import Bench, Job
+    from specbench.records import Record
+    from specbench.report.trace import Line
+    from specbench.step import Step
+
+STYLES = {"a": "green", "d": "cyan", "r": "bold yellow", "b": "bold blue", "m": "", "x": "red strike"}  # by origin
+
+
+def trace(
+    prompt: Annotated[str | None, typer.Argument(help="What to continue; else a sample of --task.")] = None,
+    method: Annotated[
+        str, typer.Option("--method", "-m", help="A method, or a TOML file.", autocompletion=known("method"))
+    ] = "se",
+    pair: Annotated[
+        str, typer.Option("--pair", "-p", help="A pair of models, or a TOML file.", autocompletion=known("pair"))
+    ] = "tiny",
+    task: Annotated[
+        str | None, typer.Option("--task", "-t", help="A task, or a TOML file.", autocompletion=known("task"))
+    ] = None,
+    index: Annotated[int, typer.Option("--sample-index", min=0, help="Which sample of the task, from 0.")] = 0,
+    data: Annotated[str, typer.Option(help="hub, synthetic, or a JSONL file. [the pair's, else hub]")] = "",
+    gamma: Annotated[str, typer.Option(help="Draft length N, or one a model, N,N.... [by the models' sizes]")] = "",
+    max_new_tokens: Annotated[int | None, typer.Option(help="Most tokens to generate. [the task's]")] = None,
+    temperature: Annotated[float | None, typer.Option(help="0 is greedy. [1 for ensembles, else 0]")] = None,
+    seed: Annotated[int, typer.Option(help="The same seed gives the same tokens.")] = 0,
+    device: Annotated[Device, typer.Option(help="auto takes CUDA where there is one.")] = Device.auto,
+    dtype: Annotated[Dtype, typer.Option(help="auto: float32 on a CPU, bfloat16 on a GPU.")] = Dtype.auto,
+    engine: Annotated[
+        Engine, typer.Option(help="eager: transformers' modules; lean: ours; graph: ours, as CUDA graphs.")
+    ] = Engine.auto,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", "-s", help="Override a key: method.target.mu=0.2, task.shots=0.")
+    ] = None,
+    head: Annotated[
+        list[str] | None,
+        typer.Option("--head", help="Another head than the pair's: sprinter=FOLDER, eagle@middle=FOLDER."),
+    ] = None,
+    plugin: Plugins = None,
+    as_json: Json = False,
+) -> None:
+    """Decode one prompt and show its rounds: what was drafted, kept, refused and replaced, and which model drafted it.
+
+    Coloured on a terminal; elsewhere, or with NO_COLOR, a letter before each run of tokens says where they came from.
+    """
+    if (prompt is None) == (task is None):
+        raise ConfigError(
+            "name one of the two: a prompt, or a task whose sample is decoded (-t gsm8k --sample-index 3)"
+        )
+    options = Options(
+        gamma=lengths(gamma), data=data, limit=index + 1, max_new_tokens=max_new_tokens, temperature=temperature,
+        seed=seed, device=device, dtype=dtype, engine=engine, overrides=tuple(map(parse_override, set_ or [])),
+        heads=tuple(map(parse_head, head or [])), plugins=with_plugins(plugin),
+    )  # fmt: skip
+    bench, job = _settled(method, pair, task, prompt, index, options)
+    record, rounds = _decoded(bench, job)
+    told = {
+        "method": record.method,
+        "pair": job.cell.pair,
+        "temperature": job.cell.arms[-1].temperature,
+        "seed": record.seed,
+    }
+    if as_json:
+        spent = {"forwards": {name: calls["forwards"] for name, calls in record.models.items()}}
+        ended = {"prompt_tokens": record.prompt_tokens, "tokens": record.tokens, "finish": record.finish}
+        print(json.dumps({**told, **ended, **spent, "text": record.text, "rounds": rounds}, indent=2))
+        return
+    _show(told, record, rounds)
+
+
+def _settled(
+    method: str, pair_name: str, task_name: str | None, prompt: str | None, index: int, options: Options
+) -> tuple["Bench", "Job"]:
+    """The method and one prompt as a cell of one sample, on a bench whose models are loaded."""
+    from pathlib import Path
+
+    import specbench.tasks  # noqa: F401  (registers the tasks)
+    from specbench import bench, cells
+    from specbench.task import Data, Sample
+
+    found, pair = cells.read_pair(pair_name, options)
+    if prompt is None:
+        ((name, task, data),) = bench.tasks_of([task_name or ""], pair, options)
+        samples = [sample for sample in data.samples if not sample.after][index:]
+        if not samples:
+            raise ConfigError(f"--sample-index {index}: {name} has {len(data.samples)} samples here")
+    else:
+        name, task = cells.read_task("prompts", pair, options)
+        samples = [Sample("0", prompt)]
+        data = Data(samples, "command line", None, hashlib.sha256(prompt.encode()).hexdigest(), 1)
+    asked = [(name, task, Data(samples[:1], data.source, data.revision, data.sha256, data.total))]
+    made = bench.settle([method], found.name, asked, pair, found.path.parent, options, Path())
+    with status(f"loading {', '.join(made.roles)}"):
+        made.load()
+    return made, made.jobs[0]
+
+
+def _decoded(bench: "Bench", job: "Job") -> tuple["Record", list[dict[str, Any]]]:
+    """What the method generated, and its rounds with their tokens' text. Raises ConfigError where the prompt does not fit."""
+    from specbench import runner
+    from specbench.prompting import encode
+    from specbench.records import Record
+
+    cell, task, sample = job.cell, job.task, job.data.samples[0]
+    pair, decoding = bench.load().only(cell.roles, cell.spread), cell.config["decoding"]
+    record = Record(method=cell.arms[-1].name, sample=sample.id, repeat=0, seed=decoding["seed"], order=0)
+    try:
+        prompt = encode(pair.tokenizer, task, sample, [], pair.window).ids
+        arm = runner.piloted(cell.arms[-1], pair, task, [sample], decoding)
+        pair.prepare(len(prompt) + decoding["max_new_tokens"], arm.method.most_fed)
+        out = runner.generate(record, arm, pair, task, sample, [], decoding)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+    rounds, before = [], [] if pair.encoder_decoder else prompt
+    for told, step in zip(record.rounds, out.rounds, strict=bool(record.rounds)):
+        rounds.append(_spelled(told, step, before, pair.tokenizer))
+        before = before + step.tokens
+    return record, rounds
+
+
+def _spelled(told: dict[str, Any], step: "Step", before: list[int], tokenizer: Any) -> dict[str, Any]:
+    """A round as it is recorded, with what its tokens, and those of the rounds that made its draft, are and whence."""
+    from specbench.prompting import pieces
+    from specbench.report.origins import of_round
+
+    spelled = {**told, "origins": of_round(told), "ids": step.tokens, "refused": tokenizer.decode(step.refused)}
+    spelled["pieces"] = pieces(tokenizer, before, step.tokens, encoder_decoder=False)
+    inner = []
+    for each, made in zip(told.get("inner", []), step.inner, strict=True):
+        inner.append(_spelled(each, made, before, tokenizer))
+        before = before + made.tokens
+    return {**spelled, "inner": inner}
+
+
+def _show(told: dict[str, Any], record: "Record", rounds: list[dict[str, Any]]) -> None:
+    """A legend, the rounds, what they came to, and the text whole."""
+    from rich.console import Console
+
+    from specbench.report.origins import MEANING
+    from specbench.report.trace import closing, lines, plain, visible
+
+    console = Console(highlight=False, markup=False, soft_wrap=True)
+    coloured = console.is_terminal and not console.no_color
+    console.print("{method} on {pair}, T = {temperature:g}, seed {seed}".format(**told))
+    shown = list(lines(rounds))
+    used = {origin for line in shown for origin, _ in line.spans}
+    if coloured:
+        _print_colours(console, shown, {origin: MEANING[origin] for origin in MEANING if origin in used})
+    else:
+        console.print("; ".join(f"{origin}: {MEANING[origin]}" for origin in MEANING if origin in used))
+        for line in shown:
+            console.print(plain(line))
+    if not shown:
+        console.print("nothing was drafted: each token is a model's own")
+    for words in closing(record):
+        console.print(words)
+    console.print()
+    console.print(visible(record.text, kept="\n\t"))
+
+
+def _print_colours(console: Any, shown: list["Line"], legend: dict[str, str]) -> None:
+    from rich.text import Text
+
+    named = [Text(meaning, STYLES[origin]) for origin, meaning in legend.items()]
+    console.print(Text("; ").join(named))
+    for label, spans in shown:
+        parts = [Text(token, STYLES[origin]) for origin, tokens in spans for token in tokens]
+        console.print(Text(f"{label}  ", "dim").append_text(Text("|", "dim").join(parts)))
