@@ -13,7 +13,7 @@ from specbench.cli.progress import status
 from specbench.errors import ConfigError, MissingAsset
 
 if TYPE_CHECKING:
-    from specbench.bench import Bench
+    from specbench.bench import Bench, Job
     from specbench.sandbox import Sandbox
     from specbench.suite import Line, Suite
 
@@ -89,10 +89,7 @@ def _methods(suite: "Suite", line: "Line", pair: str) -> list[str]:
 
 def run_suite(suite: "Suite", out: Path, fresh: bool, kind: SandboxKind | None) -> int:
     """Measure every cell that is not there yet. A cell that fails never stops the rest. Returns the exit code."""
-    from specbench.cli.profile import levels_of
-    from specbench.judging import judge_run
-    from specbench.records import JUDGED
-    from specbench.report.index import DONE, FAILED, MISSING, Index
+    from specbench.report.index import FAILED, MISSING, Index
 
     index, keep, last = Index.of(suite.name, out), [], None
     with status(f"reading {suite.name}'s pairs and tasks"):
@@ -106,28 +103,13 @@ def run_suite(suite: "Suite", out: Path, fresh: bool, kind: SandboxKind | None) 
         if last is not None:
             part.bench.borrow(last)
         for job in part.bench.jobs:
-            key, begin = job.cell.folder, time.perf_counter()
-            told: dict[str, Any] = {
-                "pair": job.cell.pair, "task": job.cell.task, "made_up": job.cell.config["pair"].get("made_up", ""),
-                "folder": key, "generations": job.cell.generations,
-                **({"levels": levels_of(part.line.methods[0])} if suite.kind == "profile" else {}),
-            }  # fmt: skip
-            try:
-                decode(part.bench, job, fresh)
-                score(job, part.box)
-                if suite.judge and not (job.folder / JUDGED).exists():
-                    judge_run(job.folder, job.data, suite.judge)
-                summarised(job)
-                told |= {"state": DONE, "why": ""}
-            except MissingAsset as error:
-                told |= {"state": MISSING, "why": str(error)}
-            except Exception as error:
-                traceback.print_exc(file=(out / f"{key}.log").open("w"))
-                told |= {"state": FAILED, "why": f"{type(error).__name__}: {error}"}
-            if told["state"] != DONE:
-                print(f"{key}: {told['state']}: {told['why']}", file=sys.stderr)
-            index.note(key, **told, seconds=time.perf_counter() - begin)
-            keep.append(key)
+            begin = time.perf_counter()
+            state, why = _state(suite, part, job, fresh)
+            if why:
+                print(f"{job.folder.name}: {state}: {why}", file=sys.stderr)
+            told = _told(suite, part, job) | {"state": state, "why": why}
+            index.note(job.folder.name, **told, seconds=time.perf_counter() - begin)
+            keep.append(job.folder.name)
             index.keep(keep + [each for each in index.cells if each not in keep])
         last = part.bench if part.bench.is_loaded else last
     index.keep(keep)
@@ -135,3 +117,35 @@ def run_suite(suite: "Suite", out: Path, fresh: bool, kind: SandboxKind | None) 
     if FAILED in states:
         return SOME_FAILED
     return NOTHING_THERE if set(states) == {MISSING} else SOME_FAILED if MISSING in states else 0
+
+
+def _state(suite: "Suite", part: Part, job: "Job", fresh: bool) -> tuple[str, str]:
+    """Measure, score and judge a cell, as far as it is not; what became of it, and why it is not done."""
+    from specbench.judging import judge_run
+    from specbench.records import JUDGED
+    from specbench.report.index import DONE, FAILED, MISSING
+
+    assert part.bench is not None
+    try:
+        decode(part.bench, job, fresh)
+        score(job, part.box)
+        if suite.judge and not (job.folder / JUDGED).exists():
+            judge_run(job.folder, job.data, suite.judge)
+        summarised(job)
+    except MissingAsset as error:
+        return MISSING, str(error)
+    except Exception as error:
+        job.folder.mkdir(parents=True, exist_ok=True)
+        (job.folder / "error.log").write_text(traceback.format_exc(), encoding="utf-8")
+        return FAILED, f"{type(error).__name__}: {error}"
+    return DONE, ""
+
+
+def _told(suite: "Suite", part: Part, job: "Job") -> dict[str, Any]:
+    """What the index says of a cell besides its state."""
+    from specbench.cli.profile import levels_of
+
+    cell = job.cell
+    told = {"pair": cell.pair, "task": cell.task, "made_up": cell.config["pair"].get("made_up", "")}
+    told |= {"folder": cell.folder, "generations": cell.generations}
+    return told | ({"levels": levels_of(part.line.methods[0])} if suite.kind == "profile" else {})

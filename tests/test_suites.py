@@ -196,6 +196,15 @@ def test_the_papers_value_stands_beside_ours_where_the_models_are_the_papers():
         assert "paper" not in told(points([other], reference_of("se-table2")))
 
 
+def test_each_kind_of_question_has_its_own_value_of_the_paper():
+    """Polybasic, Table 2: Vicuna 7B, c = 3.77 on MT-bench and 3.16 overall."""
+    whole = summary(pair="vicuna-7b-polybasic")
+    whole["task"], whole["methods"][0]["method"] = "spec-bench@1-A", "polybasic"
+    whole["methods"][0]["groups"] = {"multi-turn": {"accepted_length": 9.0}}
+    found = points([whole], reference_of("polybasic-table2"))
+    assert [point["paper"]["papers_speedup"] for point in found] == [3.16, 3.77]
+
+
 def test_made_up_models_are_called_so_in_a_suites_table():
     found = points([summary(made_up="dummy synthetic")], [])
     assert suite_tables(read_suite("se-table2"), found)[0].rows[0][1] == "we-se (dummy) (synthetic)"

@@ -89,7 +89,8 @@ def _papers(point: Point, reference: list[Point]) -> dict[str, float]:
 
     def same(known: Point) -> bool:
         ours = {**point, "task": point["task"].partition(":")[0], "T": f"{point['T']:g}"}
-        return all(known[key] in (ANY, ours[key]) for key in ("pair", "method", "task", "T", "group") if key in known)
+        alike = all(known[key] in (ANY, ours[key]) for key in ("pair", "method", "task", "T"))
+        return alike and known["group"] == ours["group"]  # none is the whole of them
 
     return {known["metric"]: known["value"] for known in reference if same(known)}
 
