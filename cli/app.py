@@ -13,6 +13,8 @@ from specbench.cli import (
     catalog,
     compare,
     curve,
+    doctor,
+    fetch,
     gate,
     laws,
     plan,
@@ -47,6 +49,8 @@ app.command("profile")(profile.profile)
 app.command("compare")(compare.compare)
 app.command("gate")(gate.gate)
 app.command("list")(catalog.list_)
+app.command("doctor")(doctor.doctor)
+app.command("fetch")(fetch.fetch)
 app.command("laws")(laws.laws)
 app.command("verify")(verify.verify)
 app.command("trace")(trace.trace)

@@ -1,8 +1,9 @@
 """`specbench run`: measure methods on a pair and tasks, beside their baselines, or the grid of a paper's table."""
 
 import sys
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -120,8 +121,7 @@ def run(
                 raise ConfigError(
                     "--suite brings its methods, pairs, tasks and sweeps: leave out -m, -p, -t, --gamma, --over"
                 )
-            changes = {"repeats": repeats, "data": data, "limit": limit, "max_new_tokens": max_new_tokens}
-            code = _suite(suite, options, changes, out, fresh, kind)
+            code = _suite(suite, options, repeats, out, fresh, kind)
         else:
             code = measure(words(method) or ["se"], pair or "tiny", words(task), options, out, fresh, kind)
     except KeyboardInterrupt:
@@ -130,17 +130,14 @@ def run(
     sys.exit(code)
 
 
-def _suite(
-    name: str, options: Options, changes: dict[str, Any], out: Path, fresh: bool, kind: SandboxKind | None
-) -> int:
-    """A suite, with what the user says of its options; then its tables. Returns the exit code."""
+def _suite(name: str, options: Options, repeats: int | None, out: Path, fresh: bool, kind: SandboxKind | None) -> int:
+    """A suite, its options overruled by what the user says; then its tables. Returns the exit code."""
     from specbench.cli.report import show_suite, terminal
     from specbench.cli.suites import run_suite
     from specbench.suite import read_suite
 
-    kept = ("device", "dtype", "engine", "overrides", "heads", "plugins")
-    defaults = Options()
-    changes |= {key: value for key in kept if (value := getattr(options, key)) != getattr(defaults, key)}
+    own, defaults = asdict(options), asdict(Options())
+    changes = {key: getattr(options, key) for key in own if own[key] != defaults[key]} | {"repeats": repeats}
     suite = read_suite(name, **changes)
     code = run_suite(suite, out, fresh, kind)
     show_suite(suite, out, terminal())

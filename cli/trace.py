@@ -158,14 +158,14 @@ def _show(told: dict[str, Any], record: "Record", rounds: list[dict[str, Any]]) 
     console.print("{method} on {pair}, T = {temperature:g}, seed {seed}".format(**told))
     shown = list(lines(rounds))
     used = {origin for line in shown for origin, _ in line.spans}
-    if coloured:
+    if not shown:
+        console.print("nothing was drafted: each token is a model's own")
+    elif coloured:
         _print_colours(console, shown, {origin: MEANING[origin] for origin in MEANING if origin in used})
     else:
         console.print("; ".join(f"{origin}: {MEANING[origin]}" for origin in MEANING if origin in used))
         for line in shown:
             console.print(plain(line))
-    if not shown:
-        console.print("nothing was drafted: each token is a model's own")
     for words in closing(record):
         console.print(words)
     console.print()
@@ -175,8 +175,8 @@ def _show(told: dict[str, Any], record: "Record", rounds: list[dict[str, Any]]) 
 def _print_colours(console: Any, shown: list["Line"], legend: dict[str, str]) -> None:
     from rich.text import Text
 
-    named = [Text(meaning, STYLES[origin]) for origin, meaning in legend.items()]
-    console.print(Text("; ").join(named))
+    told = [Text(meaning, STYLES[origin]) for origin, meaning in legend.items()]
+    console.print(Text("; ").join(told))
     for label, spans in shown:
         parts = [Text(token, STYLES[origin]) for origin, tokens in spans for token in tokens]
-        console.print(Text(f"{label}  ", "dim").append_text(Text("|", "dim").join(parts)))
+        console.print(Text.assemble((f"{label}  ", "dim"), Text("|", "dim").join(parts)))

@@ -3,6 +3,7 @@
 import hashlib
 import os
 import platform
+import shutil
 import subprocess
 import sys
 import time
@@ -91,6 +92,14 @@ def _gpu() -> dict[str, Any]:
     values = _run("nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader").split("\n")[0].split(", ")
     found = dict(zip(fields.split(","), values, strict=False)) if values != [""] else {}
     return {"name": torch.cuda.get_device_name(), "cuda": torch.version.cuda, **found}
+
+
+def gpu_processes() -> list[str] | None:
+    """Other processes on the GPUs, `PID, NAME, MEMORY` each; None where nvidia-smi is not there to tell."""
+    if shutil.which("nvidia-smi") is None:
+        return None
+    told = _run("nvidia-smi", "--query-compute-apps=pid,process_name,used_memory", "--format=csv,noheader")
+    return [line for line in told.splitlines() if line.partition(",")[0] != str(os.getpid())]
 
 
 def _git() -> dict[str, Any]:

@@ -186,6 +186,8 @@ def _options(table: dict[str, Any], changes: dict[str, Any], where: str) -> Opti
             made[key] = tuple(value) if isinstance(value, list) else value
         else:
             raise ConfigError(f"{where}: unknown key '{key}'{hint(key, [*known, *pairs])}")
+    if changes.get("limit") is not None:  # the user's own choice of prompts overrules the suite's
+        made.pop("sample", None)
     for key, value in changes.items():
         if key == "overrides":
             made[key] = made.get(key, ()) + value

@@ -103,6 +103,7 @@ class Task(Named):
 
     version: ClassVar[str]
     hub: ClassVar[Hub | None] = None
+    splits: ClassVar[tuple[str, ...]] = ("test",)  # whose rows its prompts are made of
     fields: ClassVar[dict[str, type]] = {}  # what a row must hold
     twin: ClassVar[Twin | None] = None
     executes_code: ClassVar[bool] = False  # scoring runs what models wrote

@@ -21,7 +21,7 @@ from specbench.targets import Target
 TINY = read_pair("tiny", Options())[1]
 CHAINED = read_pair("tiny-polybasic", Options())[1]
 SIZES = dict.fromkeys(TINY.models, 1) | {"target": 10, "middle": 8}
-DOCS = Path(__file__).parents[1] / "docs" / "plugins.md"
+DOCS = Path(__file__).parents[1] / "docs"
 
 
 def pair_of(method):
@@ -149,7 +149,8 @@ def test_every_cascade_preset_declares_its_law():
     [
         n
         for n in names("method")
-        if n not in ("bild", "seq-cascade", "seq-cascade-threshold", "sprinter", "se") and not n.startswith("hf-")
+        if n not in ("bild", "seq-cascade", "seq-cascade-threshold", "sprinter", "se", "se-small-large")
+        and not n.startswith("hf-")
     ],
 )
 def test_every_preset_has_the_law_that_it_declares(name):
@@ -188,17 +189,18 @@ def test_parallel_models_take_no_synthetic_laws(tmp_path):
     assert "cannot be given synthetic laws" in " ".join(shown.split())
 
 
-def from_docs(tmp_path, heading):
-    """The Python block of docs/plugins.md under a heading, as a file."""
-    text = DOCS.read_text()
-    block = text[text.index(heading) :].split("```python\n")[1].split("```")[0]
-    path = tmp_path / f"{heading.strip('# ').lower().replace(' ', '_')}.py"
+def from_docs(tmp_path, page, heading, kind="python", name=""):
+    """The first block of a kind under a heading of a page of docs/, as a file, and its text."""
+    text = (DOCS / page).read_text()
+    block = text[text.index(heading) :].split(f"```{kind}\n")[1].split("```")[0]
+    path = tmp_path / (name or f"{heading.strip('# ').lower().replace(' ', '_')}.py")
     path.write_text(block)
+    assert len(block.splitlines()) <= 30, "a thing of one's own is a short file"
     return path, block
 
 
 def test_the_documented_target_has_ten_lines_is_listed_law_tested_and_run(tmp_path):
-    path, block = from_docs(tmp_path, "## A target")
+    path, block = from_docs(tmp_path, "new-method.md", "## A target")
     assert len([line for line in block.splitlines() if line.strip()]) <= 10
     assert "agreeable" in specbench("list", "methods", "--plugin", path, cwd=tmp_path)
     assert 'name = "agreeable"' in specbench("show", "method", "agreeable", "--plugin", path, cwd=tmp_path)
@@ -212,22 +214,39 @@ def test_the_documented_target_has_ten_lines_is_listed_law_tested_and_run(tmp_pa
     assert list(config["plugins"]) == [path.name] and len(config["plugins"][path.name]) == 64
 
 
-def test_the_documented_stop_rule_method_and_task_run(tmp_path):
-    stop, _ = from_docs(tmp_path, "## A stop rule")
-    method, _ = from_docs(tmp_path, "## A method")
-    task, _ = from_docs(tmp_path, "## A task")
+def test_the_documented_stop_rule_proposer_method_and_task_run(tmp_path):
+    stop, _ = from_docs(tmp_path, "new-method.md", "## A stop rule")
+    proposer, _ = from_docs(tmp_path, "new-method.md", "## A proposer")
+    again, _ = from_docs(tmp_path, "new-method.md", "## A proposer", "toml", "again-sd.toml")
+    method, _ = from_docs(tmp_path, "new-method.md", "## A method")
+    task, _ = from_docs(tmp_path, "new-task.md", "# A task of your own")
     (tmp_path / "rows.jsonl").write_text('{"word": "apple"}\n{"word": "pear"}\n')
-    plugins = [word for path in (stop, method, task) for word in ("--plugin", path)]
-    wanted = ["-m", "narrow", "-m", "first-then", "-t", "spelling", "--data", "rows.jsonl"]
+    plugins = [word for path in (stop, proposer, method, task) for word in ("--plugin", path)]
+    wanted = ["-m", "narrow", "-m", "first-then", "-m", again, "-t", "spelling", "--data", "rows.jsonl"]
     specbench("run", *wanted, *plugins, "-p", "tiny", "--repeats", 1, "--max-new-tokens", 8, cwd=tmp_path)
     (summary,) = summaries(tmp_path)
-    assert [row["method"] for row in summary["methods"]] == ["ar", "narrow", "first-then"]
+    assert [row["method"] for row in summary["methods"]] == ["ar", "narrow", "first-then", "again-sd"]
     assert not any(row["failed"] for row in summary["methods"])
+    assert all(row["identical_output"] == 1.0 for row in summary["methods"][1:]), "all of them are lossless"
     assert summary["metrics"][0]["name"] == "spelled"
-    for name in ("narrow", "first-then"):
+    for name in ("narrow", "first-then", again):
         assert "DIFFERS" not in specbench("laws", "-m", name, *plugins, cwd=tmp_path)
     (folder,) = (tmp_path / "results").iterdir()
     specbench("score", folder, *plugins, cwd=tmp_path)
+
+
+def test_the_documented_variant_of_a_task_and_pair_of_ones_own_run(tmp_path):
+    variant, _ = from_docs(tmp_path, "new-task.md", "If a bundled task fits", "toml", "short.toml")
+    pair, _ = from_docs(tmp_path, "pairs.md", "## An example to run", "toml", "my-pair.toml")
+    models = Path(__file__).parents[1] / "specbench" / "tiny" / "models"
+    (tmp_path / "checkpoints").mkdir()
+    for name, model in (("small", "draft"), ("large", "target")):
+        (tmp_path / "checkpoints" / name).symlink_to(models / model)
+    few = ["-n", 1, "--repeats", 1, "--max-new-tokens", 8]
+    specbench("run", "-m", "sd", "-p", pair, "-t", variant, *few, cwd=tmp_path)
+    (summary,) = summaries(tmp_path)
+    assert (summary["pair"], summary["task"], summary["data"]["source"]) == ("my-pair", "short@2-A", "synthetic")
+    assert [row["failed"] for row in summary["methods"]] == [0, 0]
 
 
 NO_LAW = """
@@ -261,7 +280,7 @@ def test_a_plugin_that_gives_no_law_is_found_out(name, pi, message, tmp_path):
 
 
 def test_what_a_plugin_leaves_to_its_defaults_can_be_swept(tmp_path):
-    path, _ = from_docs(tmp_path, "## A target")
+    path, _ = from_docs(tmp_path, "new-method.md", "## A target")
     few = ["-p", "tiny-t5", "-t", "wmt", "-n", 5, "--repeats", 1, "--max-new-tokens", 8]
     sweep = ["--over", "method.target.least=[0.2, 0.9]"]
     specbench("run", "-m", "agreeable", "--plugin", path, *few, *sweep, cwd=tmp_path)
@@ -287,7 +306,7 @@ def test_plugins_that_cannot_be_loaded_say_why(tmp_path):
 
 
 def test_a_plugin_may_be_loaded_twice(tmp_path):
-    path, _ = from_docs(tmp_path, "## A target")
+    path, _ = from_docs(tmp_path, "new-method.md", "## A target")
     assert load(str(path)) == load(str(path))
     method = Speculative(
         proposer=DraftModel(model="a", gamma=2),

@@ -22,8 +22,8 @@ def origins(record: Record) -> str:
 
 def of_round(told: dict[str, Any]) -> str:
     """A letter for each token that a round committed: untested ones, then accepted ones, then its own."""
-    untested, accepted = told.get("untested", 0), told["accepted"]
-    rest = told["tokens"] - untested - accepted
+    untested, accepted = int(told.get("untested", 0)), int(told["accepted"])
+    rest = int(told["tokens"]) - untested - accepted
     own = "r" if told["tested"] > accepted else "b" if told["drafted"] or accepted else "m"
     return "d" * untested + "a" * accepted + own * rest
 

@@ -1,10 +1,12 @@
 """Plots as PNG and SVG: what a suite's figure shows, and what explains a run."""
 
+import json
 from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from specbench.pair import folder
 from specbench.report.collect import Collected
 from specbench.report.points import Point, bounds_of, number_of
 from specbench.report.suites import HEADS, dimension, is_at
@@ -14,37 +16,37 @@ WIDE, HIGH = 4.2, 3.1  # inches of a panel
 MOST_COLUMNS = 4
 FORMATS = ("svg", "png")
 SCALES = {"score": 100.0}  # values that are told times 100
-AXES = {"x": "what is swept", "score": "score", "speedup": "speedup", "end_to_end_speedup": "speedup, end to end"}
+AXES = {"score": "score", "speedup": "speedup", "end_to_end_speedup": "speedup, end to end"}
 CURVE = PlotSpec(x="relative_latency", y="score", panels=("task", "T"), flat=("ar",))
 Drawing = Callable[[Any], None]
 
 
-def of_suite(collected: Collected, folder: Path) -> list[Path]:
+def of_suite(collected: Collected, into: Path) -> list[Path]:
     """The suite's plots, or speedups as bars where it names none; and what explains the first run of each pair."""
     specs = collected.suite.plots
     name = collected.suite.name
     drawn: list[Path] = []
     for i, spec in enumerate(specs):
         panels = [(title, _lines(spec, points)) for title, points in _panels(spec, collected.points)]
-        drawn += _save(folder / (f"{name}-{i + 1}" if len(specs) > 1 else name), panels)
+        drawn += _save(into / (f"{name}-{i + 1}" if len(specs) > 1 else name), panels)
     if not specs and any(_bar_points(collected.points)):
-        drawn += _save(folder / name, [(title, _bars(points)) for title, points in _by_cell(collected.points)])
+        drawn += _save(into / name, [(title, _bars(points)) for title, points in _by_cell(collected.points)])
     seen: set[str] = set()
     for summary in collected.summaries:
         if summary["pair"] not in seen:
             seen.add(summary["pair"])
-            drawn += _save(folder / f"{name}-explained-{summary['pair']}", _explained(summary))
+            drawn += _save(into / f"{name}-explained-{summary['pair']}", _explained(summary))
     return drawn
 
 
-def of_runs(summaries: Sequence[dict[str, Any]], folder: Path) -> list[Path]:
+def of_runs(summaries: Sequence[dict[str, Any]], into: Path) -> list[Path]:
     """What explains each run: acceptance by position, tokens a round, where the time goes."""
-    return [path for summary in summaries for path in _save(folder / summary["run"], _explained(summary))]
+    return [path for summary in summaries for path in _save(into / summary["run"], _explained(summary))]
 
 
-def of_curve(name: str, found: Sequence[Point], folder: Path) -> list[Path]:
+def of_curve(name: str, found: Sequence[Point], into: Path) -> list[Path]:
     """Quality against relative latency of one run's curves."""
-    return _save(folder / f"{name}-curve", [(title, _lines(CURVE, points)) for title, points in _panels(CURVE, found)])
+    return _save(into / f"{name}-curve", [(title, _lines(CURVE, points)) for title, points in _panels(CURVE, found)])
 
 
 def _panels(spec: PlotSpec, found: Sequence[Point]) -> list[tuple[str, list[Point]]]:
@@ -79,14 +81,15 @@ def _lines(spec: PlotSpec, points: list[Point]) -> Drawing:
             bands = [bounds_of(p["values"][spec.y]) or (y, y) for p, y in zip(family, ys, strict=True)]
             scale = SCALES.get(spec.y, 1.0)
             low, high = ([scale * each[side] for each in bands] for side in (0, 1))
-            axes.fill_between(xs, low, high, color=line.get_color(), alpha=0.12, linewidth=0)
+            axes.fill_between(xs, low, high, color=line.get_color(), alpha=0.3 / len(families), linewidth=0)
         for point in points:
             if is_at(point, {"method": list(spec.flat)}) and _y(spec, point) is not None:
                 _flat(axes, spec, point)
         if spec.y in ("speedup", "end_to_end_speedup"):
             axes.axhline(1.0, color="0.6", linewidth=0.8, zorder=0)
         axes.set_xscale(spec.x_axis)
-        axes.set_xlabel(AXES.get(spec.x) or HEADS.get(spec.x, spec.x))
+        swept = dict.fromkeys(p["setting"].partition("=")[0] for p in points if p["setting"])
+        axes.set_xlabel(", ".join(swept) if spec.x == "x" else AXES.get(spec.x) or HEADS.get(spec.x, spec.x))
         axes.set_ylabel(AXES.get(spec.y) or HEADS.get(spec.y, spec.y))
         if axes.get_legend_handles_labels()[0]:
             axes.legend(fontsize=6, frameon=False)
@@ -148,10 +151,12 @@ def _explained(summary: dict[str, Any]) -> list[tuple[str, Drawing]]:
     rows = [row for row in summary["methods"] if "tokens" in row]
     where = f"{summary['pair']}, {summary['task']}"
     drafting = [row for row in rows if row["acceptance_by_position"]]
+    curves = {name: told for name, head in summary["heads"].items() if (told := _curve_of(head))}
     return [
         (f"{where}: acceptance by position", lambda axes: _positions(axes, drafting)),
         ("tokens a round", lambda axes: _histogram(axes, drafting)),
         ("where a committed token's time goes", lambda axes: _time(axes, rows)),
+        *(("ROC of the verifiers on unseen texts", lambda axes: _roc(axes, curves)) for _ in range(bool(curves))),
     ]
 
 
@@ -191,6 +196,24 @@ def _time(axes: Any, rows: list[dict[str, Any]]) -> None:
     axes.invert_yaxis()
     axes.tick_params(axis="y", labelsize=6)
     axes.set_xlabel("ms a committed token")
+    axes.legend(fontsize=6, frameon=False)
+
+
+def _curve_of(head: dict[str, Any]) -> dict[str, Any]:
+    """What a verifier's training reported beside it; empty where it is another head, or not here."""
+    place = folder(head["source"], Path()) if head["kind"] == "sprinter" else None
+    report = place / "report.json" if place else None
+    told: dict[str, Any] = json.loads(report.read_text(encoding="utf-8")) if report and report.exists() else {}
+    return told if "curve" in told else {}
+
+
+def _roc(axes: Any, curves: dict[str, dict[str, Any]]) -> None:
+    for name, told in curves.items():
+        axes.plot(*zip(*told["curve"], strict=True), linewidth=1, label=f"{name}: AUC {told['auc']:.3f}")
+        axes.plot([told["eta_fp"]], [told["eta_tp"]], "k.", markersize=4)
+    axes.plot([0, 1], [0, 1], color="0.7", linewidth=0.8)
+    axes.set_xlabel("unacceptable tokens accepted (eta_FP)")
+    axes.set_ylabel("acceptable tokens accepted (eta_TP)")
     axes.legend(fontsize=6, frameon=False)
 
 

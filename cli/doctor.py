@@ -1,0 +1,39 @@
+"""`specbench doctor`: is this machine fit to measure on, and if not, what is to be done?"""
+
+import dataclasses
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from specbench.cli.choices import Json
+
+MISSING = 4
+STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
+
+
+def doctor(
+    out: Annotated[Path, typer.Option("--out", "-o", help="Where run folders go.")] = Path("results"),
+    as_json: Json = False,
+) -> None:
+    """Look at Python, packages, processor, GPU, memory, disk, hub, sandbox and clock, a line each with what to do.
+
+    Exit code 4 where something that every run needs is missing.
+    """
+    from rich.console import Console
+    from rich.text import Text
+
+    from specbench.checkup import checks
+
+    console = Console(highlight=False, markup=False, soft_wrap=True)
+    done = []
+    for check in checks(out):
+        done.append(check)
+        if not as_json:  # each as soon as it is known
+            told = Text.assemble((f"{check.state:<5}", STYLES[check.state]), f"{check.name:<18}{check.found}")
+            console.print(told.append(f"; help: {check.help}" if check.help else ""))
+    if as_json:
+        print(json.dumps([dataclasses.asdict(check) for check in done], indent=2))
+    sys.exit(MISSING if any(check.state == "fail" for check in done) else 0)

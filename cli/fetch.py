@@ -1,0 +1,172 @@
+"""`specbench fetch`: bring in what a run takes from the hub, for a machine that is offline when it runs."""
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from specbench.cli.choices import Json, Plugins, known, with_plugins
+from specbench.errors import ConfigError
+
+if TYPE_CHECKING:
+    from specbench.fetching import Need, Repository
+    from specbench.pair import Pair
+    from specbench.suite import Line
+
+CANNOT_BE_HAD = 4
+GIB = 1 << 30
+
+
+def fetch(
+    pair: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--pair",
+            "-p",
+            help="A pair of models, or a TOML file; repeat for several.",
+            autocompletion=known("pair"),
+        ),
+    ] = None,
+    task: Annotated[
+        list[str] | None,
+        typer.Option("--task", "-t", help="A task, or a TOML file; repeat for several.", autocompletion=known("task")),
+    ] = None,
+    suite: Annotated[
+        str | None,
+        typer.Option(
+            "--suite",
+            help="The grid of a paper's table or figure, instead of -p and -t.",
+            autocompletion=known("suite"),
+        ),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="List what is needed, and download nothing.")] = False,
+    plugin: Plugins = None,
+    as_json: Json = False,
+) -> None:
+    """Download the models, heads and data that pairs, tasks or a suite need, as far as they are not in the local cache.
+
+    Weights are taken in one form, safetensors where there are. Bundled models and local folders need nothing. Exit code 4
+    where something cannot be had.
+    """
+    from specbench import fetching
+    from specbench.cli.progress import status
+    from specbench.cli.run import words
+
+    pairs, tasks = words(pair), words(task)
+    if suite and (pairs or tasks):
+        raise ConfigError("--suite brings its pairs and tasks: leave out -p and -t")
+    if not (suite or pairs or tasks):
+        raise ConfigError("name what to fetch: -p PAIR, -t TASK, or --suite NAME")
+    plugins = with_plugins(plugin)
+    needs = _of_suite(suite, plugins) if suite else _of(pairs, tasks, plugins)
+    repositories = fetching.gathered(needs)
+    with status("asking the hub"):
+        for repository in repositories:
+            fetching.look(repository)
+    _announce(needs, repositories, as_json)
+    for repository in repositories:
+        if not dry_run and not repository.wrong and not repository.complete:
+            with status(f"fetching {repository.repo}"):
+                fetching.download(repository)
+    if as_json:
+        print(json.dumps(_told(needs, repositories), indent=2))
+    refused = [repository.wrong for repository in repositories if repository.wrong]
+    for why in refused:
+        print(f"error[asset]: {why}", file=sys.stderr)
+    if not dry_run and repositories and not refused:
+        print("everything is here", file=sys.stderr)
+    sys.exit(CANNOT_BE_HAD if refused else 0)
+
+
+def _of(pairs: list[str], tasks: list[str], plugins: Any) -> list["Need"]:
+    """What pairs need whole, and what tasks need: from where the pairs' defaults take them, else from the hub."""
+    from specbench.options import Options
+    from specbench.suite import Line
+
+    return _of_line(Line(methods=(), pairs=tuple(pairs), tasks=tuple(tasks), options=Options(plugins=plugins)))
+
+
+def _of_suite(name: str, plugins: Any) -> list["Need"]:
+    """What the lines of a suite need, and the model that judges."""
+    from specbench.fetching import source
+    from specbench.suite import read_suite
+
+    suite = read_suite(name, plugins=plugins)
+    needs = [need for line in suite.grid for need in _of_line(line, whole=suite.kind == "profile")]
+    if "path" in suite.judge:
+        needs.append(source("the judge", suite.judge["path"], "", Path()))
+    return list(dict.fromkeys(needs))
+
+
+def _of_line(line: "Line", whole: bool = False) -> list["Need"]:
+    """What a line's pairs and tasks need. Without methods, or `whole`: all of a pair."""
+    import specbench.tasks  # noqa: F401  (registers the tasks)
+    from specbench import cells
+    from specbench.fetching import needs_of_pair, needs_of_task
+    from specbench.pair import Pair
+
+    needs: list[Need] = []
+    pairs = []
+    for name in line.pairs:
+        found, pair = cells.read_pair(name, line.options)
+        roles, heads = (tuple(pair.models), tuple(pair.heads)) if whole or not line.methods else _parts(line, pair)
+        needs += needs_of_pair(found.name, pair, found.path.parent, roles, heads)
+        pairs.append(pair)
+    for pair in pairs or [Pair(models={})]:
+        for name in line.tasks:
+            task_name, task = cells.read_task(name, pair, line.options)
+            needs += needs_of_task(task_name, task, cells.source_of(pair, line.options))
+    return list(dict.fromkeys(needs))
+
+
+def _parts(line: "Line", pair: "Pair") -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The models and heads of a pair that a line's methods need."""
+    from specbench import arms
+
+    names = list(line.methods)
+    try:
+        return arms.roles_of(names, pair, line.options), arms.heads_of(names, pair, line.options)
+    except ConfigError:  # a head that is still to be trained
+        return tuple(pair.models), tuple(pair.heads)
+
+
+def _announce(needs: list["Need"], repositories: list["Repository"], as_json: bool) -> None:
+    """What is needed, from where and how large, and the total that is about to be downloaded."""
+    if not as_json:
+        from specbench.cli.report import print_table, terminal
+        from specbench.report.tables import Table
+
+        rows = [["; ".join(each.whats), *_row(each)] for each in repositories]
+        rows += [[need.what, "–", "–", "–", "–", need.why] for need in needs if not need.repo]
+        print_table(Table("", ["needed for", "repository", "commit", "gated", "GiB", ""], rows), terminal(), left=True)
+    whole, missing = (sum(getattr(each, key) for each in repositories) for key in ("bytes", "missing_bytes"))
+    refused = sum(bool(each.wrong) for each in repositories)
+    told = f"; {refused} cannot be had" if refused else ""
+    print(
+        f"{len(repositories)} repositories, {whole / GIB:.2f} GiB, of which {missing / GIB:.2f} GiB are to fetch{told}",
+        file=sys.stderr if as_json else sys.stdout,
+        flush=True,
+    )
+
+
+def _row(each: "Repository") -> list[str]:
+    state = "cannot be had" if each.wrong else "here" if each.complete else "to fetch"
+    known = not each.wrong
+    size = f"{each.bytes / GIB:.2f}" if known else "–"
+    return [each.repo, each.commit[:8] or "–", ("yes" if each.gated else "no") if known else "–", size, state]
+
+
+def _told(needs: list["Need"], repositories: list["Repository"]) -> dict[str, Any]:
+    return {
+        "repositories": [
+            {
+                "repository": each.repo, "kind": each.kind, "revision": each.revision, "commit": each.commit,
+                "for": each.whats, "gated": each.gated, "files": each.sizes, "bytes": each.bytes,
+                "missing_bytes": each.missing_bytes, "here": each.complete, "wrong": each.wrong,
+            }
+            for each in repositories
+        ],
+        "nothing_to_fetch": [{"for": need.what, "why": need.why} for need in needs if not need.repo],
+    }  # fmt: skip
