@@ -178,5 +178,8 @@ def _print_colours(console: Any, shown: list["Line"], legend: dict[str, str]) ->
     told = [Text(meaning, STYLES[origin]) for origin, meaning in legend.items()]
     console.print(Text("; ").join(told))
     for label, spans in shown:
-        parts = [Text(token, STYLES[origin]) for origin, tokens in spans for token in tokens]
-        console.print(Text.assemble((f"{label}  ", "dim"), Text("|", "dim").join(parts)))
+        tokens = [(token, STYLES[origin]) for origin, tokens in spans for token in tokens]
+        drawn = Text().append(f"{label}  ", "dim")
+        for number, each in enumerate(tokens):
+            drawn.append("|" if number else "", "dim").append(*each)
+        console.print(drawn)

@@ -125,8 +125,9 @@ def gathered(needs: Iterable[Need]) -> list[Repository]:
 def look(repository: Repository) -> None:
     """Ask the hub what there is, or offline the cache, and note what is here already, or what is wrong."""
     look_for_hub()
+    ask = _ask_cache if offline_mode() else _ask_hub
     try:
-        _ask_cache(repository) if offline_mode() else _ask_hub(repository)
+        ask(repository)
     except Exception as error:  # whatever the hub's HTTP library raises: the others are still to be told of
         repository.wrong = explained(repository, error)
 

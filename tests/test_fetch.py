@@ -73,8 +73,9 @@ def hub(monkeypatch, tmp_path):
             file.parent.mkdir(parents=True, exist_ok=True)
             index = {"weight_map": {str(i): name for i, name in enumerate(LARGE) if name.startswith("model-")}}
             file.write_text(json.dumps(index) if "index" in name else name)
-        (place / "refs").mkdir(exist_ok=True)
-        (place / "refs" / (revision or "main")).write_text(COMMIT)
+        named = place / "refs" / (revision or "main")
+        named.parent.mkdir(parents=True, exist_ok=True)
+        named.write_text(COMMIT)
         return str(place / "snapshots" / COMMIT)
 
     monkeypatch.setattr(huggingface_hub.HfApi, "model_info", info)
@@ -124,6 +125,15 @@ def test_what_is_missing_is_downloaded_and_the_second_time_nothing_is(hub, tmp_p
     again = told("-p", "own.toml", "-t", "gsm8k", cwd=tmp_path)
     assert all(each["here"] and each["missing_bytes"] == 0 for each in again["repositories"])
     assert not hub
+
+
+def test_a_revision_with_slashes_is_found_again(hub, tmp_path, monkeypatch):
+    """As that of data sets that the hub converted."""
+    monkeypatch.setitem(HUB, "billion-word-benchmark/lm1b", {"plain_text/test/0000.parquet": 2})
+    specbench("fetch", "-t", "lm1b", cwd=tmp_path)
+    assert set(hub) == {"billion-word-benchmark/lm1b"}
+    (found,) = told("-t", "lm1b", "--dry-run", cwd=tmp_path)["repositories"]
+    assert (found["revision"], found["here"]) == ("refs/convert/parquet", True)
 
 
 def test_a_newer_commit_is_fetched_anew(hub, tmp_path, monkeypatch):
@@ -192,14 +202,11 @@ def test_bundled_models_local_folders_and_synthetic_rows_need_nothing(hub, tmp_p
     assert set(hub) == {"openai/gsm8k"}
 
 
-def test_worked_examples_that_are_rows_too_are_needed(hub, tmp_path):
-    HUB_ROWS = {"all/test-00000-of-00001.parquet": 1, "all/dev-00000-of-00001.parquet": 1}
-    HUB["cais/mmlu"] = HUB_ROWS
-    try:
-        (found,) = told("-t", "mmlu", cwd=tmp_path)["repositories"]
-    finally:
-        del HUB["cais/mmlu"]
-    assert found["files"] == HUB_ROWS
+def test_worked_examples_that_are_rows_too_are_needed(hub, tmp_path, monkeypatch):
+    rows = {"all/test-00000-of-00001.parquet": 1, "all/dev-00000-of-00001.parquet": 1}
+    monkeypatch.setitem(HUB, "cais/mmlu", rows)
+    (found,) = told("-t", "mmlu", cwd=tmp_path)["repositories"]
+    assert found["files"] == rows
 
 
 def test_a_suite_needs_its_pairs_tasks_and_judge(tmp_path, monkeypatch):

@@ -15,7 +15,8 @@ ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 FLOORS = {
     0: "errors registry sampling calls session task assets records hardware pair presets theory options"
-    " twins scoring sandbox prompting engine synthetic dummy watched drafting states step quantization quiet fetching checkup",
+    " twins scoring sandbox prompting engine synthetic dummy watched drafting states step quantization quiet"
+    " fetching checkup",
     1: "suite method proposers stops targets heads",
     2: "methods found models workers tiny train laws heading",
     3: "decode arms cells plugins",
