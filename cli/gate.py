@@ -107,6 +107,13 @@ def gate(
 
     if bool(baseline) == bool(record):
         raise ConfigError("name --baseline FILE, to judge by it, or --record FILE, to write it")
+    chosen = {"-m": method, "-t": task, "-n": limit, "--gamma": gamma, "--max-new-tokens": max_new_tokens, "--set": set_,
+             "--ignore-eos": ignore_eos, "--temperature": temperature, "--repeats": repeats, "--data": data,
+             "--head": head, "--add": add}  # fmt: skip
+    if baseline and (own := [name for name, value in chosen.items() if value not in (None, "", False)]):
+        raise ConfigError(f"{', '.join(own)}: the baseline file says what is measured; --record writes another")
+    if update and record:
+        raise ConfigError("--update measures a --baseline file's own commands; --record writes another file")
     limits = limits_of(alpha, max_slowdown, max_quality_drop, require_speed, counters_only)
     with_plugins(plugin)
     told = Request(commands=[], sandbox=sandbox.value if allow_code_execution else "", plugins=plugin or [])
@@ -126,7 +133,7 @@ def gate(
                 ignore_eos=ignore_eos,
                 temperature=temperature,
                 seed=seed,
-                repeats=repeats or (1 if counters_only else gating.ROUNDS),
+                repeats=(1 if counters_only else gating.ROUNDS) if repeats is None else repeats,
                 device=device.value,
                 dtype=dtype.value,
                 engine=engine.value,

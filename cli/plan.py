@@ -2,6 +2,7 @@
 
 import json
 import sys
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,6 +13,7 @@ from specbench.errors import ConfigError, MissingAsset
 
 if TYPE_CHECKING:
     from specbench.cli.suites import Part
+    from specbench.options import Options
 
 CANNOT_RUN = 4
 GIB = 1 << 30
@@ -41,7 +43,12 @@ def plan(
     data: Annotated[str, typer.Option(help="hub, synthetic, or a JSONL file. [the pair's, else hub]")] = "",
     limit: Annotated[int | None, typer.Option("--limit", "-n", help="Only the first N samples; 0 is all.")] = None,
     repeats: Annotated[int | None, typer.Option(help="How often each prompt is decoded by each method. [3]")] = None,
+    sample: Annotated[int, typer.Option(help="Only N samples, drawn at random; overrules --limit.")] = 0,
+    gamma: Annotated[str, typer.Option(help="Draft length N, or one a model, N,N.... [by the models' sizes]")] = "",
     max_new_tokens: Annotated[int | None, typer.Option(help="Most tokens to generate. [the task's]")] = None,
+    ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Fixed length: no EOS, no stop strings.")] = False,
+    temperature: Annotated[float | None, typer.Option(help="0 is greedy. [1 for ensembles, else 0]")] = None,
+    seed: Annotated[int, typer.Option(help="Repeat r uses seed + r.")] = 0,
     device: Annotated[Device, typer.Option(help="auto takes CUDA where there is one.")] = Device.auto,
     dtype: Annotated[Dtype, typer.Option(help="auto: float32 on a CPU, bfloat16 on a GPU.")] = Dtype.auto,
     engine: Annotated[
@@ -51,6 +58,12 @@ def plan(
     set_: Annotated[
         list[str] | None, typer.Option("--set", "-s", help="Override a key: pair.weights=dummy, task.shots=0.")
     ] = None,
+    over: Annotated[
+        list[str] | None, typer.Option("--over", help="Sweep a key: method.target.alpha=[0.1, 0.3].")
+    ] = None,
+    head: Annotated[
+        list[str] | None, typer.Option("--head", help="Another head than the pair's: sprinter=FOLDER.")
+    ] = None,
     plugin: Plugins = None,
     as_json: Json = False,
 ) -> None:
@@ -58,23 +71,29 @@ def plan(
 
     Exit code 4 where something that is missing keeps a cell from running.
     """
-    from specbench.cli.run import words
+    from specbench.cli.run import OVERRULING, lengths, words
     from specbench.cli.suites import parts
-    from specbench.options import Options, parse_override
+    from specbench.options import Options, parse_head, parse_override
     from specbench.suite import Line, Suite, read_suite
 
-    changes: dict[str, Any] = {
-        "data": data, "limit": limit, "repeats": repeats, "max_new_tokens": max_new_tokens,
+    told: dict[str, Any] = {
+        "data": data, "limit": limit, "max_new_tokens": max_new_tokens, "sample": sample,
+        "gamma": lengths(gamma), "ignore_eos": ignore_eos, "temperature": temperature, "seed": seed,
         "device": None if device == Device.auto else device, "dtype": None if dtype == Dtype.auto else dtype,
         "engine": None if engine == Engine.auto else engine, "overrides": tuple(map(parse_override, set_ or [])),
+        "over": tuple(map(parse_override, over or [])), "heads": tuple(map(parse_head, head or [])),
         "plugins": with_plugins(plugin),
     }  # fmt: skip
+    changes = {key: value for key, value in told.items() if value not in (None, getattr(Options(), key))}
+    changes |= {"repeats": repeats} if repeats else {}
     if suite:
-        if method or pair or task:
-            raise ConfigError("--suite brings its methods, pairs and tasks: leave out -m, -p and -t")
+        refused = sorted(changes.keys() - {*OVERRULING, "repeats"})
+        if method or pair or task or refused:
+            leave = ", ".join(["-m, -p, -t", *(f"--{key.replace('_', '-')}" for key in refused)])
+            raise ConfigError(f"--suite brings its methods, pairs, tasks and sampling: leave out {leave}")
         wanted = read_suite(suite, **changes)
     else:
-        options = Options(**{key: value for key, value in changes.items() if value not in (None, "")})
+        options = Options(**changes)
         names, tasks = tuple(words(method) or ["se"]), tuple(words(task)) or _tasks(pair or "tiny", options)
         line = Line(methods=names, pairs=(pair or "tiny",), tasks=tasks, options=options)
         wanted = Suite(name="", paper="", shows="", description="", grid=(line,))
@@ -83,25 +102,30 @@ def plan(
         print(json.dumps(rows, indent=2))
     else:
         _print(rows)
-    sys.exit(CANNOT_RUN if any(row["state"] == "missing" for row in rows) else 0)
+    sys.exit(CANNOT_RUN if any(row["state"] in ("missing", "refused") for row in rows) else 0)
 
 
-def _tasks(pair: str, options: Any) -> tuple[str, ...]:
-    from specbench import cells, presets
+def _tasks(pair: str, options: "Options") -> tuple[str, ...]:
+    """The tasks that `run` would take; where their data is missing, those that it would have tried."""
+    import specbench.tasks  # noqa: F401  (registers the tasks)
+    from specbench import bench, cells, presets
 
-    return cells.read_pair(pair, options)[1].defaults.tasks or tuple(presets.names("task", variants=False))
+    found = cells.read_pair(pair, options)[1]
+    try:
+        return tuple(name for name, _, _ in bench.tasks_of([], found, options))
+    except MissingAsset:
+        return found.defaults.tasks or tuple(presets.names("task", variants=False))
 
 
 def _rows(part: "Part") -> list[dict[str, Any]]:
     """A line for each cell of a part; one for a part that cannot be resolved, with its models' sizes where they are known."""
-    from specbench.hardware import copy_bandwidth
-
     known = {"pair": part.pair, "task": part.task}
     if part.bench is None:
-        told = {"methods": ", ".join(part.line.methods), "T": part.line.options.temperature, "state": "missing"}
-        return [known | told | {"done": 0, "generations": None, "least_seconds": None, "why": part.missing}
-                | {"bytes": _bytes_without_weights(part)}]  # fmt: skip
-    out, speed = [], copy_bandwidth(str(part.bench.device))
+        state = "refused" if part.refused else "missing"
+        told = {"methods": ", ".join(part.line.methods), "T": part.line.options.temperature, "state": state}
+        return [known | told | {"done": 0, "generations": None, "least_seconds": None}
+                | {"why": part.refused or part.missing, "bytes": _bytes_without_weights(part)}]  # fmt: skip
+    out, speed = [], _bandwidth(str(part.bench.device))
     for job in part.bench.jobs:
         state = "done" if job.complete else "begun" if job.done else "pending"
         out.append(
@@ -111,6 +135,14 @@ def _rows(part: "Part") -> list[dict[str, Any]]:
             | {"least_seconds": part.bench.least_seconds(job, speed), "bytes": part.bench.bytes, "why": part.missing}
         )
     return out
+
+
+@cache
+def _bandwidth(device: str) -> float:
+    """Bytes a second of a plain copy, measured once a command."""
+    from specbench.hardware import copy_bandwidth
+
+    return copy_bandwidth(device)
 
 
 def _bytes_without_weights(part: "Part") -> int | None:

@@ -58,7 +58,7 @@ def report(
         for path in drawn:
             print(path)
         return
-    text = told.text(form, drawn)
+    text = told.text(form, drawn, out.parent if out else Path())
     if out:
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text(text, encoding="utf-8")
@@ -71,7 +71,7 @@ class _Told(Protocol):
 
     def show(self, console: "Console") -> None: ...
 
-    def text(self, form: Format, drawn: list[Path]) -> str: ...
+    def text(self, form: Format, drawn: list[Path], beside: Path) -> str: ...
 
     def plots(self, folder: Path) -> list[Path]: ...
 
@@ -83,11 +83,11 @@ class _Suite:
     def show(self, console: "Console") -> None:
         show_collected(self.collected, console)
 
-    def text(self, form: Format, drawn: list[Path]) -> str:
+    def text(self, form: Format, drawn: list[Path], beside: Path) -> str:
         from specbench.report import html, latex, page, points
 
         if form is Format.md:
-            return page.page(self.collected, [path for path in drawn if path.suffix == ".svg"])
+            return page.page(self.collected, [path for path in drawn if path.suffix == ".svg"], beside)
         if form is Format.latex:
             return latex.latex(self.collected.tables)
         if form is Format.html:
@@ -109,7 +109,7 @@ class _Runs:
             overview(self.summaries, console)
         show(self.summaries, console)
 
-    def text(self, form: Format, drawn: list[Path]) -> str:
+    def text(self, form: Format, drawn: list[Path], beside: Path) -> str:
         from specbench.report import html, latex, tables
 
         if form is Format.latex:

@@ -13,6 +13,17 @@ from specbench.errors import ConfigError
 from specbench.options import Options
 
 REPEATS = 3
+OVERRULING = (
+    "data",
+    "limit",
+    "max_new_tokens",
+    "device",
+    "dtype",
+    "engine",
+    "overrides",
+    "heads",
+    "plugins",
+)  # a suite's
 
 
 def run(
@@ -137,9 +148,15 @@ def _suite(name: str, options: Options, repeats: int | None, out: Path, fresh: b
     from specbench.suite import read_suite
 
     own, defaults = asdict(options), asdict(Options())
-    changes = {key: getattr(options, key) for key in own if own[key] != defaults[key]} | {"repeats": repeats}
+    told = {key for key in own if own[key] != defaults[key]} - {"repeats"}
+    if refused := sorted(told - set(OVERRULING)):
+        words = ", ".join(f"--{key.replace('_', '-')}" for key in refused)
+        raise ConfigError(
+            f"--suite brings its own {words}: leave it out, or write a suite of your own (docs/suites.md)"
+        )
+    changes = {key: getattr(options, key) for key in sorted(told)} | ({"repeats": repeats} if repeats else {})
     suite = read_suite(name, **changes)
-    code = run_suite(suite, out, fresh, kind)
+    code = run_suite(suite, out, fresh, kind, [f"{key} = {value}" for key, value in changes.items()])
     show_suite(suite, out, terminal())
     return code
 

@@ -14,6 +14,7 @@ from specbench.errors import ConfigError, MissingAsset
 
 if TYPE_CHECKING:
     from specbench.bench import Bench, Job
+    from specbench.report.index import Index
     from specbench.sandbox import Sandbox
     from specbench.suite import Line, Suite
 
@@ -27,14 +28,16 @@ class Part:
     line: "Line"
     pair: str
     task: str
+    number: int
     bench: "Bench | None" = None
     box: "Sandbox | None" = None
     missing: str = ""
+    refused: str = ""  # what is wrong with it, where that is the suite's own fault
 
     @property
     def key(self) -> str:
         """What a part without cells is noted under."""
-        return f"{self.pair} {self.task} {'+'.join(self.line.methods)} T={self.line.options.temperature}"
+        return f"{self.pair} {self.task} {'+'.join(self.line.methods)}, part {self.number}"
 
 
 def parts(suite: "Suite", out: Path, kind: SandboxKind | None) -> list[Part]:
@@ -44,8 +47,8 @@ def parts(suite: "Suite", out: Path, kind: SandboxKind | None) -> list[Part]:
     """
     grid: list[Part] = []
     refused: list[ConfigError] = []
-    for line, pair, task in suite.parts():
-        part = Part(line, pair, task)
+    for number, (line, pair, task) in enumerate(suite.parts(), 1):
+        part = Part(line, pair, task, number)
         try:
             names = _methods(suite, line, pair)
             part.bench, part.box, without = prepared(names, pair, [task], line.options, out, kind)
@@ -54,7 +57,7 @@ def parts(suite: "Suite", out: Path, kind: SandboxKind | None) -> list[Part]:
             part.missing = "\n".join(dict.fromkeys([str(error), *_missing_models(line, pair)]))
         except ConfigError as error:
             refused.append(error)
-            part.missing = str(error)
+            part.refused = str(error)
         grid.append(part)
     if len(refused) == len(grid):
         raise refused[0]
@@ -87,58 +90,81 @@ def _methods(suite: "Suite", line: "Line", pair: str) -> list[str]:
     return pairings(levels_of(line.methods[0]), read_pair(pair, line.options)[1], gamma)
 
 
-def run_suite(suite: "Suite", out: Path, fresh: bool, kind: SandboxKind | None) -> int:
-    """Measure every cell that is not there yet. A cell that fails never stops the rest. Returns the exit code."""
-    from specbench.report.index import FAILED, MISSING, Index
+def run_suite(
+    suite: "Suite", out: Path, fresh: bool, kind: SandboxKind | None, changes: list[str] | None = None
+) -> int:
+    """Measure every cell that is not there yet. A cell that fails never stops the rest. Returns the exit code.
 
-    index, keep, last = Index.of(suite.name, out), [], None
+    `changes` are the options of the suite that were overruled.
+    """
+    from specbench.report.index import DONE, FAILED, MISSING, Index
+
+    index = Index.of(suite.name, out, changed=bool(changes))
+    index.changes = changes or []
     with status(f"reading {suite.name}'s pairs and tasks"):
         grid = parts(suite, out, kind)  # whatever is wrong with the suite shows before anything is measured
+    keep: list[str] = []
+    last: Bench | None = None
     for part in grid:
         if part.bench is None:
+            state, why = (FAILED, part.refused) if part.refused else (MISSING, part.missing)
             keep.append(part.key)
-            index.note(part.key, pair=part.pair, task=part.task, state=MISSING, why=part.missing)
-            print(f"{part.key}: {part.missing}", file=sys.stderr)
+            index.note(part.key, pair=part.pair, task=part.task, state=state, why=why)
+            print(f"{part.key}: {why}", file=sys.stderr)
             continue
         if last is not None:
             part.bench.borrow(last)
+            last.release()  # one pair's models at a time
         for job in part.bench.jobs:
-            begin = time.perf_counter()
-            state, why = _state(suite, part, job, fresh)
-            if why:
-                print(f"{job.folder.name}: {state}: {why}", file=sys.stderr)
-            told = _told(suite, part, job) | {"state": state, "why": why}
-            index.note(job.folder.name, **told, seconds=time.perf_counter() - begin)
             keep.append(job.folder.name)
-            index.keep(keep + [each for each in index.cells if each not in keep])
-        last = part.bench if part.bench.is_loaded else last
+            _perform(suite, part, job, fresh, index, keep)
+        last = part.bench
     index.keep(keep)
     states = [index.cells[key]["state"] for key in keep]
-    if FAILED in states:
-        return SOME_FAILED
-    return NOTHING_THERE if set(states) == {MISSING} else SOME_FAILED if MISSING in states else 0
+    if set(states) == {MISSING}:
+        return NOTHING_THERE
+    return 0 if set(states) == {DONE} and not index.failures else SOME_FAILED
 
 
-def _state(suite: "Suite", part: Part, job: "Job", fresh: bool) -> tuple[str, str]:
-    """Measure, score and judge a cell, as far as it is not; what became of it, and why it is not done."""
+def _perform(suite: "Suite", part: Part, job: "Job", fresh: bool, index: "Index", keep: list[str]) -> None:
+    """Measure a cell, and note what became of it, and the seconds that it took however it ended."""
+    from specbench.report.index import BEGUN
+
+    begin, told = time.perf_counter(), {"state": BEGUN, "why": "interrupted"}
+    try:
+        told = _state(suite, part, job, fresh)
+    finally:
+        index.note(job.folder.name, seconds=time.perf_counter() - begin, **_told(suite, part, job), **told)
+        index.keep(keep + [each for each in index.cells if each not in keep])
+    if told["why"]:
+        print(f"{job.folder.name}: {told['state']}: {told['why']}", file=sys.stderr)
+
+
+def _state(suite: "Suite", part: Part, job: "Job", fresh: bool) -> dict[str, Any]:
+    """Measure, score and judge a cell, as far as it is not; what became of it, and why it is not done or not whole."""
     from specbench.judging import judge_run
-    from specbench.records import JUDGED
     from specbench.report.index import DONE, FAILED, MISSING
 
     assert part.bench is not None
     try:
         decode(part.bench, job, fresh)
         score(job, part.box)
-        if suite.judge and not (job.folder / JUDGED).exists():
-            judge_run(job.folder, job.data, suite.judge)
-        summarised(job)
+        if suite.judge:
+            judge_run(job.folder, job.data, suite.judge, part.bench.device)
+        summary = summarised(job)
     except MissingAsset as error:
-        return MISSING, str(error)
+        return {"state": MISSING, "why": str(error)}
     except Exception as error:
         job.folder.mkdir(parents=True, exist_ok=True)
         (job.folder / "error.log").write_text(traceback.format_exc(), encoding="utf-8")
-        return FAILED, f"{type(error).__name__}: {error}"
-    return DONE, ""
+        return {"state": FAILED, "why": f"{type(error).__name__}: {error}"}
+    failed = sum(row["failed"] for row in summary["methods"])
+    first = next((row["first_error"] for row in summary["methods"] if row["first_error"]), "")
+    return {
+        "state": DONE,
+        "failed": failed,
+        "why": f"{failed} generations failed, the first: {first}" if failed else "",
+    }
 
 
 def _told(suite: "Suite", part: Part, job: "Job") -> dict[str, Any]:

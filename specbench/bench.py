@@ -71,6 +71,10 @@ class Bench:
         if self._identity() == other._identity():
             self._loaded = other._loaded
 
+    def release(self) -> None:
+        """Let go of the models; who borrowed them keeps them."""
+        self._loaded = None
+
     def measure(self, job: Job, recorder: Recorder) -> Iterator[Record]:
         """Decode what is missing of a job."""
         return runner.measure(job.cell, self.load(), job.task, job.data, recorder)

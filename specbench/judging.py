@@ -4,7 +4,7 @@ import json
 from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from specbench.assets import missing_model
+from specbench.errors import ConfigError
 from specbench.pair import folder
 from specbench.records import JUDGED, read, write
 from specbench.registry import Named
@@ -24,6 +25,7 @@ class Judge(Named):
     """Prefers one of two continuations of a text."""
 
     path: str
+    device: str
 
     @abstractmethod
     def prefers(self, text: str, one: str, two: str) -> Verdict:
@@ -31,7 +33,7 @@ class Judge(Named):
 
     @cached_property
     def model(self) -> Any:
-        return self._brought(AutoModelForCausalLM).eval()
+        return self._brought(AutoModelForCausalLM).eval().to(self.device)
 
     @cached_property
     def tokenizer(self) -> Any:
@@ -51,7 +53,8 @@ class Judge(Named):
         if not after:
             return torch.zeros(1)
         with torch.inference_mode():
-            logits: torch.Tensor = self.model(torch.tensor([before + after])).logits[0, len(before) - 1 : -1].float()
+            ids = torch.tensor([before + after], device=self.device)
+            logits: torch.Tensor = self.model(ids).logits[0, len(before) - 1 : -1].float().cpu()
         return logits.log_softmax(-1).gather(-1, torch.tensor(after)[:, None])[:, 0]
 
 
@@ -63,6 +66,7 @@ class Likelihood(Judge, name="likelihood"):
     """
 
     path: str
+    device: str = "cpu"
 
     def prefers(self, text: str, one: str, two: str) -> Verdict:
         first, second = (float(self.scores(text, each).mean()) for each in (one, two))
@@ -85,6 +89,7 @@ class Prompted(Judge, name="prompted"):
     """Asks an instruction-tuned model, in both orders; a tie where the orders disagree (SPRINTER, Table 1: GPT-4's place)."""
 
     path: str
+    device: str = "cpu"
     question: str = QUESTION
 
     def prefers(self, text: str, one: str, two: str) -> Verdict:
@@ -108,11 +113,26 @@ def comparisons(run: Path, data: Data, judge: Judge, ours: str, theirs: str) -> 
             yield {"sample": sample, "repeat": repeat, "verdict": verdict}
 
 
-def judge_run(run: Path, data: Data, table: dict[str, Any]) -> None:
-    """Judge a run's generations and write judged.json. `table`: the judge, `of` and `against` the methods compared."""
-    table = dict(table)
-    ours, theirs = table.pop("of"), table.pop("against")
-    judge: Judge = Judge.build(table, "judge")
-    rows = list(comparisons(run, data, judge, ours, theirs))
-    told = {"judge": table, "of": ours, "against": theirs, "rows": rows}
-    write(run / JUDGED, json.dumps(told, ensure_ascii=False) + "\n")
+@cache
+def _judge(told: str, device: str) -> Judge:
+    """The judge of a table (as JSON), loaded once for all runs that it judges."""
+    return Judge.build({"device": device, **json.loads(told)}, "judge")
+
+
+def judge_run(run: Path, data: Data, table: dict[str, Any], device: torch.device) -> None:
+    """Judge a run's generations, unless that is done, and write judged.json.
+
+    `table`: the judge, and the methods compared, `of` and `against`. Raises ConfigError where the run has not both.
+    """
+    own = {key: value for key, value in table.items() if key not in ("of", "against")}
+    told = {"judge": own, "of": table["of"], "against": table["against"]}
+    records = list(read(run))
+    for method in (told["of"], told["against"]):
+        if method not in {record.method for record in records}:
+            raise ConfigError(f"judge: no method '{method}' in {run.name}")
+    known = json.loads((run / JUDGED).read_text(encoding="utf-8")) if (run / JUDGED).exists() else {}
+    if known.get("records") == len(records) and all(known[key] == value for key, value in told.items()):
+        return
+    judge = _judge(json.dumps(own), str(device))
+    rows = list(comparisons(run, data, judge, told["of"], told["against"]))
+    write(run / JUDGED, json.dumps({**told, "records": len(records), "rows": rows}, ensure_ascii=False) + "\n")

@@ -2,7 +2,9 @@
 
 import logging
 import os
+import pickle
 import sys
+from typing import Any
 
 
 def quiet() -> None:
@@ -13,3 +15,10 @@ def quiet() -> None:
     os.environ.setdefault("TORCHAO_FORCE_SKIP_LOADING_SO_FILES", "1")
     for name in ("torchao", "torch.utils._pytree"):
         logging.getLogger(name).setLevel(logging.ERROR)
+
+
+def quietly(pickled: bytes, *more: Any) -> None:
+    """Call a pickled (function, arguments) with more of them, its libraries quiet: what a new process begins with."""
+    quiet()
+    function, arguments = pickle.loads(pickled)
+    function(*arguments, *more)

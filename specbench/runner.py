@@ -20,7 +20,7 @@ from specbench.hardware import copy_bandwidth, fingerprint, machine
 from specbench.method import Method, Step
 from specbench.models import LoadedPair, Models
 from specbench.prompting import Turn, continuation, encode, pieces
-from specbench.records import SAMPLES, SCORES, Record, Recorder, read, write
+from specbench.records import JUDGED, SAMPLES, SCORES, Record, Recorder, read, write
 from specbench.sampling import Sampler
 from specbench.task import Data, Sample, Task, without
 
@@ -42,6 +42,7 @@ def prepare(cell: Cell, folder: Path, fresh: bool) -> Recorder:
     if fresh:
         (folder / SAMPLES).unlink(missing_ok=True)
         (folder / SCORES).unlink(missing_ok=True)
+        (folder / JUDGED).unlink(missing_ok=True)
     environment, recorder = fingerprint(), Recorder(folder)
     known = folder / "env.json"
     if recorder.done and known.exists() and machine(json.loads(known.read_text())) != machine(environment):

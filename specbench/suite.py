@@ -21,7 +21,7 @@ at_least = { method = "we-sd" }
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_type_hints
 
 from specbench.errors import ConfigError, hint
 from specbench.options import Options
@@ -39,8 +39,16 @@ DIMENSIONS = (
     "x",
     "variant",
 )  # what a measured point is told apart by
-Kind = Literal["cells", "profile", "judged"]
+Kind = Literal["cells", "profile"]
+JUDGE = {"name", "path", "of", "against"}  # what a judge's table needs
 Axis = Literal["linear", "log"]
+
+
+def require_dimensions(*words: str) -> None:
+    """Raises ValueError for a word that is none of DIMENSIONS."""
+    for word in words:
+        if word not in DIMENSIONS:
+            raise ValueError(f"'{word}' is no dimension{hint(word, DIMENSIONS)}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,9 +77,9 @@ class TableSpec:
     best: str = ""
 
     def __post_init__(self) -> None:
-        for word in (*self.rows, *self.columns, *self.only):
-            if word not in DIMENSIONS:
-                raise ValueError(f"'{word}' is no dimension{hint(word, DIMENSIONS)}")
+        require_dimensions(*self.rows, *self.columns, *self.only)
+        if self.best and "setting" not in self.rows:
+            raise ValueError("best compares settings: put 'setting' into rows")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,6 +94,9 @@ class PlotSpec:
     panels: tuple[str, ...] = ("task",)
     flat: tuple[str, ...] = ()
     x_axis: Axis = "linear"
+
+    def __post_init__(self) -> None:
+        require_dimensions(*self.lines, *self.panels)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,14 +115,16 @@ class Expectation:
     def __post_init__(self) -> None:
         if (self.at_least is None) == (self.at_most is None):
             raise ValueError("give one of at_least and at_most")
+        bound = self.at_most if self.at_least is None else self.at_least
+        require_dimensions(*self.of, *(bound if isinstance(bound, dict) else ()))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Suite:
     """What reproduces one table or figure: the grid to measure, and the tables, plots and expectations of what came.
 
-    `kind`: `cells` are runs; a `profile` is `specbench profile`; `judged` ones have their completions judged as well.
-    `frontier` asks for the cascades paper's two summaries of quality against latency.
+    `kind`: `cells` are runs, a `profile` is `specbench profile`. With a `judge`, completions of the methods `of` and
+    `against` are judged as well. `frontier` asks for the cascades paper's two summaries of quality against latency.
     """
 
     name: str
@@ -125,6 +138,10 @@ class Suite:
     tables: tuple[TableSpec, ...] = ()
     plots: tuple[PlotSpec, ...] = ()
     expect: tuple[Expectation, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.judge and (missing := JUDGE - self.judge.keys()):
+            raise ValueError(f"judge: a value for '{min(missing)}' is missing")
 
     @property
     def is_tiny(self) -> bool:
@@ -174,7 +191,7 @@ def _line(table: dict[str, Any], common: dict[str, Any], changes: dict[str, Any]
 
 def _options(table: dict[str, Any], changes: dict[str, Any], where: str) -> Options:
     """Options from TOML: those of `specbench run` by their names, `set`, `over` and `head` as tables."""
-    known = {each.name: each for each in fields(Options)}
+    known, types = {each.name: each for each in fields(Options)}, get_type_hints(Options)
     pairs = {"set": "overrides", "head": "heads", "over": "over"}
     made: dict[str, Any] = {}
     for key, value in table.items():
@@ -183,7 +200,7 @@ def _options(table: dict[str, Any], changes: dict[str, Any], where: str) -> Opti
         elif key in pairs:
             made[pairs[key]] = tuple(convert(value, dict[str, Any], f"{where}: {key}").items())
         elif key in known and key not in pairs.values():
-            made[key] = tuple(value) if isinstance(value, list) else value
+            made[key] = convert(value, types[key], f"{where}: {key}")
         else:
             raise ConfigError(f"{where}: unknown key '{key}'{hint(key, [*known, *pairs])}")
     if changes.get("limit") is not None:  # the user's own choice of prompts overrules the suite's

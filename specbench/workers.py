@@ -23,7 +23,7 @@ from torch import Tensor
 from specbench.calls import Calls
 from specbench.drafting import common_prefix
 from specbench.found import Found
-from specbench.quiet import quiet
+from specbench.quiet import quietly
 from specbench.session import Session
 
 
@@ -41,9 +41,8 @@ class Worker:
     def __init__(self, role: str, found: Found, base: Path) -> None:
         context = get_context("spawn")
         self._pipe, theirs = context.Pipe()
-        self._process = context.Process(
-            target=_serve, args=(theirs, role, found, base), daemon=True, name=f"specbench {role}"
-        )
+        life = pickle.dumps((_serve, (role, found, base)))  # opened there, once libraries are quiet
+        self._process = context.Process(target=quietly, args=(life, theirs), daemon=True, name=f"specbench {role}")
         with _interrupts_ignored():
             self._process.start()
         theirs.close()
@@ -186,9 +185,8 @@ class Workers:
         return [RemoteSession(self._started[role], opening) for role in roles]
 
 
-def _serve(pipe: Connection, role: str, found: Found, base: Path) -> None:
+def _serve(role: str, found: Found, base: Path, pipe: Connection) -> None:
     """A worker's life: load, then answer until the pipe closes."""
-    quiet()
     from specbench.models import load
 
     pair: Any = None

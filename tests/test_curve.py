@@ -7,6 +7,7 @@ import pytest
 import torch
 from console import specbench
 
+from specbench.errors import ConfigError
 from specbench.judging import Judge, Likelihood, Prompted, judge_run
 from specbench.report.curves import points_of
 from specbench.report.estimates import bootstrap, bootstrap_sums
@@ -47,7 +48,7 @@ def test_a_curve_has_a_point_a_value_and_its_two_summaries(folder):
     swept = {point["x"] for point in found if point["method"] == "cascade-chow" and "curve" not in point["values"]}
     assert swept == {0.0, 0.5, 1.0}
     (summary,) = [point for point in found if "curve" in point["values"]]
-    assert set(summary["values"]["best"]) == {"value", "low", "high", "setting", "unseen", "reached"}
+    assert set(summary["values"]["best"]) == {"value", "low", "high", "setting", "unseen", "held", "reached"}
     assert {path.suffix for path in (folder / "drawn").iterdir()} == {".png", ".svg"}
 
 
@@ -134,7 +135,10 @@ def test_a_judged_run_has_a_win_rate_and_equal_texts_are_ties(folder, monkeypatc
     samples = [Sample(each, f"text {each}") for each in dict.fromkeys(record["sample"] for record in records)]
     monkeypatch.setattr(Likelihood, "prefers", lambda self, text, one, two: 1.0)
     first, second = "cascade-chow(alpha=1.0)", "ar"
-    judge_run(run, Data(samples, "", None, "", 5), {"name": "likelihood", "path": "x", "of": first, "against": second})
+    table = {"name": "likelihood", "path": "x", "of": first, "against": second}
+    judge_run(run, Data(samples, "", None, "", 5), table, torch.device("cpu"))
+    with pytest.raises(ConfigError, match="no method 'sd'"):
+        judge_run(run, Data(samples, "", None, "", 5), table | {"against": "sd"}, torch.device("cpu"))
     told = points([summarise(run)])
     (point,) = judged_points(run, told)
     texts = {(r["method"], r["sample"]): r.get("text", "") for r in records}

@@ -38,19 +38,26 @@ def noise(points: int, prompts: int, seed: int) -> Frontier:
 def test_what_a_choice_is_worth_on_unseen_prompts_has_no_luck_of_the_choice_in_it():
     """All 20 points have a true quality of 0.5; the best of them looks better on the prompts that chose it.
 
-    Over 20 worlds the mean of the chosen quality is above 0.55, that of the unseen one within 0.03 of 0.5: its standard
-    error is 0.5 / sqrt(40 x 20) = 0.018 at most, less by averaging over resamples.
+    Over 10 worlds the mean of the chosen quality is above 0.55, that of the unseen one within 0.05 of 0.5: its standard
+    error is 0.5 / sqrt(40 x 10) = 0.025 at most, less by averaging over resamples.
     """
-    told = [summaries_of(noise(20, 40, seed))["rule"]["best"] for seed in range(20)]
-    assert np.mean([each["value"] for each in told]) > 0.55
-    assert abs(np.mean([each["unseen"] for each in told]) - 0.5) < 0.04
+    told = [summaries_of(noise(20, 40, seed))["rule"] for seed in range(10)]
+    assert np.mean([each["best"]["value"] for each in told]) > 0.55
+    assert abs(np.mean([each["best"]["unseen"] for each in told]) - 0.5) < 0.05
+    # What matched the large model where it was chosen need not match it elsewhere; every point is faster than it:
+    assert 0.2 < np.mean([each["matching"]["held"] for each in told]) < 0.8
+    assert all(each["best"]["held"] == 1.0 for each in told)
 
 
-def test_intervals_hold_the_value_and_count_how_often_it_is_reached():
+def test_intervals_hold_the_value_and_a_resample_that_does_not_reach_counts_as_nothing():
     told = summaries_of(noise(3, 30, 1))["rule"]
-    for name in ("matching", "best"):
-        each = told[name]
-        if each["value"] is not None and each["low"] is not None:
-            assert each["low"] <= each["value"] <= each["high"]
-        assert 0.0 <= each["reached"] <= 1.0
     assert told["best"]["reached"] == 1.0  # every point is faster than the large model
+    assert told["best"]["low"] <= told["best"]["value"] <= told["best"]["high"]
+    assert 0.0 < told["matching"]["reached"] < 0.975
+    assert told["matching"]["low"] == 0.0
+
+
+def test_from_few_prompts_there_is_no_interval():
+    told = summaries_of(noise(3, 4, 1))["rule"]["best"]
+    assert told["value"] is not None
+    assert (told["low"], told["unseen"], told["reached"]) == (None, None, None)

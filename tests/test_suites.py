@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from specbench import runner
 from specbench.errors import ConfigError
 from specbench.report.points import Point, points, reference_of, swept
 from specbench.report.suites import expectations, suite_tables
@@ -89,6 +90,42 @@ def test_a_missing_model_is_told_and_stops_no_other_cell(measured):
     assert "nowhere/draft" in index["cells"][1]["why"]
 
 
+def test_a_cell_that_fails_and_one_that_fails_in_part_stop_no_other(tmp_path, monkeypatch):
+    """The first cell raises, of the second every prompt is refused, the third is measured: 3, and each is told."""
+    (tmp_path / "mine.toml").write_text(
+        SUITE.partition("[[grid]]")[0]
+        + '[[grid]]\nmethods = ["ar"]\npairs = ["tiny"]\ntasks = ["gsm8k"]\ntemperature = 0.0\n' * 1
+        + '[[grid]]\nmethods = ["ar"]\npairs = ["tiny"]\ntasks = ["wmt"]\nset = { "task.max_prompt_tokens" = 1 }\n'
+        + '[[grid]]\nmethods = ["ar"]\npairs = ["tiny"]\ntasks = ["xsum"]\n'
+    )
+    whole = runner.prepare
+
+    def prepare(cell, *rest):
+        if cell.task == "gsm8k":
+            raise RuntimeError("out of something")
+        return whole(cell, *rest)
+
+    monkeypatch.setattr(runner, "prepare", prepare)
+    done = specbench("run", "--suite", "mine.toml", cwd=tmp_path, code=3)
+    cells = json.loads((tmp_path / "results/suites/mine/index.json").read_text())["cells"]
+    assert [(cell["state"], cell.get("failed")) for cell in cells] == [("failed", None), ("done", 5), ("done", 0)]
+    assert cells[0]["why"] == "RuntimeError: out of something"
+    assert "RuntimeError" in (tmp_path / "results" / cells[0]["folder"] / "error.log").read_text()
+    assert "5 generations failed, the first: ValueError" in done.stderr
+
+
+def test_a_run_with_other_options_keeps_an_index_of_its_own(measured):
+    before = (measured / "results/suites/mine/index.json").read_bytes()
+    done = specbench("run", "--suite", "mine.toml", "-n", "3", cwd=measured, code=3)
+    assert (measured / "results/suites/mine/index.json").read_bytes() == before
+    changed = json.loads((measured / "results/suites/mine/changed.json").read_text())
+    assert changed["changes"] == ["limit = 3"]
+    assert changed["cells"][0]["generations"] == 12
+    assert "best of 2 †" in done.stdout
+    for option in (("--temperature", "0.5"), ("--seed", "3"), ("--ignore-eos",)):
+        assert option[0] in specbench("run", "--suite", "mine.toml", *option, cwd=measured, code=2).stderr
+
+
 def test_the_same_command_measures_nothing_again(measured):
     (run,) = (measured / "results").glob("*/samples.jsonl")
     before = run.read_bytes()
@@ -111,7 +148,7 @@ def test_a_plan_tells_done_and_missing_cells_and_exits_with_4(measured):
 
 def test_expectations_are_confirmed_or_contradicted_with_their_place_and_reason(measured):
     done = specbench("report", "--suite", "mine.toml", "-f", "md", cwd=measured)
-    assert "- faster than nothing: confirmed 2" in done.stdout
+    assert "- faster than nothing: confirmed 2" in done.stdout  # both settings, beyond the noise
     assert "- beyond reach: contradicted 2" in done.stdout
     assert "No rate is above one." in done.stdout
 
@@ -127,7 +164,9 @@ def test_a_suite_is_told_in_every_format(measured):
     latex = specbench("report", "--suite", "mine.toml", "-f", "latex", cwd=measured).stdout
     assert r"\toprule" in latex
     assert r"acceptance\_rate" not in latex
-    assert latex.count("&") % 4 == 0  # five columns everywhere
+    lines = [line for line in latex.splitlines() if line.endswith(r"\\")]
+    assert len(lines) > 4
+    assert {line.count("&") for line in lines} == {4}  # five columns everywhere
 
 
 def test_plots_are_drawn_as_png_and_svg(measured):
@@ -150,6 +189,10 @@ def test_a_suite_brings_its_own_methods(tmp_path):
         (("limit = 5", "limt = 5"), "did you mean 'limit'"),
         (('pairs = ["tiny"]', ""), "'pairs' is missing"),
         (("at_least = 0.0", ""), "one of at_least and at_most"),
+        (("limit = 5", 'limit = "5"'), "must be of type int"),
+        (('of = { method = "we-se" }', 'of = { methd = "we-se" }'), "did you mean 'method'"),
+        (('rows = ["pair", "method", "setting"]', 'rows = ["pair", "method"]'), "put 'setting' into rows"),
+        (('shows = "Table 1"', 'shows = "Table 1"\njudge = { name = "likelihood" }'), "'against' is missing"),
     ],
 )
 def test_a_mistake_in_a_suite_names_its_place(tmp_path, change, message):
@@ -167,15 +210,18 @@ def test_a_swept_number_and_what_else_was_set():
     assert swept("head=sprinter") == (None, "head=sprinter")
 
 
-def summary(pair: str = "llama-vicuna", made_up: str = "", value: float = 1.5) -> dict:
+def summary(
+    pair: str = "llama-vicuna", made_up: str = "", value: float = 1.5, data: str = "hub", method: str = "we-se",
+    task: str = "gsm8k:se-paper",
+) -> dict:  # fmt: skip
     estimate = {"value": value, "low": value - 0.1, "high": value + 0.1}
     row = {
-        "method": "we-se", "label": "we-se", "tokens": 9, "quality": {}, "forwards_per_token": {}, "speedup": estimate,
+        "method": method, "label": method, "tokens": 9, "quality": {}, "forwards_per_token": {}, "speedup": estimate,
         "papers_speedup": value,
     }  # fmt: skip
     return {
-        "pair": pair, "task": "gsm8k:se-paper@2-A", "decoding": {"temperature": 1.0}, "baseline": "we", "headline": "",
-        "made_up": made_up, "run": "run", "models": {"target": {}}, "methods": [row],
+        "pair": pair, "data": {"source": data}, "task": f"{task}@2-A", "decoding": {"temperature": 1.0},
+        "baseline": "we", "headline": "", "made_up": made_up, "run": "run", "models": {"target": {}}, "methods": [row],
     }  # fmt: skip
 
 
@@ -185,14 +231,17 @@ def told(found: list[Point]) -> str:
 
 def test_the_papers_value_stands_beside_ours_where_the_models_are_the_papers():
     """SE Table 2, Llama-Vicuna, GSM8K: 1.44."""
-    paper = next(
-        r["value"]
-        for r in reference_of("se-table2")
-        if (r["pair"], r["method"], r["task"]) == ("llama-vicuna", "we-se", "gsm8k")
-    )
+    place = ("llama-vicuna", "we-se", "gsm8k:se-paper")
+    paper = next(r["value"] for r in reference_of("se-table2") if (r["pair"], r["method"], r["task"]) == place)
     shown = told(points([summary()], reference_of("se-table2")))
     assert f"paper {paper:.2f}, {1.5 - paper:+.2f}" in shown
-    for other in (summary(pair="tiny"), summary(made_up="dummy synthetic")):
+    others = (
+        summary(pair="tiny"),
+        summary(made_up="dummy synthetic"),
+        summary(data="synthetic"),
+        summary(task="gsm8k"),
+    )
+    for other in others:
         assert "paper" not in told(points([other], reference_of("se-table2")))
 
 
@@ -208,13 +257,47 @@ def test_each_kind_of_question_has_its_own_value_of_the_paper():
 def test_made_up_models_are_called_so_in_a_suites_table():
     found = points([summary(made_up="dummy synthetic")], [])
     assert suite_tables(read_suite("se-table2"), found)[0].rows[0][1] == "we-se (dummy) (synthetic)"
+    found = points([summary(made_up="dummy", method="we-se(weights=[0.1, 0.9], gamma=[1, 1])")], [])
+    assert "(dummy)" in suite_tables(read_suite("se-fig4"), found)[0].title  # no row tells the method there
+
+
+def test_the_papers_value_stands_beside_the_best_of_several_settings_alone():
+    two = summary(method="we-se(gamma=[5, 1])")
+    two["methods"].append(two["methods"][0] | {"method": "we-se(gamma=[1, 1])"})
+    rows = suite_tables(read_suite("se-table2"), points([two], reference_of("se-table2")))[0].rows
+    assert [("paper" in row[-1]) for row in rows] == [False, False, True]
+
+
+def test_a_share_is_told_in_the_papers_units():
+    """SPRINTER, Table 1: GPT-Neo wins 45.2 % on Wiki-Summary."""
+    judged = summary(pair="gpt-neo", method="sprinter", task="wiki-summary")
+    judged["methods"][0]["win_rate"] = 0.5
+    shown = suite_tables(read_suite("sprinter-table1"), points([judged], reference_of("sprinter-table1")))[0].rows[0][2]
+    assert shown == "50.0% (paper 45.2%, +4.8%)"
+
+
+def test_what_a_curve_never_reaches_is_below_what_another_does():
+    suite = read_suite("cascade-table2")
+    reached, not_reached = {"value": 1.2, "low": 1.1, "high": 1.3}, {"value": None, "low": 0.0, "high": 0.0}
+    place = {"pair": "t5", "task": "wmt", "group": "", "T": 1.0, "setting": "", "run": "run", "made_up": ""}
+    found = [
+        {**place, "method": "cascade-opt", "values": {"matching": not_reached}},
+        {**place, "method": "cascade-diff", "values": {"matching": reached}},
+    ]
+    assert "contradicted 1" in expectations(suite, found)[0]
+    found[1]["values"]["matching"] = not_reached
+    assert "contradicted" not in expectations(suite, found)[0]
+    assert "confirmed" not in expectations(suite, found)[0]
 
 
 def test_an_expectation_within_the_noise_is_neither_confirmed_nor_contradicted():
     suite = read_suite("se-table2")
     below = points([summary(value=0.95)], [])  # 0.85 to 1.05
     below[0]["setting"] = "gamma=[1, 1]"
-    assert expectations(suite, below)[0].endswith("within the noise 1")
+    assert expectations(suite, below)[0].endswith("on the other side within the noise 1")
+    above = points([summary(value=1.05)], [])
+    above[0]["setting"] = "gamma=[1, 1]"
+    assert expectations(suite, above)[0].endswith("on the expected side within the noise 1")
     far = points([summary(value=0.8)], [])
     far[0]["setting"] = "gamma=[1, 1]"
     assert "contradicted 1" in expectations(suite, far)[0]

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from specbench.report.baseline import Generation, Measured, Session
-from specbench.report.estimates import FEWEST, by_prompt
+from specbench.report.estimates import by_prompt
 from specbench.report.significance import mcnemar, paired_bootstrap, welch
 from specbench.report.verdict import Limits, Status
 from specbench.scoring import metric
@@ -15,6 +15,7 @@ from specbench.scoring.metric import Scored
 
 TOLERANCE = 0.02  # of acceptance, relative, between machines whose last bits differ
 FEWEST_ROUNDS = 3
+FEWEST_PROMPTS = 8  # that a bootstrap may alarm from: fewer resample to too few different sets
 PARTS = (("accepted", "tested"), ("tokens", "rounds"))  # acceptance rate, accepted length
 SHARES = ("mean", "macro", "pass@1")  # how values of 0 and 1 are combined
 
@@ -70,7 +71,7 @@ def _about(a: Rows, b: Rows, differ: str, alpha: float) -> Finding:
         change, p = paired_bootstrap(before, after, _share)
         if abs(change) <= TOLERANCE * _share(before):
             continue
-        if len(before) < FEWEST:
+        if len(before) < FEWEST_PROMPTS:
             detail = f"{differ}; {len(before)} prompts are too few to judge it by"
             return Finding(Status.inconclusive, "acceptance differs", detail, f"differs: {_effect(a, b)}")
         if p < alpha:
@@ -131,6 +132,9 @@ def quality(base: Measured, new: Measured, method: str, name: str, limits: Limit
         change, p, how = whole(b) - whole(a), mcnemar(lost, won), f"McNemar, {lost} lost, {won} won"
     else:
         (change, p), how = paired_bootstrap(a, b, whole), "paired bootstrap"
+        if len(a) < FEWEST_PROMPTS and 100.0 * abs(change) > limits.max_quality_drop:
+            detail = f"{100 * whole(a):.1f} → {100 * whole(b):.1f} over {len(a)} prompts: too few to judge it by"
+            return Finding(Status.inconclusive, "quality differs", f"{name} {detail}", f"{name}: too few prompts")
     status = _status(p < limits.alpha, 100.0 * change, limits.max_quality_drop)
     title = {Status.regression: "quality dropped", Status.improved: "quality rose"}.get(status, "same quality")
     short = f"{name} {100 * whole(a):.1f} → {100 * whole(b):.1f}"

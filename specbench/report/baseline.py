@@ -98,6 +98,7 @@ def load(path: Path, outdated: bool = False) -> Baseline:
     try:
         told = json.loads(path.read_text(encoding="utf-8"))
         schema, semantics, cells = told["schema"], told["semantics"], told["cells"]
+        commands, counters_only = told["commands"], told["counters_only"]
     except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError):
         raise ConfigError(f"{path} is no baseline; help: specbench gate --record {path} -m METHOD ...") from None
     if schema != SCHEMA or (semantics != SEMANTICS and not outdated):
@@ -105,7 +106,12 @@ def load(path: Path, outdated: bool = False) -> Baseline:
         raise ConfigError(f"{path} was recorded by another version of specbench; help: {help_}")
     if not cells:
         raise ConfigError(f"{path} holds no cells; help: specbench gate --record {path} -m METHOD ...")
-    return Baseline(told["commands"], [_cell_of(each) for each in cells], told["counters_only"])
+    try:
+        return Baseline(commands, [_cell_of(each) for each in cells], counters_only)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ConfigError(
+            f"{path} is damaged ({type(error).__name__}: {error}); help: restore it, or --record"
+        ) from None
 
 
 def open_(path: Path) -> list[Measured]:
@@ -169,7 +175,8 @@ def pooled(cells: Iterable[Measured]) -> list[Measured]:
     for each in cells:
         key = json.dumps([each.config, each.environment], sort_keys=True)
         if key in out:
-            each = replace(out[key], sessions=[*out[key].sessions, *each.sessions])
+            failed = {name: count + each.failed.get(name, 0) for name, count in out[key].failed.items()}
+            each = replace(out[key], sessions=[*out[key].sessions, *each.sessions], failed=failed)
         out[key] = each
     return list(out.values())
 

@@ -23,30 +23,21 @@ class Collected:
     suite: Suite
     index: Index
     folders: list[Path]
+    gone: list[str]  # run folders that were there once
     summaries: list[dict[str, Any]]
     points: list[Point]
     tables: list[Table]
     verdicts: list[str]
 
-    @property
-    def made_up(self) -> str:
-        """What about the models is not real, in any cell."""
-        words = {word for summary in self.summaries for word in summary["made_up"].split()}
-        return " ".join(sorted(words))
-
 
 def collect(suite: Suite, results: Path) -> Collected:
     """Everything that was measured of a suite. Raises ConfigError where nothing was."""
-    index = Index.of(suite.name, results)
-    folders = [results / cell["folder"] for cell in index.done]
-    gone = [folder.name for folder in folders if not (folder / "run.toml").exists()]
-    if not folders:
-        raise ConfigError(f"nothing of {suite.name} is in {results}; help: specbench run --suite {suite.name}")
-    if gone:
-        raise ConfigError(
-            f"{len(gone)} run folders of {suite.name} are not in {results} (the first: {gone[0]});"
-            f" help: specbench run --suite {suite.name}"
-        )
+    index = Index.any_of(suite.name, results)
+    cells = [cell for cell in index.done if (results / cell["folder"] / "run.toml").exists()]
+    if not cells:
+        gone = f", though {len(index.done)} cells were measured once" if index.done else ""
+        raise ConfigError(f"nothing of {suite.name} is in {results}{gone}; help: specbench run --suite {suite.name}")
+    folders = [results / cell["folder"] for cell in cells]
     summaries = summaries_of(folders)
     found = points(summaries, reference_of(suite.name))
     for folder in folders:
@@ -58,8 +49,9 @@ def collect(suite: Suite, results: Path) -> Collected:
         tables += papers_tables(reference_of(suite.of))
     told = expectations(suite, found)
     if suite.kind == "profile":
-        for cell, summary in zip(index.done, summaries, strict=True):
+        for cell, summary in zip(cells, summaries, strict=True):
             profiled = Profile(Path(summary["folder"]), cell["levels"], summary["baseline"], kinds_of(summary))
             tables += [forwards_table(profiled), pairs_table(profiled)]
             told += [f"{summary['pair']}, {summary['task']}: {line}" for line in verdicts(profiled)]
-    return Collected(suite, index, folders, summaries, found, tables, told)
+    gone = [cell["folder"] for cell in index.done if cell not in cells]
+    return Collected(suite, index, folders, gone, summaries, found, tables, told)

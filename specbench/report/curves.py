@@ -39,10 +39,15 @@ def choices(found: list[Point]) -> list[str]:
     for point in found:
         if "curve" not in point["values"]:
             continue
-        place = f"{point['method']}, {point['task']}, T = {point['T']:g}"
+        made_up = "".join(f" ({word})" for word in point["made_up"].split())
+        place = f"{point['label']}{made_up}, {point['task']}, T = {point['T']:g}"
         for key, where, scale in (("matching", "the large model's quality", 1.0), ("best", "its latency", 100.0)):
             told = point["values"][key]
             chosen = f"chose {told['setting']}" if told["setting"] else "not reached"
-            unseen = "" if told["unseen"] is None else f"; {scale * told['unseen']:.2f} on prompts that chose nothing"
-            lines.append(f"{place}, at {where}: {chosen}{unseen}; reached in {told['reached']:.0%} of resamples")
+            reached = "" if told["reached"] is None else f"; reached in {told['reached']:.0%} of resamples"
+            unseen = "" if told["unseen"] is None else (
+                f"; what they chose was worth {scale * told['unseen']:.2f} on the prompts that they left out, and held"
+                f" there in {told['held']:.0%}"
+            )  # fmt: skip
+            lines.append(f"{place}, at {where}: {chosen}{reached}{unseen}")
     return lines

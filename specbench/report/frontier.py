@@ -1,9 +1,11 @@
 """Quality against relative latency over a method's parameter, and the two summaries of the cascades paper's Table 2.
 
-Both summaries are extrema over noisy points, so what is chosen on some prompts looks better there than it is. Intervals are
-of resamples in which everything is done anew on the same prompts for every point, the large model's included: quality and
-latency of each, and then the choice. Beside them stands what the choices were worth on those prompts that a resample left
-out (`unseen`): there is no luck of the choice in it.
+Both summaries are extrema over noisy points, so what is chosen on some prompts looks better there than it is. Intervals
+are of resamples in which everything is done anew on the same prompts for every point, the large model's included: quality
+and latency of each, and then the choice; a resample that does not reach what is asked for counts as 0. Beside them stands
+what the chosen points were worth on those prompts that a resample left out (`unseen`), and how often they kept there what
+they were chosen for (`held`): the luck of the choice is in neither. A point is chosen from the grid, without
+interpolation.
 """
 
 import tomllib
@@ -73,7 +75,8 @@ def frontier_of(folder: Path) -> Frontier | None:
     for name in names:
         method, _, setting = name.partition("(")
         if setting:
-            families[method].append(name)
+            variant = swept(_setting(name))[1]
+            families[f"{method}({variant})" if variant else method].append(name)
     families = {method: each for method, each in families.items() if len(each) >= FEWEST_POINTS}
     if not prompts or not families:
         return None
@@ -98,7 +101,8 @@ def frontier_of(folder: Path) -> Frontier | None:
 
 def summaries_of(found: Frontier) -> dict[str, dict[str, Any]]:
     """By method: `matching`, how much faster than the large model at its quality, and `best`, the quality within its
-    latency; each an estimate with what was chosen, what that is worth on unseen prompts, and how often it is reached."""
+    latency; each an estimate with what was chosen, what that is worth on unseen prompts, and how often it is reached, and
+    held there."""
     whole = metric.combiner(found.combine).whole
     rng = np.random.default_rng(0)
     picks = rng.integers(0, found.prompts, (RESAMPLES, found.prompts))
@@ -114,18 +118,20 @@ def summaries_of(found: Frontier) -> dict[str, dict[str, Any]]:
         told = at(curve, everything)
         resampled: dict[str, list[float]] = {"matching": [], "best": []}
         unseen: dict[str, list[float]] = {"matching": [], "best": []}
+        held: dict[str, list[bool]] = {"matching": [], "best": []}
         for pick in picks if found.prompts >= FEWEST else []:
             inside = at(curve, pick)
             left = np.setdiff1d(everything, pick)
             outside = at(curve, left) if len(left) else None
             for name, measure, choose in (("matching", matching, _fastest), ("best", best, _finest)):
                 value, point = measure(*inside), choose(*inside)
-                if value is not None:
-                    resampled[name].append(value)
+                resampled[name].append(0.0 if value is None else value)
                 if point is not None and outside is not None:
-                    unseen[name].append(1 / outside[0][point] if name == "matching" else outside[1][point])
+                    latency, quality, wanted = outside
+                    unseen[name].append(float(1 / latency[point] if name == "matching" else quality[point]))
+                    held[name].append(bool(quality[point] >= wanted if name == "matching" else latency[point] <= 1.0))
         out[curve.method] = {
-            name: _estimate(measure(*told), choose(*told), curve, resampled[name], unseen[name])
+            name: _estimate(measure(*told), choose(*told), curve, resampled[name], unseen[name], held[name])
             for name, measure, choose in (("matching", matching, _fastest), ("best", best, _finest))
         }
     return out
@@ -164,16 +170,22 @@ def _finest(latency: np.ndarray, quality: np.ndarray, wanted: float) -> int | No
 
 
 def _estimate(
-    value: float | None, chosen: int | None, curve: Curve, resampled: list[float], unseen: list[float]
+    value: float | None,
+    chosen: int | None,
+    curve: Curve,
+    resampled: list[float],
+    unseen: list[float],
+    held: list[bool],
 ) -> dict[str, Any]:
-    low, high = np.percentile(resampled, [2.5, 97.5]) if len(resampled) > RESAMPLES / 2 else (None, None)
+    low, high = np.percentile(resampled, [2.5, 97.5]) if resampled else (None, None)
     return {
         "value": value,
         "low": None if low is None else float(low),
         "high": None if high is None else float(high),
         "setting": None if chosen is None else curve.settings[chosen],
         "unseen": float(np.mean(unseen)) if unseen else None,
-        "reached": len(resampled) / RESAMPLES,
+        "held": float(np.mean(held)) if held else None,
+        "reached": float(np.mean([each > 0.0 for each in resampled])) if resampled else None,
     }
 
 
@@ -184,12 +196,12 @@ def frontier_points(folder: Path, places: list[Point]) -> list[Point]:
         return []
     told = summaries_of(found)
     out = []
-    for method, values in told.items():
+    for name, values in told.items():
+        method, variant = name.partition("(")[0], _setting(name)
         place = next((p for p in places if p["run"] == folder.name and p["method"] == method), None)
         if place:
-            out.append(
-                {**place, "setting": "", "x": None, "variant": "", "label": method, "values": {**values, "curve": True}}
-            )
+            where = {"setting": variant, "x": None, "variant": variant, "label": name}
+            out.append({**place, **where, "values": {**values, "curve": True}})
     return out
 
 

@@ -53,7 +53,7 @@ def _page(title: str, shown: Sequence[Table], told: Sequence[str], images: list[
         "separator": SEPARATOR,
     }
     template = (resources.files("specbench.report") / "page.html").read_text(encoding="utf-8")
-    packed = json.dumps(data, ensure_ascii=False, separators=(",", ":")).replace("</", "<\\/")
+    packed = json.dumps(data, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
     return template.replace("{{title}}", html.escape(title)).replace("{{data}}", packed)
 
 

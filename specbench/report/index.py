@@ -1,4 +1,7 @@
-"""What became of each cell of a suite: RESULTS/suites/NAME/index.json, written by `run`, read by report and reproduce."""
+"""What became of each cell of a suite: RESULTS/suites/NAME/index.json, written by `run`, read by report and reproduce.
+
+A run whose options overruled the suite's keeps its own index beside it, changed.json, so that a trial erases no measurement.
+"""
 
 import json
 from dataclasses import dataclass, field
@@ -8,7 +11,8 @@ from typing import Any
 from specbench.records import write
 
 SUITES = "suites"
-DONE, MISSING, FAILED = "done", "missing", "failed"  # states of a cell
+DONE, MISSING, FAILED, BEGUN = "done", "missing", "failed", "begun"  # states of a cell
+OWN, CHANGED = "index.json", "changed.json"
 
 
 @dataclass
@@ -17,13 +21,20 @@ class Index:
 
     path: Path
     cells: dict[str, dict[str, Any]] = field(default_factory=dict)
+    changes: list[str] = field(default_factory=list)  # options that were overruled
 
     @classmethod
-    def of(cls, suite: str, results: Path) -> "Index":
-        """The index of a suite; empty where it was never run."""
-        path = results / SUITES / suite / "index.json"
-        known = json.loads(path.read_text(encoding="utf-8"))["cells"] if path.exists() else []
-        return cls(path, {cell["key"]: cell for cell in known})
+    def of(cls, suite: str, results: Path, changed: bool = False) -> "Index":
+        """The index of a suite, or of its runs with other options; empty where there was none."""
+        path = results / SUITES / suite / (CHANGED if changed else OWN)
+        told = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {"cells": []}
+        return cls(path, {cell["key"]: cell for cell in told["cells"]}, told.get("changes", []))
+
+    @classmethod
+    def any_of(cls, suite: str, results: Path) -> "Index":
+        """The suite's own index; where it was only run with other options, that one."""
+        own = cls.of(suite, results)
+        return own if own.cells else cls.of(suite, results, changed=True)
 
     def note(self, key: str, seconds: float = 0.0, **told: Any) -> None:
         """Note a cell; the seconds that it took add up over resumed runs."""
@@ -34,7 +45,7 @@ class Index:
         """Write the cells of these keys, in their order; what the suite held before is dropped."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self.cells = {key: self.cells[key] for key in keys}
-        told = {"suite": self.path.parent.name, "cells": list(self.cells.values())}
+        told = {"suite": self.path.parent.name, "changes": self.changes, "cells": list(self.cells.values())}
         write(self.path, json.dumps(told, indent=1, ensure_ascii=False) + "\n")
 
     @property
@@ -43,8 +54,13 @@ class Index:
 
     @property
     def complete(self) -> bool:
-        """Whether the suite was run, and every cell of it is there."""
-        return bool(self.cells) and len(self.done) == len(self.cells)
+        """Whether the suite was run, and every generation of every cell is there."""
+        return bool(self.cells) and len(self.done) == len(self.cells) and not self.failures
+
+    @property
+    def failures(self) -> int:
+        """Generations that failed in cells that are done."""
+        return sum(cell.get("failed", 0) for cell in self.done)
 
     @property
     def minutes(self) -> float:

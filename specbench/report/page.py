@@ -1,5 +1,6 @@
 """A suite as a page of Markdown: the paper's table, plots, what was expected, and what a reader must know to believe it."""
 
+import os
 from pathlib import Path
 
 from specbench.report.collect import Collected
@@ -19,23 +20,28 @@ def said(collected: Collected) -> list[str]:
     lines += [f"judge: {judge}; a tie counts as half a win." for judge in judges]
     lines += choices(collected.points)
     lines += notes_of_many(collected.summaries)
+    lines += [f"! {folder}: measured once, and not here now" for folder in collected.gone]
+    if collected.index.changes:
+        lines.append(f"! options of the suite were overruled: {', '.join(collected.index.changes)}")
     absent = [cell for cell in collected.index.cells.values() if cell["state"] != DONE]
     return lines + [f"! {cell['state']}: {cell['pair']}, {cell['task']}: {cell['why']}" for cell in absent]
 
 
-def page(collected: Collected, plots: list[Path]) -> str:
-    """The whole page. `plots` are shown by their names, beside the page."""
+def page(collected: Collected, plots: list[Path], beside: Path) -> str:
+    """The whole page, to lie in the folder `beside`, from where its plots are linked."""
     suite = collected.suite
     whose = f"{suite.paper}, {suite.shows}"
     twin = f"A twin of {suite.of} on the bundled tiny models and synthetic data: it mirrors the grid, not the figures. "
     machine = collected.summaries[0]["environment"]
+    others = {(s["environment"]["cpu"], s["environment"]["git"]["revision"]) for s in collected.summaries}
+    last = f", the first of {len(others)} machines or revisions" if len(others) > 1 else ""
     parts = [
         f"# {whose}: {suite.description}",
         f"{twin if suite.is_tiny else ''}`specbench run --suite {suite.name}` measured {len(collected.folders)} cells in"
         f" {collected.index.minutes:.1f} minutes on {machine.get('gpu', {}).get('name') or machine['cpu']},"
-        f" {machine['threads']} threads, at revision {machine['git']['revision'][:9]}.",
+        f" {machine['threads']} threads, at revision {machine['git']['revision'][:9]}{last}.",
         *map(markdown_table, collected.tables),
-        *(f"![{plot.stem}]({plot.name})" for plot in plots),
+        *(f"![{plot.stem}]({os.path.relpath(plot, beside)})" for plot in plots),
         "\n".join(f"- {line}" for line in said(collected)),
     ]
     return "\n\n".join(parts) + "\n"

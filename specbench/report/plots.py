@@ -58,10 +58,16 @@ def _panels(spec: PlotSpec, found: Sequence[Point]) -> list[tuple[str, list[Poin
 
     order = list(dict.fromkeys(map(place, kept)))
     kept.sort(key=lambda point: order.index(place(point)))
+    panels = [(words, list(points)) for words, points in groupby(kept, place)]
     return [
-        (", ".join(dimension(key, word) for key, word in zip(spec.panels, words, strict=True)), list(points))
-        for words, points in groupby(kept, place)
+        (_title([dimension(key, word) for key, word in zip(spec.panels, words, strict=True)], points), points)
+        for words, points in panels
     ]
+
+
+def _title(words: list[str], points: list[Point]) -> str:
+    made_up = dict.fromkeys(word for point in points for word in point["made_up"].split())
+    return ", ".join(words) + "".join(f" ({word})" for word in made_up)
 
 
 def _lines(spec: PlotSpec, points: list[Point]) -> Drawing:

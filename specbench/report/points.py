@@ -19,14 +19,15 @@ COMPARED = {"speedup": "papers_speedup"}  # what of ours is by the papers' own a
 
 def points(summaries: Iterable[Summary], reference: Iterable[Point] = ()) -> list[Point]:
     """All points of some runs. `values` are numbers or estimates {value, low, high}; `paper` the reference's values of those
-    whose pair, method, task and temperature are the paper's, and whose models are real."""
+    whose pair, method, task and temperature are the paper's, and whose models and data are real."""
     reference, found = list(reference), []
     for summary in summaries:
         for row in summary["methods"]:
             if "tokens" in row:
                 found += _of(summary, row)
     for point in found:
-        point["paper"] = {} if point["made_up"] else _papers(point, reference)
+        real = not point["made_up"] and point["data"] != "synthetic"
+        point["paper"] = _papers(point, reference) if real else {}
     return found
 
 
@@ -66,13 +67,16 @@ def _of(summary: Summary, row: dict[str, Any]) -> list[Point]:
         "variant": variant,
         "label": row["label"],
         "made_up": summary["made_up"],
+        "data": summary["data"]["source"],
         "run": summary["run"],
         "baseline": base,
     }
     values = {key: value for key, value in row.items() if isinstance(value, int | float | list | dict | tuple)}
     values |= {"score": row["quality"].get(summary["headline"]), "headline": summary["headline"]}
-    values |= {f"{name}": estimate for name, estimate in row["quality"].items()}
+    values |= row["quality"]
     values["target_calls"] = row["forwards_per_token"].get(list(summary["models"])[-1])
+    rate = row["rule_rate"] if row.get("rule_rate") is not None else values["target_calls"]
+    values["deferral_rate"] = rate  # the oracle runs both models everywhere: only its rule tells
     if base:
         values |= dict.fromkeys(("speedup", "papers_speedup", "end_to_end_speedup", "relative_latency"), 1.0)
     if row["method"] == "sd":
@@ -88,7 +92,7 @@ def _papers(point: Point, reference: list[Point]) -> dict[str, float]:
     """The paper's values of a point."""
 
     def same(known: Point) -> bool:
-        ours = {**point, "task": point["task"].partition(":")[0], "T": f"{point['T']:g}"}
+        ours = {**point, "T": f"{point['T']:g}"}
         alike = all(known[key] in (ANY, ours[key]) for key in ("pair", "method", "task", "T"))
         return alike and known["group"] == ours["group"]  # none is the whole of them
 

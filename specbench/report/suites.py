@@ -1,5 +1,6 @@
 """What a suite's runs come to: its tables as the paper has them, and its expectations, held against every cell."""
 
+import math
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
@@ -18,6 +19,7 @@ FORMS = {  # of values that are no ratio of speeds: form, scale
     "tokens_per_second": ("{:.0f}", 1.0),
     "target_calls": ("{:.3f}", 1.0),
     "rule_rate": ("{:.1%}", 1.0),
+    "deferral_rate": ("{:.1%}", 1.0),
     "win_rate": ("{:.1%}", 1.0),
 }
 HEADS = {
@@ -31,11 +33,15 @@ HEADS = {
     "papers_speedup": "papers' average",
     "target_calls": "target calls/token",
     "rule_rate": "rule rate",
+    "deferral_rate": "deferral rate, or large-model calls a token",
     "matching": "speed at the large model's quality",
     "best": "best quality within its latency",
     "win_rate": "wins",
 }
+LOWER = ("relative_latency", "generation_milliseconds", "target_calls")  # of which less is better
 SELECTED = "†"
+CONFIRMED, CONTRADICTED = "confirmed", "contradicted"
+EXPECTED, OTHER = "on the expected side within the noise", "on the other side within the noise"
 
 
 def suite_tables(suite: Suite, found: Sequence[Point]) -> list[Table]:
@@ -49,12 +55,12 @@ def papers_tables(reference: Sequence[Point]) -> list[Table]:
     for metric in dict.fromkeys(row["metric"] for row in reference):
         rows = [row for row in reference if row["metric"] == metric]
         where: dict[tuple[str, str], dict[str, str]] = {(row["pair"], row["method"]): {} for row in rows}
-        scale = FORMS.get(metric, ("", 1.0))[1]
+        form, scale = FORMS.get(metric, ("{:.2f}", 1.0))
         for row in rows:
             place = ", ".join(
                 word for word in (f"T = {row['T']}" if row["T"] else "", row["task"], row["group"]) if word
             )
-            where[row["pair"], row["method"]][place] = f"{scale * row['value']:.2f}"
+            where[row["pair"], row["method"]][place] = form.format(scale * row["value"])
         columns = list(dict.fromkeys(place for cells in where.values() for place in cells))
         title = f"The paper's own, of its own models: {HEADS.get(metric, metric)}"
         lines = [[*key, *(cells.get(place, NONE) for place in columns)] for key, cells in where.items()]
@@ -81,32 +87,30 @@ def pivot(spec: TableSpec, found: Sequence[Point]) -> Table:
         ]
         for row, cells in places.items()
     ]
-    return Table(spec.title, heads, rows)
+    made_up = {point["made_up"] for point in kept if point["made_up"]} if "method" not in spec.rows else set()
+    label = " ".join(f"({word})" for words in sorted(made_up) for word in words.split())
+    return Table(f"{spec.title} {label}".strip(), heads, rows)
 
 
 def told(point: Point | None, value: str) -> str:
     """A value as the paper prints it, and where the point is the paper's own the paper's beside it, with the difference."""
     if point is None or point["values"].get(value) is None:
         return NONE
-    raw = point["values"][value]
+    raw, (form, scale) = point["values"][value], FORMS.get(value, ("{:.2f}", 1.0))
     if number_of(raw) is None:
         text = "not reached"
     elif isinstance(raw, list | tuple):
         text = " ± ".join(f"{each:.1f}" for each in raw[:2])
     else:
-        form, scale = FORMS.get(value, ("{:.2f}", 1.0))
-        text = interval(
-            raw if isinstance(raw, dict) else {"value": raw, "low": None, "high": None},
-            form,
-            "x" if value in TIMES else "",
-            scale,
-        )
+        estimate = raw if isinstance(raw, dict) else {"value": raw, "low": None, "high": None}
+        text = interval(estimate, form, "x" if value in TIMES else "", scale)
     alike = COMPARED.get(value, value)
     papers, ours = point["paper"].get(alike), number_of(point["values"].get(alike))
     if papers is None or ours is None:
         return text
-    mean = "" if alike == value else f"papers' average {ours:.2f}, "
-    return f"{text} ({mean}paper {papers:.2f}, {ours - papers:+.2f})"
+    mean = "" if alike == value else f"papers' average {form.format(scale * ours)}, "
+    signed = form.replace("{:", "{:+")
+    return f"{text} ({mean}paper {form.format(scale * papers)}, {signed.format(scale * (ours - papers))})"
 
 
 def _with_best(spec: TableSpec, places: dict[Any, dict[Any, Point]]) -> dict[Any, dict[Any, Point]]:
@@ -120,6 +124,8 @@ def _with_best(spec: TableSpec, places: dict[Any, dict[Any, Point]]) -> dict[Any
         for row in rows:
             out[row] = places[row]
         if len(rows) > 1:
+            for row in rows:  # the paper prints the best alone
+                out[row] = {column: {**point, "paper": {}} for column, point in places[row].items()}
             columns = dict.fromkeys(column for row in rows for column in places[row])
             out[(*rest[:at], f"best of {len(rows)} {SELECTED}", *rest[at:])] = {
                 column: _best([places[row][column] for row in rows if column in places[row]], spec.best)
@@ -129,7 +135,9 @@ def _with_best(spec: TableSpec, places: dict[Any, dict[Any, Point]]) -> dict[Any
 
 
 def _best(candidates: list[Point], value: str) -> Point:
-    return max(candidates, key=lambda point: number_of(point["values"].get(value)) or float("-inf"))
+    sign = -1.0 if value in LOWER else 1.0
+    known = [point for point in candidates if number_of(point["values"].get(value)) is not None]
+    return max(known or candidates, key=lambda point: sign * (number_of(point["values"].get(value)) or 0.0))
 
 
 def _head(spec: TableSpec, column: tuple[Any, ...], value: str) -> str:
@@ -158,7 +166,7 @@ def is_at(point: Point, wanted: dict[str, Any]) -> bool:
 
 
 def expectations(suite: Suite, found: Sequence[Point]) -> list[str]:
-    """A line for each expectation: in how many cells it was confirmed, lay within the noise, or was contradicted."""
+    """A line for each expectation: in how many cells it was confirmed beyond the noise, or contradicted, or neither."""
     return [_verdict(each, found) for each in suite.expect]
 
 
@@ -169,42 +177,45 @@ def _verdict(expected: Expectation, found: Sequence[Point]) -> str:
     for point in found:
         if not point["group"]:
             cells[point["run"]].append(point)
-    seen: dict[str, list[str]] = {"confirmed": [], "within the noise": [], "contradicted": []}
+    seen: dict[str, list[str]] = {verdict: [] for verdict in (CONFIRMED, EXPECTED, OTHER, CONTRADICTED)}
     for points in cells.values():
         ours = _chosen(points, expected.of, expected)
         theirs = _chosen(points, bound, expected) if isinstance(bound, dict) else [None]
         for point in ours:
             for other in theirs:
-                verdict = _compare(point, other, bound, expected.value, sign)
-                if verdict:
-                    seen[verdict].append(_place(point))
+                seen[_compare(point, other, bound, expected.value, sign)].append(_place(point))
     if not any(seen.values()):
         return f"{expected.says}: not measured"
     counts = ", ".join(f"{verdict} {len(where)}" for verdict, where in seen.items() if where)
-    against = f" (contradicted: {'; '.join(dict.fromkeys(seen['contradicted']))})" if seen["contradicted"] else ""
-    why = f". {expected.because}" if expected.because and (seen["contradicted"] or seen["within the noise"]) else ""
+    against = f" (contradicted: {'; '.join(dict.fromkeys(seen[CONTRADICTED]))})" if seen[CONTRADICTED] else ""
+    why = f". {expected.because}" if expected.because and (seen[CONTRADICTED] or seen[OTHER]) else ""
     return f"{expected.says}: {counts}{against}{why}"
 
 
 def _chosen(points: list[Point], wanted: dict[str, Any], expected: Expectation) -> list[Point]:
-    chosen = [p for p in points if is_at(p, wanted) and number_of(p["values"].get(expected.value)) is not None]
+    chosen = [p for p in points if is_at(p, wanted) and p["values"].get(expected.value) is not None]
     if expected.best and chosen:
         sign = 1.0 if expected.at_least is not None else -1.0
-        return [max(chosen, key=lambda p: sign * (number_of(p["values"][expected.value]) or 0.0))]
+        return [max(chosen, key=lambda p: sign * _span(p, expected.value)[0])]
     return chosen
 
 
+def _span(point: Point, value: str) -> tuple[float, float, float]:
+    """A value with its interval; a summary that was not reached is below everything."""
+    told = point["values"][value]
+    number, bounds = number_of(told), bounds_of(told)
+    return (-math.inf, -math.inf, -math.inf) if number is None or bounds is None else (number, *bounds)
+
+
 def _compare(point: Point, other: Point | None, bound: Any, value: str, sign: float) -> str:
-    """confirmed where the value is on the right side; within the noise where its interval reaches the other's."""
-    ours, mine = number_of(point["values"][value]), bounds_of(point["values"][value])
-    limit = number_of(other["values"][value]) if other else float(bound)
-    theirs = bounds_of(other["values"][value]) if other else (limit, limit)
-    if ours is None or limit is None or mine is None or theirs is None:
-        return ""
-    if sign * (ours - limit) >= 0:
-        return "confirmed"
-    reaches = mine[1] >= theirs[0] if sign > 0 else mine[0] <= theirs[1]  # type: ignore[operator]  # theirs holds numbers here
-    return "within the noise" if reaches else "contradicted"
+    """On which side a value is of its bound, and whether their intervals reach each other."""
+    ours, low, high = _span(point, value)
+    limit, below, above = _span(other, value) if other else (float(bound),) * 3
+    if sign < 0:
+        (ours, low, high), (limit, below, above) = (-ours, -high, -low), (-limit, -above, -below)
+    if ours >= limit:
+        return CONFIRMED if low >= above > -math.inf else EXPECTED
+    return OTHER if high >= below else CONTRADICTED
 
 
 def _place(point: Point) -> str:

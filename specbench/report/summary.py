@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict
 from functools import cache
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ def summary_of(folder: Path) -> dict[str, Any]:
     if path.exists():
         known: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         if known.get("stamp") == stamp(folder):
-            return known | {"folder": str(folder)}
+            return known | {"folder": str(folder), "run": folder.name}
     return summarise(folder)
 
 
@@ -37,7 +38,7 @@ def summaries_of(folders: Sequence[Path]) -> list[dict[str, Any]]:
     """The summaries of run folders, several at a time where there is much to read."""
     if len(folders) < 2 or sum((folder / SAMPLES).stat().st_size for folder in folders if _has(folder)) < MUCH:
         return [summary_of(folder) for folder in folders]
-    with ProcessPoolExecutor() as pool:
+    with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:  # what torch holds is not to be forked
         return list(pool.map(summary_of, folders))
 
 
