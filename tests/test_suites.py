@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import shutil
 
 import pytest
 
@@ -115,10 +116,11 @@ def test_a_cell_that_fails_and_one_that_fails_in_part_stop_no_other(tmp_path, mo
 
 
 def test_a_run_with_other_options_keeps_an_index_of_its_own(measured):
-    before = (measured / "results/suites/mine/index.json").read_bytes()
-    done = specbench("run", "--suite", "mine.toml", "-n", "3", cwd=measured, code=3)
-    assert (measured / "results/suites/mine/index.json").read_bytes() == before
-    changed = json.loads((measured / "results/suites/mine/changed.json").read_text())
+    shutil.copytree(measured / "results/suites", measured / "other/suites")
+    before = (measured / "other/suites/mine/index.json").read_bytes()
+    done = specbench("run", "--suite", "mine.toml", "-n", "3", "-o", "other", cwd=measured, code=3)
+    assert (measured / "other/suites/mine/index.json").read_bytes() == before
+    changed = json.loads((measured / "other/suites/mine/changed.json").read_text())
     assert changed["changes"] == ["limit = 3"]
     assert changed["cells"][0]["generations"] == 12
     assert "best of 2 †" in done.stdout
