@@ -21,6 +21,10 @@ FORMS = {  # of values that are no ratio of speeds: form, scale
     "rule_rate": ("{:.1%}", 1.0),
     "deferral_rate": ("{:.1%}", 1.0),
     "win_rate": ("{:.1%}", 1.0),
+    "wins": ("{:.1%}", 1.0),
+    "ties": ("{:.1%}", 1.0),
+    "win_rate_spread": ("{:.1%}", 1.0),
+    "communication_share": ("{:.1%}", 1.0),
 }
 HEADS = {
     "accepted_length": "accepted length",
@@ -36,7 +40,9 @@ HEADS = {
     "deferral_rate": "deferral rate, or large-model calls a token",
     "matching": "speed at the large model's quality",
     "best": "best quality within its latency",
-    "win_rate": "wins",
+    "win_rate": "win rate, ties half",
+    "win_rate_spread": "its spread over repeats",
+    "corrected": "theory, corrected",
 }
 LOWER = ("relative_latency", "generation_milliseconds", "target_calls")  # of which less is better
 SELECTED = "†"
