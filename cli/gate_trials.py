@@ -92,6 +92,7 @@ def main() -> None:
     parser.add_argument("--prompts", type=int, default=8)
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--sessions", type=int, default=4, help="fresh processes that the baseline is from")
     parser.add_argument("--out", type=Path, default=Path("results/gate-tiny.md"))
     parser.add_argument("--inject", choices=EXPECTED, help=argparse.SUPPRESS)  # of a process that measures
     parser.add_argument("folder", nargs="?", type=Path, help=argparse.SUPPRESS)
@@ -116,7 +117,7 @@ def _trials(args: argparse.Namespace, folder: Path) -> None:
         device="cpu",
     )
     path, told = folder / "baseline.json", Request(commands=[])
-    record(path, command_of(["sd"], "tiny", ["gsm8k"], options), folder / "base", told, False, 2)
+    record(path, command_of(["sd"], "tiny", ["gsm8k"], options), folder / "base", told, False, args.sessions)
     launches: list[tuple[str, Launch]] = [("nothing", measure_apart)] * args.trials
     launches += [(what, partial(_injected, what)) for what in EXPECTED]
     trials: list[tuple[str, list[Verdict]]] = []
@@ -155,7 +156,7 @@ def _page(
     return f"""# The gate on trial
 
 A baseline of speculative decoding on the tiny pair (gsm8k's synthetic twin, {args.prompts} prompts, {args.tokens}
-tokens each, T = 0, {args.rounds} rounds in each of two processes), and gates against it in fresh processes: of the same
+tokens each, T = 0, {args.rounds} rounds in each of {args.sessions} processes), and gates against it in fresh processes: of the same
 commit, and of it with the lean engine's forwards {SLOWER:.0%} slower (*engine*), with the method's rounds {SLOWER:.0%}
 slower (*overhead*), and with half of the drafted tokens replaced by random ones (*acceptance*). Made by `make gate-trials`.
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from specbench.report.verdict import Limits, Verdict
 
 SESSIONS, ROUNDS = 2, 5  # of a baseline with timing
+AGREEING, MOST = 3, 4  # sessions that a slow-down needs, and that a gate measures before it decides
 CLOCKED = ("speed", "engine")  # aspects in which a machine's luck can look like a finding
 
 
@@ -57,8 +58,11 @@ def update(path: Path, out: Path, told: Request, count: int | None) -> None:
 
 
 def judged(path: Path, out: Path, told: Request, limits: "Limits", launch: Launch = measure_apart) -> "list[Verdict]":
-    """Measure what a baseline file holds and compare. A time that looks like a regression is measured once more, in a
-    process of its own, and is one where both agree."""
+    """Measure what a baseline file holds and compare.
+
+    While a time lies beyond the limit in every session it is measured again, each time in a process of its own, until
+    AGREEING sessions or at most MOST make it significant, or one does not agree.
+    """
     from specbench.report.baseline import load, pooled
     from specbench.report.comparison import compare
     from specbench.report.verdict import Status
@@ -70,11 +74,17 @@ def judged(path: Path, out: Path, told: Request, limits: "Limits", launch: Launc
         commands = [_counting(command) for command in commands]
     request = replace(told, commands=commands, threads=known.cells[0].environment["threads"])
     new = sessions(request, out, measure_here if limits.counters_only else launch, 1)
-    verdicts = compare(known.cells, new, limits)
-    if any(each.status is Status.regression and each.aspect in CLOCKED for each in verdicts):
-        new = pooled([*new, *sessions(request, out, launch, 1, first=2)])
-        verdicts = compare(known.cells, new, limits)
-    return verdicts
+
+    def slower(limits: "Limits") -> bool:
+        found = compare(known.cells, new, limits)
+        return any(each.status is Status.regression and each.aspect in CLOCKED for each in found)
+
+    for number in range(2, MOST + 1):
+        settled = number > AGREEING and slower(limits)
+        if settled or not slower(replace(limits, alpha=1.0)):
+            break
+        new = pooled([*new, *sessions(request, out, launch, 1, first=number)])
+    return compare(known.cells, new, limits)
 
 
 def with_anchor(command: Command) -> Command:

@@ -101,9 +101,14 @@ def gated(monkeypatch, tmp_path, slower: list[float]) -> tuple[list, int]:
 
 @pytest.mark.parametrize(
     ("slower", "measured", "status"),
-    [([1.0], 1, Status.same), ([1.1, 1.0], 2, Status.same), ([1.1, 1.1], 2, Status.regression)],
+    [
+        ([1.0], 1, Status.same),
+        ([1.1, 1.0], 2, Status.same),
+        ([1.1, 1.1, 1.0], 3, Status.same),
+        ([1.1, 1.1, 1.1], 3, Status.regression),
+    ],
 )
-def test_a_slow_down_is_confirmed_in_a_second_process(monkeypatch, tmp_path, slower, measured, status):
+def test_a_slow_down_is_confirmed_in_two_more_processes(monkeypatch, tmp_path, slower, measured, status):
     found, count = gated(monkeypatch, tmp_path, slower)
     assert count == measured
     assert next(each for each in found if each.method == "sd" and each.aspect == "speed").status is status

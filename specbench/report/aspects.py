@@ -156,10 +156,10 @@ def log_ratios(session: Session, method: str, over: str) -> list[float]:
 
 
 def speed(base: Sequence[Session], new: Sequence[Session], method: str, over: str, limits: Limits) -> Finding:
-    """Whether the method became slower relative to `over`, by Welch's t-test over rounds.
+    """Whether the method became slower relative to `over`: by Welch's t-test over rounds, all sessions of a side pooled.
 
-    All of BASE's sessions are pooled; each of NEW's is held against them on its own, and all have to agree: rounds of one
-    process share its luck, which a test over rounds does not see.
+    Rounds of one process share its luck, which a test over rounds does not see: so each of NEW's sessions has to be beyond
+    the limit on its own, too.
     """
     before = [x for session in base for x in log_ratios(session, method, over)]
     after = [log_ratios(session, method, over) for session in new]
@@ -167,20 +167,18 @@ def speed(base: Sequence[Session], new: Sequence[Session], method: str, over: st
     if fewest < FEWEST_ROUNDS or not after:
         detail = f"{fewest if after else 0} rounds on a side; a verdict needs {FEWEST_ROUNDS}: --repeats"
         return Finding(Status.inconclusive, "too few rounds", detail, "too few rounds")
-    found = [welch(before, each) for each in after]
-    changes = [100.0 * math.expm1(each.difference) for each in found]
-    each = [
-        _status(test.p < limits.alpha, change, limits.max_slowdown) for test, change in zip(found, changes, strict=True)
-    ]
-    status = each[0] if len(set(each)) == 1 else Status.same
+    test = welch(before, [x for session in after for x in session])
+    changes = [100.0 * math.expm1(welch(before, each).difference) for each in after]
+    change = 100.0 * math.expm1(test.difference)
+    found = {_status(test.p < limits.alpha, each, limits.max_slowdown) for each in (change, *changes)}
+    status = found.pop() if len(found) == 1 else Status.same
     x = [math.exp(sum(values) / len(values)) for values in (before, [x for session in after for x in session])]
-    change = 100.0 * (x[1] / x[0] - 1.0)
-    told = ", ".join(
-        f"{c:+.1f} % (p = {t.p:.2g}, {len(r)} rounds)" for c, t, r in zip(changes, found, after, strict=True)
-    )
-    unsure = "; sessions do not agree" if len(set(each)) > 1 else ""
+    by = f" (by session {', '.join(f'{each:+.1f}' for each in changes)})" if len(changes) > 1 else ""
+    by += ", which do not agree" if len({_status(True, each, limits.max_slowdown) for each in changes}) > 1 else ""
+    rounds = sum(map(len, after))
     detail = (
-        f"{method} over {over} {x[0]:.3f}x → {x[1]:.3f}x; by session {told}; limit {limits.max_slowdown:g} %{unsure}"
+        f"{method} over {over} {x[0]:.3f}x → {x[1]:.3f}x, {change:+.1f} %{by}, p = {test.p:.2g} over {rounds} rounds;"
+        f" limit {limits.max_slowdown:g} %"
     )
     title = {Status.regression: "slower", Status.improved: "faster"}.get(status, "same speed")
     return Finding(status, title, detail, f"{x[0]:.2f}x → {x[1]:.2f}x over {over} ({change:+.1f} %)")
