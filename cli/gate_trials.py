@@ -156,9 +156,10 @@ def _page(
     return f"""# The gate on trial
 
 A baseline of speculative decoding on the tiny pair (gsm8k's synthetic twin, {args.prompts} prompts, {args.tokens}
-tokens each, T = 0, {args.rounds} rounds in each of {args.sessions} processes), and gates against it in fresh processes: of
-the same commit, and of it with the lean engine's forwards {SLOWER:.0%} slower (*engine*), with the method's rounds {SLOWER:.0%}
-slower (*overhead*), and with half of the drafted tokens replaced by random ones (*acceptance*). Made by `make gate-trials`.
+tokens each, T = 0, {args.rounds} rounds in each of {args.sessions} processes), and gates against it in fresh processes:
+of the same commit, and of it with the lean engine's forwards {SLOWER:.0%} slower (*engine*), with the method's
+rounds {SLOWER:.0%} slower (*overhead*), and with half of the drafted tokens replaced by random ones (*acceptance*).
+Made by `make gate-trials`.
 
 **{alarms} false alarms in {args.trials} gates; {caught} of {len(EXPECTED)} changes caught and named right.**
 

@@ -35,8 +35,8 @@ def collect(suite: Suite, results: Path) -> Collected:
     index = Index.any_of(suite.name, results)
     cells = [cell for cell in index.done if (results / cell["folder"] / "run.toml").exists()]
     if not cells:
-        gone = f", though {len(index.done)} cells were measured once" if index.done else ""
-        raise ConfigError(f"nothing of {suite.name} is in {results}{gone}; help: specbench run --suite {suite.name}")
+        once = f", though {len(index.done)} cells were measured once" if index.done else ""
+        raise ConfigError(f"nothing of {suite.name} is in {results}{once}; help: specbench run --suite {suite.name}")
     folders = [results / cell["folder"] for cell in cells]
     summaries = summaries_of(folders)
     found = points(summaries, reference_of(suite.name))
