@@ -142,6 +142,7 @@ def gate(
             )
             command = gating.command_of(words(method) or ["se"], pair, words(task), options)
             gating.record(record, command, folder, told, counters_only, sessions_ or gating.SESSIONS, add)
+            print(f"wrote {record}", file=sys.stderr)
 
 
 @contextlib.contextmanager

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from specbench.cli.choices import Device, Dtype, Engine, Json, Plugins, known, with_plugins
+from specbench.cli.progress import status
 from specbench.errors import ConfigError, MissingAsset
 
 if TYPE_CHECKING:
@@ -97,11 +98,14 @@ def plan(
         names, tasks = tuple(words(method) or ["se"]), tuple(words(task)) or _tasks(pair or "tiny", options)
         line = Line(methods=names, pairs=(pair or "tiny",), tasks=tasks, options=options)
         wanted = Suite(name="", paper="", shows="", description="", grid=(line,))
-    rows = [row for part in parts(wanted, out, None) for row in _rows(part)]
+    with status("reading pairs and tasks"):
+        rows = [row for part in parts(wanted, out, None) for row in _rows(part)]
     if as_json:
         print(json.dumps(rows, indent=2))
     else:
         _print(rows)
+        if suite and any(row["state"] == "missing" for row in rows):
+            print(f"what is missing can be fetched where there is a network: specbench fetch --suite {suite}")
     sys.exit(CANNOT_RUN if any(row["state"] in ("missing", "refused") for row in rows) else 0)
 
 

@@ -1,6 +1,7 @@
 """`specbench report`: run folders, or a suite, as tables, plots and pages."""
 
 import contextlib
+import sys
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -62,6 +63,7 @@ def report(
     if out:
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text(text, encoding="utf-8")
+        print(f"wrote {out}", file=sys.stderr)
     else:
         print(text, end="")
 
@@ -164,12 +166,12 @@ def _into(file: Any) -> "Console":
     return Console(file=file, width=WIDTH)
 
 
-def show_suite(suite: "Suite", results: Path, console: "Console") -> None:
+def show_suite(suite: "Suite", results: Path, console: "Console", changed: bool) -> None:
     """A suite's tables and verdicts, where anything of it was measured."""
     from specbench.report.collect import collect
 
     try:
-        show_collected(collect(suite, results), console)
+        show_collected(collect(suite, results, changed), console)
     except ConfigError as error:  # nothing to show is no failure of what was asked for
         console.print(str(error), style="dim", highlight=False)
 

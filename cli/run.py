@@ -156,8 +156,9 @@ def _suite(name: str, options: Options, repeats: int | None, out: Path, fresh: b
         )
     changes = {key: getattr(options, key) for key in sorted(told)} | ({"repeats": repeats} if repeats else {})
     suite = read_suite(name, **changes)
-    code = run_suite(suite, out, fresh, kind, [f"{key} = {value}" for key, value in changes.items()])
-    show_suite(suite, out, terminal())
+    changed = [f"{key} = {value}" for key, value in changes.items() if key != "plugins"]  # which overrule nothing
+    code = run_suite(suite, out, fresh, kind, changed)
+    show_suite(suite, out, terminal(), bool(changed))
     return code
 
 

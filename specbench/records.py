@@ -3,13 +3,17 @@
 import dataclasses
 import json
 import os
+import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from specbench.errors import ConfigError
+
 SAMPLES = "samples.jsonl"
 SCORES = "scores.json"
+CONFIG = "run.toml"
 JUDGED = "judged.json"
 SEMANTICS = 4  # bumped when the meaning of a recorded number changes, so that old runs are not mixed with new ones
 
@@ -69,11 +73,26 @@ class Recorder:
 
 
 def read(folder: Path) -> Iterator[Record]:
-    """The complete records of a run folder, in the order in which they were measured."""
+    """The complete records of a run folder, in the order in which they were measured. Raises ConfigError for a bad line."""
     with (folder / SAMPLES).open(encoding="utf-8") as file:
-        for line in file:
+        for number, line in enumerate(file, 1):
             if line.endswith("\n"):
-                yield Record(**json.loads(line))
+                try:
+                    record = Record(**json.loads(line))
+                except (ValueError, TypeError) as error:
+                    raise ConfigError(f"{folder / SAMPLES}:{number}: damaged: {error}") from None
+                yield record
+
+
+def run_config(folder: Path) -> dict[str, Any]:
+    """The resolved config of a run folder. Raises ConfigError where it holds no run, or a damaged one."""
+    path = folder / CONFIG
+    if not path.exists():
+        raise ConfigError(f"{folder} holds no run (no {CONFIG}); help: specbench run")
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ConfigError(f"{path}: damaged: {error}") from None
 
 
 def write(path: Path, text: str) -> None:

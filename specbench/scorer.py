@@ -2,15 +2,14 @@
 
 import dataclasses
 import json
-import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from specbench.errors import ConfigError
-from specbench.records import SCORES, Record, read, write
+from specbench.errors import ConfigError, hint
+from specbench.records import SCORES, Record, read, run_config, write
 from specbench.sandbox import Sandbox
-from specbench.scoring.metric import Score
+from specbench.scoring.metric import NO_ANSWER, Score
 from specbench.task import Data, Sample, Task
 
 TOLD = 800  # characters of a prompt, and of a reference
@@ -50,7 +49,8 @@ def score(
     for record in records:
         if record.error is None:
             sample = samples[record.sample]
-            rows.append(_row(record, sample.group, {} if fixed_length else task.score(sample, record.text, sandbox)))
+            values = {} if fixed_length else _checked(task, task.score(sample, record.text, sandbox))
+            rows.append(_row(record, sample.group, values))
         advance()
     scores = {
         "schema": 1,
@@ -66,14 +66,6 @@ def score(
         "rows": rows,
     }
     write(folder / SCORES, json.dumps(scores, ensure_ascii=False) + "\n")
-
-
-def run_config(folder: Path) -> dict[str, Any]:
-    """The resolved config of a run folder. Raises ConfigError where it holds no run."""
-    path = folder / "run.toml"
-    if not path.exists():
-        raise ConfigError(f"{folder} holds no run (no run.toml); help: specbench run")
-    return tomllib.loads(path.read_text(encoding="utf-8"))
 
 
 def task_of(folder: Path, source: str = "") -> tuple[Task, Data]:
@@ -92,6 +84,19 @@ def task_of(folder: Path, source: str = "") -> tuple[Task, Data]:
     if data.sha256 != told["data"]["sha256"]:
         raise ConfigError(f"{data.source} does not hold the rows that {folder} was run on; help: --data FILE.jsonl")
     return task, data
+
+
+def _checked(task: Task, values: Score) -> Score:
+    """The values, which are of the task's metrics, and where they are plain numbers from 0 to 1. Raises ConfigError."""
+    names = [metric.name for metric in task.metrics]
+    for name, value in values.items():
+        if name not in (*names, NO_ANSWER):
+            raise ConfigError(
+                f"task {task.name}: score() gives '{name}', which is none of its metrics{hint(name, names)}"
+            )
+        if isinstance(value, int | float) and not 0.0 <= value <= 1.0:
+            raise ConfigError(f"task {task.name}: score() gives {name} = {value:g}, which must be from 0 to 1")
+    return values
 
 
 def _told(sample: Sample) -> dict[str, str]:

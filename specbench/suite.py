@@ -28,6 +28,7 @@ from specbench.options import Options
 from specbench.presets import names, preset, sweep_of
 from specbench.registry import construct, convert
 
+INNER = {"overrides", "over", "heads", "plugins"}  # of Options: written otherwise in a suite, or not at all
 TINY = "-tiny"  # how the twin of a suite that runs on bundled models is called
 DIMENSIONS = (
     "pair",
@@ -174,7 +175,7 @@ def read_suite(name: str, **changes: Any) -> Suite:
     if not grid:
         raise ConfigError(f"{where}: a suite needs a [[grid]]")
     table["name"] = Path(found.name).stem
-    lines = tuple(_line(each, common, changes, f"{where}: grid[{i}]") for i, each in enumerate(grid))
+    lines = tuple(_line(each, common, changes, f"{where}: options or grid[{i}]") for i, each in enumerate(grid))
     return replace(construct(Suite, {**table, "grid": []}, where), grid=lines)
 
 
@@ -191,7 +192,7 @@ def _line(table: dict[str, Any], common: dict[str, Any], changes: dict[str, Any]
 
 def _options(table: dict[str, Any], changes: dict[str, Any], where: str) -> Options:
     """Options from TOML: those of `specbench run` by their names, `set`, `over` and `head` as tables."""
-    known, types = {each.name: each for each in fields(Options)}, get_type_hints(Options)
+    known, types = {each.name for each in fields(Options)}, get_type_hints(Options)
     pairs = {"set": "overrides", "head": "heads", "over": "over"}
     made: dict[str, Any] = {}
     for key, value in table.items():
@@ -199,10 +200,10 @@ def _options(table: dict[str, Any], changes: dict[str, Any], where: str) -> Opti
             made[key] = tuple(_swept(name, values) for name, values in convert(value, dict[str, Any], where).items())
         elif key in pairs:
             made[pairs[key]] = tuple(convert(value, dict[str, Any], f"{where}: {key}").items())
-        elif key in known and key not in pairs.values():
+        elif key in known - INNER:
             made[key] = convert(value, types[key], f"{where}: {key}")
         else:
-            raise ConfigError(f"{where}: unknown key '{key}'{hint(key, [*known, *pairs])}")
+            raise ConfigError(f"{where}: unknown key '{key}'{hint(key, [*sorted(known - INNER), *pairs])}")
     if changes.get("limit") is not None:  # the user's own choice of prompts overrules the suite's
         made.pop("sample", None)
     for key, value in changes.items():

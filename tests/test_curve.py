@@ -1,6 +1,7 @@
 """`specbench curve`: a sweep of one parameter as a curve, resumed by the same command; and the win rates of judged runs."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -58,6 +59,18 @@ def test_the_same_command_resumes_and_tells_json(folder):
     told = json.loads(specbench(*CURVE, "--over", "target.alpha=[0.0, 0.5, 1.0]", "--json", cwd=folder).stdout)
     assert len([point for point in told if point["setting"]]) == 3
     assert (run / "samples.jsonl").read_bytes() == before
+
+
+def test_two_settings_are_no_curve_and_damaged_folders_are_told_by_file_and_line(folder, tmp_path):
+    done = specbench(*CURVE, "--over", "target.alpha=[0.0, 1.0]", "-o", "two", cwd=folder)
+    assert "a curve needs 3" in done.stdout
+    (run,) = (folder / "two").iterdir()
+    shutil.copytree(run, tmp_path / "run")
+    with (tmp_path / "run/samples.jsonl").open("a") as file:
+        file.write('{"x' + "\n")
+    assert "samples.jsonl:16: damaged" in specbench("report", "run", cwd=tmp_path, code=2).stderr
+    (tmp_path / "run/run.toml").write_text("zzz")
+    assert "run.toml: damaged" in specbench("report", "run", cwd=tmp_path, code=2).stderr
 
 
 @pytest.mark.parametrize(

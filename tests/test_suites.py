@@ -153,6 +153,10 @@ def test_expectations_are_confirmed_or_contradicted_with_their_place_and_reason(
     assert "- faster than nothing: confirmed 2" in done.stdout  # both settings, beyond the noise
     assert "- beyond reach: contradicted 2" in done.stdout
     assert "No rate is above one." in done.stdout
+    (measured / "wrong.toml").write_text(SUITE.replace('values = ["speedup"', 'values = ["sppeedup"'))
+    shutil.copytree(measured / "results/suites/mine", measured / "results/suites/wrong")
+    told = specbench("report", "--suite", "wrong.toml", "-f", "md", cwd=measured).stdout
+    assert "no value 'sppeedup' (did you mean 'speedup'?)" in told
 
 
 def test_a_suite_is_told_in_every_format(measured):

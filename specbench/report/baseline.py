@@ -12,10 +12,9 @@ from typing import Any
 
 from specbench.errors import ConfigError
 from specbench.hardware import machine
-from specbench.records import SAMPLES, SEMANTICS, Record, read, write
+from specbench.records import SAMPLES, SEMANTICS, Record, read, run_config, write
 from specbench.report import metrics as m
 from specbench.report.quality import scores_of
-from specbench.scorer import run_config
 
 SCHEMA = 1
 LIBRARIES = ("torch", "torchao", "transformers", "tokenizers", "numpy")  # what decides a number's last bits

@@ -10,7 +10,7 @@ from specbench.report.index import Index
 from specbench.report.judged import judged_points
 from specbench.report.points import Point, points, reference_of
 from specbench.report.profile import Profile, forwards_table, kinds_of, pairs_table, verdicts
-from specbench.report.suites import expectations, papers_tables, suite_tables
+from specbench.report.suites import expectations, papers_tables, suite_tables, unknown_values
 from specbench.report.summary import summaries_of
 from specbench.report.tables import Table
 from specbench.suite import Suite
@@ -30,9 +30,10 @@ class Collected:
     verdicts: list[str]
 
 
-def collect(suite: Suite, results: Path) -> Collected:
-    """Everything that was measured of a suite. Raises ConfigError where nothing was."""
-    index = Index.any_of(suite.name, results)
+def collect(suite: Suite, results: Path, changed: bool = False) -> Collected:
+    """Everything that was measured of a suite, or, where they are asked for or there is nothing else, of its runs with
+    options that were `changed`. Raises ConfigError where nothing was."""
+    index = Index.of(suite.name, results, changed=True) if changed else Index.any_of(suite.name, results)
     cells = [cell for cell in index.done if (results / cell["folder"] / "run.toml").exists()]
     if not cells:
         once = f", though {len(index.done)} cells were measured once" if index.done else ""
@@ -47,7 +48,7 @@ def collect(suite: Suite, results: Path) -> Collected:
     tables = suite_tables(suite, found)
     if not any(point["paper"] for point in found):  # else they stand beside ours
         tables += papers_tables(reference_of(suite.of))
-    told = expectations(suite, found)
+    told = [*expectations(suite, found), *unknown_values(suite, found)]
     if suite.kind == "profile":
         for cell, summary in zip(cells, summaries, strict=True):
             profiled = Profile(Path(summary["folder"]), cell["levels"], summary["baseline"], kinds_of(summary))

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from specbench.report.frontier import frontier_points
+from specbench.report.frontier import FEWEST_POINTS, frontier_points
 from specbench.report.notes import notes
 from specbench.report.points import Point, points
 from specbench.report.suites import pivot
@@ -30,7 +30,8 @@ def curve_tables(found: list[Point]) -> list[Table]:
 
 def remarks(folder: Path, found: list[Point]) -> list[str]:
     """What the summaries chose, what the choices were worth on prompts that they did not see, and the run's own notes."""
-    return [*choices(found), *notes(summary_of(folder))]
+    few = [] if choices(found) else [f"! no summaries: a curve needs {FEWEST_POINTS} scored settings of a method"]
+    return [*choices(found), *few, *notes(summary_of(folder))]
 
 
 def choices(found: list[Point]) -> list[str]:

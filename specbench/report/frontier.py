@@ -8,7 +8,6 @@ they were chosen for (`held`): the luck of the choice is in neither. A point is 
 interpolation.
 """
 
-import tomllib
 from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from specbench.records import Record, read
+from specbench.records import Record, read, run_config
 from specbench.report import metrics as m
 from specbench.report.estimates import FEWEST
 from specbench.report.points import Point, swept
@@ -50,7 +49,7 @@ class Frontier:
 
 def frontier_of(folder: Path) -> Frontier | None:
     """The curves of a run folder, over the prompts that every method completed; None where nothing is scored or swept."""
-    config = tomllib.loads((folder / "run.toml").read_text(encoding="utf-8"))
+    config = run_config(folder)
     scores, base = scores_of(folder), config["baseline"]
     headline = scores["headline"]
     combine = {each["name"]: each["combine"] for each in scores["metrics"]}.get(headline, "")

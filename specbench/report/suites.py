@@ -5,6 +5,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
+from specbench.errors import hint
 from specbench.report.columns import NONE, interval
 from specbench.report.points import COMPARED, Point, bounds_of, number_of
 from specbench.report.tables import Table
@@ -53,6 +54,15 @@ EXPECTED, OTHER = "on the expected side within the noise", "on the other side wi
 def suite_tables(suite: Suite, found: Sequence[Point]) -> list[Table]:
     """The suite's tables, of what was measured so far."""
     return [pivot(spec, found) for spec in suite.tables]
+
+
+def unknown_values(suite: Suite, found: Sequence[Point]) -> list[str]:
+    """A warning for each value of the suite's tables, plots and expectations that no point has."""
+    known = {name for point in found for name in point["values"]}
+    wanted = [*(value for spec in suite.tables for value in spec.values), *(each.value for each in suite.expect)]
+    wanted += [value for spec in suite.plots for value in (spec.x, spec.y) if value != "x"]
+    missing = [name for name in dict.fromkeys(wanted) if name not in known]
+    return [f"! no value '{name}'{hint(name, known).partition(';')[0]}" for name in missing]
 
 
 def papers_tables(reference: Sequence[Point]) -> list[Table]:
@@ -191,7 +201,7 @@ def _verdict(expected: Expectation, found: Sequence[Point]) -> str:
             for other in theirs:
                 seen[_compare(point, other, bound, expected.value, sign)].append(_place(point))
     if not any(seen.values()):
-        return f"{expected.says}: not measured"
+        return f"{expected.says}: not measured side by side (of one pair, task and temperature)"
     counts = ", ".join(f"{verdict} {len(where)}" for verdict, where in seen.items() if where)
     against = f" (contradicted: {'; '.join(dict.fromkeys(seen[CONTRADICTED]))})" if seen[CONTRADICTED] else ""
     why = f". {expected.because}" if expected.because and (seen[CONTRADICTED] or seen[OTHER]) else ""

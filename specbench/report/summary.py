@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import tomllib
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from specbench.errors import ConfigError
-from specbench.records import SAMPLES, SCORES, SEMANTICS, Record, read
+from specbench.records import SAMPLES, SCORES, SEMANTICS, Record, read, run_config
 from specbench.report import drafting as d
 from specbench.report import metrics as m
 from specbench.report.predictions import predictions
@@ -71,7 +70,7 @@ def summarise(folder: Path) -> dict[str, Any]:
     """The summary of a run folder, complete or not. Raises ConfigError where the folder holds no run."""
     if not (folder / "run.toml").exists() or not (folder / SAMPLES).exists():
         raise ConfigError(f"{folder} holds no run (no run.toml and samples.jsonl); help: specbench run")
-    config = tomllib.loads((folder / "run.toml").read_text(encoding="utf-8"))
+    config = run_config(folder)
     environment = json.loads((folder / "env.json").read_text(encoding="utf-8"))
     if config.get("semantics") != SEMANTICS:
         raise ConfigError(f"{folder} was written by another version of specbench; measure anew")
