@@ -96,7 +96,7 @@ def test_sound_methods_pass_on_a_decoder(tiny, name):
     passes(tiny.verdict(name), name)
 
 
-@pytest.mark.parametrize("name", [*LOSSLESS, *DECLARED])
+@pytest.mark.parametrize("name", [*LOSSLESS, *(name for name in DECLARED if not name.endswith("-log"))])
 def test_sound_methods_pass_on_an_encoder_decoder(t5, name):
     passes(t5.verdict(name), name)
 
