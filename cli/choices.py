@@ -90,3 +90,10 @@ class Dtype(StrEnum):
     float32 = "float32"
     bfloat16 = "bfloat16"
     float16 = "float16"
+
+
+OnDevice = Annotated[Device, typer.Option(help="auto takes CUDA where there is one.")]
+InDtype = Annotated[Dtype, typer.Option(help="auto: float32 on a CPU, bfloat16 on a GPU.")]
+ByEngine = Annotated[
+    Engine, typer.Option(help="eager: transformers' modules; lean: ours; graph: ours, as CUDA graphs.")
+]

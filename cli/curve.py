@@ -6,7 +6,19 @@ from typing import Annotated
 
 import typer
 
-from specbench.cli.choices import Device, Dtype, Engine, Json, Plugins, SandboxKind, known, with_plugins
+from specbench.cli.choices import (
+    ByEngine,
+    Device,
+    Dtype,
+    Engine,
+    InDtype,
+    Json,
+    OnDevice,
+    Plugins,
+    SandboxKind,
+    known,
+    with_plugins,
+)
 from specbench.errors import ConfigError
 
 AUTO = "auto"
@@ -50,11 +62,9 @@ def curve(
     allow_code_execution: Annotated[
         bool, typer.Option("--allow-code-execution", help="Run what models wrote, in a sandbox, to score it.")
     ] = False,
-    device: Annotated[Device, typer.Option(help="auto takes CUDA where there is one.")] = Device.auto,
-    dtype: Annotated[Dtype, typer.Option(help="auto: float32 on a CPU, bfloat16 on a GPU.")] = Dtype.auto,
-    engine: Annotated[
-        Engine, typer.Option(help="eager: transformers' modules; lean: ours; graph: ours, as CUDA graphs.")
-    ] = Engine.auto,
+    device: OnDevice = Device.auto,
+    dtype: InDtype = Dtype.auto,
+    engine: ByEngine = Engine.auto,
     set_: Annotated[
         list[str] | None, typer.Option("--set", "-s", help="Override a key: method.bonus=paper, task.shots=0.")
     ] = None,

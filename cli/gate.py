@@ -10,7 +10,18 @@ from typing import Annotated
 import typer
 
 from specbench.cli import gating
-from specbench.cli.choices import Device, Dtype, Engine, Plugins, SandboxKind, known, with_plugins
+from specbench.cli.choices import (
+    ByEngine,
+    Device,
+    Dtype,
+    Engine,
+    InDtype,
+    OnDevice,
+    Plugins,
+    SandboxKind,
+    known,
+    with_plugins,
+)
 from specbench.cli.remeasure import Request
 from specbench.cli.run import lengths, words
 from specbench.cli.verdicts import (
@@ -86,11 +97,9 @@ def gate(
         int | None,
         typer.Option(help="How often each prompt is decoded by each method. [5 rounds; 1 with --counters-only]"),
     ] = None,
-    device: Annotated[Device, typer.Option(help="auto takes CUDA where there is one.")] = Device.auto,
-    dtype: Annotated[Dtype, typer.Option(help="auto: float32 on a CPU, bfloat16 on a GPU.")] = Dtype.auto,
-    engine: Annotated[
-        Engine, typer.Option(help="eager: transformers' modules; lean: ours; graph: ours, as CUDA graphs.")
-    ] = Engine.auto,
+    device: OnDevice = Device.auto,
+    dtype: InDtype = Dtype.auto,
+    engine: ByEngine = Engine.auto,
     set_: Annotated[
         list[str] | None, typer.Option("--set", "-s", help="Override a key: method.target.mu=0.2, task.shots=0.")
     ] = None,

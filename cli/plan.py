@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from specbench.cli.choices import Device, Dtype, Engine, Json, Plugins, known, with_plugins
+from specbench.cli.choices import ByEngine, Device, Dtype, Engine, InDtype, Json, OnDevice, Plugins, known, with_plugins
 from specbench.cli.progress import status
 from specbench.errors import ConfigError, MissingAsset
 
@@ -50,11 +50,9 @@ def plan(
     ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Fixed length: no EOS, no stop strings.")] = False,
     temperature: Annotated[float | None, typer.Option(help="0 is greedy. [1 for ensembles, else 0]")] = None,
     seed: Annotated[int, typer.Option(help="Repeat r uses seed + r.")] = 0,
-    device: Annotated[Device, typer.Option(help="auto takes CUDA where there is one.")] = Device.auto,
-    dtype: Annotated[Dtype, typer.Option(help="auto: float32 on a CPU, bfloat16 on a GPU.")] = Dtype.auto,
-    engine: Annotated[
-        Engine, typer.Option(help="eager: transformers' modules; lean: ours; graph: ours, as CUDA graphs.")
-    ] = Engine.auto,
+    device: OnDevice = Device.auto,
+    dtype: InDtype = Dtype.auto,
+    engine: ByEngine = Engine.auto,
     out: Annotated[Path, typer.Option("--out", "-o", help="Where run folders go.")] = Path("results"),
     set_: Annotated[
         list[str] | None, typer.Option("--set", "-s", help="Override a key: pair.weights=dummy, task.shots=0.")

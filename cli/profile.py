@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from specbench.cli.choices import Device, Dtype, Engine, known
+from specbench.cli.choices import Device, Dtype, Engine, InDtype, OnDevice, known
 from specbench.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -38,8 +38,8 @@ def profile(
     temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
     repeats: Annotated[int, typer.Option(help="How often each prompt is decoded.")] = 1,
     max_new_tokens: Annotated[int, typer.Option(help="Tokens a generation.")] = 64,
-    device: Annotated[Device, typer.Option(help="auto takes CUDA where there is one.")] = Device.auto,
-    dtype: Annotated[Dtype, typer.Option(help="auto: float32 on a CPU, bfloat16 on a GPU.")] = Dtype.auto,
+    device: OnDevice = Device.auto,
+    dtype: InDtype = Dtype.auto,
     engine: Annotated[Engine, typer.Option(help="eager: transformers' modules; lean, graph: ours.")] = Engine.auto,
     out: Annotated[Path, typer.Option("--out", "-o", help="Where the run folder goes.")] = Path("results"),
     head: Annotated[

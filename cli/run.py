@@ -7,7 +7,20 @@ from typing import Annotated
 
 import typer
 
-from specbench.cli.choices import Chat, Device, Dtype, Engine, Overflow, Plugins, SandboxKind, known, with_plugins
+from specbench.cli.choices import (
+    ByEngine,
+    Chat,
+    Device,
+    Dtype,
+    Engine,
+    InDtype,
+    OnDevice,
+    Overflow,
+    Plugins,
+    SandboxKind,
+    known,
+    with_plugins,
+)
 from specbench.cli.measuring import INTERRUPTED, measure
 from specbench.errors import ConfigError
 from specbench.options import Options
@@ -74,11 +87,9 @@ def run(
     top_p: Annotated[float, typer.Option(help="Keep the smallest set of this mass; 1 is off.")] = 1.0,
     seed: Annotated[int, typer.Option(help="Repeat r uses seed + r.")] = 0,
     repeats: Annotated[int | None, typer.Option(help="How often each prompt is decoded by each method. [3]")] = None,
-    device: Annotated[Device, typer.Option(help="auto takes CUDA where there is one.")] = Device.auto,
-    dtype: Annotated[Dtype, typer.Option(help="auto: float32 on a CPU, bfloat16 on a GPU.")] = Dtype.auto,
-    engine: Annotated[
-        Engine, typer.Option(help="eager: transformers' modules; lean: ours; graph: ours, as CUDA graphs.")
-    ] = Engine.auto,
+    device: OnDevice = Device.auto,
+    dtype: InDtype = Dtype.auto,
+    engine: ByEngine = Engine.auto,
     out: Annotated[Path, typer.Option("--out", "-o", help="Where run folders go.")] = Path("results"),
     set_: Annotated[
         list[str] | None, typer.Option("--set", "-s", help="Override a key: method.target.mu=0.2, task.shots=0.")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from specbench.cli.choices import Device, Dtype, Engine, Json, Plugins, known, with_plugins
+from specbench.cli.choices import ByEngine, Device, Dtype, Engine, InDtype, Json, OnDevice, Plugins, known, with_plugins
 from specbench.cli.progress import status
 from specbench.cli.run import lengths
 from specbench.errors import ConfigError
@@ -38,11 +38,9 @@ def trace(
     max_new_tokens: Annotated[int | None, typer.Option(help="Most tokens to generate. [the task's]")] = None,
     temperature: Annotated[float | None, typer.Option(help="0 is greedy. [1 for ensembles, else 0]")] = None,
     seed: Annotated[int, typer.Option(help="The same seed gives the same tokens.")] = 0,
-    device: Annotated[Device, typer.Option(help="auto takes CUDA where there is one.")] = Device.auto,
-    dtype: Annotated[Dtype, typer.Option(help="auto: float32 on a CPU, bfloat16 on a GPU.")] = Dtype.auto,
-    engine: Annotated[
-        Engine, typer.Option(help="eager: transformers' modules; lean: ours; graph: ours, as CUDA graphs.")
-    ] = Engine.auto,
+    device: OnDevice = Device.auto,
+    dtype: InDtype = Dtype.auto,
+    engine: ByEngine = Engine.auto,
     set_: Annotated[
         list[str] | None, typer.Option("--set", "-s", help="Override a key: method.target.mu=0.2, task.shots=0.")
     ] = None,

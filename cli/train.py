@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from specbench.cli.choices import Device, Dtype, HeadKind, known
+from specbench.cli.choices import Device, Dtype, HeadKind, InDtype, OnDevice, known
 from specbench.cli.progress import status
 from specbench.cli.training import Training, require_known
 from specbench.errors import ConfigError
@@ -39,8 +39,8 @@ def train(
     ] = FEATURES,
     tau: Annotated[float, typer.Option(help="sprinter: acceptable is q(x) <= tau p(x).")] = TAU,
     seed: Annotated[int, typer.Option(help="Of texts, draws, splits and weights.")] = 0,
-    device: Annotated[Device, typer.Option(help="auto takes CUDA where there is one.")] = Device.auto,
-    dtype: Annotated[Dtype, typer.Option(help="auto: float32 on a CPU, bfloat16 on a GPU.")] = Dtype.auto,
+    device: OnDevice = Device.auto,
+    dtype: InDtype = Dtype.auto,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="The head's folder. [heads/PAIR/KIND]")] = None,
     rows: Annotated[Path | None, typer.Option(help="Where what the models said is kept. [OUT/collected]")] = None,
     set_: Annotated[

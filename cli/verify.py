@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from specbench.cli.choices import Device, Dtype, Engine, Json, Plugins, known, with_plugins
+from specbench.cli.choices import ByEngine, Device, Dtype, Engine, InDtype, Json, OnDevice, Plugins, known, with_plugins
 from specbench.cli.progress import progress, status
 from specbench.cli.run import lengths, words
 from specbench.errors import ConfigError
@@ -48,11 +48,9 @@ def verify(
     max_new_tokens: Annotated[int, typer.Option(help="Most tokens to generate.")] = 24,
     temperature: Annotated[float, typer.Option(help="Of the sampled checks; 0 leaves them out.")] = 2.0,
     seed: Annotated[int, typer.Option(help="The same seed gives the same verdict.")] = 0,
-    device: Annotated[Device, typer.Option(help="auto takes CUDA where there is one.")] = Device.auto,
-    dtype: Annotated[Dtype, typer.Option(help="auto: float32 on a CPU, bfloat16 on a GPU.")] = Dtype.auto,
-    engine: Annotated[
-        Engine, typer.Option(help="eager: transformers' modules; lean: ours; graph: ours, as CUDA graphs.")
-    ] = Engine.auto,
+    device: OnDevice = Device.auto,
+    dtype: InDtype = Dtype.auto,
+    engine: ByEngine = Engine.auto,
     set_: Annotated[
         list[str] | None, typer.Option("--set", "-s", help="Override a key: method.target.mu=0.2, task.shots=0.")
     ] = None,
