@@ -33,7 +33,7 @@ suites: $(INSTALLED)  ## the tiny twin of every table and figure of the papers, 
 	rm -f results/suites/*/*.png
 
 gate-trials: $(INSTALLED)  ## does the gate cry wolf, does it catch what it should? Alone on the machine: writes results/gate-tiny.md
-	$(BIN)/python -m specbench.cli.gate_trials $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m specbench.cli.gate_trials $(ARGS)
 
 bench: $(INSTALLED)  ## against transformers, side by side: writes results/cpu-peers.md
 	$(BIN)/python -m specbench.cli.peers $(ARGS)

@@ -3,6 +3,9 @@
 A baseline with timing is recorded, and gated again and again by the same commit: no alarm may come. Then the engine's
 forwards take a tenth longer, the method's rounds do, and half of all drafted tokens are spoilt: each has to be caught, by
 its name.
+
+Methods take turns generation by generation, and a shared machine's speed changes within seconds: many short generations
+tell more than few long ones.
 """
 
 import argparse
@@ -89,8 +92,8 @@ def inject(what: str) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Gate one commit against itself, and against what is put into it.")
     parser.add_argument("--trials", type=int, default=10, help="gates of the unchanged commit")
-    parser.add_argument("--prompts", type=int, default=8)
-    parser.add_argument("--tokens", type=int, default=64)
+    parser.add_argument("--prompts", type=int, default=48)
+    parser.add_argument("--tokens", type=int, default=16)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--sessions", type=int, default=4, help="fresh processes that the baseline is from")
     parser.add_argument("--out", type=Path, default=Path("results/gate-tiny.md"))
