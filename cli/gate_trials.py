@@ -25,6 +25,7 @@ from specbench.cli.gating import command_of, judged, record
 from specbench.cli.remeasure import Launch, Request, measure_apart, measure_here, request_in
 from specbench.cli.verdicts import findings, outcome
 from specbench.options import Options
+from specbench.quiet import quiet
 from specbench.records import SAMPLES, write
 from specbench.report.aspects import log_ratios
 from specbench.report.baseline import Session, load, of_run
@@ -100,6 +101,7 @@ def main() -> None:
     parser.add_argument("--inject", choices=EXPECTED, help=argparse.SUPPRESS)  # of a process that measures
     parser.add_argument("folder", nargs="?", type=Path, help=argparse.SUPPRESS)
     args = parser.parse_args()
+    quiet()
     if args.folder:
         if args.inject:
             inject(args.inject)
