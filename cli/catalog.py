@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from specbench.cli.choices import Json, Plugins, known_kinds, known_there, with_plugins
+from specbench.cli.asked import with_plugins
+from specbench.cli.choices import Json, Plugins, known_kinds, known_there
 from specbench.errors import ConfigError, hint
 from specbench.pair import BUNDLED, PACKAGE
 from specbench.presets import KINDS, Preset, names, preset

@@ -35,7 +35,7 @@ def compare(
     junit: JUnit = None,
     exit_zero: Annotated[bool, typer.Option("--exit-zero", help="Tell, and end with 0 whatever was found.")] = False,
 ) -> None:
-    """Compare two measurements cell by cell: decoding, quality, speed.
+    """Compare two measurements: decoding, quality, speed.
 
     Exit code 5 where something regressed, 6 where something could not be compared or decided.
     """

@@ -1,24 +1,15 @@
 """`specbench curve`: quality against relative latency over a method's parameter, and what the curve comes to."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from specbench.cli.choices import (
-    ByEngine,
-    Device,
-    Dtype,
-    Engine,
-    InDtype,
-    Json,
-    OnDevice,
-    Plugins,
-    SandboxKind,
-    known,
-    with_plugins,
-)
+from specbench.cli import choices
+from specbench.cli.asked import options_of, words
+from specbench.cli.choices import SandboxKind, known
 from specbench.errors import ConfigError
 
 AUTO = "auto"
@@ -34,9 +25,7 @@ def curve(
             autocompletion=known("method"),
         ),
     ],
-    pair: Annotated[
-        str, typer.Option("--pair", "-p", help="A pair of models, or a TOML file.", autocompletion=known("pair"))
-    ] = "tiny",
+    pair: choices.Pair = "tiny",
     task: Annotated[
         list[str] | None,
         typer.Option(
@@ -51,46 +40,39 @@ def curve(
         typer.Option("--over", help="auto: the method's own grid; else KEY=[VALUES], e.g. target.alpha=[0.1, 0.3]."),
     ] = None,
     seeds: Annotated[int, typer.Option(help="How often each prompt is decoded, each time with another seed.")] = 3,
-    data: Annotated[str, typer.Option(help="hub, synthetic, or a JSONL file. [the pair's, else hub]")] = "",
-    limit: Annotated[int | None, typer.Option("--limit", "-n", help="Only the first N samples; 0 is all.")] = None,
-    temperature: Annotated[
-        float | None, typer.Option(help="0 is greedy. [1 for cascades and ensembles, else 0]")
-    ] = None,
-    gamma: Annotated[str, typer.Option(help="Draft length N, or one a model, N,N.... [by the models' sizes]")] = "",
-    max_new_tokens: Annotated[int | None, typer.Option(help="Most tokens to generate. [the task's]")] = None,
+    data: choices.Data = "",
+    limit: choices.Limit = None,
+    temperature: choices.Temperature = None,
+    gamma: choices.Gamma = "",
+    max_new_tokens: choices.MaxNewTokens = None,
     seed: Annotated[int, typer.Option(help="The first seed.")] = 0,
-    allow_code_execution: Annotated[
-        bool, typer.Option("--allow-code-execution", help="Run what models wrote, in a sandbox, to score it.")
-    ] = False,
-    device: OnDevice = Device.auto,
-    dtype: InDtype = Dtype.auto,
-    engine: ByEngine = Engine.auto,
-    set_: Annotated[
-        list[str] | None, typer.Option("--set", "-s", help="Override a key: method.bonus=paper, task.shots=0.")
-    ] = None,
-    out: Annotated[Path, typer.Option("--out", "-o", help="Where run folders go.")] = Path("results"),
+    allow_code_execution: choices.CodeExecution = False,
+    device: choices.OnDevice = choices.Device.auto,
+    dtype: choices.InDtype = choices.Dtype.auto,
+    engine: choices.ByEngine = choices.Engine.auto,
+    set_: choices.Sets = None,
+    out: choices.Out = Path("results"),
     plots: Annotated[
         Path | None, typer.Option("--plots", help="Draw the curves, PNG and SVG, into this folder.")
     ] = None,
-    plugin: Plugins = None,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Measure anew what is already measured.")] = False,
-    as_json: Json = False,
+    plugin: choices.Plugins = None,
+    fresh: choices.Fresh = False,
+    as_json: choices.Json = False,
 ) -> None:
-    """Sweep a method's parameter, and say how fast it is at the large model's quality and how good within its latency.
+    """Sweep a method's parameter: its quality against its latency.
+
+    And how fast it is at the large model's quality, how good within its latency.
 
     All points of a task are one run, interleaved prompt by prompt; the same command resumes it.
     """
     from specbench.cli.measuring import INTERRUPTED, SOME_FAILED, measured
-    from specbench.cli.run import lengths, words
-    from specbench.options import Options, parse_override
 
-    plugins = with_plugins(plugin)
-    names = words(method)
-    options = Options(
-        gamma=lengths(gamma), data=data, limit=limit, temperature=temperature, max_new_tokens=max_new_tokens, seed=seed,
-        repeats=seeds, device=device, dtype=dtype, engine=engine, over=swept(names, over or [AUTO]),
-        overrides=tuple(map(parse_override, set_ or [])), plugins=plugins,
+    plain = options_of(
+        gamma=gamma, set_=set_, plugin=plugin, data=data, limit=limit, temperature=temperature,
+        max_new_tokens=max_new_tokens, seed=seed, repeats=seeds, device=device, dtype=dtype, engine=engine,
     )  # fmt: skip
+    names = words(method)
+    options = replace(plain, over=swept(names, over or [AUTO]))  # a plugin's method has its grid by now
     kind = SandboxKind.auto if allow_code_execution else None
     try:
         summaries, refused = measured(names, pair, words(task), options, out, fresh, kind)

@@ -18,7 +18,9 @@ def doctor(
     out: Annotated[Path, typer.Option("--out", "-o", help="Where run folders go.")] = Path("results"),
     as_json: Json = False,
 ) -> None:
-    """Look at Python, packages, processor, GPU, memory, disk, hub, sandbox and clock, a line each with what to do.
+    """Look at this machine, and say what would keep a run from working.
+
+    Python, packages, processor, GPU, memory, disk, hub, sandbox and clock: a line each, with what to do.
 
     Exit code 4 where something that every run needs is missing.
     """

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from specbench.cli.choices import Json, Plugins, known, with_plugins
+from specbench.cli.asked import with_plugins, words
+from specbench.cli.choices import Json, Plugins, known
 from specbench.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -45,14 +46,15 @@ def fetch(
     plugin: Plugins = None,
     as_json: Json = False,
 ) -> None:
-    """Download the models, heads and data that pairs, tasks or a suite need, as far as they are not in the local cache.
+    """Download the weights and data that pairs, tasks or a suite need.
+
+    As far as they are not in the local cache.
 
     Weights are taken in one form, safetensors where there are. Bundled models and local folders need nothing. Exit code 4
     where something cannot be had.
     """
     from specbench import fetching
     from specbench.cli.progress import status
-    from specbench.cli.run import words
 
     pairs, tasks = words(pair), words(task)
     if suite and (pairs or tasks):

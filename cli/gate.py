@@ -9,21 +9,10 @@ from typing import Annotated
 
 import typer
 
-from specbench.cli import gating
-from specbench.cli.choices import (
-    ByEngine,
-    Device,
-    Dtype,
-    Engine,
-    InDtype,
-    OnDevice,
-    Plugins,
-    SandboxKind,
-    known,
-    with_plugins,
-)
+from specbench.cli import choices, gating
+from specbench.cli.asked import options_of, require_known, with_plugins, words
+from specbench.cli.choices import SandboxKind
 from specbench.cli.remeasure import Request
-from specbench.cli.run import lengths, words
 from specbench.cli.verdicts import (
     Alpha,
     CountersOnly,
@@ -56,13 +45,9 @@ def gate(
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Keep the run folders, in a new folder in this one.")
     ] = None,
-    allow_code_execution: Annotated[
-        bool, typer.Option("--allow-code-execution", help="Run what models wrote, in a sandbox, to score it.")
-    ] = False,
-    sandbox: Annotated[
-        SandboxKind, typer.Option(help="How generated code is kept in; none is no protection.")
-    ] = SandboxKind.auto,
-    plugin: Plugins = None,
+    allow_code_execution: choices.CodeExecution = False,
+    sandbox: choices.Sandbox = SandboxKind.auto,
+    plugin: choices.Plugins = None,
     update: Annotated[
         bool, typer.Option("--update", help="Measure the baseline files' commands and write the files anew.")
     ] = False,
@@ -71,49 +56,32 @@ def gate(
     sessions_: Annotated[
         int | None, typer.Option("--sessions", min=1, help="Fresh processes that a baseline's timing is from. [2]")
     ] = None,
-    method: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--method", "-m", help="A method, or a TOML file; repeat for several. [se]", autocompletion=known("method")
-        ),
-    ] = None,
-    pair: Annotated[
-        str, typer.Option("--pair", "-p", help="A pair of models, or a TOML file.", autocompletion=known("pair"))
-    ] = "tiny",
-    task: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--task", "-t", help="A task, or a TOML file; repeat for several. [all]", autocompletion=known("task")
-        ),
-    ] = None,
-    data: Annotated[str, typer.Option(help="hub, synthetic, or a JSONL file. [the pair's, else hub]")] = "",
-    limit: Annotated[int | None, typer.Option("--limit", "-n", help="Only the first N samples; 0 is all.")] = None,
-    gamma: Annotated[str, typer.Option(help="Draft length N, or one a model, N,N.... [by the models' sizes]")] = "",
-    max_new_tokens: Annotated[int | None, typer.Option(help="Most tokens to generate. [the task's]")] = None,
-    ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Fixed length: no EOS, no stop strings.")] = False,
-    temperature: Annotated[float | None, typer.Option(help="0 is greedy. [1 for ensembles, else 0]")] = None,
-    seed: Annotated[int, typer.Option(help="Repeat r uses seed + r.")] = 0,
+    method: choices.Methods = None,
+    pair: choices.Pair = "tiny",
+    task: choices.Tasks = None,
+    data: choices.Data = "",
+    limit: choices.Limit = None,
+    gamma: choices.Gamma = "",
+    max_new_tokens: choices.MaxNewTokens = None,
+    ignore_eos: choices.IgnoreEos = False,
+    temperature: choices.Temperature = None,
+    seed: choices.Seed = 0,
     repeats: Annotated[
         int | None,
         typer.Option(help="How often each prompt is decoded by each method. [5 rounds; 1 with --counters-only]"),
     ] = None,
-    device: OnDevice = Device.auto,
-    dtype: InDtype = Dtype.auto,
-    engine: ByEngine = Engine.auto,
-    set_: Annotated[
-        list[str] | None, typer.Option("--set", "-s", help="Override a key: method.target.mu=0.2, task.shots=0.")
-    ] = None,
-    head: Annotated[
-        list[str] | None,
-        typer.Option("--head", help="Another head than the pair's: sprinter=FOLDER, eagle@middle=FOLDER."),
-    ] = None,
+    device: choices.OnDevice = choices.Device.auto,
+    dtype: choices.InDtype = choices.Dtype.auto,
+    engine: choices.ByEngine = choices.Engine.auto,
+    set_: choices.Sets = None,
+    head: choices.Heads = None,
 ) -> None:
-    """Measure again what a baseline file holds, and judge: exit code 5 for a regression, 6 where nothing can be said.
+    """Measure again what a baseline file holds, and judge.
+
+    Exit code 5 for a regression, 6 where nothing can be said.
 
     With --record, measure what -m, -p, -t and the options behind them say, and write the file.
     """
-    from specbench.options import Options, parse_head, parse_override
-
     if bool(baseline) == bool(record):
         raise ConfigError("name --baseline FILE, to judge by it, or --record FILE, to write it")
     chosen = {"-m": method, "-t": task, "-n": limit, "--gamma": gamma, "--max-new-tokens": max_new_tokens, "--set": set_,
@@ -134,22 +102,15 @@ def gate(
         for path in baseline or []:
             gating.update(path, folder / path.stem, told, sessions_)
         if record:
-            options = Options(
-                gamma=lengths(gamma),
-                data=data,
-                limit=limit,
-                max_new_tokens=max_new_tokens,
-                ignore_eos=ignore_eos,
-                temperature=temperature,
-                seed=seed,
+            options = options_of(
+                gamma=gamma, set_=set_, head=head, data=data, limit=limit, max_new_tokens=max_new_tokens,
+                ignore_eos=ignore_eos, temperature=temperature, seed=seed,
                 repeats=(1 if counters_only else gating.ROUNDS) if repeats is None else repeats,
-                device=device.value,
-                dtype=dtype.value,
-                engine=engine.value,
-                overrides=tuple(map(parse_override, set_ or [])),
-                heads=tuple(map(parse_head, head or [])),
-            )
-            command = gating.command_of(words(method) or ["se"], pair, words(task), options)
+                device=device.value, dtype=dtype.value, engine=engine.value,
+            )  # fmt: skip
+            names, tasks = words(method) or ["se"], words(task)
+            require_known(names, pair, tasks)
+            command = gating.command_of(names, pair, tasks, options)
             gating.record(record, command, folder, told, counters_only, sessions_ or gating.SESSIONS, add)
             print(f"wrote {record}", file=sys.stderr)
 

@@ -1,6 +1,5 @@
 """What `gate` does behind its options: baselines recorded, measured again, and judged."""
 
-import dataclasses
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,8 +19,7 @@ CLOCKED = ("speed", "engine")  # aspects in which a machine's luck can look like
 
 def command_of(methods: list[str], pair: str, tasks: list[str], options: "Options") -> Command:
     """A command as a baseline keeps it: of the options, those that are not the default; plugins are the user's own."""
-    plain = dataclasses.asdict(type(options)())
-    told = {key: value for key, value in dataclasses.asdict(options).items() if value != plain[key]}
+    told = options.changes()
     told.pop("plugins", None)
     return {"methods": methods, "pair": pair, "tasks": tasks, "options": told | {"repeats": options.repeats}}
 

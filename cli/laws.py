@@ -5,7 +5,8 @@ from typing import Annotated
 
 import typer
 
-from specbench.cli.choices import Plugins, known, with_plugins
+from specbench.cli.asked import with_plugins
+from specbench.cli.choices import Plugins, known
 from specbench.errors import ConfigError
 
 DIFFERS = 5
@@ -25,7 +26,9 @@ def laws(
     set_: Annotated[list[str] | None, typer.Option("--set", "-s", help="Override a key: method.target.mu=0.2.")] = None,
     plugin: Plugins = None,
 ) -> None:
-    """Compare a method's exact law of three tokens with the law that it declares, on models that are small tables.
+    """Compare a method's law with the one it declares, exactly.
+
+    Of three tokens, on models that are small tables.
 
     Exit code 5 where they differ, 2 where the method declares none, as a biased bonus does.
     """

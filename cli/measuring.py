@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from specbench.cli.asked import require_known
 from specbench.cli.choices import SandboxKind
 from specbench.cli.progress import Interrupts, progress, status
 from specbench.errors import MissingAsset
@@ -75,6 +76,7 @@ def prepared(
     names: list[str], pair_name: str, task_names: list[str], options: "Options", out: Path, kind: SandboxKind | None
 ) -> tuple["Bench", "Sandbox | None", MissingAsset | None]:
     """Everything before the first model is loaded: the jobs, what generated code is run in, and why there is nothing."""
+    require_known(names, pair_name, task_names)
     import specbench.tasks  # noqa: F401  (registers the tasks)
     from specbench import arms, bench, cells
 

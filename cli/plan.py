@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from specbench.cli.choices import ByEngine, Device, Dtype, Engine, InDtype, Json, OnDevice, Plugins, known, with_plugins
+from specbench.cli import choices
+from specbench.cli.asked import options_of, require_known, words
 from specbench.cli.progress import status
 from specbench.errors import ConfigError, MissingAsset
 
@@ -21,70 +22,47 @@ GIB = 1 << 30
 
 
 def plan(
-    suite: Annotated[
-        str | None,
-        typer.Option("--suite", help="The grid of a paper's table or figure.", autocompletion=known("suite")),
-    ] = None,
-    method: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--method", "-m", help="A method, or a TOML file; repeat for several. [se]", autocompletion=known("method")
-        ),
-    ] = None,
-    pair: Annotated[
-        str | None,
-        typer.Option("--pair", "-p", help="A pair of models, or a TOML file. [tiny]", autocompletion=known("pair")),
-    ] = None,
-    task: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--task", "-t", help="A task, or a TOML file; repeat for several. [all]", autocompletion=known("task")
-        ),
-    ] = None,
-    data: Annotated[str, typer.Option(help="hub, synthetic, or a JSONL file. [the pair's, else hub]")] = "",
-    limit: Annotated[int | None, typer.Option("--limit", "-n", help="Only the first N samples; 0 is all.")] = None,
-    repeats: Annotated[int | None, typer.Option(help="How often each prompt is decoded by each method. [3]")] = None,
-    sample: Annotated[int, typer.Option(help="Only N samples, drawn at random; overrules --limit.")] = 0,
-    gamma: Annotated[str, typer.Option(help="Draft length N, or one a model, N,N.... [by the models' sizes]")] = "",
-    max_new_tokens: Annotated[int | None, typer.Option(help="Most tokens to generate. [the task's]")] = None,
-    ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Fixed length: no EOS, no stop strings.")] = False,
-    temperature: Annotated[float | None, typer.Option(help="0 is greedy. [1 for ensembles, else 0]")] = None,
-    seed: Annotated[int, typer.Option(help="Repeat r uses seed + r.")] = 0,
-    device: OnDevice = Device.auto,
-    dtype: InDtype = Dtype.auto,
-    engine: ByEngine = Engine.auto,
-    out: Annotated[Path, typer.Option("--out", "-o", help="Where run folders go.")] = Path("results"),
-    set_: Annotated[
-        list[str] | None, typer.Option("--set", "-s", help="Override a key: pair.weights=dummy, task.shots=0.")
-    ] = None,
+    suite: choices.Suite = None,
+    method: choices.Methods = None,
+    pair: choices.PairOrTiny = None,
+    task: choices.Tasks = None,
+    data: choices.Data = "",
+    limit: choices.Limit = None,
+    repeats: choices.Repeats = None,
+    sample: choices.Drawn = 0,
+    gamma: choices.Gamma = "",
+    max_new_tokens: choices.MaxNewTokens = None,
+    ignore_eos: choices.IgnoreEos = False,
+    temperature: choices.Temperature = None,
+    seed: choices.Seed = 0,
+    device: choices.OnDevice = choices.Device.auto,
+    dtype: choices.InDtype = choices.Dtype.auto,
+    engine: choices.ByEngine = choices.Engine.auto,
+    out: choices.Out = Path("results"),
+    set_: choices.Sets = None,
     over: Annotated[
         list[str] | None, typer.Option("--over", help="Sweep a key: method.target.alpha=[0.1, 0.3].")
     ] = None,
-    head: Annotated[
-        list[str] | None, typer.Option("--head", help="Another head than the pair's: sprinter=FOLDER.")
-    ] = None,
-    plugin: Plugins = None,
-    as_json: Json = False,
+    head: choices.Heads = None,
+    plugin: choices.Plugins = None,
+    as_json: choices.Json = False,
 ) -> None:
-    """Show the cells of a run or a suite, done and pending, missing weights or data, and the least time and memory.
+    """Show what a run or a suite would measure, lacks, and takes.
+
+    Its cells, done and pending; missing weights or data; the least time and memory.
 
     Exit code 4 where something that is missing keeps a cell from running.
     """
-    from specbench.cli.run import OVERRULING, lengths, words
+    from specbench.cli.run import OVERRULING
     from specbench.cli.suites import parts
-    from specbench.options import Options, parse_head, parse_override
     from specbench.suite import Line, Suite, read_suite
 
-    told: dict[str, Any] = {
-        "data": data, "limit": limit, "max_new_tokens": max_new_tokens, "sample": sample,
-        "gamma": lengths(gamma), "ignore_eos": ignore_eos, "temperature": temperature, "seed": seed,
-        "device": None if device == Device.auto else device, "dtype": None if dtype == Dtype.auto else dtype,
-        "engine": None if engine == Engine.auto else engine, "overrides": tuple(map(parse_override, set_ or [])),
-        "over": tuple(map(parse_override, over or [])), "heads": tuple(map(parse_head, head or [])),
-        "plugins": with_plugins(plugin),
-    }  # fmt: skip
-    changes = {key: value for key, value in told.items() if value not in (None, getattr(Options(), key))}
-    changes |= {"repeats": repeats} if repeats else {}
+    options = options_of(
+        gamma=gamma, set_=set_, over=over, head=head, plugin=plugin, data=data, limit=limit, sample=sample,
+        max_new_tokens=max_new_tokens, ignore_eos=ignore_eos, temperature=temperature, seed=seed,
+        device=device, dtype=dtype, engine=engine, **({"repeats": repeats} if repeats else {}),
+    )  # fmt: skip
+    changes = options.changes() | ({"repeats": repeats} if repeats else {})
     if suite:
         refused = sorted(changes.keys() - {*OVERRULING, "repeats"})
         if method or pair or task or refused:
@@ -92,7 +70,7 @@ def plan(
             raise ConfigError(f"--suite brings its methods, pairs, tasks and sampling: leave out {leave}")
         wanted = read_suite(suite, **changes)
     else:
-        options = Options(**changes)
+        require_known(words(method), pair or "tiny", words(task))
         names, tasks = tuple(words(method) or ["se"]), tuple(words(task)) or _tasks(pair or "tiny", options)
         line = Line(methods=names, pairs=(pair or "tiny",), tasks=tasks, options=options)
         wanted = Suite(name="", paper="", shows="", description="", grid=(line,))

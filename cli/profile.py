@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from specbench.cli.choices import Device, Dtype, Engine, InDtype, OnDevice, known
+from specbench.cli import choices
+from specbench.cli.asked import options_of
+from specbench.cli.choices import known
 from specbench.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -16,9 +18,7 @@ BASELINE = "ar"
 
 
 def profile(
-    pair: Annotated[
-        str, typer.Option("--pair", "-p", help="A pair of models, or a TOML file.", autocompletion=known("pair"))
-    ] = "tiny-polybasic",
+    pair: choices.Pair = "tiny-polybasic",
     method: Annotated[
         str,
         typer.Option(
@@ -32,38 +32,34 @@ def profile(
         list[str] | None,
         typer.Option("--task", "-t", help="Prompts. [the pair's first task]", autocompletion=known("task")),
     ] = None,
-    data: Annotated[str, typer.Option(help="hub, synthetic, or a JSONL file. [the pair's, else hub]")] = "",
+    data: choices.Data = "",
     limit: Annotated[int, typer.Option("--limit", "-n", help="Prompts; 0 is all.")] = 8,
     gamma: Annotated[int, typer.Option(help="Draft length at which pairs are measured.")] = 5,
     temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
     repeats: Annotated[int, typer.Option(help="How often each prompt is decoded.")] = 1,
     max_new_tokens: Annotated[int, typer.Option(help="Tokens a generation.")] = 64,
-    device: OnDevice = Device.auto,
-    dtype: InDtype = Dtype.auto,
-    engine: Annotated[Engine, typer.Option(help="eager: transformers' modules; lean, graph: ours.")] = Engine.auto,
-    out: Annotated[Path, typer.Option("--out", "-o", help="Where the run folder goes.")] = Path("results"),
-    head: Annotated[
-        list[str] | None, typer.Option("--head", help="A trained head instead of the pair's: eagle=FOLDER.")
-    ] = None,
-    set_: Annotated[
-        list[str] | None, typer.Option("--set", "-s", help="Override a key: pair.models.x=..., task.shots=0.")
-    ] = None,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Measure anew what is already measured.")] = False,
+    device: choices.OnDevice = choices.Device.auto,
+    dtype: choices.InDtype = choices.Dtype.auto,
+    engine: choices.ByEngine = choices.Engine.auto,
+    out: choices.Out = Path("results"),
+    head: choices.Heads = None,
+    set_: choices.Sets = None,
+    fresh: choices.Fresh = False,
 ) -> None:
-    """Polybasic's Table 1 for a chain of models: what a forward costs, and how much each pair accepts.
+    """Measure what a chain's models cost, and accept of one another.
+
+    Polybasic's Table 1.
 
     Then what theory says of keeping the middle, before a run is paid for.
     """
     from specbench import cells
     from specbench.cli.measuring import INTERRUPTED, measured
     from specbench.cli.report import print_table, terminal
-    from specbench.options import Options, parse_head, parse_override
     from specbench.report import profile as told
 
-    options = Options(
-        data=data, limit=limit, gamma=(gamma,), temperature=temperature, repeats=repeats, max_new_tokens=max_new_tokens,
-        ignore_eos=True, device=device, dtype=dtype, engine=engine, heads=tuple(map(parse_head, head or [])),
-        overrides=tuple(map(parse_override, set_ or [])),
+    options = options_of(
+        set_=set_, head=head, gamma=str(gamma), data=data, limit=limit, temperature=temperature, repeats=repeats,
+        max_new_tokens=max_new_tokens, ignore_eos=True, device=device, dtype=dtype, engine=engine,
     )  # fmt: skip
     _, found = cells.read_pair(pair, options)
     levels = levels_of(method)

@@ -9,7 +9,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from specbench.cli.choices import SandboxKind, with_plugins
+from specbench.cli.asked import with_plugins
+from specbench.cli.choices import SandboxKind
 
 if TYPE_CHECKING:
     from specbench.report.baseline import Measured

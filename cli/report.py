@@ -46,7 +46,7 @@ def report(
     plots: Annotated[Path | None, typer.Option("--plots", help="Draw plots, PNG and SVG, into this folder.")] = None,
     results: Annotated[Path, typer.Option("--from", help="Where run folders lie.")] = Path("results"),
 ) -> None:
-    """Render finished or unfinished runs, or a suite's, as tables, plots, or one self-contained HTML file."""
+    """Show runs, or a suite, as tables, plots or one HTML file."""
     if suite and runs:
         raise ConfigError("name run folders or a --suite, not both")
     told: _Told = _Suite(_collected(suite, results)) if suite else _Runs(_summaries(runs, results))

@@ -17,7 +17,9 @@ def reproduce(
     results: Annotated[Path, typer.Option("--from", help="Where results lie.")] = Path("results"),
     as_json: Json = False,
 ) -> None:
-    """List every table and figure of the papers: reproduced on the paper's weights, on tiny, on dummy weights, or not yet."""
+    """List how far the papers are reproduced here, and the commands.
+
+    Every table and figure: on the paper's weights, on tiny, on dummy weights, or not yet."""
     from specbench.cli.report import print_table, terminal
     from specbench.report.papers import papers, papers_table
 

@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from specbench.cli.choices import Plugins, SandboxKind, with_plugins
+from specbench.cli.asked import with_plugins
+from specbench.cli.choices import Plugins, SandboxKind
 
 
 def score(
@@ -19,7 +20,7 @@ def score(
     results: Annotated[Path, typer.Option("--from", help="Where run folders lie.")] = Path("results"),
     plugin: Plugins = None,
 ) -> None:
-    """Score the generations of finished or unfinished runs anew, by the tasks as they are now."""
+    """Score stored generations anew, by the tasks as they are now."""
     with_plugins(plugin)
     import specbench.tasks  # noqa: F401  (registers the tasks)
     from specbench import scorer

@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from specbench.cli.choices import ByEngine, Device, Dtype, Engine, InDtype, Json, OnDevice, Plugins, known, with_plugins
+from specbench.cli import choices
+from specbench.cli.asked import options_of, require_known
+from specbench.cli.choices import known
 from specbench.cli.progress import status
-from specbench.cli.run import lengths
 from specbench.errors import ConfigError
-from specbench.options import Options, parse_head, parse_override
+from specbench.options import Options
 
 if TYPE_CHECKING:
     from specbench.bench import Bench, Job
@@ -23,35 +24,28 @@ STYLES = {"a": "green", "d": "cyan", "r": "bold yellow", "b": "bold blue", "m": 
 
 def trace(
     prompt: Annotated[str | None, typer.Argument(help="What to continue; else a sample of --task.")] = None,
-    method: Annotated[
-        str, typer.Option("--method", "-m", help="A method, or a TOML file.", autocompletion=known("method"))
-    ] = "se",
-    pair: Annotated[
-        str, typer.Option("--pair", "-p", help="A pair of models, or a TOML file.", autocompletion=known("pair"))
-    ] = "tiny",
+    method: choices.Method = "se",
+    pair: choices.Pair = "tiny",
     task: Annotated[
         str | None, typer.Option("--task", "-t", help="A task, or a TOML file.", autocompletion=known("task"))
     ] = None,
     index: Annotated[int, typer.Option("--sample-index", min=0, help="Which sample of the task, from 0.")] = 0,
-    data: Annotated[str, typer.Option(help="hub, synthetic, or a JSONL file. [the pair's, else hub]")] = "",
-    gamma: Annotated[str, typer.Option(help="Draft length N, or one a model, N,N.... [by the models' sizes]")] = "",
-    max_new_tokens: Annotated[int | None, typer.Option(help="Most tokens to generate. [the task's]")] = None,
-    temperature: Annotated[float | None, typer.Option(help="0 is greedy. [1 for ensembles, else 0]")] = None,
+    data: choices.Data = "",
+    gamma: choices.Gamma = "",
+    max_new_tokens: choices.MaxNewTokens = None,
+    temperature: choices.Temperature = None,
     seed: Annotated[int, typer.Option(help="The same seed gives the same tokens.")] = 0,
-    device: OnDevice = Device.auto,
-    dtype: InDtype = Dtype.auto,
-    engine: ByEngine = Engine.auto,
-    set_: Annotated[
-        list[str] | None, typer.Option("--set", "-s", help="Override a key: method.target.mu=0.2, task.shots=0.")
-    ] = None,
-    head: Annotated[
-        list[str] | None,
-        typer.Option("--head", help="Another head than the pair's: sprinter=FOLDER, eagle@middle=FOLDER."),
-    ] = None,
-    plugin: Plugins = None,
-    as_json: Json = False,
+    device: choices.OnDevice = choices.Device.auto,
+    dtype: choices.InDtype = choices.Dtype.auto,
+    engine: choices.ByEngine = choices.Engine.auto,
+    set_: choices.Sets = None,
+    head: choices.Heads = None,
+    plugin: choices.Plugins = None,
+    as_json: choices.Json = False,
 ) -> None:
-    """Decode one prompt and show its rounds: what was drafted, kept, refused and replaced, and which model drafted it.
+    """Decode one prompt, and show what became of each drafted token.
+
+    Round by round: what was drafted, kept, refused and replaced, and which model drafted it.
 
     Coloured on a terminal; elsewhere, or with NO_COLOR, a letter before each run of tokens says where they came from.
     """
@@ -59,11 +53,11 @@ def trace(
         raise ConfigError(
             "name one of the two: a prompt, or a task whose sample is decoded (-t gsm8k --sample-index 3)"
         )
-    options = Options(
-        gamma=lengths(gamma), data=data, limit=index + 1, max_new_tokens=max_new_tokens, temperature=temperature,
-        seed=seed, device=device, dtype=dtype, engine=engine, overrides=tuple(map(parse_override, set_ or [])),
-        heads=tuple(map(parse_head, head or [])), plugins=with_plugins(plugin),
+    options = options_of(
+        gamma=gamma, set_=set_, head=head, plugin=plugin, data=data, limit=index + 1, max_new_tokens=max_new_tokens,
+        temperature=temperature, seed=seed, device=device, dtype=dtype, engine=engine,
     )  # fmt: skip
+    require_known([method], pair, [task] if task else [])
     bench, job = _settled(method, pair, task, prompt, index, options)
     record, rounds = _decoded(bench, job)
     told = {

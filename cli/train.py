@@ -7,7 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from specbench.cli.choices import Device, Dtype, HeadKind, InDtype, OnDevice, known
+from specbench.cli import choices
+from specbench.cli.choices import HeadKind, known
 from specbench.cli.progress import status
 from specbench.cli.training import Training, require_known
 from specbench.errors import ConfigError
@@ -19,9 +20,7 @@ FEATURES, TAU = "state", 1.2  # the paper's, and its best for GPT-Neo
 
 def train(
     kind: Annotated[HeadKind, typer.Argument(help="Which head.")],
-    pair: Annotated[
-        str, typer.Option("--pair", "-p", help="A pair of models, or a TOML file.", autocompletion=known("pair"))
-    ] = "tiny",
+    pair: choices.Pair = "tiny",
     task: Annotated[
         list[str] | None,
         typer.Option("--task", "-t", help="A task; repeat for several. [the pair's]", autocompletion=known("task")),
@@ -39,15 +38,15 @@ def train(
     ] = FEATURES,
     tau: Annotated[float, typer.Option(help="sprinter: acceptable is q(x) <= tau p(x).")] = TAU,
     seed: Annotated[int, typer.Option(help="Of texts, draws, splits and weights.")] = 0,
-    device: OnDevice = Device.auto,
-    dtype: InDtype = Dtype.auto,
+    device: choices.OnDevice = choices.Device.auto,
+    dtype: choices.InDtype = choices.Dtype.auto,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="The head's folder. [heads/PAIR/KIND]")] = None,
     rows: Annotated[Path | None, typer.Option(help="Where what the models said is kept. [OUT/collected]")] = None,
     set_: Annotated[
         list[str] | None, typer.Option("--set", "-s", help="Override a key: recipe.rate=1e-3, task.shots=0.")
     ] = None,
 ) -> None:
-    """Train a head for a pair's models, and tell what it is worth on texts that it has not seen.
+    """Train a head for a pair, and measure it on unseen texts.
 
     What the models say of the texts is collected first, into the head's folder; an interrupted training goes on from there.
     """

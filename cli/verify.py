@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from specbench.cli.choices import ByEngine, Device, Dtype, Engine, InDtype, Json, OnDevice, Plugins, known, with_plugins
+from specbench.cli import choices
+from specbench.cli.asked import options_of, require_known, words
+from specbench.cli.choices import known
 from specbench.cli.progress import progress, status
-from specbench.cli.run import lengths, words
 from specbench.errors import ConfigError
-from specbench.options import Options, parse_head, parse_override
+from specbench.options import Options
 
 if TYPE_CHECKING:
     from specbench.models import LoadedPair
@@ -24,12 +25,8 @@ TASK = "gsm8k"  # where the pair names none that suits it
 
 
 def verify(
-    method: Annotated[
-        str, typer.Option("--method", "-m", help="A method, or a TOML file.", autocompletion=known("method"))
-    ],
-    pair: Annotated[
-        str, typer.Option("--pair", "-p", help="A pair of models, or a TOML file.", autocompletion=known("pair"))
-    ] = "tiny",
+    method: choices.Method,
+    pair: choices.Pair = "tiny",
     task: Annotated[
         list[str] | None,
         typer.Option(
@@ -39,47 +36,36 @@ def verify(
             autocompletion=known("task"),
         ),
     ] = None,
-    data: Annotated[str, typer.Option(help="hub, synthetic, or a JSONL file. [the pair's, else hub]")] = "",
+    data: choices.Data = "",
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Prompts, from the tasks in turn.")] = 6,
     repeats: Annotated[
         int, typer.Option(min=1, help="How often each prompt is broken off somewhere and sampled from.")
     ] = 6,
-    gamma: Annotated[str, typer.Option(help="Draft length N, or one a model, N,N.... [by the models' sizes]")] = "",
+    gamma: choices.Gamma = "",
     max_new_tokens: Annotated[int, typer.Option(help="Most tokens to generate.")] = 24,
     temperature: Annotated[float, typer.Option(help="Of the sampled checks; 0 leaves them out.")] = 2.0,
     seed: Annotated[int, typer.Option(help="The same seed gives the same verdict.")] = 0,
-    device: OnDevice = Device.auto,
-    dtype: InDtype = Dtype.auto,
-    engine: ByEngine = Engine.auto,
-    set_: Annotated[
-        list[str] | None, typer.Option("--set", "-s", help="Override a key: method.target.mu=0.2, task.shots=0.")
-    ] = None,
-    head: Annotated[
-        list[str] | None, typer.Option("--head", help="A trained head instead of the pair's: sprinter=FOLDER.")
-    ] = None,
-    plugin: Plugins = None,
-    json_: Json = False,
+    device: choices.OnDevice = choices.Device.auto,
+    dtype: choices.InDtype = choices.Dtype.auto,
+    engine: choices.ByEngine = choices.Engine.auto,
+    set_: choices.Sets = None,
+    head: choices.Heads = None,
+    plugin: choices.Plugins = None,
+    json_: choices.Json = False,
 ) -> None:
-    """Hold a method's tokens against the law that it declares, computed anew by transformers' own modules.
+    """Test whether a method is lossless here: this pair, this device.
+
+    Its tokens are held against the law that it declares, computed anew by transformers' own modules.
 
     Greedy tokens must be that law's, near-ties apart; sampled tokens must follow it, by a test that raises a false alarm
     once in 1000 times, and must reject a control; drafts must be accepted as often as they should be. Exit code 5 where
     they are not, 6 where the control was not rejected or the method declares no law.
     """
-    options = Options(
-        gamma=lengths(gamma),
-        data=data,
-        limit=limit,
-        max_new_tokens=max_new_tokens,
-        temperature=temperature,
-        seed=seed,
-        device=device,
-        dtype=dtype,
-        engine=engine,
-        overrides=tuple(map(parse_override, set_ or [])),
-        heads=tuple(map(parse_head, head or [])),
-        plugins=with_plugins(plugin),
-    )
+    options = options_of(
+        gamma=gamma, set_=set_, head=head, plugin=plugin, data=data, limit=limit, max_new_tokens=max_new_tokens,
+        temperature=temperature, seed=seed, device=device, dtype=dtype, engine=engine,
+    )  # fmt: skip
+    require_known([method], pair, words(task))
     told, verdict = _verified(method, pair, words(task), options, repeats)
     _show(told, verdict, json_)
     sys.exit({"differs": DIFFERS, "inconclusive": INCONCLUSIVE, "no law": INCONCLUSIVE}.get(verdict.outcome, 0))

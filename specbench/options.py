@@ -2,7 +2,7 @@
 
 import tomllib
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from specbench.errors import ConfigError
@@ -44,6 +44,12 @@ class Options:
         for key, values in self.over:
             if not isinstance(values, list) or not values:
                 raise ConfigError(f"--over {key}: write it as method.key=[values], e.g. method.target.alpha=[0.1, 0.3]")
+
+    def changes(self) -> dict[str, Any]:
+        """What is not as it is by default."""
+        return {
+            each.name: getattr(self, each.name) for each in fields(self) if getattr(self, each.name) != each.default
+        }
 
     def with_override(self, key: str, value: Any) -> "Options":
         """The same, with one more key overridden."""

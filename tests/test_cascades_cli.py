@@ -187,6 +187,7 @@ def test_parallel_models_take_no_synthetic_laws(tmp_path):
     few = ["-t", "gsm8k", "-n", 2, "--repeats", 1, "--max-new-tokens", 4, "--set", "pair.logits=synthetic"]
     shown = specbench("run", "-m", "we-p", *few, cwd=tmp_path, code=3)
     assert "cannot be given synthetic laws" in " ".join(shown.split())
+    assert "all 2 failed" in shown, "a method that never came through keeps its line"
 
 
 def from_docs(tmp_path, page, heading, kind="python", name=""):

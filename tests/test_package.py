@@ -118,14 +118,24 @@ def test_the_wheel_works_from_any_directory(wheel, tmp_path):
     assert "llama-vicuna" in done.stdout
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["list", "methods"], ["show", "pair", "tiny"]])
-def test_start_up_imports_nothing_slow(arguments):
-    """What a user waits for: no torch, transformers, pandas or numpy behind `--help`, `list` and `show`."""
+@pytest.mark.parametrize(
+    ("arguments", "exit_code"),
+    [
+        (["--help"], 0),
+        (["list", "methods"], 0),
+        (["show", "pair", "tiny"], 0),
+        (["run", "-m", "see"], 2),
+        (["verify", "-m", "sd", "-p", "tinny"], 2),
+        (["gate", "--record", "base.json", "-t", "gsm9k"], 2),
+    ],
+)
+def test_start_up_imports_nothing_slow(arguments, exit_code):
+    """What a user waits for: no torch, transformers, pandas or numpy behind `--help`, `list`, `show` and a misspelt name."""
     code = (
         f"import sys; sys.argv = ['specbench', *{arguments}]\n"
         "from specbench.cli.app import main\n"
         "try: main()\n"
-        "except SystemExit as end: assert not end.code, end.code\n"
+        f"except SystemExit as end: assert (end.code or 0) == {exit_code}, end.code\n"
         "slow = {'torch', 'transformers', 'pandas', 'numpy', 'datasets', 'huggingface_hub'} & set(sys.modules)\n"
         "assert not slow, slow\n"
     )

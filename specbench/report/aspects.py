@@ -112,11 +112,9 @@ def quality(base: Measured, new: Measured, method: str, name: str, limits: Limit
         detail = (
             f"{name} is computed otherwise: {own['signature']} | {told.get(name, {}).get('signature', 'not at all')}"
         )
-        return Finding(Status.incomparable, "not comparable: quality", detail, f"{name}: other metric")
+        return Finding(Status.incomparable, "other metric", detail, f"{name}: other metric")
     if not all(scored):
-        return Finding(
-            Status.incomparable, "not comparable: quality", f"{name} is scored on one side only", f"{name}: –"
-        )
+        return Finding(Status.incomparable, "one side unscored", f"{name} is scored on one side only", f"{name}: –")
     both = shared(*scored)
     a, b = (
         metric.table(

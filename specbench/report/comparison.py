@@ -31,7 +31,7 @@ def compare(base: list[Measured], new: list[Measured], limits: Limits) -> list[V
             )
         elif reasons := differences(cell, nearest):
             told = "; ".join(reasons)
-            out.append(Verdict(cell.name, "", "comparability", Status.incomparable, "not comparable", told, told))
+            out.append(Verdict(cell.name, "", "comparability", Status.incomparable, "measured otherwise", told, told))
         else:
             for method in cell.config["methods"]:
                 if method != ANCHOR:
@@ -74,7 +74,7 @@ def _of_method(base: Measured, new: Measured, method: str, limits: Limits) -> li
     tables = [each.config["methods"].get(method) for each in (base, new)]
     if tables[0] != tables[1]:
         why = "not measured in NEW" if tables[1] is None else f"method table: {tables[0]} | {tables[1]}"
-        return [verdict("comparability", Finding(Status.incomparable, "not comparable", why, "other method"))]
+        return [verdict("comparability", Finding(Status.incomparable, "other method", why, "other method"))]
     if new.failed[method] > base.failed[method]:
         why = (
             f"{new.failed[method]} generations failed, {base.failed[method]} before; `error` in samples.jsonl says why"
@@ -101,7 +101,7 @@ def _timed(base: Measured, new: Measured, method: str, limits: Limits) -> list[t
     why = _no_speed(base, new, over)
     if why:
         status = Status.incomparable if limits.require_speed else Status.skipped
-        return [(aspect, Finding(status, f"not comparable: {aspect}", why, "not comparable"))]
+        return [(aspect, Finding(status, f"other conditions for {aspect}", why, "not comparable"))]
     found = aspects.speed(base.sessions, new.sessions, method, over, limits)
     if found.status in (Status.regression, Status.improved):
         found = found._replace(title="engine changed" if own else "overhead changed")

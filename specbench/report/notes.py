@@ -8,6 +8,7 @@ from specbench.report.chains import chain_of
 Summary = dict[str, Any]
 FEWEST_REPEATS = 3
 LEAST_BOUND = 0.5  # of the memory bandwidth, for a baseline
+NUMBERS = r"[-+]?\d[\d.,]*%?|\(.*?\)"  # and what stands in brackets
 
 
 def notes(summary: Summary) -> list[str]:
@@ -77,15 +78,15 @@ def notes(summary: Summary) -> list[str]:
         undefined = any(row["generations"] and row["quality"].get(metric["name"]) is None for row in summary["methods"])
         if metric["combine"].startswith("pass@") and undefined and summary["scored"] and not summary["not_executed"]:
             out.append(f"! {metric['name']} needs that many generations of every prompt: --repeats, at T > 0")
-    for row in summary["methods"]:
-        if not decoding["ignore_eos"] and not summary["continues"] and row.get("cut_by_length", 0) > 0.05:
-            out.append(f"! {row['method']}: {row['cut_by_length']:.0%} of outputs were cut by the length limit")
-        if row.get("cut_prompts"):
-            out.append(f"! {row['method']}: {row['cut_prompts']:.0%} of prompts were cut to fit")
-        if abs(row.get("drift") or 0) > 0.1:
-            out.append(
-                f"! {row['method']}: speed drifted by {row['drift']:+.0%} within the run; is the machine shared?"
-            )
+    natural = not decoding["ignore_eos"] and not summary["continues"]
+    for key, form, least, what in (
+        ("cut_by_length", "{:.0%}", 0.05 if natural else 1.0, "outputs that the length limit cut"),
+        ("cut_prompts", "{:.0%}", 0.0, "prompts that were cut to fit"),
+        ("drift", "{:+.0%}", 0.1, "drift of the speed within the run, is the machine shared?"),
+    ):
+        found = {row["method"]: row[key] for row in summary["methods"] if abs(row.get(key) or 0.0) > least}
+        if found:
+            out.append(f"! {what}: " + ", ".join(f"{name} {form.format(value)}" for name, value in found.items()))
     return out
 
 
@@ -107,34 +108,20 @@ def _made_up(summary: Summary) -> str:
 
 
 def common_notes(summaries: list[Summary]) -> list[str]:
-    """What is to be known of a table of several runs: the conditions, and the warnings of each."""
-    told = [note for summary in summaries for note in notes(summary)[:1]]
+    """What is to be known of a table of several runs: their conditions, and one line for warnings that differ in their
+    numbers alone, or behind a colon, with the tasks that they are of."""
+    told = list(dict.fromkeys(note for summary in summaries for note in notes(summary)[:1]))
     if any(summary["data"]["source"] == "synthetic" for summary in summaries):
         told.append(
             "Scores on a synthetic twin are not scores on the task. How each is computed: specbench report FOLDER"
         )
-    warned = [f"{note} ({summary['task']})" for summary in summaries for note in notes(summary) if note.startswith("!")]
-    said = [note for summary in summaries for note in notes(summary) if note.startswith("Sampled")]
-    return [*dict.fromkeys([*told, *said]), *_merged(warned)]
-
-
-def notes_of_many(summaries: list[Summary]) -> list[str]:
-    """The same of as many runs as a suite has: one line for warnings that differ in their numbers alone, with their count."""
-    told = list(dict.fromkeys(note for summary in summaries for note in notes(summary)[:1]))
-    if any(summary["data"]["source"] == "synthetic" for summary in summaries):
-        told.append("Scores on a synthetic twin are not scores on the task.")
-    kinds: dict[str, list[str]] = {}
+    kinds: dict[str, list[tuple[str, str]]] = {}
     for summary in summaries:
         for note in notes(summary):
             if note.startswith(("!", "Sampled", "Text that runs")):
-                kinds.setdefault(re.sub(r"[-+]?\d[\d.,]*%?|\(.*?\)", "#", note), []).append(note)
-    return told + [each[0] + (f" (so or alike {len(each)} times)" if len(each) > 1 else "") for each in kinds.values()]
-
-
-def _merged(notes: list[str]) -> list[str]:
-    """Equal warnings of several tasks as one."""
-    tasks: dict[str, list[str]] = {}
-    for note in notes:
-        text, _, task = note.rpartition(" (")
-        tasks.setdefault(text, []).append(task.rstrip(")"))
-    return [f"{text} ({', '.join(names)})" for text, names in tasks.items()]
+                kinds.setdefault(re.sub(NUMBERS, "#", note.partition(": ")[0]), []).append((note, summary["task"]))
+    for alike in kinds.values():
+        texts, tasks = (list(dict.fromkeys(each)) for each in zip(*alike, strict=True))
+        often = f"so or alike in {len(alike)} runs: " if len(texts) > 1 else ""
+        told.append(f"{texts[0]} ({often}{', '.join(tasks)})")
+    return told

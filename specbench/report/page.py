@@ -6,7 +6,7 @@ from pathlib import Path
 from specbench.report.collect import Collected
 from specbench.report.curves import choices
 from specbench.report.index import DONE
-from specbench.report.notes import notes_of_many
+from specbench.report.notes import common_notes
 from specbench.report.suites import SELECTED
 from specbench.report.tables import markdown_table
 
@@ -19,7 +19,7 @@ def said(collected: Collected) -> list[str]:
     judges = sorted({p["values"]["judge"] for p in collected.points if "judge" in p["values"]})
     lines += [f"judge: {judge}; a tie counts as half a win." for judge in judges]
     lines += choices(collected.points)
-    lines += notes_of_many(collected.summaries)
+    lines += common_notes(collected.summaries)
     lines += [f"! {folder}: measured once, and not here now" for folder in collected.gone]
     if collected.index.changes:
         lines.append(f"! options of the suite were overruled: {', '.join(collected.index.changes)}")

@@ -95,10 +95,12 @@ def tables(summary: Summary) -> list[Table]:
         if 1 < len(groups) <= MOST_GROUPS:
             columns = {group: _group(key, group) for group in groups}
             shown[f"{title} by group"] = {"method": lambda r: r["label"], **columns}
-    return [
+    out = [
         Table(title, list(columns), [[cell(row) for cell in columns.values()] for row in methods])
         for title, columns in shown.items()
     ]
+    out[0].rows.extend(_failed(row, len(speed)) for row in summary["methods"] if row["failed"] and "tokens" not in row)
+    return out
 
 
 def across(summaries: list[Summary]) -> Table:
@@ -111,6 +113,7 @@ def across(summaries: list[Summary]) -> Table:
         missing = NOT_EXECUTED if summary["not_executed"] else NONE
         for row in summary["methods"]:
             if "tokens" not in row:
+                lines += [[summary["task"], *_failed(row, len(heads) - 1)]] if row["failed"] else []
                 continue
             lines.append([
                 summary["task"],
@@ -164,6 +167,11 @@ def flat(summaries: list[Summary]) -> str:
 
 def as_json(summaries: list[Summary]) -> str:
     return json.dumps(summaries, indent=2, ensure_ascii=False) + "\n"
+
+
+def _failed(row: dict[str, Any], columns: int) -> list[str]:
+    """The line of a method of which no generation came through."""
+    return [row["label"], f"all {row['failed']} failed", *[NONE] * (columns - 2)]
 
 
 def _group(key: str, group: str) -> Cell:
