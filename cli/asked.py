@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import typer
+
 from specbench.errors import ConfigError
 from specbench.options import Options, parse_head, parse_override
 from specbench.presets import preset
@@ -39,6 +41,15 @@ def require_known(methods: list[str], pair: str, tasks: list[str]) -> None:
             preset(kind, name)
 
 
+def spoken(ctx: typer.Context) -> dict[str, str]:
+    """The options that stand on the command line, whatever their values: parameter -> how it is written."""
+    return {
+        each.name: each.opts[0]
+        for each in ctx.command.params
+        if each.name and getattr(ctx.get_parameter_source(each.name), "name", "") == "COMMANDLINE"
+    }
+
+
 def options_of(
     *,
     gamma: str = "",
@@ -52,7 +63,7 @@ def options_of(
     return Options(
         gamma=lengths(gamma),
         overrides=tuple(map(parse_override, set_ or [])),
-        over=tuple(map(parse_override, over or [])),
+        over=tuple(parse_override(text, "--over") for text in over or []),
         heads=tuple(map(parse_head, head or [])),
         plugins=with_plugins(plugin),
         **told,

@@ -111,7 +111,9 @@ Suite = Annotated[
 
 # On which samples, and how they are decoded.
 Data = Annotated[str, typer.Option(help="hub, synthetic, or a JSONL file. [the pair's, else hub]")]
-Limit = Annotated[int | None, typer.Option("--limit", "-n", help="Only the first N samples; 0 is all.")]
+Limit = Annotated[
+    int | None, typer.Option("--limit", "-n", help="Only the first N samples; 0 is all, of synthetic data 32.")
+]
 Drawn = Annotated[
     int, typer.Option(help="Only N samples, drawn at random, the same ones every time; overrules --limit.")
 ]

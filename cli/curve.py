@@ -39,7 +39,9 @@ def curve(
         list[str] | None,
         typer.Option("--over", help="auto: the method's own grid; else KEY=[VALUES], e.g. target.alpha=[0.1, 0.3]."),
     ] = None,
-    seeds: Annotated[int, typer.Option(help="How often each prompt is decoded, each time with another seed.")] = 3,
+    seeds: Annotated[
+        int, typer.Option(min=1, help="How often each prompt is decoded, each time with another seed.")
+    ] = 3,
     data: choices.Data = "",
     limit: choices.Limit = None,
     temperature: choices.Temperature = None,
@@ -98,7 +100,7 @@ def swept(names: list[str], over: list[str]) -> tuple[tuple[str, list[object]], 
             continue
         if "=" not in text:
             raise ConfigError(f"--over {text}: write auto, or KEY=[VALUES], for example target.alpha=[0.1, 0.3]")
-        key, values = parse_override(text if text.startswith("method.") else f"method.{text}")
+        key, values = parse_override(text if text.startswith("method.") else f"method.{text}", "--over")
         found.append((key, values))
     return tuple(found)
 
@@ -110,15 +112,18 @@ def _tell(folders: list[Path], plots: Path | None, as_json: bool) -> None:
     from specbench.report.points import as_json as told
 
     found = [points_of(folder) for folder in folders]
+    drawn = [
+        [*drawing.of_curve(f.name, points, plots)] if plots else [] for f, points in zip(folders, found, strict=True)
+    ]
     if as_json:
         print(told([point for points in found for point in points]), end="")
         return
     console = terminal()
-    for folder, points in zip(folders, found, strict=True):
+    for folder, points, paths in zip(folders, found, drawn, strict=True):
         for table in curve_tables(points):
             print_table(table, console)
         for line in remarks(folder, points):
             say(line, console)
         console.print(str(folder), style="dim", highlight=False)
-        for path in drawing.of_curve(folder.name, points, plots) if plots else []:
+        for path in paths:
             console.print(str(path), style="dim", highlight=False)

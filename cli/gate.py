@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from specbench.cli import choices, gating
-from specbench.cli.asked import options_of, require_known, with_plugins, words
+from specbench.cli.asked import options_of, require_known, spoken, with_plugins, words
 from specbench.cli.choices import SandboxKind
 from specbench.cli.remeasure import Request
 from specbench.cli.verdicts import (
@@ -29,8 +29,14 @@ from specbench.cli.verdicts import (
 )
 from specbench.errors import ConfigError
 
+RECORDED = (  # what --record takes, and a baseline file says
+    "method", "pair", "task", "data", "limit", "gamma", "max_new_tokens", "ignore_eos", "temperature", "seed", "repeats",
+    "device", "dtype", "engine", "set_", "head", "add",
+)  # fmt: skip
+
 
 def gate(
+    ctx: typer.Context,
     baseline: Annotated[
         list[Path] | None, typer.Option("--baseline", help="A baseline file to judge by; repeat for several.")
     ] = None,
@@ -84,23 +90,33 @@ def gate(
     """
     if bool(baseline) == bool(record):
         raise ConfigError("name --baseline FILE, to judge by it, or --record FILE, to write it")
-    chosen = {"-m": method, "-t": task, "-n": limit, "--gamma": gamma, "--max-new-tokens": max_new_tokens, "--set": set_,
-             "--ignore-eos": ignore_eos, "--temperature": temperature, "--repeats": repeats, "--data": data,
-             "--head": head, "--add": add}  # fmt: skip
-    if baseline and (own := [name for name, value in chosen.items() if value not in (None, "", False)]):
+    said = spoken(ctx)
+    if baseline and (own := [flag for name, flag in said.items() if name in RECORDED]):
         raise ConfigError(f"{', '.join(own)}: the baseline file says what is measured; --record writes another")
     if update and record:
         raise ConfigError("--update measures a --baseline file's own commands; --record writes another file")
+    if update and counters_only:
+        raise ConfigError(
+            "--counters-only: with --update the file says whether it holds timing; --record writes another"
+        )
+    if sessions_ and not (update or record):
+        raise ConfigError("--sessions is of a baseline's timing: with --record or --update")
+    names, tasks = words(method) or ["se"], words(task)
     limits = limits_of(alpha, max_slowdown, max_quality_drop, require_speed, counters_only)
     with_plugins(plugin)
+    require_known(names, pair, tasks)
     told = Request(commands=[], sandbox=sandbox.value if allow_code_execution else "", plugins=plugin or [])
     with _folder(out) as folder:
         if baseline and not update:
-            verdicts = [each for path in baseline for each in gating.judged(path, folder / path.stem, told, limits)]
+            verdicts = [
+                each
+                for number, path in enumerate(baseline, 1)
+                for each in gating.judged(path, folder / f"{number}-{path.stem}", told, limits)
+            ]
             title = f"gate by {', '.join(map(str, baseline))}"
             sys.exit(tell(verdicts, form, junit, title, inconclusive))
-        for path in baseline or []:
-            gating.update(path, folder / path.stem, told, sessions_)
+        for number, path in enumerate(baseline or [], 1):
+            gating.update(path, folder / f"{number}-{path.stem}", told, sessions_)
         if record:
             options = options_of(
                 gamma=gamma, set_=set_, head=head, data=data, limit=limit, max_new_tokens=max_new_tokens,
@@ -108,8 +124,6 @@ def gate(
                 repeats=(1 if counters_only else gating.ROUNDS) if repeats is None else repeats,
                 device=device.value, dtype=dtype.value, engine=engine.value,
             )  # fmt: skip
-            names, tasks = words(method) or ["se"], words(task)
-            require_known(names, pair, tasks)
             command = gating.command_of(names, pair, tasks, options)
             gating.record(record, command, folder, told, counters_only, sessions_ or gating.SESSIONS, add)
             print(f"wrote {record}", file=sys.stderr)

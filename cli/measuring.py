@@ -11,7 +11,7 @@ from specbench.cli.progress import Interrupts, progress, status
 from specbench.errors import MissingAsset
 
 if TYPE_CHECKING:
-    from specbench.bench import Bench, Job
+    from specbench.bench import Asked, Bench, Job
     from specbench.options import Options
     from specbench.sandbox import Sandbox
     from specbench.task import Task
@@ -82,9 +82,12 @@ def prepared(
 
     found, pair = cells.read_pair(pair_name, options)
     arms.roles_of(names, pair, options)  # a mistake in what was asked for shows before anything is missing
-    asked = bench.tasks_of(task_names, pair, options)
-    box, refused = _sandbox(kind, [task for _, task, _ in asked])
-    settled = bench.settle(names, found.name, asked, pair, found.path.parent, options, out)
+
+    def ask() -> "Asked":
+        return bench.tasks_of(task_names, pair, options)
+
+    settled = bench.settle(names, found.name, ask, pair, found.path.parent, options, out)
+    box, refused = _sandbox(kind, list({job.cell.task: job.task for job in settled.jobs}.values()))
     return settled, box, refused
 
 

@@ -60,9 +60,9 @@ def plan(
     options = options_of(
         gamma=gamma, set_=set_, over=over, head=head, plugin=plugin, data=data, limit=limit, sample=sample,
         max_new_tokens=max_new_tokens, ignore_eos=ignore_eos, temperature=temperature, seed=seed,
-        device=device, dtype=dtype, engine=engine, **({"repeats": repeats} if repeats else {}),
+        device=device, dtype=dtype, engine=engine, **({} if repeats is None else {"repeats": repeats}),
     )  # fmt: skip
-    changes = options.changes() | ({"repeats": repeats} if repeats else {})
+    changes = options.changes() | ({} if repeats is None else {"repeats": repeats})
     if suite:
         refused = sorted(changes.keys() - {*OVERRULING, "repeats"})
         if method or pair or task or refused:
@@ -154,16 +154,17 @@ def _print(rows: list[dict[str, Any]]) -> None:
         warm = "–" if row["T"] is None else f"{row['T']:g}"
         return [row["pair"], row["task"], warm, row["methods"], row["state"], total, least, size]
 
-    heads = ["pair", "task", "T", "methods", "", "generations", "at least", "GiB"]
+    heads = ["pair", "task", "T", "methods", "", "generations", "bound", "GiB"]
     console = terminal()
     print_table(Table("", heads, [shown(row) for row in rows]), console)
     states = [row["state"] for row in rows]
     counts = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
     least = sum(row["least_seconds"] or 0.0 for row in rows)
-    console.print(f"{len(rows)} cells: {counts}; at least {_time(least)} for what is pending here")
+    console.print(f"{len(rows)} cells: {counts}; a bound of {_time(least)} for what is pending here")
     console.print(
-        "at least: one forward of the baseline's models a token, at the speed of copying memory; on a CPU and with small"
-        " models expect several times that. GiB: weights, and a cache of 2,048 positions.", style="dim"
+        "bound: one forward of the baseline's models for each token that a task allows, at the speed of copying memory. On a"
+        " CPU and with small models expect several times that, less of faster methods and answers that stop early. GiB:"
+        " weights, and a cache of 2,048 positions.", style="dim"
     )  # fmt: skip
     reasons = (line for row in rows for line in row["why"].split("\n"))
     for why in dict.fromkeys(line for line in reasons if line):

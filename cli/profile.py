@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from specbench.pair import Pair
 
 BASELINE = "ar"
+GAMMA = 5  # draft length at which pairs of models are measured
 
 
 def profile(
@@ -34,7 +35,7 @@ def profile(
     ] = None,
     data: choices.Data = "",
     limit: Annotated[int, typer.Option("--limit", "-n", help="Prompts; 0 is all.")] = 8,
-    gamma: Annotated[int, typer.Option(help="Draft length at which pairs are measured.")] = 5,
+    gamma: Annotated[int, typer.Option(help="Draft length at which pairs are measured.")] = GAMMA,
     temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
     repeats: Annotated[int, typer.Option(help="How often each prompt is decoded.")] = 1,
     max_new_tokens: Annotated[int, typer.Option(help="Tokens a generation.")] = 64,

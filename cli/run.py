@@ -94,7 +94,7 @@ def _suite(name: str, options: Options, repeats: int | None, out: Path, fresh: b
     if refused := sorted(changes.keys() - set(OVERRULING)):
         told = ", ".join(f"--{key.replace('_', '-')}" for key in refused)
         raise ConfigError(f"--suite brings its own {told}: leave it out, or write a suite of your own (docs/suites.md)")
-    changes |= {"repeats": repeats} if repeats else {}
+    changes |= {} if repeats is None else {"repeats": repeats}
     suite = read_suite(name, **changes)
     changed = [f"{key} = {value}" for key, value in changes.items() if key != "plugins"]  # which overrule nothing
     code = run_suite(suite, out, fresh, kind, changed)

@@ -54,7 +54,7 @@ def parts(suite: "Suite", out: Path, kind: SandboxKind | None) -> list[Part]:
             part.bench, part.box, without = prepared(names, pair, [task], line.options, out, kind)
             part.missing = str(without) if without else ""
         except MissingAsset as error:
-            part.missing = "\n".join(dict.fromkeys([str(error), *_missing_models(line, pair)]))
+            part.missing = "\n".join(dict.fromkeys([str(error), *_missing(line, pair, task)]))
         except ConfigError as error:
             refused.append(error)
             part.refused = str(error)
@@ -64,9 +64,9 @@ def parts(suite: "Suite", out: Path, kind: SandboxKind | None) -> list[Part]:
     return grid
 
 
-def _missing_models(line: "Line", pair: str) -> list[str]:
-    """What is missing of a pair's models, where the data's absence would hide it."""
-    from specbench import arms, cells
+def _missing(line: "Line", pair: str, task: str) -> list[str]:
+    """Whatever is missing of a pair's models and a task's data, where one's absence would hide another's."""
+    from specbench import arms, bench, cells
     from specbench.found import device_of, find
 
     preset, found = cells.read_pair(pair, line.options)
@@ -76,6 +76,10 @@ def _missing_models(line: "Line", pair: str) -> list[str]:
             find(found, (role,), preset.path.parent, device_of(line.options.device), line.options.dtype)
         except MissingAsset as error:
             told.append(str(error))
+    try:
+        bench.tasks_of([task], found, line.options)
+    except MissingAsset as error:
+        told.append(str(error))
     return told
 
 
@@ -84,9 +88,13 @@ def _methods(suite: "Suite", line: "Line", pair: str) -> list[str]:
     if suite.kind != "profile":
         return list(line.methods)
     from specbench.cells import read_pair
-    from specbench.cli.profile import levels_of, pairings
+    from specbench.cli.profile import GAMMA, levels_of, pairings
 
-    (gamma,) = line.options.gamma
+    gamma, *more = line.options.gamma or (GAMMA,)
+    if more:
+        raise ConfigError(
+            f"gamma = {list(line.options.gamma)}: a profile measures every pair of models at one draft length"
+        )
     return pairings(levels_of(line.methods[0]), read_pair(pair, line.options)[1], gamma)
 
 

@@ -53,6 +53,8 @@ def trace(
         raise ConfigError(
             "name one of the two: a prompt, or a task whose sample is decoded (-t gsm8k --sample-index 3)"
         )
+    if data and prompt is not None:
+        raise ConfigError("--data is where a --task's samples are from, and a prompt was given")
     options = options_of(
         gamma=gamma, set_=set_, head=head, plugin=plugin, data=data, limit=index + 1, max_new_tokens=max_new_tokens,
         temperature=temperature, seed=seed, device=device, dtype=dtype, engine=engine,
@@ -95,7 +97,7 @@ def _settled(
         samples = [Sample("0", prompt)]
         data = Data(samples, "command line", None, hashlib.sha256(prompt.encode()).hexdigest(), 1)
     asked = [(name, task, Data(samples[:1], data.source, data.revision, data.sha256, data.total))]
-    made = bench.settle([method], found.name, asked, pair, found.path.parent, options, Path())
+    made = bench.settle([method], found.name, lambda: asked, pair, found.path.parent, options, Path())
     with status(f"loading {', '.join(made.roles)}"):
         made.load()
     return made, made.jobs[0]

@@ -111,12 +111,13 @@ def _wanted(names: list[str], pair: Pair, options: Options) -> list[tuple[str, P
     """
     out = []
     unused = {key for key, _ in options.over}
-    for found in (preset("method", name) for name in names):
+    for name in names:
+        found = preset("method", name)
         base = overridden(_constructor(found), options.under("method"), f"method {found.name}")
         swept = []
         for key, values in options.over:
             whose, *path = key.split(".")
-            if whose in ("method", found.name) and _has(base, path):
+            if whose in ("method", found.name, name) and _has(base, path):
                 swept.append((path, values))
                 unused.discard(key)
         for values in product(*(values for _, values in swept)):

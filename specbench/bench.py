@@ -1,6 +1,6 @@
 """Floor 4: what a command's words come to: a pair's cells, where their records lie, and its models, loaded when asked."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -38,9 +38,11 @@ class Job:
 
     @property
     def complete(self) -> bool:
+        """Whether every generation is there, failed ones included."""
         return self.done == self.cell.generations
 
     def scored(self, box: Sandbox | None) -> bool:
+        """Whether what is there is scored by the task as it is now; code, where it may be run in `box`, by running it."""
         return scorer.is_scored(self.folder, self.task, box)
 
 
@@ -62,6 +64,7 @@ class Bench:
         return self._loaded is not None
 
     def load(self) -> LoadedPair:
+        """The pair's models, loaded once. Raises MissingAsset where weights are gone since they were found."""
         if self._loaded is None:
             self._loaded = models.load(self.found, self.base, self.device, self.heads)
         return self._loaded
@@ -88,9 +91,11 @@ class Bench:
         )
 
     def least_seconds(self, job: Job, bandwidth: float) -> float:
-        """What the missing generations take at least, at bytes a second: each token one forward of the baseline's models.
+        """The baseline's bound for the missing generations, at bytes a second: each token that a task allows is one forward
+        of the baseline's models.
 
-        Prompts, everything outside forwards and methods that lose are not in it.
+        Prompts, everything outside forwards and methods that lose are not in it; methods that win, and answers that stop
+        early, take less.
         """
         roles = job.cell.arms[0].method.roles()
         token = sum(self.found[role].traffic["forward"] for role in roles) / bandwidth
@@ -102,9 +107,12 @@ class Bench:
 
 
 def settle(
-    names: list[str], pair_name: str, asked: Asked, pair: Pair, base: Path, options: Options, out: Path
+    names: list[str], pair_name: str, ask: Callable[[], Asked], pair: Pair, base: Path, options: Options, out: Path
 ) -> Bench:
-    """The cells of these methods on these tasks. Raises MissingAsset where a model is not here and cannot be fetched."""
+    """The cells of these methods on the tasks that `ask` reads, once models and methods are known to be right.
+
+    Raises ConfigError for what is wrong with a method, MissingAsset where a model or data are not here and cannot be fetched.
+    """
     device = device_of(options.device)
     roles = arms.roles_of(names, pair, options)
     found = find(pair, roles, base, device, options.dtype, options.engine)
@@ -112,7 +120,7 @@ def settle(
     groups = arms.arms(names, pair, {role: each.parameters for role, each in found.items()}, options)
     made = [
         (cells.cell(group, pair_name, pair, found, name, task, data, options, str(device), heads), task, data)
-        for name, task, data in asked
+        for name, task, data in ask()
         for group in groups
     ]
     jobs = [Job(cell, out / cell.folder, task, data) for cell, task, data in made]

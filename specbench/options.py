@@ -60,11 +60,12 @@ class Options:
         return [(key.split(".")[1:], value) for key, value in self.overrides if key.split(".")[0] == kind]
 
 
-def parse_override(text: str) -> tuple[str, Any]:
-    """`a.b=VALUE`, VALUE as a TOML literal, a bare word as a string."""
+def parse_override(text: str, flag: str = "--set") -> tuple[str, Any]:
+    """`a.b=VALUE`, VALUE as a TOML literal, a bare word as a string. Raises ConfigError, which names the flag."""
     key, equals, value = text.partition("=")
     if not equals or "." not in key:
-        raise ConfigError(f"--set {text}: write it as table.key=value, for example method.target.mu=0.2")
+        example = {"--set": "method.target.mu=0.2", "--over": "method.target.alpha=[0.1, 0.3]"}[flag]
+        raise ConfigError(f"{flag} {text}: write it as table.key=value, for example {example}")
     try:
         return key.strip(), tomllib.loads(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:

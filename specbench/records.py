@@ -95,6 +95,14 @@ def run_config(folder: Path) -> dict[str, Any]:
         raise ConfigError(f"{path}: damaged: {error}") from None
 
 
+def read_json(path: Path) -> Any:
+    """What a JSON file of ours holds. Raises ConfigError where it is damaged."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ConfigError(f"{path}: damaged: {error}") from None
+
+
 def write(path: Path, text: str) -> None:
     """Whole or not at all."""
     part = path.with_name(path.name + ".part")

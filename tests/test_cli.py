@@ -374,9 +374,9 @@ def test_second_turns_read_the_methods_own_first_answer(tmp_path):
 
 def test_cut_prompts_are_counted(tmp_path):
     (tmp_path / "own.jsonl").write_text(json.dumps({"prompt": "1 " * 5000}) + "\n")
-    command = ["run", "-m", "ar", "-t", "prompts", "--data", "own.jsonl", "--on-overflow", "truncate-left"]
+    command = ["run", "-m", "ar-draft", "-t", "prompts", "--data", "own.jsonl", "--on-overflow", "truncate-left"]
     shown = specbench(*command, *FEW, cwd=tmp_path).stdout
-    assert "prompts that were cut to fit: ar 100%" in shown
+    assert "prompts that were cut to fit: ar-draft 100%" in shown
     (folder,) = (tmp_path / "results").iterdir()
     (row,) = rows_of(folder)
     assert row["prompt_tokens"] == 8192 - 12

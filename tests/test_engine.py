@@ -355,14 +355,14 @@ def test_transformers_own_methods_keep_to_top_k_and_top_p(peer):
 
 
 def test_assisted_generation_samples_the_targets_law():
-    """Second tokens of 800 draws: by Hoeffding their frequency of one token is off by .08 with odds below 1e-4."""
+    """Second tokens of 500 draws: by Hoeffding their frequency of one token is off by 0.1 with odds below 1e-4."""
     oracle, sampler = open_session(random_model("llama", 2)), Sampler(temperature=0.7)
     first = sampler.probs(oracle.score(PROMPT, len(PROMPT) - 1))[0]
     second = torch.stack([sampler.probs(oracle.score([*PROMPT, i], len(PROMPT)))[0] for i in range(40)])
     exact = first @ second
     best, seen, models = int(exact.argmax()), 0, peers()
-    for seed in range(800):
+    for seed in range(500):
         drawn = Sampler(temperature=0.7, generator=torch.Generator().manual_seed(seed))
         tokens = decode(Assisted(draft="draft", model="target", gamma=2), models, drawn, Limits(frozenset(), 3)).tokens
         seen += tokens[1] == best
-    assert abs(seen / 800 - float(exact[best])) < 0.08
+    assert abs(seen / 500 - float(exact[best])) < 0.1

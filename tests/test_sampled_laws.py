@@ -19,7 +19,7 @@ from specbench.proposers import DraftModel
 from specbench.sampling import Sampler, tv
 from specbench.targets import Last, Mixture
 
-RUNS, SLACK = 6000, 0.045
+RUNS, SLACK = 4000, 0.045
 
 
 @pytest.mark.parametrize(

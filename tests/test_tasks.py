@@ -62,13 +62,13 @@ def right_answer(name: str, row: dict, sample: Sample) -> str:
     "name", ["gsm8k", "gsm8k:se-paper", "mmlu", "cnndm", "xsum", "wmt", "wmt:de-en", "wiki-summary", "lm1b"]
 )
 def test_reference_answers_score_the_maximum(name):
-    """Over every row of the real files: each metric's corpus value is 1, but ROUGE-2's of LM1B, where a rest of one word has
+    """Over 400 rows of each real file: each metric's corpus value is 1, but ROUGE-2's of LM1B, where a rest of one word has
     no bigram and can score nothing."""
     one = task(name)
     path = REAL / FILES[name.partition(":")[0]]
     data, rows = one.data(str(path)), one.rows(str(path)).rows
-    scores = [(s, one.score(s, right_answer(name, rows[int(s.id)], s))) for s in data.samples]
-    assert len(scores) >= 400
+    scores = [(s, one.score(s, right_answer(name, rows[int(s.id)], s))) for s in data.samples[:400]]
+    assert len(scores) == 400
     for metric in one.metrics:
         values = [Scored(score[metric.name], sample.id, sample.group) for sample, score in scores]
         most = 1.0

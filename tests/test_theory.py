@@ -135,11 +135,10 @@ def cycles(method, a, tokens):
 
 RUNS = 6  # that share the tokens, since long sequences are slow to copy
 COSTS = [0.1, 0.3, 1.0]
-GRID = [
-    (a, gamma)
-    for gamma in [(1, 1), (5, 1), (2, 3)]
-    for a in [(0.5, 0.5), (0.5, 0.9), (0.8, 0.8), (0.9, 0.5), (0.95, 0.95)]
-] + [((0.9, 0.7, 0.8), (3, 2, 1)), ((0.75, 0.75, 0.75), (1, 1, 1))]
+GRID = [(a, gamma) for gamma in [(1, 1), (5, 1), (2, 3)] for a in [(0.5, 0.9), (0.9, 0.5), (0.95, 0.95)]] + [
+    ((0.9, 0.7, 0.8), (3, 2, 1)),
+    ((0.75, 0.75, 0.75), (1, 1, 1)),
+]
 
 
 @pytest.mark.parametrize(("a", "gamma"), GRID)

@@ -54,7 +54,7 @@ def decoding(base: Rows, new: Rows, inexact: str, alpha: float) -> Finding:
 def _exactly(a: Rows, b: Rows, ids: int, differ: str) -> Finding:
     """The finding where everything should be equal and is not: better only where the tokens are the same for less work."""
     drafting = any(row.tested for row in (*a, *b))
-    moved = max(abs(_ratio(b, *parts) / (_ratio(a, *parts) or 1.0) - 1.0) for parts in PARTS) > TOLERANCE
+    moved = any(abs(_ratio(b, *parts) - _ratio(a, *parts)) > TOLERANCE * _ratio(a, *parts) for parts in PARTS)
     title = "acceptance changed" if drafting and (not ids or moved) else "decoding changed"
     roles = {role for row in (*a, *b) for role in row.forwards}
     spent = [[sum(row.forwards.get(role, 0) for row in side) for role in sorted(roles)] for side in (a, b)]

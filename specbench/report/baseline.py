@@ -6,13 +6,14 @@ A baseline is one JSON file, written compactly, which also says how to measure t
 import json
 import zlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from specbench.errors import ConfigError
+from specbench.errors import ConfigError, hint
 from specbench.hardware import machine
-from specbench.records import SAMPLES, SEMANTICS, Record, read, run_config, write
+from specbench.options import Options
+from specbench.records import SAMPLES, SEMANTICS, Record, read, read_json, run_config, write
 from specbench.report import metrics as m
 from specbench.report.quality import scores_of
 
@@ -105,12 +106,24 @@ def load(path: Path, outdated: bool = False) -> Baseline:
         raise ConfigError(f"{path} was recorded by another version of specbench; help: {help_}")
     if not cells:
         raise ConfigError(f"{path} holds no cells; help: specbench gate --record {path} -m METHOD ...")
+    for command in commands:
+        _require_command(command, path)
     try:
         return Baseline(commands, [_cell_of(each) for each in cells], counters_only)
     except (KeyError, TypeError, ValueError) as error:
         raise ConfigError(
             f"{path} is damaged ({type(error).__name__}: {error}); help: restore it, or --record"
         ) from None
+
+
+def _require_command(command: Any, path: Path) -> None:
+    """Raises ConfigError where a command, which a reviewer may have edited, is none that can be measured."""
+    known = {each.name for each in fields(Options)}
+    if not isinstance(command, dict) or command.keys() != {"methods", "pair", "tasks", "options"}:
+        raise ConfigError(f"{path}: a command has methods, pair, tasks and options, and this is {command}")
+    for key in command["options"]:
+        if key not in known:
+            raise ConfigError(f"{path}: unknown option '{key}'{hint(key, known)}")
 
 
 def open_(path: Path) -> list[Measured]:
@@ -128,7 +141,7 @@ def of_run(folder: Path) -> Measured:
     config, scores, records = run_config(folder), scores_of(folder), list(read(folder))
     if config.get("semantics") != SEMANTICS:
         raise ConfigError(f"{folder} was written by another version of specbench; measure anew")
-    environment = json.loads((folder / "env.json").read_text(encoding="utf-8"))
+    environment = read_json(folder / "env.json")
     wanted = {each["name"] for each in scores["metrics"]}
     values = {
         (row["method"], row["sample"], row["repeat"]): {k: v for k, v in row["values"].items() if k in wanted}
@@ -169,12 +182,13 @@ def session_of(records: Sequence[Record], methods: list[str], end_to_end: bool) 
 
 
 def pooled(cells: Iterable[Measured]) -> list[Measured]:
-    """Cells of one config and machine as one, with the sessions of all; counters are the first one's."""
+    """Cells of one config and machine as one, with the sessions of all; counters are the first one's, and of failures the
+    most that a session had."""
     out: dict[str, Measured] = {}
     for each in cells:
         key = json.dumps([each.config, each.environment], sort_keys=True)
         if key in out:
-            failed = {name: count + each.failed.get(name, 0) for name, count in out[key].failed.items()}
+            failed = {name: max(count, each.failed.get(name, 0)) for name, count in out[key].failed.items()}
             each = replace(out[key], sessions=[*out[key].sessions, *each.sessions], failed=failed)
         out[key] = each
     return list(out.values())

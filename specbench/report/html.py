@@ -13,7 +13,8 @@ from typing import Any
 from specbench.records import Record, read
 from specbench.report import plots
 from specbench.report.collect import Collected
-from specbench.report.notes import notes
+from specbench.report.metrics import seconds
+from specbench.report.notes import common_notes, notes
 from specbench.report.origins import lost, origins
 from specbench.report.page import said
 from specbench.report.quality import scores_of
@@ -38,7 +39,7 @@ def of_runs(summaries: Sequence[dict[str, Any]]) -> str:
         drawn = _images(plots.of_runs(summaries, Path(folder)))
     every = [across(list(summaries))] if len(summaries) > 1 else []
     every += [table for summary in summaries for table in tables(summary)]
-    told = list(dict.fromkeys(note for summary in summaries for note in notes(summary)))
+    told = notes(summaries[0]) if len(summaries) == 1 else common_notes(list(summaries))
     return _page("specbench report", every, told, drawn, [Path(summary["folder"]) for summary in summaries])
 
 
@@ -90,7 +91,6 @@ def _browsed(folders: Sequence[Path]) -> tuple[list[dict[str, Any]], int]:
 
 def _sample(record: Record, score: Any) -> dict[str, Any]:
     """One generation, as small as can be: its pieces in one string, a letter for the origin of each."""
-    spent = (record.decode_seconds or 0.0) + (record.prefill_seconds or 0.0)
     known = len(record.pieces) == len(record.tokens)
     return {
         "m": record.method,
@@ -100,7 +100,7 @@ def _sample(record: Record, score: Any) -> dict[str, Any]:
         "k": origins(record) if known else "",
         "x": lost(record) if known else [],
         "n": len(record.tokens),
-        "ms": round(1e3 * spent, 1),
+        "ms": round(1e3 * seconds(record, end_to_end=True), 1),
         "f": record.finish,
         **({"q": round(score, 4)} if isinstance(score, int | float) else {}),
     }

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from specbench.records import write
+from specbench.records import read_json, write
 
 SUITES = "suites"
 DONE, MISSING, FAILED, BEGUN = "done", "missing", "failed", "begun"  # states of a cell
@@ -27,7 +27,7 @@ class Index:
     def of(cls, suite: str, results: Path, changed: bool = False) -> "Index":
         """The index of a suite, or of its runs with other options; empty where there was none."""
         path = results / SUITES / suite / (CHANGED if changed else OWN)
-        told = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {"cells": []}
+        told = read_json(path) if path.exists() else {"cells": []}
         return cls(path, {cell["key"]: cell for cell in told["cells"]}, told.get("changes", []))
 
     @classmethod
@@ -47,6 +47,11 @@ class Index:
         self.cells = {key: self.cells[key] for key in keys}
         told = {"suite": self.path.parent.name, "changes": self.changes, "cells": list(self.cells.values())}
         write(self.path, json.dumps(told, indent=1, ensure_ascii=False) + "\n")
+
+    @property
+    def swaps(self) -> bool:
+        """Whether the changes put other models, heads, data or settings in the place of the suite's."""
+        return any(change.partition(" = ")[0] in ("data", "heads", "overrides") for change in self.changes)
 
     @property
     def done(self) -> list[dict[str, Any]]:

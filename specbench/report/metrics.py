@@ -33,6 +33,7 @@ def paired(rows: Rows, base: Rows) -> tuple[list[Record], list[Record]]:
 
 
 def seconds(row: Record, end_to_end: bool = False) -> float:
+    """Seconds of a generation that came through, on the driver's clock: of decoding, or from the prompt on (prefill too)."""
     assert row.decode_seconds is not None and row.prefill_seconds is not None
     return row.decode_seconds + (row.prefill_seconds if end_to_end else 0.0)
 

@@ -10,6 +10,12 @@ FEWEST_REPEATS = 3
 LEAST_BOUND = 0.5  # of the memory bandwidth, for a baseline
 NUMBERS = r"[-+]?\d[\d.,]*%?|\(.*?\)"  # and what stands in brackets
 
+BY_METHOD = {  # warnings with a number a method: what they say, of which value, its form, from where on
+    "outputs that the length limit cut": ("cut_by_length", "{:.0%}", 0.05),
+    "prompts that were cut to fit": ("cut_prompts", "{:.0%}", 0.0),
+    "drift of the speed within the run, is the machine shared?": ("drift", "{:+.0%}", 0.1),
+}
+
 
 def notes(summary: Summary) -> list[str]:
     """What a reader must know to believe the tables: conditions, then warnings."""
@@ -76,14 +82,12 @@ def notes(summary: Summary) -> list[str]:
     for metric in summary["metrics"]:
         out.append(f"{metric['name']}: {metric['signature']}")
         undefined = any(row["generations"] and row["quality"].get(metric["name"]) is None for row in summary["methods"])
-        if metric["combine"].startswith("pass@") and undefined and summary["scored"] and not summary["not_executed"]:
+        if metric["combine"].startswith("pass@") and undefined and not decoding["ignore_eos"] and summary["scored"]:
             out.append(f"! {metric['name']} needs that many generations of every prompt: --repeats, at T > 0")
     natural = not decoding["ignore_eos"] and not summary["continues"]
-    for key, form, least, what in (
-        ("cut_by_length", "{:.0%}", 0.05 if natural else 1.0, "outputs that the length limit cut"),
-        ("cut_prompts", "{:.0%}", 0.0, "prompts that were cut to fit"),
-        ("drift", "{:+.0%}", 0.1, "drift of the speed within the run, is the machine shared?"),
-    ):
+    for what, (key, form, least) in BY_METHOD.items():
+        if key == "cut_by_length" and not natural:
+            continue
         found = {row["method"]: row[key] for row in summary["methods"] if abs(row.get(key) or 0.0) > least}
         if found:
             out.append(f"! {what}: " + ", ".join(f"{name} {form.format(value)}" for name, value in found.items()))
@@ -109,7 +113,7 @@ def _made_up(summary: Summary) -> str:
 
 def common_notes(summaries: list[Summary]) -> list[str]:
     """What is to be known of a table of several runs: their conditions, and one line for warnings that differ in their
-    numbers alone, or behind a colon, with the tasks that they are of."""
+    numbers or methods alone, with the tasks that they are of."""
     told = list(dict.fromkeys(note for summary in summaries for note in notes(summary)[:1]))
     if any(summary["data"]["source"] == "synthetic" for summary in summaries):
         told.append(
@@ -119,9 +123,10 @@ def common_notes(summaries: list[Summary]) -> list[str]:
     for summary in summaries:
         for note in notes(summary):
             if note.startswith(("!", "Sampled", "Text that runs")):
-                kinds.setdefault(re.sub(NUMBERS, "#", note.partition(": ")[0]), []).append((note, summary["task"]))
+                kind = next((what for what in BY_METHOD if note.startswith(f"! {what}: ")), re.sub(NUMBERS, "#", note))
+                kinds.setdefault(kind, []).append((note, summary["task"]))
     for alike in kinds.values():
-        texts, tasks = (list(dict.fromkeys(each)) for each in zip(*alike, strict=True))
-        often = f"so or alike in {len(alike)} runs: " if len(texts) > 1 else ""
-        told.append(f"{texts[0]} ({often}{', '.join(tasks)})")
+        first, tasks = alike[0][0], ", ".join(dict.fromkeys(task for _, task in alike))
+        often = f"in {len(alike)} runs, here the first's: " if len({note for note, _ in alike}) > 1 else ""
+        told.append(f"{first} ({often}{tasks})")
     return told

@@ -17,7 +17,7 @@ def said(collected: Collected) -> list[str]:
     if any(SELECTED in word for table in collected.tables for row in table.rows for word in row):
         lines.append(f"{SELECTED} the best of several settings, chosen by these very numbers, as the paper does.")
     judges = sorted({p["values"]["judge"] for p in collected.points if "judge" in p["values"]})
-    lines += [f"judge: {judge}; a tie counts as half a win." for judge in judges]
+    lines += [f"judge: {judge}; a tie counts as half a win in the win rate." for judge in judges]
     lines += choices(collected.points)
     lines += common_notes(collected.summaries)
     lines += [f"! {folder}: measured once, and not here now" for folder in collected.gone]
@@ -33,7 +33,10 @@ def page(collected: Collected, plots: list[Path], beside: Path) -> str:
     whose = f"{suite.paper}, {suite.shows}"
     twin = f"A twin of {suite.of} on the bundled tiny models and synthetic data: it mirrors the grid, not the figures. "
     machine = collected.summaries[0]["environment"]
-    others = {(s["environment"]["cpu"], s["environment"]["git"]["revision"]) for s in collected.summaries}
+    others = {
+        (s["environment"].get("gpu", {}).get("name"), s["environment"]["cpu"], s["environment"]["git"]["revision"])
+        for s in collected.summaries
+    }
     last = f", the first of {len(others)} machines or revisions" if len(others) > 1 else ""
     parts = [
         f"# {whose}: {suite.description}",

@@ -46,13 +46,15 @@ def _item(told: dict[str, Any], results: Path) -> Item:
 def state_of(suite: str, results: Path) -> tuple[str, str]:
     """What a suite was measured on, best first, and the suite to run for it: itself, or its twin."""
     own, changed = Index.of(suite, results), Index.of(suite, results, changed=True)
-    real = [cell for cell in (*own.done, *changed.done) if not cell["made_up"]]
+    real = [cell for cell in own.done if not cell["made_up"]]
+    if not changed.swaps:
+        real += [cell for cell in changed.done if not cell["made_up"]]
     if real:
         return WEIGHTS + ("" if own.complete and not any(cell["made_up"] for cell in own.done) else PARTLY), suite
     twin = Index.of(suite + TINY, results)
     if twin.done:
         return BUNDLED + ("" if twin.complete else PARTLY), suite + TINY
-    if own.done or changed.done:
+    if any(cell["made_up"] for cell in (*own.done, *changed.done)):
         return MADE_UP + ("" if own.complete else PARTLY), suite
     return NOT_YET, suite
 

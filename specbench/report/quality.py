@@ -1,10 +1,9 @@
 """What scores.json says of each method of a run."""
 
-import json
 from pathlib import Path
 from typing import Any
 
-from specbench.records import SCORES
+from specbench.records import SCORES, read_json
 from specbench.report import metrics as m
 from specbench.scoring.metric import NO_ANSWER, Scored
 
@@ -15,7 +14,7 @@ def scores_of(folder: Path) -> Scores:
     """The run's scores.json; one without rows where nothing was scored yet."""
     path = folder / SCORES
     if path.exists():
-        return dict(json.loads(path.read_text(encoding="utf-8")))
+        return dict(read_json(path))
     return {"metrics": [], "headline": "", "records": 0, "rows": [], "not_executed": False, "version": ""}
 
 

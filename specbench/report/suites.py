@@ -26,7 +26,9 @@ FORMS = {  # of values that are no ratio of speeds: form, scale
     "ties": ("{:.1%}", 1.0),
     "win_rate_spread": ("{:.1%}", 1.0),
     "communication_share": ("{:.1%}", 1.0),
+    "generation_milliseconds": ("{:.1f}", 1.0),
 }
+SPREADS = ("generation_milliseconds",)  # a mean and a standard deviation; other lists are lists
 HEADS = {
     "accepted_length": "accepted length",
     "acceptance_rate": "acceptance",
@@ -116,7 +118,7 @@ def told(point: Point | None, value: str) -> str:
     if number_of(raw) is None:
         text = "not reached"
     elif isinstance(raw, list | tuple):
-        text = " ± ".join(f"{each:.1f}" for each in raw[:2])
+        text = (" ± " if value in SPREADS else ", ").join(form.format(scale * each) for each in raw)
     else:
         estimate = raw if isinstance(raw, dict) else {"value": raw, "low": None, "high": None}
         text = interval(estimate, form, "x" if value in TIMES else "", scale)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from specbench.errors import ConfigError
-from specbench.records import SAMPLES, SCORES, SEMANTICS, Record, read, run_config
+from specbench.records import SAMPLES, SCORES, SEMANTICS, Record, read, read_json, run_config
 from specbench.report import drafting as d
 from specbench.report import metrics as m
 from specbench.report.predictions import predictions
@@ -27,10 +27,18 @@ def summary_of(folder: Path) -> dict[str, Any]:
     """The summary that lies in a run folder, where it is of these records, these scores and this code; else a new one."""
     path = folder / SUMMARY
     if path.exists():
-        known: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        known = _kept(path)
         if known.get("stamp") == stamp(folder):
             return known | {"folder": str(folder), "run": folder.name}
     return summarise(folder)
+
+
+def _kept(path: Path) -> dict[str, Any]:
+    """A summary that was written earlier; nothing where it is damaged, since it can be had anew."""
+    try:
+        return dict(json.loads(path.read_text(encoding="utf-8")))
+    except (ValueError, TypeError):
+        return {}
 
 
 def summaries_of(folders: Sequence[Path]) -> list[dict[str, Any]]:
@@ -71,7 +79,7 @@ def summarise(folder: Path) -> dict[str, Any]:
     if not (folder / "run.toml").exists() or not (folder / SAMPLES).exists():
         raise ConfigError(f"{folder} holds no run (no run.toml and samples.jsonl); help: specbench run")
     config = run_config(folder)
-    environment = json.loads((folder / "env.json").read_text(encoding="utf-8"))
+    environment = read_json(folder / "env.json")
     if config.get("semantics") != SEMANTICS:
         raise ConfigError(f"{folder} was written by another version of specbench; measure anew")
     records, scores = list(read(folder)), scores_of(folder)
