@@ -59,7 +59,7 @@ def show(
     name: Annotated[str, typer.Argument(help="A preset's name, or a path to a TOML file.", autocompletion=known_there)],
     plugin: Plugins = None,
 ) -> None:
-    """Print one preset as it stands, and where it lies: copy it to make your own."""
+    """Print one preset, and where it lies, to copy it."""
     with_plugins(plugin)
     if kind not in KINDS:
         raise ConfigError(f"unknown kind '{kind}'{hint(kind, KINDS)}")

@@ -18,9 +18,9 @@ def doctor(
     out: Annotated[Path, typer.Option("--out", "-o", help="Where run folders go.")] = Path("results"),
     as_json: Json = False,
 ) -> None:
-    """Look at this machine, and say what would keep a run from working.
+    """Check this machine, a line each, with what to do.
 
-    Python, packages, processor, GPU, memory, disk, hub, sandbox and clock: a line each, with what to do.
+    Python, packages, processor, GPU, memory, disk, hub, sandbox and clock.
 
     Exit code 4 where something that every run needs is missing.
     """

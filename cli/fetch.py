@@ -46,9 +46,9 @@ def fetch(
     plugin: Plugins = None,
     as_json: Json = False,
 ) -> None:
-    """Download the weights and data that pairs, tasks or a suite need.
+    """Download what pairs, tasks or a suite need from the hub.
 
-    As far as they are not in the local cache.
+    Models, heads and data, as far as they are not in the local cache.
 
     Weights are taken in one form, safetensors where there are. Bundled models and local folders need nothing. Exit code 4
     where something cannot be had.

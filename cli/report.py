@@ -110,6 +110,8 @@ class _Runs:
         if len(self.summaries) > 1:
             overview(self.summaries, console)
         show(self.summaries, console)
+        for summary in self.summaries:
+            console.print(summary["folder"], style="dim", highlight=False)
 
     def text(self, form: Format, drawn: list[Path], beside: Path) -> str:
         from specbench.report import html, latex, tables

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -13,6 +14,7 @@ from specbench.cli.choices import known
 from specbench.cli.progress import progress, status
 from specbench.errors import ConfigError
 from specbench.options import Options
+from specbench.presets import preset
 
 if TYPE_CHECKING:
     from specbench.models import LoadedPair
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 
 DIFFERS = 5
 INCONCLUSIVE = 6
+TEMPERATURE = 2.0  # small models are sure of themselves, and where a law is nearly certain nothing can be told apart
 TASK = "gsm8k"  # where the pair names none that suits it
 
 
@@ -43,7 +46,9 @@ def verify(
     ] = 6,
     gamma: choices.Gamma = "",
     max_new_tokens: Annotated[int, typer.Option(help="Most tokens to generate.")] = 24,
-    temperature: Annotated[float, typer.Option(help="Of the sampled checks; 0 leaves them out.")] = 2.0,
+    temperature: Annotated[
+        float | None, typer.Option(help="Of the sampled checks; 0 leaves them out. [2; 0 for a greedy method]")
+    ] = None,
     seed: Annotated[int, typer.Option(help="The same seed gives the same verdict.")] = 0,
     device: choices.OnDevice = choices.Device.auto,
     dtype: choices.InDtype = choices.Dtype.auto,
@@ -66,9 +71,20 @@ def verify(
         temperature=temperature, seed=seed, device=device, dtype=dtype, engine=engine,
     )  # fmt: skip
     require_known([method], pair, words(task))
+    if temperature is None:
+        options = replace(options, temperature=0.0 if _is_greedy(method) else TEMPERATURE)
     told, verdict = _verified(method, pair, words(task), options, repeats)
     _show(told, verdict, json_)
     sys.exit({"differs": DIFFERS, "inconclusive": INCONCLUSIVE, "no law": INCONCLUSIVE}.get(verdict.outcome, 0))
+
+
+def _is_greedy(method: str) -> bool:
+    """Whether a method has no meaning but at T = 0."""
+    import specbench.methods  # noqa: F401  (registers the methods)
+    from specbench.method import Method
+
+    found = Method.members.get(preset("method", method).table.get("name", ""))
+    return found is not None and found.greedy_only
 
 
 def _verified(

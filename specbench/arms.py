@@ -87,7 +87,7 @@ def arms(names: list[str], pair: Pair, sizes: Mapping[str, int], options: Option
         temperature = own if options.temperature is None else options.temperature
         base_name = found.table.get("baseline")
         clock = convert(found.table.get("clock", "decoding"), Clock, f"{found.path}: clock")
-        arm = Arm(name, table, base_name, temperature, Method.build(table, str(found.path)), clock)
+        arm = Arm(name, table, base_name, temperature, Method.build(table, options.place("method", found.path)), clock)
         if arm.method.greedy_only and temperature > 0.0:
             raise ConfigError(f"{found.name} is greedy; it has no meaning at T = {temperature:g}")
         base = arm

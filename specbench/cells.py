@@ -71,7 +71,8 @@ def read_pair(name: str, options: Options) -> tuple[Preset, Pair]:
     """The pair that a name or a path names, with the user's overrides."""
     found = preset("pair", name)
     table = overridden(found.table, options.under("pair"), f"pair {found.name}")
-    return found, construct(Pair, with_heads(table, options.heads), str(found.path))
+    where = options.place("pair", found.path)
+    return found, construct(Pair, with_heads(table, options.heads), where)
 
 
 def read_task(name: str, pair: Pair, options: Options) -> tuple[str, Task]:
@@ -81,7 +82,7 @@ def read_task(name: str, pair: Pair, options: Options) -> tuple[str, Task]:
     told = {"max_new_tokens": options.max_new_tokens, "overflow": options.on_overflow, "chat": options.chat}
     table = {**found.table, **suited} | {key: value for key, value in told.items() if value}
     table = overridden(table, options.under("task"), f"task {found.name}")
-    return found.name, Task.build(table, str(found.path))
+    return found.name, Task.build(table, options.place("task", found.path))
 
 
 def source_of(pair: Pair, options: Options) -> str:

@@ -3,6 +3,7 @@
 import tomllib
 from copy import deepcopy
 from dataclasses import dataclass, fields, replace
+from pathlib import Path
 from typing import Any
 
 from specbench.errors import ConfigError
@@ -58,6 +59,11 @@ class Options:
     def under(self, kind: str) -> list[tuple[list[str], Any]]:
         """The overrides of one kind of table, their first word dropped."""
         return [(key.split(".")[1:], value) for key, value in self.overrides if key.split(".")[0] == kind]
+
+    def place(self, kind: str, path: Path) -> str:
+        """What to name where a table of a kind is wrong: its file, and the overrides that changed it."""
+        told = ", ".join(key for key, _ in self.overrides if key.split(".")[0] == kind)
+        return f"{path}, changed by --set {told}" if told else str(path)
 
 
 def parse_override(text: str, flag: str = "--set") -> tuple[str, Any]:

@@ -62,7 +62,10 @@ def preset(kind: str, name: str) -> Preset:
     if not path.is_file():
         if path is own:
             raise ConfigError(f"no {kind} file {name}")
-        raise ConfigError(f"unknown {kind} '{name}'{hint(name, names(kind))}; help: specbench list {KINDS[kind]}")
+        raise ConfigError(
+            f"unknown {kind} '{name}'{hint(name, names(kind))}; help: specbench list {KINDS[kind]}; --plugin FILE for"
+            " one of your own"
+        )
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from specbench.errors import ConfigError, hint
-from specbench.records import SCORES, Record, read, run_config, write
+from specbench.records import SCORES, Record, read, read_json, run_config, write
 from specbench.sandbox import Sandbox
 from specbench.scoring.metric import NO_ANSWER, Score
 from specbench.task import Data, Sample, Task
@@ -17,19 +17,24 @@ TOLD = 800  # characters of a prompt, and of a reference
 
 def is_scored(folder: Path, task: Task, sandbox: Sandbox | None) -> bool:
     """Whether scores of all the folder's generations are there, by this version of the task."""
-    path = folder / SCORES
-    if not path.exists():
+    known = _kept(folder)
+    if task.executes_code and sandbox is not None and known.get("sandbox") != sandbox.signature:
         return False
-    known = json.loads(path.read_text(encoding="utf-8"))
-    if task.executes_code and sandbox is not None and known["sandbox"] != sandbox.signature:
-        return False
-    return bool(known["version"] == task.version and known["records"] == sum(1 for _ in read(folder)))
+    return bool(known.get("version") == task.version and known.get("records") == sum(1 for _ in read(folder)))
 
 
 def is_executed(folder: Path) -> bool:
     """Whether the folder's scores come from running what was generated."""
+    return bool(_kept(folder).get("sandbox"))
+
+
+def _kept(folder: Path) -> dict[str, Any]:
+    """The scores that are there; none where they are damaged, since generations can be scored again."""
     path = folder / SCORES
-    return path.exists() and bool(json.loads(path.read_text(encoding="utf-8"))["sandbox"])
+    try:
+        return dict(read_json(path)) if path.exists() else {}
+    except (ConfigError, TypeError, ValueError):
+        return {}
 
 
 def score(

@@ -11,7 +11,7 @@ class Step:
     the proposals drawn in this round; `tested` those that were verified, `by` naming who had proposed each. tested -
     accepted is 0 or 1. `noted` holds whatever else a method knows of: `deferrals` among `positions` that a rule was asked
     about, `fallbacks` of a drafter that was not sure, ... `inner` are the rounds of the chain that made the draft. Of a round
-    whose tokens the driver cut, `noted`, `drafted` and `inner` count all.
+    whose tokens the driver cut, `noted`, `drafted` and `inner` count all. Raises ValueError where `by` does not fit.
     """
 
     tokens: list[int]
@@ -24,6 +24,10 @@ class Step:
     untested: int = 0  # committed on a learned gate's word
     inner: "tuple[Step, ...]" = ()
     refused: tuple[int, ...] = ()  # the drafted token that was refused, and those behind it
+
+    def __post_init__(self) -> None:
+        if self.by and (isinstance(self.by, str) or len(self.by) != self.tested):
+            raise ValueError(f"Step: by = {self.by!r} must be a tuple of {self.tested} roles, one a tested token")
 
     def then(self, other: "Step") -> "Step":
         """Both as one round, where all that this one tested was accepted."""

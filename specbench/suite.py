@@ -139,6 +139,7 @@ class Suite:
     tables: tuple[TableSpec, ...] = ()
     plots: tuple[PlotSpec, ...] = ()
     expect: tuple[Expectation, ...] = ()
+    asked: str = ""  # by which word; a path for a file of the user's own
 
     def __post_init__(self) -> None:
         if self.judge and (missing := JUDGE - self.judge.keys()):
@@ -176,7 +177,7 @@ def read_suite(name: str, **changes: Any) -> Suite:
         raise ConfigError(f"{where}: a suite needs a [[grid]]")
     table["name"] = Path(found.name).stem
     lines = tuple(_line(each, common, changes, f"{where}: options or grid[{i}]") for i, each in enumerate(grid))
-    return replace(construct(Suite, {**table, "grid": []}, where), grid=lines)
+    return replace(construct(Suite, {**table, "grid": []}, where), grid=lines, asked=name)
 
 
 def _line(table: dict[str, Any], common: dict[str, Any], changes: dict[str, Any], where: str) -> Line:

@@ -373,14 +373,18 @@ def test_second_turns_read_the_methods_own_first_answer(tmp_path):
 
 
 def test_cut_prompts_are_counted(tmp_path):
-    (tmp_path / "own.jsonl").write_text(json.dumps({"prompt": "1 " * 5000}) + "\n")
-    command = ["run", "-m", "ar-draft", "-t", "prompts", "--data", "own.jsonl", "--on-overflow", "truncate-left"]
-    shown = specbench(*command, *FEW, cwd=tmp_path).stdout
-    assert "prompts that were cut to fit: ar-draft 100%" in shown
+    shutil.copytree(PACKAGE / "tiny" / "models" / "target", tmp_path / "target")
+    config = json.loads((tmp_path / "target/config.json").read_text())
+    (tmp_path / "target/config.json").write_text(json.dumps({**config, "max_position_embeddings": 64}))
+    (tmp_path / "pair.toml").write_text('[models.target]\npath = "target"\n')
+    (tmp_path / "own.jsonl").write_text(json.dumps({"prompt": "1 " * 100}) + "\n")
+    command = ["run", "-m", "ar", "-p", "pair.toml", "-t", "prompts", "--data", "own.jsonl"]
+    shown = specbench(*command, "--on-overflow", "truncate-left", *FEW, cwd=tmp_path).stdout
+    assert "prompts that were cut to fit: ar 100%" in shown
     (folder,) = (tmp_path / "results").iterdir()
     (row,) = rows_of(folder)
-    assert row["prompt_tokens"] == 8192 - 12
-    assert row["prompt_tokens"] + row["prompt_cut"] == 10000
+    assert row["prompt_tokens"] == 64 - 12
+    assert row["prompt_tokens"] + row["prompt_cut"] == 200
 
 
 REAL = Path(__file__).parents[2] / "shared" / "data"

@@ -8,7 +8,7 @@ import pytest
 from fabricated import CONFIG, ENVIRONMENT, generations, measured, quiet, session, without_prompts
 
 from specbench.report.aspects import log_ratios
-from specbench.report.baseline import Baseline, load, open_
+from specbench.report.baseline import Baseline, load, open_, pooled
 from specbench.report.comparison import compare
 from specbench.report.verdict import Limits, Status, Verdict, exit_code
 
@@ -202,6 +202,24 @@ def test_too_few_rounds_are_inconclusive():
 def test_failed_generations_are_a_regression():
     new = replace(quiet(), failed={"ar": 0, "sd": 2, "hf-generate": 0})
     assert by_aspect(compare([quiet()], [new], LIMITS))["decoding"].title == "generations failed"
+
+
+def test_failures_of_several_sessions_are_no_more_than_those_of_one():
+    one = replace(quiet(), failed={"ar": 0, "sd": 1})
+    assert pooled([one, one])[0].failed == {"ar": 0, "sd": 1}
+
+
+def test_drafts_that_were_never_accepted_are_no_change_of_acceptance():
+    def refused(ids: str):
+        return replace(
+            quiet(),
+            generations={
+                name: [replace(row, accepted=0, ids=ids) for row in rows] for name, rows in quiet().generations.items()
+            },
+        )
+
+    found = by_aspect(compare([refused("0")], [refused("1")], Limits(counters_only=True)))["decoding"]
+    assert found.title == "decoding changed"
 
 
 def test_a_baseline_file_gives_back_what_it_was_given(tmp_path):

@@ -66,6 +66,16 @@ def test_two_settings_are_no_curve_and_damaged_folders_are_told_by_file_and_line
     assert "a curve needs 3" in done.stdout
     (run,) = (folder / "two").iterdir()
     shutil.copytree(run, tmp_path / "run")
+    for name, message in (("summary.json", ""), ("scores.json", "damaged"), ("env.json", "damaged")):
+        path = tmp_path / "run" / name
+        whole = path.read_text()
+        path.write_text(whole[: len(whole) // 2])
+        done = specbench("report", "run", cwd=tmp_path, code=2 if message else 0)
+        assert not message or f"{name}: {message}" in done.stderr
+        if name == "scores.json":
+            specbench("score", "run", cwd=tmp_path)
+            assert path.read_text() == whole, "generations can be scored again"
+        path.write_text(whole)
     with (tmp_path / "run/samples.jsonl").open("a") as file:
         file.write('{"x' + "\n")
     assert "samples.jsonl:16: damaged" in specbench("report", "run", cwd=tmp_path, code=2).stderr

@@ -158,3 +158,10 @@ def test_prefill_is_each_models_first_forward_and_all_else_is_decoding():
     assert out.forward_seconds == sum(each.seconds for each in calls) > 0
     assert 0 < out.forward_seconds < out.decode_seconds < wall - out.prefill_seconds
     assert out.prefill_seconds < out.first_token_seconds < out.prefill_seconds + out.decode_seconds
+
+
+@pytest.mark.parametrize("by", ["d", ("draft",), ("draft", "draft", "draft")])
+def test_a_round_names_a_role_for_each_tested_token(by):
+    with pytest.raises(ValueError, match="tuple of 2 roles" if by != "d" else "tuple of 1 roles"):
+        Step([1, 2], drafted=2, tested=1 if by == "d" else 2, accepted=1, by=by)
+    assert Step([1, 2], drafted=2, tested=2, accepted=1).by == ()

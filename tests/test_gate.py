@@ -79,6 +79,40 @@ def test_it_wants_one_of_baseline_and_record(recorded):
         )
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--temperature", "0"], "--temperature: the baseline file says"),
+        (["-n", "0", "--seed", "0"], "--limit, --seed: the baseline file says"),
+        (["--pair", "tiny"], "--pair: the baseline file says"),
+        (["--sessions", "3"], "--sessions"),
+        (["--update", "--counters-only"], "--counters-only"),
+    ],
+)
+def test_an_option_that_would_change_nothing_is_refused_whatever_its_value(recorded, arguments, message):
+    assert message in specbench("gate", "--baseline", "base.json", *arguments, cwd=recorded, code=2).stderr
+
+
+def test_two_baselines_of_one_name_are_told_apart(recorded, tmp_path):
+    for name, count in (("a", 2), ("b", 3)):
+        command = ["-m", "ar", "-t", "gsm8k", "-n", count, "--max-new-tokens", 4, "--counters-only"]
+        specbench("gate", "--record", f"{name}/tiny.json", *command, cwd=tmp_path)
+    both = ["--baseline", "a/tiny.json", "--baseline", "b/tiny.json"]
+    specbench("gate", *both, "--update", cwd=tmp_path)
+    assert [[cell.samples for cell in load(tmp_path / name / "tiny.json").cells] for name in "ab"] == [[2], [3]]
+
+
+def test_a_command_that_nobody_can_measure_is_told(recorded, tmp_path):
+    held = json.loads((recorded / "base.json").read_text())
+    (command,) = held["commands"]
+    for wrong, message in (
+        ({**command, "options": {"limt": 5}}, "did you mean 'limit'?"),
+        ({key: value for key, value in command.items() if key != "methods"}, "methods, pair, tasks and options"),
+    ):
+        (tmp_path / "b.json").write_text(json.dumps({**held, "commands": [wrong]}))
+        assert message in specbench("gate", "--baseline", "b.json", cwd=tmp_path, code=2).stderr
+
+
 def test_a_file_of_another_version_or_without_cells_says_so(tmp_path):
     held = json.loads(TINY.read_text())
     for changes, told in (({"semantics": 0}, "--update"), ({"schema": 0}, "--record"), ({"cells": []}, "no cells")):

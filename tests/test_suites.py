@@ -4,16 +4,21 @@ import csv
 import io
 import json
 import shutil
+from pathlib import Path
 
 import pytest
 
 from specbench import runner
 from specbench.errors import ConfigError
+from specbench.report.index import Index
+from specbench.report.papers import state_of
 from specbench.report.points import Point, points, reference_of, swept
 from specbench.report.suites import expectations, suite_tables
+from specbench.report.suites import told as value_told
 from specbench.suite import TINY, read_suite, suites
 from tests.console import specbench
 
+ROOT = Path(__file__).parents[1]
 SUITE = """
 paper = "A paper"
 shows = "Table 1"
@@ -282,6 +287,24 @@ def test_a_share_is_told_in_the_papers_units():
     assert shown == "50.0% (paper 45.2%, +4.8%)"
 
 
+def test_a_list_of_rates_is_no_mean_with_a_spread():
+    found = points([summary()], [])
+    found[0]["values"] |= {"acceptance_by_position": [0.9, 0.8, 0.7], "generation_milliseconds": [12.0, 3.0]}
+    assert value_told(found[0], "acceptance_by_position") == "0.90, 0.80, 0.70"
+    assert value_told(found[0], "generation_milliseconds") == "12.0 ± 3.0"
+
+
+def test_a_profile_measures_at_one_draft_length(tmp_path):
+    """The one that `specbench profile` has, where the suite names none."""
+    text = (ROOT / "configs/suites/polybasic-table1-tiny.toml").read_text()
+    lines = [line for line in text.splitlines() if not line.startswith("gamma")]
+    assert len(lines) == len(text.splitlines()) - 1
+    (tmp_path / "mine.toml").write_text("\n".join(lines))
+    assert "pending" in specbench("plan", "--suite", "mine.toml", cwd=tmp_path).stdout
+    (tmp_path / "mine.toml").write_text("\n".join(lines).replace("[options]", "[options]\ngamma = [1, 2]"))
+    assert "one draft length" in specbench("plan", "--suite", "mine.toml", cwd=tmp_path, code=2).stderr
+
+
 def test_what_a_curve_never_reaches_is_below_what_another_does():
     suite = read_suite("cascade-table2")
     reached, not_reached = {"value": 1.2, "low": 1.1, "high": 1.3}, {"value": None, "low": 0.0, "high": 0.0}
@@ -330,3 +353,12 @@ def test_reproduce_tells_what_each_table_was_measured_on(measured):
             for item in json.loads(specbench("reproduce", "--json", cwd=measured).stdout)
         }
         assert states["Speculative Ensemble", f"Table {name[8]}"] == state
+
+
+def test_other_models_than_the_papers_reproduce_nothing_of_it(tmp_path):
+    cell = {"key": "0", "seconds": 1.0, "made_up": "", "state": "done"}
+    for changes, state in ((["limit = 3"], "the paper's weights, in part"), (["data = synthetic"], "not yet")):
+        index = Index.of("se-table2", tmp_path, changed=True)
+        index.cells, index.changes = {"0": cell}, changes
+        index.keep(["0"])
+        assert state_of("se-table2", tmp_path)[0] == state

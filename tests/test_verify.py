@@ -205,6 +205,8 @@ def test_the_command_fails_a_method_that_is_not_lossless(tmp_path, monkeypatch):
 def test_what_declares_no_law_is_not_verified_and_a_biased_bonus_is_named(tmp_path):
     done = specbench("verify", "-m", "cascade-opt", "-s", "method.bonus=paper", cwd=tmp_path, code=6)
     assert done.stdout.count("\n") == 1 and "biases the output" in done.stdout
+    done = specbench("verify", "-m", "bild", "-p", "tiny-t5", cwd=tmp_path, code=6)
+    assert done.stdout.startswith("cannot be verified: bild declares no law"), "greedy methods are at T = 0 unless told"
     done = specbench("verify", "-m", "sprinter", cwd=tmp_path, code=6)
     assert done.stdout == "cannot be verified: sprinter declares no law that its output follows\n"
 

@@ -37,7 +37,9 @@ def collect(suite: Suite, results: Path, changed: bool = False) -> Collected:
     cells = [cell for cell in index.done if (results / cell["folder"] / "run.toml").exists()]
     if not cells:
         once = f", though {len(index.done)} cells were measured once" if index.done else ""
-        raise ConfigError(f"nothing of {suite.name} is in {results}{once}; help: specbench run --suite {suite.name}")
+        raise ConfigError(
+            f"nothing of {suite.name} is in {results}{once}; help: specbench run --suite {suite.asked or suite.name}"
+        )
     folders = [results / cell["folder"] for cell in cells]
     summaries = summaries_of(folders)
     found = points(summaries, reference_of(suite.name))

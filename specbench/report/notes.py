@@ -89,8 +89,11 @@ def notes(summary: Summary) -> list[str]:
         if key == "cut_by_length" and not natural:
             continue
         found = {row["method"]: row[key] for row in summary["methods"] if abs(row.get(key) or 0.0) > least}
-        if found:
-            out.append(f"! {what}: " + ", ".join(f"{name} {form.format(value)}" for name, value in found.items()))
+        told = {name: form.format(value) for name, value in found.items()}
+        if len(told) > 2 and len(told) == len(summary["methods"]) and len(set(told.values())) == 1:
+            told = {"all methods": next(iter(told.values()))}
+        if told:
+            out.append(f"! {what}: " + ", ".join(map(" ".join, told.items())))
     return out
 
 

@@ -10,7 +10,7 @@ MEANING = {
     "r": "replaced a refused one",
     "b": "bonus behind an accepted draft",
     "m": "a model's own, without a draft",
-    "x": "drafted and refused",
+    "x": "drafted and refused, or behind that",
 }  # letters; what was refused is no token of the output
 
 

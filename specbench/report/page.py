@@ -40,8 +40,9 @@ def page(collected: Collected, plots: list[Path], beside: Path) -> str:
     last = f", the first of {len(others)} machines or revisions" if len(others) > 1 else ""
     parts = [
         f"# {whose}: {suite.description}",
-        f"{twin if suite.is_tiny else ''}`specbench run --suite {suite.name}` measured {len(collected.folders)} cells in"
-        f" {collected.index.minutes:.1f} minutes on {machine.get('gpu', {}).get('name') or machine['cpu']},"
+        f"{twin if suite.is_tiny else ''}`specbench run --suite {suite.asked or suite.name}` measured"
+        f" {len(collected.folders)} cells in {collected.index.minutes:.1f} minutes"
+        f" on {machine.get('gpu', {}).get('name') or machine['cpu']},"
         f" {machine['threads']} threads, at revision {machine['git']['revision'][:9]}{last}.",
         *map(markdown_table, collected.tables),
         *(f"![{plot.stem}]({os.path.relpath(plot, beside)})" for plot in plots),
