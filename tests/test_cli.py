@@ -250,7 +250,7 @@ def test_a_failed_sample_is_a_failed_sample(tmp_path):
         (["run", "-m", "cd-se", "--set", "method.target.mu=nan"], 2, "finite"),
         (["run", "--set", "task.max_new_tokens=0"], 2, "max_new_tokens = 0"),
         (["run", "--set", "pair.defaults.task.gsm8k=3"], 2, "must be a table"),
-        (["run", "--out", "empty.jsonl", *FEW], 2, "empty.jsonl"),
+        (["run", "--out", "empty.jsonl", *GSM8K], 2, "empty.jsonl"),
         (["report", "--out", "no/such/file"], 2, "no run folder"),
         (["list", "method"], 2, "methods"),
         (["rum"], 2, "run"),

@@ -51,20 +51,20 @@ CASES = [
 
 @pytest.mark.parametrize(("method", "wanted", "temperature"), CASES, ids=lambda case: str(getattr(case, "name", case)))
 def test_the_measured_acceptance_is_the_wanted_one(method, wanted, temperature):
-    """Within 0.02 over some 3,000 tests of the default proposer's tokens, whose standard error is below 0.009."""
+    """Within 0.025 over 1,200 tests and more of the default proposer's tokens, whose standard error is below 0.011."""
     proposer, scorers, target = method.verification()
     sampler = Sampler(temperature, generator=torch.Generator().manual_seed(0))
     roles = ("draft", "target")
     spread = calibrate(wanted, roles.index(proposer), [roles.index(role) for role in scorers], target, sampler)
     tested = accepted = 0
-    for start in range(20):  # short ones: a context is hashed anew after every rejection
+    for start in range(12):  # short ones: a context is hashed anew after every rejection
         models = world(spread)
         models.ids = [start]
         for step in generate(method, models, sampler, 200)[1]:
             tested += step.by.count("draft")
             accepted += sum(role == "draft" for role in step.by[: step.accepted])
-    assert tested > 1500
-    assert abs(accepted / tested - wanted) < 0.02
+    assert tested > 1200
+    assert abs(accepted / tested - wanted) < 0.025
 
 
 @pytest.mark.parametrize("method", [SD, ensemble(Mixture(), (2, 1)), ensemble(Contrastive(mu=0.3), (1, 2))], ids=str)
