@@ -89,10 +89,13 @@ VALUES = """[
 
 def test_plain_data_travels_both_ways_unchanged(sandbox):
     test = f"""
+def told(value):  # whatever the order that a set has in this process
+    return sorted(map(repr, value)) if isinstance(value, set) else repr(value)
+
 def check(candidate):
     for value in {VALUES}:
         found = candidate(value)
-        assert type(found) is type(value) and repr(found) == repr(value), (found, value)
+        assert type(found) is type(value) and told(found) == told(value), (found, value)
     assert candidate(float("nan")) != candidate(float("nan"))
     assert candidate({VALUES}) == {VALUES}
 """
