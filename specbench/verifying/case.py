@@ -62,7 +62,7 @@ def first_tests(output: Output, roles: tuple[str, ...]) -> Iterator[tuple[int, s
     """
     at = 0
     for step in output.rounds:
-        if step.tested and step.by[0] in roles:
+        if step.tested and step.by and step.by[0] in roles:
             yield at, step.by[0], step.accepted > 0
         at += len(step.tokens)
 
