@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from importlib import resources
+from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -30,7 +31,7 @@ def of_suite(collected: Collected) -> str:
     with TemporaryDirectory() as folder:
         drawn = _images(plots.of_suite(collected, Path(folder)))
     title = f"{suite.paper}, {suite.shows}: {suite.description}"
-    return _page(title, collected.tables, said(collected), drawn, collected.folders)
+    return _page(title, collected.tables, said(collected), drawn, collected.summaries)
 
 
 def of_runs(summaries: Sequence[dict[str, Any]]) -> str:
@@ -40,11 +41,13 @@ def of_runs(summaries: Sequence[dict[str, Any]]) -> str:
     every = [across(list(summaries))] if len(summaries) > 1 else []
     every += [table for summary in summaries for table in tables(summary)]
     told = notes(summaries[0]) if len(summaries) == 1 else common_notes(list(summaries))
-    return _page("specbench report", every, told, drawn, [Path(summary["folder"]) for summary in summaries])
+    return _page("specbench report", every, told, drawn, summaries)
 
 
-def _page(title: str, shown: Sequence[Table], told: Sequence[str], images: list[Any], folders: Sequence[Path]) -> str:
-    runs, left_out = _browsed(folders)
+def _page(
+    title: str, shown: Sequence[Table], told: Sequence[str], images: list[Any], summaries: Sequence[dict[str, Any]]
+) -> str:
+    runs, left_out = _browsed(summaries)
     data = {
         "tables": [asdict(table) for table in shown],
         "notes": list(told),
@@ -67,18 +70,18 @@ def _images(paths: Sequence[Path]) -> list[dict[str, str]]:
     ]
 
 
-def _browsed(folders: Sequence[Path]) -> tuple[list[dict[str, Any]], int]:
-    """The generations of each run that the browser shows, first samples and repeats first, and how many it leaves out."""
-    share = max(MOST_SAMPLES // max(len(folders), 1), 1)
+def _browsed(summaries: Sequence[dict[str, Any]]) -> tuple[list[dict[str, Any]], int]:
+    """The generations of each run that the browser shows, those that were measured first, and how many it leaves out."""
+    share = max(MOST_SAMPLES // max(len(summaries), 1), 1)
     runs, left_out = [], 0
-    for folder in folders:
-        scores = scores_of(folder)
-        records = sorted((r for r in read(folder) if r.error is None), key=lambda record: record.repeat)
-        order = list(dict.fromkeys((record.repeat, record.sample) for record in records))
-        methods = list(dict.fromkeys(record.method for record in records))
-        kept = set(order[: max(share // max(len(methods), 1), 1)])
-        shown = [record for record in records if (record.repeat, record.sample) in kept][:MOST_SAMPLES]
-        left_out += len(records) - len(shown)
+    for summary in summaries:
+        folder = Path(summary["folder"])
+        scores, counts = scores_of(folder), {row["method"]: row["generations"] for row in summary["methods"]}
+        methods = [name for name, count in counts.items() if count]
+        turns = max(share // max(len(methods), 1), 1)  # of all methods on one prompt
+        whole = (record for record in read(folder) if record.error is None)
+        shown = list(islice(whole, min(turns * len(methods), MOST_SAMPLES)))
+        left_out += sum(counts.values()) - len(shown)
         values = {(row["method"], row["sample"], row["repeat"]): row["values"] for row in scores["rows"]}
         runs.append({
             "name": folder.name,
