@@ -29,7 +29,7 @@ def of_suite(collected: Collected) -> str:
     """A suite's page."""
     suite = collected.suite
     with TemporaryDirectory() as folder:
-        drawn = _images(plots.of_suite(collected, Path(folder)))
+        drawn = _images(plots.of_suite(collected, Path(folder), ("svg",)))
     title = f"{suite.paper}, {suite.shows}: {suite.description}"
     return _page(title, collected.tables, said(collected), drawn, collected.summaries)
 
@@ -37,7 +37,7 @@ def of_suite(collected: Collected) -> str:
 def of_runs(summaries: Sequence[dict[str, Any]]) -> str:
     """The page of some runs."""
     with TemporaryDirectory() as folder:
-        drawn = _images(plots.of_runs(summaries, Path(folder)))
+        drawn = _images(plots.of_runs(summaries, Path(folder), ("svg",)))
     every = [across(list(summaries))] if len(summaries) > 1 else []
     every += [table for summary in summaries for table in tables(summary)]
     told = notes(summaries[0]) if len(summaries) == 1 else common_notes(list(summaries))
@@ -66,7 +66,6 @@ def _images(paths: Sequence[Path]) -> list[dict[str, str]]:
     return [
         {"name": path.stem, "source": f"data:image/svg+xml;base64,{base64.b64encode(path.read_bytes()).decode()}"}
         for path in paths
-        if path.suffix == ".svg"
     ]
 
 

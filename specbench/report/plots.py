@@ -21,27 +21,27 @@ CURVE = PlotSpec(x="relative_latency", y="score", panels=("task", "T"), flat=("a
 Drawing = Callable[[Any], None]
 
 
-def of_suite(collected: Collected, into: Path) -> list[Path]:
+def of_suite(collected: Collected, into: Path, formats: Sequence[str] = FORMATS) -> list[Path]:
     """The suite's plots, or speedups as bars where it names none; and what explains the first run of each pair."""
     specs = collected.suite.plots
     name = collected.suite.name
     drawn: list[Path] = []
     for i, spec in enumerate(specs):
         panels = [(title, _lines(spec, points)) for title, points in _panels(spec, collected.points)]
-        drawn += _save(into / (f"{name}-{i + 1}" if len(specs) > 1 else name), panels)
+        drawn += _save(into / (f"{name}-{i + 1}" if len(specs) > 1 else name), panels, formats)
     if not specs and any(_bar_points(collected.points)):
-        drawn += _save(into / name, [(title, _bars(points)) for title, points in _by_cell(collected.points)])
+        drawn += _save(into / name, [(title, _bars(points)) for title, points in _by_cell(collected.points)], formats)
     seen: set[str] = set()
     for summary in collected.summaries:
         if summary["pair"] not in seen:
             seen.add(summary["pair"])
-            drawn += _save(into / f"{name}-explained-{summary['pair']}", _explained(summary))
+            drawn += _save(into / f"{name}-explained-{summary['pair']}", _explained(summary), formats)
     return drawn
 
 
-def of_runs(summaries: Sequence[dict[str, Any]], into: Path) -> list[Path]:
+def of_runs(summaries: Sequence[dict[str, Any]], into: Path, formats: Sequence[str] = FORMATS) -> list[Path]:
     """What explains each run: acceptance by position, tokens a round, where the time goes."""
-    return [path for summary in summaries for path in _save(into / summary["run"], _explained(summary))]
+    return [path for summary in summaries for path in _save(into / summary["run"], _explained(summary), formats)]
 
 
 def of_curve(name: str, found: Sequence[Point], into: Path) -> list[Path]:
@@ -223,8 +223,8 @@ def _roc(axes: Any, curves: dict[str, dict[str, Any]]) -> None:
     axes.legend(fontsize=6, frameon=False)
 
 
-def _save(path: Path, panels: Sequence[tuple[str, Drawing]]) -> list[Path]:
-    """The panels as one figure, in every format; nothing where there are none."""
+def _save(path: Path, panels: Sequence[tuple[str, Drawing]], formats: Sequence[str] = FORMATS) -> list[Path]:
+    """The panels as one figure, in each of the formats; nothing where there are none."""
     if not panels:
         return []
     import matplotlib as mpl
@@ -243,7 +243,7 @@ def _save(path: Path, panels: Sequence[tuple[str, Drawing]]) -> list[Path]:
     for axes in list(grid.flat)[len(panels) :]:
         axes.remove()
     path.parent.mkdir(parents=True, exist_ok=True)
-    files = [path.with_name(f"{path.name}.{kind}") for kind in FORMATS]
+    files = [path.with_name(f"{path.name}.{kind}") for kind in formats]
     # the same plot is the same file; letters, not outlines: a third of the size
     with mpl.rc_context({"svg.hashsalt": path.name, "svg.fonttype": "none"}):
         for file in files:
