@@ -28,8 +28,9 @@ from specbench.options import Options
 from specbench.quiet import quiet
 from specbench.records import SAMPLES, write
 from specbench.report.aspects import log_ratios
-from specbench.report.baseline import Session, load, of_run
+from specbench.report.baseline import load
 from specbench.report.comparison import ANCHOR
+from specbench.report.measured import Session, of_run
 from specbench.report.tables import Table, markdown_table
 from specbench.report.verdict import Limits, Status, Verdict, exit_code
 

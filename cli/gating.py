@@ -9,7 +9,7 @@ from specbench.errors import ConfigError
 
 if TYPE_CHECKING:
     from specbench.options import Options
-    from specbench.report.baseline import Measured
+    from specbench.report.measured import Measured
     from specbench.report.verdict import Limits, Verdict
 
 SESSIONS, ROUNDS = 2, 5  # of a baseline with timing
@@ -61,8 +61,9 @@ def judged(path: Path, out: Path, told: Request, limits: "Limits", launch: Launc
     While a time lies beyond the limit in every session it is measured again, each time in a process of its own, until
     AGREEING sessions or at most MOST make it significant, or one does not agree.
     """
-    from specbench.report.baseline import load, pooled
+    from specbench.report.baseline import load
     from specbench.report.comparison import compare
+    from specbench.report.measured import pooled
     from specbench.report.verdict import Status
 
     known = load(path)

@@ -13,7 +13,7 @@ from specbench.cli.asked import with_plugins
 from specbench.cli.choices import SandboxKind
 
 if TYPE_CHECKING:
-    from specbench.report.baseline import Measured
+    from specbench.report.measured import Measured
 
 MODULE = "specbench.cli.remeasure"
 ASKED = "commands.json"
@@ -61,7 +61,7 @@ def measure_apart(request: Request, out: Path, module: str = MODULE, *arguments:
 def sessions(request: Request, out: Path, launch: Launch, count: int, first: int = 1) -> "list[Measured]":
     """The cells of `count` sessions, measured one after the other."""
     from specbench.records import SAMPLES
-    from specbench.report.baseline import of_run, pooled
+    from specbench.report.measured import of_run, pooled
 
     cells = []
     for number in range(first, first + count):

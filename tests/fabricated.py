@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from specbench.report.baseline import Generation, Measured, Session
+from specbench.report.measured import Generation, Measured, Session
 
 PROMPTS = 8
 SECONDS = {"ar": 1.0, "sd": 0.6, "hf-generate": 2.0}  # a round, before noise

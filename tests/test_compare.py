@@ -8,8 +8,9 @@ import pytest
 from fabricated import CONFIG, ENVIRONMENT, generations, measured, quiet, session, without_prompts
 
 from specbench.report.aspects import log_ratios
-from specbench.report.baseline import Baseline, load, open_, pooled
+from specbench.report.baseline import Baseline, load, open_
 from specbench.report.comparison import compare
+from specbench.report.measured import pooled
 from specbench.report.verdict import Limits, Status, Verdict, exit_code
 
 LIMITS = Limits()

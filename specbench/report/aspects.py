@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from specbench.report.baseline import Generation, Measured, Session
 from specbench.report.estimates import by_prompt
+from specbench.report.measured import Generation, Measured, Session
 from specbench.report.significance import mcnemar, paired_bootstrap, welch
 from specbench.report.verdict import Limits, Status
 from specbench.scoring import metric

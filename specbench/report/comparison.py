@@ -9,7 +9,7 @@ from typing import Any
 
 from specbench.report import aspects
 from specbench.report.aspects import Finding
-from specbench.report.baseline import LIBRARIES, Measured
+from specbench.report.measured import LIBRARIES, Measured
 from specbench.report.verdict import Limits, Status, Verdict
 
 ANCHOR = "hf-generate"
