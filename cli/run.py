@@ -13,7 +13,6 @@ from specbench.cli.measuring import INTERRUPTED, measure
 from specbench.errors import ConfigError
 from specbench.options import Options
 
-REPEATS = 3
 # what a user may overrule of a suite
 OVERRULING = ("data", "limit", "max_new_tokens", "device", "dtype", "engine", "overrides", "heads", "plugins")
 
@@ -65,7 +64,7 @@ def run(
     options = options_of(
         gamma=gamma, set_=set_, over=over, head=head, plugin=plugin, data=data, limit=limit, sample=sample,
         max_new_tokens=max_new_tokens, ignore_eos=ignore_eos, on_overflow=on_overflow or "", chat=chat or "",
-        temperature=temperature, top_k=top_k, top_p=top_p, seed=seed, repeats=REPEATS if repeats is None else repeats,
+        temperature=temperature, top_k=top_k, top_p=top_p, seed=seed, repeats=Options.repeats if repeats is None else repeats,
         device=device, dtype=dtype, engine=engine,
     )  # fmt: skip
     kind = sandbox if allow_code_execution else None
