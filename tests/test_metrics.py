@@ -27,6 +27,25 @@ def test_the_three_speedups_differ_and_are_what_their_names_say():
     assert m.papers_speedup(OURS, BASE) == pytest.approx(np.mean([10 / 2, 30 / 3]) / np.mean([10 / 3, 20 / 3]))
 
 
+def test_a_completion_speedup_is_the_ratio_of_the_mean_times_of_a_generation():
+    """Prefill included, tokens left out: (3 + 3) s over (2 + 3) s."""
+    assert m.completion_speedup(OURS, BASE).value == pytest.approx(6 / 5)
+
+
+def test_the_papers_average_sums_the_turns_of_a_question_within_each_repeat():
+    """Two-turn question 7 and one-turn question 8, twice: four rates a side, not six."""
+    ours = [row(s, n, d, repeat=r) for r in (0, 1) for s, n, d in (("7", 10, 1.0), ("7.2", 30, 3.0), ("8", 6, 1.0 + r))]
+    base = [row(s, 12, 5.0, repeat=r) for r in (0, 1) for s in ("7", "7.2", "8")]
+    rates = [40 / 6, 40 / 6, 6 / 2, 6 / 3]
+    assert m.papers_speedup(ours, base, later_turns=True) == pytest.approx(np.mean(rates) / (12 / 6))
+    single = [10 / 2, 30 / 4, 6 / 2, 10 / 2, 30 / 4, 6 / 3]
+    assert m.papers_speedup(ours, base) == pytest.approx(np.mean(single) / (12 / 6))
+
+
+def test_a_sample_is_a_later_turn_only_where_the_turns_before_it_are_there():
+    assert m.first_turns({"81", "81.2", "81.3", "90.2", "7", "7.3", "8", "8.1"}) == {"81.2": "81", "81.3": "81"}
+
+
 def test_only_what_both_sides_completed_is_compared():
     failed = Record(method="x", sample="c", repeat=0, seed=0, order=0, error="no")
     assert m.complete([*OURS, failed], "x") == OURS

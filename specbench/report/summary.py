@@ -121,6 +121,7 @@ def _method(
 ) -> dict[str, Any]:
     rows, base = m.complete(records, name), m.complete(records, config["baseline"])
     plain = m.complete(records, PLAIN) if name != PLAIN else []
+    later_turns = config["task"]["data"]["later_turns"] > 0
     out: dict[str, Any] = {
         "method": name,
         "label": " ".join([name, *(f"({word})" for word in config["pair"].get("made_up", "").split())]),
@@ -161,18 +162,19 @@ def _method(
         "outside_forwards": m.outside_forwards(rows),
         "bound_share": m.bound_share(rows, config["pair"]["traffic"], bandwidth),
         "drift": m.drift(rows),
-        "groups": _by_group(rows, base, groups),
+        "groups": _by_group(rows, base, groups, later_turns),
         "cut_by_length": sum(r.finish in ("length", "window") for r in rows) / len(rows),
         "cut_prompts": sum(r.prompt_cut > 0 for r in rows) / len(rows),
     }
+    if plain and m.paired(rows, plain)[0]:
+        out["over_sd"] = m.completion_speedup(rows, plain)._asdict()
     if name != config["baseline"] and m.paired(rows, base)[0]:
         out |= {
             "speedup": m.speedup(rows, base)._asdict(),
             "end_to_end_speedup": m.speedup(rows, base, end_to_end=True)._asdict(),
             "relative_latency": m.relative_latency(rows, base)._asdict(),
             "geometric_mean_speedup": m.geometric_mean_speedup(rows, base)._asdict(),
-            **({"over_sd": m.speedup(rows, plain)._asdict()} if plain and m.paired(rows, plain)[0] else {}),
-            "papers_speedup": m.papers_speedup(rows, base),
+            "papers_speedup": m.papers_speedup(rows, base, later_turns),
             "identical_output": m.identical_share(rows, base),
             **predictions(config["methods"][name], config["methods"][config["baseline"]], rows, base),
         }
@@ -198,7 +200,7 @@ def _distance(table: dict[str, Any], config: dict[str, Any]) -> float | None:
     return told.get("predicted_tv") if table["name"] == "sprinter" and plain else None
 
 
-def _by_group(rows: m.Rows, base: m.Rows, groups: dict[str, str]) -> dict[str, dict[str, Any]]:
+def _by_group(rows: m.Rows, base: m.Rows, groups: dict[str, str], later_turns: bool) -> dict[str, dict[str, Any]]:
     """Speed on each subject or category; a sample that was not scored yet is of none."""
     out: dict[str, dict[str, Any]] = {}
     for group in sorted(set(groups.values())):
@@ -208,6 +210,6 @@ def _by_group(rows: m.Rows, base: m.Rows, groups: dict[str, str]) -> dict[str, d
             if rows is not base and rows[0].method != base[0].method:
                 out[group] |= {
                     "speedup": m.speedup(ours, theirs)._asdict(),
-                    "papers_speedup": m.papers_speedup(ours, theirs),
+                    "papers_speedup": m.papers_speedup(ours, theirs, later_turns),
                 }
     return out
