@@ -57,13 +57,13 @@ def report(
             console = _into(file) if file else terminal()
             told.show(console)
         for path in drawn:
-            print(path)
+            print(printable(path))
         return
     text = told.text(form, drawn, out.parent if out else Path())
     if out:
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text(text, encoding="utf-8")
-        print(f"wrote {out}", file=sys.stderr)
+        print(f"wrote {printable(out)}", file=sys.stderr)
     else:
         print(text, end="")
 
@@ -111,13 +111,13 @@ class _Runs:
             overview(self.summaries, console)
         show(self.summaries, console)
         for summary in self.summaries:
-            console.print(summary["folder"], style="dim", highlight=False)
+            place(summary["folder"], console)
 
     def text(self, form: Format, drawn: list[Path], beside: Path) -> str:
         from specbench.report import html, latex, tables
 
         if form is Format.latex:
-            return latex.latex([table for summary in self.summaries for table in tables.tables(summary)])
+            return latex.latex(tables.all_tables(self.summaries))
         told = {
             Format.md: tables.markdown,
             Format.csv: tables.flat,
@@ -175,7 +175,7 @@ def show_suite(suite: "Suite", results: Path, console: "Console", changed: bool)
     try:
         show_collected(collect(suite, results, changed), console)
     except ConfigError as error:  # nothing to show is no failure of what was asked for
-        console.print(str(error), style="dim", highlight=False)
+        say(str(error), console)
 
 
 def show_collected(collected: "Collected", console: "Console") -> None:
@@ -183,7 +183,7 @@ def show_collected(collected: "Collected", console: "Console") -> None:
     from specbench.report.page import said
 
     suite = collected.suite
-    console.print(f"{suite.paper}, {suite.shows}: {suite.description}", style="bold", highlight=False)
+    say(f"{suite.paper}, {suite.shows}: {suite.description}", console, "bold")
     for table in collected.tables:
         print_table(table, console)
     for line in said(collected):
@@ -203,29 +203,49 @@ def overview(summaries: list[dict[str, Any]], console: "Console") -> None:
 def show(summaries: list[dict[str, Any]], console: "Console") -> None:
     """The tables of each summary, with its notes."""
     from specbench.report.notes import notes
-    from specbench.report.tables import tables
+    from specbench.report.tables import of_runs
 
-    for summary in summaries:
-        for table in tables(summary):
+    for summary, tables in of_runs(summaries):
+        for table in tables:
             print_table(table, console)
         for note in notes(summary):
             say(note, console)
         console.print()
 
 
-def say(note: str, console: "Console") -> None:
-    """A note, warnings in another colour."""
-    console.print(note, style="yellow" if note.startswith("!") else "dim", markup=False, highlight=False)
+def say(note: str, console: "Console", style: str = "") -> None:
+    """A note, whatever is in it; warnings in another colour unless there is a `style`."""
+    from rich.text import Text
+
+    shown = style or ("yellow" if note.startswith("!") else "dim")
+    for line in note.splitlines():
+        console.print(Text(printable(line), style=shown))
+
+
+def place(path: Path | str, console: "Console") -> None:
+    """A path, on one line however long it is, so that it can be copied."""
+    from rich.text import Text
+
+    console.print(Text(printable(path), style="dim"), soft_wrap=True)
+
+
+def printable(text: Path | str) -> str:
+    """A name or path as a terminal can show it."""
+    from specbench.report import escaping
+
+    return escaping.terminal(str(text))
 
 
 def print_table(table: "Table", console: "Console", left: bool = False) -> None:
     """One table under its title; numbers to the right, unless all is `left`."""
     from rich import box
     from rich.table import Table as Drawing
+    from rich.text import Text
 
-    drawn = Drawing(title=table.title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
+    title = Text(printable(table.title), style="bold") if table.title else None
+    drawn = Drawing(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
     for i, head in enumerate(table.heads):
-        drawn.add_column(head, justify="right" if i and not left else "left", overflow="fold")
+        drawn.add_column(Text(printable(head)), justify="right" if i and not left else "left", overflow="fold")
     for row in table.rows:
-        drawn.add_row(*row)
+        drawn.add_row(*(Text(printable(cell)) for cell in row))
     console.print(drawn)

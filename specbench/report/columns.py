@@ -3,6 +3,8 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from specbench.report.chains import chain_of
+
 Cell = Callable[[dict[str, Any]], str]
 Columns = dict[str, Cell]
 NONE = "–"
@@ -14,8 +16,8 @@ def special(methods: list[dict[str, Any]], base: str, large: str) -> dict[str, C
     if any(r["rule_rate"] is not None for r in methods):
         out["Cascades"] = {
             "method": lambda r: r["label"],
-            "relative latency": relative_latency(base),
-            "tokens an answer": lambda r: f"{r['tokens'] / r['generations']:.1f}",
+            "relative latency, end to end": relative_latency(base),
+            "tokens an answer": _answer_length,
             "rule rate": number("rule_rate", "{:.1%}"),
             "large-model calls/token": _calls(large),
             "rejections/token": number("rejections_per_token", "{:.3f}"),
@@ -26,8 +28,9 @@ def special(methods: list[dict[str, Any]], base: str, large: str) -> dict[str, C
         out["Runs (as SPRINTER counts)"] = {
             "method": lambda r: r["label"],
             "avg tokens": number("average_tokens", "{:.2f}"),
-            "ms a generation": lambda r: "{:.1f} ± {:.1f}".format(*r["generation_milliseconds"]),
-            "speedup over sd": over("sd", "over_sd"),
+            "ms a generation, end to end": lambda r: "{:.1f} ± {:.1f}".format(*r["generation_milliseconds"]),
+            "speedup over sd, end to end": over("sd", "over_sd"),
+            "tokens an answer": _answer_length,
             "target calls/token": _calls(large),
             "GFLOP a generation": number("gigaflops", "{:.3g}"),
             "by the paper's count": number("papers_gigaflops", "{:.3g}"),
@@ -37,12 +40,26 @@ def special(methods: list[dict[str, Any]], base: str, large: str) -> dict[str, C
     if any(r["levels"] for r in methods):
         out["Chains (as Polybasic counts)"] = {
             "method": lambda r: r["label"],
-            "speedup (c)": over(base, "speedup"),
+            "speedup (c), decoding": over(base, "speedup"),
             "accepted length (mu)": number("accepted_length", "{:.2f}"),
             "levels": _levels,
             "middle's tokens discarded/token": number("discarded_per_token", "{:.2f}"),
         }
     return out
+
+
+def draft_lengths(row: dict[str, Any]) -> str:
+    """How many tokens a method drafts: one number, one a model, or the most; and the thresholds of a chain."""
+    config, (proposer, chains) = row["config"], chain_of(row["config"])
+    above = "".join(f", then at least {each['threshold']}" for each in chains)
+    gamma = config.get("gamma") or proposer.get("gamma")
+    most = "up to " if "stop" in proposer or proposer.get("name") == "pld" else ""
+    lengths = NONE if gamma is None else ", ".join(map(str, gamma)) if isinstance(gamma, list) else f"{most}{gamma}"
+    return lengths + above
+
+
+def _answer_length(row: dict[str, Any]) -> str:
+    return f"{row['tokens'] / row['generations']:.1f}"
 
 
 def _calls(large: str) -> Cell:

@@ -1,10 +1,8 @@
 """A report as one self-contained HTML file: sortable tables, plots, and samples whose tokens are coloured by their origin."""
 
 import base64
-import html
-import json
+import re
 from collections.abc import Sequence
-from dataclasses import asdict
 from importlib import resources
 from itertools import islice
 from pathlib import Path
@@ -12,14 +10,15 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from specbench.records import Record, read
-from specbench.report import plots
+from specbench.report import escaping, plots
 from specbench.report.collect import Collected
+from specbench.report.differences import folders
 from specbench.report.metrics import seconds
 from specbench.report.notes import common_notes, notes
 from specbench.report.origins import lost, origins
 from specbench.report.page import said
 from specbench.report.quality import scores_of
-from specbench.report.tables import Table, across, tables
+from specbench.report.tables import Table, all_tables
 
 MOST_SAMPLES = 1000  # generations that the browser holds
 SEPARATOR = "\x1f"  # between the pieces of a text: no tokenizer gives it
@@ -38,10 +37,8 @@ def of_runs(summaries: Sequence[dict[str, Any]]) -> str:
     """The page of some runs."""
     with TemporaryDirectory() as folder:
         drawn = _images(plots.of_runs(summaries, Path(folder), ("svg",)))
-    every = [across(list(summaries))] if len(summaries) > 1 else []
-    every += [table for summary in summaries for table in tables(summary)]
     told = notes(summaries[0]) if len(summaries) == 1 else common_notes(list(summaries))
-    return _page("specbench report", every, told, drawn, summaries)
+    return _page("specbench report", all_tables(list(summaries)), told, drawn, summaries)
 
 
 def _page(
@@ -49,16 +46,24 @@ def _page(
 ) -> str:
     runs, left_out = _browsed(summaries)
     data = {
-        "tables": [asdict(table) for table in shown],
-        "notes": list(told),
+        "tables": [_shown(table) for table in shown],
+        "notes": list(map(escaping.terminal, told)),
         "images": images,
         "runs": runs,
         "leftOut": left_out,
         "separator": SEPARATOR,
     }
     template = (resources.files("specbench.report") / "page.html").read_text(encoding="utf-8")
-    packed = json.dumps(data, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
-    return template.replace("{{title}}", html.escape(title)).replace("{{data}}", packed)
+    parts = {"title": escaping.html_text(title), "data": escaping.json_script(data)}
+    return re.sub(
+        r"\{\{(title|data)\}\}", lambda found: parts[found[1]], template
+    )  # at once: a title may hold {{data}}
+
+
+def _shown(table: Table) -> dict[str, Any]:
+    """A table as the page's script draws it, by text nodes, so that no cell can be markup."""
+    title, *heads = map(escaping.terminal, [table.title, *table.heads])
+    return {"title": title, "heads": heads, "rows": [list(map(escaping.terminal, row)) for row in table.rows]}
 
 
 def _images(paths: Sequence[Path]) -> list[dict[str, str]]:
@@ -73,7 +78,7 @@ def _browsed(summaries: Sequence[dict[str, Any]]) -> tuple[list[dict[str, Any]],
     """The generations of each run that the browser shows, those that were measured first, and how many it leaves out."""
     share = max(MOST_SAMPLES // max(len(summaries), 1), 1)
     runs, left_out = [], 0
-    for summary in summaries:
+    for summary, name in zip(summaries, folders(summaries), strict=True):
         folder = Path(summary["folder"])
         scores, counts = scores_of(folder), {row["method"]: row["generations"] for row in summary["methods"]}
         methods = [name for name, count in counts.items() if count]
@@ -83,7 +88,7 @@ def _browsed(summaries: Sequence[dict[str, Any]]) -> tuple[list[dict[str, Any]],
         left_out += sum(counts.values()) - len(shown)
         values = {(row["method"], row["sample"], row["repeat"]): row["values"] for row in scores["rows"]}
         runs.append({
-            "name": folder.name,
+            "name": escaping.terminal(name),
             "methods": methods,
             "prompts": {each: scores.get("samples", {}).get(each, {}) for each in dict.fromkeys(r.sample for r in shown)},
             "samples": [_sample(record, values.get(record.key, {}).get(scores["headline"])) for record in shown],

@@ -2,13 +2,16 @@
 
 import os
 from pathlib import Path
+from typing import Any
+from urllib.parse import quote
 
+from specbench.report import escaping
 from specbench.report.collect import Collected
 from specbench.report.curves import choices
 from specbench.report.index import DONE
 from specbench.report.notes import common_notes
 from specbench.report.suites import SELECTED
-from specbench.report.tables import markdown_table
+from specbench.report.tables import markdown_list, markdown_table
 
 
 def said(collected: Collected) -> list[str]:
@@ -34,18 +37,24 @@ def page(collected: Collected, plots: list[Path], beside: Path) -> str:
     twin = f"A twin of {suite.of} on the bundled tiny models and synthetic data: it mirrors the grid, not the figures. "
     machine = collected.summaries[0]["environment"]
     others = {
-        (s["environment"].get("gpu", {}).get("name"), s["environment"]["cpu"], s["environment"]["git"]["revision"])
+        (s["environment"].get("gpu", {}).get("name"), s["environment"]["cpu"], _revision(s["environment"]))
         for s in collected.summaries
     }
     last = f", the first of {len(others)} machines or revisions" if len(others) > 1 else ""
+    command = f"specbench run --suite {suite.asked or suite.name}"
+    where = machine.get("gpu", {}).get("name") or machine["cpu"]
     parts = [
-        f"# {whose}: {suite.description}",
-        f"{twin if suite.is_tiny else ''}`specbench run --suite {suite.asked or suite.name}` measured"
-        f" {len(collected.folders)} cells in {collected.index.minutes:.1f} minutes"
-        f" on {machine.get('gpu', {}).get('name') or machine['cpu']},"
-        f" {machine['threads']} threads, at revision {machine['git']['revision'][:9]}{last}.",
+        f"# {escaping.markdown(f'{whose}: {suite.description}')}",
+        f"{twin if suite.is_tiny else ''}`{escaping.terminal(command).replace('`', '')}` measured"
+        f" {len(collected.folders)} cells in {collected.index.minutes:.1f} minutes on {escaping.markdown(where)},"
+        f" {machine['threads']} threads, at revision {_revision(machine)[:9] or 'unknown'}{last}.",
         *map(markdown_table, collected.tables),
-        *(f"![{plot.stem}]({os.path.relpath(plot, beside)})" for plot in plots),
-        "\n".join(f"- {line}" for line in said(collected)),
+        *(f"![{escaping.markdown(plot.stem)}]({quote(os.path.relpath(plot, beside))})" for plot in plots),
+        markdown_list(said(collected)),
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def _revision(environment: dict[str, Any]) -> str:
+    """The commit of a run; empty for an installed package."""
+    return str(environment["git"].get("revision", ""))

@@ -1,13 +1,16 @@
 """Plots as PNG and SVG: what a suite's figure shows, and what explains a run."""
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from specbench.pair import folder
+from specbench.report import escaping
 from specbench.report.collect import Collected
+from specbench.report.differences import places
 from specbench.report.points import Point, bounds_of, number_of
 from specbench.report.suites import HEADS, dimension, is_at
 from specbench.suite import PlotSpec
@@ -16,7 +19,6 @@ WIDE, HIGH = 4.2, 3.1  # inches of a panel
 MOST_COLUMNS = 4
 FORMATS = ("svg", "png")
 SCALES = {"score": 100.0}  # values that are told times 100
-AXES = {"score": "score", "speedup": "speedup", "end_to_end_speedup": "speedup, end to end"}
 CURVE = PlotSpec(x="relative_latency", y="score", panels=("task", "T"), flat=("ar",))
 Drawing = Callable[[Any], None]
 
@@ -41,7 +43,14 @@ def of_suite(collected: Collected, into: Path, formats: Sequence[str] = FORMATS)
 
 def of_runs(summaries: Sequence[dict[str, Any]], into: Path, formats: Sequence[str] = FORMATS) -> list[Path]:
     """What explains each run: acceptance by position, tokens a round, where the time goes."""
-    return [path for summary in summaries for path in _save(into / summary["run"], _explained(summary), formats)]
+    titles = places(summaries) if len(summaries) > 1 else [""]
+    named = Counter[str]()
+    drawn: list[Path] = []
+    for summary, title in zip(summaries, titles, strict=True):
+        named[summary["run"]] += 1
+        again = f"-{named[summary['run']]}" if named[summary["run"]] > 1 else ""  # of another folder
+        drawn += _save(into / f"{summary['run']}{again}", _explained(summary, title), formats)
+    return drawn
 
 
 def of_curve(name: str, found: Sequence[Point], into: Path) -> list[Path]:
@@ -83,7 +92,7 @@ def _lines(spec: PlotSpec, points: list[Point]) -> Drawing:
             family.sort(key=lambda point: _x(spec, point) or 0.0)
             label = ", ".join(dimension(key, word) for key, word in zip(spec.lines, words, strict=True))
             xs, ys = [_x(spec, p) or 0.0 for p in family], [_y(spec, p) or 0.0 for p in family]
-            (line,) = axes.plot(xs, ys, marker="o", markersize=3, linewidth=1.2, label=label)
+            (line,) = axes.plot(xs, ys, marker="o", markersize=3, linewidth=1.2, label=escaping.figure(label))
             bands = [bounds_of(p["values"][spec.y]) or (y, y) for p, y in zip(family, ys, strict=True)]
             scale = SCALES.get(spec.y, 1.0)
             low, high = ([scale * each[side] for each in bands] for side in (0, 1))
@@ -95,8 +104,8 @@ def _lines(spec: PlotSpec, points: list[Point]) -> Drawing:
             axes.axhline(1.0, color="0.6", linewidth=0.8, zorder=0)
         axes.set_xscale(spec.x_axis)
         swept = dict.fromkeys(p["setting"].partition("=")[0] for p in points if p["setting"])
-        axes.set_xlabel(", ".join(swept) if spec.x == "x" else AXES.get(spec.x) or HEADS.get(spec.x, spec.x))
-        axes.set_ylabel(AXES.get(spec.y) or HEADS.get(spec.y, spec.y))
+        axes.set_xlabel(escaping.figure(", ".join(swept)) if spec.x == "x" else HEADS.get(spec.x, spec.x))
+        axes.set_ylabel(HEADS.get(spec.y, spec.y))
         if axes.get_legend_handles_labels()[0]:
             axes.legend(fontsize=6, frameon=False)
 
@@ -107,7 +116,14 @@ def _flat(axes: Any, spec: PlotSpec, point: Point) -> None:
     """A method without a parameter: a star where it stands, and a line at its quality."""
     axes.axhline(_y(spec, point), color="0.4", linewidth=0.7, linestyle=":", zorder=0)
     if spec.x != "x" and _x(spec, point) is not None:
-        axes.plot([_x(spec, point)], [_y(spec, point)], marker="*", markersize=9, linestyle="", label=point["method"])
+        axes.plot(
+            [_x(spec, point)],
+            [_y(spec, point)],
+            marker="*",
+            markersize=9,
+            linestyle="",
+            label=escaping.figure(point["method"]),
+        )
 
 
 def _x(spec: PlotSpec, point: Point) -> float | None:
@@ -132,7 +148,7 @@ def _bars(points: list[Point]) -> Drawing:
     """Speedups with their intervals, and what theory gives at measured prices as a mark."""
 
     def draw(axes: Any) -> None:
-        labels = [" ".join(word for word in (p["method"], p["setting"]) if word) for p in points]
+        labels = [escaping.figure(" ".join(filter(None, (p["method"], p["setting"])))) for p in points]
         values = [number_of(p["values"]["speedup"]) or 0.0 for p in points]
         bounds = [bounds_of(p["values"]["speedup"]) or (v, v) for p, v in zip(points, values, strict=True)]
         errors = [
@@ -148,14 +164,14 @@ def _bars(points: list[Point]) -> Drawing:
         axes.axvline(1.0, color="0.6", linewidth=0.8)
         axes.invert_yaxis()
         axes.tick_params(axis="y", labelsize=6)
-        axes.set_xlabel("speedup")
+        axes.set_xlabel(HEADS["speedup"])
 
     return draw
 
 
-def _explained(summary: dict[str, Any]) -> list[tuple[str, Drawing]]:
+def _explained(summary: dict[str, Any], place: str = "") -> list[tuple[str, Drawing]]:
     rows = [row for row in summary["methods"] if "tokens" in row]
-    where = f"{summary['pair']}, {summary['task']}"
+    where = place or f"{summary['pair']}, {summary['task']}"
     drafting = [row for row in rows if row["acceptance_by_position"]]
     curves = {name: told for name, head in summary["heads"].items() if (told := _curve_of(head))}
     return [
@@ -169,7 +185,9 @@ def _explained(summary: dict[str, Any]) -> list[tuple[str, Drawing]]:
 def _positions(axes: Any, rows: list[dict[str, Any]]) -> None:
     for row in rows:
         rates = row["acceptance_by_position"]
-        axes.plot(range(1, len(rates) + 1), rates, marker="o", markersize=3, linewidth=1, label=row["label"])
+        axes.plot(
+            range(1, len(rates) + 1), rates, marker="o", markersize=3, linewidth=1, label=escaping.figure(row["label"])
+        )
     axes.set_ylim(0, 1.05)
     axes.xaxis.get_major_locator().set_params(integer=True)
     axes.set_xlabel("position in the draft")
@@ -184,7 +202,7 @@ def _histogram(axes: Any, rows: list[dict[str, Any]]) -> None:
         total = sum(counts.values())
         lengths = range(min(counts), max(counts) + 1)
         shares = [counts.get(n, 0) / total for n in lengths]
-        axes.plot(lengths, shares, marker="o", markersize=3, linewidth=1, label=row["label"])
+        axes.plot(lengths, shares, marker="o", markersize=3, linewidth=1, label=escaping.figure(row["label"]))
     axes.xaxis.get_major_locator().set_params(integer=True)
     axes.set_xlabel("tokens a round")
     axes.set_ylabel("share of rounds")
@@ -194,10 +212,10 @@ def _time(axes: Any, rows: list[dict[str, Any]]) -> None:
     """Milliseconds a committed token, by model and the rest (host), one bar a method."""
     parts = list(dict.fromkeys(part for row in rows for part in row["round_milliseconds"]))
     left = [0.0] * len(rows)
-    labels = [row["label"] for row in rows]
+    labels = [escaping.figure(row["label"]) for row in rows]
     for part in parts:
         spent = [row["round_milliseconds"].get(part, 0.0) / row["accepted_length"] for row in rows]
-        axes.barh(labels, spent, left=left, height=0.6, label=part)
+        axes.barh(labels, spent, left=left, height=0.6, label=escaping.figure(part))
         left = [a + b for a, b in zip(left, spent, strict=True)]
     axes.invert_yaxis()
     axes.tick_params(axis="y", labelsize=6)
@@ -215,7 +233,9 @@ def _curve_of(head: dict[str, Any]) -> dict[str, Any]:
 
 def _roc(axes: Any, curves: dict[str, dict[str, Any]]) -> None:
     for name, told in curves.items():
-        axes.plot(*zip(*told["curve"], strict=True), linewidth=1, label=f"{name}: AUC {told['auc']:.3f}")
+        axes.plot(
+            *zip(*told["curve"], strict=True), linewidth=1, label=escaping.figure(f"{name}: AUC {told['auc']:.3f}")
+        )
         axes.plot([told["eta_fp"]], [told["eta_tp"]], "k.", markersize=4)
     axes.plot([0, 1], [0, 1], color="0.7", linewidth=0.8)
     axes.set_xlabel("unacceptable tokens accepted (eta_FP)")
@@ -235,7 +255,7 @@ def _save(path: Path, panels: Sequence[tuple[str, Drawing]], formats: Sequence[s
     figure = Figure(figsize=(WIDE * columns, HIGH * lines), layout="constrained")
     grid = figure.subplots(lines, columns, squeeze=False)
     for axes, (title, draw) in zip(grid.flat, panels, strict=False):
-        axes.set_title(title, fontsize=8)
+        axes.set_title(escaping.figure(title), fontsize=8)
         axes.tick_params(labelsize=7)
         draw(axes)
         for label in (axes.xaxis.label, axes.yaxis.label):

@@ -3,16 +3,17 @@ the paper's own beside them."""
 
 import csv
 import io
-import json
 import re
 import tomllib
 from collections.abc import Iterable
 from importlib import resources
 from typing import Any
 
+from specbench.report import escaping
+
 Summary = dict[str, Any]
 Point = dict[str, Any]
-PLACE = ("pair", "task", "group", "T", "method", "setting", "made_up")
+PLACE = ("pair", "task", "group", "T", "method", "setting", "made_up", "data", "run")
 ANY = ""  # in a reference: whatever this dimension is
 COMPARED = {"speedup": "papers_speedup"}  # what of ours is by the papers' own averaging, where a value is not
 
@@ -74,6 +75,8 @@ def _of(summary: Summary, row: dict[str, Any]) -> list[Point]:
     values = {key: value for key, value in row.items() if isinstance(value, int | float | list | dict | tuple)}
     values |= {"score": row["quality"].get(summary["headline"]), "headline": summary["headline"]}
     values |= row["quality"]
+    if row.get("generations"):
+        values["answer_length"] = row["tokens"] / row["generations"]
     values["target_calls"] = row["forwards_per_token"].get(list(summary["models"])[-1])
     rate = row["rule_rate"] if row.get("rule_rate") is not None else values["target_calls"]
     values["deferral_rate"] = rate  # the oracle runs both models everywhere: only its rule tells
@@ -118,7 +121,7 @@ def bounds_of(value: Any) -> tuple[float, float] | None:
 
 
 def as_json(found: Iterable[Point]) -> str:
-    return json.dumps(list(found), indent=1, ensure_ascii=False) + "\n"
+    return escaping.json_text(list(found), indent=1) + "\n"
 
 
 def as_csv(found: Iterable[Point]) -> str:
@@ -132,5 +135,6 @@ def as_csv(found: Iterable[Point]) -> str:
             if number is not None and bounds is not None:
                 low, high = bounds if bounds != (number, number) else ("", "")
                 paper = point["paper"].get(metric, "")
-                writer.writerow([*(point[key] for key in PLACE), metric, number, low, high, paper])
+                line = [*(point[key] for key in PLACE), metric, number, low, high, paper]
+                writer.writerow(map(escaping.csv_value, line))
     return text.getvalue()

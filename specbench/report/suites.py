@@ -18,6 +18,7 @@ FORMS = {  # of values that are no ratio of speeds: form, scale
     "relative_latency": ("{:.2f}", 1.0),
     "acceptance_rate": ("{:.3f}", 1.0),
     "tokens_per_second": ("{:.0f}", 1.0),
+    "answer_length": ("{:.1f}", 1.0),
     "target_calls": ("{:.3f}", 1.0),
     "rule_rate": ("{:.1%}", 1.0),
     "deferral_rate": ("{:.1%}", 1.0),
@@ -28,20 +29,30 @@ FORMS = {  # of values that are no ratio of speeds: form, scale
     "communication_share": ("{:.1%}", 1.0),
     "generation_milliseconds": ("{:.1f}", 1.0),
 }
+Keys = tuple[str, ...]  # dimensions
+Place = tuple[Any, ...]  # the words of some dimensions
+APART = ("group", "method", "setting", "pair", "task", "T", "data", "made_up", "run")  # what tells two points apart
 SPREADS = ("generation_milliseconds",)  # a mean and a standard deviation; other lists are lists
-HEADS = {
+CLOCKED = {  # heads of what a clock is part of, and by which
+    "tokens_per_second": "tokens/s, decoding",
+    "speedup": "speedup, decoding",
+    "geometric_mean_speedup": "geometric mean, decoding",
+    "end_to_end_tokens_per_second": "tokens/s, end to end",
+    "end_to_end_speedup": "speedup, end to end",
+    "papers_speedup": "papers' average, end to end",
+    "generation_milliseconds": "ms a generation, end to end",
+    "over_sd": "speedup over sd, end to end",
+    "relative_latency": "relative latency, end to end",
+    "matching": "speed at the large model's quality, end to end",
+}
+HEADS = CLOCKED | {
     "accepted_length": "accepted length",
     "acceptance_rate": "acceptance",
     "average_tokens": "avg tokens",
-    "generation_milliseconds": "ms a generation",
-    "over_sd": "speedup over sd",
-    "relative_latency": "relative latency",
-    "end_to_end_speedup": "end to end",
-    "papers_speedup": "papers' average",
+    "answer_length": "tokens an answer",
     "target_calls": "target calls/token",
     "rule_rate": "rule rate",
     "deferral_rate": "deferral rate, or large-model calls a token",
-    "matching": "speed at the large model's quality",
     "best": "best quality within its latency",
     "win_rate": "win rate, ties half",
     "win_rate_spread": "its spread over repeats",
@@ -87,27 +98,73 @@ def papers_tables(reference: Sequence[Point]) -> list[Table]:
 
 
 def pivot(spec: TableSpec, found: Sequence[Point]) -> Table:
-    """Points as a table: rows and columns in the order in which they were measured."""
+    """Points as a table: rows and columns in the order in which they were measured.
+
+    Where several points would stand in one place with different values, columns are added that tell them apart.
+    """
     kept = [p for p in found if is_at(p, spec.only) and bool(p["group"]) <= ("group" in spec.rows + spec.columns)]
     kept = [p for p in kept if any(p["values"].get(value) is not None for value in spec.values)]
-    places: dict[tuple[Any, ...], dict[tuple[Any, ...], Point]] = defaultdict(dict)
-    for point in kept:
-        row, column = (tuple(point[key] for key in keys) for keys in (spec.rows, spec.columns))
-        places[row].setdefault(column, point)
+    row_keys = _telling_apart(spec, kept)
+    places: dict[Place, dict[Place, Point]] = {
+        row: {column: _merged(spec, points) for column, points in cells.items()}
+        for row, cells in _placed(row_keys, spec.columns, kept).items()
+    }
     if spec.best:
         places = _with_best(spec, places)
     columns = list(dict.fromkeys(column for cells in places.values() for column in cells))
-    heads = [*spec.rows, *(_head(spec, column, value) for column in columns for value in spec.values)]
+    heads = [*row_keys, *(_head(spec, column, value) for column in columns for value in spec.values)]
     rows = [
         [
-            *(_word(spec, key, word, cells) for key, word in zip(spec.rows, row, strict=True)),
+            *(_word(key, word, cells) for key, word in zip(row_keys, row, strict=True)),
             *(told(cells.get(column), value) for column in columns for value in spec.values),
         ]
         for row, cells in places.items()
     ]
+    return Table(_title(spec, kept), heads, rows)
+
+
+def _title(spec: TableSpec, kept: Sequence[Point]) -> str:
+    """The title, with the value and its clock where no head has them, and what about the models is made up where no row
+    has that."""
+    value = [CLOCKED[spec.values[0]]] if not _heads_have_values(spec) and spec.values[0] in CLOCKED else []
     made_up = {point["made_up"] for point in kept if point["made_up"]} if "method" not in spec.rows else set()
     label = " ".join(f"({word})" for words in sorted(made_up) for word in words.split())
-    return Table(f"{spec.title} {label}".strip(), heads, rows)
+    return f"{': '.join([spec.title, *value] if spec.title else value)} {label}".strip()
+
+
+def _placed(row_keys: Keys, columns: Keys, found: Sequence[Point]) -> dict[Place, dict[Place, list[Point]]]:
+    places: dict[Place, dict[Place, list[Point]]] = defaultdict(lambda: defaultdict(list))
+    for point in found:
+        row, column = (tuple(point[key] for key in keys) for keys in (row_keys, columns))
+        places[row][column].append(point)
+    return places
+
+
+def _telling_apart(spec: TableSpec, found: Sequence[Point]) -> Keys:
+    """The rows' dimensions, and those besides that tell points with different values in one place apart."""
+    keys = spec.rows
+    for key in APART:
+        cells = [points for row in _placed(keys, spec.columns, found).values() for points in row.values()]
+        clashing = [points for points in cells if any(len(_values(points, value)) > 1 for value in spec.values)]
+        if key not in keys + spec.columns and any(len({point[key] for point in points}) > 1 for points in clashing):
+            keys = (*keys, key)
+    return keys
+
+
+def _values(points: Sequence[Point], value: str) -> list[Any]:
+    """The different values of points in one place; a baseline's 1.00 in two runs is one."""
+    out: list[Any] = []
+    for point in points:
+        if (each := point["values"].get(value)) is not None and each not in out:
+            out.append(each)
+    return out
+
+
+def _merged(spec: TableSpec, points: Sequence[Point]) -> Point:
+    """The points of one place as one: a run's own and those of its curve or its judge have different values."""
+    values = {key: each for point in reversed(points) for key, each in point["values"].items() if each is not None}
+    assert all(len(_values(points, value)) <= 1 for value in spec.values), "told apart by their runs"
+    return {**points[0], "values": values}
 
 
 def told(point: Point | None, value: str) -> str:
@@ -126,7 +183,7 @@ def told(point: Point | None, value: str) -> str:
     papers, ours = point["paper"].get(alike), number_of(point["values"].get(alike))
     if papers is None or ours is None:
         return text
-    mean = "" if alike == value else f"papers' average {form.format(scale * ours)}, "
+    mean = "" if alike == value else f"{CLOCKED[alike]} {form.format(scale * ours)}, "
     signed = form.replace("{:", "{:+")
     return f"{text} ({mean}paper {form.format(scale * papers)}, {signed.format(scale * (ours - papers))})"
 
@@ -160,11 +217,14 @@ def _best(candidates: list[Point], value: str) -> Point:
 
 def _head(spec: TableSpec, column: tuple[Any, ...], value: str) -> str:
     words = [dimension(key, word) for key, word in zip(spec.columns, column, strict=True)]
-    named = [*words, HEADS.get(value, value)] if len(spec.values) > 1 or not words else words
-    return ", ".join(named)
+    return ", ".join([*words, HEADS.get(value, value)] if _heads_have_values(spec) else words)
 
 
-def _word(spec: TableSpec, key: str, word: Any, cells: dict[Any, Point]) -> str:
+def _heads_have_values(spec: TableSpec) -> bool:
+    return len(spec.values) > 1 or not spec.columns
+
+
+def _word(key: str, word: Any, cells: dict[Any, Point]) -> str:
     if key == "method":
         made_up = next(iter(cells.values()))["made_up"]
         return " ".join([str(word), *(f"({each})" for each in made_up.split())])

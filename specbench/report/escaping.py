@@ -1,0 +1,134 @@
+"""Text from data, names, paths and error messages, as each output format may hold it: one function per format.
+
+Writers escape once, where a text enters its format; tables, notes and points hold the text as it is.
+"""
+
+import html
+import json
+import re
+import unicodedata
+from collections.abc import Mapping
+from typing import Any
+
+# Control characters, bidirectional overrides and marks, zero-width spaces, tags and lone surrogates: what would act on a
+# terminal, reorder the text or hide in it. Joiners, which several scripts and emoji need, stay.
+HIDDEN = re.compile(
+    "[\x00-\x1f\x7f-\x9f\u061c\u180e\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e007f]"
+)
+SPACES = re.compile("[\t\n\v\f\r\x1c-\x1e\x85\u2028\u2029]+")  # line breaks and tabs
+FORMULA = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")  # what a spreadsheet takes for a formula
+MARKDOWN = re.compile(
+    r"(?P<backslash>\\(?=[!-/:-@\[-`{-~]))"  # would escape what follows it
+    r"|(?P<angle>[<>])"
+    r"|(?P<entity>&(?=#?\w+;))"
+    r"|(?P<star>\*)"
+    r"|(?P<edge>(?<![^\W_])_|_(?![^\W_]))"  # an underscore within a word is no emphasis
+    r"|(?P<link>(?<=\])[(\[:])"
+)
+LATEX: Mapping[str, str] = {
+    "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
+    "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}", ">": r"\textgreater{}",
+    "|": r"\textbar{}", '"': "''", "–": "--", "—": "---", "−": "$-$", "±": r"$\pm$", "×": r"$\times$",
+    "†": r"$\dagger$", "≤": r"$\leq$", "≥": r"$\geq$", "…": r"\ldots{}", "‘": "`", "’": "'", "“": "``", "”": "''",
+    "ß": r"\ss{}", "æ": r"\ae{}", "Æ": r"\AE{}", "ø": r"\o{}", "Ø": r"\O{}", "œ": r"\oe{}", "Œ": r"\OE{}", "ł": r"\l{}",
+    "Ł": r"\L{}", "ı": r"\i{}", "\u00a0": "~",
+    "α": r"$\alpha$", "β": r"$\beta$", "γ": r"$\gamma$", "δ": r"$\delta$", "ε": r"$\epsilon$", "η": r"$\eta$",
+    "θ": r"$\theta$", "κ": r"$\kappa$", "λ": r"$\lambda$", "μ": r"$\mu$", "\u00b5": r"$\mu$", "π": r"$\pi$",
+    "ρ": r"$\rho$", "σ": r"$\sigma$", "τ": r"$\tau$", "φ": r"$\phi$", "ω": r"$\omega$", "Δ": r"$\Delta$",
+    "Σ": r"$\Sigma$", "Ω": r"$\Omega$",
+}  # fmt: skip
+ACCENTS: Mapping[str, str] = {  # combining characters
+    "\u0300": r"\`", "\u0301": r"\'", "\u0302": r"\^", "\u0303": r"\~", "\u0304": r"\=", "\u0306": r"\u", "\u0307": r"\.",
+    "\u0308": r"\"", "\u030a": r"\r", "\u030b": r"\H", "\u030c": r"\v", "\u0327": r"\c",
+}  # fmt: skip
+
+
+def terminal(text: str) -> str:
+    """The text on one line, with hidden characters as visible escapes (`\\x1b`). For rich, wrap it in `Text`: no markup."""
+    return HIDDEN.sub(_visible, SPACES.sub(" ", text))
+
+
+def markdown(text: str) -> str:
+    """The text in a paragraph or list item: no HTML, emphasis, links or images, on one line. Code spans stay."""
+    return MARKDOWN.sub(_in_markdown, terminal(text))
+
+
+def markdown_cell(text: str) -> str:
+    """The text in a cell of a table."""
+    return markdown(text).replace("|", r"\|")
+
+
+def latex(text: str) -> str:
+    """The text for pdfLaTeX without packages; a character that it cannot set becomes its code, `U+4E2D`."""
+    told = "".join(map(_in_latex, terminal(unicodedata.normalize("NFC", text))))
+    return f"{{{told[0]}}}{told[1:]}" if told.startswith(("[", "*")) else told  # else an argument of \\ or \midrule
+
+
+def csv_value(value: Any) -> Any:
+    """A cell of CSV: text on one line, and where a spreadsheet would take it for a formula a quote before it.
+
+    Numbers, and texts that are numbers, stay.
+    """
+    if not isinstance(value, str):
+        return value
+    told = terminal(value)
+    if told.lstrip().startswith(FORMULA) and not _is_number(told):
+        return f"'{told}"
+    return told
+
+
+def html_text(text: str) -> str:
+    """The text as the content of an HTML element."""
+    return html.escape(terminal(text))
+
+
+def figure(text: str) -> str:
+    """The text in a figure, where matplotlib reads what stands between dollars as mathematics."""
+    return terminal(text).replace("$", r"\$")
+
+
+def json_text(value: Any, indent: int | None = None) -> str:
+    """JSON with non-ASCII letters as they are and hidden characters as escapes, which a reader gets back unchanged."""
+    separators = None if indent else (",", ":")
+    told = json.dumps(value, indent=indent, separators=separators, ensure_ascii=False)
+    return HIDDEN.sub(_in_json, told)
+
+
+def json_script(value: Any) -> str:
+    """JSON as the content of a <script> element."""
+    return json_text(value).replace("<", "\\u003c")
+
+
+def _visible(found: re.Match[str]) -> str:
+    return found[0].encode("unicode_escape").decode()
+
+
+def _in_markdown(found: re.Match[str]) -> str:
+    entities = {"<": "&lt;", ">": "&gt;", "&": "&amp;"}
+    return entities.get(found[0], f"\\{found[0]}")
+
+
+def _in_json(found: re.Match[str]) -> str:
+    return "\n" if found[0] == "\n" else json.dumps(found[0])[1:-1]  # line breaks are the indentation's
+
+
+def _in_latex(letter: str) -> str:
+    if letter in LATEX:
+        return LATEX[letter]
+    if letter.isascii():
+        return letter
+    base, *marks = list(unicodedata.normalize("NFD", letter))
+    if base.isascii() and marks and all(mark in ACCENTS for mark in marks):
+        told = {"i": r"\i", "j": r"\j"}.get(base, base)
+        for mark in marks:
+            told = f"{ACCENTS[mark]}{{{told}}}"
+        return told
+    return rf"\texttt{{U+{ord(letter):04X}}}"
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
