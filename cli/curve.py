@@ -106,7 +106,7 @@ def swept(names: list[str], over: list[str]) -> tuple[tuple[str, list[object]], 
 
 
 def _tell(folders: list[Path], plots: Path | None, as_json: bool) -> None:
-    from specbench.cli.report import print_table, say, terminal
+    from specbench.cli.report import place, print_table, say, terminal
     from specbench.report import plots as drawing
     from specbench.report.curves import curve_tables, points_of, remarks
     from specbench.report.points import as_json as told
@@ -124,6 +124,6 @@ def _tell(folders: list[Path], plots: Path | None, as_json: bool) -> None:
             print_table(table, console)
         for line in remarks(folder, points):
             say(line, console)
-        console.print(str(folder), style="dim", highlight=False)
+        place(folder, console)
         for path in paths:
-            console.print(str(path), style="dim", highlight=False)
+            place(path, console)

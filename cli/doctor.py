@@ -28,14 +28,15 @@ def doctor(
     from rich.text import Text
 
     from specbench.checkup import checks
+    from specbench.report.escaping import terminal
 
     console = Console(highlight=False, markup=False, soft_wrap=True)
     done = []
     for check in checks(out):
         done.append(check)
         if not as_json:  # each as soon as it is known
-            told = Text.assemble((f"{check.state:<5}", STYLES[check.state]), f"{check.name:<18}{check.found}")
-            console.print(told.append(f"; help: {check.help}" if check.help else ""))
+            told = Text.assemble((f"{check.state:<5}", STYLES[check.state]), f"{check.name:<18}{terminal(check.found)}")
+            console.print(told.append(f"; help: {terminal(check.help)}" if check.help else ""))
     if as_json:
         print(json.dumps([dataclasses.asdict(check) for check in done], indent=2))
     sys.exit(MISSING if any(check.state == "fail" for check in done) else 0)

@@ -30,7 +30,7 @@ def measure(
     kind: SandboxKind | None,
 ) -> int:
     """Everything that `run` does behind its options: measured, scored and told. Returns the exit code."""
-    from specbench.cli.report import overview, show, terminal
+    from specbench.cli.report import overview, place, show, terminal
 
     summaries, refused = measured(names, pair_name, task_names, options, out, fresh, kind)
     console = terminal()
@@ -40,7 +40,7 @@ def measure(
     else:
         show(summaries, console)
     for summary in summaries:
-        console.print(str(out / summary["run"]), style="dim", highlight=False)
+        place(out / summary["run"], console)
     if refused:
         raise refused
     return SOME_FAILED if any(row["failed"] for summary in summaries for row in summary["methods"]) else 0

@@ -144,7 +144,7 @@ def _bytes_without_weights(part: "Part") -> int | None:
 
 
 def _print(rows: list[dict[str, Any]]) -> None:
-    from specbench.cli.report import print_table, terminal
+    from specbench.cli.report import print_table, say, terminal
     from specbench.report.tables import Table
 
     def shown(row: dict[str, Any]) -> list[str]:
@@ -168,7 +168,7 @@ def _print(rows: list[dict[str, Any]]) -> None:
     )  # fmt: skip
     reasons = (line for row in rows for line in row["why"].split("\n"))
     for why in dict.fromkeys(line for line in reasons if line):
-        console.print(why, style="yellow", markup=False, highlight=False)
+        say(why, console, "yellow")
 
 
 def _time(seconds: float) -> str:

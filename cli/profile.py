@@ -55,7 +55,7 @@ def profile(
     """
     from specbench import cells
     from specbench.cli.measuring import INTERRUPTED, measured
-    from specbench.cli.report import print_table, terminal
+    from specbench.cli.report import place, print_table, say, terminal
     from specbench.report import profile as told
 
     options = options_of(
@@ -75,16 +75,16 @@ def profile(
     console = terminal()
     for summary in summaries:
         measured_ = told.Profile(Path(summary["folder"]), levels, BASELINE, told.kinds_of(summary))
-        console.print(f"{summary['pair']}, {summary['task']}: {' > '.join(levels)}")
+        say(f"{summary['pair']}, {summary['task']}: {' > '.join(levels)}", console, "none")
         for table in (told.forwards_table(measured_), told.pairs_table(measured_)):
             print_table(table, console)
         for line in told.verdicts(measured_):
-            console.print(line)
+            say(line, console, "none")
         console.print(
             "Theory: exact laws of lengths from the measured acceptance (`theory.keeps_middle`); a head's catching up with"
             " its base, and drafts that come out short, are left out.", style="dim"
         )  # fmt: skip
-        console.print(summary["folder"], style="dim", highlight=False)
+        place(summary["folder"], console)
 
 
 def levels_of(method: str) -> list[str]:

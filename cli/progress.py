@@ -33,13 +33,16 @@ class Interrupts:
 def status(text: str) -> Iterator[None]:
     """Says what is being waited for: a spinner on a terminal, else a line."""
     from rich.console import Console
+    from rich.text import Text
+
+    from specbench.report.escaping import terminal
 
     console = Console(stderr=True)
     if not console.is_terminal:
         print(text, file=sys.stderr, flush=True)
         yield
         return
-    with console.status(text):
+    with console.status(Text(terminal(text))):
         yield
 
 
@@ -48,6 +51,8 @@ def progress(label: str, total: int, done: int = 0) -> Iterator[Callable[[], Non
     """Counts finished generations: a bar on a terminal, else a line every ten seconds."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from specbench.report.escaping import terminal
 
     if done:
         print(f"resuming {label}: {done} of {total} are there", file=sys.stderr)
@@ -64,7 +69,7 @@ def progress(label: str, total: int, done: int = 0) -> Iterator[Callable[[], Non
 
         yield line
         return
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True) as bar:
-        shown = bar.add_task(label, total=total, completed=done)
+        shown = bar.add_task(terminal(label), total=total, completed=done)
         yield lambda: bar.advance(shown)

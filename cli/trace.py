@@ -147,9 +147,9 @@ def _show(told: dict[str, Any], record: "Record", rounds: list[dict[str, Any]]) 
     from specbench.report.origins import MEANING
     from specbench.report.trace import closing, lines, plain, visible
 
-    console = Console(highlight=False, markup=False, soft_wrap=True)
+    console = Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
     coloured = console.is_terminal and not console.no_color
-    console.print("{method} on {pair}, T = {temperature:g}, seed {seed}".format(**told))
+    console.print(visible("{method} on {pair}, T = {temperature:g}, seed {seed}".format(**told)))
     shown = list(lines(rounds))
     used = {origin for line in shown for origin, _ in line.spans}
     if not shown:

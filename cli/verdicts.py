@@ -123,12 +123,10 @@ def outcome(verdicts: "list[Verdict]") -> str:
 
 
 def markdown(verdicts: "list[Verdict]", title: str) -> str:
-    from specbench.report.tables import Table, markdown_table
+    from specbench.report.tables import markdown_list, markdown_table
 
-    table = table_of(verdicts, title)
-    rows = [[cell.replace("|", "\\|").replace("\n", " ") for cell in row] for row in table.rows]
-    notes = [f"- {line}".replace("\n", " ") for line in [*findings(verdicts), outcome(verdicts)]]
-    return "\n".join([markdown_table(Table(title, table.heads, rows)), "", *notes, "", ""])
+    notes = markdown_list([*findings(verdicts), outcome(verdicts)])
+    return f"{markdown_table(table_of(verdicts, title))}\n\n{notes}\n\n"
 
 
 def annotations(verdicts: "list[Verdict]") -> list[str]:
@@ -162,14 +160,14 @@ def junit_xml(verdicts: "list[Verdict]", title: str) -> bytes:
 
 
 def _print(verdicts: "list[Verdict]", title: str) -> None:
-    from specbench.cli.report import print_table, terminal
+    from specbench.cli.report import print_table, say, terminal
 
     console = terminal()
     print_table(table_of(verdicts, title), console)
     for line in findings(verdicts):
         style = "red" if line.startswith("regression") else "yellow" if line.startswith(FAILING) else "dim"
-        console.print(line, style=style, markup=False, highlight=False)
-    console.print(outcome(verdicts), markup=False, highlight=False)
+        say(line, console, style)
+    say(outcome(verdicts), console, "none")
 
 
 def _where(verdict: "Verdict") -> str:
