@@ -1,14 +1,10 @@
 """The sandbox: right programs pass, wrong ones fail, and a hostile one can do no more than return values."""
 
+import ctypes
 import json
 import os
 import re
-import secrets
-import signal
 import socket
-import subprocess
-import sys
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from string import Template
@@ -17,20 +13,11 @@ import pytest
 
 from specbench.errors import MissingAsset
 from specbench.sandbox import Limits, Sandbox, Verdict, isolation
+from tests.hostile import HOSTILE, NAME, NUMBERS, SECRET, UNIQUE, find, left
 
 REAL = Path(__file__).parents[2] / "shared" / "data" / "humaneval" / "test.jsonl"
-UNIQUE = 2**20 + 4096 + secrets.randbelow(2**19)  # bytes: the command line of every process of ours holds this limit
 CALM = Limits(seconds=20.0, memory=2**28, file=UNIQUE)
 BRIEF = Limits(seconds=0.5, memory=2**28, file=UNIQUE)  # for what never ends
-NAME = f"specbench{UNIQUE}"  # of files and sockets
-SECRET = secrets.token_hex(16)  # what programs are asked for, and what only the tests know
-
-
-def find(kind: str) -> Sandbox:
-    try:
-        return Sandbox.find(kind)
-    except MissingAsset as missing:
-        pytest.skip(str(missing))  # bwrap or unshare does not work here, and why
 
 
 @pytest.fixture(scope="module", params=["bwrap", "unshare"])
@@ -41,19 +28,6 @@ def sandbox(request) -> Sandbox:
 @pytest.fixture(scope="module", params=["bwrap", "unshare", "none"])
 def any_sandbox(request) -> Sandbox:
     return find(request.param)
-
-
-def left() -> list[str]:
-    """Processes that checks of ours have left behind, by their command lines."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            line = path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
-        except OSError:
-            continue
-        if f'"RLIMIT_FSIZE": {UNIQUE}' in line or NAME in line:
-            found.append(f"{path.parent.name}: {line[-100:]}")
-    return found
 
 
 ADD = "def add(a, b):\n    return a + b\n"
@@ -125,188 +99,6 @@ def check(candidate):
     assert sandbox.check(program, test, "fail", limits=CALM).reason == "passed"
 
 
-# id -> (program; when the attack has succeeded, of what `f` returned; the verdict's reason). Words with $ are filled in.
-SILENT = f"got == {SECRET!r}"  # nothing that a program can compute
-DONE = "failed: AssertionError: 'done'"  # the attack ran to its end, and was in vain
-HOSTILE = {
-    "fork-bomb": ("import os\ndef f():\n while 1:\n  try: os.fork()\n  except OSError: pass", SILENT, "timeout"),
-    "fork-count": (
-        "import os, time\ndef f():\n for n in range(99):\n  try:\n   if not os.fork(): time.sleep(60)\n"
-        "  except OSError: return n\n return 99",
-        "got > 16", r"failed: AssertionError: \d+$",
-    ),
-    "memory": ("def f():\n return len(bytearray(2**30))", "got == 2**30", "failed: MemoryError"),
-    "memory-in-pieces": ("def f():\n a = []\n while 1: a.append(bytes(2**22) + b'x')", SILENT, "failed: MemoryError"),
-    "disk": (
-        "def f():\n n = 0\n try:\n  while n < 200:\n   open(f'd{n}', 'wb').write(bytes(2**20))\n   n += 1\n"
-        " except OSError: pass\n return n",
-        "got > 16", r"failed: AssertionError: \d+$",
-    ),
-    "large-file": ("def f():\n return open('d', 'wb').write(bytes(2**22))", "got == 2**22", "failed: OSError"),
-    "many-files": (
-        "def f():\n try:\n  for n in range(5000): open(f'd{n}', 'w').close()\n except OSError: pass\n return 'done'",
-        SILENT, DONE,
-    ),
-    "loop": ("def f():\n while 1: pass", SILENT, "timeout"),
-    "loop-while-loading": ("while 1: pass", SILENT, "timeout"),
-    "sleep": ("import time\ndef f():\n time.sleep(60)", SILENT, "timeout"),
-    "ignored-signals": (
-        "import signal, time\nfor s in range(1, 65):\n try: signal.signal(s, signal.SIG_IGN)\n"
-        " except (OSError, ValueError): pass\ndef f():\n while 1: time.sleep(9)",
-        SILENT, "timeout",
-    ),
-    "drip": (
-        "import os, time\ndef f():\n os.write(3, b'\\0\\0\\xff\\xff')\n while 1:\n  os.write(3, b'x')\n  time.sleep(.05)",
-        SILENT, "timeout",
-    ),
-    "kill-parent": ("import os\ndef f():\n os.kill(os.getppid(), 9)\n return 'done'", SILENT, "failed|crashed"),
-    "kill-everyone": ("import os\ndef f():\n os.kill(-1, 9)\n return 'done'", SILENT, "failed|crashed"),
-    "kill-host-processes": (
-        "import os\ndef f():\n n = 0\n for p in $pids:\n  try: os.kill(p, 0); n += 1\n  except OSError: pass\n return n",
-        "got", "failed: AssertionError: 0",
-    ),
-    "exit-while-loading": ("import sys\nsys.exit(0)", SILENT, "failed: SystemExit"),
-    "hard-exit-while-loading": ("import os\nos._exit(0)", SILENT, "crashed"),
-    "exit": ("import sys\ndef f():\n sys.exit(0)", SILENT, "failed: Exception: SystemExit: 0"),
-    "hard-exit": ("import os\ndef f():\n os._exit(0)", SILENT, "crashed"),
-    "keyboard-interrupt": ("def f():\n raise KeyboardInterrupt", SILENT, "failed: Exception: KeyboardInterrupt"),
-    "base-exception": ("def f():\n raise BaseException('passed')", SILENT, "failed: Exception: BaseException: passed"),
-    "crash": ("import ctypes\ndef f():\n ctypes.string_at(0)", SILENT, "crashed"),
-    "replaced-check": (
-        "import sys\nm = sys.modules['__main__']\ncheck = m.check = m.examine = m.ask = lambda *a: None\n"
-        "def f():\n return 'done'",
-        SILENT, DONE,
-    ),
-    "patched-builtins": (
-        "import builtins\nclass Never(Exception): pass\nbuiltins.AssertionError = Never\nbuiltins.isinstance ="
-        " builtins.all = builtins.any = builtins.issubclass = lambda *a: True\ndef f():\n return 'done'",
-        SILENT, "failed|crashed",
-    ),
-    "lying-equality": (
-        "class Liar:\n def __eq__(self, other): return True\ndef f():\n return Liar()", SILENT, "not plain data",
-    ),
-    "lying-int": (
-        "class Liar(int):\n def __eq__(self, other): return True\ndef f():\n return Liar()", SILENT, "not plain data",
-    ),
-    "lying-text-in-a-list": (
-        "class Liar(str):\n def __eq__(self, other): return True\n __hash__ = str.__hash__\ndef f():\n return [Liar()]",
-        f"got == [{SECRET!r}]", "not plain data",
-    ),
-    "lying-dict": (
-        "class Liar(dict):\n def __eq__(self, other): return True\ndef f():\n return Liar()", SILENT, "not plain data",
-    ),
-    "lying-type": (
-        "import builtins\nclass Liar:\n def __eq__(self, other): return True\nbuiltins.type = lambda x: str\n"
-        "def f():\n return Liar()",
-        SILENT, "failed",
-    ),
-    "at-exit": (
-        "import atexit, os, sys\natexit.register(lambda: os.write(3, b'\\0\\0\\0\\1P'))\ndef f():\n return 'done'",
-        SILENT, DONE,
-    ),
-    "every-descriptor": (
-        "import os\ndef f():\n for n in range(256):\n  for w in (b'\\0\\0\\0\\1P', b'passed', b'P'):\n"
-        "   try: os.write(n, w)\n   except OSError: pass\n return 'done'",
-        SILENT, "failed|crashed",
-    ),
-    "forged-verdict": (
-        "import sys\nm = sys.modules['__main__']\ndef f():\n m.send(b'P')\n m.send(b'P')\n return 'done'", SILENT, "failed",
-    ),
-    "forged-value": (
-        "import sys\nm = sys.modules['__main__']\ndef f():\n m.send(b'{\"value\": {\"object\": [1]}}')\n return 'done'",
-        SILENT, "failed: KeyError",
-    ),
-    "closed-descriptors": ("import os\ndef f():\n os.closerange(0, 256)\n return 'done'", SILENT, "crashed"),
-    "frames-and-objects": (
-        "import gc, sys\ndef f():\n seen, frame = [], sys._getframe()\n while frame:\n"
-        "  seen += [frame.f_locals, frame.f_globals]\n  frame = frame.f_back\n"
-        " return ''.join(['assert', ' got']) in repr(seen + [o for o in gc.get_objects() if type(o) in (dict, list, tuple)])",
-        "got", "failed: AssertionError: False",
-    ),
-    "environment": (
-        "import glob, os\ndef f():\n seen = repr(os.environ)\n for p in glob.glob('/proc/*/environ'):\n"
-        "  try: seen += open(p).read()\n  except OSError: pass\n return seen",
-        "'SPECBENCH_TEST_SECRET' in got", "failed: AssertionError",
-    ),
-    "home": (
-        "import os\ndef f():\n return os.listdir($home) if os.path.exists($home) else []",
-        "len(got) > 1", "failed: AssertionError",
-    ),
-    "repository": ("def f():\n return open($here).read()", "'hostile' in got", "failed: FileNotFoundError"),
-    "passwords": ("def f():\n return open('/etc/passwd').read()", "'root' in got", "failed: FileNotFoundError"),
-    "other-roots": (
-        "import glob, os\ndef f():\n return any(os.path.exists(p + $canary) for p in glob.glob('/proc/*/root'))",
-        "got", "failed: AssertionError: False",
-    ),
-    "link-outside": (
-        "import os\ndef f():\n os.symlink($canary, 'link')\n open('link', 'w').write('x')\n return 'done'",
-        "got", "failed: FileNotFoundError",
-    ),
-    "write-outside": (
-        "def f():\n done = []\n for d in ('', '/usr', '/usr/bin', '/etc', '/dev', '/dev/shm', '/proc', $home):\n"
-        "  try: open(d + '/$name', 'w').write('x'); done.append(d)\n  except OSError: pass\n return done",
-        "got", r"failed: AssertionError: \[\]",
-    ),
-    "write-to-tmp": (
-        "import os\ndef f():\n open('/tmp/$name', 'w').write('x')\n return 'done'", SILENT, DONE,
-    ),
-    "kernel-settings": (
-        "import glob\ndef f():\n done = []\n for p in ['/proc/sysrq-trigger', '/proc/sys/kernel/core_pattern']"
-        " + glob.glob('/proc/sys/vm/*') + glob.glob('/proc/sys/fs/*'):\n"
-        "  try: open(p, 'r+').close(); done.append(p)\n  except OSError: pass\n return done",
-        "got", r"failed: AssertionError: \[\]",
-    ),
-    "network": (
-        "import socket\ndef f():\n socket.create_connection(('1.1.1.1', 53), .5)\n return 'done'",
-        "got", "failed: OSError.*unreachable",
-    ),
-    "localhost": (
-        "import socket\ndef f():\n socket.create_connection(('127.0.0.1', $port), .5)\n return 'done'",
-        "got", "failed: (OSError|ConnectionRefusedError)",
-    ),
-    "abstract-socket": (
-        "import socket\ndef f():\n socket.socket(socket.AF_UNIX).connect('\\0$name')\n return 'done'",
-        "got", "failed: ConnectionRefusedError",
-    ),
-    "privileges": (
-        "import ctypes, os\ndef f():\n c = ctypes.CDLL(None)\n done = {'mount': c.mount(b'none', b'/tmp', b'tmpfs', 0, 0),"
-        " 'user': c.unshare(0x10000000), 'mounts': c.unshare(0x20000), 'umount': c.umount2(b'/usr', 2),\n"
-        "  'remount': c.mount(None, b'/usr', None, 0x1020, None), 'root': c.setuid(0), 'chroot': c.chroot(b'/tmp'),\n"
-        "  'node': c.mknod(b'/tmp/n', 0o60600, 0xfe00), 'raise': c.setrlimit(6, (ctypes.c_long * 2)(999, 999)),\n"
-        "  'host': c.sethostname(b'x', 1)}\n return [k for k, v in done.items() if v == 0]",
-        "got", r"failed: AssertionError: \[\]",
-    ),
-    "trace-parent": (
-        "import ctypes, os\ndef f():\n c = ctypes.CDLL(None)\n return [p for p in $pids if c.ptrace(16, p, 0, 0) == 0]",
-        "got", r"failed: AssertionError: \[\]",
-    ),
-    "much-output": (
-        "import os, sys\ndef f():\n for n in range(50):\n  for out in (sys.stdout, sys.stderr): out.write('x' * 10**6)\n"
-        " return 'done'",
-        SILENT, DONE,
-    ),
-    "large-value": ("def f():\n return 'x' * (20 * 2**20)", "len(got) > 9", "failed: the program sent more than"),
-    "deep-value": (
-        "def f():\n a = []\n for n in range(10**5): a = [a]\n return a", "got", "failed: RecursionError|crashed",
-    ),
-    "deep-value-by-hand": (
-        "import sys\nm = sys.modules['__main__']\ndef f():\n m.send(b'{\"value\": ' + b'[' * 10**6)\n return 'done'",
-        "got", "failed|crashed",
-    ),
-    "generator": ("def f():\n return (n for n in range(3))", "list(got)", "not plain data"),
-    "threads": (
-        "import threading, time\ndef f():\n for n in range(2): threading.Thread(target=time.sleep, args=(600,)).start()\n"
-        " return 'done'",
-        SILENT, DONE,
-    ),
-    "daemon": (
-        "import os\ndef f():\n if not os.fork():\n  os.setsid()\n  if not os.fork(): os.execv('/bin/sh', ['$name', '-c',"
-        " 'sleep 600; sleep 600'])\n  os._exit(0)\n os.wait()\n return 'done'",
-        SILENT, DONE,
-    ),
-}  # fmt: skip
-
-
 @pytest.fixture(scope="module")
 def host(tmp_path_factory):
     """What stands outside: a file, two servers, and what the programs know of them."""
@@ -315,6 +107,10 @@ def host(tmp_path_factory):
     with socket.create_server(("127.0.0.1", 0)) as inet, socket.socket(socket.AF_UNIX) as unix:
         unix.bind("\0" + NAME)
         unix.listen()
+        libc = ctypes.CDLL(None)
+        libc.syscall(
+            NUMBERS.get("add_key", -1), b"user", NAME.encode(), SECRET.encode(), len(SECRET), -3
+        )  # session keyring
         yield {
             "canary": repr(str(canary)), "home": repr(str(Path.home())), "here": repr(__file__), "name": NAME,
             "port": inet.getsockname()[1], "pids": [os.getpid(), os.getppid()],
@@ -335,27 +131,6 @@ def test_hostile_programs_fail_and_leave_nothing(sandbox, host, attack, monkeypa
     assert [path.name for path in canary.parent.iterdir()] == ["file"]
     assert canary.read_text() == "untouched"
     assert not [d for d in ("/", "/tmp", "/usr", "/etc", "/dev/shm", Path.home()) if Path(d, NAME).exists()]
-
-
-def test_a_killed_benchmark_takes_its_sandboxes_along(sandbox):
-    code = f"""
-from specbench.sandbox import Limits, Sandbox
-program = "import time\\ndef f():\\n time.sleep(600)"
-test = "def check(f): f()"
-print("ready", flush=True)
-{sandbox!r}.check(program, test, "f", limits=Limits(seconds=600, file={UNIQUE}))
-"""
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as parent:
-        parent.stdout.readline()
-        until = time.monotonic() + 20
-        while len(left()) < 4 and time.monotonic() < until:
-            time.sleep(0.05)
-        assert len(left()) >= 4, "two sandboxes of two processes at least"
-        parent.send_signal(signal.SIGKILL)
-    until = time.monotonic() + 20
-    while left() and time.monotonic() < until:
-        time.sleep(0.05)
-    assert not left()
 
 
 def problems() -> list[dict[str, str]]:

@@ -1,25 +1,40 @@
-"""Floor 0: runs a program that nobody has read against tests, and believes nothing that the program says of itself.
+"""Floor 0: runs untrusted programs against tests, each of the two in a sandbox of its own.
 
-The program and its tests run in two processes, each in a sandbox of its own. The tests call the program through this
-process, and only plain data comes back; their verdict comes by a socket that the program's process does not have. So a
-program that exits, prints, patches, forges or hides can do no more than return values. It never sees the tests.
+The tests call the program through this process, and only plain data comes back; their verdict comes over a socket that the
+program's process does not have. So a program that exits, prints, patches, forges or hides can do no more than return values.
+It never sees the tests.
+
+What isolates, and what happens on a machine without it:
+
+- Namespaces, the limit on processes, a seccomp filter (so x86-64 or AArch64, and an interpreter with ctypes): required.
+  `Sandbox.find` raises MissingAsset with the reason. Without the filter, keyrings and SysV memory would be within reach.
+- A session keyring of its own: `weaknesses` lists its absence. The filter already denies all calls that reach keyrings.
+- A raised oom_score_adj: `weaknesses`. It decides which process is killed when memory runs out, not what a program can do.
+- schedstat, by which a busy machine extends deadlines: `weaknesses`. Without it right programs can time out under load.
+
+A cell ends with this process, also by SIGKILL and during startup: its supervisor sees the socket close, and gets a
+parent-death signal as well. Kind "none" isolates nothing, though it uses the filter where it can. Without a PID namespace the
+supervisor kills its descendants and removes its directory, unless a program has killed or stopped it.
 """
 
 import json
 import math
+import secrets
+import shutil
 import subprocess
 import tempfile
-import time
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
 from specbench.errors import MissingAsset
+from specbench.sandbox import deadline, seccomp
 from specbench.sandbox.cell import Cell, Gone, TooLong
-from specbench.sandbox.isolation import Kind, command, interpreters, missing
-from specbench.sandbox.worker import DESCRIPTORS, LONGEST_LINE
+from specbench.sandbox.deadline import Deadline, RunQueue
+from specbench.sandbox.isolation import NOBODY, Kind, command, interpreters, missing
+from specbench.sandbox.worker import DESCRIPTORS, LONGEST_LINE, Settings
 
 Wanted = Literal["auto", "bwrap", "unshare", "none"]
 HELP = "install bubblewrap (0.8 or newer), or type --sandbox none to run without isolation"
@@ -39,7 +54,10 @@ class Verdict:
 class Limits:
     """What a check may use. Memory and file size are limits of each process, as is its CPU time, a second above `seconds`."""
 
-    seconds: float = 3.0  # wall clock, from when both sandboxes are up to the verdict
+    # Wall clock, from when both sandboxes are up to the verdict, without the time that this thread and the main threads of
+    # the two workers waited for a CPU, and at most deadline.STRETCH times as long in all. So a timeout means that the program
+    # computed, slept or blocked for this long, not that the machine was busy.
+    seconds: float = 3.0
     memory: int = 512 * 2**20  # bytes of address space
     file: int = 2**20  # bytes
     scratch: int = 16 * 2**20  # bytes of the one directory that can be written to; no limit without isolation
@@ -78,7 +96,7 @@ class Sandbox:
         tried = []
         kinds: tuple[Kind, ...] = ("bwrap", "unshare") if wanted == "auto" else (wanted,)
         for kind in kinds:
-            wrong = missing(kind)
+            wrong = missing(kind) or seccomp.missing()
             for python, prefix in [] if wrong else interpreters():
                 sandbox = cls(kind, python, prefix)
                 wrong = sandbox._wrong()
@@ -101,7 +119,7 @@ class Sandbox:
         The tests see `preamble` and what it defines, but for `entry_point`, which is the program's. Arguments and values
         travel as None, bool, int, float, complex, str, bytes, list, tuple, dict, set and frozenset, no subclass of a user; a
         program that returns anything else fails. Exceptions travel as the built-in one of that name, or else Exception.
-        When this returns nothing of the check is left, but without isolation for what has left its process group.
+        When this returns, nothing of the check is left; under kind "none" a program that kills its parent can survive.
         Raises RuntimeError where a sandbox does not start or does not die: that says nothing about the program.
         """
         limits = limits or Limits()
@@ -116,14 +134,25 @@ class Sandbox:
             return _referee(cells[0], cells[1], jobs, limits)
 
     def _cell(self, role: str, limits: Limits, stack: ExitStack) -> Cell:
-        isolated, directory = self.kind != "none", "/"
+        isolated, filter_, scratch = self.kind != "none", seccomp.for_machine(), ""
         if not isolated:
-            directory = stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True))
+            scratch = str(Path(tempfile.gettempdir()).resolve() / f"specbench-{secrets.token_hex(8)}")
+            stack.callback(
+                shutil.rmtree, scratch, ignore_errors=True
+            )  # the supervisor's task, but programs can kill it
+        program, keyctl = (filter_.program.hex(), filter_.keyctl) if filter_ else ("", -1)
+        nobody = NOBODY if self.kind == "unshare" else 0
+        settings = Settings(role, limits.of_process(), program, keyctl, nobody, scratch)
         start = command(self.kind, self.python, self.prefix, limits.scratch)
-        line = [*start, "-c", WORKER.read_text(), role, json.dumps(limits.of_process())]
-        cell = Cell(role, line, limits.message, isolated, directory)
+        cell = Cell(role, [*start, "-c", WORKER.read_text(), json.dumps(settings._asdict())], limits.message, isolated)
         stack.callback(cell.kill)
         return cell
+
+    def weaknesses(self) -> list[str]:
+        """Return the protections that this machine lacks and that are not required. Raises RuntimeError as `check` does."""
+        with ExitStack() as stack:
+            found = self._cell("program", Limits(), stack).wait_ready()
+        return found if deadline.is_known() else [*found, "no schedstat, so busy machines shorten deadlines"]
 
     def _wrong(self) -> str:
         """What keeps this from holding a fork bomb; empty if nothing does."""
@@ -150,8 +179,13 @@ def bomb():
 
 
 def _referee(program: Cell, tests: Cell, jobs: tuple[Job, Job], limits: Limits) -> Verdict:
-    """Carry calls and values between the two, without looking into them, until the tests' side says its verdict."""
-    until = time.monotonic() + limits.seconds
+    """Carry calls and values between the two, without looking into them, until the tests' side sends its verdict."""
+    with closing(RunQueue(deadline.OWN_QUEUE)) as own:
+        until = Deadline(limits.seconds, (program.waited, tests.waited, own.waited))
+        return _relay(program, tests, jobs, limits, until)
+
+
+def _relay(program: Cell, tests: Cell, jobs: tuple[Job, Job], limits: Limits, until: Deadline) -> Verdict:
     try:
         program.send(json.dumps(jobs[0]).encode(), until)
         wrong = program.receive(until)

@@ -1,18 +1,21 @@
-"""One process of a check as its parent sees it: frames over a socket, a deadline, and a death that takes everything along."""
+"""One side of a check as its parent sees it: frames over a socket, deadlines, and an end that leaves no process."""
 
+import json
 import os
 import select
 import signal
 import socket
 import struct
 import subprocess
-import time
 from contextlib import suppress
 from pathlib import Path
 
-STARTUP = 30.0  # seconds until a sandbox must have said that it is there: generous, for a busy machine
+from specbench.sandbox.deadline import Deadline, RunQueue
+
+STARTUP = 30.0  # seconds until a sandbox must have started: generous, for a busy machine
 DYING = 10.0  # seconds
-LARGEST_COMPLAINT = 2000  # bytes of what a sandbox that failed to start said
+CLEANUP = 2.0  # seconds that a supervisor without a PID namespace gets to end its descendants
+LARGEST_COMPLAINT = 2000  # bytes of the error output of a sandbox that failed to start
 
 
 class Gone(Exception):
@@ -24,20 +27,22 @@ class TooLong(Exception):
 
 
 class Cell:
-    """A process started with an empty environment, a socket as its input, and no other way to talk.
+    """A supervisor and its worker, started with an empty environment and a socket as their only way to communicate.
 
-    `namespaced` says that its first child is process 1 of a PID namespace, whose death is everybody's. Where it is
-    not so the process leads a session, and what leaves its process group survives it.
+    The supervisor ends the cell when this end of the socket closes, by `kill` or because this process died.
+    `namespaced` says that the supervisor is process 1 of a PID namespace, whose death kills all others in it. Otherwise it
+    leads a process group, and a program that kills the supervisor and leaves its group survives.
     """
 
-    def __init__(self, name: str, command: list[str], longest: int, namespaced: bool, directory: str) -> None:
+    def __init__(self, name: str, command: list[str], longest: int, namespaced: bool) -> None:
         self._socket, theirs = socket.socketpair()
         self._name, self._longest, self._namespaced = name, longest, namespaced
         self._first: int | None = None  # a pidfd of process 1
+        self._queue: RunQueue | None = None
         self._process: subprocess.Popen[bytes]
         try:
             self._process = subprocess.Popen(
-                command, stdin=theirs.fileno(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env={}, cwd=directory,
+                command, stdin=theirs.fileno(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env={}, cwd="/",
                 start_new_session=True,
             )  # fmt: skip
         except BaseException:
@@ -46,40 +51,50 @@ class Cell:
         finally:
             theirs.close()
 
-    def wait_ready(self) -> None:
-        """Raises RuntimeError, with what the tools said, where the sandbox does not come up."""
+    def wait_ready(self) -> list[str]:
+        """Return the protections that the sandbox lacks. Raises RuntimeError, with the error output, if it does not start."""
         try:
-            if self.receive(time.monotonic() + STARTUP) != b"ready":
-                raise Gone(self._name)
-            self._first = self._find_first()
-        except (Gone, TooLong, TimeoutError, OSError) as error:
-            said = " ".join(self._complaint().split())
-            raise RuntimeError(f"the sandbox did not start: {said or type(error).__name__}") from None
+            missing: list[str] = json.loads(self.receive(Deadline(STARTUP)))
+            supervisor = self._find_supervisor()
+            if self._namespaced:
+                self._first = os.pidfd_open(supervisor)
+            self._queue = RunQueue(f"/proc/{_first_child(supervisor)}/schedstat")
+            return missing
+        except (Gone, TooLong, OSError, ValueError, IndexError) as error:  # TimeoutError is an OSError
+            complaint = " ".join(self._complaint().split())
+            raise RuntimeError(f"the sandbox did not start: {complaint or type(error).__name__}") from None
 
-    def send(self, data: bytes, until: float) -> None:
-        """Raises TimeoutError at `until` (of time.monotonic), and Gone."""
-        self._set_timeout(until)
-        try:
-            self._socket.sendall(struct.pack(">I", len(data)) + data)
-        except (BrokenPipeError, ConnectionResetError):
-            raise Gone(self._name) from None
+    def waited(self) -> float:
+        """Return the seconds that the worker's main thread has been waiting for a CPU."""
+        return self._queue.waited() if self._queue else 0.0
 
-    def receive(self, until: float) -> bytes:
-        """The next frame. Raises TimeoutError at `until`, Gone, and TooLong."""
-        (size,) = struct.unpack(">I", self._read(4, until))
+    def send(self, data: bytes, deadline: Deadline) -> None:
+        """Send a frame. Raises TimeoutError and Gone."""
+        view = memoryview(struct.pack(">I", len(data)) + data)
+        while view:
+            try:
+                self._socket.settimeout(deadline.left())
+                view = view[self._socket.send(view) :]
+            except TimeoutError:
+                deadline.left()  # raises, unless the deadline was extended
+            except (BrokenPipeError, ConnectionResetError):
+                raise Gone(self._name) from None
+
+    def receive(self, deadline: Deadline) -> bytes:
+        """Return the next frame. Raises TimeoutError, Gone, and TooLong."""
+        (size,) = struct.unpack(">I", self._read(4, deadline))
         if size > self._longest:
             raise TooLong(self._name)
-        return self._read(size, until)
+        return self._read(size, deadline)
 
     def kill(self) -> None:
-        """Everything in the cell is dead when this returns. Raises RuntimeError where that cannot be brought about."""
+        """Kill everything in the cell and wait for it. Raises RuntimeError where that fails."""
         try:
             if self._namespaced:
-                first = self._first
-                with suppress(OSError):  # gone already
-                    first = self._find_first() if first is None else first
-                if first is not None:
-                    _kill_and_wait(first)
+                self._kill_first()
+            else:
+                self._socket.close()  # the supervisor kills its descendants and removes its directory
+                _wait_readable(os.pidfd_open(self._process.pid), CLEANUP)
             with suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait(DYING)
@@ -87,22 +102,36 @@ class Cell:
             raise RuntimeError("a sandbox outlives its kill") from None
         finally:
             self._socket.close()
+            if self._queue:
+                self._queue.close()
             if self._process.stderr:
                 self._process.stderr.close()
 
-    def _find_first(self) -> int | None:
-        if not self._namespaced:
-            return None
-        pid = self._process.pid
-        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-        return os.pidfd_open(int(children[0])) if children else None
+    def _kill_first(self) -> None:
+        """Kill process 1 of the PID namespace. Its descriptor turns readable only after all others in it are gone."""
+        first, self._first = self._first, None
+        if first is None:
+            with suppress(OSError, IndexError):  # ended already, or not started yet
+                first = os.pidfd_open(self._find_supervisor())
+        if first is None:
+            return
+        with suppress(ProcessLookupError):
+            signal.pidfd_send_signal(first, signal.SIGKILL)
+        if not _wait_readable(first, DYING):
+            raise RuntimeError("a sandbox outlives its kill")
 
-    def _read(self, size: int, until: float) -> bytes:
+    def _find_supervisor(self) -> int:
+        return _first_child(self._process.pid) if self._namespaced else self._process.pid
+
+    def _read(self, size: int, deadline: Deadline) -> bytes:
         data = bytearray()
         while len(data) < size:
-            self._set_timeout(until)
             try:
+                self._socket.settimeout(deadline.left())
                 part = self._socket.recv(min(size - len(data), 1 << 20))
+            except TimeoutError:
+                deadline.left()  # raises, unless the deadline was extended
+                continue
             except ConnectionResetError:
                 part = b""
             if not part:
@@ -110,27 +139,22 @@ class Cell:
             data += part
         return bytes(data)
 
-    def _set_timeout(self, until: float) -> None:
-        left = until - time.monotonic()
-        if left <= 0:
-            raise TimeoutError
-        self._socket.settimeout(left)
-
     def _complaint(self) -> str:
         assert self._process.stderr is not None
         os.set_blocking(self._process.stderr.fileno(), False)
-        said = self._process.stderr.read(LARGEST_COMPLAINT) or b""
-        return said.decode(errors="replace")
+        return (self._process.stderr.read(LARGEST_COMPLAINT) or b"").decode(errors="replace")
 
 
-def _kill_and_wait(pidfd: int) -> None:
-    """Kill process 1 of a PID namespace. Its descriptor turns readable only after all others in there are gone."""
+def _first_child(pid: int) -> int:
+    """Return the oldest child of a process. Raises IndexError where there is none."""
+    return int(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0])
+
+
+def _wait_readable(pidfd: int, seconds: float) -> bool:
+    """Return whether the process of a descriptor ended in time, and close the descriptor."""
     try:
-        with suppress(ProcessLookupError):
-            signal.pidfd_send_signal(pidfd, signal.SIGKILL)
         poll = select.poll()
         poll.register(pidfd, select.POLLIN)
-        if not poll.poll(DYING * 1000):
-            raise RuntimeError("a sandbox outlives its kill")
+        return bool(poll.poll(seconds * 1000))
     finally:
         os.close(pidfd)

@@ -1,7 +1,9 @@
 """The command lines that put an interpreter into namespaces of its own, by bubblewrap or by util-linux.
 
-Both leave it with a read-only view of /usr and of the interpreter's prefix, its own /proc, hardly a device, one small tmpfs
-at /tmp, no network, no capabilities, no way to gain any, and no further user namespaces. Nothing else of the host is there.
+With util-linux the last step, a user namespace without capabilities, is the worker's first. Both give the interpreter a
+read-only view of /usr and of its prefix, a read-only /proc of its own, few devices, one small tmpfs at /tmp, no network, no
+capabilities, no way to gain any, and no further user namespaces. Nothing else of the host is there. /proc is read-only so
+that a program cannot reset its oom_score_adj or write to the memory of process 1.
 """
 
 import os
@@ -12,10 +14,12 @@ from typing import Literal
 
 Kind = Literal["bwrap", "unshare", "none"]
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc/ld.so.cache")
-NOBODY = "65534"
+NOBODY = 65534
 AS_NOBODY = [f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]  # a limit on processes does not bind root
 FILES = 1024  # in the tmpfs that `unshare` mounts; bubblewrap has no such option
 
+# Inherited by all processes of a cell, since nothing inside can write to it. With privileges this is also the minimum.
+LAUNCH = 'echo 1000 2>/dev/null >/proc/self/oom_score_adj; exec "$@"'
 # Arguments: the interpreter's prefix or nothing, the size of /tmp in bytes, the command. Runs as process 1, as root of
 # its mounts. What stands at a path is built up below /tmp, which hides the host's own, and then becomes the root.
 MOUNTS = f"""\
@@ -24,7 +28,7 @@ PATH=/usr/sbin:/usr/bin:/sbin:/bin
 mount -t tmpfs -o mode=0755,nosuid,nodev none /tmp
 cd /tmp
 for path in {" ".join(SYSTEM)} "$1"; do
-    if [ -L "$path" ]; then ln -s "$(readlink "$path")" ".$path"
+    if [ -L "$path" ]; then cp -P "$path" ".$path"
     elif [ -d "$path" ]; then mkdir -p ".$path"; mount -o bind,ro "$path" ".$path"
     elif [ -e "$path" ]; then mkdir -p ".${{path%/*}}"; : > ".$path"; mount -o bind,ro "$path" ".$path"
     fi
@@ -32,6 +36,7 @@ done
 mkdir -p dev proc tmp old
 for node in null urandom; do : > dev/$node; mount --bind /dev/$node dev/$node; done
 mount -t proc -o nosuid,nodev,noexec proc proc
+[ ! -e proc/keys ] || mount --bind /dev/null proc/keys
 mount -t tmpfs -o "mode=1777,nosuid,nodev,size=$2,nr_inodes={FILES}" none tmp
 pivot_root . old
 cd /tmp
@@ -40,12 +45,6 @@ rmdir /old
 mount -o remount,bind,ro /
 shift 2
 exec "$@"
-"""
-# The last user namespace owns none of those mounts, and lets nobody make another.
-LAST = """\
-PATH=/usr/sbin:/usr/bin:/sbin:/bin
-echo 0 > /proc/sys/user/max_user_namespaces || exit 1
-exec setpriv --no-new-privs --inh-caps=-all --ambient-caps=-all --bounding-set=-all -- "$@"
 """
 
 
@@ -68,10 +67,8 @@ def missing(kind: Kind) -> str:
 def command(kind: Kind, python: str, prefix: str, scratch: int) -> list[str]:
     """The start of a command line whose end is the interpreter's arguments. `scratch` is the size of /tmp in bytes."""
     outside = "" if Path(prefix).is_relative_to("/usr") else prefix
-    python_alone = [python, "-I", "-S", "-B"]
-    if kind == "none":
-        return python_alone
-    return [*(_bwrap(outside, scratch) if kind == "bwrap" else _unshare(outside, scratch)), *python_alone]
+    isolate = {"bwrap": _bwrap, "unshare": _unshare, "none": lambda *_: []}[kind]
+    return ["/bin/sh", "-c", LAUNCH, "sandbox", *isolate(outside, scratch), python, "-I", "-S", "-B"]
 
 
 def which(tool: str) -> str:
@@ -91,9 +88,11 @@ def _bwrap(outside: str, scratch: int) -> list[str]:
         which("bwrap"),
         *"--unshare-user --unshare-pid --unshare-net --unshare-ipc --unshare-uts --unshare-cgroup-try".split(),
         *f"--disable-userns --uid {NOBODY} --gid {NOBODY} --cap-drop ALL".split(),
-        *"--die-with-parent --new-session --clearenv".split(),
+        *"--die-with-parent --as-pid-1 --new-session --clearenv".split(),
         *view,
-        *"--proc /proc --dev /dev --remount-ro /dev".split(),  # /dev brings a /dev/shm without a size
+        *["--proc", "/proc", *(["--ro-bind", "/dev/null", "/proc/keys"] if os.path.exists("/proc/keys") else [])],
+        *["--remount-ro", "/proc"],
+        *"--dev /dev --remount-ro /dev".split(),  # /dev brings a /dev/shm without a size
         *f"--size {scratch} --tmpfs /tmp --remount-ro / --chdir /tmp --".split(),
     ]
 
@@ -105,6 +104,4 @@ def _unshare(outside: str, scratch: int) -> list[str]:
         *"--mount --pid --fork --kill-child --net --ipc --uts --cgroup --".split(),
         *["/bin/sh", "-c", MOUNTS, "sandbox", outside, str(scratch)],
         *([setpriv, *AS_NOBODY, "--"] if root else []),
-        *f"{unshare} --user --map-user={NOBODY} --map-group={NOBODY} --keep-caps -- /bin/sh -c".split(),
-        *[LAST, "sandbox"],
     ]

@@ -1,39 +1,190 @@
-"""What runs inside the sandbox, handed to `python -I -S -c` as text: one side answers calls, the other asks and judges.
+"""Code that runs inside the sandbox, passed to `python -I -S -c` as text: a supervisor, and the worker that it forks.
 
-Frames on one socket: four bytes of length, then that many bytes. Both sides say b"ready", and get their job as JSON.
-The program's side then says what went wrong while loading (nothing is all right), and answers each call with a value.
-The tests' side says b"C" and a call, b"F" and a reason, or b"P". Only this side's socket can carry a verdict.
+The supervisor is process 1 of the PID namespace. It applies what must hold for all processes of the cell, then ends the cell
+when the worker exits or when the other end of the socket closes, whichever way the process there ended. The program's side
+cannot stop it: process 1 gets no SIGKILL or SIGSTOP from inside, its memory is closed to others, and its parent-death signal
+and descriptors are its own. Without isolation it is an ordinary process, which a hostile program can kill.
+
+The worker is one of two sides: the program's side answers calls, the tests' side makes them and decides.
+Frames on one socket: four bytes of length, then that many bytes. Both sides first send a list of the protections that could
+not be set up, as JSON, and get their job as JSON. The program's side then sends what went wrong while loading (nothing if all
+is well), and answers each call with a value. The tests' side sends b"C" and a call, b"F" and a reason, or b"P".
+Only the tests' socket can carry a verdict.
 """
 
 import builtins
 import contextlib
+import errno
 import json
 import os
 import resource
+import select
+import signal
 import struct
 import sys
+import time
 import types
 from collections import Counter, OrderedDict, defaultdict
-from typing import Any
+from typing import Any, NamedTuple
+
+try:
+    import ctypes
+except ImportError:  # an interpreter that was built without libffi
+    ctypes = None  # type: ignore[assignment]
 
 CHANNEL = 3
 DESCRIPTORS = 64
 LONGEST_LINE = 200  # characters of an exception that travel
+CLEANUP = 5.0  # seconds that a supervisor without a PID namespace kills for
+PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_SECCOMP, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 1, 4, 22, 36, 38
+PR_CAPBSET_DROP = 24
+SECCOMP_MODE_FILTER = 2
+KEYCTL_JOIN_SESSION_KEYRING = 1
+CLONE_NEWNS, CLONE_NEWUSER = 0x2_0000, 0x1000_0000
+PROC_READ_ONLY = 0x102F  # MS_BIND, MS_REMOUNT, and MS_NOEXEC, MS_NODEV, MS_NOSUID, which cannot be taken away
+CAPABILITY_VERSION_3 = 0x2008_0522
 
 
-def contain(limits: dict[str, int]) -> None:
-    """Keep the socket alone of all descriptors, forget the environment, and take on the limits for good."""
+class Settings(NamedTuple):
+    """The worker's second argument, as JSON."""
+
+    role: str  # "program" or "tests"
+    limits: dict[str, int]  # of resource.setrlimit, by name
+    seccomp: str  # the filter in hexadecimal; empty where the architecture is not known
+    keyctl: int  # the number of that system call, or -1
+    nobody: int  # the id to take in a last user namespace; 0 where that is done already
+    scratch: str  # the working directory to make and to remove; empty in a PID namespace, which has its own
+
+
+def keep_channel() -> None:
+    """Move the socket from standard input to CHANNEL and close everything else but standard error."""
     os.dup2(0, CHANNEL, inheritable=False)
     null = os.open(os.devnull, os.O_RDWR)
-    for descriptor in (0, 1, 2):
+    for descriptor in (0, 1):
         os.dup2(null, descriptor)
     os.closerange(CHANNEL + 1, 4096)
     os.environ.clear()
-    with contextlib.suppress(PermissionError):
-        os.setsid()  # a signal to one's own process group must not leave the sandbox; "none" leads a session already
-    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
-        file.write("1000")  # where memory runs short, this goes first
-    for name, wanted in limits.items():
+
+
+def enter_last_user_namespace(libc: Any, nobody: int) -> None:
+    """Become `nobody` without any capability, below which no user namespace can be made, with /proc read-only.
+
+    unshare(1) cannot do this: to map ids /proc must be writable, and to remount it a capability is needed afterwards.
+    The namespace owns a copy of the mounts, whose restrictions cannot be taken away in it.
+    """
+    user, group = os.getuid(), os.getgid()
+    succeed(libc.unshare(CLONE_NEWUSER | CLONE_NEWNS))
+    for name, text in (("setgroups", "deny"), ("uid_map", f"{nobody} {user} 1"), ("gid_map", f"{nobody} {group} 1")):
+        write_text(f"/proc/self/{name}", text)
+    write_text("/proc/sys/user/max_user_namespaces", "0")
+    succeed(libc.mount(None, b"/proc", None, ctypes.c_ulong(PROC_READ_ONLY), None))
+    for capability in range(int(read_text("/proc/sys/kernel/cap_last_cap")) + 1):
+        prctl(libc, PR_CAPBSET_DROP, capability)
+    succeed(libc.capset(struct.pack("Ii", CAPABILITY_VERSION_3, 0), bytes(24)))  # effective, permitted, inheritable
+
+
+def harden(settings: Settings) -> list[str]:
+    """Apply what all processes of the cell inherit. Returns what the machine lacks; exits where that is required.
+
+    The filter is required with isolation. A new session keyring is not: keyrings can only be reached by calls that the
+    filter denies. Nor is a raised oom_score_adj, which decides who is killed and not what can be done.
+    """
+    missing = []
+    try:
+        if ctypes is None:
+            raise OSError("this Python has no ctypes")
+        libc = ctypes.CDLL(None, use_errno=True)
+        if settings.nobody:
+            enter_last_user_namespace(libc, settings.nobody)
+        if not settings.scratch:  # that supervisor has to outlive its parent, to remove the directory
+            prctl(libc, PR_SET_PDEATHSIG, signal.SIGKILL)  # again: a change of credentials has cleared it
+        prctl(libc, PR_SET_DUMPABLE, 0)  # /proc/PID/mem of the supervisor would be writable for its user
+        prctl(libc, PR_SET_CHILD_SUBREAPER, 1)
+        if libc.syscall(settings.keyctl, KEYCTL_JOIN_SESSION_KEYRING, None) < 0 and ctypes.get_errno() != errno.ENOSYS:
+            missing.append(f"no session keyring of its own ({os.strerror(ctypes.get_errno())})")
+        install_filter(libc, bytes.fromhex(settings.seccomp))
+    except OSError as error:
+        reason = f"no seccomp filter ({error.strerror or error})"
+        if not settings.scratch:
+            sys.exit(reason)
+        missing.append(reason)
+    if read_text("/proc/self/oom_score_adj") != "1000":
+        missing.append("oom_score_adj not raised")
+    return missing
+
+
+def prctl(libc: Any, option: int, value: int, pointer: Any = None) -> None:
+    succeed(libc.prctl(option, ctypes.c_ulong(value), pointer, None, None))
+
+
+def succeed(result: int) -> None:
+    """Raise the OSError of a call into libc that returned -1."""
+    if result < 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+
+
+def install_filter(libc: Any, program: bytes) -> None:
+    if not program:
+        raise OSError(f"system calls of {os.uname().machine} are not known")
+    instructions = ctypes.create_string_buffer(program)
+    header = struct.pack("HP", len(program) // 8, ctypes.addressof(instructions))  # struct sock_fprog
+    prctl(libc, PR_SET_NO_NEW_PRIVS, 1)
+    prctl(libc, PR_SET_SECCOMP, SECCOMP_MODE_FILTER, ctypes.create_string_buffer(header, len(header)))
+
+
+def read_text(path: str) -> str:
+    with contextlib.suppress(OSError), open(path) as file:
+        return file.read().strip()
+    return ""
+
+
+def write_text(path: str, text: str) -> None:
+    with open(path, "w") as file:
+        file.write(text)
+
+
+def supervise(worker: int, scratch: str) -> None:
+    """Wait until the worker exits or the other end of the socket closes, then end the cell."""
+    poll = select.poll()
+    poll.register(os.pidfd_open(worker), select.POLLIN)
+    poll.register(CHANNEL, 0)  # a hang-up is reported whatever is asked for
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps orphans, which count against the limit
+    poll.poll()
+    if scratch:
+        kill_descendants()
+        remove_tree(scratch)
+        os.killpg(0, signal.SIGKILL)  # what was forked faster than it was killed, and this process
+    os._exit(0)  # the kernel kills all others of the PID namespace
+
+
+def kill_descendants() -> None:
+    """Kill children until there are none; those of a child that died become children of this process, a subreaper."""
+    until = time.monotonic() + CLEANUP
+    while (children := read_text(f"/proc/self/task/{os.getpid()}/children").split()) and time.monotonic() < until:
+        for child in children:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(child), signal.SIGKILL)
+        time.sleep(0.001)
+
+
+def remove_tree(directory: str) -> None:
+    """Remove a directory as far as possible. shutil takes 10 ms to import."""
+    os.chdir("/")
+    for folder, folders, files in os.walk(directory, topdown=False):
+        for remove, names in ((os.unlink, files), (os.rmdir, folders)):
+            for name in names:
+                with contextlib.suppress(OSError):  # a link to a folder is among the folders
+                    remove(os.path.join(folder, name))
+    with contextlib.suppress(OSError):
+        os.rmdir(directory)
+
+
+def contain(settings: Settings) -> None:
+    """Take on the limits of a worker for good, and close standard error."""
+    os.dup2(0, 2)
+    if not settings.scratch:
+        os.setsid()  # a signal to one's own process group must not leave the PID namespace
+    for name, wanted in settings.limits.items():
         hard = resource.getrlimit(getattr(resource, name))[1]
         value = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
         resource.setrlimit(getattr(resource, name), (value, value))
@@ -176,11 +327,25 @@ def exception(name: str, said: str) -> Exception:
 
 
 def main() -> None:
-    contain(json.loads(sys.argv[2]))
-    send(b"ready")
-    with contextlib.suppress(EOFError):
+    settings = Settings(**json.loads(sys.argv[1]))
+    keep_channel()
+    if settings.scratch:
+        os.mkdir(settings.scratch, 0o700)
+        os.chdir(settings.scratch)
+    missing = harden(settings)
+    supervisor = os.getpid()
+    worker = os.fork()
+    if worker:
+        supervise(worker, settings.scratch)  # sees a parent that died before by its closed socket
+    contain(settings)
+    if ctypes is not None:
+        prctl(ctypes.CDLL(None, use_errno=True), PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != supervisor:
+        os._exit(1)
+    with contextlib.suppress(EOFError, BrokenPipeError):
+        send(json.dumps(missing).encode())
         job = json.loads(receive())
-        if sys.argv[1] == "program":
+        if settings.role == "program":
             serve(**job)
         else:
             examine(**job)
