@@ -50,19 +50,33 @@ class Arm:
         return _under(self.table, "head")
 
 
+@dataclass(frozen=True)
+class _Variant:
+    """A method's preset, its constructor table with the user's overrides and the pair's roles, and the swept keys in it."""
+
+    found: Preset
+    table: dict[str, Any]
+    swept: tuple[str, ...] = ()  # dotted paths within the table
+
+    def label(self, method: Method) -> str:
+        """The preset's name, with the values that the built method has at the swept keys."""
+        values = [f"{path.rpartition('.')[2]}={_shown(_attribute(method, path))}" for path in self.swept]
+        return f"{self.found.name}({', '.join(values)})" if values else self.found.name
+
+
 def roles_of(names: list[str], pair: Pair, options: Options) -> tuple[str, ...]:
     """All roles that these methods and their baselines need, in the pair's order."""
     needed: set[str] = set()
-    for _, found, table in _wanted(names, pair, options):
-        needed |= set(_roles(table))
-        if "baseline" in found.table:
-            needed |= set(_roles(_baseline_table(found, table, pair)))
+    for each in _variants(names, pair, options):
+        needed |= set(_roles(each.table))
+        if "baseline" in each.found.table:
+            needed |= set(_roles(_baseline_table(each.found, each.table, pair)))
     return tuple(role for role in pair.models if role in needed)
 
 
 def heads_of(names: list[str], pair: Pair, options: Options) -> tuple[str, ...]:
     """All heads that these methods need, in the pair's order."""
-    needed = {head for *_, table in _wanted(names, pair, options) for head in _under(table, "head")}
+    needed = {head for each in _variants(names, pair, options) for head in _under(each.table, "head")}
     known = {name: {"kind": head.kind, "base": head.base} for name, head in pair.heads.items()}
     for name, _ in options.heads:
         if head_named(name, known) not in needed:
@@ -81,13 +95,13 @@ def arms(names: list[str], pair: Pair, sizes: Mapping[str, int], options: Option
         Sampler(options.temperature or 0.0, options.top_k, options.top_p)
     except ValueError as error:
         raise ConfigError(str(error)) from None
-    for name, found, table in _wanted(names, pair, options):
-        table = _with_lengths(table, sizes, options.gamma)
-        own = convert(found.table.get("temperature", 0.0), float, f"{found.path}: temperature")
-        temperature = own if options.temperature is None else options.temperature
+    for each in _variants(names, pair, options):
+        found, table = each.found, _with_lengths(each.table, sizes, options.gamma)
+        temperature = temperature_of(found) if options.temperature is None else options.temperature
         base_name = found.table.get("baseline")
         clock = convert(found.table.get("clock", "decoding"), Clock, f"{found.path}: clock")
-        arm = Arm(name, table, base_name, temperature, Method.build(table, options.place("method", found.path)), clock)
+        method = Method.build(table, options.place("method", found.path))
+        arm = Arm(each.label(method), table, base_name, temperature, method, clock)
         if arm.method.greedy_only and temperature > 0.0:
             raise ConfigError(f"{found.name} is greedy; it has no meaning at T = {temperature:g}")
         base = arm
@@ -102,33 +116,81 @@ def arms(names: list[str], pair: Pair, sizes: Mapping[str, int], options: Option
     return [tuple(group) for group in groups.values()]
 
 
-def _wanted(names: list[str], pair: Pair, options: Options) -> list[tuple[str, Preset, dict[str, Any]]]:
-    """What each method, or each variant of it, is called, its preset, and its constructor table with the user's overrides
-    and the pair's roles in it; draft lengths may be open still.
+def temperature_of(found: Preset) -> float:
+    """The temperature of a method's preset, 0 by default. Raises ConfigError for a value that is no temperature."""
+    where = f"{found.path}: temperature"
+    temperature: float = convert(found.table.get("temperature", 0.0), float, where)
+    if temperature < 0.0:
+        raise ConfigError(f"{where} = {temperature:g} must be at least 0")
+    return temperature
 
-    A key that is swept makes a variant a value: of every method that has it, or of the one that it is said of. Raises
-    ConfigError where there is none.
+
+def _variants(names: list[str], pair: Pair, options: Options) -> list[_Variant]:
+    """Every method, or every variant of it that a sweep makes; draft lengths may be open still.
+
+    A key that is swept makes a variant a value: of every method that has it, or of the one whose name it begins with. Raises
+    ConfigError for a swept key that no method has, and for options that give one key of a method two values.
     """
     out = []
     unused = {key for key, _ in options.over}
+    changed = {".".join(path): f"--set {'.'.join(['method', *path])}" for path, _ in options.under("method")}
     for name in names:
         found = preset("method", name)
         base = overridden(_constructor(found), options.under("method"), f"method {found.name}")
-        swept = []
+        given, swept = dict(changed), []
         for key, values in options.over:
             whose, *path = key.split(".")
             if whose in ("method", found.name, name) and _has(base, path):
+                _require_open(found.name, ".".join(path), f"--over {key}", given)
+                given[".".join(path)] = f"--over {key}"
                 swept.append((path, values))
                 unused.discard(key)
+        if options.gamma and (where := _length_path(base)):
+            _require_open(found.name, where, f"--gamma {','.join(map(str, options.gamma))}", given)
+        paths = tuple(".".join(path) for path, _ in swept)
         for values in product(*(values for _, values in swept)):
             changes = [(path, value) for (path, _), value in zip(swept, values, strict=True)]
-            told = ", ".join(f"{path[-1]}={value}" for path, value in changes)
             table = overridden(base, changes, f"method {found.name}")
-            out.append((f"{found.name}({told})" if told else found.name, found, _with_roles(table, pair)))
+            out.append(_Variant(found, _with_roles(table, pair), paths))
     if unused:
-        key, known = min(unused), {key for *_, table in out for key in _keys(table, "method")}
+        key, known = min(unused), {key for each in out for key in _keys(each.table, "method")}
         raise ConfigError(f"--over {key}: none of {', '.join(names)} has this key{hint(key, known)}")
+    _require_lengths(names, [each.table for each in out], options.gamma)
     return out
+
+
+def _require_open(method: str, path: str, asked: str, given: Mapping[str, str]) -> None:
+    """Raise ConfigError where an option gives a key of a method that another option gives already."""
+    if path in given:
+        raise ConfigError(f"{asked} and {given[path]} conflict: both give {method}'s {path}; leave one out")
+
+
+def _require_lengths(names: list[str], tables: list[dict[str, Any]], gamma: tuple[int, ...]) -> None:
+    """Raise ConfigError for draft lengths that none of the methods takes."""
+    flag = f"--gamma {','.join(map(str, gamma))}"
+    if gamma and not any(_length_path(table) for table in tables):
+        raise ConfigError(f"{flag}: {', '.join(names)} has no draft length")
+    if len(gamma) > 1 and not any(table.get("models") for table in tables):
+        raise ConfigError(f"{flag}: {', '.join(names)} has one draft length, not one per model")
+
+
+def _attribute(method: Any, path: str) -> Any:
+    """A method's value at a dotted path, such as `proposer.gamma`."""
+    for key in path.split("."):
+        method = getattr(method, key)
+    return method
+
+
+def _shown(value: Any) -> str:
+    """A value of a built method as TOML would write it in a label."""
+    if isinstance(value, tuple):
+        return str(list(value))
+    if is_dataclass(value) and not isinstance(value, type):
+        values = ", ".join(f"{field.name}={_shown(getattr(value, field.name))}" for field in dataclass_fields(value))
+        return (
+            f"{getattr(value, 'name', type(value).__name__)}({values})" if values else str(getattr(value, "name", ""))
+        )
+    return str(value)
 
 
 def _has(table: dict[str, Any], path: list[str]) -> bool:
@@ -202,6 +264,16 @@ def _under(table: dict[str, Any], key: str) -> list[str]:
     """The words under a key, here and in the tables within."""
     own = [table[key]] if isinstance(table.get(key), str) else []
     return own + [word for inner in table.values() if isinstance(inner, dict) for word in _under(inner, key)]
+
+
+def _length_path(table: dict[str, Any]) -> str:
+    """The dotted key of a method's table that `--gamma` gives; empty for a method that does not draft a set length."""
+    if table.get("models") or table.get("name") in (OriginalBild.name, Assisted.name):
+        return "gamma"
+    keys, proposer = ["proposer"], table.get("proposer")
+    while isinstance(proposer, dict) and isinstance(proposer.get("proposer"), dict):
+        keys, proposer = [*keys, "proposer"], proposer["proposer"]
+    return ".".join([*keys, "gamma"]) if isinstance(proposer, dict) and "gamma" in _keys(proposer) else ""
 
 
 def _with_lengths(table: dict[str, Any], sizes: Mapping[str, int], gamma: tuple[int, ...]) -> dict[str, Any]:

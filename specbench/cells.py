@@ -5,8 +5,7 @@ is interleaved prompt by prompt. Its resolved config names its run folder.
 """
 
 import dataclasses
-import hashlib
-import json
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,15 +14,16 @@ from specbench.arms import Arm
 from specbench.errors import ConfigError
 from specbench.found import Found, FoundHead
 from specbench.options import Options, overridden
-from specbench.pair import Pair, with_heads
+from specbench.pair import Pair, head_named, with_heads
 from specbench.presets import Preset, preset
-from specbench.records import SAMPLES, SEMANTICS, read
+from specbench.records import SAMPLES, SEMANTICS, config_sha256, read
 from specbench.registry import construct, convert
 from specbench.sampling import Sampler
 from specbench.synthetic import calibrate
 from specbench.task import Data, Task
 
 MOST_TOLD = 4  # methods in a folder's name
+LONGEST_WORD = 60  # characters of one of its parts
 SYNTHETIC_LIMIT = 32  # samples of a source that has no end of its own
 
 
@@ -39,8 +39,7 @@ class Cell:
     @property
     def key(self) -> str:
         """Eight hex digits of the resolved config."""
-        canonical = json.dumps(self.config, sort_keys=True, ensure_ascii=False)
-        return hashlib.sha256(canonical.encode()).hexdigest()[:8]
+        return config_sha256(self.config)[:8]
 
     @property
     def roles(self) -> tuple[str, ...]:
@@ -64,13 +63,21 @@ class Cell:
         told = list(dict.fromkeys(name.partition("(")[0] for name in names))  # variants have one name
         if len(told) > MOST_TOLD:
             told = [*told[:MOST_TOLD], f"{len(told) - MOST_TOLD}more"]
-        return "_".join(["+".join(told), self.pair, self.task.replace(":", "-"), self.key])
+        return "_".join([*map(_word, ["+".join(told), self.pair, self.task]), self.key])
+
+
+def _word(name: str) -> str:
+    """A name as a part of a folder's: plain characters, and no more of them than a path can have."""
+    return re.sub(r"[^A-Za-z0-9.+-]", "-", name)[:LONGEST_WORD]
 
 
 def read_pair(name: str, options: Options) -> tuple[Preset, Pair]:
     """The pair that a name or a path names, with the user's overrides."""
     found = preset("pair", name)
     table = overridden(found.table, options.under("pair"), f"pair {found.name}")
+    for head, _ in options.heads:
+        if (key := f"pair.heads.{head_named(head, table.get('heads', {}))}.path") in dict(options.overrides):
+            raise ConfigError(f"--head {head} and --set {key} conflict: give one of them")
     where = options.place("pair", found.path)
     return found, construct(Pair, with_heads(table, options.heads), where)
 

@@ -8,6 +8,12 @@ from typing import Any
 
 from specbench.errors import ConfigError
 
+ALSO_SET = {
+    "max_new_tokens": "task.max_new_tokens",
+    "on_overflow": "task.overflow",
+    "chat": "task.chat",
+}  # option -> key
+
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
@@ -45,6 +51,23 @@ class Options:
         for key, values in self.over:
             if not isinstance(values, list) or not values:
                 raise ConfigError(f"--over {key}: write it as method.key=[values], e.g. method.target.alpha=[0.1, 0.3]")
+        self._require_consistent()
+
+    def _require_consistent(self) -> None:
+        """Raise ConfigError, naming both, where two options give one setting different values."""
+        if self.limit is not None and self.sample:
+            raise ConfigError(f"--limit {self.limit} and --sample {self.sample} conflict: give one of them")
+        for i, (key, value) in enumerate(self.overrides):
+            for earlier, other in self.overrides[:i]:
+                if (earlier == key and other != value) or earlier.startswith(f"{key}."):
+                    raise ConfigError(f"--set {earlier}={other} and --set {key}={value} conflict: give one of them")
+        for i, (name, path) in enumerate(self.heads):
+            for earlier, other in self.heads[:i]:
+                if earlier == name and other != path:
+                    raise ConfigError(f"--head {name}={other} and --head {name}={path} conflict: give one of them")
+        for option, key in ALSO_SET.items():
+            if getattr(self, option) and key in dict(self.overrides):
+                raise ConfigError(f"--{option.replace('_', '-')} and --set {key} conflict: give one of them")
 
     def changes(self) -> dict[str, Any]:
         """What is not as it is by default."""
@@ -64,6 +87,19 @@ class Options:
         """What to name where a table of a kind is wrong: its file, and the overrides that changed it."""
         told = ", ".join(key for key, _ in self.overrides if key.split(".")[0] == kind)
         return f"{path}, changed by --set {told}" if told else str(path)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Access:
+    """How a command takes the folders that it writes to.
+
+    `fresh` drops what they hold, `wait` waits for another process to finish, and `break_lock` removes the lock of a process
+    that is not on this host.
+    """
+
+    fresh: bool = False
+    wait: bool = False
+    break_lock: bool = False
 
 
 def parse_override(text: str, flag: str = "--set") -> tuple[str, Any]:

@@ -18,7 +18,8 @@ class ModelSpec:
     """One model: a local folder or a Hugging Face id, at a revision.
 
     An open revision is resolved to a commit when the model is first fetched; runs record what it was. `quantization` is done
-    here, to weights that are not quantised yet.
+    here, to weights that are not quantised yet. `allowed_keys` are patterns (`lm_head.*`) of weights that the checkpoint may
+    lack, which then are random, or hold beyond its architecture; by default any such weight is an error.
     """
 
     path: str
@@ -26,6 +27,7 @@ class ModelSpec:
     dtype: Dtype = "auto"
     quantization: Quantization = ""
     config: dict[str, Any] = field(default_factory=dict)  # keys of a dummy model's architecture that differ
+    allowed_keys: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,9 +130,12 @@ class Pair:
 
 
 def with_heads(table: dict[str, Any], heads: tuple[tuple[str, str], ...]) -> dict[str, Any]:
-    """A pair's table with the user's heads in it. Raises ConfigError for a name that says nothing."""
+    """A pair's table with the user's heads in it. Raises ConfigError for an unknown name, and for two that name one head."""
+    given: dict[str, str] = {}
     for name, path in heads:
         found = head_named(name, table.get("heads", {}))
+        if given.setdefault(found, name) != name:
+            raise ConfigError(f"--head {given[found]} and --head {name} conflict: both name head '{found}'")
         kind, _, base = name.partition("@")
         fresh = {"kind": kind, "base": base or ("target" if kind == "eagle" else "draft")}
         table.setdefault("heads", {}).setdefault(found, fresh)["path"] = path

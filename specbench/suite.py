@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, Literal, get_type_hints
 
 from specbench.errors import ConfigError, hint
-from specbench.options import Options
+from specbench.options import ALSO_SET, Options
 from specbench.presets import names, preset, sweep_of
 from specbench.registry import construct, convert
 
@@ -207,12 +207,18 @@ def _options(table: dict[str, Any], changes: dict[str, Any], where: str) -> Opti
             raise ConfigError(f"{where}: unknown key '{key}'{hint(key, [*sorted(known - INNER), *pairs])}")
     if changes.get("limit") is not None:  # the user's own choice of prompts overrules the suite's
         made.pop("sample", None)
-    for key, value in changes.items():
-        if key == "overrides":
-            made[key] = made.get(key, ()) + value
-        elif value not in (None, ""):
-            made[key] = value
-    return Options(**made)
+    changed = dict(changes.get("overrides", ()))
+    kept = tuple(each for each in made.pop("overrides", ()) if each[0] not in changed)
+    for option, key in ALSO_SET.items():  # the user's choice replaces the suite's, however each is written
+        if key in changed:
+            made.pop(option, None)
+        elif changes.get(option):
+            kept = tuple(each for each in kept if each[0] != key)
+    made |= {key: value for key, value in changes.items() if key != "overrides" and value not in (None, "")}
+    try:
+        return Options(**made, overrides=kept + tuple(changed.items()))
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error}") from None
 
 
 def _swept(name: str, values: Any) -> tuple[str, Any]:

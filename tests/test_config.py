@@ -96,7 +96,9 @@ def test_the_baseline_follows_the_same_law():
 def test_gamma_is_the_first_models_or_each_models():
     assert arm_of("we-se", gamma=(3,)).table["gamma"] == [3, 1]
     assert arm_of("we-se", gamma=(3, 2)).table["gamma"] == [3, 2]
-    assert arm_of("sd", gamma=(3, 2)).table["proposer"]["gamma"] == 3
+    both = arms(["we-sd", "we-se"], TINY, SIZES, Options(gamma=(3, 2)))[0]
+    assert both[1].table["proposer"]["gamma"] == 3
+    assert both[2].table["gamma"] == [3, 2]
     with pytest.raises(ConfigError, match="gamma"):
         arm_of("we-se", gamma=(3, 2, 1))
 
