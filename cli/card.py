@@ -18,6 +18,7 @@ import torch
 import specbench.tasks  # noqa: F401  (registers the tasks)
 from specbench.cells import read_task
 from specbench.decode import Limits, decode
+from specbench.files import write
 from specbench.found import find
 from specbench.hardware import fingerprint
 from specbench.method import Method
@@ -27,7 +28,6 @@ from specbench.options import Options
 from specbench.pair import BUNDLED, PACKAGE, Pair
 from specbench.presets import preset
 from specbench.prompting import continuation, encode
-from specbench.records import write
 from specbench.registry import construct
 from specbench.report.estimates import Estimate
 from specbench.report.metrics import quality

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from specbench.cli.measuring import measure
-from specbench.options import Options
-from specbench.records import write
+from specbench.files import write
+from specbench.options import Access, Options
 from specbench.report.columns import over, relative_latency, score
 from specbench.report.notes import notes
 from specbench.report.summary import summarise
@@ -50,7 +50,7 @@ def main() -> None:
     )
     pages = []
     for task in ("wmt", "xsum"):
-        code = measure([*LENIENCES, "ar-draft"], args.pair, [task], options, RUNS, fresh=False, kind=None)
+        code = measure([*LENIENCES, "ar-draft"], args.pair, [task], options, RUNS, access=Access(), kind=None)
         if code:
             raise SystemExit(code)
         folders = [path.parent for path in RUNS.glob(f"*_{task}_*/samples.jsonl")]

@@ -150,5 +150,9 @@ Plugins = Annotated[
 
 # What becomes of it.
 Out = Annotated[Path, typer.Option("--out", "-o", help="Where run folders go.")]
-Fresh = Annotated[bool, typer.Option("--fresh", help="Measure anew what is already measured.")]
+Fresh = Annotated[bool, typer.Option("--fresh", help="Measure again what is already measured.")]
+Wait = Annotated[bool, typer.Option("--wait", help="Wait for another process that uses the run folder.")]
+BreakLock = Annotated[
+    bool, typer.Option("--break-lock", help="Remove the lock of a process on another host that no longer runs.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Write JSON to stdout, for a script.")]

@@ -7,10 +7,11 @@ from typing import Annotated
 
 import typer
 
-from specbench.cli import choices
+from specbench.cli import INTERRUPTED, choices
 from specbench.cli.asked import options_of, words
 from specbench.cli.choices import SandboxKind, known
 from specbench.errors import ConfigError
+from specbench.options import Access
 
 AUTO = "auto"
 
@@ -59,6 +60,8 @@ def curve(
     ] = None,
     plugin: choices.Plugins = None,
     fresh: choices.Fresh = False,
+    wait: choices.Wait = False,
+    break_lock: choices.BreakLock = False,
     as_json: choices.Json = False,
 ) -> None:
     """Sweep a method's parameter: its quality against its latency.
@@ -67,7 +70,7 @@ def curve(
 
     All points of a task are one run, interleaved prompt by prompt; the same command resumes it.
     """
-    from specbench.cli.measuring import INTERRUPTED, SOME_FAILED, measured
+    from specbench.cli.measuring import SOME_FAILED, measured
 
     plain = options_of(
         gamma=gamma, set_=set_, plugin=plugin, data=data, limit=limit, temperature=temperature,
@@ -75,9 +78,10 @@ def curve(
     )  # fmt: skip
     names = words(method)
     options = replace(plain, over=swept(names, over or [AUTO]))  # a plugin's method has its grid by now
+    access = Access(fresh=fresh, wait=wait, break_lock=break_lock)
     kind = SandboxKind.auto if allow_code_execution else None
     try:
-        summaries, refused = measured(names, pair, words(task), options, out, fresh, kind)
+        summaries, refused = measured(names, pair, words(task), options, out, access, kind)
     except KeyboardInterrupt:
         print("interrupted; the same command resumes", file=sys.stderr)
         sys.exit(INTERRUPTED)

@@ -9,8 +9,8 @@ from pathlib import Path
 from specbench.cells import read_pair
 from specbench.cli.measuring import measured
 from specbench.cli.profile import BASELINE, levels_of, pairings
-from specbench.options import Options
-from specbench.records import write
+from specbench.files import write
+from specbench.options import Access, Options
 from specbench.report.notes import notes
 from specbench.report.profile import Profile, forwards_table, kinds_of, pairs_table, verdicts
 from specbench.report.tables import markdown_table, tables
@@ -78,7 +78,7 @@ def _write(path: Path, parts: list[str], data: Path) -> None:
 
 def _page(names: list[str], pair: str, task: str, options: Options) -> str:
     """A run's first tables and its notes."""
-    (summary,), _ = measured(names, pair, [task], options, RUNS, fresh=False, kind=None)
+    (summary,), _ = measured(names, pair, [task], options, RUNS, access=Access(), kind=None)
     shown = [table for table in tables(summary) if table.title != "Where the time goes"][:SHOWN]
     lines = "\n".join(f"- {note}" for note in notes(summary))
     return "\n\n".join([f"## {task}, T = {options.temperature:g}", *map(markdown_table, shown), lines])
@@ -98,7 +98,7 @@ def _profile(task: str, options: Options) -> str:
         max_new_tokens=64,
         ignore_eos=True,
     )
-    (summary,), _ = measured(pairings(levels, pair, 5), "tiny-polybasic", [task], brief, RUNS, fresh=False, kind=None)
+    (summary,), _ = measured(pairings(levels, pair, 5), "tiny-polybasic", [task], brief, RUNS, access=Access(), kind=None)
     found = Profile(Path(summary["folder"]), levels, BASELINE, kinds_of(summary))
     said = "\n".join(f"- {line}" for line in verdicts(found))
     parts = [

@@ -24,9 +24,10 @@ import numpy as np
 from specbench.cli.gating import command_of, judged, record
 from specbench.cli.remeasure import Launch, Request, measure_apart, measure_here, request_in
 from specbench.cli.verdicts import findings, outcome
+from specbench.files import write
 from specbench.options import Options
 from specbench.quiet import quiet
-from specbench.records import SAMPLES, write
+from specbench.records import SAMPLES
 from specbench.report.aspects import log_ratios
 from specbench.report.baseline import load
 from specbench.report.comparison import ANCHOR

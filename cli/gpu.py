@@ -22,9 +22,9 @@ from transformers import AutoConfig, PreTrainedModel
 from specbench import dummy
 from specbench.decode import Generation
 from specbench.engine import Graphs, GraphSession, LeanSession, Network, network_of
+from specbench.files import write
 from specbench.laws import Opened
-from specbench.method import Step
-from specbench.records import Record, write
+from specbench.records import Record, round_of, usage_of
 from specbench.session import EagerSession, Session
 
 ENGINES = ("eager", "lean", "graph")
@@ -182,16 +182,11 @@ def record(method: str, sample: int, repeat: int, models: Any, out: Generation, 
     """A generation as the report's metrics read it; `models` are the sessions that it was decoded with."""
     return Record(
         method=method, sample=str(sample), repeat=repeat, seed=repeat, order=0, tokens=out.tokens, finish=out.finish,
-        rounds=[_round(step) for step in out.rounds] if any(step.drafted for step in out.rounds) else [],
-        models={role: dataclasses.asdict(session.calls) for role, session in models.sessions.items()},
+        rounds=[round_of(step) for step in out.rounds] if any(step.drafted for step in out.rounds) else [],
+        models={role: usage_of(session.calls) for role, session in models.sessions.items()},
         first_token_seconds=out.first_token_seconds, prefill_seconds=out.prefill_seconds,
         decode_seconds=out.decode_seconds, made_up=made_up,
     )  # fmt: skip
-
-
-def _round(step: Step) -> dict[str, Any]:
-    fields = ("drafted", "tested", "accepted", "by")
-    return {"tokens": len(step.tokens)} | {name: getattr(step, name) for name in fields}
 
 
 def folder_of(device: torch.device, out: Path | None) -> Path | None:

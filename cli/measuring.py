@@ -1,6 +1,5 @@
 """What `run`, and every command that measures, does behind its options: cells measured, scored, summarised and told."""
 
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,15 +8,16 @@ from specbench.cli.asked import require_known
 from specbench.cli.choices import SandboxKind
 from specbench.cli.progress import Interrupts, progress, status
 from specbench.errors import MissingAsset
+from specbench.options import Access
 
 if TYPE_CHECKING:
+    from specbench.locking import FolderLock
     from specbench.bench import Asked, Bench, Job
     from specbench.options import Options
     from specbench.sandbox import Sandbox
     from specbench.task import Task
 
 SOME_FAILED = 3
-INTERRUPTED = 130
 
 
 def measure(
@@ -26,13 +26,13 @@ def measure(
     task_names: list[str],
     options: "Options",
     out: Path,
-    fresh: bool,
+    access: Access,
     kind: SandboxKind | None,
 ) -> int:
     """Everything that `run` does behind its options: measured, scored and told. Returns the exit code."""
     from specbench.cli.report import overview, place, show, terminal
 
-    summaries, refused = measured(names, pair_name, task_names, options, out, fresh, kind)
+    summaries, refused = measured(names, pair_name, task_names, options, out, access, kind)
     console = terminal()
     if len(summaries) > 1:
         overview(summaries, console)
@@ -52,23 +52,26 @@ def measured(
     task_names: list[str],
     options: "Options",
     out: Path,
-    fresh: bool,
+    access: Access,
     kind: SandboxKind | None,
 ) -> tuple[list[dict[str, Any]], MissingAsset | None]:
     """The cells measured and scored, as far as they were not: their summaries, and what could not be scored for want of
     something."""
+    from specbench.locking import locked
+
     bench, box, refused = prepared(names, pair_name, task_names, options, out, kind)
     if not task_names and len({job.cell.task for job in bench.jobs}) > 1:
         wanted = sum(job.cell.generations for job in bench.jobs)
         print(f"{len(bench.jobs)} cells, {wanted} generations; -t, -n and --repeats make it fewer", file=sys.stderr)
     summaries = []
-    for job in bench.jobs:
-        decode(bench, job, fresh)
-        try:
-            score(job, box)
-        except MissingAsset as error:  # the other tasks are still to be measured
-            refused = error
-        summaries.append(summarised(job))
+    with locked((job.folder for job in bench.jobs), access) as locks:
+        for job in bench.jobs:
+            decode(bench, job, locks[job.folder], access.fresh)
+            try:
+                score(job, box)
+            except MissingAsset as error:  # the other tasks are still to be measured
+                refused = error
+            summaries.append(summarised(job.folder))
     return summaries, refused
 
 
@@ -91,16 +94,16 @@ def prepared(
     return settled, box, refused
 
 
-def decode(bench: "Bench", job: "Job", fresh: bool = False) -> None:
-    """Measure what is missing of a job."""
+def decode(bench: "Bench", job: "Job", lock: "FolderLock", fresh: bool = False) -> None:
+    """Measure what is missing of a job, whose folder is locked."""
     from specbench import runner
 
-    interrupts, cell, folder = Interrupts(), job.cell, job.folder
+    interrupts, cell = Interrupts(), job.cell
     if fresh or not job.complete:
         if not bench.is_loaded:
             with status(f"loading {', '.join(bench.roles)}"):
                 bench.load()
-        recorder = runner.prepare(cell, folder, fresh)
+        recorder = runner.prepare(cell, job.data, lock, fresh)
         with progress(cell.folder, cell.generations, len(recorder.done)) as advance:
             for _ in bench.measure(job, recorder):
                 advance()
@@ -116,13 +119,12 @@ def score(job: "Job", box: "Sandbox | None") -> None:
             scorer.score(job.folder, job.task, job.data, box, advance)
 
 
-def summarised(job: "Job") -> dict[str, Any]:
-    """The job's summary, written into its folder."""
-    from specbench.records import write
-    from specbench.report.summary import SUMMARY, summarise
+def summarised(folder: Path) -> dict[str, Any]:
+    """A run folder's summary, written into it."""
+    from specbench.report.summary import save_summary, summarise
 
-    summary = summarise(job.folder)
-    write(job.folder / SUMMARY, json.dumps(summary, indent=2, ensure_ascii=False) + "\n")
+    summary = summarise(folder)
+    save_summary(folder, summary)
     return summary
 
 

@@ -13,10 +13,11 @@ from typing import Any
 from specbench.cli.measuring import measure
 from specbench.cli.report import newest
 from specbench.errors import ConfigError
-from specbench.options import Options
+from specbench.files import write
+from specbench.options import Access, Options
 from specbench.pair import Pair
 from specbench.presets import preset
-from specbench.records import read, write
+from specbench.records import read
 from specbench.registry import construct
 from specbench.report.estimates import Estimate
 from specbench.report.metrics import complete, identical_share, seconds, speedup
@@ -52,7 +53,7 @@ def main() -> None:
         dtype="float32",
         overrides=(("task.shots", 0),),
     )
-    code = measure(["sd", *PEERS.values()], pair, ["gsm8k"], options, RUNS, fresh=True, kind=None)
+    code = measure(["sd", *PEERS.values()], pair, ["gsm8k"], options, RUNS, access=Access(fresh=True), kind=None)
     if code:
         raise SystemExit(code)
     text = _page(newest(RUNS)[0], _told(pair))

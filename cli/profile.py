@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from specbench.cli import choices
+from specbench.cli import INTERRUPTED, choices
 from specbench.cli.asked import options_of
 from specbench.cli.choices import known
 from specbench.errors import ConfigError
+from specbench.options import Access
 
 if TYPE_CHECKING:
     from specbench.pair import Pair
@@ -46,6 +47,8 @@ def profile(
     head: choices.Heads = None,
     set_: choices.Sets = None,
     fresh: choices.Fresh = False,
+    wait: choices.Wait = False,
+    break_lock: choices.BreakLock = False,
 ) -> None:
     """Measure what a chain's models cost, and accept of one another.
 
@@ -54,7 +57,7 @@ def profile(
     Then what theory says of keeping the middle, before a run is paid for.
     """
     from specbench import cells
-    from specbench.cli.measuring import INTERRUPTED, measured
+    from specbench.cli.measuring import measured
     from specbench.cli.report import place, print_table, say, terminal
     from specbench.report import profile as told
 
@@ -67,8 +70,9 @@ def profile(
     tasks = task or list(found.defaults.tasks[:1])
     if not tasks:
         raise ConfigError("name a task for the prompts: -t TASK")
+    access = Access(fresh=fresh, wait=wait, break_lock=break_lock)
     try:
-        summaries, _ = measured(pairings(levels, found, gamma), pair, tasks, options, out, fresh, None)
+        summaries, _ = measured(pairings(levels, found, gamma), pair, tasks, options, out, access, None)
     except KeyboardInterrupt:
         print("interrupted; the same command resumes", file=sys.stderr)
         sys.exit(INTERRUPTED)

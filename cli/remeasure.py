@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from specbench.cli.asked import with_plugins
 from specbench.cli.choices import SandboxKind
+from specbench.options import Access
 
 if TYPE_CHECKING:
     from specbench.report.measured import Measured
@@ -44,7 +45,7 @@ def measure_here(request: Request, out: Path) -> None:
         for command in request.commands:
             options = Options(**{key: _tuples(value) for key, value in command["options"].items()}, plugins=plugins)
             names, pair, tasks = command["methods"], command["pair"], command["tasks"]
-            _, refused = measured(names, pair, tasks, options, out, True, kind)
+            _, refused = measured(names, pair, tasks, options, out, Access(fresh=True), kind)
             if refused:
                 raise refused
 

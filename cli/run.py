@@ -6,12 +6,12 @@ from typing import Annotated
 
 import typer
 
-from specbench.cli import choices
+from specbench.cli import INTERRUPTED, choices
 from specbench.cli.asked import options_of, words
 from specbench.cli.choices import SandboxKind
-from specbench.cli.measuring import INTERRUPTED, measure
+from specbench.cli.measuring import measure
 from specbench.errors import ConfigError
-from specbench.options import Options
+from specbench.options import Access, Options
 
 # what a user may overrule of a suite
 OVERRULING = ("data", "limit", "max_new_tokens", "device", "dtype", "engine", "overrides", "heads", "plugins")
@@ -55,6 +55,8 @@ def run(
     head: choices.Heads = None,
     plugin: choices.Plugins = None,
     fresh: choices.Fresh = False,
+    wait: choices.Wait = False,
+    break_lock: choices.BreakLock = False,
 ) -> None:
     """Measure methods on a pair and tasks, beside their baselines.
 
@@ -68,22 +70,25 @@ def run(
         device=device, dtype=dtype, engine=engine,
     )  # fmt: skip
     kind = sandbox if allow_code_execution else None
+    access = Access(fresh=fresh, wait=wait, break_lock=break_lock)
     try:
         if suite:
             if method or pair or task or gamma or over:
                 raise ConfigError(
                     "--suite brings its methods, pairs, tasks and sweeps: leave out -m, -p, -t, --gamma, --over"
                 )
-            code = _suite(suite, options, repeats, out, fresh, kind)
+            code = _suite(suite, options, repeats, out, access, kind)
         else:
-            code = measure(words(method) or ["se"], pair or "tiny", words(task), options, out, fresh, kind)
+            code = measure(words(method) or ["se"], pair or "tiny", words(task), options, out, access, kind)
     except KeyboardInterrupt:
         print("interrupted; the same command resumes", file=sys.stderr)
         code = INTERRUPTED
     sys.exit(code)
 
 
-def _suite(name: str, options: Options, repeats: int | None, out: Path, fresh: bool, kind: SandboxKind | None) -> int:
+def _suite(
+    name: str, options: Options, repeats: int | None, out: Path, access: Access, kind: SandboxKind | None
+) -> int:
     """A suite, its options overruled by what the user says; then its tables. Returns the exit code."""
     from specbench.cli.report import show_suite, terminal
     from specbench.cli.suites import run_suite
@@ -96,6 +101,6 @@ def _suite(name: str, options: Options, repeats: int | None, out: Path, fresh: b
     changes |= {} if repeats is None else {"repeats": repeats}
     suite = read_suite(name, **changes)
     changed = [f"{key} = {value}" for key, value in changes.items() if key != "plugins"]  # which overrule nothing
-    code = run_suite(suite, out, fresh, kind, changed)
+    code = run_suite(suite, out, access, kind, changed)
     show_suite(suite, out, terminal(), bool(changed))
     return code

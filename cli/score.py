@@ -1,13 +1,12 @@
 """`specbench score`: score stored generations again, without a model."""
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from specbench.cli.asked import with_plugins
-from specbench.cli.choices import Plugins, SandboxKind
+from specbench.cli.choices import BreakLock, Plugins, SandboxKind, Wait
 
 
 def score(
@@ -19,16 +18,20 @@ def score(
     sandbox: Annotated[SandboxKind, typer.Option(help="How it is kept in; none is no protection.")] = SandboxKind.auto,
     results: Annotated[Path, typer.Option("--from", help="Where run folders lie.")] = Path("results"),
     plugin: Plugins = None,
+    wait: Wait = False,
+    break_lock: BreakLock = False,
 ) -> None:
     """Score stored generations anew, by the tasks as they are now."""
     with_plugins(plugin)
     import specbench.tasks  # noqa: F401  (registers the tasks)
     from specbench import scorer
+    from specbench.cli.measuring import summarised
     from specbench.cli.progress import progress
     from specbench.cli.report import newest, show, terminal
     from specbench.errors import ConfigError
-    from specbench.records import read, write
-    from specbench.report.summary import SUMMARY, summarise
+    from specbench.options import Access
+    from specbench.locking import locked
+    from specbench.records import read
     from specbench.sandbox import Sandbox
 
     folders = runs or newest(results)
@@ -39,8 +42,8 @@ def score(
         if scorer.is_executed(folder) and not allow_code_execution:
             raise ConfigError(f"{folder} is scored by running its code; help: --allow-code-execution, to do so again")
         box = Sandbox.find(sandbox.value) if allow_code_execution and task.executes_code else None
-        with progress(f"scoring {folder.name}", sum(1 for _ in read(folder))) as advance:
-            scorer.score(folder, task, rows, box, advance)
-        summary = summarise(folder)
-        write(folder / SUMMARY, json.dumps(summary, indent=2, ensure_ascii=False) + "\n")
+        with locked([folder], Access(wait=wait, break_lock=break_lock)):
+            with progress(f"scoring {folder.name}", sum(1 for _ in read(folder))) as advance:
+                scorer.score(folder, task, rows, box, advance)
+            summary = summarised(folder)
         show([summary], terminal())

@@ -11,6 +11,7 @@ from specbench.cli.choices import SandboxKind
 from specbench.cli.measuring import SOME_FAILED, decode, prepared, score, summarised
 from specbench.cli.progress import status
 from specbench.errors import ConfigError, MissingAsset
+from specbench.options import Access
 
 if TYPE_CHECKING:
     from specbench.bench import Bench, Job
@@ -99,16 +100,26 @@ def _methods(suite: "Suite", line: "Line", pair: str) -> list[str]:
 
 
 def run_suite(
-    suite: "Suite", out: Path, fresh: bool, kind: SandboxKind | None, changes: list[str] | None = None
+    suite: "Suite", out: Path, access: Access, kind: SandboxKind | None, changes: list[str] | None = None
 ) -> int:
     """Measure every cell that is not there yet. A cell that fails never stops the rest. Returns the exit code.
 
     `changes` are the options of the suite that were overruled.
     """
-    from specbench.report.index import DONE, FAILED, MISSING, Index
+    from specbench.locking import locked
+    from specbench.report.index import Index
 
     index = Index.of(suite.name, out, changed=bool(changes))
-    index.changes = changes or []
+    with locked([index.path.parent], access):
+        index = Index.of(suite.name, out, changed=bool(changes))  # again: another process may have written it meanwhile
+        index.changes = changes or []
+        return _run_locked(suite, out, access, kind, index)
+
+
+def _run_locked(suite: "Suite", out: Path, access: Access, kind: SandboxKind | None, index: "Index") -> int:
+    """What `run_suite` does once the suite's folder is this process's alone."""
+    from specbench.report.index import DONE, FAILED, MISSING
+
     with status(f"reading {suite.name}'s pairs and tasks"):
         grid = parts(suite, out, kind)  # whatever is wrong with the suite shows before anything is measured
     keep: list[str] = []
@@ -125,7 +136,7 @@ def run_suite(
             last.release()  # one pair's models at a time
         for job in part.bench.jobs:
             keep.append(job.folder.name)
-            _perform(suite, part, job, fresh, index, keep)
+            _perform(suite, part, job, access, index, keep)
         last = part.bench
     index.keep(keep)
     states = [index.cells[key]["state"] for key in keep]
@@ -134,13 +145,13 @@ def run_suite(
     return 0 if set(states) == {DONE} and not index.failures else SOME_FAILED
 
 
-def _perform(suite: "Suite", part: Part, job: "Job", fresh: bool, index: "Index", keep: list[str]) -> None:
+def _perform(suite: "Suite", part: Part, job: "Job", access: Access, index: "Index", keep: list[str]) -> None:
     """Measure a cell, and note what became of it, and the seconds that it took however it ended."""
     from specbench.report.index import BEGUN
 
     begin, told = time.perf_counter(), {"state": BEGUN, "why": "interrupted"}
     try:
-        told = _state(suite, part, job, fresh)
+        told = _state(suite, part, job, access)
     finally:
         index.note(job.folder.name, seconds=time.perf_counter() - begin, **_told(suite, part, job), **told)
         index.keep(keep + [each for each in index.cells if each not in keep])
@@ -148,18 +159,20 @@ def _perform(suite: "Suite", part: Part, job: "Job", fresh: bool, index: "Index"
         print(f"{job.folder.name}: {told['state']}: {told['why']}", file=sys.stderr)
 
 
-def _state(suite: "Suite", part: Part, job: "Job", fresh: bool) -> dict[str, Any]:
+def _state(suite: "Suite", part: Part, job: "Job", access: Access) -> dict[str, Any]:
     """Measure, score and judge a cell, as far as it is not; what became of it, and why it is not done or not whole."""
     from specbench.judging import judge_run
+    from specbench.locking import locked
     from specbench.report.index import DONE, FAILED, MISSING
 
     assert part.bench is not None
     try:
-        decode(part.bench, job, fresh)
-        score(job, part.box)
-        if suite.judge:
-            judge_run(job.folder, job.data, suite.judge, part.bench.device)
-        summary = summarised(job)
+        with locked([job.folder], access) as locks:
+            decode(part.bench, job, locks[job.folder], access.fresh)
+            score(job, part.box)
+            if suite.judge:
+                judge_run(job.folder, job.data, suite.judge, part.bench.device)
+            summary = summarised(job.folder)
     except MissingAsset as error:
         return {"state": MISSING, "why": str(error)}
     except Exception as error:

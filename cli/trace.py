@@ -15,7 +15,7 @@ from specbench.options import Options
 
 if TYPE_CHECKING:
     from specbench.bench import Bench, Job
-    from specbench.records import Record
+    from specbench.records import Record, Round
     from specbench.report.trace import Line
     from specbench.step import Step
 
@@ -126,7 +126,7 @@ def _decoded(bench: "Bench", job: "Job") -> tuple["Record", list[dict[str, Any]]
     return record, rounds
 
 
-def _spelled(told: dict[str, Any], step: "Step", before: list[int], tokenizer: Any) -> dict[str, Any]:
+def _spelled(told: "Round", step: "Step", before: list[int], tokenizer: Any) -> dict[str, Any]:
     """A round as it is recorded, with what its tokens, and those of the rounds that made its draft, are and whence."""
     from specbench.prompting import pieces
     from specbench.report.origins import of_round

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from specbench.cli import choices
+from specbench.cli import INTERRUPTED, choices
 from specbench.cli.choices import HeadKind, known
 from specbench.cli.progress import status
 from specbench.cli.training import Training, require_known
@@ -63,7 +63,7 @@ def train(
         trained(kind, pair, task or [], options, count, skip, base, features, tau, seed, dict(own), out, rows)
     except KeyboardInterrupt:
         print("interrupted; the same command resumes", file=sys.stderr)
-        sys.exit(130)
+        sys.exit(INTERRUPTED)
 
 
 def trained(
@@ -84,9 +84,9 @@ def trained(
     """Everything that `train` does behind its options. Returns the head's folder."""
     import specbench.tasks  # noqa: F401  (registers the tasks)
     from specbench import cells, models
+    from specbench.files import write
     from specbench.found import device_of, find
     from specbench.heads import Provenance
-    from specbench.records import write
     from specbench.train import texts as texts_
 
     found_pair, pair = cells.read_pair(pair_name, options)

@@ -14,7 +14,7 @@ from specbench.found import Found, FoundHead, device_of, find, find_heads
 from specbench.models import LoadedPair
 from specbench.options import Options
 from specbench.pair import Pair
-from specbench.records import Record, Recorder
+from specbench.records import SAMPLES, Record, Recorded, Recorder, load
 from specbench.sandbox import Sandbox
 from specbench.task import Data, Task
 
@@ -32,14 +32,20 @@ class Job:
     data: Data
 
     @cached_property
+    def recorded(self) -> Recorded:
+        """What is there of the cell's generations."""
+        wanted = runner.expected(self.cell, self.data)
+        return load(self.folder, wanted) if (self.folder / SAMPLES).exists() else Recorded([], [], wanted)
+
+    @property
     def done(self) -> int:
-        """Generations that are there."""
-        return runner.recorded(self.folder)
+        """How many of the cell's generations are there."""
+        return len(self.recorded.records)
 
     @property
     def complete(self) -> bool:
-        """Whether every generation is there, failed ones included."""
-        return self.done == self.cell.generations
+        """Whether every generation is there once, failed ones included."""
+        return self.recorded.complete
 
     def scored(self, box: Sandbox | None) -> bool:
         """Whether what is there is scored by the task as it is now; code, where it may be run in `box`, by running it."""

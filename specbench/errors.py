@@ -12,6 +12,10 @@ class MissingAsset(Exception):
     """A model, a data set or a device that is not here. The message says what to do; exit code 4."""
 
 
+class FolderInUse(MissingAsset):
+    """A folder that another process writes to. The message names the process; exit code 4."""
+
+
 def hint(word: str, known: Iterable[str]) -> str:
     """` (did you mean 'x'?)` for the nearest known word, and the list of them all; empty where nothing is known."""
     names = sorted(filter(None, known))

@@ -1,4 +1,7 @@
-"""Floor 0: the fingerprint of machine and software that every run records: speeds compare only where it is equal."""
+"""Floor 0: the fingerprint of machine and software that every run records.
+
+`incomparable` says where two of them differ in what speeds depend on. Resuming, comparing, gating and reporting all use it.
+"""
 
 import hashlib
 import os
@@ -7,13 +10,50 @@ import shutil
 import subprocess
 import sys
 import time
+from functools import cache
 from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, NotRequired, TypedDict
+
+from msgspec import Meta
 
 COPIED = 1 << 30  # bytes; an eighth of it on a CPU
 COPIES = 6
 PACKAGES = "torch torchao transformers tokenizers huggingface_hub datasets evaluate rouge_score sacrebleu numpy".split()
+
+
+LIBRARIES = ("torch", "torchao", "transformers", "tokenizers", "numpy")  # what decides a number's last bits
+CARD = {"gpu driver": "driver_version", "cuda": "cuda", "gpu power limit": "power.limit"}
+TIMING = ("cpu", "instructions", "cores", "threads", "os", "python", "gpu", *CARD, *LIBRARIES)  # what speeds depend on
+CODE = ("revision", "changed", "code")  # which code ran
+PACKAGED = ("specbench", "specbench.cli", "specbench.tasks")
+
+
+class Revision(TypedDict):
+    """The checkout that a package ran from; empty for an installed wheel."""
+
+    revision: NotRequired[str]
+    dirty: NotRequired[bool]
+
+
+class Environment(TypedDict):
+    """A run folder's env.json."""
+
+    cpu: str
+    instructions: NotRequired[str]
+    cores: int
+    threads: int
+    memory_gib: float
+    load_1min: float
+    os: str
+    python: str
+    packages: dict[str, str]
+    git: Revision
+    code: NotRequired[str]
+    argv: list[str]
+    gpu: NotRequired[dict[str, str | None]]
+    copy_bytes_per_second: Annotated[float, Meta(gt=0.0)]
 
 
 def fingerprint() -> dict[str, Any]:
@@ -31,6 +71,7 @@ def fingerprint() -> dict[str, Any]:
         "python": platform.python_version(),
         "packages": {name: _version(name) for name in PACKAGES if _version(name)},
         "git": _git(),
+        "code": code_checksum(),
         "argv": [Path(sys.argv[0]).name, *sys.argv[1:]],
     }
     if torch.cuda.is_available():
@@ -59,12 +100,36 @@ def copy_bandwidth(device: str) -> float:
     return 2 * block.numel() / best
 
 
-def machine(environment: dict[str, Any]) -> dict[str, Any]:
-    """The part of a fingerprint that speeds depend on first: two runs that differ in it do not mix."""
-    gpu, packages = environment.get("gpu", {}), environment["packages"]
-    return {"cpu": environment["cpu"], "threads": environment["threads"], "gpu": gpu.get("name", "none")} | {
-        name: packages.get(name) for name in ("torch", "transformers")
-    }
+def conditions(environment: dict[str, Any]) -> dict[str, Any]:
+    """The parts of a fingerprint that a measurement depends on: TIMING and CODE. An unknown part is an empty string."""
+    gpu, packages, git = environment.get("gpu", {}), environment["packages"], environment.get("git", {})
+    machine = {key: environment.get(key, "") for key in ("cpu", "instructions", "cores", "threads", "os", "python")}
+    card = {"gpu": gpu.get("name", "none")} | {key: gpu.get(field) or "" for key, field in CARD.items()}
+    code = {"revision": git.get("revision", ""), "changed": bool(git.get("dirty")), "code": environment.get("code", "")}
+    return machine | card | {name: packages.get(name, "") for name in LIBRARIES} | code
+
+
+def incomparable(one: dict[str, Any], other: dict[str, Any], across_code: bool = False) -> list[str]:
+    """The conditions in which two measurements differ, with both values; empty where their timings can be compared.
+
+    `across_code` leaves out which code ran, for comparisons that are about the code.
+    """
+    keys = TIMING if across_code else (*TIMING, *CODE)
+    differing = [(key, one.get(key, ""), other.get(key, "")) for key in keys if one.get(key, "") != other.get(key, "")]
+    return [f"{key}: {'unknown' if a == '' else a} | {'unknown' if b == '' else b}" for key, a, b in differing]
+
+
+@cache
+def code_checksum() -> str:
+    """Sixteen hex digits of all Python sources of the package as it is installed."""
+    digest = hashlib.sha256()
+    for name in PACKAGED:
+        spec = find_spec(name)
+        assert spec is not None and spec.submodule_search_locations is not None
+        folder = Path(next(iter(spec.submodule_search_locations)))
+        for path in sorted(folder.rglob("*.py")):
+            digest.update(f"{name}/{path.relative_to(folder)}\0".encode() + path.read_bytes())
+    return digest.hexdigest()[:16]
 
 
 def _cpu() -> str:

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoConfig
 
-from specbench.assets import missing_model
+from specbench.checkpoints import load_model, load_tokenizer, unreadable
 from specbench.errors import ConfigError
+from specbench.files import read_sealed, write_sealed
 from specbench.pair import folder
-from specbench.records import JUDGED, read, write
+from specbench.records import JUDGED, Judged, read
 from specbench.registry import Named
 from specbench.task import Data
 
@@ -33,18 +34,20 @@ class Judge(Named):
 
     @cached_property
     def model(self) -> Any:
-        return self._brought(AutoModelForCausalLM).eval().to(self.device)
+        """The judge's model. Raises MissingAsset where it is not here and cannot be fetched."""
+        try:
+            config = AutoConfig.from_pretrained(self._source, trust_remote_code=False)
+        except Exception as error:  # whatever a library makes of a damaged file
+            raise unreadable("judge", self._source, error) from None
+        return load_model("judge", self._source, config).eval().to(self.device)
 
     @cached_property
     def tokenizer(self) -> Any:
-        return self._brought(AutoTokenizer)
+        return load_tokenizer("judge", self._source)
 
-    def _brought(self, kind: Any) -> Any:
-        """Raises MissingAsset where the judge is not here and cannot be fetched."""
-        try:
-            return kind.from_pretrained(str(folder(self.path, Path()) or self.path))
-        except (OSError, ValueError) as error:
-            raise missing_model("judge", self.path, error) from None
+    @property
+    def _source(self) -> str:
+        return str(folder(self.path, Path()) or self.path)
 
     def scores(self, text: str, continuation: str) -> torch.Tensor:
         """Log-probabilities of the continuation's tokens behind the text, (tokens,)."""
@@ -130,9 +133,17 @@ def judge_run(run: Path, data: Data, table: dict[str, Any], device: torch.device
     for method in (told["of"], told["against"]):
         if method not in {record.method for record in records}:
             raise ConfigError(f"judge: no method '{method}' in {run.name}")
-    known = json.loads((run / JUDGED).read_text(encoding="utf-8")) if (run / JUDGED).exists() else {}
-    if known.get("records") == len(records) and all(known[key] == value for key, value in told.items()):
+    known = _kept(run)
+    if known.get("records") == len(records) and all(known.get(key) == value for key, value in told.items()):
         return
     judge = _judge(json.dumps(own), str(device))
     rows = list(comparisons(run, data, judge, told["of"], told["against"]))
-    write(run / JUDGED, json.dumps({**told, "records": len(records), "rows": rows}, ensure_ascii=False) + "\n")
+    write_sealed(run / JUDGED, {**told, "records": len(records), "rows": rows})
+
+
+def _kept(run: Path) -> dict[str, Any]:
+    """The verdicts that are there; none where they are damaged, since they can be given again."""
+    try:
+        return dict(read_sealed(run / JUDGED, Judged)) if (run / JUDGED).exists() else {}
+    except ConfigError:
+        return {}

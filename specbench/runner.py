@@ -16,42 +16,75 @@ from specbench.arms import Arm
 from specbench.cells import Cell
 from specbench.decode import Generation, Limits, decode
 from specbench.errors import ConfigError
-from specbench.hardware import copy_bandwidth, fingerprint, machine
+from specbench.files import read_json, write
+from specbench.hardware import Environment, conditions, copy_bandwidth, fingerprint, incomparable
+from specbench.locking import FolderLock
 from specbench.method import Method, Step
 from specbench.models import LoadedPair, Models
 from specbench.prompting import Turn, continuation, encode, pieces
-from specbench.records import JUDGED, SAMPLES, SCORES, Record, Recorder, read, write
+from specbench.records import (
+    CONFIG,
+    ENVIRONMENT,
+    JUDGED,
+    MANIFEST,
+    SAMPLES,
+    SCORES,
+    SUMMARY,
+    Expected,
+    Manifest,
+    Record,
+    Recorder,
+    config_sha256,
+    read,
+    round_of,
+    run_config,
+    usage_of,
+)
 from specbench.sampling import Sampler
 from specbench.task import Data, Sample, Task, without
 
 WARM_UP_TOKENS = 16
 
 
-def recorded(folder: Path) -> int:
-    """Generations that are there."""
-    path = folder / SAMPLES
-    return path.read_bytes().count(b"\n") if path.exists() else 0
+def expected(cell: Cell, data: Data) -> Expected:
+    """The generations of a cell."""
+    ids = [sample.id for sample in data.samples]
+    return Expected(tuple(arm.name for arm in cell.arms), cell.config["decoding"]["repeats"], len(ids), frozenset(ids))
 
 
-def prepare(cell: Cell, folder: Path, fresh: bool) -> Recorder:
-    """The cell's run folder, made or found again, with its resolved config and its environment.
+def prepare(cell: Cell, data: Data, lock: FolderLock, fresh: bool) -> Recorder:
+    """The recorder of a cell's run folder, which holds the resolved config, the manifest and the environment.
 
-    Raises ConfigError where the folder was begun on another machine or other software: the timings would not mix.
+    Raises ConfigError where the folder was begun under other conditions, since their timings would not mix, and where what it
+    holds is not this cell's.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    folder, environment = lock.folder, fingerprint()
     if fresh:
-        (folder / SAMPLES).unlink(missing_ok=True)
-        (folder / SCORES).unlink(missing_ok=True)
-        (folder / JUDGED).unlink(missing_ok=True)
-    environment, recorder = fingerprint(), Recorder(folder)
-    known = folder / "env.json"
-    if recorder.done and known.exists() and machine(json.loads(known.read_text())) != machine(environment):
-        raise ConfigError(f"{folder} was begun on another machine or other software; measure anew with --fresh")
-    if not recorder.done:
+        for name in (SAMPLES, SCORES, JUDGED, SUMMARY):
+            (folder / name).unlink(missing_ok=True)
+    recorder = Recorder(lock, expected(cell, data))
+    if recorder.done:
+        _require_same(cell, folder, environment)
+    else:
         environment["copy_bytes_per_second"] = copy_bandwidth(cell.config["engine"]["device"])
-        write(known, json.dumps(environment, indent=2) + "\n")
-        write(folder / "run.toml", tomli_w.dumps(cell.config))
+        manifest = Manifest(config_sha256(cell.config), [sample.id for sample in data.samples])
+        write(folder / ENVIRONMENT, json.dumps(environment, indent=2) + "\n")
+        write(folder / MANIFEST, json.dumps(dataclasses.asdict(manifest), ensure_ascii=False) + "\n")
+        write(folder / CONFIG, tomli_w.dumps(cell.config))
     return recorder
+
+
+def _require_same(cell: Cell, folder: Path, environment: dict[str, Any]) -> None:
+    """Raise ConfigError where a run was begun under other conditions than it would be resumed under."""
+    if config_sha256(run_config(folder)) != config_sha256(cell.config):
+        raise ConfigError(
+            f"{folder / CONFIG} is not the config of this run; help: restore it, or measure again with --fresh"
+        )
+    if changed := incomparable(conditions(dict(read_json(folder / ENVIRONMENT, Environment))), conditions(environment)):
+        raise ConfigError(
+            f"{folder} was begun under other conditions, and timings of both would not compare ({'; '.join(changed)});"
+            " help: --fresh measures it again, --out starts another folder"
+        )
 
 
 def measure(cell: Cell, loaded: LoadedPair, task: Task, data: Data, recorder: Recorder) -> Iterator[Record]:
@@ -227,18 +260,12 @@ def _fill(record: Record, out: Generation, models: Models, tokenizer: Any) -> No
     record.tokens, record.finish = out.tokens, out.finish
     record.first_token_seconds = out.first_token_seconds
     record.prefill_seconds, record.decode_seconds = out.prefill_seconds, out.decode_seconds
-    record.models = {role: dataclasses.asdict(session.calls) for role, session in models.sessions.items()}
+    record.models = {role: usage_of(session.calls) for role, session in models.sessions.items()}
     if any(step.drafted or step.noted for step in out.rounds):
-        record.rounds = [_round(step) for step in out.rounds]
+        record.rounds = [round_of(step) for step in out.rounds]
         for told, step in zip(record.rounds, out.rounds, strict=True):
             if step.refused:
                 told["refused"] = tokenizer.decode(step.refused)
-
-
-def _round(step: Step) -> dict[str, Any]:
-    told = {"tokens": len(step.tokens), "drafted": step.drafted, "tested": step.tested, "accepted": step.accepted}
-    more = {"noted": step.noted, "untested": step.untested, "inner": [_round(each) for each in step.inner]}
-    return {**told, "by": list(step.by), **{key: value for key, value in more.items() if value}}
 
 
 def _generator(seed: int, sample: Sample, pair: LoadedPair) -> torch.Generator:

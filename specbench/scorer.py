@@ -1,13 +1,13 @@
 """Floor 4: stored generations to scores, apart from decoding: no model, no clock, and as often as one likes."""
 
 import dataclasses
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from specbench.errors import ConfigError, hint
-from specbench.records import SCORES, Record, read, read_json, run_config, write
+from specbench.files import read_sealed, write_sealed
+from specbench.records import SCORES, Record, Scores, read, run_config
 from specbench.sandbox import Sandbox
 from specbench.scoring.metric import NO_ANSWER, Score
 from specbench.task import Data, Sample, Task
@@ -20,7 +20,11 @@ def is_scored(folder: Path, task: Task, sandbox: Sandbox | None) -> bool:
     known = _kept(folder)
     if task.executes_code and sandbox is not None and known.get("sandbox") != sandbox.signature:
         return False
-    return bool(known.get("version") == task.version and known.get("records") == sum(1 for _ in read(folder)))
+    if known.get("version") != task.version:
+        return False
+    records = list(read(folder))
+    scored = {(row["method"], row["sample"], row["repeat"]) for row in known["rows"]}
+    return bool(known["records"] == len(records) and scored == {r.key for r in records if r.error is None})
 
 
 def is_executed(folder: Path) -> bool:
@@ -32,7 +36,7 @@ def _kept(folder: Path) -> dict[str, Any]:
     """The scores that are there; none where they are damaged, since generations can be scored again."""
     path = folder / SCORES
     try:
-        return dict(read_json(path)) if path.exists() else {}
+        return dict(read_sealed(path, Scores)) if path.exists() else {}
     except (ConfigError, TypeError, ValueError):
         return {}
 
@@ -70,7 +74,7 @@ def score(
         "samples": {each: _told(samples[each]) for each in dict.fromkeys(record.sample for record in records)},
         "rows": rows,
     }
-    write(folder / SCORES, json.dumps(scores, ensure_ascii=False) + "\n")
+    write_sealed(folder / SCORES, scores)
 
 
 def task_of(folder: Path, source: str = "") -> tuple[Task, Data]:

@@ -195,7 +195,7 @@ def _serve(role: str, found: Found, base: Path, pipe: Connection) -> None:
     while True:
         try:
             number, opening, known, new, start = pickle.loads(pipe.recv_bytes())
-        except EOFError:
+        except (EOFError, OSError):  # the main process is gone
             return
         begin = time.perf_counter()
         try:
@@ -209,4 +209,7 @@ def _serve(role: str, found: Found, base: Path, pipe: Connection) -> None:
             answer: Any = (logits, asdict(session.calls), time.perf_counter() - begin)
         except Exception as error:  # told to whoever asked
             answer = error
-        pipe.send_bytes(pickle.dumps((number, answer)))
+        try:
+            pipe.send_bytes(pickle.dumps((number, answer)))
+        except OSError:  # the main process is gone
+            return

@@ -56,6 +56,8 @@ def test_without_arguments_se_runs_beside_its_baseline(done_run):
     assert {p.name for p in folder.iterdir()} == {
         "run.toml",
         "env.json",
+        "manifest.json",
+        ".lock",
         "samples.jsonl",
         "scores.json",
         "summary.json",

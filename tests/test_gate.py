@@ -16,7 +16,7 @@ from fabricated import quiet
 from specbench import session
 from specbench.cli import gate_trials, gating, remeasure
 from specbench.errors import ConfigError
-from specbench.options import Options, parse_override
+from specbench.options import Access, Options, parse_override
 from specbench.report.baseline import Baseline, load, open_
 from specbench.report.comparison import ANCHOR
 from specbench.report.verdict import Limits, Status, Verdict
@@ -187,7 +187,7 @@ def test_a_fresh_process_is_asked_for_the_same_and_its_failure_is_ours(monkeypat
     with pytest.raises(SystemExit) as ended:
         remeasure.measure_apart(remeasure.Request(commands=[command], sandbox="none"), tmp_path / "session-1")
     assert ended.value.code == 4
-    assert seen == [(["we-se"], "tiny", ["gsm8k"], options, tmp_path / "session-1", True, "none")]
+    assert seen == [(["we-se"], "tiny", ["gsm8k"], options, tmp_path / "session-1", Access(fresh=True), "none")]
 
 
 def test_the_bundled_baseline_covers_the_family_and_is_whole():

@@ -16,9 +16,9 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 FLOORS = {
     0: "errors registry sampling calls session task assets records hardware pair presets theory options"
     " twins scoring sandbox prompting engine synthetic dummy watched drafting states step quantization quiet"
-    " fetching checkup",
+    " fetching checkup files locking",
     1: "suite method proposers stops targets heads",
-    2: "methods found models workers tiny train laws heading",
+    2: "checkpoints methods found models workers tiny train laws heading",
     3: "decode arms cells plugins",
     4: "bench judging runner scorer verifying",
     5: "report tasks",

@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from specbench.errors import ConfigError, hint
+from specbench.files import write
 from specbench.options import Options
-from specbench.records import SAMPLES, SEMANTICS, write
+from specbench.records import SAMPLES, SEMANTICS
 from specbench.report.measured import Generation, Measured, Session, of_run, pooled
 
 SCHEMA = 1

@@ -7,11 +7,10 @@ from typing import Any
 import numpy as np
 
 from specbench import theory
-from specbench.records import Record
+from specbench.records import Record, Round
 from specbench.report.metrics import seconds
 
 Rows = Sequence[Record]
-Round = dict[str, Any]
 
 
 def average_tokens(rows: Rows) -> float | None:

@@ -6,13 +6,37 @@ A run whose options overruled the suite's keeps its own index beside it, changed
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NotRequired, TypedDict
 
-from specbench.records import read_json, write
+from specbench.files import read_json, write
 
 SUITES = "suites"
 DONE, MISSING, FAILED, BEGUN = "done", "missing", "failed", "begun"  # states of a cell
 OWN, CHANGED = "index.json", "changed.json"
+
+
+class CellTable(TypedDict):
+    """One cell of index.json."""
+
+    key: str
+    pair: str
+    task: str
+    state: Literal["done", "missing", "failed", "begun"]
+    why: str
+    seconds: float
+    folder: NotRequired[str]
+    generations: NotRequired[int]
+    failed: NotRequired[int]
+    made_up: NotRequired[str]
+    levels: NotRequired[list[str]]
+
+
+class IndexTable(TypedDict):
+    """A suite's index.json."""
+
+    suite: NotRequired[str]
+    changes: NotRequired[list[str]]
+    cells: list[CellTable]
 
 
 @dataclass
@@ -27,8 +51,8 @@ class Index:
     def of(cls, suite: str, results: Path, changed: bool = False) -> "Index":
         """The index of a suite, or of its runs with other options; empty where there was none."""
         path = results / SUITES / suite / (CHANGED if changed else OWN)
-        told = read_json(path) if path.exists() else {"cells": []}
-        return cls(path, {cell["key"]: cell for cell in told["cells"]}, told.get("changes", []))
+        told = read_json(path, IndexTable) if path.exists() else IndexTable(cells=[])
+        return cls(path, {cell["key"]: dict(cell) for cell in told["cells"]}, told.get("changes", []))
 
     @classmethod
     def any_of(cls, suite: str, results: Path) -> "Index":
@@ -55,7 +79,7 @@ class Index:
 
     @property
     def done(self) -> list[dict[str, Any]]:
-        return [cell for cell in self.cells.values() if cell["state"] == DONE]
+        return [cell for cell in self.cells.values() if cell["state"] == DONE and "folder" in cell]
 
     @property
     def complete(self) -> bool:

@@ -1,12 +1,12 @@
 """Win rates: how often a judge preferred one method's continuation to another's."""
 
-import json
 from collections import defaultdict
 from pathlib import Path
 
 import numpy as np
 
-from specbench.records import JUDGED
+from specbench.files import read_sealed
+from specbench.records import JUDGED, Judged
 from specbench.report.estimates import bootstrap, by_prompt
 from specbench.report.points import Point
 
@@ -20,7 +20,7 @@ def judged_points(folder: Path, places: list[Point]) -> list[Point]:
     path = folder / JUDGED
     if not path.exists():
         return []
-    told = json.loads(path.read_text(encoding="utf-8"))
+    told = read_sealed(path, Judged)
     rows = told["rows"]
     method, _, setting = told["of"].partition("(")
     place = next(
@@ -39,5 +39,5 @@ def judged_points(folder: Path, places: list[Point]) -> list[Point]:
         "ties": sum(row["verdict"] == 0.5 for row in rows) / len(rows),
         "win_rate_spread": float(np.std([np.mean(each) for each in repeats.values()])),
     }
-    judge = f"{told['judge']['name']}, {told['judge']['path']}"
+    judge = f"{told['judge'].get('name')}, {told['judge'].get('path')}"
     return [{**place, "values": {**values, "judge": judge}}]

@@ -1,8 +1,7 @@
 """Where each token of a generation came from, by what its rounds recorded."""
 
-from typing import Any
 
-from specbench.records import Record
+from specbench.records import Record, Round
 
 MEANING = {
     "a": "drafted and accepted",
@@ -20,7 +19,7 @@ def origins(record: Record) -> str:
     return told[: len(record.tokens)] + "m" * (len(record.tokens) - len(told))
 
 
-def of_round(told: dict[str, Any]) -> str:
+def of_round(told: Round) -> str:
     """A letter for each token that a round committed: untested ones, then accepted ones, then its own."""
     untested, accepted = int(told.get("untested", 0)), int(told["accepted"])
     rest = int(told["tokens"]) - untested - accepted

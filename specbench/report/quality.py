@@ -3,18 +3,26 @@
 from pathlib import Path
 from typing import Any
 
-from specbench.records import SCORES, read_json
+from specbench.errors import ConfigError
+from specbench.files import read_sealed
+from specbench.records import SCORES, ScoreRow, Scores
 from specbench.report import metrics as m
-from specbench.scoring.metric import NO_ANSWER, Scored
-
-Scores = dict[str, Any]
+from specbench.scoring.metric import NO_ANSWER, Scored, is_combiner
 
 
 def scores_of(folder: Path) -> Scores:
-    """The run's scores.json; one without rows where nothing was scored yet."""
+    """The run's scores.json; one without rows where nothing was scored yet. Raises ConfigError where it is damaged."""
     path = folder / SCORES
     if path.exists():
-        return dict(read_json(path))
+        scores = read_sealed(path, Scores)
+        names = [metric["name"] for metric in scores["metrics"]]
+        if scores["headline"] and scores["headline"] not in names:
+            raise ConfigError(
+                f"{path}: damaged: headline '{scores['headline']}' is none of its metrics; help: specbench score"
+            )
+        if wrong := next((m["combine"] for m in scores["metrics"] if not is_combiner(m["combine"])), None):
+            raise ConfigError(f"{path}: damaged: unknown way to combine scores '{wrong}'; help: specbench score")
+        return scores
     return {"metrics": [], "headline": "", "records": 0, "rows": [], "not_executed": False, "version": ""}
 
 
@@ -30,7 +38,7 @@ def quality(method: str, scores: Scores) -> dict[str, Any]:
     Over those generations that no method failed at: a method must not gain by failing where it is hard.
     """
     rows = [row for row in _shared(scores["rows"]) if row["method"] == method]
-    told = [row["values"][NO_ANSWER] for row in rows if NO_ANSWER in row["values"]]
+    unanswered = [float(v) for row in rows if isinstance(v := row["values"].get(NO_ANSWER), int | float)]
     combine = {metric["name"]: metric["combine"] for metric in scores["metrics"]}
     groups = sorted(set(groups_of(scores).values())) if scores["headline"] else []
     headline = scores["headline"]
@@ -40,11 +48,11 @@ def quality(method: str, scores: Scores) -> dict[str, Any]:
             group: _estimate([row for row in rows if row["group"] == group], headline, combine[headline])
             for group in groups
         },
-        "no_answer": sum(told) / len(told) if told else None,
+        "no_answer": sum(unanswered) / len(unanswered) if unanswered else None,
     }
 
 
-def _shared(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _shared(rows: list[ScoreRow]) -> list[ScoreRow]:
     """The rows of those (sample, repeat) that every method has."""
     had: dict[str, set[tuple[str, int]]] = {}
     for row in rows:
@@ -53,7 +61,7 @@ def _shared(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [row for row in rows if (row["sample"], row["repeat"]) in common]
 
 
-def _estimate(rows: list[dict[str, Any]], name: str, combine: str) -> dict[str, float | None] | None:
+def _estimate(rows: list[ScoreRow], name: str, combine: str) -> dict[str, float | None] | None:
     scored = [Scored(row["values"][name], row["sample"], row["group"]) for row in rows if name in row["values"]]
     found = m.quality(scored, combine) if scored else None
     return found._asdict() if found else None

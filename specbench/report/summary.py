@@ -1,7 +1,6 @@
 """A run folder as one dictionary: per method its speeds, what explains them, what theory predicted, and its quality."""
 
 import hashlib
-import json
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict
@@ -11,13 +10,25 @@ from pathlib import Path
 from typing import Any
 
 from specbench.errors import ConfigError
-from specbench.records import SAMPLES, SCORES, SEMANTICS, Record, read, read_json, run_config
+from specbench.files import read_json, read_sealed, write_sealed
+from specbench.hardware import Environment
+from specbench.records import (
+    CONFIG,
+    ENVIRONMENT,
+    MANIFEST,
+    SAMPLES,
+    SCORES,
+    SEMANTICS,
+    SUMMARY,
+    Record,
+    load,
+    run_config,
+)
 from specbench.report import drafting as d
 from specbench.report import metrics as m
 from specbench.report.predictions import predictions
 from specbench.report.quality import groups_of, quality, scores_of
 
-SUMMARY = "summary.json"
 MUCH = 32 << 20  # bytes of records that are worth another process
 END = 1 << 16  # bytes of a file's beginning and end that tell it from another
 PLAIN = "sd"  # speculative decoding, which adaptive lengths and SPRINTER are held against
@@ -33,11 +44,16 @@ def summary_of(folder: Path) -> dict[str, Any]:
     return summarise(folder)
 
 
+def save_summary(folder: Path, summary: dict[str, Any]) -> None:
+    """Keep a run folder's summary in the folder."""
+    write_sealed(folder / SUMMARY, summary)
+
+
 def _kept(path: Path) -> dict[str, Any]:
-    """A summary that was written earlier; nothing where it is damaged, since it can be had anew."""
+    """A summary that was written earlier; nothing where it is damaged, since it can be made again."""
     try:
-        return dict(json.loads(path.read_text(encoding="utf-8")))
-    except (ValueError, TypeError):
+        return read_sealed(path, dict[str, Any])
+    except ConfigError:
         return {}
 
 
@@ -54,11 +70,12 @@ def _has(folder: Path) -> bool:
 
 
 def stamp(folder: Path) -> str:
-    """What a summary depends on: what was recorded and scored, by the files' sizes and ends, and the code that summarises."""
+    """What a summary depends on: the run's files, by their sizes, times and ends, and the code that summarises."""
     digest = hashlib.sha256(_code().encode())
-    for path in (folder / name for name in (SAMPLES, SCORES, "run.toml", "env.json")):
+    for path in (folder / name for name in (SAMPLES, SCORES, CONFIG, ENVIRONMENT, MANIFEST)):
         if path.exists():
             size = path.stat().st_size
+            digest.update(str(path.stat().st_mtime_ns).encode())
             with path.open("rb") as file:
                 digest.update(f"{path.name}:{size}".encode() + file.read(END))
                 file.seek(max(size - END, 0))
@@ -76,14 +93,14 @@ def _code() -> str:
 
 def summarise(folder: Path) -> dict[str, Any]:
     """The summary of a run folder, complete or not. Raises ConfigError where the folder holds no run."""
-    if not (folder / "run.toml").exists() or not (folder / SAMPLES).exists():
+    if not (folder / CONFIG).exists() or not (folder / SAMPLES).exists():
         raise ConfigError(f"{folder} holds no run (no run.toml and samples.jsonl); help: specbench run")
     config = run_config(folder)
-    environment = read_json(folder / "env.json")
+    environment = read_json(folder / ENVIRONMENT, Environment)
     if config.get("semantics") != SEMANTICS:
         raise ConfigError(f"{folder} was written by another version of specbench; measure anew")
-    records, scores = list(read(folder)), scores_of(folder)
-    wanted = len(config["methods"]) * config["task"]["data"]["samples"] * config["decoding"]["repeats"]
+    recorded, scores = load(folder), scores_of(folder)
+    records = recorded.records
     return {
         "schema": 1,
         "stamp": stamp(folder),
@@ -101,7 +118,8 @@ def summarise(folder: Path) -> dict[str, Any]:
         "baseline": config["baseline"],
         "clock": config["clock"],
         "environment": environment,
-        "complete": len(records) == wanted,
+        "complete": recorded.complete,
+        "problems": recorded.problems,
         "metrics": scores["metrics"],
         "headline": scores["headline"],
         "scored_by": scores["version"],

@@ -61,6 +61,15 @@ def combiner(name: str) -> Combiner:
     return _COMBINERS[name]
 
 
+def is_combiner(name: str) -> bool:
+    """Whether scores can be combined in the way of this name."""
+    try:
+        combiner(name)
+    except ValueError:
+        return False
+    return True
+
+
 def table(name: str, scored: Sequence[Scored]) -> np.ndarray:
     """The rows of all prompts, (prompts, d + 1), the last column the number of the prompt's group."""
     values: dict[str, list[float | list[float]]] = defaultdict(list)

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from specbench.records import write
+from specbench.files import write
 from specbench.train.texts import Text
 
 SHARD = 20  # texts
