@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, PreTrainedConfig
+from transformers import AutoConfig, PreTrainedConfig
 
 from specbench import dummy
-from specbench.assets import commit_of, local_checksum, missing_model
+from specbench.assets import commit_of, first_line, local_checksum, missing_model
+from specbench.checkpoints import class_of, unreadable
 from specbench.engine import refusal
 from specbench.errors import ConfigError, MissingAsset, hint
 from specbench.heads import Provenance
@@ -31,12 +32,13 @@ class Found:
     weights: str = "real"
     changes: dict[str, Any] = field(default_factory=dict)  # of a dummy model's architecture
     quantization: str = ""
+    allowed_keys: tuple[str, ...] = ()  # patterns of weights that may be missing or left over
 
     @cached_property
     def parameters(self) -> int:
         """Parameters by the config alone, tied ones once."""
         with torch.device("meta"):
-            return sum(p.numel() for p in kind_of(self.config).from_config(self.config).parameters())
+            return sum(p.numel() for p in class_of(self.config).from_config(self.config).parameters())
 
     @cached_property
     def traffic(self) -> dict[str, int]:
@@ -46,7 +48,7 @@ class Found:
         embedding that is the head as well is. Of a quantised matrix it is the bits and the scales.
         """
         with torch.device("meta"):
-            model = kind_of(self.config).from_config(self.config)
+            model = class_of(self.config).from_config(self.config)
         size = getattr(torch, self.dtype).itemsize
         head, tables = (
             model.get_output_embeddings().weight,
@@ -76,9 +78,16 @@ class Found:
 
     def identity(self) -> dict[str, Any]:
         """What makes a result with this model comparable with another."""
-        real = {"source": self.source, "revision": self.revision, "checksum": self.checksum, "dtype": self.dtype}
+        real: dict[str, Any] = {
+            "source": self.source,
+            "revision": self.revision,
+            "checksum": self.checksum,
+            "dtype": self.dtype,
+        }
         if self.quantization:
             real["quantization"] = self.quantization
+        if self.allowed_keys:
+            real["allowed_keys"] = list(self.allowed_keys)
         return real if self.weights == "real" else real | {"weights": self.weights, "config": self.changes}
 
 
@@ -153,9 +162,9 @@ def find(
             source = str(local or spec.path)
             try:
                 commit = None if local else commit_of(spec.path, spec.revision or None)
-                config = AutoConfig.from_pretrained(source, revision=commit)
-            except (OSError, ValueError) as error:
-                raise missing_model(role, spec.path, error) from None
+                config = AutoConfig.from_pretrained(source, revision=commit, trust_remote_code=False)
+            except Exception as error:  # whatever a library makes of a damaged file
+                raise unreadable(role, source, error) from None
             checksum = local_checksum(local) if local else None
         try:
             runs_on = engine_of(engine, config, device, spec.quantization)
@@ -164,12 +173,45 @@ def find(
         if spec.quantization:
             _require_quantisable(role, spec, config)
         found[role] = Found(
-            spec.path, commit, checksum, config, own, runs_on, pair.weights, spec.config, spec.quantization
+            spec.path,
+            commit,
+            checksum,
+            config,
+            own,
+            runs_on,
+            pair.weights,
+            spec.config,
+            spec.quantization,
+            spec.allowed_keys,
         )
+        _require_model(role, found[role])
     kinds = {found[role].config.is_encoder_decoder for role in roles}
     if len(kinds) > 1:
         raise ConfigError("a pair cannot mix encoder-decoder and decoder-only models: " + ", ".join(map(str, roles)))
     return found
+
+
+def _require_model(role: str, found: Found) -> None:
+    """Raise ConfigError where a config describes no model that could decode a token."""
+    try:
+        smallest = min(found.shape.values())
+        if smallest >= 1 and found.parameters and found.weights == "dummy":  # else loading the weights checks the sizes
+            _try_forward(found.config)
+    except NotImplementedError:  # an operation that has no meta form says nothing about the config
+        return
+    except Exception as error:  # whatever a library makes of a number that cannot be
+        why = f"{type(error).__name__}: {first_line(error)}"
+        raise ConfigError(f"model '{role}': the config of {found.source} describes no model: {why}") from None
+    if smallest < 1:
+        raise ConfigError(f"model '{role}': the config of {found.source} describes no model: {found.shape}")
+
+
+def _try_forward(config: PreTrainedConfig) -> None:
+    """Run two tokens through a model without weights. Raises whatever transformers does for sizes that do not fit."""
+    with torch.device("meta"):
+        ids = torch.zeros(1, 2, dtype=torch.long)
+        model = class_of(config).from_config(config)
+        model(input_ids=ids, **({"decoder_input_ids": ids} if config.is_encoder_decoder else {}))
 
 
 def engine_of(wish: str, config: PreTrainedConfig, device: torch.device, quantization: str = "") -> str:
@@ -201,7 +243,7 @@ def _require_quantisable(role: str, spec: ModelSpec, config: PreTrainedConfig) -
         raise ConfigError(f"{told}: {spec.path} is quantised already, by {method}; leave the key out")
     torchao()
     with torch.device("meta"):
-        if not layers(kind_of(config).from_config(config), spec.quantization):
+        if not layers(class_of(config).from_config(config), spec.quantization):
             kind = config.model_type
             raise ConfigError(
                 f"{told}: {kind} has no linear layer of a fitting width (GPT-2's are of a class of its own)"
@@ -213,10 +255,6 @@ def _dummy_config(spec: ModelSpec, local: Path | None) -> PreTrainedConfig:
     if local:
         return dummy.architecture_in(local, spec.config)
     return dummy.architecture(spec.path, spec.config)
-
-
-def kind_of(config: PreTrainedConfig) -> Any:
-    return AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
 
 
 def _cached_numbers(config: PreTrainedConfig) -> int:

@@ -5,18 +5,17 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-from safetensors import SafetensorError
-from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from specbench import dummy
-from specbench.assets import missing_model
+from specbench.checkpoints import load_model, load_tokenizer
 from specbench.engine import Graphs, GraphSession, LeanSession, Network, network_of
 from specbench.errors import ConfigError
-from specbench.found import Found, FoundHead, kind_of
+from specbench.found import Found, FoundHead
 from specbench.heading import load_head
 from specbench.heads import Head
 from specbench.pair import folder
-from specbench.quantization import explained, placement, quantise, stored_by
+from specbench.quantization import quantise, stored_by
 from specbench.session import Concurrent, EagerSession, Session, new_cache, window_of
 from specbench.synthetic import Law, SyntheticSession
 from specbench.watched import Watched
@@ -198,17 +197,12 @@ def _brought(
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     source = str(folder(each.source, base) or each.source)
     if each.weights == "dummy":
-        tokenizer = AutoTokenizer.from_pretrained(dummy.TOKENIZERS[each.config.is_encoder_decoder])
+        tokenizer = load_tokenizer(role, str(dummy.TOKENIZERS[each.config.is_encoder_decoder]))
         model = dummy.random_model(each.config, each.dtype, device, role)
     else:
-        try:
-            tokenizer = AutoTokenizer.from_pretrained(source, revision=each.revision)
-            with explained(role, each.source, each.config):
-                model = kind_of(each.config).from_pretrained(
-                    source, revision=each.revision, dtype=getattr(torch, each.dtype), **placement(each.config, device)
-                )
-        except (OSError, ValueError, SafetensorError) as error:
-            raise missing_model(role, each.source, error) from None
+        tokenizer = load_tokenizer(role, source, each.revision)
+        dtype = getattr(torch, each.dtype)
+        model = load_model(role, source, each.config, dtype, device, each.revision, each.allowed_keys)
     try:
         new_cache(model)
     except ValueError as error:

@@ -93,7 +93,7 @@ class EagleHead(Head):
     @classmethod
     def read(cls, folder: Path) -> Self:
         try:
-            config = AutoConfig.from_pretrained(folder)
+            config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
             told = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
             weights, provenance = _weights(folder)
             head = cls(config, bias=told.get("bias", "fc.bias" in weights))
