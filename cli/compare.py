@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from specbench.cli.verdicts import (
+    AcrossConfig,
     Alpha,
     CountersOnly,
     Form,
@@ -24,7 +25,7 @@ from specbench.cli.verdicts import (
 
 def compare(
     base: Annotated[Path, typer.Argument(help="A run folder, a folder of them, or a baseline file.")],
-    new: Annotated[Path, typer.Argument(help="What is held against it: the same.")],
+    new: Annotated[Path, typer.Argument(help="The measurement to compare with BASE.")],
     form: Form = VerdictFormat.table,
     max_slowdown: MaxSlowdown = 3.0,
     max_quality_drop: MaxQualityDrop = 1.0,
@@ -33,7 +34,8 @@ def compare(
     counters_only: CountersOnly = False,
     inconclusive: Inconclusive = Undecided.fails,
     junit: JUnit = None,
-    exit_zero: Annotated[bool, typer.Option("--exit-zero", help="Tell, and end with 0 whatever was found.")] = False,
+    across_config: AcrossConfig = False,
+    exit_zero: Annotated[bool, typer.Option("--exit-zero", help="Always exit 0.")] = False,
 ) -> None:
     """Compare two measurements: decoding, quality, speed.
 
@@ -41,7 +43,7 @@ def compare(
     """
     from specbench.report import baseline, comparison
 
-    limits = limits_of(alpha, max_slowdown, max_quality_drop, require_speed, counters_only)
+    limits = limits_of(alpha, max_slowdown, max_quality_drop, require_speed, counters_only, across_config)
     verdicts = comparison.compare(baseline.open_(base), baseline.open_(new), limits)
     code = tell(verdicts, form, junit, f"{new} against {base}", inconclusive)
     sys.exit(0 if exit_zero else code)

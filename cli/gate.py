@@ -14,6 +14,7 @@ from specbench.cli.asked import options_of, require_known, spoken, with_plugins,
 from specbench.cli.choices import SandboxKind
 from specbench.cli.remeasure import Request
 from specbench.cli.verdicts import (
+    AcrossConfig,
     Alpha,
     CountersOnly,
     Form,
@@ -48,6 +49,7 @@ def gate(
     require_speed: RequireSpeed = False,
     inconclusive: Inconclusive = Undecided.fails,
     junit: JUnit = None,
+    across_config: AcrossConfig = False,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Keep the run folders, in a new folder in this one.")
     ] = None,
@@ -102,7 +104,7 @@ def gate(
     if sessions_ and not (update or record):
         raise ConfigError("--sessions is of a baseline's timing: with --record or --update")
     names, tasks = words(method) or ["se"], words(task)
-    limits = limits_of(alpha, max_slowdown, max_quality_drop, require_speed, counters_only)
+    limits = limits_of(alpha, max_slowdown, max_quality_drop, require_speed, counters_only, across_config)
     with_plugins(plugin)
     require_known(names, pair, tasks)
     told = Request(commands=[], sandbox=sandbox.value if allow_code_execution else "", plugins=plugin or [])

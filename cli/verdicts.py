@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from specbench import files
+
 if TYPE_CHECKING:
     from specbench.report.tables import Table
     from specbench.report.verdict import Limits, Verdict
@@ -40,12 +42,23 @@ RequireSpeed = Annotated[
 CountersOnly = Annotated[
     bool, typer.Option("--counters-only", help="Tokens, counters and quality; no clock, so any machine will do.")
 ]
+AcrossConfig = Annotated[
+    bool,
+    typer.Option(
+        "--across-config", help="Compare methods whose settings differ, by forwards per token, quality and time."
+    ),
+]
 FAILING = ("regression", "not comparable", "inconclusive")
 LEVELS = {"regression": "error", "not comparable": "warning", "inconclusive": "warning", "improved": "notice"}
 
 
 def limits_of(
-    alpha: float, max_slowdown: float, max_quality_drop: float, require_speed: bool, counters_only: bool
+    alpha: float,
+    max_slowdown: float,
+    max_quality_drop: float,
+    require_speed: bool,
+    counters_only: bool,
+    across_config: bool,
 ) -> "Limits":
     """Raises ConfigError for a value out of range."""
     from specbench.errors import ConfigError
@@ -62,6 +75,7 @@ def limits_of(
         max_quality_drop=max_quality_drop,
         require_speed=require_speed,
         counters_only=counters_only,
+        across_config=across_config,
     )
 
 
@@ -89,7 +103,8 @@ def tell(verdicts: "list[Verdict]", form: VerdictFormat, junit: Path | None, tit
                 file.write(markdown(verdicts, title))
     if junit:
         junit.parent.mkdir(parents=True, exist_ok=True)
-        junit.write_bytes(junit_xml(verdicts, title))
+        with files.named(junit):
+            junit.write_bytes(junit_xml(verdicts, title, undecided is Undecided.passes))
     return code
 
 
@@ -138,12 +153,15 @@ def annotations(verdicts: "list[Verdict]") -> list[str]:
     ]
 
 
-def junit_xml(verdicts: "list[Verdict]", title: str) -> bytes:
-    """A test case a verdict: a regression failed, what could not be compared or decided was skipped."""
+def junit_xml(verdicts: "list[Verdict]", title: str, undecided_passes: bool = False) -> bytes:
+    """A test case per verdict. A case fails where the verdict alone makes the exit code other than 0."""
     from xml.etree import ElementTree as Tree
 
-    failed = [each for each in verdicts if each.status == "regression"]
-    skipped = [each for each in verdicts if each.status in ("not comparable", "inconclusive", "skipped")]
+    from specbench.report.verdict import UNDECIDED_STATUSES, Status, fails
+
+    failed = [each for each in verdicts if fails(each.status, undecided_passes)]
+    passing = UNDECIDED_STATUSES | {Status.skipped}
+    skipped = [each for each in verdicts if each.status in passing and each not in failed]
     counts = {"tests": str(len(verdicts)), "failures": str(len(failed)), "skipped": str(len(skipped)), "errors": "0"}
     root = Tree.Element("testsuites", counts)
     suite = Tree.SubElement(root, "testsuite", {"name": _plain(title), **counts})

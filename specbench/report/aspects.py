@@ -1,7 +1,9 @@
 """One method of one cell, BASE against NEW: does it decode as before, as well as before, as fast as before?"""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
+from operator import attrgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -38,8 +40,12 @@ def shared(base: Rows, new: Rows) -> tuple[list[Generation], list[Generation]]:
     return [ours[key] for key in keys], [theirs[key] for key in keys]
 
 
-def decoding(base: Rows, new: Rows, inexact: str, alpha: float) -> Finding:
-    """Whether it decodes as before: token for token, or where `inexact` says why that cannot be asked, about as well."""
+def decoding(base: Rows, new: Rows, inexact: str, alpha: float, across: bool = False) -> Finding:
+    """Whether it decodes as before: token for token, or where `inexact` says why that cannot be required, about as well.
+
+    Fewer forwards for the same tokens are an improvement, more of them or other tokens a regression. `across` settings that
+    differ on purpose, more forwards of one model and fewer of another are inconclusive.
+    """
     a, b = shared(base, new)
     if not a:
         return Finding(Status.incomparable, "nothing to compare", "no generation is there on both sides", "–")
@@ -48,37 +54,70 @@ def decoding(base: Rows, new: Rows, inexact: str, alpha: float) -> Finding:
     if not ids and not counters:
         return Finding(Status.same, "same decoding", f"{len(a)} generations, token for token", "same")
     differ = f"{ids} of {len(a)} generations have other tokens, {counters} other counters; {_effect(a, b)}"
-    return _about(a, b, f"{differ}; {inexact}", alpha) if inexact else _exactly(a, b, ids, differ)
+    return _about(a, b, f"{differ}; {inexact}", alpha, across) if inexact else _exactly(a, b, ids, differ)
 
 
 def _exactly(a: Rows, b: Rows, ids: int, differ: str) -> Finding:
     """The finding where everything should be equal and is not: better only where the tokens are the same for less work."""
-    drafting = any(row.tested for row in (*a, *b))
-    moved = any(abs(_ratio(b, *parts) - _ratio(a, *parts)) > TOLERANCE * _ratio(a, *parts) for parts in PARTS)
-    title = "acceptance changed" if drafting and (not ids or moved) else "decoding changed"
-    roles = {role for row in (*a, *b) for role in row.forwards}
-    spent = [[sum(row.forwards.get(role, 0) for row in side) for role in sorted(roles)] for side in (a, b)]
-    cheaper = spent[0] != spent[1] and all(after <= before for before, after in zip(*spent, strict=True))
+    before, after = _forwards(a), _forwards(b)
+    cheaper = before != after and all(after.get(role, 0.0) <= before[role] for role in before)
     status = Status.improved if cheaper and not ids else Status.regression
+    title = _title(a, b, ids)
     return Finding(status, title, differ, f"{title}: {_effect(a, b)}")
 
 
-def _about(a: Rows, b: Rows, differ: str, alpha: float) -> Finding:
-    """The finding between machines, by a paired bootstrap over prompts of acceptance rate and accepted length."""
-    found = []
-    for parts in PARTS:
-        before, after = (by_prompt((*(getattr(r, part) for part in parts), r.sample) for r in side) for side in (a, b))
-        change, p = paired_bootstrap(before, after, _share)
-        if abs(change) <= TOLERANCE * _share(before):
-            continue
-        if len(before) < FEWEST_PROMPTS:
-            detail = f"{differ}; {len(before)} prompts are too few to judge it by"
-            return Finding(Status.inconclusive, "acceptance differs", detail, f"differs: {_effect(a, b)}")
-        if p < alpha:
-            status, title = Status.regression if change < 0.0 else Status.improved, "acceptance changed"
-            found.append(Finding(status, title, f"{differ}; p = {p:.2g}", f"{title}: {_effect(a, b)}"))
-    same = Finding(Status.same, "same acceptance", differ, "within tolerance")
-    return next((each for each in found if each.status is Status.regression), found[0] if found else same)
+def _title(a: Rows, b: Rows, ids: int) -> str:
+    """What changed. A higher acceptance rate bought with more forwards is no change of acceptance but of drafting."""
+    if not any(row.tested for row in (*a, *b)):
+        return "decoding changed"
+    (rate, length), (rate_after, length_after) = ([_ratio(side, *parts) for parts in PARTS] for side in (a, b))
+    accepts, goes_on = rate_after - rate, length_after - length
+    moved = abs(accepts) > TOLERANCE * rate or abs(goes_on) > TOLERANCE * length
+    if ids and not moved:
+        return "decoding changed"
+    return "drafting changed" if accepts * goes_on < 0.0 else "acceptance changed"
+
+
+def _about(a: Rows, b: Rows, differ: str, alpha: float, across: bool) -> Finding:
+    """The finding between machines or settings, by a paired bootstrap over prompts.
+
+    Judged are the forwards of each model per token, where fewer are better; and for methods that draft, acceptance rate and
+    accepted length, which decide only where no forwards changed.
+    """
+    roles = sorted({role for row in (*a, *b) for role in row.forwards})
+    found = [_moved(a, b, partial(_forwards_of, role), attrgetter("tokens"), -1, differ, alpha) for role in roles]
+    if all(each is None for each in found):
+        found = [_moved(a, b, attrgetter(up), attrgetter(down), 1, differ, alpha) for up, down in PARTS]
+    findings = [each for each in found if each is not None]
+    if across and {Status.regression, Status.improved} <= {each.status for each in findings}:
+        detail = f"{differ}; some models run more often and some less: only their time decides"
+        return Finding(Status.inconclusive, "other mix of forwards", detail, _effect(a, b))
+    same = Finding(Status.same, "same decoding effort", differ, "within tolerance")
+    order = (Status.regression, Status.inconclusive, Status.improved)
+    return min(findings, key=lambda each: order.index(each.status), default=same)
+
+
+def _forwards_of(role: str, row: Generation) -> int:
+    return row.forwards.get(role, 0)
+
+
+Value = Callable[[Generation], float]
+
+
+def _moved(a: Rows, b: Rows, up: Value, down: Value, better: int, differ: str, alpha: float) -> Finding | None:
+    """How a ratio of sums over prompts changed; None within tolerance. `better` is the sign of a change to the better."""
+    before, after = (by_prompt((up(row), down(row), row.sample) for row in side) for side in (a, b))
+    change, p = paired_bootstrap(before, after, _share)
+    if abs(change) <= TOLERANCE * _share(before):
+        return None
+    title = _title(a, b, ids=1)
+    if len(before) < FEWEST_PROMPTS:
+        detail = f"{differ}; {len(before)} prompts are too few to judge it by"
+        return Finding(Status.inconclusive, title, detail, f"differs: {_effect(a, b)}")
+    if p >= alpha:
+        return None
+    status = Status.improved if change * better > 0.0 else Status.regression
+    return Finding(status, title, f"{differ}; p = {p:.2g}", f"{title}: {_effect(a, b)}")
 
 
 def _share(rows: np.ndarray) -> float:
@@ -91,12 +130,27 @@ def _ratio(rows: Rows, numerator: str, denominator: str) -> float:
     return sum(getattr(row, numerator) for row in rows) / below if below else 0.0
 
 
+def _forwards(rows: Rows) -> dict[str, float]:
+    """Forwards of each model per token."""
+    tokens = sum(row.tokens for row in rows)
+    roles = sorted({role for row in rows for role in row.forwards})
+    return {role: sum(row.forwards.get(role, 0) for row in rows) / tokens for role in roles} if tokens else {}
+
+
 def _effect(a: Rows, b: Rows) -> str:
-    """Acceptance and accepted length before and after; tokens, where nothing was drafted."""
+    """Forwards per token of each model before and after where they differ, then acceptance and accepted length; tokens,
+    where nothing was drafted."""
+    before, after = _forwards(a), _forwards(b)
+    changes = [
+        f"{role} forwards/token {before.get(role, 0.0):.3f} → {after.get(role, 0.0):.3f}"
+        for role in dict.fromkeys([*before, *after])
+        if before.get(role) != after.get(role)
+    ]
     if not any(row.tested for row in (*a, *b)):
-        return f"{sum(row.tokens for row in a)} → {sum(row.tokens for row in b)} tokens"
+        return ", ".join([*changes, f"{sum(row.tokens for row in a)} → {sum(row.tokens for row in b)} tokens"])
     rates, lengths = ([_ratio(side, *parts) for side in (a, b)] for parts in PARTS)
-    return f"acceptance {rates[0]:.3f} → {rates[1]:.3f}, accepted length {lengths[0]:.2f} → {lengths[1]:.2f}"
+    changes.append(f"acceptance {rates[0]:.3f} → {rates[1]:.3f}, accepted length {lengths[0]:.2f} → {lengths[1]:.2f}")
+    return ", ".join(changes)
 
 
 def quality(base: Measured, new: Measured, method: str, name: str, limits: Limits) -> Finding | None:

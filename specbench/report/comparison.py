@@ -5,16 +5,17 @@ before in another time (*overhead changed*), and a baseline that lost against th
 every method's speedup over that baseline would hide.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
+from specbench.hardware import LIBRARIES, incomparable
 from specbench.report import aspects
 from specbench.report.aspects import Finding
-from specbench.report.measured import LIBRARIES, Measured
+from specbench.report.measured import Measured
 from specbench.report.verdict import Limits, Status, Verdict
 
 ANCHOR = "hf-generate"
 EXACT = ("cpu", "instructions", "threads", *LIBRARIES)  # equal: greedy or sampled, a CPU computes the same bits
-SPEED = ("cpu", "instructions", "cores", "threads", "gpu", "torch", "transformers")
 
 
 def compare(base: list[Measured], new: list[Measured], limits: Limits) -> list[Verdict]:
@@ -29,9 +30,12 @@ def compare(base: list[Measured], new: list[Measured], limits: Limits) -> list[V
             out.append(
                 Verdict(cell.name, "", "comparability", Status.incomparable, "not measured", why, "not measured")
             )
+        elif unwhole := _incomplete(cell, nearest):
+            short = "incomplete"
+            out.append(Verdict(cell.name, "", "comparability", Status.incomparable, short, "; ".join(unwhole), short))
         elif reasons := differences(cell, nearest):
-            told = "; ".join(reasons)
-            out.append(Verdict(cell.name, "", "comparability", Status.incomparable, "measured otherwise", told, told))
+            why = "; ".join(reasons)
+            out.append(Verdict(cell.name, "", "comparability", Status.incomparable, "measured otherwise", why, why))
         else:
             for method in cell.config["methods"]:
                 if method != ANCHOR:
@@ -43,21 +47,27 @@ def differences(base: Measured, new: Measured) -> list[str]:
     """Why two cells cannot be compared, each reason with both values; empty where they can."""
     a, b = base.config, new.config
     out = [
-        f"{what}: {_told(ours)} | {_told(theirs)}"
+        f"{what}: {_shown(ours)} | {_shown(theirs)}"
         for what, ours, theirs in (
             ("task version", a["task"]["version"], b["task"]["version"]),
             ("meaning of records", a["semantics"], b["semantics"]),
             ("models made up", a["pair"].get("made_up", ""), b["pair"].get("made_up", "")),
             ("synthetic laws", a["pair"].get("synthetic"), b["pair"].get("synthetic")),
-            ("baseline method", a["methods"][a["baseline"]], b["methods"][b["baseline"]]),
         )
         if ours != theirs
     ]
+    base_tables = [each["methods"][each["baseline"]] for each in (a, b)]
+    out += [f"baseline {a['baseline']}: {change}" for change in changed_settings(*base_tables)]
     out += _tables("task option", a["task"]["options"], b["task"]["options"])
     out += _tables("data", _data(a), _data(b))
     out += _tables("decoding", _but(a["decoding"], "repeats"), _but(b["decoding"], "repeats"))
     out += _tables("model", *(_identities(each["pair"]["models"]) for each in (a, b)))
     return out + _tables("head", *(_identities(each["pair"].get("heads", {})) for each in (a, b)))
+
+
+def _incomplete(base: Measured, new: Measured) -> list[str]:
+    """Why one of two cells is not a whole measurement, with the counts; empty where both are."""
+    return [f"{side}: {why}" for side, cell in (("BASE", base), ("NEW", new)) for why in cell.problems]
 
 
 def _lacking(base: Measured, new: Measured) -> int:
@@ -71,16 +81,23 @@ def _of_method(base: Measured, new: Measured, method: str, limits: Limits) -> li
     def verdict(aspect: str, found: Finding) -> Verdict:
         return Verdict(base.name, method, aspect, *found)
 
-    tables = [each.config["methods"].get(method) for each in (base, new)]
-    if tables[0] != tables[1]:
-        why = "not measured in NEW" if tables[1] is None else f"method table: {tables[0]} | {tables[1]}"
-        return [verdict("comparability", Finding(Status.incomparable, "other method", why, "other method"))]
+    table, other = (each.config["methods"].get(method) for each in (base, new))
+    changes = [] if other is None else changed_settings(table, other)
+    if other is None or (changes and not limits.across_config):
+        why = (
+            "not measured in NEW"
+            if other is None
+            else f"{'; '.join(changes)}; help: --across-config compares all the same"
+        )
+        short = "not measured" if other is None else f"changed: {', '.join(changes)}"
+        return [verdict("comparability", Finding(Status.incomparable, "other settings", why, short))]
     if new.failed[method] > base.failed[method]:
         why = (
             f"{new.failed[method]} generations failed, {base.failed[method]} before; `error` in samples.jsonl says why"
         )
         return [verdict("decoding", Finding(Status.regression, "generations failed", why, "failed"))]
-    decoded = aspects.decoding(base.generations[method], new.generations[method], _inexact(base, new), limits.alpha)
+    inexact = f"compared with tolerance (settings changed: {', '.join(changes)})" if changes else _inexact(base, new)
+    decoded = aspects.decoding(base.generations[method], new.generations[method], inexact, limits.alpha, bool(changes))
     timed = [] if limits.counters_only else _timed(base, new, method, limits)
     if decoded.status in (Status.regression, Status.improved):
         cost = "; ".join(found.detail for _, found in timed if found.status is not Status.skipped)
@@ -92,6 +109,26 @@ def _of_method(base: Measured, new: Measured, method: str, limits: Limits) -> li
         *(verdict("quality", found) for found in scored if found),
         *(verdict(aspect, found) for aspect, found in timed),
     ]
+
+
+def changed_settings(one: Mapping[str, Any], other: Mapping[str, Any], path: str = "") -> list[str]:
+    """The keys in which two tables of settings differ, each as `key before -> after`; tables within are compared by key."""
+    out = []
+    for key in dict.fromkeys([*one, *other]):
+        before, after = one.get(key), other.get(key)
+        if isinstance(before, Mapping) and isinstance(after, Mapping) and before.get("name") == after.get("name"):
+            out += changed_settings(before, after, f"{path}{key}.")
+        elif before != after:
+            out.append(f"{path}{key} {_setting(before)} -> {_setting(after)}")
+    return out
+
+
+def _setting(value: Any) -> str:
+    """A setting as TOML has it, a table on one line."""
+    if isinstance(value, Mapping):
+        values = ", ".join(f"{key} = {_setting(each)}" for key, each in value.items() if key != "name")
+        return f"{value.get('name', '')}({values})" if values else str(value.get("name", "{}"))
+    return "default" if value is None else _shortened(str(value))
 
 
 def _timed(base: Measured, new: Measured, method: str, limits: Limits) -> list[tuple[str, Finding]]:
@@ -115,7 +152,7 @@ def _no_speed(base: Measured, new: Measured, over: str) -> str:
     if not base.sessions or not new.sessions:
         return "one side holds no timing"
     devices = [each.config["engine"]["device"] for each in (base, new)]
-    other = _tables("", *({key: each.environment.get(key) for key in SPEED} for each in (base, new)))
+    other = incomparable(base.environment, new.environment, across_code=True)
     return ", ".join(other + ([f"device: {devices[0]} | {devices[1]}"] if devices[0] != devices[1] else []))
 
 
@@ -148,14 +185,17 @@ def _identities(parts: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
 def _tables(what: str, a: dict[str, Any], b: dict[str, Any]) -> list[str]:
     """The keys in which two tables differ, with both values."""
     keys = [key for key in {**a, **b} if a.get(key) != b.get(key)]
-    return [f"{what} {key}: {_told(a.get(key))} | {_told(b.get(key))}".strip() for key in keys]
+    return [f"{what} {key}: {_shown(a.get(key))} | {_shown(b.get(key))}".strip() for key in keys]
 
 
 def _but(table: dict[str, Any], key: str) -> dict[str, Any]:
     return {k: v for k, v in table.items() if k != key}
 
 
-def _told(value: Any) -> str:
+def _shown(value: Any) -> str:
     """A value, short enough for a line."""
-    text = "nothing" if value in (None, "") else str(value)
+    return _shortened("nothing" if value in (None, "") else str(value))
+
+
+def _shortened(text: str) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from specbench.errors import ConfigError
-from specbench.hardware import machine
-from specbench.records import SEMANTICS, Record, read, read_json, run_config
+from specbench.files import read_json
+from specbench.hardware import Environment, conditions
+from specbench.records import ENVIRONMENT, SEMANTICS, Record, Recorded, Scores, listed, load, run_config
 from specbench.report import metrics as m
 from specbench.report.quality import scores_of
 
-LIBRARIES = ("torch", "torchao", "transformers", "tokenizers", "numpy")  # what decides a number's last bits
 NOT_COMPARED = ("traffic", "shapes")  # of a pair: they follow from its models
 TOLD = ("report", "data")  # what a head says of itself
 
@@ -55,6 +55,7 @@ class Measured:
     generations: dict[str, list[Generation]]  # by method
     failed: dict[str, int]  # by method
     sessions: list[Session]  # empty where no timing is kept
+    problems: list[str] = field(default_factory=list)  # why a run is not whole, with the counts
 
     @property
     def name(self) -> str:
@@ -68,10 +69,11 @@ class Measured:
 
 def of_run(folder: Path) -> Measured:
     """A run folder as one process measured it. Raises ConfigError where it holds no run."""
-    config, scores, records = run_config(folder), scores_of(folder), list(read(folder))
+    config, scores, recorded = run_config(folder), scores_of(folder), load(folder)
+    records = recorded.records
     if config.get("semantics") != SEMANTICS:
         raise ConfigError(f"{folder} was written by another version of specbench; measure anew")
-    environment = read_json(folder / "env.json")
+    environment = dict(read_json(folder / ENVIRONMENT, Environment))
     wanted = {each["name"] for each in scores["metrics"]}
     values = {
         (row["method"], row["sample"], row["repeat"]): {k: v for k, v in row["values"].items() if k in wanted}
@@ -81,7 +83,7 @@ def of_run(folder: Path) -> Measured:
     methods = list(config["methods"])
     return Measured(
         config=_compared(config),
-        environment=condition(environment),
+        environment=conditions(environment),
         metrics=[{key: each[key] for key in ("name", "signature", "combine")} for each in scores["metrics"]],
         groups=groups,
         generations={
@@ -89,14 +91,25 @@ def of_run(folder: Path) -> Measured:
         },
         failed={name: sum(r.method == name and r.error is not None for r in records) for name in methods},
         sessions=[session_of(records, methods, config["clock"] == "end to end")],
+        problems=_problems(recorded, scores),
     )
 
 
-def condition(environment: dict[str, Any]) -> dict[str, Any]:
-    """What of a fingerprint counters and speeds depend on, and the revision, for whoever reads it."""
-    libraries = {name: environment["packages"].get(name, "") for name in LIBRARIES}
-    told = {"instructions": environment.get("instructions", ""), "cores": environment["cores"]}
-    return machine(environment) | libraries | told | {"revision": environment.get("git", {}).get("revision", "")}
+def _problems(recorded: Recorded, scores: Scores) -> list[str]:
+    """Why a run cannot be judged: generations that are missing, unknown or there twice, and those that are not scored."""
+    assert recorded.expected is not None
+    there, wanted, out = len(recorded.records), recorded.expected.generations, []
+    if there < wanted:
+        out.append(f"{there} of {wanted} generations are there")
+    if recorded.problems:
+        out.append(
+            f"{len(recorded.problems)} records are not the run's, damaged, or there twice ({listed(recorded.problems)})"
+        )
+    complete = {record.key for record in recorded.records if record.error is None}
+    scored = complete & {(row["method"], row["sample"], row["repeat"]) for row in scores["rows"]}
+    if len(scored) < len(complete):
+        out.append(f"{len(scored)} of {len(complete)} generations are scored")
+    return out
 
 
 def session_of(records: Sequence[Record], methods: list[str], end_to_end: bool) -> Session:
@@ -118,8 +131,9 @@ def pooled(cells: Iterable[Measured]) -> list[Measured]:
     for each in cells:
         key = json.dumps([each.config, each.environment], sort_keys=True)
         if key in out:
+            problems = [*out[key].problems, *each.problems]
             failed = {name: max(count, each.failed.get(name, 0)) for name, count in out[key].failed.items()}
-            each = replace(out[key], sessions=[*out[key].sessions, *each.sessions], failed=failed)
+            each = replace(out[key], sessions=[*out[key].sessions, *each.sessions], failed=failed, problems=problems)
         out[key] = each
     return list(out.values())
 

@@ -18,6 +18,9 @@ class Status(StrEnum):
     same = "ok"
 
 
+UNDECIDED_STATUSES = frozenset({Status.incomparable, Status.inconclusive})
+
+
 @dataclass(frozen=True)
 class Verdict:
     """Of one method of a cell, or of the whole cell where `method` is empty.
@@ -44,6 +47,7 @@ class Limits:
     max_quality_drop: float = 1.0  # points of 100
     require_speed: bool = False
     counters_only: bool = False
+    across_config: bool = False  # compare methods whose settings differ, instead of calling them not comparable
 
 
 def exit_code(verdicts: Iterable[Verdict], undecided_passes: bool = False) -> int:
@@ -51,5 +55,10 @@ def exit_code(verdicts: Iterable[Verdict], undecided_passes: bool = False) -> in
     found = {verdict.status for verdict in verdicts}
     if Status.regression in found:
         return REGRESSION
-    undecided = found & {Status.incomparable, Status.inconclusive} or not found
+    undecided = found & UNDECIDED_STATUSES or not found
     return UNDECIDED if undecided and not undecided_passes else OK
+
+
+def fails(status: Status, undecided_passes: bool = False) -> bool:
+    """Whether a verdict of this status alone makes the exit code other than 0."""
+    return status is Status.regression or (status in UNDECIDED_STATUSES and not undecided_passes)
