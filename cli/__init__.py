@@ -1,1 +1,27 @@
-"""Floor 6: the command line."""
+"""Floor 6: the command line. `main` is the console script: it imports nothing before it can be interrupted in peace."""
+
+import signal
+import sys
+from types import FrameType
+from typing import NoReturn
+
+INTERRUPTED, TERMINATED = 130, 143  # exit codes of SIGINT and SIGTERM, as a shell has them
+
+
+def main() -> None:
+    """Run the command line. SIGINT and SIGTERM end it without a traceback, and leave runs that resume."""
+    signal.signal(signal.SIGTERM, terminated)
+    try:
+        from specbench.cli import app
+
+        app.main()
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        sys.exit(INTERRUPTED)
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # nothing is left to interrupt but the interpreter's own end
+
+
+def terminated(number: int, frame: FrameType | None) -> NoReturn:
+    """Handle SIGTERM: leave through the same doors as an exit, so that locks are released and children end."""
+    raise SystemExit(TERMINATED)

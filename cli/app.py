@@ -1,11 +1,16 @@
 """`specbench`: the Typer app, its exit codes, and nothing that imports torch.
 
-Exit codes: 0 ok, 1 a bug of ours, 2 usage or config, 3 some samples failed, 4 a missing model, data set or device, 5 a law
-that differs or a regression, 6 not comparable or inconclusive, 130 interrupted and resumable.
+Exit codes: 0 ok, 1 a bug of ours, 2 usage or config, 3 some samples failed, 4 a missing model, data set or device, a folder
+in use or a full disk, 5 a law that differs or a regression, 6 not comparable or inconclusive, 130 interrupted and 143
+terminated, both resumable.
 """
 
+import errno
+import json
 import sys
+import tomllib
 from collections.abc import Callable
+from typing import NoReturn
 
 import typer
 
@@ -27,7 +32,7 @@ from specbench.cli import (
     train,
     verify,
 )
-from specbench.errors import ConfigError, MissingAsset
+from specbench.errors import ConfigError, FolderInUse, MissingAsset
 from specbench.quiet import quiet
 
 app = typer.Typer(
@@ -58,21 +63,49 @@ app.command("show")(catalog.show)
 
 
 def main(command: Callable[[], None] = app) -> None:
-    """The console script: a user's mistake is one line on stderr, never a traceback."""
+    """Run a command. A user's mistake, and a machine that cannot go on, is one line on stderr, never a traceback."""
     quiet()
     try:
+        _require_text(sys.argv)
         command()
+    except FolderInUse as error:
+        fail("lock", error, 4)
     except ConfigError as error:
         fail("config", error, 2)
     except MissingAsset as error:
         fail("asset", error, 4)
-    except (NotADirectoryError, IsADirectoryError, FileNotFoundError, PermissionError) as error:
-        fail("file", f"{error.filename}: {error.strerror}", 2)
     except Exception as error:
         place = _in_plugin(error)
-        if place is None:
-            raise
-        fail("plugin", f"{place}: {type(error).__name__}: {error}", 2)
+        if place is not None:
+            fail("plugin", f"{place}: {type(error).__name__}: {error}", 2)
+        if isinstance(error, OSError) and error.errno in UNUSABLE:
+            fail("file", f"{error.filename or 'a file'}: {error.strerror}{_advice(error)}", UNUSABLE[error.errno])
+        if isinstance(error, UnicodeError | json.JSONDecodeError | tomllib.TOMLDecodeError):
+            fail("file", f"a file is not what it should be: {error}", 2)
+        raise
+
+
+UNUSABLE = {  # what is wrong with a path -> exit code: 2 where another path helps, 4 where the machine lacks something
+    **dict.fromkeys((errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.EACCES, errno.EPERM), 2),
+    **dict.fromkeys((errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL, errno.ENOTEMPTY, errno.EROFS), 2),
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM), 4),
+}
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+def _advice(error: OSError) -> str:
+    if error.errno in FULL:
+        return "; help: make room, then run the same command: what is finished is kept"
+    return "; help: choose another folder" if error.errno == errno.EROFS else ""
+
+
+def _require_text(arguments: list[str]) -> None:
+    """Raise ConfigError for an argument that is not UTF-8: no config or table could hold it."""
+    for argument in arguments:
+        try:
+            argument.encode()
+        except UnicodeEncodeError:
+            raise ConfigError(f"argument {argument!a} is not UTF-8 text") from None
 
 
 def _in_plugin(error: Exception) -> str | None:
@@ -81,6 +114,10 @@ def _in_plugin(error: Exception) -> str | None:
     return plugins.place_of(error) if plugins else None
 
 
-def fail(kind: str, error: object, code: int) -> None:
-    print(f"error[{kind}]: {error}", file=sys.stderr)
+def fail(kind: str, error: object, code: int) -> NoReturn:
+    """Print an error and exit. What a terminal would act on is shown instead."""
+    from specbench.report.escaping import terminal
+
+    lines = "\n".join(map(terminal, str(error).split("\n")))
+    print(f"error[{kind}]: {lines}", file=sys.stderr)
     sys.exit(code)

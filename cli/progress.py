@@ -8,25 +8,28 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+from specbench.cli import TERMINATED
+
 PLAIN_SECONDS = 10.0  # between progress lines where there is no terminal
 
 
 class Interrupts:
-    """Ctrl-C as ever, but remembered: one that falls into a finaliser, where Python drops it, is told at the next `check`."""
+    """SIGINT and SIGTERM as ever, but remembered: Python drops an exception within a finaliser, and `check` raises it again."""
 
     def __init__(self) -> None:
-        self._seen = False
+        self._seen: BaseException | None = None
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGINT, self._note)
+            signal.signal(signal.SIGTERM, self._note)
 
     def check(self) -> None:
-        """Raises KeyboardInterrupt where there was one."""
-        if self._seen:
-            raise KeyboardInterrupt
+        """Raise KeyboardInterrupt, or SystemExit with code 143, where there was such a signal."""
+        if self._seen is not None:
+            raise self._seen
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        self._seen = True
-        raise KeyboardInterrupt
+        self._seen = KeyboardInterrupt() if number == signal.SIGINT else SystemExit(TERMINATED)
+        raise self._seen
 
 
 @contextmanager
