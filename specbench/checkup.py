@@ -187,18 +187,23 @@ def _hub() -> Iterator[Check]:
 
 
 def sandbox() -> Check:
-    """What generated code can be run in here."""
-    works, told = [], []
+    """Return which sandboxes generated code can run in here, and which protections they lack."""
+    works, fails, weak = [], [], False
     for kind in ("bwrap", "unshare"):
         try:
-            Sandbox.find(kind)
-            works.append(f"{kind} works")
-        except MissingAsset as error:
-            told.append(str(error).partition("(")[2].partition(")")[0] or kind)
+            lacking = Sandbox.find(kind).weaknesses()
+        except (MissingAsset, RuntimeError) as error:
+            fails.append(str(error).partition("(")[2].partition("): ")[0] or f"{kind}: {error}")
+        else:
+            works.append(f"{kind} works" + (f", but: {', '.join(lacking)}" if lacking else ""))
+            weak |= bool(lacking)
+    if weak:
+        help_ = "generated code can run; the docstring of specbench.sandbox says what these protections are for"
+        return Check("sandbox", "warn", "; ".join(works + fails), help_)
     if works:
-        return Check("sandbox", "ok", "; ".join(works + told))
+        return Check("sandbox", "ok", "; ".join(works + fails))
     help_ = "only --allow-code-execution needs one: install bubblewrap (0.8 or newer)"
-    return Check("sandbox", "warn", "; ".join(told), help_)
+    return Check("sandbox", "warn", "; ".join(fails), help_)
 
 
 def bundled(folder: Path) -> Check:

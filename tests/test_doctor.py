@@ -93,6 +93,35 @@ def test_without_a_sandbox_it_says_what_was_tried(monkeypatch):
     assert (check.state, check.found) == ("warn", "bwrap: not installed; unshare: not installed")
 
 
+@pytest.mark.parametrize(
+    ("lacking", "state", "found"),
+    [
+        ([], "ok", "bwrap works; unshare: no seccomp filter (Invalid argument)"),
+        (
+            ["oom_score_adj not raised"],
+            "warn",
+            "bwrap works, but: oom_score_adj not raised; unshare: no seccomp filter (Invalid argument)",
+        ),
+    ],
+)
+def test_protections_that_a_sandbox_lacks_are_warned_of(lacking, state, found, monkeypatch):
+    class Weak:
+        def weaknesses(self):
+            return lacking
+
+    def find(kind):
+        if kind == "unshare":
+            raise MissingAsset(
+                "no sandbox works here (unshare: no seccomp filter (Invalid argument)): help (0.8 or newer)"
+            )
+        return Weak()
+
+    monkeypatch.setattr(checkup.Sandbox, "find", find)
+    check = sandbox()
+    assert (check.state, check.found) == (state, found)
+    assert bool(check.help) is (state == "warn")
+
+
 def test_a_bundled_model_without_weights_is_a_failure(tmp_path):
     for kind in ("models", "heads"):
         (tmp_path / kind).mkdir()
