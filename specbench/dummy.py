@@ -3,7 +3,6 @@
 What such a model says is noise, so nothing about quality can be measured with it.
 """
 
-import json
 import tomllib
 import zlib
 from functools import cache
@@ -15,6 +14,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, PreTrainedConfig, PreTrainedModel
 
 from specbench.errors import ConfigError, MissingAsset, hint
+from specbench.files import in_one_line, read_json
 from specbench.pair import PACKAGE
 
 TOKENIZERS = {False: PACKAGE / "tiny/models/target", True: PACKAGE / "tiny/models/t5-large"}  # by is_encoder_decoder
@@ -33,12 +33,15 @@ def architecture(path: str, changes: dict[str, Any]) -> PreTrainedConfig:
 
 def architecture_in(folder: Path, changes: dict[str, Any]) -> PreTrainedConfig:
     """A local folder's configuration with changed keys. Raises ConfigError for a key that it has not."""
-    return _built(json.loads((folder / "config.json").read_text(encoding="utf-8")), changes)
+    path = folder / "config.json"
+    if not path.is_file():
+        raise MissingAsset(f"{folder} holds no model (no config.json)")
+    return _built(read_json(path, dict[str, Any]), changes)
 
 
 def _built(table: dict[str, Any], changes: dict[str, Any]) -> PreTrainedConfig:
     """The configuration, made with the changes, so that what is derived from them fits."""
-    plain = AutoConfig.for_model(**table)
+    plain = _config(table)
     for key in changes:
         if not hasattr(plain, key):
             near = hint(key, plain.to_dict())
@@ -46,7 +49,15 @@ def _built(table: dict[str, Any], changes: dict[str, Any]) -> PreTrainedConfig:
     merged = {
         key: table[key] | value if isinstance(value, dict) and key in table else value for key, value in changes.items()
     }
-    return AutoConfig.for_model(**(table | merged))
+    return _config(table | merged)
+
+
+def _config(table: dict[str, Any]) -> PreTrainedConfig:
+    """transformers' configuration of these keys. Raises ConfigError for values that describe no model."""
+    try:
+        return AutoConfig.for_model(**table)
+    except Exception as error:  # whatever a library makes of a number that cannot be
+        raise ConfigError(f"config describes no {table.get('model_type', 'model')}: {in_one_line(error)}") from None
 
 
 def random_model(config: PreTrainedConfig, dtype: str, device: torch.device, role: str = "") -> PreTrainedModel:

@@ -3,6 +3,7 @@
 import re
 from typing import Any
 
+from specbench.records import listed
 from specbench.report.chains import chain_of
 
 Summary = dict[str, Any]
@@ -55,6 +56,9 @@ def notes(summary: Summary) -> list[str]:
     if failed:
         first = next(row["first_error"] for row in summary["methods"] if row["first_error"])
         out.append(f"! {failed} generations failed and have no timing (`error` in samples.jsonl); the first: {first}")
+    if summary["problems"]:
+        count, what = len(summary["problems"]), listed(summary["problems"])
+        out.append(f"! {count} lines of samples.jsonl are not counted: {what}")
     if not summary["complete"]:
         done = sum(row["generations"] + row["failed"] for row in summary["methods"])
         wanted = len(summary["methods"]) * data["samples"] * decoding["repeats"]
