@@ -107,12 +107,12 @@ def end_and_find_nothing(checker: subprocess.Popen[str], number: signal.Signals,
     assert Path("/proc/self/mountinfo").read_text() == mounts
 
 
-@pytest.mark.parametrize("run", [ONE, IN_THREADS], ids=["one", "threads"])
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-@pytest.mark.parametrize("name", STUBBORN)
+@pytest.mark.parametrize(
+    ("name", "number", "run"),
+    [(name, signal.SIGKILL, run) for name in STUBBORN for run in (ONE, IN_THREADS)]
+    + [("sleep", number, ONE) for number in (signal.SIGTERM, signal.SIGINT)],
+)
 def test_nothing_survives_a_checker_that_ends_while_programs_sleep(sandbox, name, number, run, tmp_path):
-    if (run == IN_THREADS or name != "sleep") and number != signal.SIGKILL:
-        pytest.skip("one program and one way are enough for the other signals")
     if sandbox.kind == "none" and name not in TRUSTING:
         pytest.skip("kind none does not protect the supervisor")
     generator = random.Random(f"{sandbox.kind} {name}")
@@ -134,3 +134,24 @@ def test_nothing_survives_a_checker_that_is_killed_while_sandboxes_start_and_end
     checker = checking(sandbox, programs, FOREVER, 0.2, tmp_path)
     time.sleep(generator.uniform(0, 0.15 if seed < 4 else 1.0))
     end_and_find_nothing(checker, generator.choice([signal.SIGKILL, signal.SIGTERM]), tmp_path)
+
+
+LITTER = """
+import os, time
+def f():
+    os.makedirs("a/b")
+    for link in ("a/link", "link"):
+        os.symlink("/tmp", link)
+    open("a/b/file", "w").close()
+    open("written", "w").close()
+    time.sleep(600)
+"""
+
+
+def test_a_killed_checker_leaves_no_directory_that_a_program_has_filled(tmp_path):
+    checker = checking(find("none"), [LITTER], ONE, 600, tmp_path)
+    try:
+        await_that(lambda: list(tmp_path.glob("*/written")), "the program never wrote")
+    finally:
+        end_and_find_nothing(checker, signal.SIGKILL, tmp_path)
+    assert Path("/tmp").exists()

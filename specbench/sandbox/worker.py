@@ -36,8 +36,8 @@ CHANNEL = 3
 DESCRIPTORS = 64
 LONGEST_LINE = 200  # characters of an exception that travel
 CLEANUP = 5.0  # seconds that a supervisor without a PID namespace kills for
-PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_SECCOMP, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 1, 4, 22, 36, 38
-PR_CAPBSET_DROP = 24
+PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER = 1, 4, 36
+PR_SET_SECCOMP, PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS = 22, 24, 38
 SECCOMP_MODE_FILTER = 2
 KEYCTL_JOIN_SESSION_KEYRING = 1
 CLONE_NEWNS, CLONE_NEWUSER = 0x2_0000, 0x1000_0000
@@ -46,7 +46,7 @@ CAPABILITY_VERSION_3 = 0x2008_0522
 
 
 class Settings(NamedTuple):
-    """The worker's second argument, as JSON."""
+    """What a cell is started with, as JSON in its only argument."""
 
     role: str  # "program" or "tests"
     limits: dict[str, int]  # of resource.setrlimit, by name
@@ -57,7 +57,7 @@ class Settings(NamedTuple):
 
 
 def keep_channel() -> None:
-    """Move the socket from standard input to CHANNEL and close everything else but standard error."""
+    """Move the socket from standard input to CHANNEL, close all else but standard error, and clear the environment."""
     os.dup2(0, CHANNEL, inheritable=False)
     null = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1):
@@ -73,7 +73,8 @@ def enter_last_user_namespace(libc: Any, nobody: int) -> None:
     The namespace owns a copy of the mounts, whose restrictions cannot be taken away in it.
     """
     user, group = os.getuid(), os.getgid()
-    succeed(libc.unshare(CLONE_NEWUSER | CLONE_NEWNS))
+    if libc.unshare(CLONE_NEWUSER | CLONE_NEWNS) < 0:
+        sys.exit(f"no user namespace ({os.strerror(ctypes.get_errno())})")
     for name, text in (("setgroups", "deny"), ("uid_map", f"{nobody} {user} 1"), ("gid_map", f"{nobody} {group} 1")):
         write_text(f"/proc/self/{name}", text)
     write_text("/proc/sys/user/max_user_namespaces", "0")
@@ -96,7 +97,7 @@ def harden(settings: Settings) -> list[str]:
         libc = ctypes.CDLL(None, use_errno=True)
         if settings.nobody:
             enter_last_user_namespace(libc, settings.nobody)
-        if not settings.scratch:  # that supervisor has to outlive its parent, to remove the directory
+        if not settings.scratch:  # without a PID namespace the supervisor outlives its parent, to clean up
             prctl(libc, PR_SET_PDEATHSIG, signal.SIGKILL)  # again: a change of credentials has cleared it
         prctl(libc, PR_SET_DUMPABLE, 0)  # /proc/PID/mem of the supervisor would be writable for its user
         prctl(libc, PR_SET_CHILD_SUBREAPER, 1)
@@ -171,9 +172,12 @@ def remove_tree(directory: str) -> None:
     """Remove a directory as far as possible. shutil takes 10 ms to import."""
     os.chdir("/")
     for folder, folders, files in os.walk(directory, topdown=False):
-        for remove, names in ((os.unlink, files), (os.rmdir, folders)):
+        for remove, names in (
+            (os.unlink, files + folders),
+            (os.rmdir, folders),
+        ):  # links to folders are among the folders
             for name in names:
-                with contextlib.suppress(OSError):  # a link to a folder is among the folders
+                with contextlib.suppress(OSError):
                     remove(os.path.join(folder, name))
     with contextlib.suppress(OSError):
         os.rmdir(directory)
