@@ -144,7 +144,7 @@ class Sandbox:
         nobody = NOBODY if self.kind == "unshare" else 0
         settings = Settings(role, limits.of_process(), program, keyctl, nobody, scratch)
         start = command(self.kind, self.python, self.prefix, limits.scratch)
-        cell = Cell(role, [*start, "-c", WORKER.read_text(), json.dumps(settings._asdict())], limits.message, isolated)
+        cell = Cell(role, [*start, "-c", WORKER.read_text(), json.dumps(vars(settings))], limits.message, isolated)
         stack.callback(cell.kill)
         return cell
 

@@ -12,6 +12,8 @@ is well), and answers each call with a value. The tests' side sends b"C" and a c
 Only the tests' socket can carry a verdict.
 """
 
+from __future__ import annotations
+
 import builtins
 import contextlib
 import errno
@@ -25,7 +27,10 @@ import sys
 import time
 import types
 from collections import Counter, OrderedDict, defaultdict
-from typing import Any, NamedTuple
+
+TYPE_CHECKING = False  # typing takes 4 ms to import, in each process of each check
+if TYPE_CHECKING:
+    from typing import Any
 
 try:
     import ctypes
@@ -45,15 +50,16 @@ PROC_READ_ONLY = 0x102F  # MS_BIND, MS_REMOUNT, and MS_NOEXEC, MS_NODEV, MS_NOSU
 CAPABILITY_VERSION_3 = 0x2008_0522
 
 
-class Settings(NamedTuple):
+class Settings:
     """What a cell is started with, as JSON in its only argument."""
 
-    role: str  # "program" or "tests"
-    limits: dict[str, int]  # of resource.setrlimit, by name
-    seccomp: str  # the filter in hexadecimal; empty where the architecture is not known
-    keyctl: int  # the number of that system call, or -1
-    nobody: int  # the id to take in a last user namespace; 0 where that is done already
-    scratch: str  # the working directory to make and to remove; empty in a PID namespace, which has its own
+    def __init__(self, role: str, limits: dict[str, int], seccomp: str, keyctl: int, nobody: int, scratch: str) -> None:
+        self.role = role  # "program" or "tests"
+        self.limits = limits  # of resource.setrlimit, by name
+        self.seccomp = seccomp  # the filter in hexadecimal; empty where the architecture is not known
+        self.keyctl = keyctl  # the number of that system call, or -1
+        self.nobody = nobody  # the id to take in a last user namespace; 0 where that is done already
+        self.scratch = scratch  # the directory to make, work in and remove; empty in a PID namespace, which has its own
 
 
 def keep_channel() -> None:
