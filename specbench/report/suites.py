@@ -31,7 +31,7 @@ FORMS = {  # of values that are no ratio of speeds: form, scale
 }
 Keys = tuple[str, ...]  # dimensions
 Place = tuple[Any, ...]  # the words of some dimensions
-APART = ("group", "method", "setting", "pair", "task", "T", "data", "made_up", "run")  # what tells two points apart
+APART = ("method", "setting", "pair", "task", "T", "data", "made_up", "run")  # what tells two points apart
 SPREADS = ("generation_milliseconds",)  # a mean and a standard deviation; other lists are lists
 CLOCKED = {  # heads of what a clock is part of, and by which
     "tokens_per_second": "tokens/s, decoding",
