@@ -389,7 +389,8 @@ STUBBORN: dict[str, str] = {
     "hidden": f"{CALL}{HIDE}def f():\n{MARK}",
     "no-descriptors": f"{CALL}{HIDE}def f():\n os.closerange(0, 256)\n{MARK}",
     "daemons": (
-        f"{CALL}{HIDE}def f():\n for n in range(3):\n  if not os.fork():\n   os.setsid()\n   os.fork()\n   time.sleep(600)\n   os._exit(0)\n"
+        f"{CALL}{HIDE}def f():\n for n in range(3):\n  if not os.fork():\n   os.setsid()\n   os.fork()\n   time.sleep(600)\n"
+        "   os._exit(0)\n"
         f" if not os.fork():\n  os.setsid()\n  os.execv('/bin/sh', ['{NAME}', '-c', 'sleep 600; sleep 600'])\n"
         f" time.sleep(.1)\n{MARK}"
     ),
