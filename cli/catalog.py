@@ -10,6 +10,7 @@ import typer
 from specbench.cli.asked import with_plugins
 from specbench.cli.choices import Json, Plugins, known_kinds, known_there
 from specbench.errors import ConfigError, hint
+from specbench.files import read_text
 from specbench.pair import BUNDLED, PACKAGE
 from specbench.presets import KINDS, Preset, names, preset
 
@@ -43,7 +44,7 @@ def list_(
 
 def _told(name: str, found: Preset) -> dict[str, str]:
     """What a list says of one preset; `same_as` is empty where it is no second name."""
-    paper = ", ".join(found.table[key] for key in ("paper", "shows") if key in found.table)
+    paper = ", ".join(str(found.table[key]) for key in ("paper", "shows") if key in found.table)
     return {
         "name": name,
         "same_as": found.name if found.name != name else "",
@@ -67,7 +68,7 @@ def show(
     print(f"# {found.path}\n{found.text}", end="")
     if isinstance(card := found.table.get("card"), str):
         path = PACKAGE / card.removeprefix(BUNDLED) if card.startswith(BUNDLED) else found.path.parent / card
-        _print_markdown(path.read_text(encoding="utf-8"))
+        _print_markdown(read_text(path))
 
 
 def _print_markdown(text: str) -> None:

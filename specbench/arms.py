@@ -30,6 +30,7 @@ BESIDES = (
     "clock",
     "sweep",
 )  # what a preset holds besides the constructor's table
+MODELS = ("draft", "model", "small", "large", "base", "target")  # keys that name a model, or hold a table
 REGISTERED = (methods, proposers, stops, targets)  # what a method's table may name
 
 
@@ -220,7 +221,29 @@ def _baseline_table(found: Preset, table: dict[str, Any], pair: Pair) -> dict[st
 
 
 def _constructor(found: Preset) -> dict[str, Any]:
-    return deepcopy({k: v for k, v in found.table.items() if k not in BESIDES})
+    """A copy of a preset's table without what is about the method. Raises ConfigError where a key that names something, here
+    or in a table within, holds anything but a name."""
+    table = deepcopy({k: v for k, v in found.table.items() if k not in BESIDES})
+    _require_names(table, str(found.path))
+    return table
+
+
+def _require_names(table: dict[str, Any], where: str) -> None:
+    for key, value in table.items():
+        if key in ("name", "head") and not isinstance(value, str):
+            raise ConfigError(f"{where}: {key} = {value!r} must be a name")
+        if key in MODELS and not isinstance(value, str | dict):
+            raise ConfigError(f"{where}: {key} = {value!r} must be a name")
+        if key in ("scorers", "models") and not _is_names(value):
+            raise ConfigError(f"{where}: {key} = {value!r} must be a name or a list of names")
+        if key == "proposer" and not isinstance(value, dict):
+            raise ConfigError(f"{where}: {key} = {value!r} must be a table with a name")
+        if isinstance(value, dict):
+            _require_names(value, f"{where}: {key}")
+
+
+def _is_names(value: Any) -> bool:
+    return isinstance(value, str) or (isinstance(value, list) and all(isinstance(each, str) for each in value))
 
 
 def _with_roles(table: dict[str, Any], pair: Pair) -> dict[str, Any]:
@@ -256,7 +279,7 @@ def _settle_heads(table: dict[str, Any], pair: Pair, base: str) -> None:
 
 
 def _roles(table: dict[str, Any]) -> list[str]:
-    own = [role for key in ("draft", "model", "small", "large", "base", "target") for role in _under(table, key)]
+    own = [role for key in MODELS for role in _under(table, key)]
     return [*table.get("scorers", []), *table.get("models", []), *own]
 
 
@@ -294,7 +317,7 @@ def _with_lengths(table: dict[str, Any], sizes: Mapping[str, int], gamma: tuple[
     elif gamma and table.get("name") == OriginalBild.name:
         table["gamma"] = gamma[0]
     elif table.get("name") == Assisted.name and (gamma or "gamma" not in table):
-        table["gamma"] = gamma[0] if gamma else _length(sizes, table["draft"], table["model"])
+        table["gamma"] = gamma[0] if gamma else _length(sizes, table.get("draft", ""), table.get("model", ""))
     return table
 
 
@@ -306,4 +329,5 @@ def _innermost(proposer: Any, above: str) -> tuple[dict[str, Any] | None, str]:
 
 
 def _length(sizes: Mapping[str, int], first: str, last: str) -> int:
-    return 1 if sizes[first] > 0.5 * sizes[last] else 5
+    known = first in sizes and last in sizes  # else building the method says what is missing
+    return 1 if known and sizes[first] > 0.5 * sizes[last] else 5

@@ -4,7 +4,7 @@ import hashlib
 import json
 import os
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -69,10 +69,10 @@ def write(path: Path, text: str) -> None:
         raise
 
 
-def write_sealed(path: Path, table: dict[str, Any]) -> None:
+def write_sealed(path: Path, table: Mapping[str, Any], indent: int | None = None) -> None:
     """Write a table as JSON, with a checksum of itself under "sha256". Raises OSError, naming the file."""
     plain = json.loads(json.dumps(table))  # as it will be read: keys are text, tuples are lists
-    write(path, json.dumps({**plain, SEAL: _seal(plain)}, ensure_ascii=False) + "\n")
+    write(path, json.dumps({**plain, SEAL: _seal(plain)}, ensure_ascii=False, indent=indent) + "\n")
 
 
 def read_sealed(path: Path, kind: type[T]) -> T:

@@ -1,7 +1,7 @@
 """Floor 2: from a pair's description to its models' sources: revisions, sizes, engines. Looks at configs only."""
 
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +37,7 @@ class Found:
     @cached_property
     def parameters(self) -> int:
         """Parameters by the config alone, tied ones once."""
-        with torch.device("meta"):
-            return sum(p.numel() for p in class_of(self.config).from_config(self.config).parameters())
+        return _sizes(_Key(self.config.to_json_string(), self.config), self.quantization, self.dtype)[0]
 
     @cached_property
     def traffic(self) -> dict[str, int]:
@@ -47,21 +46,9 @@ class Found:
         Tables that are only looked up in are not read, nor is an encoder, nor what a decoder makes of its output once; an
         embedding that is the head as well is. Of a quantised matrix it is the bits and the scales.
         """
-        with torch.device("meta"):
-            model = class_of(self.config).from_config(self.config)
         size = getattr(torch, self.dtype).itemsize
-        head, tables = (
-            model.get_output_embeddings().weight,
-            [m for m in model.modules() if isinstance(m, torch.nn.Embedding)],
-        )
-        looked_up = {id(table.weight) for table in tables if table.weight is not head}
-        if self.config.is_encoder_decoder:
-            looked_up |= {id(p) for p in model.get_encoder().parameters() if p is not head}
-            once = (".EncDecAttention.k.", ".EncDecAttention.v.")
-            looked_up |= {id(p) for name, p in model.named_parameters() if any(word in name for word in once)}
-        quantised = sizes(model, self.quantization or stored_as(self.config), size)
-        weights = (quantised.get(id(p), p.numel() * size) for p in model.parameters() if id(p) not in looked_up)
-        return {"forward": sum(weights), "position": _cached_numbers(self.config) * size}
+        forward = _sizes(_Key(self.config.to_json_string(), self.config), self.quantization, self.dtype)[1]
+        return {"forward": forward, "position": _cached_numbers(self.config) * size}
 
     @cached_property
     def shape(self) -> dict[str, int]:
@@ -89,6 +76,34 @@ class Found:
         if self.allowed_keys:
             real["allowed_keys"] = list(self.allowed_keys)
         return real if self.weights == "real" else real | {"weights": self.weights, "config": self.changes}
+
+
+@dataclass(frozen=True)
+class _Key:
+    """A config that is hashed by its text."""
+
+    text: str
+    config: PreTrainedConfig = field(compare=False)
+
+
+@lru_cache(maxsize=256)
+def _sizes(key: _Key, quantization: str, dtype: str) -> tuple[int, int]:
+    """Parameters, and bytes that a decoding forward reads of the weights: a suite has many runs of one model."""
+    config, size = key.config, getattr(torch, dtype).itemsize
+    with torch.device("meta"):
+        model = class_of(config).from_config(config)
+    head, tables = (
+        model.get_output_embeddings().weight,
+        [m for m in model.modules() if isinstance(m, torch.nn.Embedding)],
+    )
+    looked_up = {id(table.weight) for table in tables if table.weight is not head}
+    if config.is_encoder_decoder:
+        looked_up |= {id(p) for p in model.get_encoder().parameters() if p is not head}
+        once = (".EncDecAttention.k.", ".EncDecAttention.v.")
+        looked_up |= {id(p) for name, p in model.named_parameters() if any(word in name for word in once)}
+    quantised = sizes(model, quantization or stored_as(config), size)
+    weights = (quantised.get(id(p), p.numel() * size) for p in model.parameters() if id(p) not in looked_up)
+    return sum(p.numel() for p in model.parameters()), sum(weights)
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,15 @@
 """Floor 0: the TOML files of configs/, and a user's own. Read without torch, so that `list` and `show` start fast."""
 
-import tomllib
+import re
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from specbench.errors import ConfigError, hint
+from specbench.files import read_toml
 
+PLAIN = re.compile(r"[\w.+-]+(:[\w.+-]+)*")  # a preset's name: no path
 KINDS = {"method": "methods", "pair": "pairs", "task": "tasks", "suite": "suites"}
 
 
@@ -55,24 +57,31 @@ def preset(kind: str, name: str) -> Preset:
 
     `same_as` in a bundled file makes it a second name of another. Raises ConfigError with the nearest right name.
     """
+    if not isinstance(name, str):  # of a TOML file
+        raise ConfigError(f"{kind} = {name!r} must be a name")
     if (kind, name) in _ADDED:
         return _ADDED[kind, name]
     own = Path(name).expanduser()
     path = own if name.endswith(".toml") else _folder(kind) / f"{name.replace(':', '/')}.toml"
-    if not path.is_file():
+    if not (path is own or PLAIN.fullmatch(name)) or not _is_file(path):
         if path is own:
             raise ConfigError(f"no {kind} file {name}")
         raise ConfigError(
             f"unknown {kind} '{name}'{hint(name, names(kind))}; help: specbench list {KINDS[kind]}; --plugin FILE for"
             " one of your own"
         )
-    try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: {error}") from None
+    table = read_toml(path)
     if "same_as" in table and path is not own:
         return preset(kind, table["same_as"])
     return Preset(path.stem if path is own else name, path, table)
+
+
+def _is_file(path: Path) -> bool:
+    """Whether there is a file of this name; False for a name that no file can have."""
+    try:
+        return path.is_file()
+    except (OSError, ValueError):
+        return False
 
 
 def sweep_of(method: str) -> tuple[str, list[Any]]:
@@ -80,6 +89,12 @@ def sweep_of(method: str) -> tuple[str, list[Any]]:
     found = preset("method", method).table.get("sweep")
     if not found:
         raise ConfigError(f"method {method} has no sweep of its own; name one: --over KEY=[VALUES]")
+    if (
+        not isinstance(found, dict)
+        or not isinstance(found.get("key"), str)
+        or not isinstance(found.get("values"), list)
+    ):
+        raise ConfigError(f"method {method}: sweep = {found!r} must be a table of a key and a list of values")
     return found["key"], found["values"]
 
 

@@ -7,6 +7,7 @@
 import dataclasses
 import hashlib
 import json
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +18,7 @@ from msgspec import Meta
 from specbench import files
 from specbench.calls import Calls
 from specbench.errors import ConfigError
-from specbench.files import checked, parse_json, read_json, read_toml
+from specbench.files import checked, parse_json, read_sealed, read_toml
 from specbench.locking import FolderLock
 from specbench.step import Step
 
@@ -29,6 +30,7 @@ MANIFEST = "manifest.json"
 JUDGED = "judged.json"
 SUMMARY = "summary.json"
 SEMANTICS = 4  # bumped when the meaning of a recorded number changes, so that old runs are not mixed with new ones
+CHECKSUM = b', "crc32": "%08x"}\n'  # the end of a record's line
 MOST_SHOWN = 3  # problems that one line lists
 
 Count = Annotated[int, Meta(ge=0)]
@@ -290,9 +292,8 @@ class Recorder:
     def append(self, record: Record) -> None:
         """Write a record to disk. Raises OSError, naming the file, and FolderInUse where the folder is another process's now."""
         self._lock.require()
-        line = json.dumps(dataclasses.asdict(record), ensure_ascii=False) + "\n"
-        with files.named(self._path), self._path.open("a", encoding="utf-8") as file:
-            file.write(line)
+        with files.named(self._path), self._path.open("ab") as file:
+            file.write(line_of(record))
         self.done.add(record.key)
 
 
@@ -332,8 +333,20 @@ def _records(folder: Path, expected: Expected | None, problems: list[str]) -> It
             yield record
 
 
+def line_of(record: Record) -> bytes:
+    """A record as a line of samples.jsonl, which ends with a checksum of what is before it."""
+    text = json.dumps(dataclasses.asdict(record), ensure_ascii=False)[:-1].encode()
+    return text + CHECKSUM % zlib.crc32(text)
+
+
 def parse_record(line: bytes) -> Record:
-    """One line of samples.jsonl. Raises ConfigError where it is not a record, or contradicts itself."""
+    """One line of samples.jsonl. Raises ConfigError where it is not a record, was changed, or contradicts itself.
+
+    A line without a checksum, which an earlier version wrote, is taken as it is.
+    """
+    text, ending = line[: -len(CHECKSUM % 0)], line[-len(CHECKSUM % 0) :]
+    if ending.startswith(CHECKSUM[:12]) and ending != CHECKSUM % zlib.crc32(text):
+        raise ConfigError("it was changed after it was written")
     record = parse_json(line, Record, "record")
     if record.error is not None:
         if record.tokens or record.decode_seconds is not None:
@@ -380,7 +393,7 @@ def config_sha256(config: dict[str, Any]) -> str:
 def manifest_of(folder: Path) -> Manifest | None:
     """A run folder's manifest; None for runs that were begun before there was one. Raises ConfigError for a damaged one."""
     path = folder / MANIFEST
-    return read_json(path, Manifest) if path.exists() else None
+    return read_sealed(path, Manifest) if path.exists() else None
 
 
 def expected_of(folder: Path) -> Expected:

@@ -38,7 +38,7 @@ class Named:
         key, a missing key, a wrong type, and whatever value the member's own `__post_init__` refuses.
         """
         word = table.get("name")
-        if word not in cls.members:
+        if not isinstance(word, str) or word not in cls.members:
             raise ConfigError(f"{where}: unknown name {word!r}{hint(str(word), cls.members)}")
         member: type[Self] = cls.members[word]
         if not dataclasses.is_dataclass(member):  # a plugin's, that has no fields or forgot the decorator

@@ -2,7 +2,6 @@
 
 import dataclasses
 import hashlib
-import json
 import traceback
 from collections.abc import Iterator
 from contextlib import suppress
@@ -16,7 +15,7 @@ from specbench.arms import Arm
 from specbench.cells import Cell
 from specbench.decode import Generation, Limits, decode
 from specbench.errors import ConfigError
-from specbench.files import read_json, write
+from specbench.files import read_sealed, write, write_sealed
 from specbench.hardware import Environment, conditions, copy_bandwidth, fingerprint, incomparable
 from specbench.locking import FolderLock
 from specbench.method import Method, Step
@@ -68,8 +67,8 @@ def prepare(cell: Cell, data: Data, lock: FolderLock, fresh: bool) -> Recorder:
     else:
         environment["copy_bytes_per_second"] = copy_bandwidth(cell.config["engine"]["device"])
         manifest = Manifest(config_sha256(cell.config), [sample.id for sample in data.samples])
-        write(folder / ENVIRONMENT, json.dumps(environment, indent=2) + "\n")
-        write(folder / MANIFEST, json.dumps(dataclasses.asdict(manifest), ensure_ascii=False) + "\n")
+        write_sealed(folder / ENVIRONMENT, environment, indent=2)
+        write_sealed(folder / MANIFEST, dataclasses.asdict(manifest))
         write(folder / CONFIG, tomli_w.dumps(cell.config))
     return recorder
 
@@ -80,7 +79,7 @@ def _require_same(cell: Cell, folder: Path, environment: dict[str, Any]) -> None
         raise ConfigError(
             f"{folder / CONFIG} is not the config of this run; help: restore it, or measure again with --fresh"
         )
-    if changed := incomparable(conditions(dict(read_json(folder / ENVIRONMENT, Environment))), conditions(environment)):
+    if changed := incomparable(conditions(dict(read_sealed(folder / ENVIRONMENT, Environment))), conditions(environment)):
         raise ConfigError(
             f"{folder} was begun under other conditions, and timings of both would not compare ({'; '.join(changed)});"
             " help: --fresh measures it again, --out starts another folder"

@@ -8,6 +8,7 @@ import re
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple
 
@@ -17,6 +18,7 @@ from specbench.registry import Named
 from specbench.sandbox import Sandbox
 from specbench.scoring.metric import Metric, Score
 from specbench.twins import Row, Twin
+from specbench.twins.twin import Split
 
 SYNTHETIC_ROWS = 1000
 DRAW_SEED = 42  # as the authors of Speculative Ensemble shuffle
@@ -179,8 +181,7 @@ class Task(Named):
         elif source == "synthetic":
             if self.twin is None:
                 raise ConfigError(f"task {self.name} has no synthetic twin: pass --data FILE.jsonl, or --data hub")
-            stream = self.twin.rows("test" if split == "test" else "train")
-            rows = Rows(list(itertools.islice(stream, SYNTHETIC_ROWS)), "synthetic", None)
+            rows = Rows(_synthetic(self.twin, "test" if split == "test" else "train"), "synthetic", None)
         else:
             rows = read_jsonl(Path(source) if split == "test" else Path(source).with_name(f"{split}.jsonl"))
         for number, row in enumerate(rows.rows, 1):
@@ -194,6 +195,12 @@ class Task(Named):
                         f"{rows.source}:{number}: no {what} under '{key}'{hint(key, row)} (task {self.name})"
                     )
         return rows
+
+
+@cache
+def _synthetic(twin: Twin, split: Split) -> list[Row]:
+    """A twin's first rows, made once per process: a suite asks for them again and again."""
+    return list(itertools.islice(twin.rows(split), SYNTHETIC_ROWS))
 
 
 def filled(template: str, **fields: str) -> str:

@@ -91,7 +91,7 @@ def test_a_run_of_other_conditions_is_neither_resumed_nor_timed_against(run, key
     table, _, name = key.rpartition(".")
     place = environment[table] if table else environment
     place[name] = other(place.get(name, ""))
-    (run / "env.json").write_text(json.dumps(environment))
+    (run / "env.json").write_text(json.dumps({key: value for key, value in environment.items() if key != "sha256"}))
     done = specbench(*FEW, cwd=run.parents[1], code=2)
     assert name in done.stderr
     assert "--fresh" in done.stderr

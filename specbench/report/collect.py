@@ -34,7 +34,7 @@ def collect(suite: Suite, results: Path, changed: bool = False) -> Collected:
     """Everything that was measured of a suite, or, where they are asked for or there is nothing else, of its runs with
     options that were `changed`. Raises ConfigError where nothing was."""
     index = Index.of(suite.name, results, changed=True) if changed else Index.any_of(suite.name, results)
-    cells = [cell for cell in index.done if (results / cell["folder"] / "run.toml").exists()]
+    cells = [cell for cell in index.done if "folder" in cell and (results / cell["folder"] / "run.toml").exists()]
     if not cells:
         once = f", though {len(index.done)} cells were measured once" if index.done else ""
         raise ConfigError(
@@ -56,5 +56,5 @@ def collect(suite: Suite, results: Path, changed: bool = False) -> Collected:
             profiled = Profile(Path(summary["folder"]), cell["levels"], summary["baseline"], kinds_of(summary))
             tables += [forwards_table(profiled), pairs_table(profiled)]
             told += [f"{summary['pair']}, {summary['task']}: {line}" for line in verdicts(profiled)]
-    gone = [cell["folder"] for cell in index.done if cell not in cells]
+    gone = [cell.get("folder", cell["key"]) for cell in index.done if cell not in cells]
     return Collected(suite, index, folders, gone, summaries, found, tables, told)

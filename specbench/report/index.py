@@ -3,12 +3,11 @@
 A run whose options overruled the suite's keeps its own index beside it, changed.json, so that a trial erases no measurement.
 """
 
-import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NotRequired, TypedDict
 
-from specbench.files import read_json, write
+from specbench.files import read_sealed, write_sealed
 
 SUITES = "suites"
 DONE, MISSING, FAILED, BEGUN = "done", "missing", "failed", "begun"  # states of a cell
@@ -19,11 +18,11 @@ class CellTable(TypedDict):
     """One cell of index.json."""
 
     key: str
-    pair: str
-    task: str
     state: Literal["done", "missing", "failed", "begun"]
-    why: str
-    seconds: float
+    pair: NotRequired[str]
+    task: NotRequired[str]
+    why: NotRequired[str]
+    seconds: NotRequired[float]
     folder: NotRequired[str]
     generations: NotRequired[int]
     failed: NotRequired[int]
@@ -51,8 +50,9 @@ class Index:
     def of(cls, suite: str, results: Path, changed: bool = False) -> "Index":
         """The index of a suite, or of its runs with other options; empty where there was none."""
         path = results / SUITES / suite / (CHANGED if changed else OWN)
-        told = read_json(path, IndexTable) if path.exists() else IndexTable(cells=[])
-        return cls(path, {cell["key"]: dict(cell) for cell in told["cells"]}, told.get("changes", []))
+        told = read_sealed(path, IndexTable) if path.exists() else IndexTable(cells=[])
+        blank = {"pair": "", "task": "", "why": "", "seconds": 0.0}
+        return cls(path, {cell["key"]: blank | cell for cell in told["cells"]}, told.get("changes", []))
 
     @classmethod
     def any_of(cls, suite: str, results: Path) -> "Index":
@@ -69,8 +69,8 @@ class Index:
         """Write the cells of these keys, in their order; what the suite held before is dropped."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self.cells = {key: self.cells[key] for key in keys}
-        told = {"suite": self.path.parent.name, "changes": self.changes, "cells": list(self.cells.values())}
-        write(self.path, json.dumps(told, indent=1, ensure_ascii=False) + "\n")
+        table = {"suite": self.path.parent.name, "changes": self.changes, "cells": list(self.cells.values())}
+        write_sealed(self.path, table, indent=1)
 
     @property
     def swaps(self) -> bool:
@@ -79,7 +79,7 @@ class Index:
 
     @property
     def done(self) -> list[dict[str, Any]]:
-        return [cell for cell in self.cells.values() if cell["state"] == DONE and "folder" in cell]
+        return [cell for cell in self.cells.values() if cell["state"] == DONE]
 
     @property
     def complete(self) -> bool:

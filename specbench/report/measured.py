@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from specbench.errors import ConfigError
-from specbench.files import read_json
+from specbench.files import read_sealed
 from specbench.hardware import Environment, conditions
 from specbench.records import ENVIRONMENT, SEMANTICS, Record, Recorded, Scores, listed, load, run_config
 from specbench.report import metrics as m
@@ -73,7 +73,7 @@ def of_run(folder: Path) -> Measured:
     records = recorded.records
     if config.get("semantics") != SEMANTICS:
         raise ConfigError(f"{folder} was written by another version of specbench; measure anew")
-    environment = dict(read_json(folder / ENVIRONMENT, Environment))
+    environment = dict(read_sealed(folder / ENVIRONMENT, Environment))
     wanted = {each["name"] for each in scores["metrics"]}
     values = {
         (row["method"], row["sample"], row["repeat"]): {k: v for k, v in row["values"].items() if k in wanted}

@@ -1,12 +1,13 @@
 """Plots as PNG and SVG: what a suite's figure shows, and what explains a run."""
 
-import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
+from specbench.errors import ConfigError
+from specbench.files import read_json
 from specbench.pair import folder
 from specbench.report import escaping
 from specbench.report.collect import Collected
@@ -223,15 +224,26 @@ def _time(axes: Any, rows: list[dict[str, Any]]) -> None:
     axes.legend(fontsize=6, frameon=False)
 
 
-def _curve_of(head: dict[str, Any]) -> dict[str, Any]:
-    """What a verifier's training reported beside it; empty where it is another head, or not here."""
+class _Roc(TypedDict):
+    """What a verifier's training reported (report.json), as far as the plot needs it."""
+
+    curve: list[tuple[float, float]]  # false positive rate, true positive rate
+    auc: float
+    eta_fp: float
+    eta_tp: float
+
+
+def _curve_of(head: dict[str, Any]) -> _Roc | None:
+    """What a verifier's training reported beside it; None where it is another head, not here, or damaged."""
     place = folder(head["source"], Path()) if head["kind"] == "sprinter" else None
     report = place / "report.json" if place else None
-    told: dict[str, Any] = json.loads(report.read_text(encoding="utf-8")) if report and report.exists() else {}
-    return told if "curve" in told else {}
+    try:
+        return read_json(report, _Roc) if report and report.exists() else None
+    except ConfigError:
+        return None
 
 
-def _roc(axes: Any, curves: dict[str, dict[str, Any]]) -> None:
+def _roc(axes: Any, curves: dict[str, _Roc]) -> None:
     for name, told in curves.items():
         axes.plot(
             *zip(*told["curve"], strict=True), linewidth=1, label=escaping.figure(f"{name}: AUC {told['auc']:.3f}")

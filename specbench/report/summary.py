@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from specbench.errors import ConfigError
-from specbench.files import read_json, read_sealed, write_sealed
+from specbench.files import read_sealed, write_sealed
 from specbench.hardware import Environment
 from specbench.records import (
     CONFIG,
@@ -46,7 +46,7 @@ def summary_of(folder: Path) -> dict[str, Any]:
 
 def save_summary(folder: Path, summary: dict[str, Any]) -> None:
     """Keep a run folder's summary in the folder."""
-    write_sealed(folder / SUMMARY, summary)
+    write_sealed(folder / SUMMARY, summary, indent=1)
 
 
 def _kept(path: Path) -> dict[str, Any]:
@@ -96,7 +96,7 @@ def summarise(folder: Path) -> dict[str, Any]:
     if not (folder / CONFIG).exists() or not (folder / SAMPLES).exists():
         raise ConfigError(f"{folder} holds no run (no run.toml and samples.jsonl); help: specbench run")
     config = run_config(folder)
-    environment = read_json(folder / ENVIRONMENT, Environment)
+    environment = read_sealed(folder / ENVIRONMENT, Environment)
     if config.get("semantics") != SEMANTICS:
         raise ConfigError(f"{folder} was written by another version of specbench; measure anew")
     recorded, scores = load(folder), scores_of(folder)
