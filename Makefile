@@ -7,7 +7,7 @@ INSTALLED := $(VENV)/.installed
 TYPES := build/types
 ARGS ?=
 
-.PHONY: run test check gate bench cascades drafts suites gate-trials gpu-check gpu-bench card tiny heads clean
+.PHONY: run test check gate faults bench cascades drafts suites gate-trials gpu-check gpu-bench card tiny heads clean
 
 run: $(INSTALLED)  ## the first table: Speculative Ensemble on the bundled pair and all six tasks
 	$(BIN)/specbench run -n 40 --repeats 1 --allow-code-execution $(ARGS)
@@ -34,6 +34,9 @@ suites: $(INSTALLED)  ## the tiny twin of every table and figure of the papers, 
 
 gate-trials: $(INSTALLED)  ## does the gate cry wolf, does it catch what it should? Alone on the machine: writes results/gate-tiny.md
 	OMP_NUM_THREADS=1 $(BIN)/python -m specbench.cli.gate_trials $(ARGS)
+
+faults: $(INSTALLED)  ## the fault campaign: kills, damaged files, fuzzed configs, full disks, hostile code; writes results/faults.md
+	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m tests.faults --out results/faults.md $(ARGS)
 
 bench: $(INSTALLED)  ## against transformers, side by side: writes results/cpu-peers.md
 	$(BIN)/python -m specbench.cli.peers $(ARGS)

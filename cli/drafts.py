@@ -98,7 +98,9 @@ def _profile(task: str, options: Options) -> str:
         max_new_tokens=64,
         ignore_eos=True,
     )
-    (summary,), _ = measured(pairings(levels, pair, 5), "tiny-polybasic", [task], brief, RUNS, access=Access(), kind=None)
+    (summary,), _ = measured(
+        pairings(levels, pair, 5), "tiny-polybasic", [task], brief, RUNS, access=Access(), kind=None
+    )
     found = Profile(Path(summary["folder"]), levels, BASELINE, kinds_of(summary))
     said = "\n".join(f"- {line}" for line in verdicts(found))
     parts = [

@@ -1,6 +1,7 @@
 """`specbench laws`: is a method's output law the one it declares? By enumeration over tiny tables; no model is loaded."""
 
 import sys
+from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -10,7 +11,7 @@ from specbench.cli.choices import Plugins, known
 from specbench.errors import ConfigError
 
 DIFFERS = 5
-GAMMAS = (1, 2)  # draft lengths: the branches to follow grow with V to their power
+GAMMAS = ((1,), (2,))  # draft lengths: the branches to follow grow with V to their power
 
 
 def laws(
@@ -34,14 +35,15 @@ def laws(
     """
     with_plugins(plugin)
     from specbench import cells
-    from specbench.arms import arms
+    from specbench.arms import arms, have_lengths
     from specbench.laws import LENGTH, Finding, examine
     from specbench.options import Options, parse_override
 
     _, roles = cells.read_pair(pair, Options())
     worst: dict[str, Finding] = {}
-    for gamma in GAMMAS:
-        options = Options(gamma=(gamma,), overrides=tuple(map(parse_override, set_ or [])))
+    plain = Options(overrides=tuple(map(parse_override, set_ or [])))
+    for gamma in GAMMAS if have_lengths([method], roles, plain) else ((),):
+        options = replace(plain, gamma=gamma)
         arm = arms([method], roles, dict.fromkeys(roles.models, 1), options)[0][-1]
         if arm.method.law() is None:
             why = ": with this bonus it is biased" if "bonus" in arm.table else ""

@@ -11,8 +11,8 @@ from specbench.errors import MissingAsset
 from specbench.options import Access
 
 if TYPE_CHECKING:
-    from specbench.locking import FolderLock
     from specbench.bench import Asked, Bench, Job
+    from specbench.locking import FolderLock
     from specbench.options import Options
     from specbench.sandbox import Sandbox
     from specbench.task import Task

@@ -14,7 +14,7 @@ PLAIN_SECONDS = 10.0  # between progress lines where there is no terminal
 
 
 class Interrupts:
-    """SIGINT and SIGTERM as ever, but remembered: Python drops an exception within a finaliser, and `check` raises it again."""
+    """SIGINT and SIGTERM raise at once, and again at `check`: Python drops an exception that is raised in a finaliser."""
 
     def __init__(self) -> None:
         self._seen: BaseException | None = None

@@ -29,8 +29,8 @@ def score(
     from specbench.cli.progress import progress
     from specbench.cli.report import newest, show, terminal
     from specbench.errors import ConfigError
-    from specbench.options import Access
     from specbench.locking import locked
+    from specbench.options import Access
     from specbench.records import read
     from specbench.sandbox import Sandbox
 

@@ -30,7 +30,7 @@ BESIDES = (
     "clock",
     "sweep",
 )  # what a preset holds besides the constructor's table
-MODELS = ("draft", "model", "small", "large", "base", "target")  # keys that name a model, or hold a table
+MODELS = ("draft", "model", "small", "large", "base", "target")  # keys that name a model; a target may be a table
 REGISTERED = (methods, proposers, stops, targets)  # what a method's table may name
 
 
@@ -160,6 +160,11 @@ def _variants(names: list[str], pair: Pair, options: Options) -> list[_Variant]:
     return out
 
 
+def have_lengths(names: list[str], pair: Pair, options: Options) -> bool:
+    """Whether any of the methods drafts a set length, which `--gamma` gives."""
+    return any(_length_path(each.table) for each in _variants(names, pair, options))
+
+
 def _require_open(method: str, path: str, asked: str, given: Mapping[str, str]) -> None:
     """Raise ConfigError where an option gives a key of a method that another option gives already."""
     if path in given:
@@ -230,12 +235,10 @@ def _constructor(found: Preset) -> dict[str, Any]:
 
 def _require_names(table: dict[str, Any], where: str) -> None:
     for key, value in table.items():
-        if key in ("name", "head") and not isinstance(value, str):
-            raise ConfigError(f"{where}: {key} = {value!r} must be a name")
-        if key in MODELS and not isinstance(value, str | dict):
+        if key in ("name", "head", *MODELS) and key != "target" and not isinstance(value, str):
             raise ConfigError(f"{where}: {key} = {value!r} must be a name")
         if key in ("scorers", "models") and not _is_names(value):
-            raise ConfigError(f"{where}: {key} = {value!r} must be a name or a list of names")
+            raise ConfigError(f"{where}: {key} = {value!r} must be a list of names, or one")
         if key == "proposer" and not isinstance(value, dict):
             raise ConfigError(f"{where}: {key} = {value!r} must be a table with a name")
         if isinstance(value, dict):

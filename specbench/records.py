@@ -290,7 +290,7 @@ class Recorder:
         self.done = {record.key for record in found.records}
 
     def append(self, record: Record) -> None:
-        """Write a record to disk. Raises OSError, naming the file, and FolderInUse where the folder is another process's now."""
+        """Write a record. Raises OSError, naming the file, and FolderInUse where another process has broken the lock."""
         self._lock.require()
         with files.named(self._path), self._path.open("ab") as file:
             file.write(line_of(record))

@@ -79,7 +79,9 @@ def _require_same(cell: Cell, folder: Path, environment: dict[str, Any]) -> None
         raise ConfigError(
             f"{folder / CONFIG} is not the config of this run; help: restore it, or measure again with --fresh"
         )
-    if changed := incomparable(conditions(dict(read_sealed(folder / ENVIRONMENT, Environment))), conditions(environment)):
+    if changed := incomparable(
+        conditions(dict(read_sealed(folder / ENVIRONMENT, Environment))), conditions(environment)
+    ):
         raise ConfigError(
             f"{folder} was begun under other conditions, and timings of both would not compare ({'; '.join(changed)});"
             " help: --fresh measures it again, --out starts another folder"

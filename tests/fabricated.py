@@ -1,8 +1,10 @@
 """Measurements made up for tests of statistics: no model, no clock, stated noise."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
+import tomli_w
 
 from specbench.report.measured import Generation, Measured, Session
 
@@ -34,6 +36,31 @@ def generations(accepted: int = 30, right: int = 6) -> list[Generation]:
         Generation(str(i), 0, "same", 40, 10, 50, 34, accepted, {"target": 10}, {"strict": float(i < right)})
         for i in range(PROMPTS)
     ]
+
+
+def write_run(folder: Path, methods: list[str], lines: str, repeats: int = 1, samples: int = 1) -> None:
+    """Write a run folder of these lines, with a config that every reader accepts."""
+    data = {
+        "source": "made up",
+        "sha256": "d",
+        "prompts_sha256": "p",
+        "samples": samples,
+        "later_turns": 0,
+        "total": samples,
+    }
+    decoding = {"temperature": 0.0, "top_k": 0, "top_p": 1.0, "max_new_tokens": 40, "ignore_eos": False, "seed": 0}
+    config = {
+        "semantics": 4,
+        "baseline": methods[0],
+        "clock": "decoding",
+        "pair": {"name": "made-up", "models": {}, "traffic": {}, "shapes": {}},
+        "task": {"name": "gsm8k", "version": "2-A", "continues": False, "options": {}, "data": data},
+        "methods": {name: {"name": name} for name in methods},
+        "decoding": decoding | {"repeats": repeats},
+        "engine": {"name": "lean", "device": "cpu"},
+    }
+    (folder / "run.toml").write_text(tomli_w.dumps(config))
+    (folder / "samples.jsonl").write_text(lines)
 
 
 def session(rng: np.random.Generator, slower: dict[str, float], process=0.005, noise=0.01, drift=0.05) -> Session:

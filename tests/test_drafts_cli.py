@@ -4,6 +4,7 @@ import json
 
 import pytest
 from console import specbench
+from fabricated import write_run
 
 from specbench.records import Record
 from specbench.report import drafting as d
@@ -96,6 +97,10 @@ def calls(*sizes):
         "fed": 0,
         "seconds": total,
         "prefill_fed": 1,
+        "prefill_seconds": 0.0,
+        "encodes": 0,
+        "off_clock": 0.0,
+        "prefill_beside": 0.0,
         "beside": 0.0,
         "read": 0,
     }
@@ -122,7 +127,7 @@ def test_a_cheap_faithful_middle_is_kept_and_a_dear_one_is_not(tmp_path, middle,
                 under(low, high), tokens=[1] * 10 * (accepted + 1), models=models, rounds=rounds(tested, accepted, low)
             )
         )
-    (tmp_path / "samples.jsonl").write_text("".join(json.dumps(vars(row)) + "\n" for row in rows))
+    write_run(tmp_path, [row.method for row in rows], "".join(json.dumps(vars(row)) + "\n" for row in rows))
     found = Profile(tmp_path, ["target", "middle", "draft"], "ar")
     assert found.seconds("target", 6) == 1.0 and found.seconds("middle") == middle
     assert found.pairing("draft", "middle").acceptance == 0.8

@@ -113,7 +113,9 @@ def test_a_rate_can_be_taken_from_a_run(tmp_path):
     (["--set", "pair.weights=real"], 2, "only weights = \"dummy\" can"),
 ])  # fmt: skip
 def test_what_cannot_be_made_up_is_one_message(more, code, message, tmp_path):
-    err = specbench("run", "-m", "we-se", *MADE_UP, *more, cwd=tmp_path, code=code).stderr
+    key = more[1].partition("=")[0] + "="
+    kept = [word for i, word in enumerate(MADE_UP) if not any(w.startswith(key) for w in map(str, MADE_UP[i : i + 2]))]
+    err = specbench("run", "-m", "we-se", *kept, *more, cwd=tmp_path, code=code).stderr
     assert message in err
     assert err.count("error[") == 1
 

@@ -1,6 +1,5 @@
 """Where each token of a generation came from, by what its rounds recorded."""
 
-
 from specbench.records import Record, Round
 
 MEANING = {

@@ -1,0 +1,47 @@
+"""All attacks, the longest first, and the page that a long run writes."""
+
+import platform
+from collections.abc import Mapping
+
+from specbench.hardware import fingerprint
+from specbench.report.tables import Table, markdown_list, markdown_table
+from tests.faults import configs, disks, folders, kills, models, processes, programs
+from tests.faults.attack import Attack, Outcome
+
+ATTACKS = (
+    Attack(
+        "SIGKILL", "main process, group, worker, sandbox, suite with a judge, training, gate", 100, 2, kills.sigkill
+    ),
+    Attack("fuzzed TOML", "methods, pairs, tasks and suites, planned", 10_000, 60, configs.fuzzed),
+    Attack("SIGINT", "the same commands and verify", 30, 1, kills.interrupt),
+    Attack("SIGTERM", "the same commands and verify", 30, 1, kills.terminate),
+    Attack("damaged folders", "a file of a run, suite, snapshot or head, and a command", 2_000, 25, folders.damaged),
+    Attack("hostile programs", "all programs of tests/hostile.py, under bwrap and unshare", 198, 8, programs.hostile),
+    Attack(
+        "several processes", "two or three in one folder or suite, with and without --wait", 18, 1, processes.together
+    ),
+    Attack("full disk", "a tmpfs without room, then with, then read-only", 12, 1, disks.full),
+    Attack("file size limit", "RLIMIT_FSIZE", 12, 1, disks.limited),
+    Attack("broken checkpoints", "weights, configs, tokenizers", 39, 13, models.broken),
+)
+
+
+def page(done: Mapping[Attack, Outcome], seed: int, minutes: float) -> str:
+    """The outcome of a long run, as Markdown."""
+    rows = [
+        [attack.name, attack.what, str(each.trials), each.skipped or str(len(each.failures))]
+        for attack, each in done.items()
+    ]
+    env = fingerprint()
+    failures = [failure for each in done.values() for failure in each.failures]
+    changed = " with changes" if env["git"].get("dirty") else ""
+    return "\n".join([
+        "# Faults", "",
+        f"Outcome of `make faults`, seed {seed}: each attack drives the command, or files that it reads. A trial fails where a"
+        " sample is lost, doubled or changed, a process survives, a traceback or an undocumented exit code is shown, a number"
+        " differs without a warning, or a hostile program passes.", "",
+        markdown_table(Table("", ["attack", "of what", "trials", "failures"], rows)), "",
+        markdown_list(failures) if failures else "No trial failed.", "",
+        f"{minutes:.0f} minutes on {env['cores']} cores; revision {env['git'].get('revision', 'unknown')[:9]}{changed},"
+        f" Python {platform.python_version()}, torch {env['packages'].get('torch')}, {env['os']}.", "",
+    ])  # fmt: skip

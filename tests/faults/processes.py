@@ -1,0 +1,51 @@
+"""Two and three processes in one folder at the same time, with and without `--wait`."""
+
+import contextlib
+import json
+import random
+import shutil
+import time
+from pathlib import Path
+
+from tests.faults.attack import Outcome, ended, here, started
+from tests.faults.kills import FEW, SUITE
+
+RUN = ["run", "-m", "sd", "-t", "gsm8k", *FEW]
+
+
+def together(trials: int, seed: int, folder: Path) -> Outcome:
+    """Several processes of one command: every generation is there once, and whoever may not write says who does."""
+    outcome = Outcome()
+    for trial in range(trials):
+        rng = random.Random(f"{seed}:{trial}")
+        where = folder / f"trial-{trial}"
+        where.mkdir()
+        (where / "own.toml").write_text(SUITE)
+        command = RUN if trial % 3 else ["run", "--suite", "own.toml"]
+        waits = trial % 2 == 0
+        outcome.add(f"trial {trial}", _one(command, waits, rng.choice([2, 3]), rng, where))
+        shutil.rmtree(where)
+    return outcome
+
+
+def _one(command: list[object], waits: bool, count: int, rng: random.Random, where: Path) -> list[str]:
+    with contextlib.ExitStack() as stack:
+        processes = []
+        for _ in range(count):
+            processes.append(stack.enter_context(started([*command, *(["--wait"] if waits else [])], where)))
+            time.sleep(rng.uniform(0.0, 1.0))
+        done = [ended(process) for process in processes]
+    problems = [problem for each in done for problem in each.problems({0} if waits else {0, 3, 4})]
+    if not any(each.code == 0 for each in done):
+        problems.append("no process finished")
+    problems += [
+        f"code 4 without the holder: {each.err[-200:]}"
+        for each in done
+        if each.code == 4 and "process " not in each.err
+    ]
+    problems += here(command, where).problems({0})  # it only prints what is there, or resumes what a locked cell lacked
+    for path in where.glob("results/*/samples.jsonl"):
+        keys = [(row["method"], row["sample"], row["repeat"]) for row in map(json.loads, path.read_text().splitlines())]
+        if len(keys) != len(set(keys)):
+            problems.append(f"{path.parent.name}: {len(keys)} lines of {len(set(keys))} generations")
+    return problems

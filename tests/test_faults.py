@@ -1,0 +1,15 @@
+"""The fault campaign with a few trials of each attack; `make faults` runs it long."""
+
+import pytest
+
+from tests.faults.campaign import ATTACKS
+
+
+@pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.name)
+def test_no_trial_of_the_attack_fails(attack, tmp_path, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    outcome = attack.run(attack.few, 1, tmp_path)
+    if outcome.skipped:
+        pytest.skip(outcome.skipped)
+    assert outcome.trials
+    assert not outcome.failures
