@@ -37,9 +37,9 @@ def page(done: Mapping[Attack, Outcome], seed: int, minutes: float) -> str:
     changed = " with changes" if env["git"].get("dirty") else ""
     return "\n".join([
         "# Faults", "",
-        f"Outcome of `make faults`, seed {seed}: each attack drives the command, or files that it reads. A trial fails where a"
-        " sample is lost, doubled or changed, a process survives, a traceback or an undocumented exit code is shown, a number"
-        " differs without a warning, or a hostile program passes.", "",
+        f"Outcome of `make faults`, seed {seed}: each attack drives the command, or files that it reads. A trial fails where"
+        " a sample is lost, doubled or changed, a process survives, a traceback or an undocumented exit code is shown, a"
+        " number differs without a warning, or a hostile program passes.", "",
         markdown_table(Table("", ["attack", "of what", "trials", "failures"], rows)), "",
         markdown_list(failures) if failures else "No trial failed.", "",
         f"{minutes:.0f} minutes on {env['cores']} cores; revision {env['git'].get('revision', 'unknown')[:9]}{changed},"
