@@ -4,11 +4,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from specbench.cli.remeasure import Command, Launch, Request, measure_apart, measure_here, sessions
+from specbench.cli.remeasure import Launch, Request, measure_apart, measure_here, sessions
 from specbench.errors import ConfigError
 
 if TYPE_CHECKING:
     from specbench.options import Options
+    from specbench.report.baseline import Command
     from specbench.report.measured import Measured
     from specbench.report.verdict import Limits, Verdict
 
@@ -17,7 +18,7 @@ AGREEING, MOST = 3, 4  # sessions that a slow-down needs, and that a gate measur
 CLOCKED = ("speed", "engine")  # aspects in which a machine's luck can look like a finding
 
 
-def command_of(methods: list[str], pair: str, tasks: list[str], options: "Options") -> Command:
+def command_of(methods: list[str], pair: str, tasks: list[str], options: "Options") -> "Command":
     """A command as a baseline keeps it: of the options, those that are not the default; plugins are the user's own."""
     told = options.changes()
     told.pop("plugins", None)
@@ -25,7 +26,7 @@ def command_of(methods: list[str], pair: str, tasks: list[str], options: "Option
 
 
 def record(
-    path: Path, command: Command, out: Path, told: Request, counters_only: bool, count: int, add: bool = False
+    path: Path, command: "Command", out: Path, told: Request, counters_only: bool, count: int, add: bool = False
 ) -> None:
     """Measure a command and write the baseline file; with `add` behind what it holds. Raises ConfigError where that is of
     the other kind."""
@@ -86,7 +87,7 @@ def judged(path: Path, out: Path, told: Request, limits: "Limits", launch: Launc
     return compare(known.cells, new, limits)
 
 
-def with_anchor(command: Command) -> Command:
+def with_anchor(command: "Command") -> "Command":
     """The command with the outside anchor beside `ar`, where a method is measured against that."""
     from specbench.presets import preset
     from specbench.report.comparison import ANCHOR
@@ -96,7 +97,7 @@ def with_anchor(command: Command) -> Command:
     return {**command, "methods": [*methods, ANCHOR]} if beside and ANCHOR not in methods else command
 
 
-def _counting(command: Command) -> Command:
+def _counting(command: "Command") -> "Command":
     """What counters need of a command with timing: no anchor, and one repeat."""
     from specbench.report.comparison import ANCHOR
 

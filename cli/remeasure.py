@@ -5,27 +5,27 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from specbench.cli.asked import with_plugins
 from specbench.cli.choices import SandboxKind
 from specbench.options import Access
 
 if TYPE_CHECKING:
+    from specbench.report.baseline import Command
     from specbench.report.measured import Measured
 
 MODULE = "specbench.cli.remeasure"
 ASKED = "commands.json"
-Command = dict[str, Any]  # methods, pair, tasks, options
 
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
     """Commands to measure, on how many CPU threads (0: as found), and what this machine's user allows and brings."""
 
-    commands: list[Command]
+    commands: "list[Command]"
     threads: int = 0
     sandbox: str = ""  # the kind, where generated code may run
     plugins: list[str] = field(default_factory=list)
@@ -37,13 +37,13 @@ Launch = Callable[[Request, Path], None]
 def measure_here(request: Request, out: Path) -> None:
     """Measure every command into run folders under `out`, anew. Raises MissingAsset where something cannot be scored."""
     from specbench.cli.measuring import measured
-    from specbench.options import Options
+    from specbench.report.baseline import options_of
 
     plugins = with_plugins(request.plugins)
     kind = SandboxKind(request.sandbox) if request.sandbox else None
     with _threads(request.threads):
         for command in request.commands:
-            options = Options(**{key: _tuples(value) for key, value in command["options"].items()}, plugins=plugins)
+            options = replace(options_of(command), plugins=plugins)
             names, pair, tasks = command["methods"], command["pair"], command["tasks"]
             _, refused = measured(names, pair, tasks, options, out, Access(fresh=True), kind)
             if refused:
@@ -88,13 +88,6 @@ def _threads(count: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-def _tuples(value: Any) -> Any:
-    """An option as JSON gives it back: a tuple of numbers, or of pairs whose values stay as they are."""
-    if not isinstance(value, list | tuple):
-        return value
-    return tuple(tuple(each) if isinstance(each, list) else each for each in value)
 
 
 def main() -> None:

@@ -12,6 +12,7 @@ from specbench.cli.choices import HeadKind, known
 from specbench.cli.progress import status
 from specbench.cli.training import Training, require_known
 from specbench.errors import ConfigError
+from specbench.options import Access
 
 TEXTS = {HeadKind.sprinter: 600, HeadKind.specdec: 600, HeadKind.dsl: 600, HeadKind.eagle: 0}  # 0 is all there are
 
@@ -45,6 +46,8 @@ def train(
     set_: Annotated[
         list[str] | None, typer.Option("--set", "-s", help="Override a key: recipe.rate=1e-3, task.shots=0.")
     ] = None,
+    wait: choices.Wait = False,
+    break_lock: choices.BreakLock = False,
 ) -> None:
     """Train a head for a pair, and measure it on unseen texts.
 
@@ -59,8 +62,9 @@ def train(
     )
     count = TEXTS[kind] if limit is None else limit
     base = base or ("target" if kind == HeadKind.eagle else "draft")
+    access = Access(wait=wait, break_lock=break_lock)
     try:
-        trained(kind, pair, task or [], options, count, skip, base, features, tau, seed, dict(own), out, rows)
+        trained(kind, pair, task or [], options, count, skip, base, features, tau, seed, dict(own), out, rows, access)
     except KeyboardInterrupt:
         print("interrupted; the same command resumes", file=sys.stderr)
         sys.exit(INTERRUPTED)
@@ -80,6 +84,7 @@ def trained(
     recipe: dict[str, Any],
     out: Path | None,
     kept: Path | None,
+    access: Access,
 ) -> Path:
     """Everything that `train` does behind its options. Returns the head's folder."""
     import specbench.tasks  # noqa: F401  (registers the tasks)
@@ -87,6 +92,7 @@ def trained(
     from specbench.files import write
     from specbench.found import device_of, find
     from specbench.heads import Provenance
+    from specbench.locking import locked
     from specbench.train import texts as texts_
 
     found_pair, pair = cells.read_pair(pair_name, options)
@@ -106,32 +112,33 @@ def trained(
     folder = out or Path("heads") / found_pair.name / (
         kind.value if base in ("draft", "target") else f"{kind.value}-{base}"
     )
-    with status(f"loading {', '.join(roles)}"):
-        loaded = models.load(found, found_pair.path.parent, device)
-        texts = texts_.gather(loaded, tasks, cells.source_of(pair, options), count, skip, seed)
-    if any(folder.glob("*.safetensors")):
-        print(f"{folder} holds a head, which this one replaces; --out keeps both", file=sys.stderr)
-    folder.mkdir(parents=True, exist_ok=True)
-    about: dict[str, Any] = {
-        "models": {role: each.identity() for role, each in found.items()},
-        "texts": texts.sha256,
-        "seed": seed,
-    }
-    about["kind"] = kind.value
-    run = Training(kind, loaded, texts, folder, base, features, tau, seed, recipe, about, kept)
-    head, report = {
-        HeadKind.sprinter: run.sprinter, HeadKind.specdec: run.specdec, HeadKind.dsl: run.dsl, HeadKind.eagle: run.eagle
-    }[kind]()  # fmt: skip
-    target = {} if kind == HeadKind.eagle else found["target"].identity()
-    told = {key: value for key, value in report.items() if key not in ("curve", "all")}
-    settings = (
-        {"features": features, "tau": tau, "seed": seed, **recipe}
-        if kind == HeadKind.sprinter
-        else {"seed": seed, **recipe}
-    )
-    head.provenance = Provenance(found[base].identity(), target, texts.told, settings, told)
-    head.save(folder)
-    write(folder / "report.json", json.dumps(texts.told | report, indent=1) + "\n")
+    with locked(dict.fromkeys([folder, kept or folder]), access):
+        with status(f"loading {', '.join(roles)}"):
+            loaded = models.load(found, found_pair.path.parent, device)
+            texts = texts_.gather(loaded, tasks, cells.source_of(pair, options), count, skip, seed)
+        if any(folder.glob("*.safetensors")):
+            print(f"{folder} holds a head, which this one replaces; --out keeps both", file=sys.stderr)
+        folder.mkdir(parents=True, exist_ok=True)
+        about: dict[str, Any] = {
+            "models": {role: each.identity() for role, each in found.items()},
+            "texts": texts.sha256,
+            "seed": seed,
+        }
+        about["kind"] = kind.value
+        run = Training(kind, loaded, texts, folder, base, features, tau, seed, recipe, about, kept)
+        head, report = {
+            HeadKind.sprinter: run.sprinter, HeadKind.specdec: run.specdec, HeadKind.dsl: run.dsl, HeadKind.eagle: run.eagle
+        }[kind]()  # fmt: skip
+        target = {} if kind == HeadKind.eagle else found["target"].identity()
+        told = {key: value for key, value in report.items() if key not in ("curve", "all")}
+        settings = (
+            {"features": features, "tau": tau, "seed": seed, **recipe}
+            if kind == HeadKind.sprinter
+            else {"seed": seed, **recipe}
+        )
+        head.provenance = Provenance(found[base].identity(), target, texts.told, settings, told)
+        head.save(folder)
+        write(folder / "report.json", json.dumps(texts.told | report, indent=1) + "\n")
     _tell(kind, report, folder, pair_name, names, base)
     return folder
 

@@ -160,11 +160,10 @@ class DecodingTable(TypedDict):
     repeats: Count
 
 
-class RunTable(TypedDict):
-    """A run's resolved config, run.toml, as far as every reader needs it."""
+class ConfigTable(TypedDict):
+    """A resolved config, as far as every reader needs it, without its models."""
 
     semantics: int
-    pair: PairTable
     task: TaskTable
     baseline: str
     clock: str
@@ -220,6 +219,12 @@ class JudgedRow(TypedDict):
     sample: str
     repeat: Count
     verdict: float
+
+
+class RunTable(ConfigTable):
+    """A run's resolved config, run.toml."""
+
+    pair: PairTable
 
 
 @dataclass(frozen=True)

@@ -59,7 +59,9 @@ class Head(nn.Module):
         folder.mkdir(parents=True, exist_ok=True)
         told = {"kind": self.kind, "settings": self.settings, "provenance": dataclasses.asdict(self.provenance)}
         weights = {name: tensor.contiguous() for name, tensor in self.state_dict().items()}
-        save_file(weights, folder / FILE, metadata={"specbench": json.dumps(told, ensure_ascii=False)})
+        part = folder / f"{FILE}.part"  # a head is there whole or not at all
+        save_file(weights, part, metadata={"specbench": json.dumps(told, ensure_ascii=False)})
+        part.rename(folder / FILE)
 
     @classmethod
     def read(cls, folder: Path) -> Self:

@@ -3,22 +3,66 @@
 import json
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from specbench.errors import ConfigError, hint
-from specbench.files import write
+from specbench.files import checked, read_json, write
 from specbench.options import Options
-from specbench.records import SAMPLES, SEMANTICS
+from specbench.records import SAMPLES, SEMANTICS, ConfigTable, MetricTable
 from specbench.report.measured import Generation, Measured, Session, of_run, pooled
 
 SCHEMA = 1
+
+
+Row = tuple[str, int, str, int, int, int, int, int, list[int | None], list[float | list[float] | None]]
+
+
+class Command(TypedDict):
+    """What measures cells of a baseline: the arguments and the options of a run that are not the default."""
+
+    methods: list[str]
+    pair: str
+    tasks: list[str]
+    options: dict[str, Any]
+
+
+class _Models(TypedDict):
+    name: str
+    models: dict[str, dict[str, Any]]
+
+
+class _Config(ConfigTable):
+    pair: _Models
+
+
+class _Generations(TypedDict):
+    roles: list[str]
+    rows: list[Row]
+
+
+class _Cell(TypedDict):
+    config: _Config
+    environment: dict[str, Any]
+    metrics: list[MetricTable]
+    groups: dict[str, str]
+    failed: dict[str, int]
+    generations: dict[str, _Generations]
+    sessions: list[dict[str, list[tuple[int, float]]]]
+
+
+class _File(TypedDict):
+    schema: int
+    semantics: int
+    counters_only: bool
+    commands: list[Command]
+    cells: list[_Cell]
 
 
 @dataclass(frozen=True)
 class Baseline:
     """Cells, and the commands that measure them: methods, pair, tasks and options each."""
 
-    commands: list[dict[str, Any]]
+    commands: list[Command]
     cells: list[Measured]
     counters_only: bool
 
@@ -38,35 +82,49 @@ class Baseline:
 def load(path: Path, outdated: bool = False) -> Baseline:
     """A baseline file. Raises ConfigError where it is none or holds nothing, and, unless `outdated` ones will do, where it
     was recorded when numbers had another meaning."""
+    recording = f"help: specbench gate --record {path} -m METHOD ..."
     try:
-        told = json.loads(path.read_text(encoding="utf-8"))
-        schema, semantics, cells = told["schema"], told["semantics"], told["cells"]
-        commands, counters_only = told["commands"], told["counters_only"]
-    except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError):
-        raise ConfigError(f"{path} is no baseline; help: specbench gate --record {path} -m METHOD ...") from None
+        told = read_json(path, dict[str, Any])
+        schema, semantics = told["schema"], told["semantics"]
+    except (ConfigError, KeyError):
+        raise ConfigError(f"{path} is no baseline; {recording}") from None
     if schema != SCHEMA or (semantics != SEMANTICS and not outdated):
         help_ = f"specbench gate --baseline {path} --update" if schema == SCHEMA else "specbench gate --record"
         raise ConfigError(f"{path} was recorded by another version of specbench; help: {help_}")
-    if not cells:
-        raise ConfigError(f"{path} holds no cells; help: specbench gate --record {path} -m METHOD ...")
-    for command in commands:
+    checked(told, _File, str(path))
+    if not told["cells"]:
+        raise ConfigError(f"{path} holds no cells; {recording}")
+    for command in told["commands"]:
         _require_command(command, path)
+    for cell in told["cells"]:
+        methods = cell["config"]["methods"].keys()
+        if (
+            not methods == cell["generations"].keys() == cell["failed"].keys()
+            or cell["config"]["baseline"] not in methods
+        ):
+            raise ConfigError(f"{path}: damaged: a cell's methods, generations and failures do not match")
     try:
-        return Baseline(commands, [_cell_of(each) for each in cells], counters_only)
+        return Baseline(told["commands"], [_cell_of(each) for each in told["cells"]], told["counters_only"])
     except (KeyError, TypeError, ValueError) as error:
         raise ConfigError(
             f"{path} is damaged ({type(error).__name__}: {error}); help: restore it, or --record"
         ) from None
 
 
-def _require_command(command: Any, path: Path) -> None:
-    """Raises ConfigError where a command, which a reviewer may have edited, is none that can be measured."""
+def options_of(command: Command, path: Path | str = "options") -> Options:
+    """The options of a command as JSON gives them back. Raises ConfigError for an unknown one, or one of another type."""
     known = {each.name for each in fields(Options)}
-    if not isinstance(command, dict) or command.keys() != {"methods", "pair", "tasks", "options"}:
-        raise ConfigError(f"{path}: a command has methods, pair, tasks and options, and this is {command}")
     for key in command["options"]:
         if key not in known:
             raise ConfigError(f"{path}: unknown option '{key}'{hint(key, known)}")
+    return checked(command["options"], Options, str(path))
+
+
+def _require_command(command: Command, path: Path) -> None:
+    """Raise ConfigError where a command, which a reviewer may have edited, cannot be measured."""
+    if unknown := command.keys() - Command.__annotations__.keys():
+        raise ConfigError(f"{path}: a command has methods, pair, tasks and options, and not '{min(unknown)}'")
+    options_of(command, path)
 
 
 def open_(path: Path) -> list[Measured]:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from specbench.errors import ConfigError
 from specbench.heads import EagleHead
+from specbench.heads.head import UNREADABLE
 from specbench.models import LoadedPair
 from specbench.session import Session
 from specbench.targets.deferral import within
@@ -160,12 +161,11 @@ def train(
     unseen = _Sequences(rows, {n for n in numbers if split_of(n, recipe.seed) == "test"}, pair.device)
     session, path = pair.open([0, 0])[base], folder / CHECKPOINT
     steps, total, first = 0, steps_of(rows, recipe), 0
-    if path.exists():
-        kept = torch.load(path, weights_only=True)
-        if kept["recipe"] == asdict(recipe) and kept["about"] == json.dumps(about, sort_keys=True):
-            head.load_state_dict(kept["head"])
-            optimizer.load_state_dict(kept["optimizer"])
-            first = kept["steps"]
+    kept = _checkpoint(path)
+    if kept and kept["recipe"] == asdict(recipe) and kept["about"] == json.dumps(about, sort_keys=True):
+        head.load_state_dict(kept["head"])
+        optimizer.load_state_dict(kept["optimizer"])
+        first = kept["steps"]
     head.train()
     for group in _schedule(seen, recipe):
         steps += 1
@@ -190,6 +190,14 @@ def train(
                  unseen.batches(recipe.batch, random.Random(0))]  # fmt: skip
     means = [float(torch.stack([each[i] for each in found]).mean()) for i in range(3)]
     return head, {"smooth_l1": means[0], "cross_entropy": means[1], "overlap": means[2], "steps": steps}
+
+
+def _checkpoint(path: Path) -> dict[str, Any]:
+    """What an interrupted training kept; empty where there is nothing, or it is damaged: training then starts again."""
+    try:
+        return dict(torch.load(path, weights_only=True)) if path.exists() else {}
+    except UNREADABLE:
+        return {}
 
 
 def steps_of(rows: Rows, recipe: EagleRecipe) -> int:

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from specbench.files import write
+from specbench.files import named, write
 from specbench.train.texts import Text
 
 SHARD = 20  # texts
@@ -36,20 +37,31 @@ def collected(
     shards: list[Rows] = []
     for first in range(0, len(texts), SHARD):
         path, part = folder / f"{first:06d}.safetensors", texts[first : first + SHARD]
-        if not path.exists():
+        kept = _kept(path)
+        if kept is None:
             rows = []
             for text in part:
                 made = make(text)
                 rows.append(made | {"text": torch.full((len(next(iter(made.values()))),), text.number)})
                 advance()
             whole = joined([each for each in rows if len(each["text"])])
-            save_file({key: column.contiguous() for key, column in whole.items()}, path.with_suffix(".part"))
-            path.with_suffix(".part").rename(path)
+            kept = {key: column.contiguous() for key, column in whole.items()}
+            with named(path):
+                save_file(kept, path.with_suffix(".part"))
+                path.with_suffix(".part").rename(path)
         else:
             for _ in part:
                 advance()
-        shards.append(load_file(path))
+        shards.append(kept)
     return joined([shard for shard in shards if shard])
+
+
+def _kept(path: Path) -> Rows | None:
+    """The rows of a shard; None where there is none, or it is damaged, since they can be collected again."""
+    try:
+        return load_file(path) if path.exists() else None
+    except (SafetensorError, OSError, ValueError):
+        return None
 
 
 def joined(parts: Sequence[Rows]) -> Rows:
