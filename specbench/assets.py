@@ -40,8 +40,11 @@ def read_jsonl(path: Path) -> Rows:
         if line.strip():
             try:
                 row = json.loads(line)
-            except ValueError as error:  # no JSON, or no UTF-8
-                raise MissingAsset(f"{path}:{number}: not JSON: {error}") from None
+                json.dumps(row, ensure_ascii=False).encode()
+            except UnicodeEncodeError:
+                raise MissingAsset(f"{path}:{number}: half of a surrogate pair, which is no text") from None
+            except (ValueError, RecursionError) as error:  # no JSON, or no UTF-8
+                raise MissingAsset(f"{path}:{number}: not JSON: {first_line(error)}") from None
             if not isinstance(row, dict):
                 raise MissingAsset(f"{path}:{number}: not a JSON object")
             rows.append(row)
@@ -112,7 +115,7 @@ def look_for_hub() -> None:
         constants.HF_HUB_OFFLINE = True
 
 
-def first_line(error: Exception) -> str:
+def first_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 

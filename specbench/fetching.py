@@ -1,13 +1,13 @@
 """Floor 0: what a pair and a task take from the hub, what of it is in the local cache, and bringing in the rest."""
 
-import json
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict
 
 from specbench.assets import MODEL_FILES, first_line, look_for_hub, offline_mode
+from specbench.files import read_json
 from specbench.pair import BUNDLED, HeadSpec, ModelSpec, Pair, folder
 from specbench.task import Task
 
@@ -169,10 +169,16 @@ def _ask_cache(repository: Repository) -> None:
     repository.here = wanted
 
 
+class _Index(TypedDict):
+    """A sharded checkpoint's index, as far as it is needed."""
+
+    weight_map: dict[str, str]
+
+
 def _shards(index: Path, held: Iterable[str]) -> set[str]:
     """The files that an index names, where its kind of weights is the one that is held."""
     ending = ".safetensors" if any(file.endswith(".safetensors") for file in held) else ".bin"
-    named = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+    named = set(read_json(index, _Index)["weight_map"].values())
     return {file for file in named if file.endswith(ending)}
 
 

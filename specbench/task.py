@@ -124,6 +124,8 @@ class Task(Named):
         for key, least in (("max_new_tokens", 1), ("max_prompt_tokens", 0)):
             if getattr(self, key) < least:
                 raise ValueError(f"{key} = {getattr(self, key)} must be at least {least}")
+        if "" in self.stop:
+            raise ValueError("stop: an empty string would end every answer at once")
 
     @abstractmethod
     def samples(self, rows: list[Row], source: str) -> list[Sample]:

@@ -5,14 +5,14 @@ Synthetic: specbench/twins/mmlu.py.
 Example row: {"question": "Which is a fruit?", "subject": "botany", "choices": ["oak", "pear", "fern", "moss"], "answer": 1}
 """
 
-import json
 import re
 from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from specbench.errors import ConfigError, MissingAsset
+from specbench.files import read_json
 from specbench.sandbox import Sandbox
 from specbench.scoring.metric import NO_ANSWER, Metric, Score
 from specbench.task import Hub, Sample, Task, filled, without
@@ -102,7 +102,7 @@ class Mmlu(Task, name="mmlu"):
                 f"mmlu's se-paper prompts need the authors' chain-of-thought examples; {lack}"
                 "\n  help: --set task.exemplars=FILE.json, an object with a text for each subject"
             )
-        texts = json.loads(path.read_text(encoding="utf-8"))
+        texts = read_json(path, dict[str, Any])
         missing = [s for s in subjects if not isinstance(texts.get(s), str)]
         if missing:
             raise ConfigError(

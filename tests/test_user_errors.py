@@ -1,0 +1,116 @@
+"""A user's mistake, a damaged file or a signal is one line with a documented exit code, never a traceback."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from console import specbench
+
+PROGRAM = str(Path(sys.executable).with_name("specbench"))
+FEW = ["-n", 1, "--repeats", 1, "--max-new-tokens", 4]
+OWN = ["run", "-m", "ar", "-t", "prompts", "--data", "rows.jsonl", *FEW]
+
+
+def one_line(done):
+    assert "Traceback" not in done.stderr
+    assert done.stderr.count("error[") == 1, done.stderr
+    return done.stderr
+
+
+@pytest.mark.parametrize("option", ["-m", "-p", "-t"])
+@pytest.mark.parametrize("name", ["../papers", "../x", "/etc/passwd", "a/../../x", "x" * 5000, "a\0b"])
+def test_a_name_is_never_a_path_out_of_the_presets(tmp_path, option, name):
+    one_line(specbench("plan", option, name, cwd=tmp_path, code=2))
+
+
+def test_a_file_of_any_name_keeps_its_run_within_out(tmp_path):
+    name = "..a[red]b c%$é"
+    (tmp_path / f"{name}.toml").write_text(
+        'name = "autoregressive"\nbaseline = "ar"\nscorers = "target"\ntarget = { name = "last" }\n'
+    )
+    (tmp_path / "rows.jsonl").write_text('{"prompt": "One"}\n')
+    specbench(*["./" + f"{name}.toml" if word == "ar" else word for word in OWN], cwd=tmp_path)
+    (folder,) = (tmp_path / "results").iterdir()
+    assert set(folder.name) <= set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.+-_")
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        (
+            'temperature = -1.0\nname = "autoregressive"\nscorers = "target"\ntarget = { name = "last" }\n',
+            "temperature = -1",
+        ),
+        ('temperature = nan\nname = "autoregressive"\nscorers = "target"\ntarget = { name = "last" }\n', "temperature"),
+    ],
+)
+def test_a_temperature_that_cannot_be_is_a_config_error(tmp_path, table, message):
+    (tmp_path / "own.toml").write_text(table)
+    assert message in one_line(specbench("plan", "-m", "own.toml", "-t", "gsm8k", cwd=tmp_path, code=2))
+
+
+def test_an_empty_stop_string_is_a_config_error(tmp_path):
+    done = specbench("plan", "-m", "ar", "-t", "gsm8k", "--set", 'task.stop=[""]', cwd=tmp_path, code=2)
+    assert "stop" in one_line(done)
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b'{"prompt": "\xff"}\n', "rows.jsonl:1"),
+        (b'{"prompt": "\\ud800"}\n', "surrogate"),
+        (b"[" * 100_000, "rows.jsonl:1"),
+        (b'{"prompt": "One"}\n{', "rows.jsonl:2"),
+        (b'["prompt"]\n', "not a JSON object"),
+    ],
+)
+def test_rows_that_are_no_text_name_their_line(tmp_path, data, message):
+    (tmp_path / "rows.jsonl").write_bytes(data)
+    assert message in one_line(specbench(*OWN, cwd=tmp_path, code=4))
+
+
+def test_an_argument_that_is_no_text_is_rejected(tmp_path):
+    done = subprocess.run([PROGRAM, "run", "-m", b"\xff"], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "UTF-8" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("out", ["/proc/nowhere", "x" * 300, "file/results"])
+def test_an_out_folder_that_cannot_be_is_one_line(tmp_path, out):
+    (tmp_path / "file").write_text("")
+    (tmp_path / "rows.jsonl").write_text('{"prompt": "One"}\n')
+    one_line(specbench(*OWN, "-o", out, cwd=tmp_path, code={2, 4}))
+
+
+def test_a_damaged_snapshot_is_one_line(tmp_path):
+    command = {"methods": ["sd"], "pair": "tiny", "tasks": ["gsm8k"], "options": {"limit": "x"}}
+    base = {"schema": 1, "semantics": 4, "counters_only": True, "commands": [command], "cells": [1]}
+    for change in ({}, {"cells": []}, {"commands": 3}, {"schema": "x"}, {"cells": [{}]}, {"commands": [{}]}):
+        (tmp_path / "base.json").write_text(json.dumps(base | change))
+        one_line(specbench("gate", "--baseline", "base.json", cwd=tmp_path, code=2))
+        one_line(specbench("compare", "base.json", "base.json", cwd=tmp_path, code=2))
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_a_run_with_its_code_and_leaves_one_that_resumes(tmp_path, number, code):
+    command = [PROGRAM, "run", "-m", "sd", "-t", "gsm8k", "-n", "8", "--repeats", "3", "--max-new-tokens", "32"]
+    with subprocess.Popen(
+        command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    ) as process:
+        until = time.monotonic() + 120
+        while time.monotonic() < until:
+            if any(path.stat().st_size for path in tmp_path.glob("results/*/samples.jsonl")):
+                break
+            time.sleep(0.02)
+        process.send_signal(number)
+        err = process.stderr.read()
+        assert process.wait(60) == code, err
+    assert "Traceback" not in err
+    specbench(*command[1:], cwd=tmp_path)
+    (folder,) = (tmp_path / "results").iterdir()
+    assert len((folder / "samples.jsonl").read_text().splitlines()) == 48
