@@ -1,4 +1,4 @@
-"""Floor 6: the command line. `main` is the console script: it imports nothing before it can be interrupted in peace."""
+"""Floor 6: the command line. `main`, the console script, installs signal handlers before it imports anything."""
 
 import signal
 import sys
@@ -23,5 +23,5 @@ def main() -> None:
 
 
 def terminated(number: int, frame: FrameType | None) -> NoReturn:
-    """Handle SIGTERM: leave through the same doors as an exit, so that locks are released and children end."""
+    """Handle SIGTERM: raise SystemExit, so that locks are released and children end."""
     raise SystemExit(TERMINATED)

@@ -81,7 +81,7 @@ def main(command: Callable[[], None] = app) -> None:
         if isinstance(error, OSError) and error.errno in UNUSABLE:
             fail("file", f"{error.filename or 'a file'}: {error.strerror}{_advice(error)}", UNUSABLE[error.errno])
         if isinstance(error, UnicodeError | json.JSONDecodeError | tomllib.TOMLDecodeError):
-            fail("file", f"a file is not what it should be: {error}", 2)
+            fail("file", f"cannot parse a file: {error}", 2)
         raise
 
 
@@ -115,7 +115,7 @@ def _in_plugin(error: Exception) -> str | None:
 
 
 def fail(kind: str, error: object, code: int) -> NoReturn:
-    """Print an error and exit. What a terminal would act on is shown instead."""
+    """Print an error and exit. Control characters are printed as escapes."""
     from specbench.report.escaping import terminal
 
     lines = "\n".join(map(terminal, str(error).split("\n")))

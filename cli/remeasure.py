@@ -1,6 +1,9 @@
 """What a baseline's commands say, measured: in this process, or in a fresh one (`python -m specbench.cli.remeasure OUT`)."""
 
+import ctypes
 import json
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -17,6 +20,7 @@ if TYPE_CHECKING:
     from specbench.report.baseline import Command
     from specbench.report.measured import Measured
 
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
 MODULE = "specbench.cli.remeasure"
 ASKED = "commands.json"
 
@@ -90,9 +94,20 @@ def _threads(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
+def _end_with_parent() -> None:
+    """Ask Linux to terminate this process when the one that started it ends, also by SIGKILL."""
+    if not sys.platform.startswith("linux"):
+        return
+    parent = os.getppid()
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    if os.getppid() != parent:  # it ended before the request
+        sys.exit(1)
+
+
 def main() -> None:
     from specbench.cli import app
 
+    _end_with_parent()
     out = Path(sys.argv[-1])
     app.main(lambda: measure_here(request_in(out), out))
 

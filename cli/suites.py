@@ -117,7 +117,7 @@ def run_suite(
 
 
 def _run_locked(suite: "Suite", out: Path, access: Access, kind: SandboxKind | None, index: "Index") -> int:
-    """What `run_suite` does once the suite's folder is this process's alone."""
+    """Run a suite whose folder is locked. Returns the exit code."""
     from specbench.report.index import DONE, FAILED, MISSING
 
     with status(f"reading {suite.name}'s pairs and tasks"):

@@ -193,7 +193,9 @@ def _where(verdict: "Verdict") -> str:
 
 
 def _message(text: str) -> str:
-    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+    from specbench.report.escaping import terminal
+
+    return "\n".join(map(terminal, text.split("\n"))).replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
 
 def _property(text: str) -> str:

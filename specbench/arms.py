@@ -134,7 +134,9 @@ def _variants(names: list[str], pair: Pair, options: Options) -> list[_Variant]:
     """
     out = []
     unused = {key for key, _ in options.over}
-    changed = {".".join(path): f"--set {'.'.join(['method', *path])}" for path, _ in options.under("method")}
+    changed = {
+        ".".join(path): (f"--set {'.'.join(['method', *path])}", value) for path, value in options.under("method")
+    }
     for name in names:
         found = preset("method", name)
         base = overridden(_constructor(found), options.under("method"), f"method {found.name}")
@@ -143,7 +145,7 @@ def _variants(names: list[str], pair: Pair, options: Options) -> list[_Variant]:
             whose, *path = key.split(".")
             if whose in ("method", found.name, name) and _has(base, path):
                 _require_open(found.name, ".".join(path), f"--over {key}", given)
-                given[".".join(path)] = f"--over {key}"
+                given[".".join(path)] = (f"--over {key}", None)
                 swept.append((path, values))
                 unused.discard(key)
         if options.gamma and (where := _length_path(base)):
@@ -165,10 +167,18 @@ def have_lengths(names: list[str], pair: Pair, options: Options) -> bool:
     return any(_length_path(each.table) for each in _variants(names, pair, options))
 
 
-def _require_open(method: str, path: str, asked: str, given: Mapping[str, str]) -> None:
-    """Raise ConfigError where an option gives a key of a method that another option gives already."""
-    if path in given:
-        raise ConfigError(f"{asked} and {given[path]} conflict: both give {method}'s {path}; leave one out")
+def _require_open(method: str, path: str, option: str, given: Mapping[str, tuple[str, Any]]) -> None:
+    """Raise ConfigError where an option gives a key of a method that another option gives already, alone or in a table."""
+    for earlier, (other, value) in given.items():
+        rest = path.removeprefix(earlier)
+        if not rest or (rest.startswith(".") and isinstance(value, dict) and rest[1:] in _keys_given(value)):
+            raise ConfigError(f"{option} and {other} conflict: both give {method}'s {path}; leave one out")
+
+
+def _keys_given(table: dict[str, Any], before: str = "") -> set[str]:
+    """The dotted keys of a table and of the tables within."""
+    keys = {f"{before}{key}" for key in table}
+    return keys.union(*(_keys_given(v, f"{before}{k}.") for k, v in table.items() if isinstance(v, dict)))
 
 
 def _require_lengths(names: list[str], tables: list[dict[str, Any]], gamma: tuple[int, ...]) -> None:
@@ -189,6 +199,8 @@ def _attribute(method: Any, path: str) -> Any:
 
 def _shown(value: Any) -> str:
     """A value of a built method as TOML would write it in a label."""
+    if isinstance(value, bool):
+        return str(value).lower()
     if isinstance(value, tuple):
         return str(list(value))
     if is_dataclass(value) and not isinstance(value, type):

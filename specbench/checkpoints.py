@@ -19,8 +19,8 @@ from specbench.errors import MissingAsset
 from specbench.quantization import explained, placement
 
 BUFFERS = (  # masks and tables that old checkpoints hold beside their weights: each forward computes them
-    "*.attn.bias", "*.attn.masked_bias", "*.attn.attention.bias", "*.attn.attention.masked_bias", "*.rotary_emb.inv_freq",
-    "*position_ids",
+    "*.attn.bias", "*.attn.masked_bias", "*.attn.causal_mask", "*.attn.attention.bias", "*.attn.attention.masked_bias",
+    "*.rotary_emb.inv_freq", "*position_ids",
 )  # fmt: skip
 MOST_LISTED = 4  # keys of a message
 
@@ -49,7 +49,7 @@ def load_model(
 ) -> Any:
     """A model with all of its weights, in transformers' form.
 
-    `allowed` are patterns (`lm_head.*`) of weights that may be missing or left over. Raises MissingAsset where the model is
+    `allowed` are patterns (`lm_head.*`) of weights that may be missing or unexpected. Raises MissingAsset where the model is
     not here, cannot be read, or its weights do not fit its config.
     """
     settings = placement(config, device) if device else {}
@@ -65,7 +65,7 @@ def load_model(
                 output_loading_info=True,
                 **settings,
             )
-    except MissingAsset:
+    except (MissingAsset, torch.OutOfMemoryError):
         raise
     except Exception as error:  # whatever a library makes of a damaged file
         raise unreadable(role, source, error) from None
@@ -75,23 +75,23 @@ def load_model(
 
 def unreadable(role: str, source: str, error: Exception) -> MissingAsset:
     """What to say of a checkpoint that a library could not load: not here, or here and damaged."""
-    if not Path(source).is_dir():
-        return missing_model(role, source, error)
     if isinstance(error, UnpicklingError) or "weights_only" in str(error).lower():
         why = "its .bin file holds pickled objects besides tensors, which are not loaded; convert it to safetensors"
     elif isinstance(error, SafetensorError):
         why = f"a safetensors file is damaged or cut short ({first_line(error)}); help: copy or fetch it again"
+    elif not Path(source).is_dir() and isinstance(error, OSError | ValueError):  # what the hub's client raises
+        return missing_model(role, source, error)
     else:
         why = f"{type(error).__name__}: {first_line(error)}"
     return MissingAsset(f"model '{role}': {source} cannot be loaded: {why}")
 
 
 def _require_whole(role: str, source: str, found: dict[str, Any], allowed: tuple[str, ...]) -> None:
-    """Raise MissingAsset, listing them, for weights that are missing, left over or of another shape."""
+    """Raise MissingAsset, listing them, for weights that are missing, unexpected or of another shape."""
     wrong = {
         "missing (they would be random)": _not_in(found["missing_keys"], allowed),
         "of another shape": _not_in((each[0] for each in found["mismatched_keys"]), allowed),
-        "unknown to the architecture": _not_in(found["unexpected_keys"], (*allowed, *BUFFERS)),
+        "unexpected": _not_in(found["unexpected_keys"], (*allowed, *BUFFERS)),
     }
     if any(wrong.values()):
         lists = "; ".join(f"{len(keys)} {what}: {_listed(keys)}" for what, keys in wrong.items() if keys)

@@ -32,7 +32,7 @@ class Found:
     weights: str = "real"
     changes: dict[str, Any] = field(default_factory=dict)  # of a dummy model's architecture
     quantization: str = ""
-    allowed_keys: tuple[str, ...] = ()  # patterns of weights that may be missing or left over
+    allowed_keys: tuple[str, ...] = ()  # patterns of weights that may be missing or unexpected
 
     @cached_property
     def parameters(self) -> int:

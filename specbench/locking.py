@@ -71,6 +71,7 @@ class FolderLock:
             if holder and not holder.alive:  # the lock's new owner has not written its name yet
                 holder = None
             if holder and access.break_lock and not holder.here:
+                (self.folder / HOLDER).unlink(missing_ok=True)  # first: a second breaker finds no holder to break
                 (self.folder / LOCK).unlink(missing_ok=True)
                 continue
             if not access.wait:
@@ -92,7 +93,7 @@ class FolderLock:
             )
 
     def release(self) -> None:
-        """Give the lock back, where it is still this process's, and remove a folder that nothing was written to."""
+        """Release the lock if this process still holds it, and remove a folder that nothing was written to."""
         with suppress(OSError):  # the folder may be gone, or read-only by now
             if holder_of(self.folder) == self._own:
                 (self.folder / HOLDER).unlink(missing_ok=True)
@@ -119,13 +120,19 @@ class FolderLock:
 
 @contextmanager
 def locked(folders: Iterable[Path], access: Access) -> Iterator[dict[Path, FolderLock]]:
-    """Locks on folders, by folder, for the length of a block. Raises FolderInUse where one of them is not to be had."""
+    """Locks on folders, by folder, for the length of a block. Raises FolderInUse if one is held by another process.
+
+    All processes take locks in the order of their paths, so that two that wait do not wait for each other.
+    """
     with ExitStack() as stack:
-        locks = {}
-        for folder in dict.fromkeys(folders):
-            locks[folder] = lock = FolderLock(folder)
-            lock.acquire(access)
-            stack.callback(lock.release)
+        locks: dict[Path, FolderLock] = {}
+        taken: dict[Path, FolderLock] = {}
+        for place, folder in sorted((folder.resolve(), folder) for folder in folders):
+            if place not in taken:
+                taken[place] = lock = FolderLock(folder)
+                lock.acquire(access)
+                stack.callback(lock.release)
+            locks[folder] = taken[place]
         yield locks
 
 

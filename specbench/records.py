@@ -187,7 +187,7 @@ class ScoreRow(TypedDict):
     sample: str
     repeat: Count
     group: str
-    values: dict[str, float | list[float]]  # true and false are 1 and 0
+    values: dict[str, float | list[float]]
 
 
 class Scores(TypedDict):
@@ -248,12 +248,12 @@ class Expected:
     def generations(self) -> int:
         return len(self.methods) * self.repeats * self.count
 
-    def lacks(self, record: Record) -> str:
+    def why_unexpected(self, record: Record) -> str:
         """Why a record is not one of the run's; empty where it is."""
         if record.method not in self.methods:
             return f"method '{record.method}' is not in this run"
         if record.repeat >= self.repeats:
-            return f"repeat {record.repeat}, and the run has {self.repeats}"
+            return f"repeat {record.repeat} is out of range (0 to {self.repeats - 1})"
         if self.samples is not None and record.sample not in self.samples:
             return f"sample '{record.sample}' is not in this run"
         return ""
@@ -291,14 +291,26 @@ class Recorder:
                 file.truncate(end)
         found = load(self.folder, expected)
         if found.problems:
-            raise ConfigError(f"{self._path}: {listed(found.problems)}; help: --fresh measures this run again")
+            raise ConfigError(
+                f"{self._path}: {listed(found.problems)}; help: delete these lines and the same command measures them again;"
+                " --fresh measures all again"
+            )
         self.done = {record.key for record in found.records}
 
     def append(self, record: Record) -> None:
         """Write a record. Raises OSError, naming the file, and FolderInUse where another process has broken the lock."""
         self._lock.require()
+        line = line_of(record)
+        try:
+            parse_record(line)
+        except ConfigError as error:  # a clock that went backwards, say: such a line would be rejected by every reader
+            failed = Record(
+                method=record.method, sample=record.sample, repeat=record.repeat, seed=record.seed, order=record.order,
+                error=str(error),
+            )  # fmt: skip
+            line = line_of(failed)
         with files.named(self._path), self._path.open("ab") as file:
-            file.write(line_of(record))
+            file.write(line)
         self.done.add(record.key)
 
 
@@ -328,7 +340,7 @@ def _records(folder: Path, expected: Expected | None, problems: list[str]) -> It
             except ConfigError as error:
                 problems.append(f"line {number} is damaged: {error}")
                 continue
-            wrong = expected.lacks(record) if expected else ""
+            wrong = expected.why_unexpected(record) if expected else ""
             if not wrong and record.key in seen:
                 wrong = f"a second record of {record.method}, sample '{record.sample}', repeat {record.repeat}"
             if wrong:
@@ -386,6 +398,8 @@ def run_config(folder: Path) -> dict[str, Any]:
     manifest = manifest_of(folder)
     if manifest and manifest.config_sha256 != config_sha256(config):
         raise ConfigError(f"{path} was changed after the run began; help: restore it, or measure again with --fresh")
+    if config.get("semantics") not in (None, SEMANTICS):
+        raise ConfigError(f"{folder} was written by another version of specbench; measure again with --fresh")
     checked(config, RunTable, str(path))
     return config
 

@@ -57,6 +57,7 @@ def prepare(cell: Cell, data: Data, lock: FolderLock, fresh: bool) -> Recorder:
     Raises ConfigError where the folder was begun under other conditions, since their timings would not mix, and where what it
     holds is not this cell's.
     """
+    lock.require()
     folder, environment = lock.folder, fingerprint()
     if fresh:
         for name in (SAMPLES, SCORES, JUDGED, SUMMARY):
@@ -75,6 +76,8 @@ def prepare(cell: Cell, data: Data, lock: FolderLock, fresh: bool) -> Recorder:
 
 def _require_same(cell: Cell, folder: Path, environment: dict[str, Any]) -> None:
     """Raise ConfigError where a run was begun under other conditions than it would be resumed under."""
+    if not (folder / CONFIG).exists():
+        raise ConfigError(f"{folder} has records but no {CONFIG}; help: restore it, or measure again with --fresh")
     if config_sha256(run_config(folder)) != config_sha256(cell.config):
         raise ConfigError(
             f"{folder / CONFIG} is not the config of this run; help: restore it, or measure again with --fresh"

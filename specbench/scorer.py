@@ -105,7 +105,7 @@ def _checked(task: Task, values: Score) -> Score:
             )
         if isinstance(value, int | float) and not 0.0 <= value <= 1.0:
             raise ConfigError(f"task {task.name}: score() gives {name} = {value:g}, which must be from 0 to 1")
-    return values
+    return {name: value if isinstance(value, list) else float(value) for name, value in values.items()}
 
 
 def _told(sample: Sample) -> dict[str, str]:

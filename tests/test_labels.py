@@ -22,6 +22,10 @@ FEW = ("-t", "gsm8k", "-n", 1, "--repeats", 1, "--max-new-tokens", 4)
             ["--over", "sd.proposer.gamma=[2]", "--over", "method.proposer.gamma=[1]"],
             ["--over sd.proposer.gamma", "--over method.proposer.gamma"],
         ),
+        (
+            ["--gamma", 3, "--set", 'method.proposer={name="model", model="draft", gamma=5}'],
+            ["--gamma 3", "--set method.proposer"],
+        ),
         (["--set", "task.shots=1", "--set", "task.shots=2"], ["--set task.shots=1", "--set task.shots=2"]),
         (["--set", "method.proposer.gamma=1", "--set", "method.proposer=2"], ["proposer.gamma=1", "proposer=2"]),
         (["--set", "task.max_new_tokens=9"], ["--max-new-tokens", "--set task.max_new_tokens"]),

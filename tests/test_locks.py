@@ -153,6 +153,19 @@ def test_records_that_are_there_twice_are_rejected_by_run_and_reported_by_report
     assert json.loads(specbench("report", run, "-f", "json", cwd=run.parents[1]).stdout)[0]["complete"]
 
 
+def test_two_processes_that_wait_for_folders_in_another_order_both_finish(tmp_path):
+    few = ["--repeats", "1", "-n", "2", "--max-new-tokens", "4", "--wait"]
+    orders = (["-t", "gsm8k,wmt"], ["-t", "wmt,gsm8k"])
+    both = [
+        subprocess.Popen(
+            [*PROGRAM, "run", "-m", "sd", *order, *few], cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+        )
+        for order in orders
+    ]
+    errors = [process.communicate(timeout=240)[1] for process in both]
+    assert [process.returncode for process in both] == [0, 0], errors
+
+
 def test_concurrent_suites_write_one_index(tmp_path):
     suite = (
         'paper = "p"\nshows = "s"\ndescription = "d"\n[options]\nmax_new_tokens = 4\nrepeats = 1\nlimit = 1\n'

@@ -35,6 +35,10 @@ class _Config(ConfigTable):
     pair: _Models
 
 
+class _Environment(TypedDict):
+    threads: int
+
+
 class _Generations(TypedDict):
     roles: list[str]
     rows: list[Row]
@@ -42,7 +46,7 @@ class _Generations(TypedDict):
 
 class _Cell(TypedDict):
     config: _Config
-    environment: dict[str, Any]
+    environment: _Environment
     metrics: list[MetricTable]
     groups: dict[str, str]
     failed: dict[str, int]
@@ -123,7 +127,9 @@ def options_of(command: Command, path: Path | str = "options") -> Options:
 def _require_command(command: Command, path: Path) -> None:
     """Raise ConfigError where a command, which a reviewer may have edited, cannot be measured."""
     if unknown := command.keys() - Command.__annotations__.keys():
-        raise ConfigError(f"{path}: a command has methods, pair, tasks and options, and not '{min(unknown)}'")
+        raise ConfigError(
+            f"{path}: unknown key '{min(unknown)}' in a command{hint(min(unknown), Command.__annotations__)}"
+        )
     options_of(command, path)
 
 

@@ -87,7 +87,7 @@ def _of_method(base: Measured, new: Measured, method: str, limits: Limits) -> li
         why = (
             "not measured in NEW"
             if other is None
-            else f"{'; '.join(changes)}; help: --across-config compares all the same"
+            else f"{'; '.join(changes)}; help: --across-config compares them anyway"
         )
         short = "not measured" if other is None else f"changed: {', '.join(changes)}"
         return [verdict("comparability", Finding(Status.incomparable, "other settings", why, short))]

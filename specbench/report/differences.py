@@ -1,4 +1,4 @@
-"""What tells the methods of several runs apart: whatever differs between their pairs, data, settings, models or machines."""
+"""Columns that distinguish the rows of merged runs: what differs between their pairs, data, settings and machines."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence

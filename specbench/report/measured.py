@@ -7,10 +7,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from specbench.errors import ConfigError
 from specbench.files import read_sealed
 from specbench.hardware import Environment, conditions
-from specbench.records import ENVIRONMENT, SEMANTICS, Record, Recorded, Scores, listed, load, run_config
+from specbench.records import ENVIRONMENT, Record, Recorded, Scores, listed, load, run_config
 from specbench.report import metrics as m
 from specbench.report.quality import scores_of
 
@@ -71,8 +70,6 @@ def of_run(folder: Path) -> Measured:
     """A run folder as one process measured it. Raises ConfigError where it holds no run."""
     config, scores, recorded = run_config(folder), scores_of(folder), load(folder)
     records = recorded.records
-    if config.get("semantics") != SEMANTICS:
-        raise ConfigError(f"{folder} was written by another version of specbench; measure anew")
     environment = dict(read_sealed(folder / ENVIRONMENT, Environment))
     wanted = {each["name"] for each in scores["metrics"]}
     values = {
@@ -102,9 +99,7 @@ def _problems(recorded: Recorded, scores: Scores) -> list[str]:
     if there < wanted:
         out.append(f"{there} of {wanted} generations are there")
     if recorded.problems:
-        out.append(
-            f"{len(recorded.problems)} records are not the run's, damaged, or there twice ({listed(recorded.problems)})"
-        )
+        out.append(f"{len(recorded.problems)} unknown, damaged or duplicate records ({listed(recorded.problems)})")
     complete = {record.key for record in recorded.records if record.error is None}
     scored = complete & {(row["method"], row["sample"], row["repeat"]) for row in scores["rows"]}
     if len(scored) < len(complete):

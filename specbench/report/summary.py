@@ -18,7 +18,6 @@ from specbench.records import (
     MANIFEST,
     SAMPLES,
     SCORES,
-    SEMANTICS,
     SUMMARY,
     Record,
     load,
@@ -97,8 +96,6 @@ def summarise(folder: Path) -> dict[str, Any]:
         raise ConfigError(f"{folder} holds no run (no run.toml and samples.jsonl); help: specbench run")
     config = run_config(folder)
     environment = read_sealed(folder / ENVIRONMENT, Environment)
-    if config.get("semantics") != SEMANTICS:
-        raise ConfigError(f"{folder} was written by another version of specbench; measure anew")
     recorded, scores = load(folder), scores_of(folder)
     records = recorded.records
     return {

@@ -14,6 +14,7 @@ from pathlib import Path
 from tests.faults.attack import Ended, Outcome, apart, ended, here, started
 
 FEW = ["-n", 3, "--repeats", 1, "--max-new-tokens", 8]
+STARTING = 0.1  # share of trials that hit the first tenth of a second
 PATIENCE = 20.0  # seconds until all descendants of a killed process are gone
 SUITE = """
 paper = "none"
@@ -59,8 +60,27 @@ SCENARIOS = (
     Scenario(
         "gate", ["gate", "--record", "base.json", "--counters-only", "-m", "sd", "-t", "gsm8k", *FEW[:2], *FEW[4:]]
     ),
+    Scenario(
+        "gate with timing",
+        [
+            "gate",
+            "--record",
+            "base.json",
+            "--sessions",
+            1,
+            "-m",
+            "sd",
+            "-t",
+            "gsm8k",
+            "-n",
+            1,
+            "--repeats",
+            1,
+            *FEW[4:],
+        ],
+    ),
+    Scenario("verify", ["verify", "-m", "sd", "-n", 2, "--repeats", 2, "--max-new-tokens", 8]),
 )
-VERIFY = Scenario("verify", ["verify", "-m", "sd", "-n", 2, "--repeats", 2, "--max-new-tokens", 8])
 
 
 def sigkill(trials: int, seed: int, folder: Path) -> Outcome:
@@ -70,12 +90,12 @@ def sigkill(trials: int, seed: int, folder: Path) -> Outcome:
 
 def interrupt(trials: int, seed: int, folder: Path) -> Outcome:
     """SIGINT: exit code 130, no traceback, and a run that resumes."""
-    return _campaign(trials, seed, folder, (*SCENARIOS, VERIFY), _signalled(signal.SIGINT, 130))
+    return _campaign(trials, seed, folder, SCENARIOS, _signalled(signal.SIGINT, 130))
 
 
 def terminate(trials: int, seed: int, folder: Path) -> Outcome:
     """SIGTERM: exit code 143, no traceback, and a run that resumes."""
-    return _campaign(trials, seed, folder, (*SCENARIOS, VERIFY), _signalled(signal.SIGTERM, 143))
+    return _campaign(trials, seed, folder, SCENARIOS, _signalled(signal.SIGTERM, 143))
 
 
 Hit = Callable[[Scenario, Path, float, random.Random], list[str]]
@@ -92,7 +112,8 @@ def _campaign(trials: int, seed: int, folder: Path, scenarios: tuple[Scenario, .
         seconds, expected = whole[command]
         where = folder / f"trial-{trial}"
         scenario.prepare(where)
-        problems = hit(scenario, where, rng.uniform(0.1, seconds), rng)
+        delay = rng.uniform(0.0, 0.1) if rng.random() < STARTING else rng.uniform(0.1, seconds)
+        problems = hit(scenario, where, delay, rng)
         problems += _lines_wrong(where)
         if not problems:
             problems = _finished(scenario, where, expected)
@@ -121,7 +142,7 @@ def _killed(scenario: Scenario, where: Path, delay: float, rng: random.Random) -
             problems = done.problems({0, 3, 4})
         else:
             with contextlib.suppress(ProcessLookupError):
-                process.send_signal(signal.SIGSTOP)  # so that it starts no process behind our back
+                process.send_signal(signal.SIGSTOP)  # so that it starts no process after this look
                 family += descendants(process.pid)
                 if scenario.victim == "group":
                     os.killpg(process.pid, signal.SIGKILL)
