@@ -19,10 +19,26 @@ CONFIG = {
         "name": "gsm8k",
         "version": "2-A",
         "options": {"shots": 0},
-        "data": {"sha256": "d", "prompts_sha256": "p", "samples": PROMPTS},
+        "continues": False,
+        "data": {
+            "source": "made up",
+            "sha256": "d",
+            "prompts_sha256": "p",
+            "samples": PROMPTS,
+            "later_turns": 0,
+            "total": PROMPTS,
+        },
     },
     "methods": {name: {"name": name} for name in SECONDS},
-    "decoding": {"temperature": 0.0, "max_new_tokens": 40, "seed": 0, "repeats": 5},
+    "decoding": {
+        "temperature": 0.0,
+        "top_k": 0,
+        "top_p": 1.0,
+        "max_new_tokens": 40,
+        "ignore_eos": False,
+        "seed": 0,
+        "repeats": 5,
+    },
     "engine": {"name": "lean", "device": "cpu"},
 }
 ENVIRONMENT = {"cpu": "made up", "instructions": "i", "cores": 2, "threads": 1, "gpu": "none"} | dict.fromkeys(

@@ -107,7 +107,7 @@ def test_a_command_that_nobody_can_measure_is_told(recorded, tmp_path):
     (command,) = held["commands"]
     for wrong, message in (
         ({**command, "options": {"limt": 5}}, "did you mean 'limit'?"),
-        ({key: value for key, value in command.items() if key != "methods"}, "methods, pair, tasks and options"),
+        ({key: value for key, value in command.items() if key != "methods"}, "missing required field `methods`"),
     ):
         (tmp_path / "b.json").write_text(json.dumps({**held, "commands": [wrong]}))
         assert message in specbench("gate", "--baseline", "b.json", cwd=tmp_path, code=2).stderr

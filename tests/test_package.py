@@ -1,7 +1,6 @@
 """The shape of the house: floors, wheel, start-up."""
 
 import ast
-import resource
 import shutil
 import subprocess
 import sys
@@ -144,15 +143,18 @@ def test_start_up_imports_nothing_slow(arguments, exit_code):
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["list", "methods"]])
-def test_start_up_takes_at_most_three_tenths_of_a_second(arguments):
-    """Processor time, the best of five, so that a busy machine does not fail it."""
-    best = float("inf")
-    for _ in range(5):
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        subprocess.run([Path(sys.executable).parent / "specbench", *arguments], check=True, capture_output=True)
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        best = min(best, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
-    assert best <= 0.3
+def test_start_up_imports_few_modules(arguments):
+    """Counted instead of timed: some 215 modules take a fifth of a second on an idle machine."""
+    code = (
+        f"import sys; sys.argv = ['specbench', *{arguments}]\n"
+        "from specbench.cli import main\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        "assert len(sys.modules) <= 250, len(sys.modules)\n"
+        "assert not {'msgspec', 'filelock', 'pydantic'} & set(sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def test_reports_need_no_torch():
