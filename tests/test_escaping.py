@@ -20,6 +20,7 @@ SUBJECTS = [
     "two\nlines\\",
     "100 % of_it & $x$ #1 {~^}",
     "=HYPERLINK(1)",
+    "~~struck~~ https://a.org and www.b.org",
     "Ångström 日本 \ud83d\ude00",
 ]
 FOLDER = "runs[red]"
@@ -68,6 +69,7 @@ def test_markdown_has_no_html_and_its_tables_keep_their_columns(where):
     heads = next(rows[0] for title, rows in markdown_tables(text) if "by group" in title)
     assert r"[red]a\|b[/red]" in heads
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in heads
+    assert r"\~\~struck\~\~ https\://a.org and www\.b.org" in heads
     assert len(heads) == 1 + len(SUBJECTS)
     assert any("two lines" in head for head in heads)
 

@@ -2,10 +2,8 @@
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
-from specbench.records import CONFIG, run_config
 from specbench.report.columns import NONE, draft_lengths
 
 Summary = dict[str, Any]
@@ -110,9 +108,7 @@ def _facts(summary: Summary, row: dict[str, Any]) -> list[Fact]:
 
 def _task_options(summary: Summary, among: str) -> Iterator[Fact]:
     """How the task was set. The length limit is among the settings of decoding, and prompts of data."""
-    folder = Path(summary["folder"])
-    options = run_config(folder)["task"]["options"] if (folder / CONFIG).exists() else {}
-    for key, value in options.items():
+    for key, value in summary["task_options"].items():
         if key not in ("max_new_tokens", "revision"):
             yield Fact(f"task.{key}", _text(value), among)
     yield Fact("data revision", (summary["data"].get("revision") or NONE)[:SHORT], among)

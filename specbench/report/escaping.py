@@ -22,6 +22,8 @@ MARKDOWN = re.compile(
     r"|(?P<angle>[<>])"
     r"|(?P<entity>&(?=#?\w+;))"
     r"|(?P<star>\*)"
+    r"|(?P<strike>~(?=~)|(?<=~)~)"
+    r"|(?P<address>:(?=//)|(?<=www)\.)"  # GitHub makes a link of a bare address
     r"|(?P<edge>(?<![^\W_])_|_(?![^\W_]))"  # an underscore within a word is no emphasis
     r"|(?P<link>(?<=\])[(\[:])"
 )

@@ -106,6 +106,7 @@ def summarise(folder: Path) -> dict[str, Any]:
         "pair": config["pair"]["name"],
         "models": config["pair"]["models"],
         "task": f"{config['task']['name']}@{config['task']['version']}",
+        "task_options": config["task"]["options"],
         "data": config["task"]["data"],
         "decoding": config["decoding"],
         "engine": config["engine"],

@@ -7,6 +7,7 @@ from specbench.hardware import fingerprint
 from specbench.report.tables import Table, markdown_list, markdown_table
 from tests.faults import configs, disks, folders, kills, models, processes, programs
 from tests.faults.attack import Attack, Outcome
+from tests.hostile import HOSTILE, NEW
 
 ATTACKS = (
     Attack(
@@ -18,7 +19,11 @@ ATTACKS = (
     Attack("damaged folders", "a file of a run, suite, snapshot or head, and a command", 2_000, 25, folders.damaged),
     Attack("hostile programs", "all programs of tests/hostile.py, under bwrap and unshare", 198, 8, programs.hostile),
     Attack(
-        "several processes", "two or three in one folder or suite, with and without --wait", 18, 1, processes.together
+        "several processes",
+        "two or three in one run, suite or head, tasks in either order, with and without --wait",
+        24,
+        1,
+        processes.together,
     ),
     Attack("full disk", "a tmpfs without room, then with, then read-only", 12, 1, disks.full),
     Attack("file size limit", "RLIMIT_FSIZE", 12, 1, disks.limited),
@@ -42,6 +47,8 @@ def page(done: Mapping[Attack, Outcome], seed: int, minutes: float) -> str:
         " number differs without a warning, or a hostile program passes.", "",
         markdown_table(Table("", ["attack", "of what", "trials", "failures"], rows)), "",
         markdown_list(failures) if failures else "No trial failed.", "",
+        f"Of the {len(HOSTILE)} hostile programs, {len(NEW)} are of kinds that the tests did not have before this campaign:"
+        f" {', '.join(NEW)}.", "",
         f"{minutes:.0f} minutes on {env['cores']} cores; revision {env['git'].get('revision', 'unknown')[:9]}{changed},"
         f" Python {platform.python_version()}, torch {env['packages'].get('torch')}, {env['os']}.", "",
     ])  # fmt: skip

@@ -5,33 +5,38 @@ import json
 import random
 import shutil
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from tests.faults.attack import Outcome, ended, here, started
 from tests.faults.kills import FEW, SUITE
 
 RUN = ["run", "-m", "sd", "-t", "gsm8k", *FEW]
+CROSSED = (["run", "-m", "sd", "-t", "gsm8k,wmt", *FEW], ["run", "-m", "sd", "-t", "wmt,gsm8k", *FEW])
+TRAIN = ["train", "dsl", "-t", "gsm8k", "-n", 12, "-o", "head", "--set", "recipe.epochs=2"]
+COMMANDS = ([["run", "--suite", "own.toml"]], [RUN], CROSSED, [TRAIN])
 
 
 def together(trials: int, seed: int, folder: Path) -> Outcome:
-    """Several processes of one command: every generation is there once, and whoever may not write says who does."""
+    """Several processes at once: every generation is there once, and a process that may not write names the one that does."""
     outcome = Outcome()
     for trial in range(trials):
         rng = random.Random(f"{seed}:{trial}")
         where = folder / f"trial-{trial}"
         where.mkdir()
         (where / "own.toml").write_text(SUITE)
-        command = RUN if trial % 3 else ["run", "--suite", "own.toml"]
+        commands = COMMANDS[trial // 2 % len(COMMANDS)]
         waits = trial % 2 == 0
-        outcome.add(f"trial {trial}", _one(command, waits, rng.choice([2, 3]), rng, where))
+        outcome.add(f"trial {trial}", _one(commands, waits, rng.choice([2, 3]), rng, where))
         shutil.rmtree(where)
     return outcome
 
 
-def _one(command: list[object], waits: bool, count: int, rng: random.Random, where: Path) -> list[str]:
+def _one(commands: Sequence[list[object]], waits: bool, count: int, rng: random.Random, where: Path) -> list[str]:
     with contextlib.ExitStack() as stack:
         processes = []
-        for _ in range(count):
+        for i in range(count):
+            command = commands[i % len(commands)]
             processes.append(stack.enter_context(started([*command, *(["--wait"] if waits else [])], where)))
             time.sleep(rng.uniform(0.0, 1.0))
         done = [ended(process) for process in processes]
@@ -43,7 +48,9 @@ def _one(command: list[object], waits: bool, count: int, rng: random.Random, whe
         for each in done
         if each.code == 4 and "process " not in each.err
     ]
-    problems += here(command, where).problems({0})  # it only prints what is there, or resumes what a locked cell lacked
+    problems += here(commands[0], where).problems(
+        {0}
+    )  # it only prints what is there, or resumes what a locked cell lacked
     for path in where.glob("results/*/samples.jsonl"):
         keys = [(row["method"], row["sample"], row["repeat"]) for row in map(json.loads, path.read_text().splitlines())]
         if len(keys) != len(set(keys)):
