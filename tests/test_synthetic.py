@@ -41,10 +41,9 @@ def ensemble(target, gamma=(1, 1)) -> SpeculativeEnsemble:
 
 
 CASES = [
-    *((SD, rate, 1.0) for rate in (0.3, 0.95)),
+    (SD, 0.3, 1.0),
     (SD, 0.6, 0.0),
-    *((ensemble(Mixture(weights=(0.2, 0.8))), rate, 1.0) for rate in (0.3, 0.9)),
-    (ensemble(Mixture()), 0.8, 1.0),
+    (ensemble(Mixture(weights=(0.2, 0.8))), 0.9, 1.0),
     (ensemble(Contrastive(mu=0.1), (5, 1)), 0.6, 1.0),
 ]
 

@@ -96,9 +96,8 @@ def test_a_damaged_snapshot_is_one_line(tmp_path):
         one_line(specbench("compare", "base.json", "base.json", cwd=tmp_path, code=2))
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_ends_a_run_with_its_code_and_leaves_one_that_resumes(tmp_path, number, code):
-    command = [PROGRAM, "run", "-m", "sd", "-t", "gsm8k", "-n", "8", "--repeats", "3", "--max-new-tokens", "32"]
+def test_sigterm_exits_143_and_leaves_a_run_that_resumes(tmp_path):
+    command = [PROGRAM, "run", "-m", "sd", "-t", "gsm8k", "-n", "4", "--repeats", "3", "--max-new-tokens", "32"]
     with subprocess.Popen(
         command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
     ) as process:
@@ -107,10 +106,10 @@ def test_a_signal_ends_a_run_with_its_code_and_leaves_one_that_resumes(tmp_path,
             if any(path.stat().st_size for path in tmp_path.glob("results/*/samples.jsonl")):
                 break
             time.sleep(0.02)
-        process.send_signal(number)
+        process.send_signal(signal.SIGTERM)
         err = process.stderr.read()
-        assert process.wait(60) == code, err
+        assert process.wait(60) == 143, err
     assert "Traceback" not in err
     specbench(*command[1:], cwd=tmp_path)
     (folder,) = (tmp_path / "results").iterdir()
-    assert len((folder / "samples.jsonl").read_text().splitlines()) == 48
+    assert len((folder / "samples.jsonl").read_text().splitlines()) == 24

@@ -14,7 +14,7 @@ from tests.faults.kills import FEW, SUITE
 RUN = ["run", "-m", "sd", "-t", "gsm8k", *FEW]
 CROSSED = (["run", "-m", "sd", "-t", "gsm8k,wmt", *FEW], ["run", "-m", "sd", "-t", "wmt,gsm8k", *FEW])
 TRAIN = ["train", "dsl", "-t", "gsm8k", "-n", 12, "-o", "head", "--set", "recipe.epochs=2"]
-COMMANDS = ([["run", "--suite", "own.toml"]], [RUN], CROSSED, [TRAIN])
+COMMANDS = ([TRAIN], [RUN], CROSSED, [["run", "--suite", "own.toml"]])
 
 
 def together(trials: int, seed: int, folder: Path) -> Outcome:
