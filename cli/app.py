@@ -116,8 +116,7 @@ def _in_plugin(error: Exception) -> str | None:
 
 def fail(kind: str, error: object, code: int) -> NoReturn:
     """Print an error and exit. Control characters are printed as escapes."""
-    from specbench.report.escaping import terminal
+    from specbench.report.escaping import terminal_lines
 
-    lines = "\n".join(map(terminal, str(error).split("\n")))
-    print(f"error[{kind}]: {lines}", file=sys.stderr)
+    print(f"error[{kind}]: {terminal_lines(str(error))}", file=sys.stderr)
     sys.exit(code)

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from specbench.cli.gating import command_of, judged, record
-from specbench.cli.remeasure import Launch, Request, measure_apart, measure_here, request_in
+from specbench.cli.remeasure import Launch, Request, end_with_parent, measure_apart, measure_here, request_in
 from specbench.cli.verdicts import findings, outcome
 from specbench.files import write
 from specbench.options import Options
@@ -105,6 +105,7 @@ def main() -> None:
     args = parser.parse_args()
     quiet()
     if args.folder:
+        end_with_parent()
         if args.inject:
             inject(args.inject)
         measure_here(request_in(args.folder), args.folder)

@@ -155,7 +155,7 @@ def credulous_law_holds(world: World, draws: int) -> Verdict:
         return law_holds(world, "listed", "sd", draws, seed=9)
 
 
-def _credulous(draft: Draft, pi: Tensor, sampler: Sampler) -> Verified:
+def _credulous(draft: Draft, pi: Tensor, sampler: Sampler, unread: Tensor | None = None) -> Verified:
     k = len(draft.tokens)
     return Verified([*draft.tokens, *(int(sampler.choose(row)) for row in pi[k:])], k)
 

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from specbench.cli import INTERRUPTED, TERMINATED
 from specbench.cli.asked import with_plugins
 from specbench.cli.choices import SandboxKind
 from specbench.options import Access
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from specbench.report.measured import Measured
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
+PARENT = "SPECBENCH_PARENT"  # environment variable: the process that a measuring child ends with
 MODULE = "specbench.cli.remeasure"
 ASKED = "commands.json"
 
@@ -58,7 +60,8 @@ def measure_apart(request: Request, out: Path, module: str = MODULE, *arguments:
     """The same in a fresh process, whose memory layout and luck are its own. Ends with its exit code where it fails."""
     out.mkdir(parents=True, exist_ok=True)
     (out / ASKED).write_text(json.dumps(asdict(request)), encoding="utf-8")
-    done = subprocess.run([sys.executable, "-P", "-m", module, *arguments, str(out)], check=False)
+    environment = os.environ | {PARENT: str(os.getpid())}
+    done = subprocess.run([sys.executable, "-P", "-m", module, *arguments, str(out)], check=False, env=environment)
     if done.returncode:
         sys.exit(done.returncode)
 
@@ -94,22 +97,25 @@ def _threads(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _end_with_parent() -> None:
-    """Ask Linux to terminate this process when the one that started it ends, also by SIGKILL."""
-    if not sys.platform.startswith("linux"):
+def end_with_parent() -> None:
+    """Have Linux send this process SIGTERM when the process that started it by `measure_apart` dies, even by SIGKILL."""
+    parent = os.environ.get(PARENT)
+    if parent is None or not sys.platform.startswith("linux"):
         return
-    parent = os.getppid()
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
-    if os.getppid() != parent:  # it ended before the request
-        sys.exit(1)
+    if os.getppid() != int(parent):  # it died before the request
+        sys.exit(TERMINATED)
 
 
 def main() -> None:
-    from specbench.cli import app
+    try:
+        end_with_parent()
+        from specbench.cli import app
 
-    _end_with_parent()
-    out = Path(sys.argv[-1])
-    app.main(lambda: measure_here(request_in(out), out))
+        out = Path(sys.argv[-1])
+        app.main(lambda: measure_here(request_in(out), out))
+    except KeyboardInterrupt:  # the parent reports it
+        sys.exit(INTERRUPTED)
 
 
 if __name__ == "__main__":

@@ -112,7 +112,7 @@ def trained(
     folder = out or Path("heads") / found_pair.name / (
         kind.value if base in ("draft", "target") else f"{kind.value}-{base}"
     )
-    with locked(dict.fromkeys([folder, kept or folder]), access):
+    with locked([folder, kept or folder], access):
         with status(f"loading {', '.join(roles)}"):
             loaded = models.load(found, found_pair.path.parent, device)
             texts = texts_.gather(loaded, tasks, cells.source_of(pair, options), count, skip, seed)

@@ -193,9 +193,9 @@ def _where(verdict: "Verdict") -> str:
 
 
 def _message(text: str) -> str:
-    from specbench.report.escaping import terminal
+    from specbench.report.escaping import terminal_lines
 
-    return "\n".join(map(terminal, text.split("\n"))).replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+    return terminal_lines(text).replace("%", "%25").replace("\n", "%0A")
 
 
 def _property(text: str) -> str:

@@ -168,7 +168,7 @@ def have_lengths(names: list[str], pair: Pair, options: Options) -> bool:
 
 
 def _require_open(method: str, path: str, option: str, given: Mapping[str, tuple[str, Any]]) -> None:
-    """Raise ConfigError where an option gives a key of a method that another option gives already, alone or in a table."""
+    """Raise ConfigError if another option already sets this key, directly or inside a table."""
     for earlier, (other, value) in given.items():
         rest = path.removeprefix(earlier)
         if not rest or (rest.startswith(".") and isinstance(value, dict) and rest[1:] in _keys_given(value)):

@@ -11,6 +11,7 @@ from pickle import UnpicklingError
 from typing import Any
 
 import torch
+from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OfflineModeIsEnabled
 from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedTokenizerBase
 
@@ -23,6 +24,8 @@ BUFFERS = (  # masks and tables that old checkpoints hold beside their weights: 
     "*.rotary_emb.inv_freq", "*position_ids",
 )  # fmt: skip
 MOST_LISTED = 4  # keys of a message
+HUB = (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OfflineModeIsEnabled)
+CLIENTS = ("httpx", "httpcore", "requests", "urllib3")  # libraries that hub clients of various versions connect by
 
 
 def class_of(config: Any) -> Any:
@@ -65,8 +68,13 @@ def load_model(
                 output_loading_info=True,
                 **settings,
             )
-    except (MissingAsset, torch.OutOfMemoryError):
+    except MissingAsset:
         raise
+    except torch.OutOfMemoryError:
+        raise MissingAsset(
+            f"model '{role}': {source} does not fit into the memory of {device};"
+            " help: use a smaller model, another --dtype, or `quantization` in the pair"
+        ) from None
     except Exception as error:  # whatever a library makes of a damaged file
         raise unreadable(role, source, error) from None
     _require_whole(role, source, found, tuple(allowed))
@@ -79,11 +87,20 @@ def unreadable(role: str, source: str, error: Exception) -> MissingAsset:
         why = "its .bin file holds pickled objects besides tensors, which are not loaded; convert it to safetensors"
     elif isinstance(error, SafetensorError):
         why = f"a safetensors file is damaged or cut short ({first_line(error)}); help: copy or fetch it again"
-    elif not Path(source).is_dir() and isinstance(error, OSError | ValueError):  # what the hub's client raises
+    elif not Path(source).is_dir() and _is_hubs(error):
         return missing_model(role, source, error)
     else:
         why = f"{type(error).__name__}: {first_line(error)}"
     return MissingAsset(f"model '{role}': {source} cannot be loaded: {why}")
+
+
+def _is_hubs(error: BaseException | None) -> bool:
+    """Whether the hub could not be reached or lacks the file, by the error or by what it was raised from."""
+    while error is not None:
+        if isinstance(error, HUB) or type(error).__module__.partition(".")[0] in CLIENTS:
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def _require_whole(role: str, source: str, found: dict[str, Any], allowed: tuple[str, ...]) -> None:

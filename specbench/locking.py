@@ -71,8 +71,7 @@ class FolderLock:
             if holder and not holder.alive:  # the lock's new owner has not written its name yet
                 holder = None
             if holder and access.break_lock and not holder.here:
-                (self.folder / HOLDER).unlink(missing_ok=True)  # first: a second breaker finds no holder to break
-                (self.folder / LOCK).unlink(missing_ok=True)
+                self._break(holder)
                 continue
             if not access.wait:
                 raise FolderInUse(self._explained(holder, access))
@@ -83,6 +82,20 @@ class FolderLock:
                 waiting = True
             time.sleep(POLL_SECONDS)
         write(self.folder / HOLDER, msgspec.json.encode(asdict(self._own)).decode() + "\n")
+
+    def _break(self, holder: Holder) -> None:
+        """Remove the lock of a holder. Of several processes that try, one does: the one that can rename the holder's file."""
+        claimed = self.folder / f"{HOLDER}.{self._own.token}"
+        try:
+            (self.folder / HOLDER).rename(claimed)
+        except FileNotFoundError:
+            return
+        if holder_in(claimed) == holder:
+            (self.folder / LOCK).unlink(missing_ok=True)
+        else:  # a new holder has taken the lock since it was read
+            claimed.rename(self.folder / HOLDER)
+            return
+        claimed.unlink()
 
     def require(self) -> None:
         """Raise FolderInUse where another process has broken the lock since it was taken."""
@@ -122,7 +135,7 @@ class FolderLock:
 def locked(folders: Iterable[Path], access: Access) -> Iterator[dict[Path, FolderLock]]:
     """Locks on folders, by folder, for the length of a block. Raises FolderInUse if one is held by another process.
 
-    All processes take locks in the order of their paths, so that two that wait do not wait for each other.
+    Acquires locks in path order, so that waiting processes cannot deadlock.
     """
     with ExitStack() as stack:
         locks: dict[Path, FolderLock] = {}
@@ -138,7 +151,12 @@ def locked(folders: Iterable[Path], access: Access) -> Iterator[dict[Path, Folde
 
 def holder_of(folder: Path) -> Holder | None:
     """Who holds, or held, a folder's lock; None where that is not known."""
+    return holder_in(folder / HOLDER)
+
+
+def holder_in(path: Path) -> Holder | None:
+    """The holder that a file names; None for a missing or damaged file."""
     try:
-        return read_json(folder / HOLDER, Holder)
+        return read_json(path, Holder)
     except (ConfigError, OSError):
         return None

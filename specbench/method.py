@@ -10,7 +10,7 @@ from torch import Tensor
 
 from specbench.heads import Head
 from specbench.registry import Named
-from specbench.sampling import Draft, Sampler, verify
+from specbench.sampling import Draft, Sampler, read_tokens, verify
 from specbench.session import Concurrent, Session
 from specbench.step import Step as Step  # what a method yields
 from specbench.targets import Target
@@ -168,9 +168,9 @@ def speculate(
         return Round(Step([], noted=noted_of(draft)), draft.probs, beyond[-1].score(read, start))
     logits = [scorer.score(read[: start + rows], start) for scorer in scorers]  # n x (rows, V)
     pi, deferred = target.ruled(logits, sampler)  # (rows, V), (rows,) or None
-    out = verify(draft, pi, sampler)
+    out = verify(draft, pi, sampler, unread=deferred)
     tested = min(out.accepted + 1, k)
-    noted = noted_of(draft, deferred, len(out.tokens))
+    noted = noted_of(draft, out.read[: len(out.tokens)])
     lost = tuple(draft.tokens[out.accepted :])
     step = Step(out.tokens, k, tested, out.accepted, (by,) * tested, noted=noted, inner=draft.steps, refused=lost)
     whole = out.accepted == k and going_beyond
@@ -178,9 +178,16 @@ def speculate(
     return Round(step, pi, after)
 
 
-def noted_of(draft: Draft | None, deferred: Tensor | None = None, positions: int = 0) -> dict[str, float]:
-    """What a step notes of a stop rule and of a deferral rule, over as many positions as were committed."""
+def noted_of(draft: Draft | None, deferred: Sequence[int] = ()) -> dict[str, float]:
+    """What a step notes of a stop rule, and of a deferral rule at each committed position: 1 where it deferred."""
     noted: dict[str, float] = {"fallbacks": 1} if draft is not None and draft.stopped else {}
-    if deferred is not None:
-        noted |= {"positions": positions, "deferrals": int(deferred[:positions].sum())}
+    if deferred:
+        noted |= {"positions": len(deferred), "deferrals": sum(deferred)}
     return noted
+
+
+def drawn(pi: Tensor, deferred: Tensor | None, sampler: Sampler) -> tuple[list[int], dict[str, float]]:
+    """A token drawn from pi (1, V), and what a step notes of whether the rule deferred there; one read of the device."""
+    picked = sampler.choose(pi)  # (1,)
+    token, *flags = read_tokens(picked if deferred is None else torch.cat([picked, deferred]))
+    return [token], noted_of(None, flags)

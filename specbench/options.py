@@ -66,7 +66,7 @@ class Options:
                 if earlier == name and other != path:
                     raise ConfigError(f"--head {name}={other} and --head {name}={path} conflict: give one of them")
         for option, key in ALSO_SET.items():
-            if getattr(self, option) and dict(self.overrides).get(key, getattr(self, option)) != getattr(self, option):
+            if (value := getattr(self, option)) and dict(self.overrides).get(key, value) != value:
                 raise ConfigError(f"--{option.replace('_', '-')} and --set {key} conflict: give one of them")
 
     def changes(self) -> dict[str, Any]:

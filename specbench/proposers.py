@@ -8,7 +8,7 @@ import torch
 from specbench.drafting import common_prefix, roll
 from specbench.heads import EagleHead, EagleSession
 from specbench.method import End, Propose, Proposer, Sessions, speculate
-from specbench.sampling import Draft, Sampler
+from specbench.sampling import Draft, Sampler, to_device
 from specbench.step import Step
 from specbench.stops import Stop
 from specbench.targets import Last
@@ -79,7 +79,7 @@ class PromptLookup(Proposer, name="pld"):
             tokens = tokens[:closing]
             probs = torch.zeros(len(tokens), models.vocabulary, device=models.device)
             if tokens:
-                probs.scatter_(1, torch.tensor(tokens, device=models.device).unsqueeze(1), 1.0)
+                probs.scatter_(1, to_device(tokens, models.device).unsqueeze(1), 1.0)
             return Draft(tokens, probs)
 
         return propose

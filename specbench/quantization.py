@@ -170,6 +170,8 @@ def explained(role: str, source: str, config: Any) -> Iterator[None]:
     """Raises MissingAsset, one line with the library's name, for what transformers lacks to load such a checkpoint."""
     try:
         yield
+    except torch.OutOfMemoryError:
+        raise
     except (ImportError, RuntimeError, ValueError) as error:
         if method := stored_by(config):
             raise MissingAsset(f"model '{role}': {source} is quantised by {method}: {first_line(error)}") from None

@@ -7,6 +7,7 @@
 import dataclasses
 import hashlib
 import json
+import math
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -111,6 +112,13 @@ class Record:
     peak_bytes: Count | None = None  # CUDA only
     made_up: str = ""  # what about the models is not real: dummy weights, synthetic laws
     error: str | None = None
+
+    @property
+    def has_valid_times(self) -> bool:
+        """Whether all of its seconds are finite and not negative."""
+        times = [self.first_token_seconds, self.prefill_seconds, self.decode_seconds]
+        times += [each[key] for each in self.models.values() for key in ("prefill_seconds", "seconds")]
+        return all(math.isfinite(each) and each >= 0.0 for each in times)
 
     @property
     def key(self) -> Key:
@@ -292,26 +300,32 @@ class Recorder:
         found = load(self.folder, expected)
         if found.problems:
             raise ConfigError(
-                f"{self._path}: {listed(found.problems)}; help: delete these lines and the same command measures them again;"
-                " --fresh measures all again"
+                f"{self._path}: {listed(found.problems)}; help: delete these lines and run the same command, which measures"
+                " what is missing; --fresh measures everything again"
             )
         self.done = {record.key for record in found.records}
 
-    def append(self, record: Record) -> None:
-        """Write a record. Raises OSError, naming the file, and FolderInUse where another process has broken the lock."""
+    def append(self, record: Record) -> Record:
+        """Write a record and return it; one whose times are invalid, as after the clock was set back, as a failed record.
+
+        Raises OSError, naming the file, and FolderInUse if another process has broken the lock.
+        """
         self._lock.require()
+        if not record.has_valid_times:
+            record = Record(
+                method=record.method, sample=record.sample, repeat=record.repeat, seed=record.seed, order=record.order,
+                prompt_tokens=record.prompt_tokens, made_up=record.made_up,
+                error="ValueError: the measured times are negative or not finite",
+            )  # fmt: skip
         line = line_of(record)
         try:
             parse_record(line)
-        except ConfigError as error:  # a clock that went backwards, say: such a line would be rejected by every reader
-            failed = Record(
-                method=record.method, sample=record.sample, repeat=record.repeat, seed=record.seed, order=record.order,
-                error=str(error),
-            )  # fmt: skip
-            line = line_of(failed)
+        except ConfigError as error:
+            raise AssertionError(f"a record that no reader accepts: {error}") from error
         with files.named(self._path), self._path.open("ab") as file:
             file.write(line)
         self.done.add(record.key)
+        return record
 
 
 def load(folder: Path, expected: Expected | None = None) -> Recorded:
@@ -399,7 +413,9 @@ def run_config(folder: Path) -> dict[str, Any]:
     if manifest and manifest.config_sha256 != config_sha256(config):
         raise ConfigError(f"{path} was changed after the run began; help: restore it, or measure again with --fresh")
     if config.get("semantics") not in (None, SEMANTICS):
-        raise ConfigError(f"{folder} was written by another version of specbench; measure again with --fresh")
+        raise ConfigError(
+            f"{folder} was written by another version of specbench; help: the same command measures into a new folder"
+        )
     checked(config, RunTable, str(path))
     return config
 

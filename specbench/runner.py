@@ -122,7 +122,7 @@ def measure(cell: Cell, loaded: LoadedPair, task: Task, data: Data, recorder: Re
             arms[arm.name], pair, task, sample, talks.before(sample, arm.name, repeat), decoding, repeat, order
         )
         record.made_up = cell.config["pair"].get("made_up", "")
-        recorder.append(record)
+        record = recorder.append(record)
         talks.heard(record)
         yield record
 

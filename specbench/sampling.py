@@ -5,7 +5,7 @@ output must follow. V is the shared vocabulary, k a number of drafted tokens.
 """
 
 import math
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -31,10 +31,14 @@ class Draft:
 
 @dataclass(frozen=True)
 class Verified:
-    """What `verify` returns: `accepted` drafted tokens, then at most one replacement or bonus. Their law is pi."""
+    """What `verify` returns: `accepted` drafted tokens, then at most one replacement or bonus. Their law is pi.
+
+    `read` holds the numbers of `unread`, which `verify` reads from the device together with its own.
+    """
 
     tokens: list[int]
     accepted: int
+    read: list[int] = field(default_factory=list)
 
 
 @dataclass
@@ -92,7 +96,7 @@ class Sampler:
             most, likeliest = probs.max(-1)  # (...)
             if min(most.reshape(-1).tolist()) == 1.0:
                 return likeliest
-        below = probs.double().cumsum(-1)  # (..., V)
+        below = probs.cumsum(-1, dtype=torch.float64)  # (..., V)
         mass = below[..., -1:]
         u = torch.rand(mass.shape, dtype=torch.float64, device=probs.device, generator=self.generator)
         picked = torch.searchsorted(below, u * mass, right=True)  # (..., 1)
@@ -113,7 +117,7 @@ class Sampler:
         return self.choose(law), law
 
 
-def verify(draft: Draft, pi: Tensor, sampler: Sampler) -> Verified:
+def verify(draft: Draft, pi: Tensor, sampler: Sampler, unread: Tensor | None = None) -> Verified:
     """Tokens that follow pi, whatever the draft's laws were: each drafted x stays with probability min(1, pi(x)/q(x)).
 
     pi is (k, V), or (k + 1, V) for one more token when all were accepted. How many stay is one choice among k + 1, with
@@ -122,8 +126,9 @@ def verify(draft: Draft, pi: Tensor, sampler: Sampler) -> Verified:
     rounding can bring about, x is accepted by definition.
     """
     if pi.device.type == "cuda":
-        return verify_at_once(draft, pi, sampler)
+        return verify_at_once(draft, pi, sampler, unread)
     k, tokens, accepted = len(draft.tokens), draft.tokens, 0
+    read = [] if unread is None else read_tokens(unread)
     assert k <= len(pi) <= k + 1 and len(draft.probs) == k
     require_laws(pi)
     if k:
@@ -134,20 +139,22 @@ def verify(draft: Draft, pi: Tensor, sampler: Sampler) -> Verified:
     elif len(pi) > k:
         law = pi[k]
     else:
-        return Verified(tokens, k)
-    return Verified([*tokens[:accepted], int(sampler.choose(law))], accepted)
+        return Verified(tokens, k, read)
+    return Verified([*tokens[:accepted], int(sampler.choose(law))], accepted, read)
 
 
-def verify_at_once(draft: Draft, pi: Tensor, sampler: Sampler) -> Verified:
+def verify_at_once(draft: Draft, pi: Tensor, sampler: Sampler, unread: Tensor | None = None) -> Verified:
     """`verify` with one read of the device: its law is the same, but both choices are made before either is looked at.
 
     For devices that it costs to wait for. Where no bonus is wanted and all were accepted, the second choice is for nothing.
     """
     k = len(draft.tokens)
     assert k <= len(pi) <= k + 1 and len(draft.probs) == k
+    more = [] if unread is None else [unread.reshape(-1)]
     if not k:
-        return Verified(read_tokens(sampler.choose(pi)), 0)
-    x = torch.tensor(draft.tokens, device=pi.device).unsqueeze(-1)  # (k, 1)
+        token, *read = read_tokens(torch.cat([sampler.choose(pi), *more]))
+        return Verified([token], 0, read)
+    x = to_device(draft.tokens, pi.device).unsqueeze(-1)  # (k, 1)
     accepted = sampler.choose(_accepted(x, pi[:k], draft.probs))  # ()
     lawful = ((pi.sum(-1) - 1.0).abs() < ROUNDING).all()
     accepted = torch.where(lawful, accepted, NO_LAW)
@@ -155,8 +162,8 @@ def verify_at_once(draft: Draft, pi: Tensor, sampler: Sampler) -> Verified:
     q = F.pad(draft.probs, (0, 0, 0, 1))  # (k + 1, V)
     last = accepted.clamp(0, len(pi) - 1)
     law = residual(pi.index_select(0, last.view(1)), q.index_select(0, last.view(1)))  # (1, V)
-    stayed, more = read_tokens(torch.stack([accepted, sampler.choose(law)[0]]))
-    return Verified(draft.tokens[:stayed] + ([more] if stayed < len(pi) else []), stayed)
+    stayed, following, *read = read_tokens(torch.cat([accepted.view(1), sampler.choose(law), *more]))
+    return Verified(draft.tokens[:stayed] + ([following] if stayed < len(pi) else []), stayed, read)
 
 
 def _accepted(x: Tensor, pi: Tensor, q: Tensor) -> Tensor:
@@ -170,6 +177,13 @@ def _accepted(x: Tensor, pi: Tensor, q: Tensor) -> Tensor:
 def _one_hot(logits: Tensor, best: Tensor) -> Tensor:
     """Rows like logits (..., V), all mass on `best` (..., 1)."""
     return torch.zeros_like(logits).scatter_(-1, best, 1.0)
+
+
+def to_device(numbers: Sequence[int], device: torch.device) -> Tensor:
+    """Integers as a tensor (n,) on a device. A CUDA device copies from pinned memory, so that the host does not wait."""
+    if device.type != "cuda":
+        return torch.tensor(numbers, dtype=torch.long, device=device)
+    return torch.tensor(numbers, dtype=torch.long, pin_memory=True).to(device, non_blocking=True)
 
 
 def read_tokens(picked: Tensor) -> list[int]:

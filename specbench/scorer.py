@@ -98,14 +98,24 @@ def task_of(folder: Path, source: str = "") -> tuple[Task, Data]:
 def _checked(task: Task, values: Score) -> Score:
     """The values, which are of the task's metrics, and where they are plain numbers from 0 to 1. Raises ConfigError."""
     names = [metric.name for metric in task.metrics]
-    for name, value in values.items():
+    for name in values:
         if name not in (*names, NO_ANSWER):
             raise ConfigError(
                 f"task {task.name}: score() gives '{name}', which is none of its metrics{hint(name, names)}"
             )
-        if isinstance(value, int | float) and not 0.0 <= value <= 1.0:
+    numbers = {name: _number(task, name, value) for name, value in values.items()}
+    for name, value in numbers.items():
+        if isinstance(value, float) and not 0.0 <= value <= 1.0:
             raise ConfigError(f"task {task.name}: score() gives {name} = {value:g}, which must be from 0 to 1")
-    return {name: value if isinstance(value, list) else float(value) for name, value in values.items()}
+    return numbers
+
+
+def _number(task: Task, name: str, value: Any) -> float | list[float]:
+    """A score as a Python float, or the list of a corpus metric's statistics. Raises ConfigError if it is not a number."""
+    try:
+        return [float(each) for each in value] if isinstance(value, list) else float(value)
+    except (TypeError, ValueError):
+        raise ConfigError(f"task {task.name}: score() gives {name} = {value!r}, which is not a number") from None
 
 
 def _told(sample: Sample) -> dict[str, str]:

@@ -16,7 +16,7 @@ from transformers.cache_utils import DynamicLayer
 
 from specbench.calls import Calls
 from specbench.drafting import common_prefix, roll
-from specbench.sampling import Draft, Sampler
+from specbench.sampling import Draft, Sampler, to_device
 from specbench.states import States
 
 KEPT_ROWS = 64  # logits kept of the newest positions; asking for an older one costs a forward, never a wrong answer
@@ -102,7 +102,7 @@ class CachedSession(ABC):
             known = min(known, start)
         if known < len(ids):
             self._cut(known)
-            fed = torch.tensor(ids[known:], device=self._device)
+            fed = to_device(ids[known:], self._device)
             new = self._timed(fed, keep=len(ids) - max(known, start), known=known)
             rows = [*self._rows, *new.unbind()] if start <= known else [*new.unbind()]
             self._rows, self._ids = rows[-KEPT_ROWS:], list(ids)

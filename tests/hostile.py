@@ -381,8 +381,6 @@ if X86_64:
         "crashed",
     )  # getpid by int 0x80
     HOSTILE["x32-call"] = (calls("0x40000000 + 39"), "got", "crashed")
-NEW = tuple(HOSTILE)[list(HOSTILE).index("session-keyring") :]  # kinds that came with the fault campaign
-
 # Programs that sleep in `f` and try to survive a checker that is killed; $mark becomes the name of a thread once they sleep.
 MARK = " libc.prctl(15, b'$mark', 0, 0, 0)\n while 1: time.sleep(600)"
 STUBBORN: dict[str, str] = {

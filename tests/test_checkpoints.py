@@ -7,8 +7,14 @@ import shutil
 import pytest
 import torch
 from console import specbench
+from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
+from requests.exceptions import RequestException
 from safetensors.torch import load_file, save_file
+from transformers import AutoConfig
 
+from specbench import checkpoints
+from specbench.checkpoints import unreadable
+from specbench.errors import MissingAsset
 from specbench.pair import PACKAGE
 
 TARGET = PACKAGE / "tiny" / "models" / "target"
@@ -148,3 +154,38 @@ def test_impossible_sizes_of_dummy_models_are_config_errors(broken, key, size):
         return
     done = specbench(*FEW, "--max-new-tokens", 4, cwd=broken.parent, code=2)
     assert "Traceback" not in done.stderr
+
+
+def hub_error(kind):
+    """An error as transformers raises it: from one of the hub's client."""
+    try:
+        raise kind
+    except Exception as cause:
+        error = OSError("We couldn't connect to the hub to load this file")
+        error.__cause__ = cause
+        return error
+
+
+@pytest.mark.parametrize(
+    "cause", [LocalEntryNotFoundError("no file"), HFValidationError("bad name"), RequestException()]
+)
+def test_a_hub_that_cannot_be_reached_is_told_from_a_damaged_file(cause):
+    assert "cannot be fetched" in str(unreadable("target", "org/name", hub_error(cause)))
+
+
+@pytest.mark.parametrize(
+    "error", [ValueError("Unrecognized model"), OSError("not a valid JSON file"), json.JSONDecodeError("bad", "", 0)]
+)
+def test_a_damaged_file_of_the_hubs_cache_is_named_as_one(error):
+    message = str(unreadable("target", "org/name", error))
+    assert "cannot be loaded" in message and "cannot be fetched" not in message
+
+
+def test_a_model_that_does_not_fit_into_memory_is_one_line(broken, monkeypatch):
+    def full(*_, **__):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    config = AutoConfig.from_pretrained(broken)
+    monkeypatch.setattr(checkpoints.class_of(config), "from_pretrained", full)
+    with pytest.raises(MissingAsset, match="does not fit into the memory of cuda"):
+        checkpoints.load_model("target", str(broken), config, device=torch.device("cuda"))

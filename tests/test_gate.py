@@ -1,6 +1,7 @@
 """The gate: what it records it measures again; a halved acceptance fails it; a hit on the clock is confirmed first."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -175,7 +176,7 @@ def test_a_fresh_process_is_asked_for_the_same_and_its_failure_is_ours(monkeypat
     command = gating.command_of(["we-se"], "tiny", ["gsm8k"], options)
     seen = []
 
-    def run(arguments, check):
+    def run(arguments, check, env):
         assert arguments[:4] == [sys.executable, "-P", "-m", remeasure.MODULE]
         with monkeypatch.context() as patch:
             patch.setattr(sys, "argv", arguments[3:])
@@ -188,6 +189,25 @@ def test_a_fresh_process_is_asked_for_the_same_and_its_failure_is_ours(monkeypat
         remeasure.measure_apart(remeasure.Request(commands=[command], sandbox="none"), tmp_path / "session-1")
     assert ended.value.code == 4
     assert seen == [(["we-se"], "tiny", ["gsm8k"], options, tmp_path / "session-1", Access(fresh=True), "none")]
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the parent-death signal is Linux's")
+def test_a_measuring_child_ends_with_a_parent_that_is_killed(tmp_path):
+    (tmp_path / "sleeper.py").write_text(
+        "import os, sys, time; from specbench.cli.remeasure import end_with_parent\n"
+        "end_with_parent(); print(os.getpid(), flush=True); time.sleep(600)\n"
+    )
+    code = (
+        "from pathlib import Path; from specbench.cli.remeasure import Request, measure_apart\n"
+        f"measure_apart(Request(commands=[]), Path({str(tmp_path)!r}), 'sleeper')\n"
+    )
+    environment = os.environ | {"PYTHONPATH": str(tmp_path)}
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=environment) as parent:
+        child = int(parent.stdout.readline())
+        parent.kill()
+        assert parent.stdout.read() == "", "the pipe closes when the child has ended"
+    with pytest.raises(ProcessLookupError):
+        os.kill(child, 0)
 
 
 def test_the_bundled_baseline_covers_the_family_and_is_whole():

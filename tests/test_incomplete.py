@@ -3,13 +3,19 @@
 import json
 import shutil
 import tomllib
+from dataclasses import replace
 from xml.etree import ElementTree
 
 import pytest
 import tomli_w
 from console import specbench
 
+from specbench.locking import locked
+from specbench.options import Access
+from specbench.records import Expected, Record, Recorder, load
+
 FEW = ["run", "-m", "sd", "-t", "gsm8k", "-n", "3", "--repeats", "1", "--max-new-tokens", "6"]
+EXPECTED = Expected(("sd",), 1, 2, frozenset("ab"))
 
 
 @pytest.fixture(scope="module")
@@ -141,3 +147,16 @@ def test_a_changed_draft_length_is_a_diff_and_is_compared_on_demand(run, tmp_pat
     (found,) = (each for each in json.loads(done.stdout)["verdicts"] if each["status"] != "ok")
     assert "target forwards/token" in found["detail"]
     assert "proposer.gamma 4 -> 2" in found["detail"]
+
+
+def test_a_record_with_invalid_times_is_written_as_a_failed_one(tmp_path):
+    with locked([tmp_path], Access()) as locks:
+        recorder = Recorder(locks[tmp_path], EXPECTED)
+        good = Record(method="sd", sample="a", repeat=0, seed=0, order=0, tokens=[1], decode_seconds=0.1)
+        bad = replace(good, sample="b", order=1, decode_seconds=-0.1)
+        assert recorder.append(good) == good
+        written = recorder.append(bad)
+        assert written.error and not written.tokens and written.key == bad.key
+        assert load(tmp_path, EXPECTED).records == [good, written]
+        with pytest.raises(AssertionError, match="no reader accepts"):
+            recorder.append(replace(good, repeat=-1))

@@ -12,6 +12,9 @@ from pathlib import Path
 import pytest
 from console import specbench
 
+from specbench.locking import locked
+from specbench.options import Access
+
 FEW = ["run", "-m", "sd", "-t", "gsm8k", "-n", "2", "--repeats", "1", "--max-new-tokens", "4"]
 PROGRAM = [str(Path(sys.executable).parent / "specbench")]
 
@@ -153,17 +156,22 @@ def test_records_that_are_there_twice_are_rejected_by_run_and_reported_by_report
     assert json.loads(specbench("report", run, "-f", "json", cwd=run.parents[1]).stdout)[0]["complete"]
 
 
-def test_two_processes_that_wait_for_folders_in_another_order_both_finish(tmp_path):
-    few = ["--repeats", "1", "-n", "2", "--max-new-tokens", "4", "--wait"]
-    orders = (["-t", "gsm8k,wmt"], ["-t", "wmt,gsm8k"])
-    both = [
-        subprocess.Popen(
-            [*PROGRAM, "run", "-m", "sd", *order, *few], cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
-        )
-        for order in orders
-    ]
-    errors = [process.communicate(timeout=240)[1] for process in both]
-    assert [process.returncode for process in both] == [0, 0], errors
+def test_locks_are_acquired_in_path_order(tmp_path):
+    """A process that waits for the first folder holds no later one, whatever order it was given."""
+    code = (
+        "import sys; from pathlib import Path; from specbench.locking import locked; from specbench.options import Access\n"
+        "with locked(map(Path, sys.argv[1:]), Access(wait=True)): print('locked', flush=True)\n"
+    )
+    first, second = tmp_path / "a", tmp_path / "b"
+    with locked([first], Access()):
+        waiting = subprocess.Popen(
+            [sys.executable, "-c", code, str(second), str(first)],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        assert waiting.stderr.readline().startswith("waiting for process")
+        with locked([second], Access()):
+            pass
+    assert waiting.communicate(timeout=60)[0] == "locked\n"
 
 
 def test_concurrent_suites_write_one_index(tmp_path):

@@ -20,7 +20,7 @@ from specbench.drafting import common_prefix
 from specbench.engine.llama import Layers
 from specbench.errors import MissingAsset
 from specbench.heads.head import UNREADABLE, Head, Provenance, in_one_line
-from specbench.sampling import Draft, Sampler, read_tokens
+from specbench.sampling import Draft, Sampler, read_tokens, to_device
 from specbench.session import CachedSession, Session
 
 CONFIG, WEIGHTS, TORCH = "config.json", "model.safetensors", "pytorch_model.bin"
@@ -171,7 +171,7 @@ class EagleSession(CachedSession):
         return Draft(tokens[:length], torch.cat(laws)[:length])
 
     def _fed(self, tokens: list[int], known: int) -> Tensor:
-        logits = self._timed(torch.tensor(tokens, device=self._device), keep=1, known=known)
+        logits = self._timed(to_device(tokens, self._device), keep=1, known=known)
         self._features = self._states_out
         return logits
 

@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from specbench.method import End, Method, Sessions, Step, noted_of
+from specbench.method import End, Method, Sessions, Step, drawn
 from specbench.sampling import Sampler, read_tokens
-from specbench.targets import Target
+from specbench.targets import Last, Target
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +30,10 @@ class Autoregressive(Method, name="autoregressive"):
     def steps(self, models: Sessions, sampler: Sampler, end: End) -> Iterator[Step]:
         sessions, ids = [models[role] for role in self.scorers], list(models.ids)
         while end.room(ids) > 0:
-            pi, deferred = self.target.ruled([session.score(ids, len(ids) - 1) for session in sessions], sampler)
-            tokens = read_tokens(sampler.choose(pi))
+            logits = [session.score(ids, len(ids) - 1) for session in sessions]  # n x (1, V)
+            if isinstance(self.target, Last):
+                tokens, noted = read_tokens(sampler.draw(logits[-1])[0]), {}
+            else:
+                tokens, noted = drawn(*self.target.ruled(logits, sampler), sampler)
             ids += tokens
-            yield Step(tokens, noted=noted_of(None, deferred, 1))
+            yield Step(tokens, noted=noted)

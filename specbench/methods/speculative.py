@@ -6,7 +6,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from specbench.method import End, Method, Proposer, Sessions, Step, noted_of, speculate
+from specbench.method import End, Method, Proposer, Sessions, Step, drawn, noted_of, speculate
 from specbench.sampling import Draft, Sampler, read_tokens, verify
 from specbench.targets import Target
 
@@ -74,10 +74,10 @@ class Speculative(Method, name="speculative"):
                 if end.room(ids) > 1 and not end.closes(pending.tokens):  # t is read too, for what follows it
                     models[drafter].score(ids + pending.tokens, len(ids) - 1)
                 law, deferred = pi()
-                out = verify(pending, law, sampler)
+                out = verify(pending, law, sampler, unread=deferred)
                 ids += out.tokens
                 (proposed,) = pending.tokens
-                pending, noted = None, noted_of(None, deferred, 1)
+                pending, noted = None, noted_of(None, out.read)
                 lost = () if out.accepted else (proposed,)
                 by = (others[-1],)
                 told = told.then(Step(out.tokens, tested=1, accepted=out.accepted, by=by, noted=noted, refused=lost))
@@ -90,9 +90,8 @@ class Speculative(Method, name="speculative"):
             told = told.then(round_.step)
             if round_.beyond is not None:
                 if self.bonus == "exact":
-                    law, deferred = pi()
-                    tokens = read_tokens(sampler.choose(law))
-                    told = told.with_noted(noted_of(None, deferred, 1))
+                    tokens, noted = drawn(*pi(), sampler)
+                    told = told.with_noted(noted)
                 else:
                     token, law = sampler.draw(round_.beyond)  # (1,), (1, V)
                     tokens = read_tokens(token)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from specbench.method import End, Method, Sessions, Step
-from specbench.sampling import Draft, Sampler, read_tokens, verify
+from specbench.sampling import Draft, Sampler, verify
 from specbench.targets import Target
 
 
@@ -59,44 +59,56 @@ class SpeculativeEnsemble(Method, name="speculative-ensemble"):
         pending: deque[Proposal] = deque()  # B
         scored: list[deque[Tensor]] = [deque() for _ in range(n)]  # C_i: model i's logits (1, V), from B's head on
 
-        def full() -> bool:
+        def room() -> int:
+            """How many more proposals B may hold."""
             tokens = [proposal.token for proposal in pending]
-            return len(tokens) >= end.room(ids) or end.closes(tokens)
+            return 0 if end.closes(tokens) else end.room(ids) - len(tokens)
 
-        def score_and_draw(i: int) -> int:
-            """Model i scores what it has not scored of B, and draws one more token; returns how many it drew."""
-            closed = full()
+        def score(i: int) -> None:
+            """Model i scores what it has not scored of B, and the position after B if another proposal may follow."""
             tokens = [proposal.token for proposal in pending]
-            read = ids + (tokens[:-1] if closed else tokens)
+            read = ids + (tokens if room() else tokens[:-1])
             rows = models[self.models[i]].score(read, len(ids) - 1 + len(scored[i]))
             scored[i].extend(row.unsqueeze(0) for row in rows)
-            if closed:
+
+        def propose(i: int, k: int) -> int:
+            """Model i drafts up to k proposals. Returns how many it drew."""
+            if min(k, room()) < 1:
                 return 0
-            token, law = sampler.draw(rows[-1:])  # (1,), (1, V)
-            pending.append(Proposal(read_tokens(token)[0], law, self.models[i]))
-            return 1
+            session, read = models[self.models[i]], ids + [proposal.token for proposal in pending]
+            draft = session.roll(read, min(k, room()), sampler, end.eos)
+            laws = draft.probs.split(1)  # k x (1, V)
+            pending.extend(Proposal(x, q, self.models[i]) for x, q in zip(draft.tokens, laws, strict=True))
+            read, start = read + draft.tokens[:-1], len(ids) - 1 + len(scored[i])
+            if start < len(read):  # the logits that it drew from, which the session still has
+                scored[i].extend(row.unsqueeze(0) for row in session.score(read, start))
+            return len(draft.tokens)
 
         while end.room(ids) > 0:
             i = min(range(n), key=lambda j: len(scored[j]))  # the model furthest behind; M_1 when B is empty
-            drafted += score_and_draw(i)
-            refused = False
-            if heads := [pending.popleft() for _ in range(min(map(len, scored)))]:  # those that all have scored
-                draft = Draft([head.token for head in heads], torch.cat([head.law for head in heads]))
-                logits = [torch.cat([rows.popleft() for _ in heads]) for rows in scored]  # n x (heads, V)
-                out = verify(draft, self.target(logits, sampler), sampler)
-                tested = heads[: out.accepted + 1]
-                ids += out.tokens
-                refused = out.accepted < len(heads)
-                lost = [*heads[out.accepted :], *pending] if refused else []
-                by = tuple(head.owner for head in tested)
-                yield Step(out.tokens, drafted, len(tested), out.accepted, by, refused=tuple(p.token for p in lost))
-                drafted = 0
+            more = room() > 0
+            score(i)
+            ready = min(map(len, scored))  # proposals that all have scored
+            if not ready:
+                drafted += propose(i, self.gamma[i])
+                continue
+            token, law = sampler.draw(scored[i][-1]) if more else (None, None)  # (1,), (1, V): the bonus
+            heads = [pending.popleft() for _ in range(ready)]
+            draft = Draft([head.token for head in heads], torch.cat([head.law for head in heads]))
+            logits = [torch.cat([rows.popleft() for _ in heads]) for rows in scored]  # n x (heads, V)
+            out = verify(draft, self.target(logits, sampler), sampler, unread=token)
+            if law is not None:
+                pending.append(Proposal(out.read[0], law, self.models[i]))
+                drafted += 1
+            ids += out.tokens
+            refused = out.accepted < len(heads)
+            lost = [*heads[out.accepted :], *pending] if refused else []
+            by = tuple(head.owner for head in heads[: out.accepted + 1])
+            yield Step(out.tokens, drafted, len(by), out.accepted, by, refused=tuple(p.token for p in lost))
+            drafted = 0
             if refused:
                 pending.clear()
                 for rows in scored:
                     rows.clear()
-                continue
-            for _ in range(self.gamma[i] - 1):
-                if full():
-                    break
-                drafted += score_and_draw(i)
+            else:
+                drafted += propose(i, self.gamma[i] - 1)

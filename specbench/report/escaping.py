@@ -18,11 +18,12 @@ HIDDEN = re.compile(
 SPACES = re.compile("[\t\n\v\f\r\x1c-\x1e\x85\u2028\u2029]+")  # line breaks and tabs
 FORMULA = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")  # what a spreadsheet takes for a formula
 MARKDOWN = re.compile(
-    r"(?P<backslash>\\(?=[!-/:-@\[-`{-~]))"  # would escape what follows it
+    r"(?P<code>(?<!`)(?P<ticks>`+)(?!`).*?(?<!`)(?P=ticks)(?!`))"  # a code span shows what it holds
+    r"|(?P<backslash>\\(?=[!-/:-@\[-`{-~]))"  # would escape what follows it
     r"|(?P<angle>[<>])"
     r"|(?P<entity>&(?=#?\w+;))"
     r"|(?P<star>\*)"
-    r"|(?P<strike>~(?=~)|(?<=~)~)"
+    r"|(?P<strike>~)"
     r"|(?P<address>:(?=//)|(?<=www)\.)"  # GitHub makes a link of a bare address
     r"|(?P<edge>(?<![^\W_])_|_(?![^\W_]))"  # an underscore within a word is no emphasis
     r"|(?P<link>(?<=\])[(\[:])"
@@ -50,8 +51,13 @@ def terminal(text: str) -> str:
     return HIDDEN.sub(_visible, SPACES.sub(" ", text))
 
 
+def terminal_lines(text: str) -> str:
+    """The text with its line breaks, and hidden characters as visible escapes."""
+    return "\n".join(map(terminal, text.split("\n")))
+
+
 def markdown(text: str) -> str:
-    """The text in a paragraph or list item: no HTML, emphasis, links or images, on one line. Code spans stay."""
+    """The text in a paragraph or list item: no HTML, emphasis, web links or images, on one line. Code spans stay."""
     return MARKDOWN.sub(_in_markdown, terminal(text))
 
 
@@ -106,6 +112,8 @@ def _visible(found: re.Match[str]) -> str:
 
 
 def _in_markdown(found: re.Match[str]) -> str:
+    if found["code"]:
+        return found[0]
     entities = {"<": "&lt;", ">": "&gt;", "&": "&amp;"}
     return entities.get(found[0], f"\\{found[0]}")
 

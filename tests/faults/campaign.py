@@ -7,15 +7,19 @@ from specbench.hardware import fingerprint
 from specbench.report.tables import Table, markdown_list, markdown_table
 from tests.faults import configs, disks, folders, kills, models, processes, programs
 from tests.faults.attack import Attack, Outcome
-from tests.hostile import HOSTILE, NEW
+from tests.hostile import HOSTILE
 
 ATTACKS = (
     Attack(
-        "SIGKILL", "main process, group, worker, sandbox, suite with a judge, training, gate", 100, 2, kills.sigkill
+        "SIGKILL",
+        "main process, group, worker, sandbox, suite with a judge, train, gate, verify",
+        100,
+        2,
+        kills.sigkill,
     ),
     Attack("fuzzed TOML", "methods, pairs, tasks and suites, planned", 10_000, 60, configs.fuzzed),
-    Attack("SIGINT", "the same commands and verify", 30, 1, kills.interrupt),
-    Attack("SIGTERM", "the same commands and verify", 30, 1, kills.terminate),
+    Attack("SIGINT", "the same commands", 30, 1, kills.interrupt),
+    Attack("SIGTERM", "the same commands", 30, 1, kills.terminate),
     Attack("damaged folders", "a file of a run, suite, snapshot or head, and a command", 2_000, 25, folders.damaged),
     Attack("hostile programs", "all programs of tests/hostile.py, under bwrap and unshare", 198, 8, programs.hostile),
     Attack(
@@ -47,8 +51,7 @@ def page(done: Mapping[Attack, Outcome], seed: int, minutes: float) -> str:
         " number differs without a warning, or a hostile program passes.", "",
         markdown_table(Table("", ["attack", "of what", "trials", "failures"], rows)), "",
         markdown_list(failures) if failures else "No trial failed.", "",
-        f"Of the {len(HOSTILE)} hostile programs, {len(NEW)} are of kinds that the tests did not have before this campaign:"
-        f" {', '.join(NEW)}.", "",
+        f"The {len(HOSTILE)} hostile programs: {', '.join(HOSTILE)}.", "",
         f"{minutes:.0f} minutes on {env['cores']} cores; revision {env['git'].get('revision', 'unknown')[:9]}{changed},"
         f" Python {platform.python_version()}, torch {env['packages'].get('torch')}, {env['os']}.", "",
     ])  # fmt: skip

@@ -8,13 +8,16 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from safetensors.torch import load_file
+
 from tests.faults.attack import Outcome, ended, here, started
 from tests.faults.kills import FEW, SUITE
 
 RUN = ["run", "-m", "sd", "-t", "gsm8k", *FEW]
 CROSSED = (["run", "-m", "sd", "-t", "gsm8k,wmt", *FEW], ["run", "-m", "sd", "-t", "wmt,gsm8k", *FEW])
 TRAIN = ["train", "dsl", "-t", "gsm8k", "-n", 12, "-o", "head", "--set", "recipe.epochs=2"]
-COMMANDS = ([TRAIN], [RUN], CROSSED, [["run", "--suite", "own.toml"]])
+SUITE_COMMAND = [["run", "--suite", "own.toml"]]
+COMMANDS = ([RUN], [TRAIN], CROSSED, SUITE_COMMAND)
 
 
 def together(trials: int, seed: int, folder: Path) -> Outcome:
@@ -48,11 +51,17 @@ def _one(commands: Sequence[list[object]], waits: bool, count: int, rng: random.
         for each in done
         if each.code == 4 and "process " not in each.err
     ]
-    problems += here(commands[0], where).problems(
-        {0}
-    )  # it only prints what is there, or resumes what a locked cell lacked
+    for path in where.glob("head/*.safetensors"):
+        load_file(path)  # raises for a damaged one
+    if commands == [TRAIN] and not list(where.glob("head/*.safetensors")):
+        problems.append("no head was written")
+    # It prints what is there, or resumes what a cell that was locked lacked:
+    problems += here(commands[0], where).problems({0})
     for path in where.glob("results/*/samples.jsonl"):
         keys = [(row["method"], row["sample"], row["repeat"]) for row in map(json.loads, path.read_text().splitlines())]
-        if len(keys) != len(set(keys)):
-            problems.append(f"{path.parent.name}: {len(keys)} lines of {len(set(keys))} generations")
+        expected = 4 if commands == SUITE_COMMAND else 6  # prompts x methods
+        if len(keys) != len(set(keys)) or len(keys) != expected:
+            problems.append(
+                f"{path.parent.name}: {len(keys)} lines of {len(set(keys))} generations, expected {expected}"
+            )
     return problems
