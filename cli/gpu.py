@@ -104,7 +104,7 @@ class Small:
 
     def _engines(self, model: PreTrainedModel, vocabulary: int) -> Engines:
         network = network_of(model)
-        graphs = None if self.seq2seq else Graphs(network)
+        graphs = None if self.seq2seq else Graphs(network, model.device)
         if graphs:
             graphs.prepare(PREPARED, MOST)
             poison(model.device)

@@ -156,7 +156,7 @@ def forward(settings: Settings) -> list[Figure]:
     pair, found, loaded = dummy_pair("llama-2", settings)
     for role in pair.models:
         network = loaded.networks[role]
-        graphs = loaded.graphs.get(role) or Graphs(network)
+        graphs = loaded.graphs.get(role) or Graphs(network, settings.device)
         say(f"{role}: preparing graphs")
         graphs.prepare(settings.prompt + settings.tokens + BLOCK, BLOCK)
         engines = Engines(loaded.models[role], network, graphs, loaded.vocabulary)

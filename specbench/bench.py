@@ -1,5 +1,6 @@
 """Floor 4: what a command's words come to: a pair's cells, where their records lie, and its models, loaded when asked."""
 
+import gc
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -81,8 +82,11 @@ class Bench:
             self._loaded = other._loaded
 
     def release(self) -> None:
-        """Let go of the models; who borrowed them keeps them."""
+        """Drop the models, and free their memory unless another bench has borrowed them."""
         self._loaded = None
+        gc.collect()  # a model's modules, hooks and graphs refer to one another
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
 
     def measure(self, job: Job, recorder: Recorder) -> Iterator[Record]:
         """Decode what is missing of a job."""

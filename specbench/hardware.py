@@ -14,17 +14,28 @@ from functools import cache
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any, NotRequired, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, NotRequired, TypedDict
 
 from msgspec import Meta
 
-COPIED = 1 << 30  # bytes; an eighth of it on a CPU
+if TYPE_CHECKING:
+    import torch
+
+COPIED = {"cuda": 4 << 30, "cpu": 1 << 27}  # bytes that a cache does not hold, by device
 COPIES = 6
+WARMED = 0.5  # seconds of copies in which a GPU's clocks rise
+ATTENTION = {  # torch's attention backends in the order of preference; cuDNN's makes a plan for every new length
+    "flash": "flash_sdp_enabled", "memory-efficient": "mem_efficient_sdp_enabled", "math": "math_sdp_enabled",
+    "cudnn": "cudnn_sdp_enabled",
+}  # fmt: skip
 PACKAGES = "torch torchao transformers tokenizers huggingface_hub datasets evaluate rouge_score sacrebleu numpy".split()
 
 
 LIBRARIES = ("torch", "torchao", "transformers", "tokenizers", "numpy")  # what decides a number's last bits
-CARD = {"gpu driver": "driver_version", "cuda": "cuda", "gpu power limit": "power.limit"}
+CARD = {
+    "gpu driver": "driver_version", "cuda": "cuda", "gpu power limit": "power.limit", "gpu attention": "attention",
+    "gpu float32 products": "float32_products", "gpu bfloat16 sums": "bfloat16_sums",
+}  # fmt: skip
 TIMING = ("cpu", "instructions", "cores", "threads", "os", "python", "gpu", *CARD, *LIBRARIES)  # what speeds depend on
 CODE = ("revision", "changed", "code")  # which code ran
 PACKAGED = ("specbench", "specbench.cli", "specbench.tasks")
@@ -79,25 +90,56 @@ def fingerprint() -> dict[str, Any]:
     return out
 
 
-def copy_bandwidth(device: str) -> float:
-    """Bytes a second that a plain copy moves, read and written ones counted: what memory gives to whoever streams weights.
+def configure(device: "torch.device") -> None:
+    """Set how a GPU computes, which decides speed and last bits, and is recorded in env.json (docs/engines.md).
 
-    The best of COPIES copies of a block that no cache holds, as the device was found.
+    Float32 products are exact (no TF32), bfloat16 and float16 products are summed in float32, and attention runs on flash
+    kernels where there is no mask, else on memory-efficient ones.
     """
     import torch
 
-    cuda = device == "cuda"
-    block = torch.empty(COPIED if cuda else COPIED // 8, dtype=torch.uint8, device=device).zero_()
-    copy, best = torch.empty_like(block), float("inf")
-    for _ in range(COPIES):
-        if cuda:
-            torch.cuda.synchronize()
-        begin = time.perf_counter()
+    if device.type != "cuda":
+        return
+    torch.set_float32_matmul_precision("highest")
+    matmul = torch.backends.cuda.matmul
+    matmul.allow_bf16_reduced_precision_reduction = matmul.allow_fp16_reduced_precision_reduction = False
+    torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cuda.enable_flash_sdp(True)
+    torch.backends.cuda.enable_mem_efficient_sdp(True)
+    torch.backends.cuda.enable_math_sdp(True)
+    torch.backends.cuda.enable_cudnn_sdp(False)
+
+
+def copy_bandwidth(device: str) -> float:
+    """Bytes a second that a plain copy moves, counting read and written ones: what memory gives to a stream of weights.
+
+    The best of COPIES copies of a block that no cache holds. A GPU is warmed up first, and timed by its own events.
+    """
+    import torch
+
+    size = COPIED[device]
+    if device == "cuda":
+        size = min(size, torch.cuda.mem_get_info()[0] // 4)
+    block = torch.empty(size, dtype=torch.uint8, device=device).zero_()
+    copy = torch.empty_like(block)
+
+    def seconds() -> float:
+        if device != "cuda":
+            begin = time.perf_counter()
+            copy.copy_(block)
+            return time.perf_counter() - begin
+        cuda: Any = torch.cuda
+        start, end = (cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
         copy.copy_(block)
-        if cuda:
-            torch.cuda.synchronize()
-        best = min(best, time.perf_counter() - begin)
-    return 2 * block.numel() / best
+        end.record()
+        torch.cuda.synchronize()
+        return float(start.elapsed_time(end)) / 1e3
+
+    until = time.perf_counter() + (WARMED if device == "cuda" else 0.0)
+    while time.perf_counter() < until:
+        seconds()
+    return 2 * size / min(seconds() for _ in range(COPIES))
 
 
 def conditions(environment: dict[str, Any]) -> dict[str, Any]:
@@ -154,9 +196,24 @@ def _gpu() -> dict[str, Any]:
     import torch
 
     fields = "driver_version,clocks.sm,clocks.mem,power.limit,memory.used,utilization.gpu"
-    values = _run("nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader").split("\n")[0].split(", ")
+    this = f"--id=GPU-{torch.cuda.get_device_properties(0).uuid}"  # CUDA_VISIBLE_DEVICES may number devices otherwise
+    values = _run("nvidia-smi", this, f"--query-gpu={fields}", "--format=csv,noheader").split("\n")[0].split(", ")
     found = dict(zip(fields.split(","), values, strict=False)) if values != [""] else {}
-    return {"name": torch.cuda.get_device_name(), "cuda": torch.version.cuda, **found}
+    return {"name": torch.cuda.get_device_name(), "cuda": torch.version.cuda, **found, **_arithmetic()}
+
+
+def _arithmetic() -> dict[str, str]:
+    """What `configure` sets, as it is."""
+    import torch
+
+    backends: Any = torch.backends.cuda
+    allowed = [name for name, query in ATTENTION.items() if getattr(backends, query)()]
+    whole = not backends.matmul.allow_bf16_reduced_precision_reduction
+    return {
+        "attention": ", ".join(allowed),
+        "float32_products": torch.get_float32_matmul_precision(),
+        "bfloat16_sums": "float32" if whole else "reduced",
+    }
 
 
 def gpu_processes() -> list[str] | None:

@@ -7,13 +7,13 @@ from typing import Any, TypeVar
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from specbench import dummy
+from specbench import dummy, hardware
 from specbench.checkpoints import load_model, load_tokenizer
 from specbench.engine import Graphs, GraphSession, LeanSession, Network, network_of
 from specbench.errors import ConfigError
 from specbench.found import Found, FoundHead
 from specbench.heading import load_head
-from specbench.heads import Head
+from specbench.heads import EagleHead, EagleNetwork, Head
 from specbench.pair import folder
 from specbench.quantization import quantise, stored_by
 from specbench.session import Concurrent, EagerSession, Session, new_cache, window_of
@@ -44,6 +44,7 @@ class LoadedPair:
         self.models, self._tokenizers = models, tokenizers
         self.networks, self.graphs, self.made_up = networks or {}, graphs or {}, made_up
         self.heads: dict[str, Head] = {}
+        self.streams: dict[str, Any] = {}  # of models that run side by side on a GPU, by role
         self.laws: dict[str, Law] = {}
         self.workers: Workers | None = None
         last = list(models)[-1]
@@ -81,13 +82,21 @@ class LoadedPair:
         )
         if spread is not None:
             pair.laws = {role: Law(pair.vocabulary, i, spread) for i, role in enumerate(roles)}
-        pair.workers, pair.heads = self.workers, self.heads
+        pair.workers, pair.heads, pair.streams = self.workers, self.heads, self.streams
         return pair
 
-    def prepare(self, length: int, most: int) -> None:
-        """Capture what graphs there are, for sequences of up to `length` tokens and forwards of up to `most`."""
-        for graphs in self.graphs.values():
-            graphs.prepare(length, most)
+    def prepare(self, length: int, most: int = 0) -> int:
+        """Capture the graphs that sequences of up to `length` tokens and forwards of up to `most` lack; return how many."""
+        heads = [each.graphs for each in self.heads.values() if isinstance(each, EagleHead) and each.graphs]
+        models = {id(each): each for each in self.graphs.values()}  # roles may share one
+        return sum(each.prepare(length, most) for each in models.values()) + sum(each.prepare(length) for each in heads)
+
+    def stream(self, role: str) -> Any:
+        """The CUDA stream that a model runs on beside others."""
+        if role not in self.streams:
+            cuda: Any = torch.cuda
+            self.streams[role] = cuda.Stream(self.device)
+        return self.streams[role]
 
     def open(self, prompt: list[int]) -> "Models":
         """Fresh sessions for one prompt, as token ids."""
@@ -158,7 +167,9 @@ class Models:
         opened: list[Concurrent]
         if pair.device.type == "cuda":
             peers: list[StreamSession] = []
-            opened = [StreamSession(pair.session(role, source), pair.device, peers) for role in roles]
+            streams = [pair.stream(role) for role in roles]
+            sessions = [pair.session(role, source) for role in roles]
+            opened = [StreamSession(each, stream, peers) for each, stream in zip(sessions, streams, strict=True)]
         else:
             assert pair.workers is not None
             opened = [*pair.workers.open(roles, pair.vocabulary, source)]
@@ -170,6 +181,7 @@ def load(
     found: dict[str, Found], base: Path, device: torch.device, heads: dict[str, FoundHead] | None = None
 ) -> LoadedPair:
     """Bring in weights and tokenizers, each source once, and heads. Raises MissingAsset where the hub does not give them."""
+    hardware.configure(device)
     models: dict[str, PreTrainedModel] = {}
     tokenizers: dict[str, PreTrainedTokenizerBase] = {}
     networks: dict[str, Network] = {}
@@ -184,11 +196,13 @@ def load(
             networks[role] = (
                 networks[same] if models[role] is models[same] and same in networks else network_of(models[role])
             )
-    graphs = {role: Graphs(networks[role]) for role, each in found.items() if each.engine == "graph"}
+    graphs = {role: Graphs(networks[role], device) for role, each in found.items() if each.engine == "graph"}
     pair = LoadedPair(models, tokenizers, networks, graphs, made_up=any(f.weights != "real" for f in found.values()))
     pair.workers = Workers(found, base)
     for name, head in (heads or {}).items():
-        pair.heads[name] = load_head(name, head, found, base, models[head.spec.base])
+        pair.heads[name] = loaded = load_head(name, head, found, base, models[head.spec.base])
+        if isinstance(loaded, EagleHead) and head.spec.base in graphs:
+            loaded.graphs = Graphs(EagleNetwork(loaded, networks[head.spec.base]), device)
     return pair
 
 

@@ -111,6 +111,8 @@ class Record:
     decode_seconds: Annotated[float, Meta(gt=0.0)] | None = None  # all else between the prompt and the last token
     peak_bytes: Count | None = None  # CUDA only
     made_up: str = ""  # what about the models is not real: dummy weights, synthetic laws
+    captured: Count = 0  # CUDA graphs captured for this generation, before its clock started
+    capture_seconds: Seconds = 0.0
     error: str | None = None
 
     @property
@@ -118,7 +120,7 @@ class Record:
         """Whether all of its seconds are finite and not negative."""
         times = [self.first_token_seconds, self.prefill_seconds, self.decode_seconds]
         times += [each[key] for each in self.models.values() for key in ("prefill_seconds", "seconds")]
-        return all(math.isfinite(each) and each >= 0.0 for each in times)
+        return all(each is None or (math.isfinite(each) and each >= 0.0) for each in times)
 
     @property
     def key(self) -> Key:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import hashlib
+import time
 import traceback
 from collections.abc import Iterator
 from contextlib import suppress
@@ -16,7 +17,7 @@ from specbench.cells import Cell
 from specbench.decode import Generation, Limits, decode
 from specbench.errors import ConfigError
 from specbench.files import read_sealed, write, write_sealed
-from specbench.hardware import Environment, conditions, copy_bandwidth, fingerprint, incomparable
+from specbench.hardware import Environment, conditions, configure, copy_bandwidth, fingerprint, incomparable
 from specbench.locking import FolderLock
 from specbench.method import Method, Step
 from specbench.models import LoadedPair, Models
@@ -58,6 +59,7 @@ def prepare(cell: Cell, data: Data, lock: FolderLock, fresh: bool) -> Recorder:
     holds is not this cell's.
     """
     lock.require()
+    configure(torch.device(cell.config["engine"]["device"]))
     folder, environment = lock.folder, fingerprint()
     if fresh:
         for name in (SAMPLES, SCORES, JUDGED, SUMMARY):
@@ -108,10 +110,10 @@ def measure(cell: Cell, loaded: LoadedPair, task: Task, data: Data, recorder: Re
     if not todo:
         return
     firsts = [sample for sample in data.samples if not sample.after]
-    if pair.graphs:
-        pair.prepare(
-            _longest(pair, task, data, decoding["max_new_tokens"]), max(arm.method.most_fed for arm in cell.arms)
-        )
+    for graphs in pair.graphs.values():
+        graphs.forget_drafts()
+    most = max(arm.method.most_fed for arm in cell.arms)
+    captured = _capture(pair, _longest(pair, task, data, decoding["max_new_tokens"]), most)
     brief = decoding | {"max_new_tokens": WARM_UP_TOKENS}
     wanted = {arm.name for _, _, arm in todo}
     arms = {arm.name: piloted(arm, pair, task, firsts, decoding) for arm in cell.arms if arm.name in wanted}
@@ -122,9 +124,19 @@ def measure(cell: Cell, loaded: LoadedPair, task: Task, data: Data, recorder: Re
             arms[arm.name], pair, task, sample, talks.before(sample, arm.name, repeat), decoding, repeat, order
         )
         record.made_up = cell.config["pair"].get("made_up", "")
+        record.captured, record.capture_seconds = record.captured + captured[0], record.capture_seconds + captured[1]
+        captured = 0, 0.0
         record = recorder.append(record)
         talks.heard(record)
         yield record
+
+
+def _capture(pair: LoadedPair, length: int, most: int = 0) -> tuple[int, float]:
+    """Capture the CUDA graphs that sequences of `length` tokens lack: how many, and the seconds, which no clock counts."""
+    if not pair.graphs:
+        return 0, 0.0
+    begin = time.perf_counter()
+    return pair.prepare(length, most), time.perf_counter() - begin
 
 
 def _longest(pair: LoadedPair, task: Task, data: Data, new: int) -> int:
@@ -217,6 +229,7 @@ def generate(
     cuda = pair.device.type == "cuda"
     prompt, record.prompt_cut = encode(pair.tokenizer, task, sample, history, pair.window)
     record.prompt_tokens, record.prompt_ends = len(prompt), prompt[:8] + prompt[8:][-8:]
+    record.captured, record.capture_seconds = _capture(pair, _length(len(prompt), decoding, pair))
     models, limits = pair.open(prompt), _limits(decoding, pair, task)
     if cuda:
         torch.cuda.reset_peak_memory_stats()
@@ -227,6 +240,12 @@ def generate(
     record.pieces = pieces(pair.tokenizer, prompt, out.tokens, pair.encoder_decoder)
     record.peak_bytes = torch.cuda.max_memory_allocated() if cuda else None
     return out
+
+
+def _length(prompt: int, decoding: dict[str, Any], pair: LoadedPair) -> int:
+    """Tokens of a sequence at its longest."""
+    length: int = prompt + decoding["max_new_tokens"]
+    return length if pair.window is None else min(length, pair.window)
 
 
 def piloted(arm: Arm, pair: LoadedPair, task: Task, samples: list[Sample], decoding: dict[str, Any]) -> Arm:

@@ -84,8 +84,16 @@ class Sampler:
         ranked[..., 0] = ranked[..., 0].clamp_min(torch.finfo(ranked.dtype).tiny)  # the best one stays, however rounded
         return torch.zeros_like(probs).scatter_(-1, order, ranked / ranked.sum(-1, keepdim=True))
 
-    def choose(self, probs: Tensor) -> Tensor:
+    def uniforms(self, n: int, device: torch.device) -> Tensor | None:
+        """Numbers (n,) from [0, 1) for n later draws; None at temperature 0, where nothing is left to chance."""
+        if self.temperature == 0.0:
+            return None
+        return torch.rand(n, dtype=torch.float64, device=device, generator=self.generator)
+
+    def choose(self, probs: Tensor, uniform: Tensor | None = None) -> Tensor:
         """One index a row, drawn from that row: (..., V) -> (...). Tokens and accepted counts both come from here.
+
+        `uniform` gives each row its number from [0, 1); without it, the generator does.
 
         By inversion in float64, a quarter of what torch.multinomial takes on a CPU. An index of probability 0 is never drawn.
         Raises FloatingPointError for a row that is no law; on a CUDA device, which is not waited for, such a row gives
@@ -98,14 +106,16 @@ class Sampler:
                 return likeliest
         below = probs.cumsum(-1, dtype=torch.float64)  # (..., V)
         mass = below[..., -1:]
-        u = torch.rand(mass.shape, dtype=torch.float64, device=probs.device, generator=self.generator)
+        if uniform is None:
+            uniform = torch.rand(mass.shape, dtype=torch.float64, device=probs.device, generator=self.generator)
+        u = uniform.view(mass.shape)
         picked = torch.searchsorted(below, u * mass, right=True)  # (..., 1)
         picked = torch.where((mass - 1.0).abs() < ROUNDING, picked, NO_LAW).squeeze(-1)  # NO_LAW for NaN too
         if waits:
             read_tokens(picked)
         return picked
 
-    def draw(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+    def draw(self, logits: Tensor, uniform: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """The next token and the law that it was drawn from: logits (..., V) -> (...), (..., V).
 
         `choose` of `probs`; but at temperature 0, where there is nothing to choose, no chance is spent.
@@ -114,7 +124,7 @@ class Sampler:
             best = logits.argmax(-1, keepdim=True)  # (..., 1)
             return best.squeeze(-1), _one_hot(logits, best)
         law = self.probs(logits)
-        return self.choose(law), law
+        return self.choose(law, uniform), law
 
 
 def verify(draft: Draft, pi: Tensor, sampler: Sampler, unread: Tensor | None = None) -> Verified:
@@ -228,7 +238,7 @@ class EnumeratingSampler(Sampler):
         self.forks: list[list[int]] = []
         self._taken: list[int] = []
 
-    def choose(self, probs: Tensor) -> Tensor:
+    def choose(self, probs: Tensor, uniform: Tensor | None = None) -> Tensor:
         rows = probs.reshape(-1, probs.shape[-1]).tolist()
         return torch.tensor([self._pick(row) for row in rows]).reshape(probs.shape[:-1])
 

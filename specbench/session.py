@@ -7,7 +7,9 @@ forgets the rest, and feeds what is missing in one forward. Nobody rolls a cache
 import math
 import time
 from abc import ABC, abstractmethod
-from typing import Any, Protocol
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -16,9 +18,10 @@ from transformers.cache_utils import DynamicLayer
 
 from specbench.calls import Calls
 from specbench.drafting import common_prefix, roll
-from specbench.sampling import Draft, Sampler, to_device
+from specbench.sampling import Draft, Sampler, read_tokens, to_device
 from specbench.states import States
 
+Feeds = list[tuple[int, int]]  # forwards: tokens fed, and positions cached before
 KEPT_ROWS = 64  # logits kept of the newest positions; asking for an older one costs a forward, never a wrong answer
 
 
@@ -77,6 +80,39 @@ class Session(Protocol):
         """Book what a device has not told yet. Raises FloatingPointError for logits that were not finite."""
 
 
+class Drafting(NamedTuple):
+    """What a draft graph is made for: k tokens over a vocabulary of V, drawn by these settings."""
+
+    k: int
+    vocabulary: int
+    temperature: float
+    top_k: int
+    top_p: float
+
+
+class Start(NamedTuple):
+    """What the last forward before a draft gave: logits (1, V), and states (1, H) where the draft's forwards read them."""
+
+    logits: Tensor
+    states: Tensor | None
+
+
+class Drafted(NamedTuple):
+    """k drawn tokens and what they were drawn from, and what the k - 1 forwards between them gave."""
+
+    tokens: Tensor  # (k,)
+    probs: Tensor  # (k, V)
+    logits: Tensor  # (k - 1, V)
+    states: Tensor  # (k - 1, H)
+
+
+class DraftGraph(Protocol):
+    """A whole draft as one launch."""
+
+    def replay(self, start: Start, uniforms: Tensor | None, first: int) -> Drafted:
+        """Draft, feeding positions from `first` on. What is returned lasts until the next replay."""
+
+
 class CachedSession(ABC):
     """The bookkeeping of a session: what is cached, which logits are kept, and the clock around every forward.
 
@@ -92,7 +128,7 @@ class CachedSession(ABC):
         self._ids: list[int] = []  # what the cache holds
         self._rows: list[Tensor] = []  # logits (V,) of the newest positions of _ids
         self._finite: list[Tensor] = []  # of forwards that were not waited for
-        self._events: list[tuple[int, int, Any, Any]] = []  # tokens fed, cached before, and what CUDA timed around it
+        self._events: list[tuple[Feeds, Any, Any]] = []  # forwards, and the CUDA events around them
 
     def score(self, ids: list[int], start: int) -> Tensor:
         assert 0 <= start < len(ids)
@@ -113,7 +149,69 @@ class CachedSession(ABC):
         return torch.stack(rows[len(rows) - (len(ids) - start) :])
 
     def roll(self, ids: list[int], k: int, sampler: Sampler, eos: frozenset[int]) -> Draft:
-        return roll(self, ids, k, sampler, eos)
+        if self._device.type == "cpu":
+            return roll(self, ids, k, sampler, eos)
+        return self.roll_at_once(ids, k, sampler, eos)
+
+    def roll_at_once(self, ids: list[int], k: int, sampler: Sampler, eos: frozenset[int]) -> Draft:
+        """`roll` with one read of the device: each token is fed before it is read.
+
+        For devices that it costs to wait for. What was drafted after an EOS is dropped, so the draft is distributed alike.
+        """
+        if k == 0:
+            return Draft([], torch.empty(0, 0))
+        logits = self.score(ids, len(ids) - 1)  # (1, V)
+        self._cut(len(ids))
+        drawn, laws, rows = self._drafted(logits, k, sampler, len(ids))
+        tokens = read_tokens(drawn)
+        self._ids, self._rows = ids + tokens[:-1], [*self._rows, *rows][-KEPT_ROWS:]
+        length = next((i for i, token in enumerate(tokens, 1) if token in eos), k)
+        return Draft(tokens[:length], laws[:length])
+
+    def find_draft(self, drafting: Drafting, length: int, start: Start) -> DraftGraph | None:
+        """The graph of such a draft within `length` positions, if there is one."""
+        return None
+
+    def _drafted(self, logits: Tensor, k: int, sampler: Sampler, known: int) -> tuple[Tensor, Tensor, list[Tensor]]:
+        """Tokens (k,) after `known` cached positions, what they were drawn from (k, V), and the logits of the k - 1 forwards.
+
+        The first is drawn from logits (1, V). No token is read, so the host does not wait.
+        """
+        uniforms = sampler.uniforms(k, self._device)
+        start = Start(logits, self._draft_states())
+        drafting = Drafting(k, logits.shape[-1], sampler.temperature, sampler.top_k, sampler.top_p)
+        graph = self.find_draft(drafting, known + k - 1, start) if k > 1 and type(sampler) is Sampler else None
+        if graph is not None:
+            with torch.inference_mode(), self._clock([(1, known + i) for i in range(k - 1)]):
+                out = Drafted(*(each.clone() for each in graph.replay(start, uniforms, known)))
+            self._require_finite(out.logits)
+            self._fed_by_graph(out)
+            return out.tokens, out.probs, [*out.logits.unbind()]
+        drawn: list[Tensor] = []
+        laws: list[Tensor] = []
+        rows: list[Tensor] = []
+        for i in range(k):
+            if drawn:
+                fed = drawn[-1].clamp_min(0)  # NO_LAW, which `read_tokens` reports, has no embedding
+                logits = self._timed(fed, keep=1, known=known + i - 1)
+                rows.append(logits[0])
+            token, law = sampler.draw(logits, None if uniforms is None else uniforms[i : i + 1])  # (1,), (1, V)
+            drawn.append(token)
+            laws.append(law)
+        return torch.cat(drawn), torch.cat(laws), rows
+
+    def _draft_states(self) -> Tensor | None:
+        """States (1, H) of the newest position, for forwards that read them."""
+        return None
+
+    def _fed_by_graph(self, out: Drafted) -> None:
+        """Take note of what a draft graph has fed."""
+        self._keep(out.states)
+        self._advance(len(out.logits))
+
+    def _advance(self, n: int) -> None:
+        """Count n more positions as cached."""
+        raise NotImplementedError("a session without draft graphs")
 
     def hidden(self, ids: list[int], start: int) -> Tensor:
         assert self.keeps_hidden
@@ -127,8 +225,8 @@ class CachedSession(ABC):
     def settle(self) -> None:
         if self._events:
             torch.cuda.synchronize(self._device)
-        for fed, known, begin, end in self._events:
-            self._book(fed, known, begin.elapsed_time(end) / 1e3)
+        for feeds, begin, end in self._events:
+            self._book(feeds, begin.elapsed_time(end) / 1e3)
         if self._finite and not bool(torch.stack(self._finite).all()):
             raise FloatingPointError(f"{self._name}: NaN or infinite logits")
         self._events, self._finite = [], []
@@ -154,36 +252,51 @@ class CachedSession(ABC):
             self._rows, self._ids = self._rows[:-extra], self._ids[:known]
 
     def _timed(self, tokens: Tensor, keep: int, known: int) -> Tensor:
-        """`_forward` behind `known` cached positions, booked."""
-        if self._device.type == "cuda":
-            cuda: Any = torch.cuda
-            begin, end = (cuda.Event(enable_timing=True) for _ in range(2))
-            begin.record()
+        """`_forward` after `known` cached positions, booked."""
+        with self._clock([(len(tokens), known)]):
             logits, states = self._forward(tokens, keep)
-            end.record()
-            self._keep(states)
-            self._finite.append(logits.sum().isfinite())
-            self._events.append((len(tokens), known, begin, end))
-            return logits
-        start = time.perf_counter()
-        logits, states = self._forward(tokens, keep)
-        finite = math.isfinite(logits.sum().item())
-        self._book(len(tokens), known, time.perf_counter() - start)
-        if not finite:
-            raise FloatingPointError(f"{self._name}: NaN or infinite logits")
+            if self._device.type != "cuda":
+                self._require_finite(logits)
+        if self._device.type == "cuda":
+            self._require_finite(logits)
         self._keep(states)
         return logits
+
+    @contextmanager
+    def _clock(self, feeds: Feeds) -> Iterator[None]:
+        """Book the time of what runs inside, in equal parts to these forwards."""
+        if self._device.type != "cuda":
+            start = time.perf_counter()
+            try:
+                yield
+            finally:
+                self._book(feeds, time.perf_counter() - start)
+            return
+        cuda: Any = torch.cuda
+        begin, end = (cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        yield
+        end.record()
+        self._events.append((feeds, begin, end))
+
+    def _require_finite(self, logits: Tensor) -> None:
+        """Raise FloatingPointError for logits that are not finite; on a CUDA device `settle` does, so that nobody waits."""
+        if self._device.type == "cuda":
+            self._finite.append(logits.sum().isfinite())
+        elif not math.isfinite(logits.sum().item()):
+            raise FloatingPointError(f"{self._name}: NaN or infinite logits")
 
     def _keep(self, states: Tensor | None) -> None:
         if self.keeps_hidden:
             assert states is not None
             self._states.append(states)
 
-    def _book(self, fed: int, known: int, seconds: float) -> None:
-        if known:
-            self.calls.decoding(fed, seconds, known)
-        else:
-            self.calls.prefill(fed, seconds)
+    def _book(self, feeds: Feeds, seconds: float) -> None:
+        for fed, known in feeds:
+            if known:
+                self.calls.decoding(fed, seconds / len(feeds), known)
+            else:
+                self.calls.prefill(fed, seconds / len(feeds))
 
 
 class EagerSession(CachedSession):

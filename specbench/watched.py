@@ -12,6 +12,12 @@ from transformers import PreTrainedModel
 from specbench.calls import Calls
 
 
+def _hook(stack: ExitStack, module: Any, before: Callable[..., None], after: Callable[..., None]) -> None:
+    """Call `before` and `after` around a module's forwards, until the stack is closed."""
+    stack.callback(module.register_forward_pre_hook(before, with_kwargs=True).remove)
+    stack.callback(module.register_forward_hook(after, with_kwargs=True).remove)
+
+
 class Watched:
     """A loaded model and the ids that it reads: the prompt, or what its encoder reads. It cannot be asked for logits."""
 
@@ -42,13 +48,26 @@ class Watched:
             self.calls.encodes += 1
             self.calls.prefill(len(self.prompt), self._between(start, self._now()))
 
-        with ExitStack() as stack:
-            watch: list[tuple[Any, Callable[..., None]]] = [(self.model, behind)]
+        def compiled(config: Any) -> Callable[..., Any]:
+            """transformers' compiled call, with the clock around it: inside it, hooks would be compiled too."""
+            call = type(self.model).get_compiled_call(self.model, config)
+
+            def timed(*args: Any, **kwargs: Any) -> Any:
+                before(self.model, args, kwargs)
+                own.close()
+                output = call(*args, **kwargs)
+                _hook(own, self.model, before, behind)
+                behind(self.model, args, kwargs, output)
+                return output
+
+            return timed
+
+        with ExitStack() as stack, ExitStack() as own:
+            _hook(own, self.model, before, behind)
             if self.model.config.is_encoder_decoder:
-                watch.append((self.model.get_encoder(), encoder_behind))
-            for module, hook in watch:
-                stack.callback(module.register_forward_pre_hook(before, with_kwargs=True).remove)
-                stack.callback(module.register_forward_hook(hook, with_kwargs=True).remove)
+                _hook(stack, self.model.get_encoder(), before, encoder_behind)
+            self.model.get_compiled_call = compiled
+            stack.callback(delattr, self.model, "get_compiled_call")
             yield
 
     def settle(self) -> None:

@@ -121,15 +121,14 @@ class RemoteSession:
 
 
 class StreamSession:
-    """A session on a CUDA stream of its own, beside its `peers`, itself included.
+    """A session on a CUDA stream, beside its `peers`, itself included.
 
     Nothing moves between processes, so nothing is counted as moved; what each took is known when all have settled.
     """
 
-    def __init__(self, session: Session, device: torch.device, peers: list["StreamSession"]) -> None:
-        cuda: Any = torch.cuda
-        self._session, self._stream = session, cuda.Stream(device)
-        self._device, self._logits, self._settled = device, torch.empty(0), False
+    def __init__(self, session: Session, stream: Any, peers: list["StreamSession"]) -> None:
+        self._session, self._stream = session, stream
+        self._logits, self._settled = torch.empty(0), False
         self._peers = peers
         peers.append(self)
         self.busy, self.moved = 0.0, 0
@@ -139,12 +138,12 @@ class StreamSession:
         return self._session.calls
 
     def ask(self, ids: list[int], start: int) -> None:
-        self._stream.wait_stream(torch.cuda.current_stream(self._device))
+        self._stream.wait_stream(torch.cuda.current_stream(self._stream.device))
         with torch.cuda.stream(self._stream):
             self._logits = self._session.score(ids, start)
 
     def answer(self) -> Tensor:
-        torch.cuda.current_stream(self._device).wait_stream(self._stream)
+        torch.cuda.current_stream(self._stream.device).wait_stream(self._stream)
         return self._logits
 
     def settle(self) -> None:

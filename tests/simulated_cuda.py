@@ -17,6 +17,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -101,7 +102,9 @@ class SimulatedCuda(contextlib.AbstractContextManager["SimulatedCuda"]):
             "_is_in_bad_fork": lambda: False, "device_count": lambda: 1, "current_device": lambda: 0,
             "get_device_name": lambda *_: "Simulated GPU", "get_device_capability": lambda *_: (9, 0),
             "synchronize": lambda *_: self.sync("synchronize"), "empty_cache": lambda: None,
-            "max_memory_allocated": lambda *_: 0, "reset_peak_memory_stats": lambda *_: None,
+            "get_device_properties": lambda *_: SimpleNamespace(name="Simulated GPU", uuid="0"),
+            "mem_get_info": lambda *_: (1 << 30, 1 << 30), "max_memory_allocated": lambda *_: 0,
+            "reset_peak_memory_stats": lambda *_: None,
             "manual_seed": lambda *_: None, "manual_seed_all": lambda *_: None,
             "get_rng_state": lambda *_: torch.ByteTensor(1), "set_rng_state": lambda *_: None,
             "Event": Event, "Stream": Stream, "stream": self._on, "current_stream": lambda *_: self.stream_stack[-1],
@@ -346,6 +349,7 @@ class Stream:
     """A CUDA stream: only which one is current matters here."""
 
     made = 0
+    device = CUDA
     _default: "Stream | None" = None
 
     def __init__(self, *_: Any, **__: Any) -> None:

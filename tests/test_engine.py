@@ -125,7 +125,7 @@ class _Blind(LeanSession):
 
 
 def test_graphs_belong_to_one_session_at_a_time():
-    graphs = Graphs(network_of(random_model("llama", 1)))
+    graphs = Graphs(network_of(random_model("llama", 1)), CPU)
     graphs.prepare(32, most=2)
     old, new = GraphSession(graphs, 40), GraphSession(graphs, 40)
     new.score(PROMPT, 0)
@@ -134,7 +134,7 @@ def test_graphs_belong_to_one_session_at_a_time():
 
 
 def test_a_graph_that_is_too_short_or_too_narrow_is_not_used():
-    graphs = Graphs(network_of(random_model("llama", 1)))
+    graphs = Graphs(network_of(random_model("llama", 1)), CPU)
     graphs.prepare(300, most=2)
     assert graphs.find(2, 512) is not None
     assert graphs.find(3, 10) is None
@@ -256,7 +256,7 @@ def test_peers_refuse_synthetic_laws():
 def test_graphs_under_a_sequence_that_outgrows_them_are_not_used_again():
     model = random_model("llama", 1)
     model.config.max_position_embeddings = 1024
-    graphs = Graphs(network_of(copy.deepcopy(model)))
+    graphs = Graphs(network_of(copy.deepcopy(model)), CPU)
     graphs.prepare(200, most=4)
     long = [i % 40 for i in range(300)]
     GraphSession(graphs, 40).score(long, 299)  # the cache grows, and moves
@@ -278,10 +278,11 @@ def test_nan_logits_are_told_when_a_roll_did_not_look(monkeypatch):
 
 
 def test_a_sample_behind_one_with_nan_starts_clean():
-    graphs = Graphs(network_of(random_model("llama", 1)))
+    graphs = Graphs(network_of(random_model("llama", 1)), CPU)
     graphs.prepare(64, most=2)
     bad, oracle = GraphSession(graphs, 40), open_session(random_model("llama", 1))
-    graphs.cache.held[:, 40] = float("nan")
+    with torch.inference_mode():
+        graphs.cache.held[:, 40] = float("nan")
     bad._finite.append(torch.tensor(False))
     with pytest.raises(FloatingPointError, match="NaN"):
         bad.settle()
@@ -294,7 +295,7 @@ def test_a_sequence_goes_from_one_span_to_the_next_and_its_tables_stay():
     model = random_model("llama", 1)
     model.config.max_position_embeddings = 1024
     network = network_of(copy.deepcopy(model))
-    graphs = Graphs(network)
+    graphs = Graphs(network, CPU)
     graphs.prepare(400, most=2)
     assert {span for _, span in graphs._graphs} == {256, 512}
     for graph in graphs._graphs.values():

@@ -152,7 +152,17 @@ def test_a_changed_draft_length_is_a_diff_and_is_compared_on_demand(run, tmp_pat
 def test_a_record_with_invalid_times_is_written_as_a_failed_one(tmp_path):
     with locked([tmp_path], Access()) as locks:
         recorder = Recorder(locks[tmp_path], EXPECTED)
-        good = Record(method="sd", sample="a", repeat=0, seed=0, order=0, tokens=[1], decode_seconds=0.1)
+        good = Record(
+            method="sd",
+            sample="a",
+            repeat=0,
+            seed=0,
+            order=0,
+            tokens=[1],
+            finish="eos",
+            prefill_seconds=0.1,
+            decode_seconds=0.1,
+        )
         bad = replace(good, sample="b", order=1, decode_seconds=-0.1)
         assert recorder.append(good) == good
         written = recorder.append(bad)

@@ -109,7 +109,7 @@ def test_a_graph_of_a_bfloat16_copy_says_what_its_lean_forward_says(kind, device
     place = torch.device(device)
     network = load(find(tiny(kind), (kind,), Path(), place, "bfloat16", "lean"), Path(), place).networks[kind]
     assert any(isinstance(module, Tiles) for module in network.model.modules()) == (kind == "int4")
-    graphs = Graphs(network)
+    graphs = Graphs(network, place)
     graphs.prepare(64, most=3)
     lean, graph = LeanSession(network, 1024), GraphSession(graphs, 1024)
     ids = list(range(5, 30))

@@ -111,11 +111,12 @@ def synthetic_acceptance(a, monkeypatch, *modules, seed=3):
     """`verify` that keeps a proposal at its owner's rate; the owner is the token, and n is nobody's."""
     rng = random.Random(seed)
 
-    def verify(draft, pi, sampler):
+    def verify(draft, pi, sampler, unread=None):
+        read = [] if unread is None else unread.tolist()
         for i, owner in enumerate(draft.tokens):
             if rng.random() >= a[owner]:
-                return Verified([*draft.tokens[:i], len(a)], i)
-        return Verified([*draft.tokens, *[len(a)] * (len(pi) - len(draft.tokens))], len(draft.tokens))
+                return Verified([*draft.tokens[:i], len(a)], i, read)
+        return Verified([*draft.tokens, *[len(a)] * (len(pi) - len(draft.tokens))], len(draft.tokens), read)
 
     for module in modules:
         monkeypatch.setattr(module, "verify", verify)

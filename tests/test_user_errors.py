@@ -98,6 +98,7 @@ def test_a_damaged_snapshot_is_one_line(tmp_path):
 
 OWN_TASK = """
 import numpy
+from pathlib import Path
 from dataclasses import dataclass
 from specbench.scoring.metric import Metric
 from specbench.tasks.prompts import Prompts
@@ -107,18 +108,19 @@ class Own(Prompts, name="own"):
     metrics = (Metric("right", "always"),)
 
     def score(self, sample, text, sandbox=None):
-        return {"right": VALUE}
+        return {"right": eval(Path("value.txt").read_text())}
 """
 
 
 def test_a_score_that_is_no_number_from_0_to_1_is_one_line(tmp_path):
     (tmp_path / "rows.jsonl").write_text('{"prompt": "One two"}\n')
-    (tmp_path / "own.py").write_text(OWN_TASK.replace("VALUE", "numpy.float32(1)"))
+    (tmp_path / "own.py").write_text(OWN_TASK)
+    (tmp_path / "value.txt").write_text("numpy.float32(1)")
     few = ("-n", 1, "--repeats", 1, "--max-new-tokens", 4, "--data", "rows.jsonl")
     specbench("run", "-m", "ar", "-p", "tiny", "-t", "own", "--plugin", "own.py", *few, cwd=tmp_path)
     (folder,) = (tmp_path / "results").iterdir()
-    for value, words in (("numpy.float32(7)", "right = 7, which must be from 0 to 1"), ("None", "is not a number")):
-        (tmp_path / "own.py").write_text(OWN_TASK.replace("VALUE", value))
+    for value, words in (("numpy.float32(7.5)", "right = 7.5, which must be from 0 to 1"), ("None", "is not a number")):
+        (tmp_path / "value.txt").write_text(value)
         done = specbench("score", folder, "--plugin", "own.py", cwd=tmp_path, code=2)
         assert words in one_line(done)
 

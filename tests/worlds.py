@@ -138,7 +138,7 @@ def open_session(model: PreTrainedModel, engine: str = "eager", source: list[int
     network = network_of(model)
     if engine == "lean":
         return LeanSession(network, 40, source)
-    graphs = Graphs(network)
+    graphs = Graphs(network, model.device)
     graphs.prepare(64, most=4)
     return GraphSession(graphs, 40)
 

@@ -69,6 +69,11 @@ class Network(ABC):
     def forward(self, tokens: Tensor, cache: Cache) -> Tensor:
         """tokens (n,) behind what the cache holds -> the last layer's hidden states (n, hidden), normalised for the head."""
 
+    def step(self, token: Tensor, cache: Cache, states: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Feed a token (1,): logits (1, rows of the LM head) and states (1, hidden). States of before are not needed."""
+        hidden = self.forward(token, cache)
+        return self.logits(hidden), hidden
+
     def tables(self) -> tuple[Tensor, ...]:
         """Tensors besides the weights that `forward` reads, as they are now: who records their addresses keeps them."""
         return ()

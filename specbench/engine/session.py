@@ -5,8 +5,7 @@ from torch import Tensor
 
 from specbench.engine.cache import Cache
 from specbench.engine.network import Network
-from specbench.sampling import Draft, Sampler, read_tokens
-from specbench.session import KEPT_ROWS, CachedSession, encoded
+from specbench.session import CachedSession, encoded
 
 
 class LeanSession(CachedSession):
@@ -17,40 +16,16 @@ class LeanSession(CachedSession):
         self._network, self._vocabulary, self._source = network, vocabulary, source
         self._cache: Cache | None = None
 
-    def roll(self, ids: list[int], k: int, sampler: Sampler, eos: frozenset[int]) -> Draft:
-        return (super().roll if self._device.type == "cpu" else self.roll_at_once)(ids, k, sampler, eos)
-
-    def roll_at_once(self, ids: list[int], k: int, sampler: Sampler, eos: frozenset[int]) -> Draft:
-        """`roll` with one read of the device: every drawn token is fed on before it is looked at.
-
-        For devices that it costs to wait for. What was drafted behind an EOS is dropped, so the draft's law is the same.
-        """
-        if k == 0:
-            return Draft([], torch.empty(0, 0))
-        logits = self.score(ids, len(ids) - 1)  # (1, V)
-        self._cut(len(ids))
-        drawn: list[Tensor] = []
-        laws: list[Tensor] = []
-        rows: list[Tensor] = []
-        for _ in range(k):
-            if drawn:
-                fed = drawn[-1].clamp_min(0)  # NO_LAW, which is told below, has no embedding
-                logits = self._timed(fed, keep=1, known=len(ids) + len(rows))
-                rows.append(logits[0])
-            token, law = sampler.draw(logits)  # (1,), (1, V)
-            drawn.append(token)
-            laws.append(law)
-        tokens = read_tokens(torch.cat(drawn))
-        self._ids, self._rows = ids + tokens[:-1], [*self._rows, *rows][-KEPT_ROWS:]
-        length = next((i for i, token in enumerate(tokens, 1) if token in eos), k)
-        return Draft(tokens[:length], torch.cat(laws)[:length])
-
     def logits_of(self, states: Tensor) -> Tensor:
         return self._network.logits(states.to(self._network.head[0].dtype), self._vocabulary)
 
     def _forget(self, known: int) -> None:
         assert self._cache is not None
         self._cache.length = known
+
+    def _advance(self, n: int) -> None:
+        assert self._cache is not None
+        self._cache.length += n
 
     def _forward(self, tokens: Tensor, keep: int) -> tuple[Tensor, Tensor | None]:
         with torch.inference_mode():

@@ -17,11 +17,14 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel, LlamaConfig, PreTrainedConfig
 
 from specbench.drafting import common_prefix
+from specbench.engine.cache import Cache
+from specbench.engine.graphs import Graphs
 from specbench.engine.llama import Layers
+from specbench.engine.network import Network
 from specbench.errors import MissingAsset
 from specbench.heads.head import UNREADABLE, Head, Provenance, in_one_line
 from specbench.sampling import Draft, Sampler, read_tokens, to_device
-from specbench.session import CachedSession, Session
+from specbench.session import CachedSession, Drafted, DraftGraph, Drafting, Session, Start
 
 CONFIG, WEIGHTS, TORCH = "config.json", "model.safetensors", "pytorch_model.bin"
 LAYERED = ("llama", "qwen2", "mistral")  # bases whose own decoder layer the head has
@@ -41,6 +44,7 @@ class EagleHead(Head):
     def __init__(self, config: PreTrainedConfig, bias: bool = True) -> None:
         super().__init__()
         self.own_embedding = False  # whether the checkpoint brought one
+        self.graphs: Graphs | None = None  # its cache and CUDA graphs, where its base has graphs
         self.config = copy.deepcopy(config)
         self.config.num_hidden_layers = 1
         if getattr(self.config, "layer_types", None):
@@ -83,6 +87,11 @@ class EagleHead(Head):
         """Its layer as the lean engine runs it, over the weights as they are now."""
         return Layers(self.inner)
 
+    def advance(self, tokens: Tensor, features: Tensor, cache: Cache) -> Tensor:
+        """What `forward` gives for tokens (n,) and features (n, H) after what the cache holds: (n, H)."""
+        x = torch.cat([self.inner.embed_tokens(tokens).to(features.dtype), features], -1)
+        return self.layers.forward(self.fc(x), cache)
+
     def save(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         told = self.config.to_diff_dict() | {"bias": self.fc.bias is not None, "model_type": self.config.model_type}
@@ -119,6 +128,25 @@ def _weights(folder: Path) -> tuple[dict[str, Tensor], Provenance]:
     raise MissingAsset(f"no EAGLE head in {folder} (no {WEIGHTS} or {TORCH})")
 
 
+class EagleNetwork:
+    """A head with its base's LM head, as draft graphs run it."""
+
+    def __init__(self, head: EagleHead, base: Network) -> None:
+        self._head, self._base = head, base
+
+    def new_cache(self, source: Tensor | None) -> Cache:
+        return self._head.layers.new_cache()
+
+    def step(self, token: Tensor, cache: Cache, states: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Feed one token (1,) after a feature (1, H): logits (1, rows of the LM head) and the next feature (1, H)."""
+        assert states is not None
+        feature = self._head.advance(token, states, cache)
+        return self._base.logits(feature.to(self._base.head[0].dtype)), feature
+
+    def tables(self) -> tuple[Tensor, ...]:
+        return self._head.layers.ropes.until(0)
+
+
 class EagleSession(CachedSession):
     """A head at work on one sequence, over the session of its base.
 
@@ -130,10 +158,11 @@ class EagleSession(CachedSession):
         weight = head.fc.weight
         super().__init__("EAGLE head", weight.device)
         base.keeps_hidden = True
-        self._base, self._catch_up, self._head = base, catch_up, head
-        self._cache = head.layers.new_cache()
-        self._features = weight.new_empty(0, 0)  # of what is about to be fed
-        self._states_out = self._features  # what it made of the newest token fed, (1, H)
+        self._base, self._catch_up, self._head, self._graphs = base, catch_up, head, head.graphs
+        self._cache = head.graphs.cache if head.graphs else head.layers.new_cache()
+        if head.graphs:
+            head.graphs.open(self)
+        self._features = weight.new_empty(0, 0)  # (n, H), for what is fed next: the base's, or the head's own last one
 
     def draft(self, ids: list[int], k: int, sampler: Sampler, eos: frozenset[int]) -> Draft:
         """Up to k tokens behind ids, a forward each, none behind an EOS; none where ids is a single token.
@@ -154,26 +183,43 @@ class EagleSession(CachedSession):
         self._ids = ids[: features + 1]
         for at in range(features, n - 1):
             logits = self._fed(ids[at + 1 : at + 2], at)
+        if self._device.type == "cpu":
+            drawn, laws = self._drawn_in_turn(logits, k, sampler, eos)
+        else:
+            drawn, laws, _ = self._drafted(logits, k, sampler, n - 1)
+        self._cache.length = features
+        tokens = read_tokens(drawn)
+        length = next((i for i, token in enumerate(tokens, 1) if token in eos), len(tokens))
+        return Draft(tokens[:length], laws[:length])
+
+    def _drawn_in_turn(self, logits: Tensor, k: int, sampler: Sampler, eos: frozenset[int]) -> tuple[Tensor, Tensor]:
+        """Up to k tokens and the laws that they were drawn from, none after an EOS."""
         drawn: list[Tensor] = []
         laws: list[Tensor] = []
         while True:
             token, law = sampler.draw(logits)  # (1,), (1, V)
             drawn.append(token)
             laws.append(law)
-            stop = self._device.type == "cpu" and int(token) in eos
-            if len(drawn) == k or stop:
-                break
-            self._features = self._states_out
-            logits = self._timed(token.clamp_min(0), keep=1, known=n - 2 + len(drawn))
-        self._cache.length = features
-        tokens = read_tokens(torch.cat(drawn))
-        length = next((i for i, token in enumerate(tokens, 1) if token in eos), len(tokens))
-        return Draft(tokens[:length], torch.cat(laws)[:length])
+            if len(drawn) == k or int(token) in eos:
+                return torch.cat(drawn), torch.cat(laws)
+            logits = self._timed(token, keep=1, known=self._cache.length)
+
+    def find_draft(self, drafting: Drafting, length: int, start: Start) -> DraftGraph | None:
+        return self._graphs.find_draft(drafting, length, start) if self._graphs else None
+
+    def _draft_states(self) -> Tensor:
+        return self._features
+
+    def _fed_by_graph(self, out: Drafted) -> None:
+        """Nothing: what was fed while drafting is forgotten."""
+
+    def settle(self) -> None:
+        super().settle()
+        if self._graphs and self._graphs.is_open_for(self):
+            self._graphs.settled()
 
     def _fed(self, tokens: list[int], known: int) -> Tensor:
-        logits = self._timed(to_device(tokens, self._device), keep=1, known=known)
-        self._features = self._states_out
-        return logits
+        return self._timed(to_device(tokens, self._device), keep=1, known=known)
 
     def logits_of(self, states: Tensor) -> Tensor:
         return self._base.logits_of(states)
@@ -187,8 +233,7 @@ class EagleSession(CachedSession):
     def _forward(self, tokens: Tensor, keep: int) -> tuple[Tensor, Tensor | None]:
         with torch.inference_mode():
             self._cache.begin(len(tokens))
-            x = torch.cat([self._head.inner.embed_tokens(tokens).to(self._features.dtype), self._features], -1)
-            out = self._head.layers.forward(self._head.fc(x), self._cache)
+            out = self._head.advance(tokens, self._features, self._cache)
             self._cache.end()
-            self._states_out = out[-1:]
-            return self._base.logits_of(self._states_out), None
+            self._features = out[-1:]  # for the next forward, unless the base has read on
+            return self._base.logits_of(self._features), None

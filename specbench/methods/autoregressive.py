@@ -32,8 +32,9 @@ class Autoregressive(Method, name="autoregressive"):
         while end.room(ids) > 0:
             logits = [session.score(ids, len(ids) - 1) for session in sessions]  # n x (1, V)
             if isinstance(self.target, Last):
-                tokens, noted = read_tokens(sampler.draw(logits[-1])[0]), {}
+                step = Step(read_tokens(sampler.draw(logits[-1])[0]))
             else:
                 tokens, noted = drawn(*self.target.ruled(logits, sampler), sampler)
-            ids += tokens
-            yield Step(tokens, noted=noted)
+                step = Step(tokens, noted=noted)
+            ids += step.tokens
+            yield step

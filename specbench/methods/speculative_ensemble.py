@@ -77,7 +77,7 @@ class SpeculativeEnsemble(Method, name="speculative-ensemble"):
                 return 0
             session, read = models[self.models[i]], ids + [proposal.token for proposal in pending]
             draft = session.roll(read, min(k, room()), sampler, end.eos)
-            laws = draft.probs.split(1)  # k x (1, V)
+            laws = [law.unsqueeze(0) for law in draft.probs]  # k x (1, V)
             pending.extend(Proposal(x, q, self.models[i]) for x, q in zip(draft.tokens, laws, strict=True))
             read, start = read + draft.tokens[:-1], len(ids) - 1 + len(scored[i])
             if start < len(read):  # the logits that it drew from, which the session still has
