@@ -203,6 +203,16 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     return [f"| {' | '.join(line)} |" for line in lines]
 
 
+def keep(
+    name: str, title: str, lines: Sequence[str], rows: Sequence[dict[str, Any]], env: dict[str, Any], folder: Path
+) -> None:
+    """Write a page as Markdown and JSON."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write(folder / f"{name}.md", "\n".join([f"# {title}", "", *lines, *_notes(env)]))
+    whole = {"name": name, "title": title, "environment": env, "rows": list(rows)}
+    write(folder / f"{name}.json", json.dumps(whole, indent=2) + "\n")
+
+
 def publish(
     name: str,
     title: str,
@@ -211,14 +221,15 @@ def publish(
     env: dict[str, Any],
     folder: Path | None,
 ) -> None:
-    """Print a page, its tables last, and keep it as Markdown and JSON where there is a folder for it."""
-    gpu = env.get("gpu", {})
-    fingerprint = {"gpu": gpu} | {key: env[key] for key in ("cpu", "cores", "threads", "python", "packages", "git")}
-    notes = ["", f"`{json.dumps(fingerprint)}`", ""]
+    """Print a page, its tables last, and write it where there is a folder for it."""
     if folder is not None:
-        folder.mkdir(parents=True, exist_ok=True)
-        write(folder / f"{name}.md", "\n".join([f"# {title}", "", *lines, *notes]))
-        whole = {"name": name, "title": title, "environment": env, "rows": list(rows)}
-        write(folder / f"{name}.json", json.dumps(whole, indent=2) + "\n")
+        keep(name, title, lines, rows, env, folder)
         say(f"written to {folder}/{name}.md and .json")
-    print("\n".join([*notes, f"# {title}", "", *lines]), flush=True)
+    print("\n".join([*_notes(env), f"# {title}", "", *lines]), flush=True)
+
+
+def _notes(env: dict[str, Any]) -> list[str]:
+    """The machine, as a line of JSON."""
+    fingerprint = {"gpu": env.get("gpu", {})}
+    fingerprint |= {key: env[key] for key in ("cpu", "cores", "threads", "python", "packages", "git")}
+    return ["", f"`{json.dumps(fingerprint)}`", ""]

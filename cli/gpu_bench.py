@@ -54,7 +54,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument(
         "--rates", type=float, nargs="*", default=RATES, help="acceptance rates of the ensemble's models"
     )
-    parser.add_argument("--seconds", type=float, default=420.0, help="after which a part begins nothing new")
+    parser.add_argument("--seconds", type=float, default=360.0, help="after which a part begins nothing new")
     parser.add_argument("--out", type=Path, help="a folder; the default is results/DEVICE, and nowhere on a CPU")
     args = parser.parse_args(argv)
     try:

@@ -33,6 +33,7 @@ from specbench.targets import Last
 MOST_STEP = 0.3  # milliseconds wanted of a drafted token of llama-68m
 MOST_BLOCK = 1.15  # wanted of a 7B forward of BLOCK tokens, as multiples of one of a single token
 BLOCK, DRAFTED = 6, 5  # five drafted tokens and the one before them; drafted in a row
+LONG = 1900  # tokens of a second prompt, which a graph of 2,048 positions reads
 SHRUNK = {  # --small: for trying things out on a CPU
     "vocab_size": 1024, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4,
     "num_key_value_heads": 4,
@@ -158,12 +159,17 @@ def forward(settings: Settings) -> list[Figure]:
         network = loaded.networks[role]
         graphs = loaded.graphs.get(role) or Graphs(network, settings.device)
         say(f"{role}: preparing graphs")
-        graphs.prepare(settings.prompt + settings.tokens + BLOCK, BLOCK)
+        graphs.prepare(max(settings.prompt + settings.tokens, LONG) + BLOCK, BLOCK)
         engines = Engines(loaded.models[role], network, graphs, loaded.vocabulary)
         bench = _Bench(
             settings, engines, found[role], bandwidth, {"models": named(pair, settings)(role), "made_up": "dummy"}
         )
-        out += [*bench.blocks(role), *(bench.drafting() if role == "draft" else []), *bench.decoding()]
+        out += [
+            *bench.blocks(role, settings.prompt),
+            *bench.blocks(role, LONG),
+            *(bench.drafting() if role == "draft" else []),
+            *bench.decoding(),
+        ]
     return out
 
 
@@ -184,35 +190,35 @@ class _Bench:
     def _ids(self) -> list[int]:
         return self.settings.ids(self.engines.vocabulary, 0)
 
-    def blocks(self, role: str) -> list[Figure]:
-        """Forwards of one token and of BLOCK, each behind the same prompt, each of tokens that were not read before."""
-        runs = {}
+    def blocks(self, role: str, prompt: int) -> list[Figure]:
+        """Forwards of one token and of BLOCK after a prompt of so many tokens, each of tokens that were not read before."""
+        ids = (self._ids() * (prompt // self.settings.prompt + 1))[:prompt]
         sessions = {engine: self.engines.session(engine) for engine in self.engines.names()}
-        for engine, session in sessions.items():
-            for n in (1, BLOCK):
-                runs[f"{engine} {n}"] = partial(self._read, session, n)
-        say(f"{role}: forwards of 1 and of {BLOCK} tokens")
+        runs = {
+            f"{engine} {n}": partial(self._read, session, ids, n)
+            for engine, session in sessions.items()
+            for n in (1, BLOCK)
+        }
+        say(f"{role}: forwards of 1 and of {BLOCK} tokens after {prompt}")
         seconds = race(runs, self.settings)
-        least = (self.found.traffic["forward"] + self.found.traffic["position"] * self.settings.prompt) / self.bandwidth
+        least = (self.found.traffic["forward"] + self.found.traffic["position"] * prompt) / self.bandwidth
+        after = "" if prompt == self.settings.prompt else f", after {prompt}"
         out = []
         for engine in sessions:
             one, block = ([s / self.settings.forwards for s in seconds[f"{engine} {n}"]] for n in (1, BLOCK))
             share = {"of copy bandwidth": f"{least / median(one):.0%}"}
-            for n, values, beside in ((1, one, share), (BLOCK, block, {})):
-                told_n = "1 token" if n == 1 else f"{n} tokens"
+            for tokens, values, beside in (("1 token", one, share), (f"{BLOCK} tokens", block, {})):
+                what = f"forward of {tokens}{after}"
                 values = [1e3 * value for value in values]
-                out.append(
-                    figure(values, what=f"forward of {told_n}", engine=engine, unit="ms", beside=beside, **self.same)
-                )
+                out.append(figure(values, what=what, engine=engine, unit="ms", beside=beside, **self.same))
             ratio = [b / a for a, b in zip(one, block, strict=True)]
             most = self.wanted(engine, MOST_BLOCK) if role == "target" else None
-            out.append(
-                figure(ratio, what=f"forward of {BLOCK} over 1", engine=engine, unit="x", most=most, **self.same)
-            )
+            what = f"forward of {BLOCK} over 1{after}"
+            out.append(figure(ratio, what=what, engine=engine, unit="x", most=most, **self.same))
         return out
 
-    def _read(self, session: Session, n: int) -> None:
-        ids, vocabulary = self._ids(), self.engines.vocabulary
+    def _read(self, session: Session, ids: list[int], n: int) -> None:
+        vocabulary = self.engines.vocabulary
         for i in range(self.settings.forwards):
             session.score(ids + [(n + i % 2 + j) % vocabulary for j in range(n)], len(ids))
         session.settle()
@@ -226,6 +232,10 @@ class _Bench:
                 for engine in self.engines.names()
             }
             say(f"draft steps at T = {temperature:g}")
+            for run in runs.values():
+                run()
+            if self.engines.graphs:
+                self.engines.graphs.prepare(1)  # the draft that was just asked for
             for engine, seconds in race(runs, self.settings).items():
                 values = [1e3 * each / self.settings.forwards / DRAFTED for each in seconds]
                 most, what = self.wanted(engine, MOST_STEP), f"drafted token, T = {temperature:g}"

@@ -30,7 +30,7 @@ from specbench.targets import Contrastive, Last, Mixture
 
 FEW = 3
 ODDS = 1e-9  # at which a sound method misses a law's limit
-LAW_SECONDS = 20.0  # for one law; its limit follows from the draws that this allowed
+LAW_SECONDS = 10.0  # for one law; its limit follows from the draws that this allowed
 SPREAD = 1.0  # of the synthetic laws
 NOISE = 0.1  # between the two models
 LAWS = ("listed", "lean", "graph")

@@ -48,7 +48,9 @@ def load(where: str) -> tuple[str, str]:
     found = 0
     for family in FAMILIES:
         for name, member in family.members.items():
-            if before[family].get(name) is member or member.__module__.startswith("specbench."):  # imported by the plugin
+            if before[family].get(name) is member or member.__module__.startswith(
+                "specbench."
+            ):  # imported by the plugin
                 continue
             kind, table = _preset(family, name, member)
             earlier = before[family].get(name)
