@@ -13,7 +13,7 @@ run: $(INSTALLED)  ## the first table: Speculative Ensemble on the bundled pair 
 	$(BIN)/specbench run -n 40 --repeats 1 --allow-code-execution $(ARGS)
 
 test: $(INSTALLED)  ## the laws, and everything else
-	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 $(ARGS)
+	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadscope $(ARGS)
 
 check: $(INSTALLED)  ## format, lint, types
 	$(BIN)/ruff format --check .

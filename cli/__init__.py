@@ -11,6 +11,7 @@ INTERRUPTED, TERMINATED = 130, 143  # exit codes of SIGINT and SIGTERM, as a she
 def main() -> None:
     """Run the command line. SIGINT and SIGTERM end it without a traceback, and leave runs that resume."""
     signal.signal(signal.SIGTERM, terminated)
+    sys.unraisablehook = without_signals
     try:
         from specbench.cli import app
 
@@ -20,6 +21,15 @@ def main() -> None:
         sys.exit(INTERRUPTED)
     finally:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # nothing is left to interrupt but the interpreter's own end
+
+
+def without_signals(unraisable: "sys.UnraisableHookArgs") -> None:
+    """Report an exception that Python cannot raise, unless a signal's handler raised it in a finalizer: that is no error.
+
+    The command ends at its next check for signals.
+    """
+    if not issubclass(unraisable.exc_type, (KeyboardInterrupt, SystemExit)):
+        sys.__unraisablehook__(unraisable)
 
 
 def terminated(number: int, frame: FrameType | None) -> NoReturn:

@@ -59,6 +59,7 @@ def run(bench: Bench, device: SimulatedCuda) -> dict[str, tuple[Record, Cost]]:
 
         patch.setattr(runner, "decode", counted)
         patch.setattr(runner, "copy_bandwidth", lambda _: 1e9)
+        patch.setattr(runner, "WARM_UP_TOKENS", 6)
         for job in bench.jobs:
             with locked([job.folder], Access()) as locks:
                 recorder = runner.prepare(job.cell, job.data, locks[job.folder], True)
@@ -75,7 +76,7 @@ def everything(engine: str, folder: Path) -> dict[str, tuple[Record, Cost]]:
     done: dict[str, tuple[Record, Cost]] = {}
     with SimulatedCuda() as device:
         for methods, pair, temperature in settings:
-            options = {"temperature": temperature, "limit": 1, "max_new_tokens": 12}
+            options = {"temperature": temperature, "limit": 1, "max_new_tokens": 8}
             done |= run(bench_of(methods, engine, folder / f"{engine}-{pair}-{temperature}", pair, **options), device)
     assert not device.problems
     return done

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from specbench.cli import gpu_bench, gpu_check
+from specbench.cli import gpu_bench, gpu_check, gpu_graphs
 from specbench.cli.gpu import ENGINES, FAILED, NO_GPU, VOCABULARY, Small, folder_of
 from specbench.cli.gpu_forward import Figure
 from specbench.cli.gpu_laws import World, credulous_law_holds, law_holds
@@ -41,12 +41,15 @@ def rows_of(path: Path) -> list[dict]:
     return kept["rows"]
 
 
-def test_every_check_passes_on_a_cpu(tmp_path, capsys):
-    arguments = "--device cpu --steps 24 --tokens 8 --draws 150 --out".split()
+def test_every_check_passes_on_a_cpu(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(gpu_graphs, "SPANS", (256,))
+    monkeypatch.setattr(gpu_graphs, "REPLAYS", 5)
+    arguments = "--device cpu --steps 16 --tokens 6 --draws 100 --out".split()
     assert gpu_check.main([*arguments, str(tmp_path)]) == 0
     rows = rows_of(tmp_path / "check.json")
     assert all(row["passed"] for row in rows)
-    assert {row["suite"] for row in rows} == {"logits", "control", "greedy", "laws", "NaN"}
+    suites = {"logits", "control", "greedy", "laws", "NaN", "bfloat16", "int4", "side by side", "aftermath", "waits"}
+    assert {row["suite"] for row in rows} == suites
     for engine in ENGINES:
         assert sum(row["what"].endswith(f", {engine}") for row in rows if row["suite"] == "logits") >= 7
         assert sum(row["what"].endswith(f", {engine}") for row in rows if row["suite"] == "greedy") >= 4
@@ -80,6 +83,19 @@ def test_the_exit_code_tells(passed, code, monkeypatch, capsys):
     monkeypatch.setattr(gpu_check, "checks", one)
     assert gpu_check.main(["--device", "cpu"]) == code
     assert ("FAIL" in capsys.readouterr().out) is not passed
+
+
+def test_checks_are_written_as_they_end_and_stop_at_the_time_limit(tmp_path, monkeypatch, capsys):
+    def two(*_):
+        yield gpu_check.check("logits", "a check", lambda: ("error 1", "error <= 2", True))
+        assert len(rows_of(tmp_path / "check.json")) == 1, "the first is there before the second begins"
+        yield gpu_check.check("logits", "another", lambda: ("error 1", "error <= 2", True))
+
+    monkeypatch.setattr(gpu_check, "checks", two)
+    assert gpu_check.main(["--device", "cpu", "--out", str(tmp_path)]) == 0
+    monkeypatch.setattr(gpu_check, "checks", lambda *_: iter([gpu_check.Check("logits", "a", "", "", 0.0, True)] * 2))
+    assert gpu_check.main(["--device", "cpu", "--seconds", "-1", "--out", str(tmp_path)]) == FAILED
+    assert "time limit" in rows_of(tmp_path / "check.json")[-1]["what"]
 
 
 def test_a_check_that_breaks_has_failed(capsys):

@@ -126,19 +126,6 @@ def test_a_process_whose_lock_was_broken_writes_no_further_record(tmp_path):
     assert after.count(b"\n") <= before.count(b"\n") + 1  # one may have been past its check when it was stopped
 
 
-def test_two_processes_at_once_leave_every_generation_once(tmp_path):
-    command = [*PROGRAM, *FEW, "--wait"]
-    both = [
-        subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-        for _ in range(2)
-    ]
-    errors = [process.communicate(timeout=240)[1] for process in both]
-    assert [process.returncode for process in both] == [0, 0], errors
-    (folder,) = (tmp_path / "results").iterdir()
-    keys = [(row["method"], row["sample"], row["repeat"]) for row in map(json.loads, lines(folder))]
-    assert len(keys) == len(set(keys)) == 4
-
-
 @pytest.mark.parametrize("distinct", [4, 2])
 def test_records_that_are_there_twice_are_rejected_by_run_and_reported_by_report(run, distinct):
     """48 lines for 24 generations were "not complete: 48 of 24", and 24 lines for 12 of them were complete."""

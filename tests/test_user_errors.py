@@ -125,6 +125,19 @@ def test_a_score_that_is_no_number_from_0_to_1_is_one_line(tmp_path):
         assert words in one_line(done)
 
 
+def test_an_interrupt_within_a_finalizer_prints_nothing():
+    code = (
+        "import sys; from specbench.cli import without_signals; sys.unraisablehook = without_signals\n"
+        "class Fragile:\n"
+        "    def __init__(self, error): self.error = error\n"
+        "    def __del__(self): raise self.error\n"
+        "Fragile(KeyboardInterrupt()); Fragile(SystemExit(143)); Fragile(ValueError('a bug'))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "KeyboardInterrupt" not in done.stderr and "SystemExit" not in done.stderr
+    assert "ValueError: a bug" in done.stderr
+
+
 def test_sigterm_exits_143_and_leaves_a_run_that_resumes(tmp_path):
     command = [PROGRAM, "run", "-m", "sd", "-t", "gsm8k", "-n", "4", "--repeats", "3", "--max-new-tokens", "32"]
     with subprocess.Popen(
