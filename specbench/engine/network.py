@@ -135,11 +135,13 @@ def linear(x: Tensor, weights: Weights) -> Tensor:
 
 
 def added(residual: Tensor, x: Tensor, weights: Weights) -> Tensor:
-    """The residual stream (n, out) with a linear layer of x (n, in) added."""
+    """Add a linear layer of x (n, in) to the residual stream (n, out), in place: a product into another tensor copies it."""
     if isinstance(weights, Apart):
-        return residual + weights(x)
+        return residual.add_(weights(x))
     matrix, bias = weights
-    return torch.addmm(residual if bias is None else residual + bias, x, matrix)
+    if bias is not None:
+        residual.add_(bias)
+    return residual.addmm_(x, matrix)
 
 
 class RMSNorm:

@@ -30,6 +30,8 @@ def notes(summary: Summary) -> list[str]:
         "Intervals are 95 %, bootstrapped over prompts (Wilson's where all are right or all wrong); none from fewer than"
         " five. theory: from measured acceptance and c, a block at the price of one token; corrected: at the measured price.",
     ]
+    if captured := summary["captured"]["graphs"]:
+        out.append(f"{captured} CUDA graphs were captured in {summary['captured']['seconds']:.1f} s, outside all timings.")
     if summary["made_up"]:
         out.append(_made_up(summary))
     for name, head in summary["heads"].items():

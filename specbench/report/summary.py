@@ -118,6 +118,10 @@ def summarise(folder: Path) -> dict[str, Any]:
         "environment": environment,
         "complete": recorded.complete,
         "problems": recorded.problems,
+        "captured": {
+            "graphs": sum(each.captured for each in records),
+            "seconds": sum(each.capture_seconds for each in records),
+        },
         "metrics": scores["metrics"],
         "headline": scores["headline"],
         "scored_by": scores["version"],
