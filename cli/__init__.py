@@ -19,6 +19,10 @@ def main() -> None:
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         sys.exit(INTERRUPTED)
+    except SystemExit as end:
+        if end.code == TERMINATED:
+            print("terminated; a run resumes by the same command", file=sys.stderr)
+        raise
     finally:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # nothing is left to interrupt but the interpreter's own end
 

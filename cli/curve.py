@@ -7,9 +7,10 @@ from typing import Annotated
 
 import typer
 
-from specbench.cli import INTERRUPTED, choices
+from specbench.cli import choices
 from specbench.cli.asked import options_of, words
 from specbench.cli.choices import SandboxKind, known
+from specbench.cli.progress import interrupted
 from specbench.errors import ConfigError
 from specbench.options import Access
 
@@ -83,8 +84,7 @@ def curve(
     try:
         summaries, refused = measured(names, pair, words(task), options, out, access, kind)
     except KeyboardInterrupt:
-        print("interrupted; the same command resumes", file=sys.stderr)
-        sys.exit(INTERRUPTED)
+        interrupted(fresh)
     _tell([out / summary["run"] for summary in summaries], plots, as_json)
     if refused:
         raise refused

@@ -1,14 +1,14 @@
 """`specbench profile`: what a chain's models cost and accept of one another, and whether theory keeps its middle ones."""
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from specbench.cli import INTERRUPTED, choices
+from specbench.cli import choices
 from specbench.cli.asked import options_of
 from specbench.cli.choices import known
+from specbench.cli.progress import interrupted
 from specbench.errors import ConfigError
 from specbench.options import Access
 
@@ -74,8 +74,7 @@ def profile(
     try:
         summaries, _ = measured(pairings(levels, found, gamma), pair, tasks, options, out, access, None)
     except KeyboardInterrupt:
-        print("interrupted; the same command resumes", file=sys.stderr)
-        sys.exit(INTERRUPTED)
+        interrupted(fresh)
     console = terminal()
     for summary in summaries:
         measured_ = told.Profile(Path(summary["folder"]), levels, BASELINE, told.kinds_of(summary))

@@ -7,8 +7,9 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import NoReturn
 
-from specbench.cli import TERMINATED
+from specbench.cli import INTERRUPTED, TERMINATED
 
 PLAIN_SECONDS = 10.0  # between progress lines where there is no terminal
 
@@ -30,6 +31,12 @@ class Interrupts:
     def _note(self, number: int, frame: FrameType | None) -> None:
         self._seen = KeyboardInterrupt() if number == signal.SIGINT else SystemExit(TERMINATED)
         raise self._seen
+
+
+def interrupted(fresh: bool = False) -> NoReturn:
+    """Say how to continue after SIGINT, and exit with its code. A command with --fresh would start again."""
+    print(f"interrupted; the same command{' without --fresh' if fresh else ''} resumes", file=sys.stderr)
+    sys.exit(INTERRUPTED)
 
 
 @contextmanager

@@ -6,10 +6,11 @@ from typing import Annotated
 
 import typer
 
-from specbench.cli import INTERRUPTED, choices
+from specbench.cli import choices
 from specbench.cli.asked import options_of, words
 from specbench.cli.choices import SandboxKind
 from specbench.cli.measuring import measure
+from specbench.cli.progress import interrupted
 from specbench.errors import ConfigError
 from specbench.options import Access, Options
 
@@ -81,8 +82,7 @@ def run(
         else:
             code = measure(words(method) or ["se"], pair or "tiny", words(task), options, out, access, kind)
     except KeyboardInterrupt:
-        print("interrupted; the same command resumes", file=sys.stderr)
-        code = INTERRUPTED
+        interrupted(fresh)
     sys.exit(code)
 
 

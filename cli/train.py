@@ -7,9 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
-from specbench.cli import INTERRUPTED, choices
+from specbench.cli import choices
 from specbench.cli.choices import HeadKind, known
-from specbench.cli.progress import status
+from specbench.cli.progress import interrupted, status
 from specbench.cli.training import Training, require_known
 from specbench.errors import ConfigError
 from specbench.options import Access
@@ -66,8 +66,7 @@ def train(
     try:
         trained(kind, pair, task or [], options, count, skip, base, features, tau, seed, dict(own), out, rows, access)
     except KeyboardInterrupt:
-        print("interrupted; the same command resumes", file=sys.stderr)
-        sys.exit(INTERRUPTED)
+        interrupted()
 
 
 def trained(

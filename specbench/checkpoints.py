@@ -66,6 +66,7 @@ def load_model(
                 trust_remote_code=False,
                 weights_only=True,
                 output_loading_info=True,
+                ignore_mismatched_sizes=True,  # they are listed, and rejected below
                 **settings,
             )
     except MissingAsset:

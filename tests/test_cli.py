@@ -340,7 +340,7 @@ def test_scoring_again_gives_the_same_scores_without_a_model(done_run, monkeypat
     (folder,) = (where / "results").iterdir()
     before = (folder / "scores.json").read_text()
     (folder / "scores.json").unlink()
-    assert "not all generations are scored" in specbench("report", folder, cwd=where).stdout
+    assert "scores are missing or outdated" in specbench("report", folder, cwd=where).stdout
     monkeypatch.setattr("specbench.models.load", lambda *_: pytest.fail("a model was loaded"))
     assert "strict" in specbench("score", folder, cwd=where).stdout
     assert (folder / "scores.json").read_text() == before

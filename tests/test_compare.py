@@ -233,3 +233,19 @@ def test_a_baseline_file_gives_back_what_it_was_given(tmp_path):
         log_ratios(cell.sessions[1], "sd", "ar"), abs=1e-5
     )
     assert exit_code(compare([cell], open_(tmp_path / "b.json"), LIMITS)) == 0
+
+
+def of_gamma(gamma: int, seed: int):
+    table = {"name": "speculative", "proposer": {"name": "model", "gamma": gamma}}
+    return replace(quiet(seed=seed), config=changed(methods__sd=table))
+
+
+def test_a_measurement_is_compared_with_the_base_of_its_own_settings_and_with_no_other():
+    found = compare([of_gamma(5, 1), of_gamma(3, 2)], [of_gamma(3, 3)], LIMITS)
+    assert [each.title for each in found if not each.method] == ["not measured"]
+    assert {each.status for each in found if each.method} == {Status.same}
+
+
+def test_a_comparison_across_settings_names_them():
+    found = compare([of_gamma(5, 1)], [of_gamma(3, 2)], replace(LIMITS, across_config=True))
+    assert by_aspect(found)["decoding"].short.endswith("(proposer.gamma 5 -> 3)")

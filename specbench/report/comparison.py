@@ -21,9 +21,7 @@ EXACT = ("cpu", "instructions", "threads", *LIBRARIES)  # equal: greedy or sampl
 def compare(base: list[Measured], new: list[Measured], limits: Limits) -> list[Verdict]:
     """The verdicts of every cell of BASE; cells that only NEW has are none of its business."""
     out = []
-    for cell in base:
-        alike = [other for other in new if _place(other) == _place(cell)]
-        nearest = min(alike, key=lambda other: (len(differences(cell, other)), _lacking(cell, other)), default=None)
+    for cell, nearest in zip(base, _paired(base, new), strict=True):
         if nearest is None:
             there = "; ".join(dict.fromkeys(other.name for other in new)) or "nothing"
             why = f"NEW has no run of this pair and task beside {cell.config['baseline']}; it has {there}"
@@ -41,6 +39,28 @@ def compare(base: list[Measured], new: list[Measured], limits: Limits) -> list[V
                 if method != ANCHOR:
                     out += _of_method(cell, nearest, method, limits)
     return out
+
+
+def _paired(base: list[Measured], new: list[Measured]) -> list[Measured | None]:
+    """For each cell of BASE the most similar one of NEW. No cell of NEW is taken twice."""
+    pairs = sorted(
+        (_distance(cell, other), i, j)
+        for i, cell in enumerate(base)
+        for j, other in enumerate(new)
+        if _place(other) == _place(cell)
+    )
+    partners: dict[int, int] = {}
+    for _, i, j in pairs:
+        if i not in partners and j not in partners.values():
+            partners[i] = j
+    return [new[partners[i]] if i in partners else None for i in range(len(base))]
+
+
+def _distance(base: Measured, new: Measured) -> tuple[int, int, int]:
+    """How unlike two cells are: what forbids a comparison, then missing methods, then changed settings of methods."""
+    a, b = base.config["methods"], new.config["methods"]
+    changed = sum(len(changed_settings(a[name], b[name])) for name in a if name in b)
+    return len(differences(base, new)), _lacking(base, new), changed
 
 
 def differences(base: Measured, new: Measured) -> list[str]:
@@ -103,6 +123,11 @@ def _of_method(base: Measured, new: Measured, method: str, limits: Limits) -> li
         cost = "; ".join(found.detail for _, found in timed if found.status is not Status.skipped)
         decoded = decoded._replace(detail=f"{decoded.detail}; {cost}" if cost else decoded.detail)
         timed = [each for each in timed if each[1].status is not decoded.status]  # told already
+    if changes:
+        told = ", ".join(changes)
+        decoded = decoded._replace(
+            detail=f"{told}; {decoded.detail}".removesuffix("; "), short=f"{decoded.short} ({told})"
+        )
     scored = [aspects.quality(base, new, method, each["name"], limits) for each in base.metrics]
     return [
         verdict("decoding", decoded),

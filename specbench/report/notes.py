@@ -31,7 +31,9 @@ def notes(summary: Summary) -> list[str]:
         " five. theory: from measured acceptance and c, a block at the price of one token; corrected: at the measured price.",
     ]
     if captured := summary["captured"]["graphs"]:
-        out.append(f"{captured} CUDA graphs were captured in {summary['captured']['seconds']:.1f} s, outside all timings.")
+        out.append(
+            f"{captured} CUDA graphs were captured in {summary['captured']['seconds']:.1f} s, outside all timings."
+        )
     if summary["made_up"]:
         out.append(_made_up(summary))
     for name, head in summary["heads"].items():
@@ -81,7 +83,7 @@ def notes(summary: Summary) -> list[str]:
             f" {summary['folder']} --allow-code-execution"
         )
     elif not summary["scored"]:
-        out.append(f"! not all generations are scored; help: specbench score {summary['folder']}")
+        out.append(f"! scores are missing or outdated; help: specbench score {summary['folder']}")
     version = summary["task"].rpartition("@")[2]
     if summary["scored_by"] not in ("", version):
         out.append(f"! generated under version {version} of the task, scored by version {summary['scored_by']}")

@@ -167,7 +167,7 @@ def _method(
         "forwards_per_token": m.forwards_per_token(rows),
         "noted": m.noted(rows),
         "average_tokens": d.average_tokens(rows),
-        "generation_milliseconds": d.generation_milliseconds(rows),
+        "generation_milliseconds": list(d.generation_milliseconds(rows)),
         "gigaflops": d.gigaflops(rows, config["pair"]["shapes"]),
         "verifier_rate": d.verifier_rate(rows),
         "predicted_distance": _distance(config["methods"][name], config),
