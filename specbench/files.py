@@ -75,16 +75,19 @@ def write_sealed(path: Path, table: Mapping[str, Any], indent: int | None = None
     write(path, json.dumps({**plain, SEAL: _seal(plain)}, ensure_ascii=False, indent=indent) + "\n")
 
 
-def read_sealed(path: Path, kind: type[T]) -> T:
-    """What `write_sealed` wrote. Raises ConfigError where the file is damaged, or was changed since.
+def read_sealed(path: Path, kind: type[T], remedy: str = "restore it, or measure again with --fresh") -> T:
+    """Read what `write_sealed` wrote. Raises ConfigError, with the remedy, if the file is damaged or was changed since.
 
     A file without a checksum, which an earlier version wrote, is taken as it is.
     """
-    table = read_json(path, dict[str, Any])
-    known = table.pop(SEAL, None)
-    if known is not None and known != _seal(table):
-        raise ConfigError(f"{path}: damaged: it was changed after it was written")
-    return checked(table, kind, str(path))
+    try:
+        table = read_json(path, dict[str, Any])
+        known = table.pop(SEAL, None)
+        if known is not None and known != _seal(table):
+            raise ConfigError(f"{path}: damaged: it was changed after it was written")
+        return checked(table, kind, str(path))
+    except ConfigError as error:
+        raise ConfigError(f"{error}; help: {remedy}") from None
 
 
 def _seal(table: dict[str, Any]) -> str:

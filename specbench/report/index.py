@@ -50,7 +50,11 @@ class Index:
     def of(cls, suite: str, results: Path, changed: bool = False) -> "Index":
         """The index of a suite, or of its runs with other options; empty where there was none."""
         path = results / SUITES / suite / (CHANGED if changed else OWN)
-        told = read_sealed(path, IndexTable) if path.exists() else IndexTable(cells=[])
+        told = (
+            read_sealed(path, IndexTable, "restore or delete it; the suite's runs are kept")
+            if path.exists()
+            else IndexTable(cells=[])
+        )
         blank = {"pair": "", "task": "", "why": "", "seconds": 0.0}
         return cls(path, {cell["key"]: blank | cell for cell in told["cells"]}, told.get("changes", []))
 

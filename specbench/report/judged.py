@@ -20,7 +20,7 @@ def judged_points(folder: Path, places: list[Point]) -> list[Point]:
     path = folder / JUDGED
     if not path.exists():
         return []
-    told = read_sealed(path, Judged)
+    told = read_sealed(path, Judged, "restore or delete it; the suite's command judges again")
     rows = told["rows"]
     method, _, setting = told["of"].partition("(")
     place = next(

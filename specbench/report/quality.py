@@ -14,7 +14,7 @@ def scores_of(folder: Path) -> Scores:
     """The run's scores.json; one without rows where nothing was scored yet. Raises ConfigError where it is damaged."""
     path = folder / SCORES
     if path.exists():
-        scores = read_sealed(path, Scores)
+        scores = read_sealed(path, Scores, f"specbench score {folder}")
         names = [metric["name"] for metric in scores["metrics"]]
         if scores["headline"] and scores["headline"] not in names:
             raise ConfigError(
