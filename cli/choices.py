@@ -68,6 +68,7 @@ class Engine(StrEnum):
     eager = "eager"
     lean = "lean"
     graph = "graph"
+    compiled = "compiled"
 
 
 class Dtype(StrEnum):

@@ -28,6 +28,7 @@ from specbench.records import Record, round_of, usage_of
 from specbench.session import EagerSession, Session
 
 ENGINES = ("eager", "lean", "graph")
+FUSED = True  # whether a GPU also runs the graphs that torch.compile has fused parts of
 NO_GPU = 4  # exit codes, as the command line's: something is not here
 FAILED = 5  # a check failed
 BEAT = 8.0  # seconds between signs of life
@@ -73,6 +74,7 @@ class Engines:
     network: Network
     graphs: Graphs | None
     vocabulary: int
+    fused: Graphs | None = None
 
     def session(self, engine: str, source: list[int] | None = None) -> Session:
         """A fresh session; `source` is what an encoder reads."""
@@ -80,11 +82,18 @@ class Engines:
             return EagerSession(self.model, self.vocabulary, source)
         if engine == "lean":
             return LeanSession(self.network, self.vocabulary, source)
-        assert self.graphs is not None
-        return GraphSession(self.graphs, self.vocabulary)
+        graphs = self.fused if engine == "compiled" else self.graphs
+        assert graphs is not None
+        return GraphSession(graphs, self.vocabulary)
 
     def names(self) -> tuple[str, ...]:
-        return ENGINES if self.graphs else ENGINES[:2]
+        return (*(ENGINES if self.graphs else ENGINES[:2]), *(("compiled",) if self.fused else ()))
+
+
+def fused_graphs(network: Network) -> Graphs | None:
+    """Graphs of a model with its elementwise parts fused; None where there is nothing to fuse, and on a CPU."""
+    device = network.model.device
+    return Graphs(network, device, fused=True) if FUSED and network.can_fuse and device.type == "cuda" else None
 
 
 class Small:
@@ -105,10 +114,12 @@ class Small:
     def _engines(self, model: PreTrainedModel, vocabulary: int) -> Engines:
         network = network_of(model)
         graphs = None if self.seq2seq else Graphs(network, model.device)
-        if graphs:
-            graphs.prepare(PREPARED, MOST)
-            poison(model.device)
-        return Engines(model, network, graphs, vocabulary)
+        fused = fused_graphs(network)
+        for each in (graphs, fused):
+            if each:
+                each.prepare(PREPARED, MOST)
+                poison(model.device)
+        return Engines(model, network, graphs, vocabulary, fused)
 
     def open(self, engine: str) -> Opened:
         sessions = {role: each.session(engine, SOURCE if self.seq2seq else None) for role, each in self.roles.items()}

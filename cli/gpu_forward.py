@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from specbench.cli.gpu import Engines, record, say, synchronise
+from specbench.cli.gpu import Engines, fused_graphs, record, say, synchronise
 from specbench.decode import Limits, decode
 from specbench.engine import Graphs
 from specbench.found import Found, find
@@ -159,8 +159,11 @@ def forward(settings: Settings) -> list[Figure]:
         network = loaded.networks[role]
         graphs = loaded.graphs.get(role) or Graphs(network, settings.device)
         say(f"{role}: preparing graphs")
-        graphs.prepare(max(settings.prompt + settings.tokens, LONG) + BLOCK, BLOCK)
-        engines = Engines(loaded.models[role], network, graphs, loaded.vocabulary)
+        fused = fused_graphs(network)
+        for each in (graphs, fused):
+            if each:
+                each.prepare(max(settings.prompt + settings.tokens, LONG) + BLOCK, BLOCK)
+        engines = Engines(loaded.models[role], network, graphs, loaded.vocabulary, fused)
         bench = _Bench(
             settings, engines, found[role], bandwidth, {"models": named(pair, settings)(role), "made_up": "dummy"}
         )
@@ -234,8 +237,9 @@ class _Bench:
             say(f"draft steps at T = {temperature:g}")
             for run in runs.values():
                 run()
-            if self.engines.graphs:
-                self.engines.graphs.prepare(1)  # the draft that was just asked for
+            for graphs in (self.engines.graphs, self.engines.fused):
+                if graphs:
+                    graphs.prepare(1)  # the draft that was just asked for
             for engine, seconds in race(runs, self.settings).items():
                 values = [1e3 * each / self.settings.forwards / DRAFTED for each in seconds]
                 most, what = self.wanted(engine, MOST_STEP), f"drafted token, T = {temperature:g}"

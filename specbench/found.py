@@ -11,7 +11,7 @@ from transformers import AutoConfig, PreTrainedConfig
 from specbench import dummy
 from specbench.assets import commit_of, first_line, local_checksum, missing_model
 from specbench.checkpoints import class_of, unreadable
-from specbench.engine import refusal
+from specbench.engine import can_fuse, refusal
 from specbench.errors import ConfigError, MissingAsset, hint
 from specbench.heads import Provenance
 from specbench.heads.head import FILE, told_by
@@ -230,7 +230,7 @@ def _try_forward(config: PreTrainedConfig) -> None:
 
 
 def engine_of(wish: str, config: PreTrainedConfig, device: torch.device, quantization: str = "") -> str:
-    """What a model is run by: eager (transformers), lean (ours), or graph (ours, as CUDA graphs).
+    """What a model is run by: eager (transformers), lean (ours), graph (ours, as CUDA graphs), or compiled (those, fused).
 
     `auto` is the fastest that there is for this architecture on this device, but no graph of nf4: whether torchao's unpacking
     can be recorded is not known. Raises ValueError where a wish cannot be met.
@@ -241,8 +241,10 @@ def engine_of(wish: str, config: PreTrainedConfig, device: torch.device, quantiz
     if wish == "auto":
         graphs = device.type == "cuda" and not config.is_encoder_decoder and quantization != "nf4"
         return "eager" if why else "graph" if graphs else "lean"
-    if wish == "graph" and not why:
-        if device.type != "cuda":
+    if wish in ("graph", "compiled") and not why:
+        if wish == "compiled" and not can_fuse(config):
+            why = f"nothing to fuse in {config.model_type}, only in what is built like Llama"
+        elif device.type != "cuda":
             why = "graphs need a CUDA device"
         elif config.is_encoder_decoder:
             why = "no graphs of encoder-decoder models"

@@ -196,7 +196,11 @@ def load(
             networks[role] = (
                 networks[same] if models[role] is models[same] and same in networks else network_of(models[role])
             )
-    graphs = {role: Graphs(networks[role], device) for role, each in found.items() if each.engine == "graph"}
+    graphs = {
+        role: Graphs(networks[role], device, fused=each.engine == "compiled")
+        for role, each in found.items()
+        if each.engine in ("graph", "compiled")
+    }
     pair = LoadedPair(models, tokenizers, networks, graphs, made_up=any(f.weights != "real" for f in found.values()))
     pair.workers = Workers(found, base)
     for name, head in (heads or {}).items():

@@ -100,7 +100,8 @@ def on_graphs(tmp_path_factory):
 
 
 @pytest.fixture
-def device():
+def device(monkeypatch):
+    monkeypatch.setattr(gpu, "FUSED", False)  # nothing can be compiled for a simulated device
     with SimulatedCuda() as simulated:
         yield simulated
 

@@ -10,7 +10,8 @@ from worlds import ENGINES, FAMILIES, open_models, open_session, random_model
 
 from specbench.decode import Limits, decode
 from specbench.drafting import roll
-from specbench.engine import Graphs, GraphSession, LeanSession, network_of, refusal
+from specbench.engine import Graphs, GraphSession, LeanSession, llama, network_of, refusal
+from specbench.engine.fusing import PLAIN, Elementwise
 from specbench.engine.network import RMSNorm
 from specbench.found import engine_of
 from specbench.laws import Opened, distance, generate, law
@@ -275,6 +276,27 @@ def test_nan_logits_are_told_when_a_roll_did_not_look(monkeypatch):
     monkeypatch.setattr(session, "_timed", lambda tokens, keep, known: torch.full((1, 40), float("nan")))
     with pytest.raises(FloatingPointError, match="NaN"):
         session.roll_at_once([*PROMPT, 4], 3, Sampler(), frozenset())
+
+
+@pytest.mark.parametrize("family", ["llama", "llama-scaled", "qwen2"])
+def test_fused_graphs_say_what_plain_forwards_say(family, monkeypatch):
+    """Traced and functionalized as for a GPU, without its kernels, which take a minute to compile on a CPU."""
+    traced = Elementwise(*(torch.compile(part, backend="aot_eager", fullgraph=True) for part in PLAIN))
+    calls = []
+    monkeypatch.setattr(llama, "compiled", lambda: calls.append(family) or traced)
+    network = network_of(random_model(family, 1))
+    graphs = Graphs(network, CPU, fused=True)
+    graphs.prepare(64, most=3)
+    fused, plain = GraphSession(graphs, 40), LeanSession(network, 40)
+    for ids in (PROMPT, [*PROMPT, 1], [*PROMPT, 1, 2, 3], [*PROMPT[:3], 9]):
+        assert torch.allclose(fused.score(ids, len(ids) - 1), plain.score(ids, len(ids) - 1), atol=1e-4)
+    assert calls and network.layers.elementwise is PLAIN
+
+
+@pytest.mark.parametrize(("family", "why"), [("llama", "need a CUDA device"), ("gpt2", "nothing to fuse in gpt2")])
+def test_the_compiled_engine_says_where_it_cannot_run(family, why):
+    with pytest.raises(ValueError, match=why):
+        engine_of("compiled", random_model(family, 1).config, CPU)
 
 
 def test_a_sample_behind_one_with_nan_starts_clean():

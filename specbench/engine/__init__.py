@@ -2,7 +2,7 @@
 
 from specbench.engine import gpt2, gpt_neo, llama, opt, t5
 from specbench.engine.graphs import Graphs, GraphSession
-from specbench.engine.network import Network, network_of, refusal
+from specbench.engine.network import Network, can_fuse, network_of, refusal
 from specbench.engine.session import LeanSession
 
 __all__ = [
@@ -10,6 +10,7 @@ __all__ = [
     "Graphs",
     "LeanSession",
     "Network",
+    "can_fuse",
     "gpt2",
     "gpt_neo",
     "llama",

@@ -6,6 +6,7 @@ with what is not there hidden. There is a graph for each number of tokens and sp
 
 import weakref
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol, TypeVar
 
 import torch
@@ -25,6 +26,8 @@ class Stepping(Protocol):
     """What draft graphs need of a model or head."""
 
     def new_cache(self, source: Tensor | None) -> Cache: ...
+
+    def fused(self) -> AbstractContextManager[None]: ...
 
     def step(self, token: Tensor, cache: Cache, states: Tensor | None) -> tuple[Tensor, Tensor]:
         """Feed a token (1,), after a forward that gave states (1, H): logits (1, rows of the LM head) and states (1, H)."""
@@ -69,30 +72,36 @@ class Place(Cache):
 
 
 class Capture:
-    """Where the graphs of one model are captured: a stream and a memory pool of its own.
+    """How and where the graphs of one model are captured: on a stream and in a memory pool of its own, fused or not.
 
     cuBLAS has a workspace for each stream, and graphs of one pool share memory, so the graphs of two models, which may run at
     the same time, must share neither. On a CPU nothing is captured, and a replay runs the same operations again.
     """
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, context: Callable[[], AbstractContextManager[None]]) -> None:
         cuda: Any = torch.cuda
+        self._context = context
         self._is_cuda = device.type == "cuda"
         self._stream: Any = cuda.Stream(device) if self._is_cuda else None
         self._pool = cuda.graph_pool_handle() if self._is_cuda else None
 
     def __call__(self, run: Callable[[], Out]) -> tuple[Callable[[], Out], Out]:
         """Record `run`: a function that replays it and returns its outputs, which stay in one place; and these outputs."""
+
+        def inside() -> Out:
+            with self._context():
+                return run()
+
         if not self._is_cuda:
-            return run, run()
+            return inside, inside()
         self._stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._stream):
             for _ in range(WARM_UPS):
-                run()
+                inside()
         torch.cuda.current_stream().wait_stream(self._stream)
         graph: Any = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
-            out = run()
+            out = inside()
 
         def replay() -> Out:
             graph.replay()
@@ -176,10 +185,10 @@ class Graphs:
     leaves nothing but of a NaN.
     """
 
-    def __init__(self, network: Stepping, device: torch.device) -> None:
+    def __init__(self, network: Stepping, device: torch.device, fused: bool = False) -> None:
         self.network = network
         self.cache: Cache = network.new_cache(None)
-        self._capture = Capture(device)
+        self._capture = Capture(device, network.fused if fused else nullcontext)
         self._owner: Callable[[], object] = lambda: None
         self._is_clean = True
         self._held: Tensor | None = None  # what the graphs were captured on

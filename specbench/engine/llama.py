@@ -1,6 +1,7 @@
 """Llama and what is built like it: Vicuna, Qwen2 (biases), Mistral; grouped-query attention, tied or untied heads."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -9,6 +10,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from specbench.engine.cache import Cache
+from specbench.engine.fusing import PLAIN, compiled
 from specbench.engine.network import Network, RMSNorm, added, fused, linear
 
 STATIC_ROPES = ("default", "linear", "llama3", "yarn")  # those whose angles do not depend on the sequence's length
@@ -35,6 +37,7 @@ class Layers:
         ]
         self.like, self.norm = inner.embed_tokens.weight, _norm(inner.norm, c.rms_norm_eps)
         self.ropes = _Ropes(inner.rotary_emb, self.like)
+        self.elementwise = PLAIN
 
     def new_cache(self) -> Cache:
         return Cache(len(self.layers), self.kv_heads, self.dim, self.like.dtype, self.like.device)
@@ -43,15 +46,12 @@ class Layers:
         """x (n, hidden), what goes into the first layer behind what the cache holds -> what comes out of the last, normed."""
         n, rotated = len(x), self.heads + self.kv_heads
         cos, sin = (cache.rows(table).unsqueeze(1) for table in self.ropes.until(cache.capacity))  # (n, 1, d)
-        mask, scale, half = cache.mask(), self.dim**-0.5, self.dim // 2
+        mask, scale = cache.mask(), self.dim**-0.5
         for i, (norm, qkv, out, norm_mlp, gate_up, down) in enumerate(self.layers):
             heads = linear(norm(x), qkv).view(n, -1, self.dim)  # queries, keys, values
-            turned = heads[:, :rotated]
-            swapped = turned.roll(half, -1)
-            turned.mul_(cos).addcmul_(swapped, sin)
+            self.elementwise.rotate(heads[:, :rotated], cos, sin)
             x = added(x, cache.attend(i, heads[:, : self.heads], heads[:, self.heads :], mask, scale), out)
-            gate, up = linear(norm_mlp(x), gate_up).chunk(2, -1)
-            x = added(x, F.silu(gate).mul_(up), down)
+            x = added(x, self.elementwise.gate(linear(norm_mlp(x), gate_up)), down)
         return self.norm(x)
 
 
@@ -59,6 +59,7 @@ class Llama(Network):
     """Touvron et al. 2023: RMS norms before, rotary positions, gated SiLU."""
 
     kinds = ("LlamaForCausalLM", "Qwen2ForCausalLM", "MistralForCausalLM")
+    can_fuse = True
 
     def __init__(self, model: PreTrainedModel) -> None:
         super().__init__(model)
@@ -73,6 +74,14 @@ class Llama(Network):
 
     def new_cache(self, source: Tensor | None) -> Cache:
         return self.layers.new_cache()
+
+    @contextmanager
+    def fused(self) -> Iterator[None]:
+        self.layers.elementwise = compiled()
+        try:
+            yield
+        finally:
+            self.layers.elementwise = PLAIN
 
     def tables(self) -> tuple[Tensor, ...]:
         return self.layers.ropes.until(0)

@@ -6,6 +6,7 @@ that a model is held in memory once, and the eager model stays what it was.
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -45,6 +46,7 @@ class Network(ABC):
     """
 
     kinds: ClassVar[tuple[str, ...]]
+    can_fuse: ClassVar[bool] = False  # whether it has elementwise parts that torch.compile fuses
     members: ClassVar[dict[str, type["Network"]]] = {}
 
     def __init_subclass__(cls) -> None:
@@ -68,6 +70,10 @@ class Network(ABC):
     @abstractmethod
     def forward(self, tokens: Tensor, cache: Cache) -> Tensor:
         """tokens (n,) behind what the cache holds -> the last layer's hidden states (n, hidden), normalised for the head."""
+
+    def fused(self) -> AbstractContextManager[None]:
+        """While this is open, forwards run elementwise parts fused, where the architecture can."""
+        return nullcontext()
 
     def step(self, token: Tensor, cache: Cache, states: Tensor | None) -> tuple[Tensor, Tensor]:
         """Feed a token (1,): logits (1, rows of the LM head) and states (1, hidden). States of before are not needed."""
@@ -94,6 +100,12 @@ def refusal(config: Any) -> str:
     if getattr(config, "quantization_config", None) is not None:
         return "a quantised model is run as transformers runs it"
     return Network.members[kind].refusal(config)
+
+
+def can_fuse(config: Any) -> bool:
+    """Whether the lean model of this configuration has elementwise parts that torch.compile fuses."""
+    kind = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(config.model_type, "")
+    return kind in Network.members and Network.members[kind].can_fuse
 
 
 def network_of(model: PreTrainedModel) -> Network:

@@ -6,6 +6,7 @@ the head makes fhat_{t+1}, which the base's LM head turns into the law of token 
 
 import copy
 import json
+from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from pathlib import Path
 from typing import ClassVar, Self
@@ -136,6 +137,9 @@ class EagleNetwork:
 
     def new_cache(self, source: Tensor | None) -> Cache:
         return self._head.layers.new_cache()
+
+    def fused(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def step(self, token: Tensor, cache: Cache, states: Tensor | None) -> tuple[Tensor, Tensor]:
         """Feed one token (1,) after a feature (1, H): logits (1, rows of the LM head) and the next feature (1, H)."""
