@@ -113,7 +113,7 @@ Suite = Annotated[
 # On which samples, and how they are decoded.
 Data = Annotated[str, typer.Option(help="hub, synthetic, or a JSONL file. [the pair's, else hub]")]
 Limit = Annotated[
-    int | None, typer.Option("--limit", "-n", help="Only the first N samples; 0 is all, of synthetic data 32.")
+    int | None, typer.Option("--limit", "-n", help="Use only the first N samples; 0: all (synthetic data: 32).")
 ]
 Drawn = Annotated[
     int, typer.Option(help="Only N samples, drawn at random, the same ones every time; overrules --limit.")
@@ -134,7 +134,7 @@ ByEngine = Annotated[
 CodeExecution = Annotated[
     bool, typer.Option("--allow-code-execution", help="Run what models wrote, in a sandbox, to score it.")
 ]
-Sandbox = Annotated[SandboxKind, typer.Option(help="How generated code is kept in; none is no protection.")]
+Sandbox = Annotated[SandboxKind, typer.Option(help="How generated code is isolated; none gives no protection.")]
 
 # What is changed of the presets.
 Sets = Annotated[

@@ -18,7 +18,7 @@ def doctor(
     out: Annotated[Path, typer.Option("--out", "-o", help="Where run folders go.")] = Path("results"),
     as_json: Json = False,
 ) -> None:
-    """Check this machine, a line each, with what to do.
+    """Check this machine: one line per item, with advice.
 
     Python, packages, processor, GPU, memory, disk, hub, sandbox and clock.
 

@@ -51,7 +51,7 @@ def gate(
     junit: JUnit = None,
     across_config: AcrossConfig = False,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Keep the run folders, in a new folder in this one.")
+        Path | None, typer.Option("--out", "-o", help="Keep the run folders in a new subfolder of this path.")
     ] = None,
     allow_code_execution: choices.CodeExecution = False,
     sandbox: choices.Sandbox = SandboxKind.auto,
@@ -62,7 +62,7 @@ def gate(
     record: Annotated[Path | None, typer.Option("--record", help="Measure, and write this baseline file.")] = None,
     add: Annotated[bool, typer.Option("--add", help="With --record: keep what the file holds.")] = False,
     sessions_: Annotated[
-        int | None, typer.Option("--sessions", min=1, help="Fresh processes that a baseline's timing is from. [2]")
+        int | None, typer.Option("--sessions", min=1, help="Number of fresh processes that time a baseline. [2]")
     ] = None,
     method: choices.Methods = None,
     pair: choices.Pair = "tiny",

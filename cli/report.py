@@ -32,7 +32,7 @@ class Format(StrEnum):
 
 
 def report(
-    runs: Annotated[list[Path] | None, typer.Argument(help="Run folders; the newest in --from, if none.")] = None,
+    runs: Annotated[list[Path] | None, typer.Argument(help="Run folders; default: the newest in --from.")] = None,
     suite: Annotated[
         str | None,
         typer.Option(

@@ -50,7 +50,7 @@ def run(
     over: Annotated[
         list[str] | None,
         typer.Option(
-            "--over", help="Sweep a key, a variant a value: method.target.alpha=[0.1, 0.3], lossy.bonus=[...]."
+            "--over", help="Sweep a key; each value is a variant: method.target.alpha=[0.1, 0.3], lossy.bonus=[...]."
         ),
     ] = None,
     head: choices.Heads = None,

@@ -10,12 +10,14 @@ from specbench.cli.choices import BreakLock, Plugins, SandboxKind, Wait
 
 
 def score(
-    runs: Annotated[list[Path] | None, typer.Argument(help="Run folders; the newest in --from, if none.")] = None,
+    runs: Annotated[list[Path] | None, typer.Argument(help="Run folders; default: the newest in --from.")] = None,
     data: Annotated[str, typer.Option(help="Where the rows are now, if they have moved.")] = "",
     allow_code_execution: Annotated[
         bool, typer.Option("--allow-code-execution", help="Run what models wrote, in a sandbox.")
     ] = False,
-    sandbox: Annotated[SandboxKind, typer.Option(help="How it is kept in; none is no protection.")] = SandboxKind.auto,
+    sandbox: Annotated[
+        SandboxKind, typer.Option(help="How it is isolated; none gives no protection.")
+    ] = SandboxKind.auto,
     results: Annotated[Path, typer.Option("--from", help="Where run folders lie.")] = Path("results"),
     plugin: Plugins = None,
     wait: Wait = False,

@@ -31,11 +31,15 @@ class Undecided(StrEnum):
 
 
 Form = Annotated[VerdictFormat, typer.Option("--format", "-f", help="How to write the verdicts.")]
-JUnit = Annotated[Path | None, typer.Option("--junit", help="Write JUnit XML to this file besides.")]
-Inconclusive = Annotated[Undecided, typer.Option(help="Whether what cannot be compared or decided fails, with code 6.")]
-Alpha = Annotated[float, typer.Option(help="The chance of a false finding that a test may take.")]
+JUnit = Annotated[Path | None, typer.Option("--junit", help="Also write JUnit XML to this file.")]
+Inconclusive = Annotated[
+    Undecided, typer.Option(help="Pass, or fail with code 6, where results cannot be compared or decided.")
+]
+Alpha = Annotated[float, typer.Option(help="Significance level of each test.")]
 MaxSlowdown = Annotated[float, typer.Option(help="A significant slow-down beyond this is a regression, in percent.")]
-MaxQualityDrop = Annotated[float, typer.Option(help="A significant drop beyond this is one, in points of 100.")]
+MaxQualityDrop = Annotated[
+    float, typer.Option(help="A significant quality drop larger than this is a regression, in points of 100.")
+]
 RequireSpeed = Annotated[
     bool, typer.Option("--require-speed", help="Fail, with code 6, where speeds cannot be compared.")
 ]
