@@ -153,9 +153,9 @@ def test_drafts_drawn_from_another_law_than_they_report_fail(tiny, monkeypatch):
 def test_a_first_token_that_nobody_tests_fails(tiny, monkeypatch):
     """Committed whatever the test says: greedy output shows it, and so does the law of an output's first token."""
 
-    def credulous(draft, pi, sampler):
+    def credulous(draft, pi, sampler, unread=None):
         if not draft.tokens:
-            return verify(draft, pi, sampler)
+            return verify(draft, pi, sampler, unread)
         rest = verify(Draft(draft.tokens[1:], draft.probs[1:]), pi[1:], sampler) if len(pi) > 1 else Verified([], 0)
         return Verified([draft.tokens[0], *rest.tokens], 1 + rest.accepted)
 
