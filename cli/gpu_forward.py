@@ -239,7 +239,7 @@ class _Bench:
                 run()
             for graphs in (self.engines.graphs, self.engines.fused):
                 if graphs:
-                    graphs.prepare(1)  # the draft that was just asked for
+                    graphs.prepare(1)  # the draft that the warm-up wanted
             for engine, seconds in race(runs, self.settings).items():
                 values = [1e3 * each / self.settings.forwards / DRAFTED for each in seconds]
                 most, what = self.wanted(engine, MOST_STEP), f"drafted token, T = {temperature:g}"

@@ -205,13 +205,8 @@ class CachedSession(ABC):
         return None
 
     def _fed_by_graph(self, out: Drafted) -> None:
-        """Take note of what a draft graph has fed."""
+        """Keep what the forwards of a draft graph gave; a session with a cache of its own also counts their positions."""
         self._keep(out.states)
-        self._advance(len(out.logits))
-
-    def _advance(self, n: int) -> None:
-        """Count n more positions as cached."""
-        raise NotImplementedError("a session without draft graphs")
 
     def hidden(self, ids: list[int], start: int) -> Tensor:
         assert self.keeps_hidden

@@ -217,7 +217,7 @@ class Graphs:
 
         Graphs are of forwards of 1 to `most` tokens, now or in an earlier call, and of the drafts that sessions have wanted.
         A longer cache loses all graphs of the shorter one, and the session that is open. Longest spans first, since tables by
-        position are made for the longest sequence asked for.
+        position are made for the longest sequence.
         """
         self._most = max(self._most, most)
         before = len(self._graphs) + len(self._drafts)

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from specbench.engine.cache import Cache
 from specbench.engine.network import Network
-from specbench.session import CachedSession, encoded
+from specbench.session import CachedSession, Drafted, encoded
 
 
 class LeanSession(CachedSession):
@@ -23,9 +23,10 @@ class LeanSession(CachedSession):
         assert self._cache is not None
         self._cache.length = known
 
-    def _advance(self, n: int) -> None:
+    def _fed_by_graph(self, out: Drafted) -> None:
+        super()._fed_by_graph(out)
         assert self._cache is not None
-        self._cache.length += n
+        self._cache.length += len(out.logits)
 
     def _forward(self, tokens: Tensor, keep: int) -> tuple[Tensor, Tensor | None]:
         with torch.inference_mode():
