@@ -24,7 +24,8 @@ def main() -> None:
             print("terminated; a run resumes by the same command", file=sys.stderr)
         raise
     finally:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # nothing is left to interrupt but the interpreter's own end
+        for number in (signal.SIGINT, signal.SIGTERM):  # all work is done; only the interpreter's shutdown is left
+            signal.signal(number, signal.SIG_IGN)
 
 
 def without_signals(unraisable: "sys.UnraisableHookArgs") -> None:
