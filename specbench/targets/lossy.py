@@ -1,8 +1,8 @@
-"""Lossy speculative decoding: the laws that a lenient acceptance test really gives (SpecCascade, Table 1; methods 4.5).
+"""Lossy speculative decoding: the distributions that a lenient acceptance test gives (SpecCascade, Table 1; methods 4.5).
 
-A drafted x stays with probability min(1, p(x) / ((1 - alpha) q(x))), and a refused one is replaced from
+A drafted x stays with probability min(1, p(x) / ((1 - alpha) q(x))), and a rejected one is replaced from
 norm((p / beta - q)+). What comes out follows pi = min(q, p / (1 - alpha)) + R norm((p / beta - q)+), where
-R = sum of (q - p / (1 - alpha))+ is the share refused. Verifying against this pi performs the very same steps, and unlike
+R = sum of (q - p / (1 - alpha))+ is the share rejected. Verifying against this pi performs the very same steps, and unlike
 the paper's printed max{min{q, p / (1 - alpha)}, p / beta} it is a distribution for every beta.
 """
 
@@ -10,21 +10,26 @@ import math
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from specbench.sampling import Sampler, residual
-from specbench.targets.deferral import confidence, kl, within
+from specbench.targets.deferral import confidence, within
 from specbench.targets.target import TwoModels
 
-HALVINGS, MOST_LENIENT = 30, 30.0  # of the range of -log(1 - alpha), for a budget
+MOST_LENIENT = 30.0  # of -log(1 - alpha); there alpha is 1
+POINTS, ROUNDS = (
+    64,
+    5,
+)  # the search for a budget's alpha: points tried at once, and how often, each time between two of them
 
 
 @dataclass(frozen=True, kw_only=True)
 class Lossy(TwoModels, name="lossy"):
     """beta = 1, the common heuristic. alpha from 0, speculative decoding, to 1, the small model.
 
-    At T = 0 both laws are one-hot and alpha changes nothing. `greedy_lenience` then keeps q's arg max x where pbar(x) >=
-    (1 - alpha) max pbar, a usual choice; the paper does not say what its greedy curve is of.
+    At T = 0 both distributions are one-hot and alpha changes nothing. `greedy_lenience` then keeps q's arg max x where
+    pbar(x) >= (1 - alpha) max pbar, a usual choice; the paper does not say what its greedy curve is of.
     """
 
     alpha: float
@@ -44,7 +49,7 @@ class Lossy(TwoModels, name="lossy"):
 
 @dataclass(frozen=True, kw_only=True)
 class LossyStar(TwoModels, name="lossy-star"):
-    """beta = beta*, solved at every position, which minimises KL(p || pi) among all laws that refuse as often.
+    """beta = beta*, solved at every position, which minimises KL(p || pi) among all distributions that reject as often.
 
     With `budget` instead of alpha, alpha is at every position the greatest one whose KL(p || pi) is within that many nats.
     """
@@ -62,47 +67,71 @@ class LossyStar(TwoModels, name="lossy-star"):
 
     def __call__(self, logits: list[Tensor], sampler: Sampler) -> Tensor:
         q, p = (sampler.probs(each) for each in logits)
-        masses = _masses(q, p)
-        if self.alpha is not None:
-            return lossy(q, p, self.alpha, beta_star(q, p, self.alpha, masses))
-        assert self.budget is not None
-        low, high = q.new_zeros(len(q), 1), q.new_full((len(q), 1), 2 * MOST_LENIENT)
-        for _ in range(HALVINGS):  # KL(p || pi) grows with alpha
-            middle = (low + high) / 2
-            within = kl(p, self._at(q, p, middle, masses)).unsqueeze(-1) <= self.budget
-            low, high = torch.where(within, middle, low), torch.where(within, high, middle)
-        return self._at(q, p, low, masses)
-
-    def _at(self, q: Tensor, p: Tensor, lenience: Tensor, masses: tuple[Tensor, Tensor]) -> Tensor:
-        """The law at -log(1 - alpha) = lenience (k, 1); from MOST_LENIENT on alpha is 1."""
-        alpha = torch.where(lenience < MOST_LENIENT, -torch.expm1(-lenience), 1.0)
-        return lossy(q, p, alpha, beta_star(q, p, alpha, masses))
+        alpha = most_lenient(q, p, self.budget) if self.budget is not None else self.alpha
+        assert alpha is not None
+        return lossy(q, p, alpha, beta_star(q, p, alpha))
 
 
 def lossy(q: Tensor, p: Tensor, alpha: float | Tensor, beta: float | Tensor) -> Tensor:
-    """The law (k, V) of what a lenient test leaves; alpha and beta are numbers or (k, 1)."""
+    """The distribution (k, V) of what a lenient test leaves; alpha and beta are numbers or (k, 1)."""
     kept = torch.minimum(q, _lenient(p, alpha))
-    refused = (1.0 - kept.sum(-1, keepdim=True)).clamp_min(0.0)
-    return kept + refused * residual(p / beta, q)
+    rejected = (1.0 - kept.sum(-1, keepdim=True)).clamp_min(0.0)
+    return kept + rejected * residual(p / beta, q)
 
 
-def beta_star(q: Tensor, p: Tensor, alpha: float | Tensor, masses: tuple[Tensor, Tensor] | None = None) -> Tensor:
-    """beta* (k, 1), for which sum of (p / beta - q)+ = R; 1 where nothing is refused, and then it does not matter.
+def beta_star(q: Tensor, p: Tensor, alpha: float | Tensor) -> Tensor:
+    """beta* (k, 1), for which sum of (p / beta - q)+ = R; 1 where nothing is rejected, and then it does not matter.
 
     The sum is the greatest of P(S) / beta - Q(S) over sets S of tokens, attained on a set of greatest p / q. So beta* is the
-    greatest of P(S) / (Q(S) + R) over those V sets, whose `masses` do not depend on alpha: nothing to search.
+    greatest of P(S) / (Q(S) + R) over those V sets: nothing to search.
     """
-    refused = (q - _lenient(p, alpha)).clamp_min(0.0).sum(-1, keepdim=True)  # (k, 1)
-    above_p, above_q = masses or _masses(q, p)
-    best = (above_p / (above_q + refused)).amax(-1, keepdim=True)
-    return torch.where(refused > 0.0, best, 1.0)
+    rejected = (q - _lenient(p, alpha)).clamp_min(0.0).sum(-1, keepdim=True)  # (k, 1)
+    order = _ratio(p, q).argsort(-1, descending=True)
+    above_p, above_q = (
+        each.gather(-1, order).cumsum(-1) for each in (p, q)
+    )  # P(S), Q(S) of the first 1, 2, ... tokens
+    best = (above_p / (above_q + rejected)).amax(-1, keepdim=True)
+    return torch.where(rejected > 0.0, best, 1.0)
 
 
-def _masses(q: Tensor, p: Tensor) -> tuple[Tensor, Tensor]:
-    """P(S) and Q(S), (k, V), of the sets S of the 1, 2, ... tokens of greatest p / q."""
-    order = (p / q).nan_to_num(nan=0.0, posinf=torch.inf).argsort(-1, descending=True)
-    above_p, above_q = (each.gather(-1, order).cumsum(-1) for each in (p, q))
-    return above_p, above_q
+def most_lenient(q: Tensor, p: Tensor, budget: float) -> Tensor:
+    """The greatest alpha (k, 1) for which KL(p || pi) at beta* is at most `budget` nats.
+
+    pi is p / beta* on the set S of tokens whose p / q exceeds beta*, p / (1 - alpha) on the set `low` of those below
+    1 - alpha, and q between them, so
+
+        KL(p || pi) = P(S) log beta* + sum of p log(p / q) between them + P(low) log(1 - alpha).
+
+    In the order of p / q all of these are sums over neighbours, which makes an alpha cheap once the cumulative sums are
+    there. KL grows with alpha; `POINTS` of them are tried at once.
+    """
+    ratio, order = _ratio(p.double(), q.double()).sort(-1, descending=True)  # (k, V)
+    sorted_p, sorted_q = (each.double().gather(-1, order) for each in (p, q))
+    # A token with q = 0 is in S whenever anything is rejected; where nothing is, p has no mass there or KL is infinite.
+    between = torch.where((sorted_p > 0.0) & (sorted_q > 0.0), sorted_p * ratio.log(), 0.0)
+    sum_p, sum_q, sum_between = (F.pad(each.cumsum(-1), (1, 0)) for each in (sorted_p, sorted_q, between))  # (k, V + 1)
+    rest_p, rest_q = (
+        F.pad(each.flip(-1).cumsum(-1).flip(-1), (0, 1)) for each in (sorted_p, sorted_q)
+    )  # from a token on
+    missed = torch.where(sorted_q == 0.0, sorted_p, 0.0).sum(-1, keepdim=True)  # (k, 1)
+    enters = (sum_p[:, 1:] / ratio - sum_q[:, 1:]).clamp_min(0.0)  # a token is in S where R exceeds this; rising
+    steps = torch.arange(1, POINTS + 1, dtype=ratio.dtype, device=p.device) / POINTS
+    least, width = ratio.new_zeros(len(q), 1), MOST_LENIENT  # of -log(1 - alpha)
+    for _ in range(ROUNDS):
+        lenience = least + width * steps  # (k, POINTS)
+        ceiling = torch.where(lenience < MOST_LENIENT, (-lenience).exp(), 0.0)  # 1 - alpha
+        kept = torch.searchsorted(-ratio, -ceiling, right=True)  # tokens that are not in `low`
+        low_p, low_q = rest_p.gather(-1, kept), rest_q.gather(-1, kept)
+        rejected = (low_q - low_p / ceiling.clamp_min(torch.finfo(ratio.dtype).tiny)).clamp_min(0.0)
+        size = torch.minimum(torch.searchsorted(enters, rejected), kept)  # of S
+        mass = sum_p.gather(-1, size)
+        beta = torch.where(rejected > 0.0, mass / (sum_q.gather(-1, size) + rejected), 1.0)
+        middle = sum_between.gather(-1, kept) - sum_between.gather(-1, size)
+        spent = torch.xlogy(mass, beta) + middle + torch.xlogy(low_p, ceiling)
+        spent = torch.where((rejected == 0.0) & (missed > 0.0), torch.inf, spent)
+        least = least + width / POINTS * (spent <= budget).sum(-1, keepdim=True)
+        width /= POINTS
+    return torch.where(least < MOST_LENIENT, -torch.expm1(-least), 1.0).to(p.dtype)
 
 
 def _lenient(p: Tensor, alpha: float | Tensor) -> Tensor:
@@ -110,3 +139,8 @@ def _lenient(p: Tensor, alpha: float | Tensor) -> Tensor:
     if isinstance(alpha, Tensor):
         return torch.where(alpha < 1.0, p / (1.0 - alpha), torch.inf)
     return p / (1.0 - alpha) if alpha < 1.0 else torch.full_like(p, torch.inf)
+
+
+def _ratio(p: Tensor, q: Tensor) -> Tensor:
+    """p / q (k, V); 0 where both are 0."""
+    return (p / q).nan_to_num(nan=0.0, posinf=torch.inf)
