@@ -237,14 +237,18 @@ class _Bench:
             say(f"draft steps at T = {temperature:g}")
             for run in runs.values():
                 run()
-            for graphs in (self.engines.graphs, self.engines.fused):
-                if graphs:
-                    graphs.prepare(1)  # the draft that the warm-up wanted
+            self._capture()
             for engine, seconds in race(runs, self.settings).items():
                 values = [1e3 * each / self.settings.forwards / DRAFTED for each in seconds]
                 most, what = self.wanted(engine, MOST_STEP), f"drafted token, T = {temperature:g}"
                 out.append(figure(values, what=what, engine=engine, unit="ms", most=most, **self.same))
         return out
+
+    def _capture(self) -> None:
+        """Capture the drafts that a warm-up wanted."""
+        for graphs in (self.engines.graphs, self.engines.fused):
+            if graphs:
+                graphs.prepare(1)
 
     def _draft(self, session: Session, temperature: float) -> None:
         ids, chance = self._ids(), torch.Generator(self.settings.device).manual_seed(0)
@@ -263,6 +267,7 @@ class _Bench:
                 out = decode(ar, models, Sampler(temperature=0.0), limits)
                 if repeat >= 0:
                     rows[engine].append(record("ar", 0, repeat, models, out, "dummy"))
+            self._capture()
         figures = []
         for engine in names:
             values = [1e3 * metrics.seconds(row) / (len(row.tokens) - 1) for row in rows[engine]]

@@ -13,6 +13,7 @@ from torch import Tensor
 from transformers import LlamaConfig, PreTrainedModel
 
 from specbench import dummy, sampling
+from specbench.cli import gpu
 from specbench.cli.gpu import Small, generator
 from specbench.cli.gpu_laws import METHODS, Verdict
 from specbench.decode import Limits, decode
@@ -40,6 +41,9 @@ def graph_checks(device: torch.device) -> Iterator[tuple[str, str, Callable[[], 
     for name, shape in HEADS.items():
         for span in SPANS:
             yield "bfloat16", f"{name}, span {span}", partial(bfloat16_is_close, device, shape, span)
+    if gpu.FUSED and device.type == "cuda":
+        for name, shape in HEADS.items():
+            yield "bfloat16", f"{name}, compiled", partial(bfloat16_is_close, device, shape, SPANS[-1], fused=True)
     yield "int4", "a graph and its plain forward", partial(int4_agrees, device)
     yield "side by side", f"two models, {REPLAYS} replays", partial(side_by_side_agrees, device)
     for temperature in (0.0, 1.0):
@@ -65,10 +69,10 @@ def model(shape: tuple[int, int, int], dtype: str, device: torch.device) -> PreT
     return made.to(device=device, dtype=getattr(torch, dtype)).eval().requires_grad_(False)
 
 
-def bfloat16_is_close(device: torch.device, shape: tuple[int, int, int], span: int) -> Verdict:
+def bfloat16_is_close(device: torch.device, shape: tuple[int, int, int], span: int, fused: bool = False) -> Verdict:
     """Graphs in bfloat16 against float32, for forwards of 1 to 6 tokens at the end of a span; transformers' own beside it."""
     whole, half = model(shape, "float32", device), model(shape, "bfloat16", device)
-    graphs = Graphs(network_of(half), device)
+    graphs = Graphs(network_of(half), device, fused)
     graphs.prepare(span, max(BLOCKS))
     prompt = [(7 * i) % VOCABULARY for i in range(span - max(BLOCKS))]
     worst, eager, size = 0.0, 0.0, 1.0

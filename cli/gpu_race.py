@@ -98,6 +98,7 @@ def _called(arms: list[Arm], settings: Settings) -> tuple[dict[str, list[Record]
         say(f"{arm.name}: first calls")
         try:
             warm_ups[arm.name] = _call(arm, settings, 0, -1)[1]
+            arm.pair.prepare(1)  # the drafts that the first call wanted
             _call(arm, settings, 0, -1)
         except Exception as error:  # a peer's failure is a line of the table
             failed[arm.name] = f"{type(error).__name__}: {' '.join(str(error).split())[:80]}"
@@ -174,6 +175,7 @@ def _sampled(methods: dict[str, Method], pair: LoadedPair, settings: Settings) -
                 out = decode(methods[name], models, Sampler(generator=chance), limits)
                 if repeat >= 0:
                     rows[name].append(record(name, i, repeat, models, out, "dummy synthetic"))
+        pair.prepare(1)  # the drafts that the warm-up wanted
         say(f"repeat {repeat + 1} of {settings.repeats}")
     return rows
 

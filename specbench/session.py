@@ -88,22 +88,27 @@ class Drafting(NamedTuple):
     temperature: float
     top_k: int
     top_p: float
+    feeds: bool  # whether it begins with the forward of the sequence's last token
 
 
 class Start(NamedTuple):
-    """What the last forward before a draft gave: logits (1, V), and states (1, H) where the draft's forwards read them."""
+    """What a draft begins with: the last forward's logits (1, V), or the last token (1,) where that is yet to be fed.
 
-    logits: Tensor
-    states: Tensor | None
+    States (1, H) are those of the position before, where the draft's forwards read them.
+    """
+
+    logits: Tensor | None = None
+    states: Tensor | None = None
+    token: Tensor | None = None
 
 
 class Drafted(NamedTuple):
-    """k drawn tokens and what they were drawn from, and what the k - 1 forwards between them gave."""
+    """k drawn tokens and what they were drawn from, and what the draft's m forwards gave."""
 
     tokens: Tensor  # (k,)
     probs: Tensor  # (k, V)
-    logits: Tensor  # (k - 1, V)
-    states: Tensor  # (k - 1, H)
+    logits: Tensor  # (m, V), m = k - 1, or k where the draft feeds first
+    states: Tensor  # (m, H)
 
 
 class DraftGraph(Protocol):
@@ -160,9 +165,12 @@ class CachedSession(ABC):
         """
         if k == 0:
             return Draft([], torch.empty(0, 0))
-        logits = self.score(ids, len(ids) - 1)  # (1, V)
-        self._cut(len(ids))
-        drawn, laws, rows = self._drafted(logits, k, sampler, len(ids))
+        if k == 1 and 0 < self.known(ids) == len(ids) - 1 and (out := self._next(ids, sampler)) is not None:
+            drawn, laws, rows = out
+        else:
+            logits = self.score(ids, len(ids) - 1)  # (1, V)
+            self._cut(len(ids))
+            drawn, laws, rows = self._drafted(logits, k, sampler, len(ids))
         tokens = read_tokens(drawn)
         self._ids, self._rows = ids + tokens[:-1], [*self._rows, *rows][-KEPT_ROWS:]
         length = next((i for i, token in enumerate(tokens, 1) if token in eos), k)
@@ -179,14 +187,10 @@ class CachedSession(ABC):
         """
         uniforms = sampler.uniforms(k, self._device)
         start = Start(logits, self._draft_states())
-        drafting = Drafting(k, logits.shape[-1], sampler.temperature, sampler.top_k, sampler.top_p)
+        drafting = Drafting(k, logits.shape[-1], sampler.temperature, sampler.top_k, sampler.top_p, feeds=False)
         graph = self.find_draft(drafting, known + k - 1, start) if k > 1 and type(sampler) is Sampler else None
         if graph is not None:
-            with torch.inference_mode(), self._clock([(1, known + i) for i in range(k - 1)]):
-                out = Drafted(*(each.clone() for each in graph.replay(start, uniforms, known)))
-            self._require_finite(out.logits)
-            self._fed_by_graph(out)
-            return out.tokens, out.probs, [*out.logits.unbind()]
+            return self._replayed(graph, start, uniforms, known, k - 1)
         drawn: list[Tensor] = []
         laws: list[Tensor] = []
         rows: list[Tensor] = []
@@ -199,6 +203,28 @@ class CachedSession(ABC):
             drawn.append(token)
             laws.append(law)
         return torch.cat(drawn), torch.cat(laws), rows
+
+    def _next(self, ids: list[int], sampler: Sampler) -> tuple[Tensor, Tensor, list[Tensor]] | None:
+        """`_drafted` for one token, with the forward of the last of ids, in one graph; None where there is none."""
+        if not self._rows or self._draft_states() is not None or type(sampler) is not Sampler:
+            return None
+        known, vocabulary = len(ids) - 1, self._rows[-1].shape[-1]
+        drafting = Drafting(1, vocabulary, sampler.temperature, sampler.top_k, sampler.top_p, feeds=True)
+        start = Start(token=to_device(ids[-1:], self._device))
+        graph = self.find_draft(drafting, len(ids), start)
+        if graph is None:
+            return None
+        self._cut(known)
+        return self._replayed(graph, start, sampler.uniforms(1, self._device), known, 1)
+
+    def _replayed(
+        self, graph: DraftGraph, start: Start, uniforms: Tensor | None, known: int, forwards: int
+    ) -> tuple[Tensor, Tensor, list[Tensor]]:
+        with torch.inference_mode(), self._clock([(1, known + i) for i in range(forwards)]):
+            out = Drafted(*(each.clone() for each in graph.replay(start, uniforms, known)))
+        self._require_finite(out.logits)
+        self._fed_by_graph(out)
+        return out.tokens, out.probs, [*out.logits.unbind()]
 
     def _draft_states(self) -> Tensor | None:
         """States (1, H) of the newest position, for forwards that read them."""

@@ -10,7 +10,7 @@ from worlds import ENGINES, FAMILIES, open_models, open_session, random_model
 
 from specbench.decode import Limits, decode
 from specbench.drafting import roll
-from specbench.engine import Graphs, GraphSession, LeanSession, llama, network_of, refusal
+from specbench.engine import Graphs, GraphSession, LeanSession, fusing, llama, network_of, place, refusal
 from specbench.engine.fusing import PLAIN, Elementwise
 from specbench.engine.network import RMSNorm
 from specbench.found import engine_of
@@ -279,18 +279,38 @@ def test_nan_logits_are_told_when_a_roll_did_not_look(monkeypatch):
 
 
 @pytest.mark.parametrize("family", ["llama", "llama-scaled", "qwen2"])
-def test_fused_graphs_say_what_plain_forwards_say(family, monkeypatch):
+def test_compiled_graphs_give_the_logits_of_plain_forwards(family, monkeypatch):
     """Traced and functionalized as for a GPU, without its kernels, which take a minute to compile on a CPU."""
     traced = Elementwise(*(torch.compile(part, backend="aot_eager", fullgraph=True) for part in PLAIN))
+    attention = torch.compile(fusing._attention, backend="aot_eager", fullgraph=True, dynamic=False)
     calls = []
-    monkeypatch.setattr(llama, "compiled", lambda: calls.append(family) or traced)
+    monkeypatch.setattr(llama, "compiled", lambda: calls.append("elementwise") or traced)
+    monkeypatch.setattr(place, "compiled_attention", lambda: calls.append("attention") or attention)
     network = network_of(random_model(family, 1))
     graphs = Graphs(network, CPU, fused=True)
-    graphs.prepare(64, most=3)
-    fused, plain = GraphSession(graphs, 40), LeanSession(network, 40)
-    for ids in (PROMPT, [*PROMPT, 1], [*PROMPT, 1, 2, 3], [*PROMPT[:3], 9]):
-        assert torch.allclose(fused.score(ids, len(ids) - 1), plain.score(ids, len(ids) - 1), atol=1e-4)
-    assert calls and network.layers.elementwise is PLAIN
+    graphs.prepare(300, most=3)
+    assert {span for _, span in graphs._graphs} == {512}, "one graph serves every length"
+    compiled, plain = GraphSession(graphs, 40), LeanSession(network, 40)
+    long = [i % 40 for i in range(260)]
+    short = (PROMPT, [*PROMPT, 1], [*PROMPT, 1, 2, 3], [*PROMPT[:3], 9])
+    for ids in (*short, long[:126], long[:128], long[:129], long, [*long, 5]):
+        assert torch.allclose(compiled.score(ids, len(ids) - 1), plain.score(ids, len(ids) - 1), atol=1e-4)
+    assert set(calls) == {"elementwise", "attention"}
+    assert network.layers.elementwise is PLAIN
+
+
+def test_compiled_attention_reads_no_block_beyond_the_sequence(monkeypatch):
+    monkeypatch.setattr(llama, "compiled", lambda: PLAIN)
+    masks = []
+    monkeypatch.setattr(place, "compiled_attention", lambda: lambda q, k, v, visible, scale: masks.append(visible) or q)
+    graphs = Graphs(network_of(random_model("llama", 1)), CPU, fused=True)
+    graphs.prepare(512, most=2)
+    for length, blocks in ((127, 1), (128, 1), (129, 2), (256, 2), (257, 3)):
+        session = GraphSession(graphs, 40)
+        session.score([1] * (length - 1), length - 2)
+        before = len(masks)
+        session.score([1] * length, length - 1)
+        assert {mask.kv_num_blocks.item() for mask in masks[before:]} == {blocks}
 
 
 @pytest.mark.parametrize(("family", "why"), [("llama", "need a CUDA device"), ("gpt2", "nothing to fuse in gpt2")])

@@ -1,16 +1,18 @@
-"""Floor 0: the elementwise parts of a layer as functions, plain or fused by torch.compile.
+"""Floor 0: the parts of a layer that torch.compile fuses: its elementwise operations, and attention.
 
-A layer spends a launch on each of them. Fused, rotary positions are one kernel instead of three, and the gate one instead of
-two. Compiling takes seconds, so it is for graphs, which are captured before the clock starts, and for those who ask for it.
+Fused, rotary positions are one kernel instead of three, and the gate one instead of two. Compiling takes seconds, so only
+graphs use it, which are captured before the clock starts, and only on request.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
 
 class Elementwise(NamedTuple):
@@ -38,3 +40,26 @@ PLAIN = Elementwise(_rotate, _gate)
 def compiled() -> Elementwise:
     """The compiled functions. Each is compiled when it first meets a shape: once for one token, once for any other number."""
     return Elementwise(torch.compile(_rotate, fullgraph=True), torch.compile(_gate, fullgraph=True))
+
+
+SHAPES = 256  # that one function may be compiled for; torch's own limit of 8 is less than the block sizes of two models
+
+
+def _attention(q: Tensor, keys: Tensor, values: Tensor, visible: BlockMask, scale: float) -> Tensor:
+    """q (1, heads, n, d) over keys and values (1, key-value heads, span, d), as far as visible: (1, heads, n, d)."""
+    out = flex_attention(q, keys, values, block_mask=visible, scale=scale, enable_gqa=q.shape[1] != keys.shape[1])
+    assert isinstance(out, Tensor)
+    return out
+
+
+@cache
+def compiled_attention() -> Callable[[Tensor, Tensor, Tensor, BlockMask, float], Tensor]:
+    """FlexAttention, compiled for each shape: only for a fixed number of queries does it split the keys."""
+    return torch.compile(_attention, fullgraph=True, dynamic=False)
+
+
+@contextmanager
+def compiling() -> Iterator[None]:
+    """Let functions be compiled for as many shapes as graphs have."""
+    with torch._dynamo.config.patch(recompile_limit=SHAPES):
+        yield

@@ -1,4 +1,4 @@
-"""Floor 0: lean forwards, and whole drafts, as CUDA graphs: one launch each, at any position.
+"""Floor 0: a model's CUDA graphs, and sessions that run on them.
 
 A graph's shapes are fixed, so its positions are a tensor on the device, and attention reaches over a fixed span of the cache
 with what is not there hidden. There is a graph for each number of tokens and span. All are captured before anything is timed.
@@ -6,176 +6,17 @@ with what is not there hidden. There is a graph for each number of tokens and sp
 
 import weakref
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Protocol, TypeVar
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor
 
-from specbench.engine.cache import STEP, Cache, attended, banned
+from specbench.engine.cache import STEP, Cache
+from specbench.engine.captured import Capture, DraftGraph, Graph, Stepping
 from specbench.engine.network import Network
+from specbench.engine.place import Place, SplitPlace
 from specbench.engine.session import LeanSession
-from specbench.sampling import Sampler
-from specbench.session import Drafted, Drafting, Start
-
-WARM_UPS = 2  # runs before a capture, as CUDA asks for
-Out = TypeVar("Out")
-
-
-class Stepping(Protocol):
-    """What draft graphs need of a model or head."""
-
-    def new_cache(self, source: Tensor | None) -> Cache: ...
-
-    def fused(self) -> AbstractContextManager[None]: ...
-
-    def step(self, token: Tensor, cache: Cache, states: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Feed a token (1,), after a forward that gave states (1, H): logits (1, rows of the LM head) and states (1, H)."""
-
-    def tables(self) -> tuple[Tensor, ...]: ...
-
-
-class Place(Cache):
-    """A cache as a graph sees it: `n` tokens at positions that only the device knows, within the first `span` ones.
-
-    It writes and reads what another cache holds.
-    """
-
-    def __init__(self, held: Tensor, n: int, span: int) -> None:
-        both = held.shape[2]
-        self.length, self.capacity, self._heads = 0, span, both // 2
-        self._held, self._span = held, torch.arange(span, device=held.device)
-        self.positions = torch.arange(n, device=held.device)  # overwritten before every replay
-        read = held[:, None, :span].transpose(2, 3)  # (layers, 1, 2 heads, span, d)
-        self._keys, self._values = read[:, :, : self._heads].unbind(0), read[:, :, self._heads :].unbind(0)
-
-    def begin(self, n: int = 0) -> None:
-        self._masks = {}
-
-    def end(self) -> None:
-        pass
-
-    def rows(self, table: Tensor) -> Tensor:
-        return table.index_select(0, self.positions)
-
-    def distances(self) -> Tensor:
-        return self.positions[:, None] - self._span
-
-    def mask(self, window: int | None = None) -> Tensor | None:
-        if window not in self._masks:
-            self._masks[window] = banned(self.distances(), window, self._held.dtype)
-        return self._masks[window]
-
-    def attend(self, layer: int, q: Tensor, kv: Tensor, mask: Tensor | None, scale: float) -> Tensor:
-        self._held[layer].index_copy_(0, self.positions, kv)
-        return attended(q, self._keys[layer], self._values[layer], mask, scale)
-
-
-class Capture:
-    """How and where the graphs of one model are captured: on a stream and in a memory pool of its own, fused or not.
-
-    cuBLAS has a workspace for each stream, and graphs of one pool share memory, so the graphs of two models, which may run at
-    the same time, must share neither. On a CPU nothing is captured, and a replay runs the same operations again.
-    """
-
-    def __init__(self, device: torch.device, context: Callable[[], AbstractContextManager[None]]) -> None:
-        cuda: Any = torch.cuda
-        self._context = context
-        self._is_cuda = device.type == "cuda"
-        self._stream: Any = cuda.Stream(device) if self._is_cuda else None
-        self._pool = cuda.graph_pool_handle() if self._is_cuda else None
-
-    def __call__(self, run: Callable[[], Out]) -> tuple[Callable[[], Out], Out]:
-        """Record `run`: a function that replays it and returns its outputs, which stay in one place; and these outputs."""
-
-        def inside() -> Out:
-            with self._context():
-                return run()
-
-        if not self._is_cuda:
-            return inside, inside()
-        self._stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(self._stream):
-            for _ in range(WARM_UPS):
-                inside()
-        torch.cuda.current_stream().wait_stream(self._stream)
-        graph: Any = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
-            out = inside()
-
-        def replay() -> Out:
-            graph.replay()
-            return out
-
-        return replay, out
-
-
-class Graph:
-    """One forward of n tokens within a span."""
-
-    def __init__(self, network: Network, held: Tensor, n: int, span: int, capture: Capture) -> None:
-        self._network, self._place = network, Place(held, n, span)
-        self._tokens = torch.zeros(n, dtype=torch.long, device=held.device)
-        self._steps = torch.arange(n, device=held.device)
-        self._replay, _ = capture(self._run)
-        self._kept = network.tables()  # whose addresses the graph holds
-
-    def replay(self, tokens: Tensor, first: int) -> tuple[Tensor, Tensor]:
-        """Logits (n, rows of the head) and states (n, H) of `tokens` (n,) at positions from `first` on.
-
-        They last until the next replay.
-        """
-        self._tokens.copy_(tokens)
-        torch.add(self._steps, first, out=self._place.positions)
-        return self._replay()
-
-    def _run(self) -> tuple[Tensor, Tensor]:
-        self._place.begin()
-        hidden = self._network.forward(self._tokens, self._place)
-        return self._network.logits(hidden), hidden
-
-
-class DraftGraph:
-    """k draws and the k - 1 forwards between them: a draft for which the host neither waits nor launches a kernel."""
-
-    def __init__(
-        self, model: Stepping, held: Tensor, drafting: Drafting, span: int, like: Start, capture: Capture
-    ) -> None:
-        self._model, self._drafting, self._place = model, drafting, Place(held, 1, span)
-        self._sampler = Sampler(drafting.temperature, drafting.top_k, drafting.top_p)
-        self._start = Start(like.logits.clone(), None if like.states is None else like.states.clone())
-        self._uniforms = torch.full((drafting.k,), 0.5, dtype=torch.float64, device=held.device)
-        self._replay, _ = capture(self._run)
-        self._kept = model.tables()
-
-    def replay(self, start: Start, uniforms: Tensor | None, first: int) -> Drafted:
-        """Draft from the last forward's output, with uniforms (k,), feeding positions from `first` on.
-
-        What is returned lasts until the next replay.
-        """
-        self._start.logits.copy_(start.logits)
-        if self._start.states is not None and start.states is not None:
-            self._start.states.copy_(start.states)
-        if uniforms is not None:
-            self._uniforms.copy_(uniforms)
-        self._place.positions.fill_(first)
-        return self._replay()
-
-    def _run(self) -> Drafted:
-        logits, states = self._start
-        drawn: list[tuple[Tensor, Tensor]] = []
-        read: list[tuple[Tensor, Tensor]] = []
-        for i in range(self._drafting.k):
-            if i:
-                self._place.begin()
-                logits, states = self._model.step(
-                    drawn[-1][0].clamp_min(0), self._place, states
-                )  # NO_LAW has no embedding
-                logits = logits[:, : self._drafting.vocabulary]
-                read.append((logits, states))
-                self._place.positions.add_(1)
-            drawn.append(self._sampler.draw(logits, self._uniforms[i : i + 1]))
-        return Drafted(*(torch.cat([each[j] for each in pairs]) for pairs in (drawn, read) for j in (0, 1)))
+from specbench.session import Drafting, Start
 
 
 class Graphs:
@@ -186,7 +27,7 @@ class Graphs:
     """
 
     def __init__(self, network: Stepping, device: torch.device, fused: bool = False) -> None:
-        self.network = network
+        self.network, self._is_fused = network, fused
         self.cache: Cache = network.new_cache(None)
         self._capture = Capture(device, network.fused if fused else nullcontext)
         self._owner: Callable[[], object] = lambda: None
@@ -228,15 +69,14 @@ class Graphs:
                 self.cache.begin(length)
                 self._held, self._is_clean = self.cache.held, True
                 self.cache.held.zero_()
-            held = self.cache.held
             for span in reversed(self._spans()):
                 for n in range(1, self._most + 1):
                     if (n, span) not in self._graphs:
                         assert isinstance(self.network, Network)
-                        self._graphs[n, span] = Graph(self.network, held, n, span, self._capture)
+                        self._graphs[n, span] = Graph(self.network, self._place(n, span), self._capture)
                 for drafting, like in self._wanted.items():
                     if (drafting, span) not in self._drafts and drafting.k <= span:
-                        graph = DraftGraph(self.network, held, drafting, span, like, self._capture)
+                        graph = DraftGraph(self.network, self._place(1, span), drafting, like, self._capture)
                         self._drafts[drafting, span] = graph
         return len(self._graphs) + len(self._drafts) - before
 
@@ -263,7 +103,13 @@ class Graphs:
         spans = (span for span in self._spans() if span >= length and (drafting, span) in self._drafts)
         return next((self._drafts[drafting, span] for span in spans), None)
 
+    def _place(self, n: int, span: int) -> Place:
+        return (SplitPlace if self._is_fused else Place)(self.cache.held, n, span)
+
     def _spans(self) -> list[int]:
+        """How far graphs may reach: fused, the whole cache; else powers of two, since a graph reads all of its span."""
+        if self._is_fused:
+            return [self.cache.capacity]
         spans = [STEP]
         while spans[-1] < self.cache.capacity:
             spans.append(2 * spans[-1])

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from specbench.engine.cache import Cache
-from specbench.engine.fusing import PLAIN, compiled
+from specbench.engine.fusing import PLAIN, compiled, compiling
 from specbench.engine.network import Network, RMSNorm, added, fused, linear
 
 STATIC_ROPES = ("default", "linear", "llama3", "yarn")  # those whose angles do not depend on the sequence's length
@@ -79,7 +79,8 @@ class Llama(Network):
     def fused(self) -> Iterator[None]:
         self.layers.elementwise = compiled()
         try:
-            yield
+            with compiling():
+                yield
         finally:
             self.layers.elementwise = PLAIN
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from specbench.method import End, Method, Sessions, Step, drawn
-from specbench.sampling import Sampler, read_tokens
+from specbench.sampling import Sampler
 from specbench.targets import Last, Target
 
 
@@ -30,10 +30,12 @@ class Autoregressive(Method, name="autoregressive"):
     def steps(self, models: Sessions, sampler: Sampler, end: End) -> Iterator[Step]:
         sessions, ids = [models[role] for role in self.scorers], list(models.ids)
         while end.room(ids) > 0:
-            logits = [session.score(ids, len(ids) - 1) for session in sessions]  # n x (1, V)
             if isinstance(self.target, Last):
-                step = Step(read_tokens(sampler.draw(logits[-1])[0]))
+                for session in sessions[:-1]:
+                    session.score(ids, len(ids) - 1)
+                step = Step(sessions[-1].roll(ids, 1, sampler, frozenset()).tokens)
             else:
+                logits = [session.score(ids, len(ids) - 1) for session in sessions]  # n x (1, V)
                 tokens, noted = drawn(*self.target.ruled(logits, sampler), sampler)
                 step = Step(tokens, noted=noted)
             ids += step.tokens
