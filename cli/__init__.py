@@ -21,7 +21,7 @@ def main() -> None:
         sys.exit(INTERRUPTED)
     except SystemExit as end:
         if end.code == TERMINATED:
-            print("terminated; a run resumes by the same command", file=sys.stderr)
+            print("terminated; the same command, without --fresh, resumes a run", file=sys.stderr)
         raise
     finally:
         for number in (signal.SIGINT, signal.SIGTERM):  # all work is done; only the interpreter's shutdown is left

@@ -80,6 +80,8 @@ def main(command: Callable[[], None] = app) -> None:
             fail("plugin", f"{place}: {type(error).__name__}: {error}", 2)
         if isinstance(error, OSError) and error.errno in UNUSABLE:
             fail("file", f"{error.filename or 'a file'}: {error.strerror}{_advice(error)}", UNUSABLE[error.errno])
+        if _is_out_of_memory(error):
+            fail("memory", f"out of memory: {str(error).partition('. ')[0]}; help: {SMALLER}", 4)
         if isinstance(error, UnicodeError | json.JSONDecodeError | tomllib.TOMLDecodeError):
             fail("file", f"cannot parse a file: {error}", 2)
         raise
@@ -90,6 +92,7 @@ UNUSABLE = {  # what is wrong with a path -> exit code: 2 where another path hel
     **dict.fromkeys((errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL, errno.ENOTEMPTY, errno.EROFS), 2),
     **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM), 4),
 }
+SMALLER = "use a smaller model or --dtype, `quantization` in the pair, or shorter prompts (max_prompt_tokens)"
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -97,6 +100,12 @@ def _advice(error: OSError) -> str:
     if error.errno in FULL:
         return "; help: make room, then run the same command: what is finished is kept"
     return "; help: choose another folder" if error.errno == errno.EROFS else ""
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    """Whether a device or the machine has no memory left, by torch's or Python's error. Imports no torch."""
+    name = type(error).__name__
+    return name in ("OutOfMemoryError", "MemoryError") or (name == "RuntimeError" and "not enough memory" in str(error))
 
 
 def _require_text(arguments: list[str]) -> None:

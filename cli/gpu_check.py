@@ -143,16 +143,26 @@ def caught(run: Callable[[], Verdict]) -> Verdict:
     return measured, f"not: {limit}", not passed
 
 
-def checks(device: torch.device, steps: int, tokens: int, draws: int) -> Iterator[Check]:
-    """All of them in order: first what runs once a forward, last what could leave a GPU unusable."""
-    for suite, what, run in graph_checks(device):
-        yield check(suite, what, run)
+def checks(
+    device: torch.device, steps: int, tokens: int, draws: int
+) -> Iterator[tuple[str, str, Callable[[], Verdict]]]:
+    """Suite, name and check, in order: first what runs once a forward, last what could leave a GPU unusable."""
+    yield from graph_checks(device)
     say(f"small random models of {len(FAMILIES)} architectures")
-    worlds = {family: Small(family, device) for family in FAMILIES}
+    worlds: dict[str, Small] = {}
+
+    def made(family: str) -> Verdict:
+        worlds[family] = Small(family, device)
+        return "made, its graphs captured", "no error", True
+
+    for family in FAMILIES:
+        yield "models", family, partial(made, family)
+    if "llama" not in worlds:
+        return  # every check below needs it
     for family, small in worlds.items():
         for engine in small.engines:
             session = small.roles["b"].session(engine, SOURCE if small.seq2seq else None)
-            yield check("logits", f"{family}, {engine}", partial(logits_agree, small, session, steps))
+            yield ("logits", f"{family}, {engine}", partial(logits_agree, small, session, steps))
     each = worlds["llama"].roles["b"]
     assert each.graphs is not None
     for name, broken in (
@@ -160,17 +170,17 @@ def checks(device: torch.device, steps: int, tokens: int, draws: int) -> Iterato
         ("graph", GraphForgetful(each.graphs, VOCABULARY)),
     ):
         run = partial(logits_agree, worlds["llama"], broken, steps)
-        yield check("control", f"a stale position, {name}", partial(caught, run))
+        yield ("control", f"a stale position, {name}", partial(caught, run))
     for engine in ENGINES:
         for name in list(METHODS)[engine == "eager" :]:  # transformers' own `ar` is what the others are compared with
-            yield check("greedy", f"{name}, {engine}", partial(greedy_agrees, worlds, engine, name, tokens))
-    yield check("laws", "synthetic laws as on a CPU", partial(synthetic_laws_agree, device))
+            yield ("greedy", f"{name}, {engine}", partial(greedy_agrees, worlds, engine, name, tokens))
+    yield ("laws", "synthetic laws as on a CPU", partial(synthetic_laws_agree, device))
     world = World(device)
     for engine in LAWS:
         for seed, name in enumerate(METHODS):
             if name != "ar":
-                yield check("laws", f"{name}, {engine}", partial(law_holds, world, engine, name, draws, seed))
-    yield check("control", "every draft accepted", partial(caught, partial(credulous_law_holds, world, draws)))
+                yield ("laws", f"{name}, {engine}", partial(law_holds, world, engine, name, draws, seed))
+    yield ("control", "every draft accepted", partial(caught, partial(credulous_law_holds, world, draws)))
     nan = Small("llama", device)
     for one in nan.roles.values():
         one.model.get_output_embeddings().weight[3].fill_(math.nan)
@@ -179,7 +189,7 @@ def checks(device: torch.device, steps: int, tokens: int, draws: int) -> Iterato
         *((1.0, name, "graph") for name in ("ar", "we-se", "sd")),
     ]:
         told = f"{name}, {engine}, T = {temperature:g}"
-        yield check("NaN", told, partial(nan_is_reported, nan, engine, name, temperature))
+        yield ("NaN", told, partial(nan_is_reported, nan, engine, name, temperature))
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -201,14 +211,14 @@ def main(argv: list[str] | None = None) -> int:
     done: list[Check] = []
     begin = time.monotonic()
     with gpu.heartbeat():
-        for each in checks(device, args.steps, args.tokens, args.draws):
-            done.append(each)
-            if folder is not None:
-                _keep(done, device, environment, folder)  # at once: a kill loses nothing
+        for suite, what, run in checks(device, args.steps, args.tokens, args.draws):
             if time.monotonic() - begin > args.seconds:
                 out_of_time = f"the time limit of {args.seconds:g} s was reached after {len(done)} checks"
                 done.append(Check("time", out_of_time, "not run", "all run", 0.0, False))
                 break
+            done.append(check(suite, what, run))
+            if folder is not None:
+                _keep(done, device, environment, folder)  # at once: a kill loses nothing
     if folder is not None:
         _keep(done, device, environment, folder)
     print("\n".join(_page(done, device)), flush=True)

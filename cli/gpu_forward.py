@@ -230,19 +230,24 @@ class _Bench:
         """DRAFTED tokens in a row, drawing included, greedy and sampled."""
         out = []
         for temperature in (0.0, 1.0):
-            runs = {
-                engine: partial(self._draft, self.engines.session(engine), temperature)
-                for engine in self.engines.names()
-            }
             say(f"draft steps at T = {temperature:g}")
-            for run in runs.values():
+            for run in self._drafting(temperature).values():
                 run()
             self._capture()
+            runs = self._drafting(temperature)  # in new sessions: capturing takes the old ones' cache
+            for run in runs.values():
+                run()
             for engine, seconds in race(runs, self.settings).items():
                 values = [1e3 * each / self.settings.forwards / DRAFTED for each in seconds]
                 most, what = self.wanted(engine, MOST_STEP), f"drafted token, T = {temperature:g}"
                 out.append(figure(values, what=what, engine=engine, unit="ms", most=most, **self.same))
         return out
+
+    def _drafting(self, temperature: float) -> dict[str, Callable[[], None]]:
+        """A run of each engine, in a session of its own."""
+        return {
+            engine: partial(self._draft, self.engines.session(engine), temperature) for engine in self.engines.names()
+        }
 
     def _capture(self) -> None:
         """Capture the drafts that a warm-up wanted."""

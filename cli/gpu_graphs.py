@@ -29,6 +29,7 @@ HEADS = {  # heads, key-value heads, width
 }  # fmt: skip
 SPANS = (256, 512, 1024, 2048)
 BLOCKS = range(1, 7)  # tokens of a forward
+FEW = range(1, 3)  # of a compiled one: each number is compiled for some seconds
 VOCABULARY, POSITIONS = 512, 2304
 TIMES_EAGER, LEAST = 2.0, 0.02  # of transformers' own bfloat16 error, and of the logits' size, that ours may have
 INT4_ERROR = 0.02  # between a graph and the plain bfloat16 forward of the same quantised weights, of the logits' size
@@ -43,7 +44,7 @@ def graph_checks(device: torch.device) -> Iterator[tuple[str, str, Callable[[], 
             yield "bfloat16", f"{name}, span {span}", partial(bfloat16_is_close, device, shape, span)
     if gpu.FUSED and device.type == "cuda":
         for name, shape in HEADS.items():
-            yield "bfloat16", f"{name}, compiled", partial(bfloat16_is_close, device, shape, SPANS[-1], fused=True)
+            yield "bfloat16", f"{name}, compiled", partial(bfloat16_is_close, device, shape, SPANS[-1], FEW, fused=True)
     yield "int4", "a graph and its plain forward", partial(int4_agrees, device)
     yield "side by side", f"two models, {REPLAYS} replays", partial(side_by_side_agrees, device)
     for temperature in (0.0, 1.0):
@@ -69,14 +70,16 @@ def model(shape: tuple[int, int, int], dtype: str, device: torch.device) -> PreT
     return made.to(device=device, dtype=getattr(torch, dtype)).eval().requires_grad_(False)
 
 
-def bfloat16_is_close(device: torch.device, shape: tuple[int, int, int], span: int, fused: bool = False) -> Verdict:
+def bfloat16_is_close(
+    device: torch.device, shape: tuple[int, int, int], span: int, blocks: range = BLOCKS, fused: bool = False
+) -> Verdict:
     """Graphs in bfloat16 against float32, for forwards of 1 to 6 tokens at the end of a span; transformers' own beside it."""
     whole, half = model(shape, "float32", device), model(shape, "bfloat16", device)
     graphs = Graphs(network_of(half), device, fused)
-    graphs.prepare(span, max(BLOCKS))
-    prompt = [(7 * i) % VOCABULARY for i in range(span - max(BLOCKS))]
+    graphs.prepare(span, max(blocks))
+    prompt = [(7 * i) % VOCABULARY for i in range(span - max(blocks))]
     worst, eager, size = 0.0, 0.0, 1.0
-    for n in BLOCKS:
+    for n in blocks:
         truth, plain, ours = (
             _after(session, prompt, n)
             for session in (

@@ -109,6 +109,8 @@ def _called(arms: list[Arm], settings: Settings) -> tuple[dict[str, list[Record]
                     row, seconds = _call(arm, settings, i, repeat)
                     row.decode_seconds, row.prefill_seconds = seconds, 0.0
                     rows[arm.name].append(row)
+        for arm in arms:
+            arm.pair.prepare(1)  # the drafts that other prompts wanted
         say(f"repeat {repeat + 1} of {settings.repeats}")
     return rows, failed, warm_ups
 

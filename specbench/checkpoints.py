@@ -108,7 +108,7 @@ def _require_whole(role: str, source: str, found: dict[str, Any], allowed: tuple
     """Raise MissingAsset, listing them, for weights that are missing, unexpected or of another shape."""
     wrong = {
         "missing (they would be random)": _not_in(found["missing_keys"], allowed),
-        "of another shape": _not_in((each[0] for each in found["mismatched_keys"]), allowed),
+        "of another shape": _not_in((each[0] for each in found["mismatched_keys"]), ()),
         "unexpected": _not_in(found["unexpected_keys"], (*allowed, *BUFFERS)),
     }
     if any(wrong.values()):

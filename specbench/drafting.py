@@ -70,7 +70,8 @@ def roll(
         stopped = bool(rule and rule.after(read, tokens[-1], logits) and len(tokens) >= rule.min_len)
     if rule:
         rule.end(ids + tokens)
-    return Draft(tokens, torch.cat(laws) if laws else torch.empty(0, 0), stopped)
+    probs = laws[0] if len(laws) == 1 else torch.cat(laws) if laws else torch.empty(0, 0)  # (k, V)
+    return Draft(tokens, probs, stopped)
 
 
 def common_prefix(a: list[int], b: list[int]) -> int:

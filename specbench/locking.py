@@ -24,6 +24,7 @@ from specbench.options import Access
 
 LOCK, HOLDER = ".lock", ".lock.json"
 POLL_SECONDS = 0.2
+ABANDONED_SECONDS = 10.0  # after which breaking a lock, which takes a moment, is taken to have been killed
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,8 @@ class FolderLock:
             if holder and access.break_lock and not holder.here:
                 self._break(holder)
                 continue
+            if holder is None and access.break_lock and self._finish_breaking():
+                continue
             if not access.wait:
                 raise FolderInUse(self._explained(holder, access))
             if not waiting:
@@ -96,6 +99,16 @@ class FolderLock:
             claimed.rename(self.folder / HOLDER)
             return
         claimed.unlink()
+
+    def _finish_breaking(self) -> bool:
+        """Remove a lock whose holder's file another process renamed and then died. Returns whether there was one."""
+        for claimed in self.folder.glob(f"{HOLDER}.*"):
+            with suppress(FileNotFoundError):
+                if time.time() - claimed.stat().st_ctime > ABANDONED_SECONDS:
+                    (self.folder / LOCK).unlink(missing_ok=True)
+                    claimed.unlink()
+                    return True
+        return False
 
     def require(self) -> None:
         """Raise FolderInUse where another process has broken the lock since it was taken."""

@@ -48,9 +48,8 @@ def load(where: str) -> tuple[str, str]:
     found = 0
     for family in FAMILIES:
         for name, member in family.members.items():
-            if before[family].get(name) is member or member.__module__.startswith(
-                "specbench."
-            ):  # imported by the plugin
+            is_ours = member.__module__.startswith("specbench.")  # the plugin only imports it
+            if before[family].get(name) is member or is_ours:
                 continue
             kind, table = _preset(family, name, member)
             earlier = before[family].get(name)

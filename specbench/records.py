@@ -117,10 +117,13 @@ class Record:
 
     @property
     def has_valid_times(self) -> bool:
-        """Whether all of its seconds are finite and not negative."""
-        times = [self.first_token_seconds, self.prefill_seconds, self.decode_seconds]
-        times += [each[key] for each in self.models.values() for key in ("prefill_seconds", "seconds")]
-        return all(each is None or (math.isfinite(each) and each >= 0.0) for each in times)
+        """Whether all of its seconds are finite and not negative, and decoding took some."""
+        times = [self.first_token_seconds, self.prefill_seconds, self.decode_seconds, self.capture_seconds]
+        for usage in self.models.values():
+            times += [usage["prefill_seconds"], usage["seconds"], *(each[1] for each in usage["by_fed"].values())]
+        return self.decode_seconds != 0.0 and all(
+            each is None or (math.isfinite(each) and each >= 0.0) for each in times
+        )
 
     @property
     def key(self) -> Key:

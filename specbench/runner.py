@@ -117,8 +117,12 @@ def measure(cell: Cell, loaded: LoadedPair, task: Task, data: Data, recorder: Re
     brief = decoding | {"max_new_tokens": WARM_UP_TOKENS}
     wanted = {arm.name for _, _, arm in todo}
     arms = {arm.name: piloted(arm, pair, task, firsts, decoding) for arm in cell.arms if arm.name in wanted}
-    for arm in arms.values():  # until one prompt is decoded: a failed one warms nothing up
-        all(_attempt(arm, pair, task, sample, [], brief, repeat=0, order=-1).error for sample in firsts)
+    for arm in arms.values():
+        for sample in firsts:  # until one prompt is decoded: a failed one warms nothing up
+            warm_up = _attempt(arm, pair, task, sample, [], brief, repeat=0, order=-1)
+            captured = captured[0] + warm_up.captured, captured[1] + warm_up.capture_seconds
+            if warm_up.error is None:
+                break
     for order, (repeat, sample, arm) in enumerate(todo, len(recorder.done)):
         record = _attempt(
             arms[arm.name], pair, task, sample, talks.before(sample, arm.name, repeat), decoding, repeat, order
@@ -208,7 +212,8 @@ def _attempt(
         message = f"{type(error).__name__}: {error} ({Path(where.filename).name}:{where.lineno})"
         record = Record(
             method=arm.name, sample=sample.id, repeat=repeat, seed=seed, order=order,
-            prompt_tokens=record.prompt_tokens, error=message,
+            prompt_tokens=record.prompt_tokens, captured=record.captured, capture_seconds=record.capture_seconds,
+            error=message,
         )  # fmt: skip
     return record
 

@@ -114,7 +114,7 @@ def _number(task: Task, name: str, value: Any) -> float | list[float]:
     """A score as a Python float, or the list of a corpus metric's statistics. Raises ConfigError if it is not a number."""
     try:
         return [float(each) for each in value] if isinstance(value, list) else float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise ConfigError(f"task {task.name}: score() gives {name} = {value!r}, which is not a number") from None
 
 

@@ -92,7 +92,7 @@ class Drafting(NamedTuple):
 
 
 class Start(NamedTuple):
-    """What a draft begins with: the last forward's logits (1, V), or the last token (1,) where that is yet to be fed.
+    """What a draft begins with: the last forward's logits (1, V), or the last token (1,) if it has not been fed.
 
     States (1, H) are those of the position before, where the draft's forwards read them.
     """
@@ -166,15 +166,15 @@ class CachedSession(ABC):
         if k == 0:
             return Draft([], torch.empty(0, 0))
         if k == 1 and 0 < self.known(ids) == len(ids) - 1 and (out := self._next(ids, sampler)) is not None:
-            drawn, laws, rows = out
+            drawn, probs, rows = out
         else:
             logits = self.score(ids, len(ids) - 1)  # (1, V)
             self._cut(len(ids))
-            drawn, laws, rows = self._drafted(logits, k, sampler, len(ids))
+            drawn, probs, rows = self._drafted(logits, k, sampler, len(ids))
         tokens = read_tokens(drawn)
         self._ids, self._rows = ids + tokens[:-1], [*self._rows, *rows][-KEPT_ROWS:]
         length = next((i for i, token in enumerate(tokens, 1) if token in eos), k)
-        return Draft(tokens[:length], laws[:length])
+        return Draft(tokens[:length], probs[:length])
 
     def find_draft(self, drafting: Drafting, length: int, start: Start) -> DraftGraph | None:
         """The graph of such a draft within `length` positions, if there is one."""
@@ -205,7 +205,7 @@ class CachedSession(ABC):
         return torch.cat(drawn), torch.cat(laws), rows
 
     def _next(self, ids: list[int], sampler: Sampler) -> tuple[Tensor, Tensor, list[Tensor]] | None:
-        """`_drafted` for one token, with the forward of the last of ids, in one graph; None where there is none."""
+        """Feed the last of ids and draw the next token in one graph. Returns None if no such graph was captured."""
         if not self._rows or self._draft_states() is not None or type(sampler) is not Sampler:
             return None
         known, vocabulary = len(ids) - 1, self._rows[-1].shape[-1]
@@ -220,6 +220,7 @@ class CachedSession(ABC):
     def _replayed(
         self, graph: DraftGraph, start: Start, uniforms: Tensor | None, known: int, forwards: int
     ) -> tuple[Tensor, Tensor, list[Tensor]]:
+        """Replay a draft and book its forwards; returns what `_drafted` does."""
         with torch.inference_mode(), self._clock([(1, known + i) for i in range(forwards)]):
             out = Drafted(*(each.clone() for each in graph.replay(start, uniforms, known)))
         self._require_finite(out.logits)

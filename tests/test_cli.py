@@ -5,10 +5,8 @@ import io
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
-import time
 import tomllib
 from pathlib import Path
 
@@ -123,32 +121,6 @@ def test_every_format_of_a_report_holds_the_same_speedup(done_run, form, tmp_pat
 
 def test_a_report_without_a_name_takes_the_newest(done_run):
     assert "we-se" in specbench("report", cwd=done_run[0]).stdout
-
-
-def test_kill_and_resume_loses_and_repeats_nothing(tmp_path):
-    """kill -9 in mid-run, a half-written line, and the same command again."""
-    command = ["run", "-m", "sd", "-t", "gsm8k", "-n", "6", "--repeats", "2", "--max-new-tokens", "16", "--ignore-eos"]
-    process = subprocess.Popen(
-        [SPECBENCH, *command], cwd=tmp_path, env=ENV, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
-    lines: list[bytes] = []
-    for _ in range(600):
-        time.sleep(0.1)
-        lines = [line for path in tmp_path.glob("results/*/samples.jsonl") for line in path.read_bytes().splitlines()]
-        if len(lines) >= 5:
-            break
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    (folder,) = (tmp_path / "results").iterdir()
-    samples = folder / "samples.jsonl"
-    kept = samples.read_bytes().splitlines()
-    assert 5 <= len(kept) < 24, "it was killed in mid-run"
-    samples.write_bytes(b"\n".join(kept) + b'\n{"method": "sd", "sam')
-    resumed = subprocess.run([SPECBENCH, *command], cwd=tmp_path, env=ENV, capture_output=True, text=True, check=True)
-    assert f"{len(kept)} of 24 are there" in resumed.stderr
-    assert samples.read_bytes().splitlines()[: len(kept)] == kept
-    keys = [(r["method"], r["sample"], r["repeat"]) for r in rows_of(folder)]
-    assert len(keys) == len(set(keys)) == 24
 
 
 def test_greedy_sd_gives_the_baselines_output(tmp_path):
@@ -288,22 +260,6 @@ def test_a_run_that_cannot_load_leaves_nothing_and_fresh_deletes_nothing(tmp_pat
     specbench(*command, "--fresh", cwd=tmp_path, code=4)
     assert [path.name for path in (tmp_path / "results").iterdir()] == [folder.name]
     assert (folder / "samples.jsonl").read_bytes() == before
-
-
-def test_interrupting_exits_130_and_says_how_to_go_on(tmp_path):
-    command = [SPECBENCH, "run", "-m", "ar", "-t", "gsm8k", "-n", "30", "--ignore-eos"]
-    process = subprocess.Popen(
-        command, cwd=tmp_path, env=ENV, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    for _ in range(600):
-        time.sleep(0.1)
-        if any(path.stat().st_size for path in tmp_path.glob("results/*/samples.jsonl")):
-            break
-    process.send_signal(signal.SIGINT)
-    _, errors = process.communicate()
-    assert process.returncode == 130
-    assert "the same command resumes" in errors
-    assert "Traceback" not in errors
 
 
 # Quality

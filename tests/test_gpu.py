@@ -48,7 +48,19 @@ def test_every_check_passes_on_a_cpu(tmp_path, capsys, monkeypatch):
     assert gpu_check.main([*arguments, str(tmp_path)]) == 0
     rows = rows_of(tmp_path / "check.json")
     assert all(row["passed"] for row in rows)
-    suites = {"logits", "control", "greedy", "laws", "NaN", "bfloat16", "int4", "side by side", "aftermath", "waits"}
+    suites = {
+        "models",
+        "logits",
+        "control",
+        "greedy",
+        "laws",
+        "NaN",
+        "bfloat16",
+        "int4",
+        "side by side",
+        "aftermath",
+        "waits",
+    }
     assert {row["suite"] for row in rows} == suites
     for engine in ENGINES:
         assert sum(row["what"].endswith(f", {engine}") for row in rows if row["suite"] == "logits") >= 7
@@ -78,7 +90,7 @@ def test_a_draft_that_nobody_tests_fails_the_law():
 @pytest.mark.parametrize(("passed", "code"), [(True, 0), (False, FAILED)])
 def test_the_exit_code_tells(passed, code, monkeypatch, capsys):
     def one(*_):
-        yield gpu_check.check("logits", "a check", lambda: ("error 1", "error <= 2", passed))
+        yield "logits", "a check", lambda: ("error 1", "error <= 2", passed)
 
     monkeypatch.setattr(gpu_check, "checks", one)
     assert gpu_check.main(["--device", "cpu"]) == code
@@ -86,14 +98,15 @@ def test_the_exit_code_tells(passed, code, monkeypatch, capsys):
 
 
 def test_checks_are_written_as_they_end_and_stop_at_the_time_limit(tmp_path, monkeypatch, capsys):
-    def two(*_):
-        yield gpu_check.check("logits", "a check", lambda: ("error 1", "error <= 2", True))
-        assert len(rows_of(tmp_path / "check.json")) == 1, "the first is there before the second begins"
-        yield gpu_check.check("logits", "another", lambda: ("error 1", "error <= 2", True))
+    done = ("error 1", "error <= 2", True)
 
-    monkeypatch.setattr(gpu_check, "checks", two)
+    def second():
+        assert len(rows_of(tmp_path / "check.json")) == 1, "the first is written before the second begins"
+        return done
+
+    two = [("logits", "a check", lambda: done), ("logits", "another", second)]
+    monkeypatch.setattr(gpu_check, "checks", lambda *_: iter(two))
     assert gpu_check.main(["--device", "cpu", "--out", str(tmp_path)]) == 0
-    monkeypatch.setattr(gpu_check, "checks", lambda *_: iter([gpu_check.Check("logits", "a", "", "", 0.0, True)] * 2))
     assert gpu_check.main(["--device", "cpu", "--seconds", "-1", "--out", str(tmp_path)]) == FAILED
     assert "time limit" in rows_of(tmp_path / "check.json")[-1]["what"]
 

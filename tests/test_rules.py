@@ -9,7 +9,7 @@ import pytest
 import torch
 from test_cascades import GREEDY, RULES, T1
 
-from specbench.sampling import residual, tv
+from specbench.sampling import Sampler, residual, tv
 from specbench.targets import (
     Bild,
     Chow,
@@ -117,6 +117,18 @@ def test_a_budget_is_kept_and_used():
         free = kl(p, q)  # what alpha = 1 would spend
         assert (spent <= budget + 1e-9).all()
         assert torch.allclose(spent, free.clamp_max(budget), atol=1e-4)
+
+
+FILTERED = {"greedy": Sampler(temperature=0.0), "top-k": Sampler(top_k=2), "top-p": Sampler(top_p=0.8)}
+
+
+@pytest.mark.parametrize("sampler", FILTERED)
+@pytest.mark.parametrize("budget", [0.0, 0.02, 0.3])
+def test_a_budget_is_kept_in_float32_where_distributions_have_zeros(sampler, budget):
+    logits = [each.log().float() for each in random_laws(500)]
+    p = FILTERED[sampler].probs(logits[1])
+    pi = LossyStar(budget=budget)(logits, FILTERED[sampler])
+    assert (kl(p.double(), pi.double()) <= budget + 1e-5).all()
 
 
 def test_lossys_law_is_that_of_its_own_steps():

@@ -127,12 +127,15 @@ class DraftGraph:
         read: list[tuple[Tensor, Tensor]] = []
         for i in range(self._drafting.k):
             if token is not None:
+                if read:
+                    self._place.positions.add_(1)
                 self._place.begin()
                 logits, states = self._model.step(token.clamp_min(0), self._place, states)  # NO_LAW has no embedding
                 logits = logits[:, : self._drafting.vocabulary]
                 read.append((logits, states))
-                self._place.positions.add_(1)
             assert logits is not None
             drawn.append(self._sampler.draw(logits, self._uniforms[i : i + 1]))
             token = drawn[-1][0]
+        if len(read) > 1:
+            self._place.positions.sub_(len(read) - 1)  # where the next warm-up begins
         return Drafted(*(torch.cat([each[j] for each in pairs]) for pairs in (drawn, read) for j in (0, 1)))

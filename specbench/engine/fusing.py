@@ -46,7 +46,7 @@ SHAPES = 256  # that one function may be compiled for; torch's own limit of 8 is
 
 
 def _attention(q: Tensor, keys: Tensor, values: Tensor, visible: BlockMask, scale: float) -> Tensor:
-    """q (1, heads, n, d) over keys and values (1, key-value heads, span, d), as far as visible: (1, heads, n, d)."""
+    """q (1, heads, n, d) over keys and values (1, key-value heads, span, d), masked by `visible`: (1, heads, n, d)."""
     out = flex_attention(q, keys, values, block_mask=visible, scale=scale, enable_gqa=q.shape[1] != keys.shape[1])
     assert isinstance(out, Tensor)
     return out

@@ -57,7 +57,8 @@ class Graphs:
         """Capture what is missing for sequences of up to `length`, and return how many graphs that was.
 
         Graphs are of forwards of 1 to `most` tokens, now or in an earlier call, and of the drafts that sessions have wanted.
-        A longer cache loses all graphs of the shorter one, and the session that is open. Longest spans first, since tables by
+        Capturing writes to the cache, so a session that is open loses it. A longer cache loses all graphs of the shorter one.
+        Longest spans first, since tables by
         position are made for the longest sequence.
         """
         self._most = max(self._most, most)
@@ -78,7 +79,10 @@ class Graphs:
                     if (drafting, span) not in self._drafts and drafting.k <= span:
                         graph = DraftGraph(self.network, self._place(1, span), drafting, like, self._capture)
                         self._drafts[drafting, span] = graph
-        return len(self._graphs) + len(self._drafts) - before
+        captured = len(self._graphs) + len(self._drafts) - before
+        if captured:  # warm-ups wrote to the cache
+            self._owner, self._is_clean = lambda: None, False
+        return captured
 
     def forget_drafts(self) -> None:
         """Drop the draft graphs, which belong to one setting of the sampler."""
@@ -104,7 +108,10 @@ class Graphs:
         return next((self._drafts[drafting, span] for span in spans), None)
 
     def _place(self, n: int, span: int) -> Place:
-        return (SplitPlace if self._is_fused else Place)(self.cache.held, n, span)
+        held = self.cache.held
+        if self._is_fused and isinstance(self.network, Network) and SplitPlace.fits(n, self.network.query_heads, held):
+            return SplitPlace(held, n, span)
+        return Place(held, n, span)
 
     def _spans(self) -> list[int]:
         """How far graphs may reach: fused, the whole cache; else powers of two, since a graph reads all of its span."""
@@ -127,6 +134,7 @@ class GraphSession(LeanSession):
         graphs.open(self)
 
     def find_draft(self, drafting: Drafting, length: int, like: Start) -> DraftGraph | None:
+        assert self._graphs.is_open_for(self), "another session has taken these graphs over"
         return self._graphs.find_draft(drafting, length, like)
 
     def settle(self) -> None:

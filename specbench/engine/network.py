@@ -58,6 +58,10 @@ class Network(ABC):
         output: Any = model.get_output_embeddings()
         self.head: Matrix = output.weight.t(), output.bias  # tied to the embeddings, often
 
+    @property
+    def query_heads(self) -> int:
+        return int(self.config.num_attention_heads)
+
     @classmethod
     def refusal(cls, config: Any) -> str:
         """Why this configuration is beyond this file; empty where it is not."""

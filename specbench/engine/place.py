@@ -8,6 +8,7 @@ from specbench.engine.cache import Cache, attended, banned
 from specbench.engine.fusing import compiled_attention
 
 BLOCK = 128  # positions that FlexAttention reads or skips together
+LEAST_DIM = 16  # of a head, which FlexAttention has kernels for
 
 
 class Place(Cache):
@@ -19,8 +20,8 @@ class Place(Cache):
     def __init__(self, held: Tensor, n: int, span: int) -> None:
         both = held.shape[2]
         self.length, self.capacity, self._heads = 0, span, both // 2
-        self._held, self._span = held, torch.arange(span, device=held.device)
-        self.positions = torch.arange(n, device=held.device)  # overwritten before every replay
+        self._held, self._span = held, torch.arange(span, device=held.device)  # (span,)
+        self.positions = torch.arange(n, device=held.device)  # (n,), overwritten before every replay
         read = held[:, None, :span].transpose(2, 3)  # (layers, 1, 2 heads, span, d)
         self._keys, self._values = read[:, :, : self._heads].unbind(0), read[:, :, self._heads :].unbind(0)
 
@@ -47,7 +48,7 @@ class Place(Cache):
 
 
 class SplitPlace(Place):
-    """A place of which attention reads only the blocks that hold something, by FlexAttention.
+    """A place of which attention reads the occupied blocks only, by FlexAttention.
 
     The number of blocks is on the device, so one span serves sequences of every length. FlexAttention's decoding kernel
     splits them among the multiprocessors.
@@ -64,6 +65,11 @@ class SplitPlace(Place):
 
     def mask(self, window: int | None = None) -> None:
         assert window is None
+
+    @staticmethod
+    def fits(n: int, query_heads: int, held: Tensor) -> bool:
+        """Whether FlexAttention's decoding kernel takes n tokens: its tile holds all queries that share a key-value head."""
+        return held.shape[-1] >= LEAST_DIM and n * query_heads // (held.shape[2] // 2) <= BLOCK
 
     def attend(self, layer: int, q: Tensor, kv: Tensor, mask: Tensor | None, scale: float) -> Tensor:
         if self._seen is None:  # once a forward

@@ -209,7 +209,10 @@ class EagleSession(CachedSession):
             logits = self._timed(token, keep=1, known=self._cache.length)
 
     def find_draft(self, drafting: Drafting, length: int, start: Start) -> DraftGraph | None:
-        return self._graphs.find_draft(drafting, length, start) if self._graphs else None
+        if self._graphs is None:
+            return None
+        assert self._graphs.is_open_for(self), "another session has taken these graphs over"
+        return self._graphs.find_draft(drafting, length, start)
 
     def _draft_states(self) -> Tensor:
         return self._features

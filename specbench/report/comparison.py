@@ -25,6 +25,8 @@ def compare(base: list[Measured], new: list[Measured], limits: Limits) -> list[V
         if nearest is None:
             there = "; ".join(dict.fromkeys(other.name for other in new)) or "nothing"
             why = f"NEW has no run of this pair and task beside {cell.config['baseline']}; it has {there}"
+            if any(_place(other) == _place(cell) for other in new):
+                why = "each run of this pair and task in NEW is compared with another run of BASE"
             out.append(
                 Verdict(cell.name, "", "comparability", Status.incomparable, "not measured", why, "not measured")
             )

@@ -1,4 +1,4 @@
-"""Lossy speculative decoding: the distributions that a lenient acceptance test gives (SpecCascade, Table 1; methods 4.5).
+"""Lossy speculative decoding: the distributions that a lenient acceptance test induces (SpecCascade, Table 1; methods 4.5).
 
 A drafted x stays with probability min(1, p(x) / ((1 - alpha) q(x))), and a rejected one is replaced from
 norm((p / beta - q)+). What comes out follows pi = min(q, p / (1 - alpha)) + R norm((p / beta - q)+), where
@@ -18,10 +18,8 @@ from specbench.targets.deferral import confidence, within
 from specbench.targets.target import TwoModels
 
 MOST_LENIENT = 30.0  # of -log(1 - alpha); there alpha is 1
-POINTS, ROUNDS = (
-    64,
-    5,
-)  # the search for a budget's alpha: points tried at once, and how often, each time between two of them
+POINTS = 64  # alphas that the search for a budget's tries at once
+ROUNDS = 5  # of that search; each refines one interval of the last
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,9 +65,12 @@ class LossyStar(TwoModels, name="lossy-star"):
 
     def __call__(self, logits: list[Tensor], sampler: Sampler) -> Tensor:
         q, p = (sampler.probs(each) for each in logits)
-        alpha = most_lenient(q, p, self.budget) if self.budget is not None else self.alpha
-        assert alpha is not None
-        return lossy(q, p, alpha, beta_star(q, p, alpha))
+        if self.budget is None:
+            assert self.alpha is not None
+            return lossy(q, p, self.alpha, beta_star(q, p, self.alpha))
+        wide_q, wide_p = q.double(), p.double()  # an alpha within 1e-13 of 1 is not 1
+        alpha = most_lenient(wide_q, wide_p, self.budget)
+        return lossy(wide_q, wide_p, alpha, beta_star(wide_q, wide_p, alpha)).to(p.dtype)
 
 
 def lossy(q: Tensor, p: Tensor, alpha: float | Tensor, beta: float | Tensor) -> Tensor:
@@ -95,43 +96,46 @@ def beta_star(q: Tensor, p: Tensor, alpha: float | Tensor) -> Tensor:
 
 
 def most_lenient(q: Tensor, p: Tensor, budget: float) -> Tensor:
-    """The greatest alpha (k, 1) for which KL(p || pi) at beta* is at most `budget` nats.
+    """The greatest alpha (k, 1) for which KL(p || pi) at beta* is at most `budget` nats; q and p are float64 (k, V).
 
-    pi is p / beta* on the set S of tokens whose p / q exceeds beta*, p / (1 - alpha) on the set `low` of those below
-    1 - alpha, and q between them, so
+    pi is p / beta* on the set S of tokens whose p / q exceeds beta*, p / (1 - alpha) on the set C of those below 1 - alpha,
+    and q between them, so
 
-        KL(p || pi) = P(S) log beta* + sum of p log(p / q) between them + P(low) log(1 - alpha).
+        KL(p || pi) = P(S) log beta* + sum of p log(p / q) between them + P(C) log(1 - alpha).
 
-    In the order of p / q all of these are sums over neighbours, which makes an alpha cheap once the cumulative sums are
-    there. KL grows with alpha; `POINTS` of them are tried at once.
+    With tokens sorted by p / q, S is a prefix, C a suffix, and every sum a difference of cumulative sums, so each alpha costs
+    a binary search. KL grows with alpha; `POINTS` of them are tried at once.
     """
-    ratio, order = _ratio(p.double(), q.double()).sort(-1, descending=True)  # (k, V)
-    sorted_p, sorted_q = (each.double().gather(-1, order) for each in (p, q))
-    # A token with q = 0 is in S whenever anything is rejected; where nothing is, p has no mass there or KL is infinite.
-    between = torch.where((sorted_p > 0.0) & (sorted_q > 0.0), sorted_p * ratio.log(), 0.0)
-    sum_p, sum_q, sum_between = (F.pad(each.cumsum(-1), (1, 0)) for each in (sorted_p, sorted_q, between))  # (k, V + 1)
+    ratio, order = _ratio(p, q).sort(-1, descending=True)  # (k, V)
+    sorted_p, sorted_q = (each.gather(-1, order) for each in (p, q))  # (k, V)
+    # A token with q = 0 is in S whenever anything is rejected; otherwise p has no mass there or KL is infinite.
+    terms = torch.where((sorted_p > 0.0) & (sorted_q > 0.0), sorted_p * ratio.log(), 0.0)  # (k, V)
+    sum_p, sum_q, sum_terms = (F.pad(each.cumsum(-1), (1, 0)) for each in (sorted_p, sorted_q, terms))  # (k, V + 1)
     rest_p, rest_q = (
         F.pad(each.flip(-1).cumsum(-1).flip(-1), (0, 1)) for each in (sorted_p, sorted_q)
     )  # from a token on
-    missed = torch.where(sorted_q == 0.0, sorted_p, 0.0).sum(-1, keepdim=True)  # (k, 1)
-    enters = (sum_p[:, 1:] / ratio - sum_q[:, 1:]).clamp_min(0.0)  # a token is in S where R exceeds this; rising
-    steps = torch.arange(1, POINTS + 1, dtype=ratio.dtype, device=p.device) / POINTS
-    least, width = ratio.new_zeros(len(q), 1), MOST_LENIENT  # of -log(1 - alpha)
+    uncovered = torch.where(sorted_q == 0.0, sorted_p, 0.0).sum(-1, keepdim=True)  # (k, 1)
+    enters = (sum_p[:, 1:] / ratio - sum_q[:, 1:]).clamp_min(
+        0.0
+    )  # (k, V): a token is in S if R exceeds this; ascending
+    steps = torch.arange(1, POINTS + 1, dtype=ratio.dtype, device=p.device) / POINTS  # (POINTS,)
+    least, width = ratio.new_zeros(len(q), 1), MOST_LENIENT  # (k, 1), of -log(1 - alpha)
     for _ in range(ROUNDS):
-        lenience = least + width * steps  # (k, POINTS)
+        lenience = least + width * steps  # (k, POINTS), as all below
         ceiling = torch.where(lenience < MOST_LENIENT, (-lenience).exp(), 0.0)  # 1 - alpha
-        kept = torch.searchsorted(-ratio, -ceiling, right=True)  # tokens that are not in `low`
-        low_p, low_q = rest_p.gather(-1, kept), rest_q.gather(-1, kept)
-        rejected = (low_q - low_p / ceiling.clamp_min(torch.finfo(ratio.dtype).tiny)).clamp_min(0.0)
-        size = torch.minimum(torch.searchsorted(enters, rejected), kept)  # of S
+        outside = torch.searchsorted(-ratio, -ceiling, right=True)  # tokens that are not in C
+        capped_p, capped_q = rest_p.gather(-1, outside), rest_q.gather(-1, outside)
+        rejected = (capped_q - capped_p / ceiling.clamp_min(torch.finfo(ratio.dtype).tiny)).clamp_min(0.0)  # R
+        size = torch.minimum(torch.searchsorted(enters, rejected), outside)  # of S
         mass = sum_p.gather(-1, size)
         beta = torch.where(rejected > 0.0, mass / (sum_q.gather(-1, size) + rejected), 1.0)
-        middle = sum_between.gather(-1, kept) - sum_between.gather(-1, size)
-        spent = torch.xlogy(mass, beta) + middle + torch.xlogy(low_p, ceiling)
-        spent = torch.where((rejected == 0.0) & (missed > 0.0), torch.inf, spent)
-        least = least + width / POINTS * (spent <= budget).sum(-1, keepdim=True)
+        between = sum_terms.gather(-1, outside) - sum_terms.gather(-1, size)
+        spent = torch.xlogy(mass, beta) + between + torch.xlogy(capped_p, ceiling)
+        spent = torch.where((rejected == 0.0) & (uncovered > 0.0), torch.inf, spent)
+        within_budget = (spent <= budget).sum(-1, keepdim=True)  # (k, 1)
+        least = torch.cat([least, lenience], -1).gather(-1, within_budget)
         width /= POINTS
-    return torch.where(least < MOST_LENIENT, -torch.expm1(-least), 1.0).to(p.dtype)
+    return torch.where(least < MOST_LENIENT, -torch.expm1(-least), 1.0)
 
 
 def _lenient(p: Tensor, alpha: float | Tensor) -> Tensor:
