@@ -44,8 +44,13 @@ class Capture:
         self._stream: Any = cuda.Stream(device) if self._is_cuda else None
         self._pool = cuda.graph_pool_handle() if self._is_cuda else None
 
-    def __call__(self, run: Callable[[], Out]) -> tuple[Callable[[], Out], Out]:
-        """Record `run`: a function that replays it and returns its outputs, which stay in one place; and these outputs."""
+    def __call__(
+        self, run: Callable[[], Out], reset: Callable[[], object] = lambda: None
+    ) -> tuple[Callable[[], Out], Out]:
+        """Record `run`: a function that replays it and returns its outputs, which stay in one place; and these outputs.
+
+        `reset` undoes what a run has left, before each warm-up and before the recording.
+        """
 
         def inside() -> Out:
             with self._context():
@@ -56,7 +61,9 @@ class Capture:
         self._stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._stream):
             for _ in range(WARM_UPS):
+                reset()
                 inside()
+            reset()
         torch.cuda.current_stream().wait_stream(self._stream)
         graph: Any = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
@@ -105,7 +112,7 @@ class DraftGraph:
         self._sampler = Sampler(drafting.temperature, drafting.top_k, drafting.top_p)
         self._start = Start(*(None if each is None else each.clone() for each in like))
         self._uniforms = torch.full((drafting.k,), 0.5, dtype=torch.float64, device=place.positions.device)
-        self._replay, _ = capture(self._run)
+        self._replay, _ = capture(self._run, self._place.positions.zero_)
         self._kept = model.tables()
 
     def replay(self, start: Start, uniforms: Tensor | None, first: int) -> Drafted:
@@ -136,6 +143,4 @@ class DraftGraph:
             assert logits is not None
             drawn.append(self._sampler.draw(logits, self._uniforms[i : i + 1]))
             token = drawn[-1][0]
-        if len(read) > 1:
-            self._place.positions.sub_(len(read) - 1)  # where the next warm-up begins
         return Drafted(*(torch.cat([each[j] for each in pairs]) for pairs in (drawn, read) for j in (0, 1)))

@@ -58,8 +58,7 @@ class Graphs:
 
         Graphs are of forwards of 1 to `most` tokens, now or in an earlier call, and of the drafts that sessions have wanted.
         Capturing writes to the cache, so a session that is open loses it. A longer cache loses all graphs of the shorter one.
-        Longest spans first, since tables by
-        position are made for the longest sequence.
+        Longest spans come first, since tables by position are made for the longest sequence.
         """
         self._most = max(self._most, most)
         before = len(self._graphs) + len(self._drafts)
@@ -68,8 +67,8 @@ class Graphs:
                 self._graphs, self._drafts, self._owner, before = {}, {}, lambda: None, 0
                 self.cache = self.network.new_cache(None)
                 self.cache.begin(length)
-                self._held, self._is_clean = self.cache.held, True
-                self.cache.held.zero_()
+                self._held = self.cache.held
+                self._held.zero_()
             for span in reversed(self._spans()):
                 for n in range(1, self._most + 1):
                     if (n, span) not in self._graphs:
@@ -79,9 +78,10 @@ class Graphs:
                     if (drafting, span) not in self._drafts and drafting.k <= span:
                         graph = DraftGraph(self.network, self._place(1, span), drafting, like, self._capture)
                         self._drafts[drafting, span] = graph
-        captured = len(self._graphs) + len(self._drafts) - before
-        if captured:  # warm-ups wrote to the cache
-            self._owner, self._is_clean = lambda: None, False
+            captured = len(self._graphs) + len(self._drafts) - before
+            if captured:  # warm-ups wrote to the cache
+                self.cache.held.zero_()
+                self._owner, self._is_clean = lambda: None, True
         return captured
 
     def forget_drafts(self) -> None:
