@@ -7,7 +7,7 @@ INSTALLED := $(VENV)/.installed
 TYPES := build/types
 ARGS ?=
 
-.PHONY: run test check gate faults bench cascades drafts suites gate-trials gpu-check gpu-bench card tiny heads clean
+.PHONY: run test coverage check gate faults bench cascades drafts suites gate-trials gpu-check gpu-bench card tiny heads clean
 
 run: $(INSTALLED)  ## the first table: Speculative Ensemble on the bundled pair and all six tasks
 	$(BIN)/specbench run -n 40 --repeats 1 --allow-code-execution $(ARGS)
@@ -15,12 +15,17 @@ run: $(INSTALLED)  ## the first table: Speculative Ensemble on the bundled pair 
 test: $(INSTALLED)  ## the laws, and everything else
 	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadscope $(ARGS)
 
-check: $(INSTALLED)  ## format, lint, types
+coverage: $(INSTALLED)  ## the tests with line coverage of the library and the command line
+	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadscope --cov=specbench --cov-report=term:skip-covered $(ARGS)
+
+check: $(INSTALLED)  ## format, lint, types, imports between packages
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	rm -rf $(TYPES) && mkdir -p $(TYPES)/specbench
 	ln -s $(CURDIR)/specbench/* $(CURDIR)/cli $(CURDIR)/configs $(CURDIR)/tasks $(TYPES)/specbench/
-	MYPYPATH=$(TYPES) $(BIN)/mypy -p specbench
+	ln -s $(CURDIR)/scripts $(TYPES)/
+	MYPYPATH=$(TYPES) $(BIN)/mypy -p specbench -p scripts
+	cd $(TYPES) && $(CURDIR)/$(BIN)/lint-imports --no-cache --config $(CURDIR)/pyproject.toml
 
 gate: $(INSTALLED)  ## token ids and counters against the recorded ones, results/baselines/tiny.json: exit code 5 where they differ
 	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/specbench gate --baseline results/baselines/tiny.json --counters-only $(ARGS)
@@ -33,19 +38,19 @@ suites: $(INSTALLED)  ## the tiny twin of every table and figure of the papers, 
 	rm -f results/suites/*/*.png
 
 gate-trials: $(INSTALLED)  ## does the gate cry wolf, does it catch what it should? Alone on the machine: writes results/gate-tiny.md
-	OMP_NUM_THREADS=1 $(BIN)/python -m specbench.cli.gate_trials $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m scripts.gate_trials $(ARGS)
 
 faults: $(INSTALLED)  ## the fault campaign: kills, damaged files, fuzzed configs, full disks, hostile code; writes results/faults.md
 	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m tests.faults --out results/faults.md $(ARGS)
 
 bench: $(INSTALLED)  ## against transformers, side by side: writes results/cpu-peers.md
-	$(BIN)/python -m specbench.cli.peers $(ARGS)
+	$(BIN)/python -m scripts.bench_transformers $(ARGS)
 
 cascades: $(INSTALLED)  ## five leniences of every cascade rule: writes results/cascades-tiny-t5.md
-	$(BIN)/python -m specbench.cli.cascades $(ARGS)
+	$(BIN)/python -m scripts.sweep_cascades $(ARGS)
 
 drafts: $(INSTALLED)  ## adaptive lengths, SPRINTER and chains, ARGS="--data FOLDER": writes results/sprinter-tiny.md and results/polybasic-tiny.md
-	$(BIN)/python -m specbench.cli.drafts $(ARGS)
+	$(BIN)/python -m scripts.sweep_drafting $(ARGS)
 
 # A GPU's own Python is taken as it is: nothing is installed, and the package is put together from links.
 gpu-check:  ## what decodes on a GPU: logits, greedy tokens, laws; writes results/DEVICE/check.md, exit code 5 where one is wrong
@@ -53,13 +58,14 @@ gpu-bench:  ## what decoding costs on a GPU: ARGS="--part forward", peers or ens
 gpu-check gpu-bench:
 	rm -rf build/gpu && mkdir -p build/gpu/specbench
 	ln -s $(CURDIR)/specbench/* $(CURDIR)/cli $(CURDIR)/configs $(CURDIR)/tasks build/gpu/specbench/
-	PYTHONPATH=$(CURDIR)/build/gpu HF_HUB_OFFLINE=1 $(GPU_PYTHON) -P -m specbench.cli.$(subst -,_,$@) $(ARGS)
+	ln -s $(CURDIR)/scripts build/gpu/
+	PYTHONPATH=$(CURDIR)/build/gpu HF_HUB_OFFLINE=1 $(GPU_PYTHON) -P -m scripts.$(subst -,.,$@) $(ARGS)
 
 card: $(INSTALLED)  ## measure the bundled family: writes its card and results/tiny-family.md
-	$(BIN)/python -m specbench.cli.card $(ARGS)
+	$(BIN)/python -m scripts.model_card $(ARGS)
 
 tiny: $(INSTALLED)  ## retrain the bundled family from the synthetic twins: hours on a laptop
-	$(BIN)/python -m specbench.tiny.train $(ARGS)
+	$(BIN)/python -m scripts.train_tiny $(ARGS)
 	$(MAKE) heads
 
 heads: $(INSTALLED)  ## retrain the bundled heads on what the bundled models say: half an hour

@@ -5,7 +5,7 @@ import sys
 from types import FrameType
 from typing import NoReturn
 
-INTERRUPTED, TERMINATED = 130, 143  # exit codes of SIGINT and SIGTERM, as a shell has them
+from specbench.errors import ExitCode
 
 
 def main() -> None:
@@ -18,9 +18,9 @@ def main() -> None:
         app.main()
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
-        sys.exit(INTERRUPTED)
+        sys.exit(ExitCode.INTERRUPTED)
     except SystemExit as end:
-        if end.code == TERMINATED:
+        if end.code == ExitCode.TERMINATED:
             print("terminated; the same command, without --fresh, resumes a run", file=sys.stderr)
         raise
     finally:
@@ -39,4 +39,4 @@ def without_signals(unraisable: "sys.UnraisableHookArgs") -> None:
 
 def terminated(number: int, frame: FrameType | None) -> NoReturn:
     """Handle SIGTERM: raise SystemExit, so that locks are released and children end."""
-    raise SystemExit(TERMINATED)
+    raise SystemExit(ExitCode.TERMINATED)

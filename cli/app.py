@@ -14,6 +14,7 @@ from typing import NoReturn
 
 import typer
 
+from specbench._logging import quiet
 from specbench.cli import (
     catalog,
     compare,
@@ -32,8 +33,7 @@ from specbench.cli import (
     train,
     verify,
 )
-from specbench.errors import ConfigError, FolderInUse, MissingAsset
-from specbench.quiet import quiet
+from specbench.errors import ConfigError, ExitCode, FolderInUse, MissingAsset
 
 app = typer.Typer(
     name="specbench",
@@ -81,7 +81,7 @@ def main(command: Callable[[], None] = app) -> None:
         if isinstance(error, OSError) and error.errno in UNUSABLE:
             fail("file", f"{error.filename or 'a file'}: {error.strerror}{_advice(error)}", UNUSABLE[error.errno])
         if _is_out_of_memory(error):
-            fail("memory", f"out of memory: {str(error).partition('. ')[0]}; help: {SMALLER}", 4)
+            fail("memory", f"out of memory: {str(error).partition('. ')[0]}; help: {SMALLER}", ExitCode.MISSING)
         if isinstance(error, UnicodeError | json.JSONDecodeError | tomllib.TOMLDecodeError):
             fail("file", f"cannot parse a file: {error}", 2)
         raise
@@ -119,7 +119,7 @@ def _require_text(arguments: list[str]) -> None:
 
 def _in_plugin(error: Exception) -> str | None:
     """Where in a plugin an error came from; None where it is one of ours."""
-    plugins = sys.modules.get("specbench.plugins")
+    plugins = sys.modules.get("specbench.experiment.plugins")
     return plugins.place_of(error) if plugins else None
 
 

@@ -7,12 +7,12 @@ from typing import Annotated
 
 import typer
 
-from specbench.cli.asked import with_plugins
-from specbench.cli.choices import Json, Plugins, known_kinds, known_there
+from specbench.cli.arguments import imported
+from specbench.cli.params import Json, Plugins, known_kinds, known_there
+from specbench.config.pair import BUNDLED, PACKAGE
+from specbench.config.presets import KINDS, Preset, names, preset
 from specbench.errors import ConfigError, hint
 from specbench.files import read_text
-from specbench.pair import BUNDLED, PACKAGE
-from specbench.presets import KINDS, Preset, names, preset
 
 
 class Listed(StrEnum):
@@ -28,7 +28,7 @@ def list_(
     as_json: Json = False,
 ) -> None:
     """List the methods, pairs, tasks or suites that there are."""
-    with_plugins(plugin)
+    imported(plugin)
     singular = next(k for k, plural in KINDS.items() if plural == kind)
     found = [(name, preset(singular, name)) for name in names(singular)]
     if as_json:
@@ -61,7 +61,7 @@ def show(
     plugin: Plugins = None,
 ) -> None:
     """Print one preset, and where it lies, to copy it."""
-    with_plugins(plugin)
+    imported(plugin)
     if kind not in KINDS:
         raise ConfigError(f"unknown kind '{kind}'{hint(kind, KINDS)}")
     found = preset(kind, name)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from specbench.cli.verdicts import (
+from specbench.cli.verdict_output import (
     AcrossConfig,
     Alpha,
     CountersOnly,
@@ -41,7 +41,8 @@ def compare(
 
     Exit code 5 where something regressed, 6 where something could not be compared or decided.
     """
-    from specbench.report import baseline, comparison
+    from specbench.regression import compare as comparison
+    from specbench.regression import snapshot as baseline
 
     limits = limits_of(alpha, max_slowdown, max_quality_drop, require_speed, counters_only, across_config)
     verdicts = comparison.compare(baseline.open_(base), baseline.open_(new), limits)

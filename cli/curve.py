@@ -7,12 +7,13 @@ from typing import Annotated
 
 import typer
 
-from specbench.cli import choices
-from specbench.cli.asked import options_of, words
-from specbench.cli.choices import SandboxKind, known
-from specbench.cli.progress import interrupted
-from specbench.errors import ConfigError
-from specbench.options import Access
+from specbench.cli import params as choices
+from specbench.cli.arguments import options_of, words
+from specbench.cli.params import known
+from specbench.cli.progress import Terminal, interrupted
+from specbench.config.options import Access, SandboxKind
+from specbench.errors import ConfigError, ExitCode
+from specbench.experiment.request import Request
 
 AUTO = "auto"
 
@@ -71,7 +72,7 @@ def curve(
 
     All points of a task are one run, interleaved prompt by prompt; the same command resumes it.
     """
-    from specbench.cli.measuring import SOME_FAILED, measured
+    from specbench.experiment.pipeline import run
 
     plain = options_of(
         gamma=gamma, set_=set_, plugin=plugin, data=data, limit=limit, temperature=temperature,
@@ -82,19 +83,23 @@ def curve(
     access = Access(fresh=fresh, wait=wait, break_lock=break_lock)
     kind = SandboxKind.auto if allow_code_execution else None
     try:
-        summaries, refused = measured(names, pair, words(task), options, out, access, kind)
+        request = Request(
+            methods=tuple(names), pair=pair, tasks=tuple(words(task)), options=options, out=out, access=access,
+            sandbox=kind,
+        )  # fmt: skip
+        results = run(request, Terminal())
     except KeyboardInterrupt:
         interrupted(fresh)
-    _tell([out / summary["run"] for summary in summaries], plots, as_json)
-    if refused:
-        raise refused
-    sys.exit(SOME_FAILED if any(row["failed"] for summary in summaries for row in summary["methods"]) else 0)
+    _tell([out / summary["run"] for summary in results.summaries], plots, as_json)
+    if results.unscored:
+        raise results.unscored
+    sys.exit(ExitCode.SOME_FAILED if results.some_failed else ExitCode.OK)
 
 
 def swept(names: list[str], over: list[str]) -> tuple[tuple[str, list[object]], ...]:
     """What is swept of which method: its own grid for `auto`, else the user's key of every method."""
-    from specbench.options import parse_override
-    from specbench.presets import sweep_of
+    from specbench.config.options import parse_override
+    from specbench.config.presets import sweep_of
 
     found: list[tuple[str, list[object]]] = []
     for text in over:
@@ -113,7 +118,7 @@ def _tell(folders: list[Path], plots: Path | None, as_json: bool) -> None:
     from specbench.cli.report import place, print_table, say, terminal
     from specbench.report import plots as drawing
     from specbench.report.curves import curve_tables, points_of, remarks
-    from specbench.report.points import as_json as told
+    from specbench.report.export import as_json as told
 
     found = [points_of(folder) for folder in folders]
     drawn = [

@@ -8,9 +8,9 @@ from typing import Annotated
 
 import typer
 
-from specbench.cli.choices import Json
+from specbench.cli.params import Json
+from specbench.errors import ExitCode
 
-MISSING = 4
 STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 
 
@@ -27,7 +27,7 @@ def doctor(
     from rich.console import Console
     from rich.text import Text
 
-    from specbench.checkup import checks
+    from specbench.machine.doctor import checks
     from specbench.report.escaping import terminal
 
     console = Console(highlight=False, markup=False, soft_wrap=True)
@@ -39,4 +39,4 @@ def doctor(
             console.print(told.append(f"; help: {terminal(check.help)}" if check.help else ""))
     if as_json:
         print(json.dumps([dataclasses.asdict(check) for check in done], indent=2))
-    sys.exit(MISSING if any(check.state == "fail" for check in done) else 0)
+    sys.exit(ExitCode.MISSING if any(check.state == "fail" for check in done) else ExitCode.OK)

@@ -7,16 +7,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from specbench.cli.asked import with_plugins, words
-from specbench.cli.choices import Json, Plugins, known
-from specbench.errors import ConfigError
+from specbench.cli.arguments import imported, words
+from specbench.cli.params import Json, Plugins, known
+from specbench.errors import ConfigError, ExitCode
 
 if TYPE_CHECKING:
-    from specbench.fetching import Need, Repository
-    from specbench.pair import Pair
-    from specbench.suite import Line
+    from specbench.config.pair import Pair
+    from specbench.config.suite import Line
+    from specbench.data.download import Need, Repository
 
-CANNOT_BE_HAD = 4
 GIB = 1 << 30
 
 
@@ -53,15 +52,15 @@ def fetch(
     Weights are taken in one form, safetensors where there are. Bundled models and local folders need nothing. Exit code 4
     where something cannot be had.
     """
-    from specbench import fetching
     from specbench.cli.progress import status
+    from specbench.data import download as fetching
 
     pairs, tasks = words(pair), words(task)
     if suite and (pairs or tasks):
         raise ConfigError("--suite brings its pairs and tasks: leave out -p and -t")
     if not (suite or pairs or tasks):
         raise ConfigError("name what to fetch: -p PAIR, -t TASK, or --suite NAME")
-    plugins = with_plugins(plugin)
+    plugins = imported(plugin)
     needs = _of_suite(suite, plugins) if suite else _of(pairs, tasks, plugins)
     repositories = fetching.gathered(needs)
     with status("asking the hub"):
@@ -79,21 +78,21 @@ def fetch(
         print(f"error[asset]: {why}", file=sys.stderr)
     if not dry_run and repositories and not refused:
         print("everything is here", file=sys.stderr)
-    sys.exit(CANNOT_BE_HAD if refused else 0)
+    sys.exit(ExitCode.MISSING if refused else ExitCode.OK)
 
 
 def _of(pairs: list[str], tasks: list[str], plugins: Any) -> list["Need"]:
     """What pairs need whole, and what tasks need: from where the pairs' defaults take them, else from the hub."""
-    from specbench.options import Options
-    from specbench.suite import Line
+    from specbench.config.options import Options
+    from specbench.config.suite import Line
 
     return _of_line(Line(methods=(), pairs=tuple(pairs), tasks=tuple(tasks), options=Options(plugins=plugins)))
 
 
 def _of_suite(name: str, plugins: Any) -> list["Need"]:
     """What the lines of a suite need, and the model that judges."""
-    from specbench.fetching import source
-    from specbench.suite import read_suite
+    from specbench.config.suite import read_suite
+    from specbench.data.download import source
 
     suite = read_suite(name, plugins=plugins)
     needs = [need for line in suite.grid for need in _of_line(line, whole=suite.kind == "profile")]
@@ -105,9 +104,9 @@ def _of_suite(name: str, plugins: Any) -> list["Need"]:
 def _of_line(line: "Line", whole: bool = False) -> list["Need"]:
     """What a line's pairs and tasks need. Without methods, or `whole`: all of a pair."""
     import specbench.tasks  # noqa: F401  (registers the tasks)
-    from specbench import cells
-    from specbench.fetching import needs_of_pair, needs_of_task
-    from specbench.pair import Pair
+    from specbench.config.pair import Pair
+    from specbench.data.download import needs_of_pair, needs_of_task
+    from specbench.experiment import run_spec as cells
 
     needs: list[Need] = []
     pairs = []
@@ -125,7 +124,7 @@ def _of_line(line: "Line", whole: bool = False) -> list["Need"]:
 
 def _parts(line: "Line", pair: "Pair") -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The models and heads of a pair that a line's methods need."""
-    from specbench import arms
+    from specbench.experiment import method_resolution as arms
 
     names = list(line.methods)
     try:

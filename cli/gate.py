@@ -9,11 +9,9 @@ from typing import Annotated
 
 import typer
 
-from specbench.cli import choices, gating
-from specbench.cli.asked import options_of, require_known, spoken, with_plugins, words
-from specbench.cli.choices import SandboxKind
-from specbench.cli.remeasure import Request
-from specbench.cli.verdicts import (
+from specbench.cli import params as choices
+from specbench.cli.arguments import imported, options_of, spoken, words
+from specbench.cli.verdict_output import (
     AcrossConfig,
     Alpha,
     CountersOnly,
@@ -28,7 +26,11 @@ from specbench.cli.verdicts import (
     limits_of,
     tell,
 )
+from specbench.config.options import SandboxKind
+from specbench.config.presets import require_known
 from specbench.errors import ConfigError
+from specbench.experiment import gate as gating
+from specbench.experiment.fresh_process import Commands
 
 RECORDED = (  # what --record takes, and a baseline file says
     "method", "pair", "task", "data", "limit", "gamma", "max_new_tokens", "ignore_eos", "temperature", "seed", "repeats",
@@ -105,9 +107,9 @@ def gate(
         raise ConfigError("--sessions is of a baseline's timing: with --record or --update")
     names, tasks = words(method) or ["se"], words(task)
     limits = limits_of(alpha, max_slowdown, max_quality_drop, require_speed, counters_only, across_config)
-    with_plugins(plugin)
+    imported(plugin)
     require_known(names, pair, tasks)
-    told = Request(commands=[], sandbox=sandbox.value if allow_code_execution else "", plugins=plugin or [])
+    told = Commands(commands=[], sandbox=sandbox.value if allow_code_execution else "", plugins=plugin or [])
     with _folder(out) as folder:
         if baseline and not update:
             verdicts = [

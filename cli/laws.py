@@ -6,11 +6,10 @@ from typing import Annotated
 
 import typer
 
-from specbench.cli.asked import with_plugins
-from specbench.cli.choices import Plugins, known
-from specbench.errors import ConfigError
+from specbench.cli.arguments import imported
+from specbench.cli.params import Plugins, known
+from specbench.errors import ConfigError, ExitCode
 
-DIFFERS = 5
 GAMMAS = ((1,), (2,))  # draft lengths: the branches to follow grow with V to their power
 
 
@@ -33,11 +32,11 @@ def laws(
 
     Exit code 5 where they differ, 2 where the method declares none, as a biased bonus does.
     """
-    with_plugins(plugin)
-    from specbench import cells
-    from specbench.arms import arms, have_lengths
-    from specbench.laws import LENGTH, Finding, examine
-    from specbench.options import Options, parse_override
+    imported(plugin)
+    from specbench.config.options import Options, parse_override
+    from specbench.experiment import run_spec as cells
+    from specbench.experiment.method_resolution import arms, have_lengths
+    from specbench.verification.enumeration import LENGTH, Finding, examine
 
     _, roles = cells.read_pair(pair, Options())
     worst: dict[str, Finding] = {}
@@ -55,4 +54,4 @@ def laws(
         verdict = "exact" if found.exact else f"DIFFERS {found.why}".rstrip()
         print(f"  {found.setting:<20} {found.distance:.1e}  {verdict}")
     if not all(found.exact for found in worst.values()):
-        sys.exit(DIFFERS)
+        sys.exit(ExitCode.REGRESSION)

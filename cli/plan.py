@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from specbench.cli import choices
-from specbench.cli.asked import options_of, require_known, words
+from specbench.cli import params as choices
+from specbench.cli.arguments import options_of, words
 from specbench.cli.progress import status
-from specbench.errors import ConfigError, MissingAsset
+from specbench.config.presets import require_known
+from specbench.errors import ConfigError, ExitCode, MissingAsset
 
 if TYPE_CHECKING:
-    from specbench.cli.suites import Part
-    from specbench.options import Options
+    from specbench.config.options import Options
+    from specbench.experiment.suite_runner import Part
 
-CANNOT_RUN = 4
 GIB = 1 << 30
 
 
@@ -54,8 +54,8 @@ def plan(
     Exit code 4 where something that is missing keeps a cell from running.
     """
     from specbench.cli.run import OVERRULING
-    from specbench.cli.suites import parts
-    from specbench.suite import Line, Suite, read_suite
+    from specbench.config.suite import Line, Suite, read_suite
+    from specbench.experiment.suite_runner import parts
 
     options = options_of(
         gamma=gamma, set_=set_, over=over, head=head, plugin=plugin, data=data, limit=limit, sample=sample,
@@ -82,13 +82,15 @@ def plan(
         _print(rows)
         if suite and any(row["state"] == "missing" for row in rows):
             print(f"what is missing can be fetched where there is a network: specbench fetch --suite {suite}")
-    sys.exit(CANNOT_RUN if any(row["state"] in ("missing", "refused") for row in rows) else 0)
+    sys.exit(ExitCode.MISSING if any(row["state"] in ("missing", "refused") for row in rows) else ExitCode.OK)
 
 
 def _tasks(pair: str, options: "Options") -> tuple[str, ...]:
     """The tasks that `run` would take; where their data is missing, those that it would have tried."""
     import specbench.tasks  # noqa: F401  (registers the tasks)
-    from specbench import bench, cells, presets
+    from specbench.config import presets
+    from specbench.experiment import plan as bench
+    from specbench.experiment import run_spec as cells
 
     found = cells.read_pair(pair, options)[1]
     try:
@@ -120,16 +122,17 @@ def _rows(part: "Part") -> list[dict[str, Any]]:
 @cache
 def _bandwidth(device: str) -> float:
     """Bytes a second of a plain copy, measured once a command."""
-    from specbench.hardware import copy_bandwidth
+    from specbench.machine.hardware import copy_bandwidth
 
     return copy_bandwidth(device)
 
 
 def _bytes_without_weights(part: "Part") -> int | None:
     """What the models would take, by their architectures alone; None where those are not known here either."""
-    from specbench import arms, cells
-    from specbench.bench import Bench
-    from specbench.found import device_of, find
+    from specbench.experiment import method_resolution as arms
+    from specbench.experiment import run_spec as cells
+    from specbench.experiment.plan import Bench
+    from specbench.models.resolve import device_of, find
 
     options = part.line.options.with_override("pair.weights", "dummy")
     try:

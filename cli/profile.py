@@ -1,22 +1,18 @@
 """`specbench profile`: what a chain's models cost and accept of one another, and whether theory keeps its middle ones."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
-from specbench.cli import choices
-from specbench.cli.asked import options_of
-from specbench.cli.choices import known
-from specbench.cli.progress import interrupted
+from specbench.cli import params as choices
+from specbench.cli.arguments import options_of
+from specbench.cli.params import known
+from specbench.cli.progress import Terminal, interrupted
+from specbench.config.options import Access
 from specbench.errors import ConfigError
-from specbench.options import Access
-
-if TYPE_CHECKING:
-    from specbench.pair import Pair
-
-BASELINE = "ar"
-GAMMA = 5  # draft length at which pairs of models are measured
+from specbench.experiment.chain_profile import BASELINE, GAMMA, levels_of, pairings
+from specbench.experiment.request import Request
 
 
 def profile(
@@ -56,10 +52,10 @@ def profile(
 
     Then what theory says of keeping the middle, before a run is paid for.
     """
-    from specbench import cells
-    from specbench.cli.measuring import measured
     from specbench.cli.report import place, print_table, say, terminal
-    from specbench.report import profile as told
+    from specbench.experiment import run_spec as cells
+    from specbench.experiment.pipeline import run
+    from specbench.report import chain_profile as told
 
     options = options_of(
         set_=set_, head=head, gamma=str(gamma), data=data, limit=limit, temperature=temperature, repeats=repeats,
@@ -72,7 +68,10 @@ def profile(
         raise ConfigError("name a task for the prompts: -t TASK")
     access = Access(fresh=fresh, wait=wait, break_lock=break_lock)
     try:
-        summaries, _ = measured(pairings(levels, found, gamma), pair, tasks, options, out, access, None)
+        names = tuple(pairings(levels, found, gamma))
+        summaries, _ = run(
+            Request(methods=names, pair=pair, tasks=tuple(tasks), options=options, out=out, access=access), Terminal()
+        )
     except KeyboardInterrupt:
         interrupted(fresh)
     console = terminal()
@@ -88,49 +87,3 @@ def profile(
             " its base, and drafts that come out short, are left out.", style="dim"
         )  # fmt: skip
         place(summary["folder"], console)
-
-
-def levels_of(method: str) -> list[str]:
-    """The levels of a method's chain, from the target down to what drafts: a model, or a kind of head, or prompt lookup."""
-    from specbench.presets import preset
-
-    table = preset("method", method).table
-    proposer = table.get("proposer")
-    levels = [table["scorers"] if isinstance(table.get("scorers"), str) else "target"]
-    while isinstance(proposer, dict) and proposer.get("name") == "chain":
-        levels.append(proposer["model"])
-        proposer = proposer["proposer"]
-    if len(levels) < 2 or not isinstance(proposer, dict):
-        raise ConfigError(f"{method} is no chain of models; polybasic is one")
-    return [*levels, proposer["model"] if proposer["name"] == "model" else proposer["name"]]
-
-
-def pairings(levels: list[str], pair: "Pair", gamma: int) -> list[str]:
-    """Methods for every level alone and every pair of levels, made known as presets. Without a head for a base, not those."""
-    from specbench.presets import Preset, add
-    from specbench.report.profile import alone, under
-
-    def known(name: str, table: dict[str, Any]) -> str:
-        add("method", Preset(name, Path("profile"), {"description": name, "baseline": BASELINE, **table}), listed=False)
-        return name
-
-    last = {"target": {"name": "last"}}
-    names = [known(alone(level), {"name": "autoregressive", "scorers": level, **last}) for level in levels[1:-1]]
-    for level in levels:
-        if level not in ("eagle", "pld"):
-            pair.group(level)
-    for i, high in enumerate(levels):
-        for low in levels[i + 1 :]:
-            proposer: dict[str, Any] = {"name": "model", "model": low, "gamma": gamma}
-            if low == "eagle":
-                if low is levels[i + 1]:
-                    pair.head_of("eagle", high)  # without which there is no chain
-                elif not any((head.kind, head.base) == ("eagle", high) for head in pair.heads.values()):
-                    continue
-                proposer = {"name": "eagle", "base": high, "gamma": gamma}
-            elif low == "pld":
-                proposer = {"name": "pld", "gamma": gamma}
-            names.append(
-                known(under(low, high), {"name": "speculative", "proposer": proposer, "scorers": high, **last})
-            )
-    return names

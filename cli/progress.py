@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import NoReturn
 
-from specbench.cli import INTERRUPTED, TERMINATED
+from specbench.errors import ExitCode
+from specbench.observer import Observer
 
 PLAIN_SECONDS = 10.0  # between progress lines where there is no terminal
 
@@ -29,14 +30,14 @@ class Interrupts:
             raise self._seen
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        self._seen = KeyboardInterrupt() if number == signal.SIGINT else SystemExit(TERMINATED)
+        self._seen = KeyboardInterrupt() if number == signal.SIGINT else SystemExit(ExitCode.TERMINATED)
         raise self._seen
 
 
 def interrupted(fresh: bool = False) -> NoReturn:
     """Say how to continue after SIGINT, and exit with its code. A command with --fresh would start again."""
     print(f"interrupted; the same command{' without --fresh' if fresh else ''} resumes", file=sys.stderr)
-    sys.exit(INTERRUPTED)
+    sys.exit(ExitCode.INTERRUPTED)
 
 
 @contextmanager
@@ -83,3 +84,28 @@ def progress(label: str, total: int, done: int = 0) -> Iterator[Callable[[], Non
     with Progress(*columns, console=console, transient=True) as bar:
         shown = bar.add_task(terminal(label), total=total, completed=done)
         yield lambda: bar.advance(shown)
+
+
+class Terminal(Observer):
+    """Shows progress on stderr, and lets SIGINT and SIGTERM end the work between two pieces of it."""
+
+    def __init__(self) -> None:
+        self._interrupts = Interrupts()
+
+    @contextmanager
+    def status(self, text: str) -> Iterator[None]:
+        with status(text):
+            yield
+
+    @contextmanager
+    def progress(self, label: str, total: int, done: int = 0) -> Iterator[Callable[[], None]]:
+        with progress(label, total, done) as advance:
+
+            def step() -> None:
+                advance()
+                self._interrupts.check()
+
+            yield step
+
+    def message(self, text: str) -> None:
+        print(text, file=sys.stderr)

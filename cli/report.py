@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 import typer
 
-from specbench.cli.choices import known
+from specbench.cli.params import known
 from specbench.errors import ConfigError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from specbench.report.collect import Collected
+    from specbench.config.suite import Suite
+    from specbench.report.suite_report import Collected
     from specbench.report.tables import Table
-    from specbench.suite import Suite
 
 WIDTH = 160  # of tables that no terminal bounds
 
@@ -86,7 +86,8 @@ class _Suite:
         show_collected(self.collected, console)
 
     def text(self, form: Format, drawn: list[Path], beside: Path) -> str:
-        from specbench.report import html, latex, page, points
+        from specbench.report import export, html, latex
+        from specbench.report import markdown_page as page
 
         if form is Format.md:
             return page.page(self.collected, [path for path in drawn if path.suffix == ".svg"], beside)
@@ -94,7 +95,7 @@ class _Suite:
             return latex.latex(self.collected.tables)
         if form is Format.html:
             return html.of_suite(self.collected)
-        return (points.as_csv if form is Format.csv else points.as_json)(self.collected.points)
+        return (export.as_csv if form is Format.csv else export.as_json)(self.collected.points)
 
     def plots(self, folder: Path) -> list[Path]:
         from specbench.report import plots
@@ -133,14 +134,14 @@ class _Runs:
 
 
 def _collected(suite: str, results: Path) -> "Collected":
-    from specbench.report.collect import collect
-    from specbench.suite import read_suite
+    from specbench.config.suite import read_suite
+    from specbench.report.suite_report import collect
 
     return collect(read_suite(suite), results)
 
 
 def _summaries(runs: list[Path] | None, results: Path) -> list[dict[str, Any]]:
-    from specbench.report.summary import summaries_of
+    from specbench.analysis.summary import summaries_of
 
     folders = runs or newest(results)
     if not folders:
@@ -170,7 +171,7 @@ def _into(file: Any) -> "Console":
 
 def show_suite(suite: "Suite", results: Path, console: "Console", changed: bool) -> None:
     """A suite's tables and verdicts, where anything of it was measured."""
-    from specbench.report.collect import collect
+    from specbench.report.suite_report import collect
 
     try:
         show_collected(collect(suite, results, changed), console)
@@ -180,7 +181,7 @@ def show_suite(suite: "Suite", results: Path, console: "Console", changed: bool)
 
 def show_collected(collected: "Collected", console: "Console") -> None:
     """Tables, what was expected of them, conditions, and what is not there."""
-    from specbench.report.page import said
+    from specbench.report.markdown_page import said
 
     suite = collected.suite
     say(f"{suite.paper}, {suite.shows}: {suite.description}", console, "bold")

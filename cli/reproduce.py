@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from specbench.cli.choices import Json
+from specbench.cli.params import Json
 
 
 def reproduce(
@@ -21,7 +21,7 @@ def reproduce(
 
     Every table and figure: on the paper's weights, on tiny, on dummy weights, or not yet."""
     from specbench.cli.report import print_table, terminal
-    from specbench.report.papers import papers, papers_table
+    from specbench.report.reproduction import papers, papers_table
 
     items = papers(results)
     if as_json:

@@ -6,13 +6,13 @@ from typing import Annotated
 
 import typer
 
-from specbench.cli import choices
-from specbench.cli.asked import options_of, words
-from specbench.cli.choices import SandboxKind
-from specbench.cli.measuring import measure
-from specbench.cli.progress import interrupted
-from specbench.errors import ConfigError
-from specbench.options import Access, Options
+from specbench.cli import params as choices
+from specbench.cli.arguments import options_of, words
+from specbench.cli.progress import Terminal, interrupted
+from specbench.config.options import Access, Options, SandboxKind
+from specbench.config.presets import require_known
+from specbench.errors import ConfigError, ExitCode
+from specbench.experiment.request import Request
 
 # what a user may overrule of a suite
 OVERRULING = ("data", "limit", "max_new_tokens", "device", "dtype", "engine", "overrides", "heads", "plugins")
@@ -80,19 +80,43 @@ def run(
                 )
             code = _suite(suite, options, repeats, out, access, kind)
         else:
-            code = measure(words(method) or ["se"], pair or "tiny", words(task), options, out, access, kind)
+            methods, tasks = tuple(words(method) or ["se"]), tuple(words(task))
+            code = measure(
+                Request(
+                    methods=methods, pair=pair or "tiny", tasks=tasks, options=options, out=out, access=access, sandbox=kind
+                )
+            )  # fmt: skip
     except KeyboardInterrupt:
         interrupted(fresh)
     sys.exit(code)
 
 
+def measure(request: Request) -> ExitCode:
+    """Run a request and print its tables."""
+    require_known(request.methods, request.pair, request.tasks)  # before torch is imported
+    from specbench.cli.report import overview, place, show, terminal
+    from specbench.experiment.pipeline import run
+
+    results, console = run(request, Terminal()), terminal()
+    if len(results.summaries) > 1:
+        overview(results.summaries, console)
+        console.print("more of each: specbench report FOLDER", style="dim", highlight=False)
+    else:
+        show(results.summaries, console)
+    for summary in results.summaries:
+        place(request.out / summary["run"], console)
+    if results.unscored:
+        raise results.unscored
+    return ExitCode.SOME_FAILED if results.some_failed else ExitCode.OK
+
+
 def _suite(
     name: str, options: Options, repeats: int | None, out: Path, access: Access, kind: SandboxKind | None
-) -> int:
+) -> ExitCode:
     """A suite, its options overruled by what the user says; then its tables. Returns the exit code."""
     from specbench.cli.report import show_suite, terminal
-    from specbench.cli.suites import run_suite
-    from specbench.suite import read_suite
+    from specbench.config.suite import read_suite
+    from specbench.experiment.suite_runner import run_suite
 
     changes = {key: value for key, value in options.changes().items() if key != "repeats"}
     if refused := sorted(changes.keys() - set(OVERRULING)):
@@ -101,6 +125,6 @@ def _suite(
     changes |= {} if repeats is None else {"repeats": repeats}
     suite = read_suite(name, **changes)
     changed = [f"{key} = {value}" for key, value in changes.items() if key != "plugins"]  # which overrule nothing
-    code = run_suite(suite, out, access, kind, changed)
+    code = run_suite(suite, out, access, kind, changed, Terminal())
     show_suite(suite, out, terminal(), bool(changed))
     return code

@@ -5,8 +5,9 @@ from typing import Annotated
 
 import typer
 
-from specbench.cli.asked import with_plugins
-from specbench.cli.choices import BreakLock, Plugins, SandboxKind, Wait
+from specbench.cli.arguments import imported
+from specbench.cli.params import BreakLock, Plugins, Wait
+from specbench.config.options import SandboxKind
 
 
 def score(
@@ -24,16 +25,16 @@ def score(
     break_lock: BreakLock = False,
 ) -> None:
     """Score stored generations anew, by the tasks as they are now."""
-    with_plugins(plugin)
+    imported(plugin)
     import specbench.tasks  # noqa: F401  (registers the tasks)
-    from specbench import scorer
-    from specbench.cli.measuring import summarised
     from specbench.cli.progress import progress
     from specbench.cli.report import newest, show, terminal
+    from specbench.config.options import Access
     from specbench.errors import ConfigError
-    from specbench.locking import locked
-    from specbench.options import Access
-    from specbench.records import read
+    from specbench.experiment import scorer
+    from specbench.experiment.pipeline import summarised
+    from specbench.runs.locking import locked
+    from specbench.runs.record import read
     from specbench.sandbox import Sandbox
 
     folders = runs or newest(results)

@@ -6,18 +6,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from specbench.cli import choices
-from specbench.cli.asked import options_of, require_known
-from specbench.cli.choices import known
+from specbench.cli import params as choices
+from specbench.cli.arguments import options_of
+from specbench.cli.params import known
 from specbench.cli.progress import status
+from specbench.config.options import Options
+from specbench.config.presets import require_known
 from specbench.errors import ConfigError
-from specbench.options import Options
 
 if TYPE_CHECKING:
-    from specbench.bench import Bench, Job
-    from specbench.records import Record, Round
+    from specbench.decoding.round import Step
+    from specbench.experiment.plan import Bench, Job
     from specbench.report.trace import Line
-    from specbench.step import Step
+    from specbench.runs.record import Record, Round
 
 STYLES = {"a": "green", "d": "cyan", "r": "bold yellow", "b": "bold blue", "m": "", "x": "red strike"}  # by origin
 
@@ -83,8 +84,9 @@ def _settled(
     from pathlib import Path
 
     import specbench.tasks  # noqa: F401  (registers the tasks)
-    from specbench import bench, cells
-    from specbench.task import Data, Sample
+    from specbench.data.task import Data, Sample
+    from specbench.experiment import plan as bench
+    from specbench.experiment import run_spec as cells
 
     found, pair = cells.read_pair(pair_name, options)
     if prompt is None:
@@ -105,9 +107,9 @@ def _settled(
 
 def _decoded(bench: "Bench", job: "Job") -> tuple["Record", list[dict[str, Any]]]:
     """What the method generated, and its rounds with their tokens' text. Raises ConfigError where the prompt does not fit."""
-    from specbench import runner
-    from specbench.prompting import encode
-    from specbench.records import Record
+    from specbench.data.prompting import encode
+    from specbench.experiment import runner
+    from specbench.runs.record import Record
 
     cell, task, sample = job.cell, job.task, job.data.samples[0]
     pair, decoding = bench.load().only(cell.roles, cell.spread), cell.config["decoding"]
@@ -128,8 +130,8 @@ def _decoded(bench: "Bench", job: "Job") -> tuple["Record", list[dict[str, Any]]
 
 def _spelled(told: "Round", step: "Step", before: list[int], tokenizer: Any) -> dict[str, Any]:
     """A round as it is recorded, with what its tokens, and those of the rounds that made its draft, are and whence."""
-    from specbench.prompting import pieces
-    from specbench.report.origins import of_round
+    from specbench.analysis.token_origin import of_round
+    from specbench.data.prompting import pieces
 
     spelled = {**told, "origins": of_round(told), "ids": step.tokens, "refused": tokenizer.decode(step.refused)}
     spelled["pieces"] = pieces(tokenizer, before, step.tokens, encoder_decoder=False)
@@ -144,7 +146,7 @@ def _show(told: dict[str, Any], record: "Record", rounds: list[dict[str, Any]]) 
     """A legend, the rounds, what they came to, and the text whole."""
     from rich.console import Console
 
-    from specbench.report.origins import MEANING
+    from specbench.analysis.token_origin import MEANING
     from specbench.report.trace import closing, lines, plain, visible
 
     console = Console(highlight=False, markup=False, emoji=False, soft_wrap=True)

@@ -7,12 +7,12 @@ from typing import Annotated, Any
 
 import typer
 
-from specbench.cli import choices
-from specbench.cli.choices import HeadKind, known
-from specbench.cli.progress import interrupted, status
-from specbench.cli.training import Training, require_known
+from specbench.cli import params as choices
+from specbench.cli.params import HeadKind, known
+from specbench.cli.progress import Terminal, interrupted, status
+from specbench.config.options import Access
 from specbench.errors import ConfigError
-from specbench.options import Access
+from specbench.training.trainer import Training, require_known
 
 TEXTS = {HeadKind.sprinter: 600, HeadKind.specdec: 600, HeadKind.dsl: 600, HeadKind.eagle: 0}  # 0 is all there are
 
@@ -53,7 +53,7 @@ def train(
 
     What the models say of the texts is collected first, into the head's folder; an interrupted training goes on from there.
     """
-    from specbench.options import Options, parse_override
+    from specbench.config.options import Options, parse_override
 
     overrides = tuple(map(parse_override, set_ or []))
     own = [(key.removeprefix("recipe."), value) for key, value in overrides if key.startswith("recipe.")]
@@ -87,12 +87,13 @@ def trained(
 ) -> Path:
     """Everything that `train` does behind its options. Returns the head's folder."""
     import specbench.tasks  # noqa: F401  (registers the tasks)
-    from specbench import cells, models
+    from specbench.experiment import run_spec as cells
     from specbench.files import write
-    from specbench.found import device_of, find
-    from specbench.heads import Provenance
-    from specbench.locking import locked
-    from specbench.train import texts as texts_
+    from specbench.models import loader as models
+    from specbench.models.heads import Provenance
+    from specbench.models.resolve import device_of, find
+    from specbench.runs.locking import locked
+    from specbench.training import texts as texts_
 
     found_pair, pair = cells.read_pair(pair_name, options)
     roles = (base,) if kind == HeadKind.eagle else (base, "target")
@@ -124,7 +125,7 @@ def trained(
             "seed": seed,
         }
         about["kind"] = kind.value
-        run = Training(kind, loaded, texts, folder, base, features, tau, seed, recipe, about, kept)
+        run = Training(kind, loaded, texts, folder, base, features, tau, seed, recipe, about, kept, Terminal())
         head, report = {
             HeadKind.sprinter: run.sprinter, HeadKind.specdec: run.specdec, HeadKind.dsl: run.dsl, HeadKind.eagle: run.eagle
         }[kind]()  # fmt: skip

@@ -8,23 +8,24 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from specbench.cli import choices
-from specbench.cli.asked import options_of, require_known, words
-from specbench.cli.choices import known
+from specbench.cli import params as choices
+from specbench.cli.arguments import options_of, words
+from specbench.cli.params import known
 from specbench.cli.progress import progress, status
-from specbench.errors import ConfigError
-from specbench.options import Options
-from specbench.presets import preset
+from specbench.config.options import Options
+from specbench.config.presets import preset, require_known
+from specbench.errors import ConfigError, ExitCode
 
 if TYPE_CHECKING:
-    from specbench.models import LoadedPair
-    from specbench.pair import Pair
-    from specbench.verifying import Verdict
+    from specbench.config.pair import Pair
+    from specbench.models.loader import LoadedPair
+    from specbench.verification import Verdict
 
-DIFFERS = 5
-INCONCLUSIVE = 6
 TEMPERATURE = 2.0  # small models are sure of themselves, and where a law is nearly certain nothing can be told apart
 TASK = "gsm8k"  # where the pair names none that suits it
+OUTCOMES = {
+    "differs": ExitCode.REGRESSION, "inconclusive": ExitCode.INCONCLUSIVE, "no law": ExitCode.INCONCLUSIVE
+}  # fmt: skip
 
 
 def verify(
@@ -75,13 +76,13 @@ def verify(
         options = replace(options, temperature=0.0 if _is_greedy(method) else TEMPERATURE)
     told, verdict = _verified(method, pair, words(task), options, repeats)
     _show(told, verdict, json_)
-    sys.exit({"differs": DIFFERS, "inconclusive": INCONCLUSIVE, "no law": INCONCLUSIVE}.get(verdict.outcome, 0))
+    sys.exit(OUTCOMES.get(verdict.outcome, ExitCode.OK))
 
 
 def _is_greedy(method: str) -> bool:
     """Whether a method has no meaning but at T = 0."""
     import specbench.methods  # noqa: F401  (registers the methods)
-    from specbench.method import Method
+    from specbench.decoding.method import Method
 
     found = Method.members.get(preset("method", method).table.get("name", ""))
     return found is not None and found.greedy_only
@@ -93,8 +94,11 @@ def _verified(
     """What was held against what, and the verdict."""
     import torch
 
-    from specbench import arms, cells, models, verifying
-    from specbench.found import device_of, find, find_heads
+    from specbench import verification as verifying
+    from specbench.experiment import method_resolution as arms
+    from specbench.experiment import run_spec as cells
+    from specbench.models import loader as models
+    from specbench.models.resolve import device_of, find, find_heads
 
     found_pair, pair = cells.read_pair(pair_name, options)
     base, device = found_pair.path.parent, device_of(options.device)
@@ -135,9 +139,9 @@ def _prompts(
 ) -> tuple[list[list[int]], list[str]]:
     """The first prompts of each task in turn, as token ids, and the tasks. Raises ConfigError for one that does not fit."""
     import specbench.tasks  # noqa: F401  (registers the tasks)
-    from specbench import cells
-    from specbench.bench import tasks_of
-    from specbench.prompting import encode
+    from specbench.data.prompting import encode
+    from specbench.experiment import run_spec as cells
+    from specbench.experiment.plan import tasks_of
 
     asked = tasks_of(names or ([] if cells.suits(pair, options) and pair.defaults.tasks else [TASK]), pair, options)
     rows = [

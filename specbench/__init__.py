@@ -1,0 +1,43 @@
+"""Benchmarks of speculative and collaborative decoding: how much faster, at what cost in quality, and how certain.
+
+The functions below are imported when they are first used, so that `import specbench` imports neither torch nor transformers.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from specbench.api import Plan, RunResult, load, plan, register, report, run
+    from specbench.errors import ConfigError, MissingAsset
+    from specbench.observer import Observer
+
+    __version__: str
+
+__all__ = [
+    "ConfigError",
+    "MissingAsset",
+    "Observer",
+    "Plan",
+    "RunResult",
+    "__version__",
+    "load",
+    "plan",
+    "register",
+    "report",
+    "run",
+]
+_MODULES = {"ConfigError": "errors", "MissingAsset": "errors", "Observer": "observer"}  # those of the API are the rest
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("specbench")
+    if name not in __all__:
+        raise AttributeError(f"module 'specbench' has no attribute '{name}'")
+    return getattr(import_module(f"specbench.{_MODULES.get(name, 'api')}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

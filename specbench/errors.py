@@ -1,7 +1,22 @@
-"""The two mistakes that a user can mend; everything else is a failed sample or a bug."""
+"""Exit codes, and the mistakes that a user can correct; everything else is a failed sample or a bug."""
 
 import difflib
+import enum
 from collections.abc import Iterable
+
+
+class ExitCode(enum.IntEnum):
+    """Exit codes of every command."""
+
+    OK = 0
+    BUG = 1
+    USAGE = 2  # a wrong option, config or file
+    SOME_FAILED = 3  # some samples failed
+    MISSING = 4  # a model, data set or device is missing, a folder is in use, or a disk is full
+    REGRESSION = 5  # a check failed: a distribution differs, or a measurement is worse
+    INCONCLUSIVE = 6  # not comparable, or not decided
+    INTERRUPTED = 130  # SIGINT; the same command resumes
+    TERMINATED = 143  # SIGTERM; the same command resumes
 
 
 class ConfigError(ValueError):

@@ -1,16 +1,16 @@
 """CNN/DailyMail: news articles to highlights (Hermann et al. 2015, See et al. 2017).
 
 Source: abisee/cnn_dailymail, config 3.0.0, split test, 11,490 rows. Licence: Apache-2.0; article text (c) CNN and Daily Mail.
-Synthetic: specbench/twins/news.py.
+Synthetic: specbench/data/synthetic/news.py.
 Example row: {"article": "A fire closed the station. Nobody was hurt.", "highlights": "Fire closes station", "id": "0a1"}
 """
 
 from dataclasses import dataclass
 from typing import ClassVar
 
-from specbench.task import Hub, Sample, filled
+from specbench.data.synthetic import TWINS, Row
+from specbench.data.task import Hub, Sample, filled
 from specbench.tasks.rouge_scored import RougeScored
-from specbench.twins import TWINS, Row
 
 # A worked example, our own, for prompts that show one.
 ARTICLE = (

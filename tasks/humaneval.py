@@ -1,6 +1,6 @@
 """HumanEval: functions from docstrings, judged by running tests (Chen et al. 2021).
 
-Source: openai/openai_humaneval, split test, 164 rows. Licence: MIT. Synthetic: specbench/twins/humaneval.py.
+Source: openai/openai_humaneval, split test, 164 rows. Licence: MIT. Synthetic: specbench/data/synthetic/humaneval.py.
 Example row: {"task_id": "X/0", "prompt": "def f(x):\\n    \\"\\"\\"Return x doubled.\\"\\"\\"\\n", "entry_point": "f",
               "canonical_solution": "    return 2 * x\\n", "test": "def check(candidate):\\n    assert candidate(2) == 4"}
 """
@@ -8,11 +8,11 @@ Example row: {"task_id": "X/0", "prompt": "def f(x):\\n    \\"\\"\\"Return x dou
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+from specbench.data.synthetic import TWINS, Row
+from specbench.data.task import Hub, Sample, Task, filled, without
 from specbench.errors import MissingAsset
 from specbench.sandbox import Limits, Sandbox
 from specbench.scoring.metric import Metric, Score
-from specbench.task import Hub, Sample, Task, filled, without
-from specbench.twins import TWINS, Row
 
 SE_PAPER_CUTS = ("</s><s>", "\n\n\n", "\n\ndef")
 

@@ -8,10 +8,10 @@ import re
 from dataclasses import dataclass
 from typing import ClassVar
 
-from specbench.task import CONVERTED, Hub, Sample
+from specbench.data.synthetic import Row
+from specbench.data.task import CONVERTED, Hub, Sample
 from specbench.tasks.rouge_scored import RougeScored
 from specbench.tasks.wiki_summary import first_words
-from specbench.twins import Row
 
 WORDS = re.compile(r"[a-z0-9]+", re.IGNORECASE)  # as ROUGE sees them
 

@@ -1,7 +1,7 @@
 """MMLU: multiple choice over 57 subjects, answered in words (Hendrycks et al. 2021).
 
 Source: cais/mmlu, config all, splits test (14,042 rows) and dev (5 a subject). Licence: MIT.
-Synthetic: specbench/twins/mmlu.py.
+Synthetic: specbench/data/synthetic/mmlu.py.
 Example row: {"question": "Which is a fruit?", "subject": "botany", "choices": ["oak", "pear", "fern", "moss"], "answer": 1}
 """
 
@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
+from specbench.data.synthetic import TWINS, Row
+from specbench.data.task import Hub, Sample, Task, filled, without
 from specbench.errors import ConfigError, MissingAsset
 from specbench.files import read_json
 from specbench.sandbox import Sandbox
 from specbench.scoring.metric import NO_ANSWER, Metric, Score
-from specbench.task import Hub, Sample, Task, filled, without
-from specbench.twins import TWINS, Row
 
 LETTERS = "ABCD"
 # "the answer is", or "answer:", and a letter that is bracketed, marked or ends there, so that the article in "the answer is A

@@ -6,9 +6,9 @@ Source: a local JSONL file. Example row: {"prompt": "Once upon a time"}
 from dataclasses import dataclass
 from typing import ClassVar
 
+from specbench.data.synthetic import Row
+from specbench.data.task import Sample, Task
 from specbench.errors import ConfigError, hint
-from specbench.task import Sample, Task
-from specbench.twins import Row
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 from functools import cached_property
 
+from specbench.data.task import Sample, Task, without
 from specbench.sandbox import Sandbox
-from specbench.scoring.adapter import Evaluate
+from specbench.scoring.hf_evaluate import Evaluate
 from specbench.scoring.metric import NO_ANSWER, Metric, Score
 from specbench.scoring.rouge import KINDS, Rouge, lines
-from specbench.task import Sample, Task, without
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,9 +8,9 @@ Example row: {"question_id": 81, "category": "writing", "turns": ["Write a haiku
 from dataclasses import dataclass
 from typing import ClassVar
 
+from specbench.data.synthetic import Row
+from specbench.data.task import Sample, Task, filled
 from specbench.errors import ConfigError
-from specbench.task import Sample, Task, filled
-from specbench.twins import Row
 
 # The benchmark's six kinds; MT-Bench's eight categories are one of them.
 MULTI_TURN = "writing roleplay reasoning math coding extraction stem humanities".split()

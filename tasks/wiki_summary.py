@@ -8,9 +8,9 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-from specbench.task import CONVERTED, Hub, Sample
+from specbench.data.synthetic import Row
+from specbench.data.task import CONVERTED, Hub, Sample
 from specbench.tasks.rouge_scored import RougeScored
-from specbench.twins import Row
 
 SHARE = 0.3  # of a text's words, rounded up, is the prompt
 

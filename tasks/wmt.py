@@ -1,19 +1,19 @@
 """WMT14 English-German, either way (Bojar et al. 2014).
 
 Source: wmt/wmt14, config de-en, split test, newstest2014, 3,003 rows. Licence: none stated.
-Synthetic: specbench/twins/wmt.py.
+Synthetic: specbench/data/synthetic/wmt.py.
 Example row: {"translation": {"de": "Das Haus ist alt.", "en": "The house is old."}}
 """
 
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+from specbench.data.synthetic import TWINS, Row
+from specbench.data.task import Hub, Sample, Task, filled
 from specbench.errors import ConfigError
 from specbench.sandbox import Sandbox
 from specbench.scoring.metric import NO_ANSWER, Metric, Score
 from specbench.scoring.translation import Translation
-from specbench.task import Hub, Sample, Task, filled
-from specbench.twins import TWINS, Row
 
 LANGUAGES = {"en": "English", "de": "German"}
 

@@ -1,16 +1,16 @@
 """XSum: BBC articles to one sentence (Narayan et al. 2018).
 
 Source: EdinburghNLP/xsum, split test, 11,334 rows. Licence: MIT (data set's repository); article text (c) BBC.
-Synthetic: specbench/twins/news.py.
+Synthetic: specbench/data/synthetic/news.py.
 Example row: {"document": "The bridge shut. It opened on Friday.", "summary": "A bridge has opened again.", "id": "0a1"}
 """
 
 from dataclasses import dataclass
 from typing import ClassVar
 
-from specbench.task import CONVERTED, Hub, Sample, filled
+from specbench.data.synthetic import TWINS, Row
+from specbench.data.task import CONVERTED, Hub, Sample, filled
 from specbench.tasks.rouge_scored import RougeScored
-from specbench.twins import TWINS, Row
 
 
 @dataclass(frozen=True, kw_only=True)

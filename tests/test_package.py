@@ -1,6 +1,5 @@
-"""The shape of the house: floors, wheel, start-up."""
+"""Layers of packages, the wheel, and what start-up imports."""
 
-import ast
 import shutil
 import subprocess
 import sys
@@ -12,62 +11,35 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
-FLOORS = {
-    0: "errors registry sampling calls session task assets records hardware pair presets theory options"
-    " twins scoring sandbox prompting engine synthetic dummy watched drafting states step quantization quiet"
-    " fetching checkup files locking",
-    1: "suite method proposers stops targets heads",
-    2: "checkpoints methods found models workers tiny train laws heading",
-    3: "decode arms cells plugins",
-    4: "bench judging runner scorer verifying",
-    5: "report tasks",
-    6: "cli",
-}
-FLOOR = {module: floor for floor, modules in FLOORS.items() for module in modules.split()}
+LINT_IMPORTS = [Path(sys.executable).with_name("lint-imports"), "--no-cache", "--config", ROOT / "pyproject.toml"]
 
 
-def modules() -> dict[str, Path]:
-    """Module (without `specbench.`) -> file, over the four top-level folders."""
-    found = {}
-    for folder, prefix in ((ROOT / "specbench", ""), *((ROOT / top, top) for top in ("cli", "tasks"))):
+@pytest.fixture
+def tree(tmp_path) -> Path:
+    """A copy of the package's modules, put together as they are installed."""
+    for folder, place in ((ROOT / "specbench", ""), *((ROOT / top, top) for top in ("cli", "tasks", "configs"))):
         for path in folder.rglob("*.py"):
-            parts = [*([prefix] if prefix else []), *path.relative_to(folder).with_suffix("").parts]
-            found[".".join(p for p in parts if p != "__init__")] = path
-    return found
+            copy = tmp_path / "specbench" / place / path.relative_to(folder)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(path, copy)
+    return tmp_path
 
 
-def floor_of(module: str) -> int | None:
-    """The floor of a module or of its nearest package."""
-    while module:
-        if module in FLOOR:
-            return FLOOR[module]
-        module = module.rpartition(".")[0]
-    return None
+def lint_imports(tree: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(list(map(str, LINT_IMPORTS)), cwd=tree, capture_output=True, text=True)
 
 
-def imports(path: Path) -> set[str]:
-    out = set()
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            out |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            out.add(node.module)
-            out |= {f"{node.module}.{alias.name}" for alias in node.names}
-    return {name.removeprefix("specbench.") for name in out if name.startswith("specbench.")}
+def test_packages_import_only_those_below_them(tree):
+    done = lint_imports(tree)
+    assert done.returncode == 0, done.stdout
 
 
-@pytest.mark.parametrize("module", sorted(m for m in modules() if m not in ("", "tiny")))
-def test_imports_go_down_only(module):
-    own = floor_of(module)
-    assert own is not None, "every module has a floor"
-    for other in imports(modules()[module]):
-        floor = floor_of(other)
-        assert floor is None or floor <= own, f"{module} (floor {own}) imports {other} (floor {floor})"
-
-
-@pytest.mark.parametrize("module", [m for m in modules() if floor_of(m) == 2 and m.startswith("methods.")])
-def test_methods_import_floors_0_and_1_only(module):
-    assert all((floor_of(other) or 0) <= 1 for other in imports(modules()[module]))
+def test_an_import_of_the_command_line_by_the_library_breaks_the_contract(tree):
+    with (tree / "specbench" / "experiment" / "runner.py").open("a") as file:
+        file.write("\n\ndef _forbidden() -> None:\n    import specbench.cli.app  # noqa: F401\n")
+    done = lint_imports(tree)
+    assert done.returncode == 1
+    assert "specbench.experiment.runner -> specbench.cli.app" in done.stdout
 
 
 def test_every_package_is_listed():
@@ -158,7 +130,8 @@ def test_start_up_imports_few_modules(arguments):
 
 
 def test_reports_need_no_torch():
-    code = "import sys; from specbench.report import metrics, summary, tables; assert 'torch' not in sys.modules"
+    modules = "specbench.analysis.metrics, specbench.analysis.summary, specbench.report.tables"
+    code = f"import sys, {modules}; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 

@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from specbench.method import End, Method, Sessions, Step, drawn
-from specbench.sampling import Sampler
-from specbench.targets import Last, Target
+from specbench.decoding.method import End, Method, Sessions, Step, drawn
+from specbench.decoding.sampling import Sampler
+from specbench.decoding.targets import Last, Target
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,12 +5,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 
-from specbench.method import End, Method, Sessions, Step, noted_of, speculate
-from specbench.proposers import DraftModel
-from specbench.sampling import Draft, Sampler, read_tokens
-from specbench.stops import Unsure
-from specbench.targets import Bild
-from specbench.targets.deferral import within
+from specbench.decoding.method import End, Method, Sessions, Step, noted_of, speculate
+from specbench.decoding.sampling import Draft, Sampler, read_tokens
+from specbench.decoding.targets import Bild
+from specbench.decoding.targets.deferral import within
+from specbench.methods.proposers import DraftModel
+from specbench.methods.stopping import Unsure
 
 
 @dataclass(frozen=True, kw_only=True)

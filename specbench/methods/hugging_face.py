@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 from transformers import GenerationConfig, StoppingCriteria, StoppingCriteriaList
 
-from specbench.method import End, Method, Sessions, Step
-from specbench.sampling import Sampler
-from specbench.watched import Watched
+from specbench.decoding.method import End, Method, Sessions, Step
+from specbench.decoding.sampling import Sampler
+from specbench.decoding.session import InstrumentedModel
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +74,7 @@ class Assisted(Method, name="hf-assisted"):
 class _Rounds(StoppingCriteria):  # type: ignore[misc]  # transformers is untyped
     """What the library tells while it runs: a streamer that notes its tokens, and a criterion that knows the stop strings."""
 
-    def __init__(self, target: Watched, start: list[int], end: End) -> None:
+    def __init__(self, target: InstrumentedModel, start: list[int], end: End) -> None:
         self._target, self._start, self._end = target, start, end
         self._told: list[tuple[list[int], float]] = []  # tokens of a round, seconds since the beginning
         self._looked, self._begin = len(start), time.perf_counter()
@@ -106,7 +106,9 @@ class _Rounds(StoppingCriteria):  # type: ignore[misc]  # transformers is untype
             yield Step(tokens, drafted, tested, accepted, by=(draft,) * tested, at=seconds)
 
 
-def _generate(target: Watched, start: list[int], sampler: Sampler, end: End, rounds: _Rounds, **more: Any) -> None:
+def _generate(
+    target: InstrumentedModel, start: list[int], sampler: Sampler, end: End, rounds: _Rounds, **more: Any
+) -> None:
     """One call, with nothing left to the model's own generation config. Chance comes from the sampler's generator."""
     seq2seq = target.model.config.is_encoder_decoder
     chance = {"temperature": sampler.temperature, "top_k": sampler.top_k, "top_p": sampler.top_p}

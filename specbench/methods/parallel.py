@@ -4,9 +4,9 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from specbench.method import End, Method, Sessions, Step
-from specbench.sampling import Sampler, read_tokens
-from specbench.targets import Target
+from specbench.decoding.method import End, Method, Sessions, Step
+from specbench.decoding.sampling import Sampler, read_tokens
+from specbench.decoding.targets import Target
 
 
 @dataclass(frozen=True, kw_only=True)

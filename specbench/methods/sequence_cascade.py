@@ -8,9 +8,9 @@ from typing import Literal
 
 import numpy as np
 
-from specbench.method import End, Method, Pilot, Sessions, Step
-from specbench.sampling import Sampler, read_tokens
-from specbench.session import Session
+from specbench.decoding.method import End, Method, Pilot, Sessions, Step
+from specbench.decoding.sampling import Sampler, read_tokens
+from specbench.decoding.session import Session
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,9 +6,9 @@ from typing import Literal
 
 from torch import Tensor
 
-from specbench.method import End, Method, Proposer, Sessions, Step, drawn, noted_of, speculate
-from specbench.sampling import Draft, Sampler, read_tokens, verify
-from specbench.targets import Target
+from specbench.decoding.method import End, Method, Proposer, Sessions, Step, drawn, noted_of, speculate
+from specbench.decoding.sampling import Draft, Sampler, read_tokens, verify
+from specbench.decoding.targets import Target
 
 Bonus = Literal["deferred", "exact", "none", "paper"]
 
@@ -18,7 +18,7 @@ class Speculative(Method, name="speculative"):
     """Leviathan et al. 2023, Algorithm 1, where the target is `last`; SpecCascade's Algorithm 4 where it is a cascade.
 
     `bonus` says what follows a draft that was accepted whole. Where the drafting model is a scorer, pi is not known there
-    until it has read the draft's end (methods 4.4):
+    until it has read the end of the draft (docs/papers/speccascade.md, Bonus token):
 
     - deferred: a token t of the last other scorer's law, kept as a proposal. The drafter's next forward reads t together
       with the draft's end, which gives its law at t's place and behind t; t is tested at once, and drafting goes on behind

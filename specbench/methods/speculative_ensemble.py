@@ -8,9 +8,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from specbench.method import End, Method, Sessions, Step
-from specbench.sampling import Draft, Sampler, verify
-from specbench.targets import Target
+from specbench.decoding.method import End, Method, Sessions, Step
+from specbench.decoding.sampling import Draft, Sampler, verify
+from specbench.decoding.targets import Target
 
 
 class Proposal(NamedTuple):

@@ -4,10 +4,10 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from specbench.heads import Verifier
-from specbench.method import End, Method, Sessions, Step
-from specbench.sampling import Draft, Sampler, read_tokens, verify
-from specbench.targets.deferral import confidence, within
+from specbench.decoding.method import End, Method, Sessions, Step
+from specbench.decoding.sampling import Draft, Sampler, read_tokens, verify
+from specbench.decoding.targets.deferral import confidence, within
+from specbench.models.heads import Verifier
 
 
 @dataclass(frozen=True, kw_only=True)

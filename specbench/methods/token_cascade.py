@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from specbench.method import End, Method, Sessions, Step
-from specbench.sampling import Sampler, read_tokens
-from specbench.targets import Target, Unaided
+from specbench.decoding.method import End, Method, Sessions, Step
+from specbench.decoding.sampling import Sampler, read_tokens
+from specbench.decoding.targets import Target, Unaided
 
 
 @dataclass(frozen=True, kw_only=True)

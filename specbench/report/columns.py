@@ -3,11 +3,10 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from specbench.report.chains import chain_of
+from specbench.analysis.chains import NONE
 
 Cell = Callable[[dict[str, Any]], str]
 Columns = dict[str, Cell]
-NONE = "–"
 
 
 def special(methods: list[dict[str, Any]], base: str, large: str) -> dict[str, Columns]:
@@ -46,16 +45,6 @@ def special(methods: list[dict[str, Any]], base: str, large: str) -> dict[str, C
             "middle's tokens discarded/token": number("discarded_per_token", "{:.2f}"),
         }
     return out
-
-
-def draft_lengths(row: dict[str, Any]) -> str:
-    """How many tokens a method drafts: one number, one a model, or the most; and the thresholds of a chain."""
-    config, (proposer, chains) = row["config"], chain_of(row["config"])
-    above = "".join(f", then at least {each['threshold']}" for each in chains)
-    gamma = config.get("gamma") or proposer.get("gamma")
-    most = "up to " if "stop" in proposer or proposer.get("name") == "pld" else ""
-    lengths = NONE if gamma is None else ", ".join(map(str, gamma)) if isinstance(gamma, list) else f"{most}{gamma}"
-    return lengths + above
 
 
 def _answer_length(row: dict[str, Any]) -> str:

@@ -2,13 +2,13 @@
 
 from pathlib import Path
 
-from specbench.report.frontier import FEWEST_POINTS, frontier_points
+from specbench.analysis.frontier import FEWEST_POINTS, frontier_points
+from specbench.analysis.points import Point, points
+from specbench.analysis.summary import summary_of
+from specbench.config.suite import TableSpec
 from specbench.report.notes import notes
-from specbench.report.points import Point, points
-from specbench.report.suites import pivot
-from specbench.report.summary import summary_of
+from specbench.report.suite_tables import pivot
 from specbench.report.tables import Table
-from specbench.suite import TableSpec
 
 POINTS = TableSpec(
     rows=("method", "setting"),

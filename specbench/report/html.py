@@ -9,16 +9,16 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from specbench.records import Record, read
+from specbench.analysis.differences import folders
+from specbench.analysis.metrics import seconds
+from specbench.analysis.quality import scores_of
+from specbench.analysis.token_origin import lost, origins
 from specbench.report import escaping, plots
-from specbench.report.collect import Collected
-from specbench.report.differences import folders
-from specbench.report.metrics import seconds
+from specbench.report.markdown_page import said
 from specbench.report.notes import common_notes, notes
-from specbench.report.origins import lost, origins
-from specbench.report.page import said
-from specbench.report.quality import scores_of
+from specbench.report.suite_report import Collected
 from specbench.report.tables import Table, all_tables
+from specbench.runs.record import Record, read
 
 MOST_SAMPLES = 1000  # generations that the browser holds
 SEPARATOR = "\x1f"  # between the pieces of a text: no tokenizer gives it

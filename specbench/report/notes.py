@@ -3,8 +3,8 @@
 import re
 from typing import Any
 
-from specbench.records import listed
-from specbench.report.chains import chain_of
+from specbench.analysis.chains import chain_of
+from specbench.runs.record import listed
 
 Summary = dict[str, Any]
 FEWEST_REPEATS = 3

@@ -6,15 +6,15 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, TypedDict
 
+from specbench.analysis.differences import places
+from specbench.analysis.points import Point, bounds_of, number_of
+from specbench.config.pair import folder
+from specbench.config.suite import PlotSpec
 from specbench.errors import ConfigError
 from specbench.files import read_json
-from specbench.pair import folder
 from specbench.report import escaping
-from specbench.report.collect import Collected
-from specbench.report.differences import places
-from specbench.report.points import Point, bounds_of, number_of
-from specbench.report.suites import HEADS, dimension, is_at
-from specbench.suite import PlotSpec
+from specbench.report.suite_report import Collected
+from specbench.report.suite_tables import HEADS, dimension, is_at
 
 WIDE, HIGH = 4.2, 3.1  # inches of a panel
 MOST_COLUMNS = 4

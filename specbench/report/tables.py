@@ -6,9 +6,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from specbench.analysis.chains import NONE, draft_lengths
+from specbench.analysis.differences import differences, places
 from specbench.report import escaping
-from specbench.report.columns import NONE, Cell, draft_lengths, interval, number, over, score, special, times
-from specbench.report.differences import differences, places
+from specbench.report.columns import Cell, interval, number, over, score, special, times
 from specbench.report.notes import notes
 
 Summary = dict[str, Any]

@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from specbench.records import Record
-from specbench.report.metrics import acceptance_rate, accepted_length
+from specbench.analysis.metrics import acceptance_rate, accepted_length
+from specbench.runs.record import Record
 
 INDENT = "    "
 Span = tuple[str, list[str]]  # a letter of origins.MEANING, and the tokens that follow one another with that origin

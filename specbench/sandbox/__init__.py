@@ -31,9 +31,9 @@ from typing import Literal
 
 from specbench.errors import MissingAsset
 from specbench.sandbox import deadline, seccomp
-from specbench.sandbox.cell import Cell, Gone, TooLong
 from specbench.sandbox.deadline import Deadline, RunQueue
 from specbench.sandbox.isolation import NOBODY, Kind, command, interpreters, missing
+from specbench.sandbox.process import Cell, Gone, TooLong
 from specbench.sandbox.worker import DESCRIPTORS, LONGEST_LINE, Settings
 
 Wanted = Literal["auto", "bwrap", "unshare", "none"]

@@ -3,11 +3,11 @@
 import platform
 from collections.abc import Mapping
 
-from specbench.hardware import fingerprint
+from specbench.machine.hardware import fingerprint
 from specbench.report.tables import Table, markdown_list, markdown_table
 from tests.faults import configs, disks, folders, kills, models, processes, programs
 from tests.faults.attack import Attack, Outcome
-from tests.hostile import HOSTILE
+from tests.fixtures.hostile import HOSTILE
 
 ATTACKS = (
     Attack(
@@ -21,7 +21,13 @@ ATTACKS = (
     Attack("SIGINT", "the same commands", 30, 1, kills.interrupt),
     Attack("SIGTERM", "the same commands", 30, 1, kills.terminate),
     Attack("damaged folders", "a file of a run, suite, snapshot or head, and a command", 2_000, 25, folders.damaged),
-    Attack("hostile programs", "all programs of tests/hostile.py, under bwrap and unshare", 198, 8, programs.hostile),
+    Attack(
+        "hostile programs",
+        "all programs of tests/fixtures/hostile.py, under bwrap and unshare",
+        198,
+        8,
+        programs.hostile,
+    ),
     Attack(
         "several processes",
         "two or three in one run, suite or head, tasks in either order, with and without --wait",

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import seed as seeded
 from hypothesis import strategies as st
 
-from specbench.presets import names, preset
+from specbench.config.presets import names, preset
 from tests.faults.attack import Outcome, here
 
 VALUES: tuple[Any, ...] = (

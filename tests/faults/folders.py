@@ -81,7 +81,7 @@ def _prepare(where: Path) -> None:
     """A finished run, a copy to compare with, a snapshot, a judged suite, and a run with a head of the user's own."""
     where.mkdir()
     (where / "own.toml").write_text(SUITE)
-    from specbench.pair import PACKAGE
+    from specbench.config.pair import PACKAGE
 
     shutil.copytree(PACKAGE / "tiny" / "heads" / "sprinter", where / "head")
     for command in (SD, ["run", "--suite", "own.toml"], SPRINTER):

@@ -41,7 +41,7 @@ RUN = [
 
 def broken(trials: int, seed: int, folder: Path) -> Outcome:
     """Break a copy of the bundled target model: it is rejected in one line, or what it decodes is marked as failed."""
-    from specbench.pair import PACKAGE
+    from specbench.config.pair import PACKAGE
 
     outcome = Outcome()
     for trial in range(trials):

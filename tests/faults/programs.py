@@ -1,4 +1,4 @@
-"""Hostile programs in the sandbox, of both kinds (tests/hostile.py)."""
+"""Hostile programs in the sandbox, of both kinds (tests/fixtures/hostile.py)."""
 
 import random
 import socket
@@ -8,7 +8,7 @@ from string import Template
 from specbench.errors import MissingAsset
 from specbench.sandbox import Limits, Sandbox
 from tests.faults.attack import Outcome
-from tests.hostile import HOSTILE, NAME, UNIQUE, left
+from tests.fixtures.hostile import HOSTILE, NAME, UNIQUE, left
 
 LIMITS = Limits(seconds=20.0, memory=2**28, file=UNIQUE)
 BRIEF = Limits(seconds=0.5, memory=2**28, file=UNIQUE)

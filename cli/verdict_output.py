@@ -1,0 +1,211 @@
+"""Verdicts as `compare` and `gate` tell them: a table, Markdown, JSON, GitHub's annotations and step summary, JUnit XML."""
+
+import json
+import os
+import re
+import sys
+from dataclasses import asdict
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from specbench import files
+
+if TYPE_CHECKING:
+    from specbench.regression.verdict import Limits, Verdict
+    from specbench.report.tables import Table
+
+
+class VerdictFormat(StrEnum):
+    table = "table"
+    md = "md"
+    json = "json"
+    github = "github"
+
+
+class Undecided(StrEnum):
+    passes = "pass"
+    fails = "fail"
+
+
+Form = Annotated[VerdictFormat, typer.Option("--format", "-f", help="How to write the verdicts.")]
+JUnit = Annotated[Path | None, typer.Option("--junit", help="Also write JUnit XML to this file.")]
+Inconclusive = Annotated[
+    Undecided, typer.Option(help="Pass, or fail with code 6, where results cannot be compared or decided.")
+]
+Alpha = Annotated[float, typer.Option(help="Significance level of each test.")]
+MaxSlowdown = Annotated[float, typer.Option(help="A significant slow-down beyond this is a regression, in percent.")]
+MaxQualityDrop = Annotated[
+    float, typer.Option(help="A significant quality drop larger than this is a regression, in points of 100.")
+]
+RequireSpeed = Annotated[
+    bool, typer.Option("--require-speed", help="Fail, with code 6, where speeds cannot be compared.")
+]
+CountersOnly = Annotated[
+    bool, typer.Option("--counters-only", help="Tokens, counters and quality; no clock, so any machine will do.")
+]
+AcrossConfig = Annotated[
+    bool,
+    typer.Option(
+        "--across-config", help="Compare methods whose settings differ, by forwards per token, quality and time."
+    ),
+]
+FAILING = ("regression", "not comparable", "inconclusive")
+LEVELS = {"regression": "error", "not comparable": "warning", "inconclusive": "warning", "improved": "notice"}
+
+
+def limits_of(
+    alpha: float,
+    max_slowdown: float,
+    max_quality_drop: float,
+    require_speed: bool,
+    counters_only: bool,
+    across_config: bool,
+) -> "Limits":
+    """Raises ConfigError for a value out of range."""
+    from specbench.errors import ConfigError
+    from specbench.regression.verdict import Limits
+
+    for name, value, most in (
+        ("alpha", alpha, 1.0), ("max-slowdown", max_slowdown, 100.0), ("max-quality-drop", max_quality_drop, 100.0),
+    ):  # fmt: skip
+        if not 0.0 <= value < most:
+            raise ConfigError(f"--{name} {value:g} must be at least 0 and below {most:g}")
+    return Limits(
+        alpha=alpha,
+        max_slowdown=max_slowdown,
+        max_quality_drop=max_quality_drop,
+        require_speed=require_speed,
+        counters_only=counters_only,
+        across_config=across_config,
+    )
+
+
+def tell(verdicts: "list[Verdict]", form: VerdictFormat, junit: Path | None, title: str, undecided: Undecided) -> int:
+    """Write the verdicts to wherever they are wanted. Returns the exit code that they come to.
+
+    Within GitHub Actions annotations follow whatever was printed (on stderr behind JSON), and the step summary gets a table.
+    """
+    from specbench.regression.verdict import exit_code
+
+    code = exit_code(verdicts, undecided is Undecided.passes)
+    if form is VerdictFormat.table:
+        _print(verdicts, title)
+    elif form is VerdictFormat.md:
+        print(markdown(verdicts, title), end="")
+    elif form is VerdictFormat.json:
+        print(json.dumps({"exit_code": code, "verdicts": list(map(asdict, verdicts))}, indent=2, ensure_ascii=False))
+    else:
+        print(f"{title}: {outcome(verdicts)}")
+    if form is VerdictFormat.github or os.environ.get("GITHUB_ACTIONS"):
+        for line in annotations(verdicts):
+            print(line, file=sys.stderr if form is VerdictFormat.json else sys.stdout)
+        if summary := os.environ.get("GITHUB_STEP_SUMMARY"):
+            with Path(summary).open("a", encoding="utf-8") as file:
+                file.write(markdown(verdicts, title))
+    if junit:
+        junit.parent.mkdir(parents=True, exist_ok=True)
+        with files.named(junit):
+            junit.write_bytes(junit_xml(verdicts, title, undecided is Undecided.passes))
+    return code
+
+
+def table_of(verdicts: "list[Verdict]", title: str) -> "Table":
+    """A line a method of a cell, its aspects side by side."""
+    from specbench.report.tables import Table
+
+    lines: dict[tuple[str, str], dict[str, list[str]]] = {}
+    for each in verdicts:
+        column = {"engine": "speed", "comparability": "decoding"}.get(each.aspect, each.aspect)
+        mark = f"{each.status.value.upper()}: " if each.status in FAILING else ""
+        lines.setdefault((each.cell, each.method or "all"), {}).setdefault(column, []).append(mark + each.short)
+    columns = ("decoding", "quality", "speed")
+    rows = [[*place, *("; ".join(line.get(column, ["–"])) for column in columns)] for place, line in lines.items()]
+    return Table(title, ["cell", "method", *columns], rows)
+
+
+def findings(verdicts: "list[Verdict]") -> list[str]:
+    """A sentence for everything that is not as it was."""
+    return [
+        f"{each.status.value}: {each.title}, {_where(each)}: {each.detail}" for each in verdicts if each.status != "ok"
+    ]
+
+
+def outcome(verdicts: "list[Verdict]") -> str:
+    """How many verdicts came out how, the worst first."""
+    counts = {
+        status: sum(each.status == status for each in verdicts) for status in (*FAILING, "improved", "skipped", "ok")
+    }
+    return ", ".join(f"{count} {status}" for status, count in counts.items() if count) or "nothing to compare"
+
+
+def markdown(verdicts: "list[Verdict]", title: str) -> str:
+    from specbench.report.tables import markdown_list, markdown_table
+
+    notes = markdown_list([*findings(verdicts), outcome(verdicts)])
+    return f"{markdown_table(table_of(verdicts, title))}\n\n{notes}\n\n"
+
+
+def annotations(verdicts: "list[Verdict]") -> list[str]:
+    """GitHub's workflow commands: an error a regression, a warning for what is undecided, a notice an improvement."""
+    return [
+        f"::{LEVELS[each.status]} title={_property(f'{each.title}: {_where(each)}')}::{_message(each.detail)}"
+        for each in verdicts
+        if each.status in LEVELS
+    ]
+
+
+def junit_xml(verdicts: "list[Verdict]", title: str, undecided_passes: bool = False) -> bytes:
+    """A test case per verdict. A case fails where the verdict alone makes the exit code other than 0."""
+    from xml.etree import ElementTree as Tree
+
+    from specbench.regression.verdict import UNDECIDED_STATUSES, Status, fails
+
+    failed = [each for each in verdicts if fails(each.status, undecided_passes)]
+    passing = UNDECIDED_STATUSES | {Status.skipped}
+    skipped = [each for each in verdicts if each.status in passing and each not in failed]
+    counts = {"tests": str(len(verdicts)), "failures": str(len(failed)), "skipped": str(len(skipped)), "errors": "0"}
+    root = Tree.Element("testsuites", counts)
+    suite = Tree.SubElement(root, "testsuite", {"name": _plain(title), **counts})
+    for each in verdicts:
+        name = ": ".join(filter(None, [each.method, each.aspect, each.short if each.aspect == "quality" else ""]))
+        case = Tree.SubElement(suite, "testcase", {"classname": _plain(each.cell), "name": _plain(name), "time": "0"})
+        if each in failed:
+            Tree.SubElement(case, "failure", {"message": _plain(each.title)}).text = _plain(each.detail)
+        elif each in skipped:
+            Tree.SubElement(case, "skipped", {"message": _plain(f"{each.title}: {each.detail}")})
+        else:
+            Tree.SubElement(case, "system-out").text = _plain(each.detail)
+    return bytes(Tree.tostring(root, encoding="utf-8", xml_declaration=True)) + b"\n"
+
+
+def _print(verdicts: "list[Verdict]", title: str) -> None:
+    from specbench.cli.report import print_table, say, terminal
+
+    console = terminal()
+    print_table(table_of(verdicts, title), console)
+    for line in findings(verdicts):
+        style = "red" if line.startswith("regression") else "yellow" if line.startswith(FAILING) else "dim"
+        say(line, console, style)
+    say(outcome(verdicts), console, "none")
+
+
+def _where(verdict: "Verdict") -> str:
+    return f"{verdict.method} on {verdict.cell}" if verdict.method else verdict.cell
+
+
+def _message(text: str) -> str:
+    from specbench.report.escaping import terminal_lines
+
+    return terminal_lines(text).replace("%", "%25").replace("\n", "%0A")
+
+
+def _property(text: str) -> str:
+    return _message(text).replace(":", "%3A").replace(",", "%2C")
+
+
+def _plain(text: str) -> str:
+    """Without characters that XML has no way to say."""
+    return re.sub("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", "", text)

@@ -1,0 +1,143 @@
+"""Our decoding against transformers' own, side by side in one run: `make bench`.
+
+`ar` beside `hf-generate`, `sd` beside `hf-assisted` at the same draft length: one cell of the toolkit, so the same loaded
+weights, prompts, greedy tokens, fixed length and clocks, interleaved prompt by prompt. Whole calls are compared, prefill
+included.
+"""
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from specbench.analysis.bootstrap import Estimate
+from specbench.analysis.metrics import complete, identical_share, seconds, speedup
+from specbench.analysis.summary import summarise
+from specbench.cli.progress import Terminal
+from specbench.cli.report import newest
+from specbench.config.construct import construct
+from specbench.config.options import Access, Options
+from specbench.config.pair import Pair
+from specbench.config.presets import preset
+from specbench.errors import ConfigError, ExitCode
+from specbench.experiment.pipeline import run
+from specbench.experiment.request import Request
+from specbench.files import write
+from specbench.runs.record import read
+
+RUNS = Path("build/bench")
+PEERS = {"ar": "hf-generate", "sd": "hf-assisted"}
+WANTED = {"ar": 1.7, "sd": 2.2}  # how fast ours must be on the tiny pair, as multiples of transformers
+MOST_OUTSIDE = {"ar": 0.08, "sd": 0.12}  # share of decoding time outside model forwards
+LEAST_OF_THEORY = 0.9  # sd over ar, of what measured acceptance, costs and block prices promise
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Compare with transformers on the tiny pair, or on any other.")
+    parser.add_argument("--pair", default="tiny", help="a pair with roles draft and target")
+    parser.add_argument("--draft", help="a folder; with --target, instead of a pair")
+    parser.add_argument("--target", help="a folder")
+    parser.add_argument("--prompts", type=int, default=24)
+    parser.add_argument("--tokens", type=int, default=96)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--gamma", type=int, default=4)
+    parser.add_argument("--out", type=Path, default=Path("results/cpu-peers.md"))
+    args = parser.parse_args()
+    pair = _two_folders(args.draft, args.target) if args.draft or args.target else args.pair
+    options = Options(
+        gamma=(args.gamma,),
+        data="synthetic",
+        limit=args.prompts,
+        max_new_tokens=args.tokens,
+        ignore_eos=True,
+        repeats=args.repeats,
+        device="cpu",
+        dtype="float32",
+        overrides=(("task.shots", 0),),
+    )
+    request = Request(
+        methods=("sd", *PEERS.values()), pair=pair, tasks=("gsm8k",), options=options, out=RUNS,
+        access=Access(fresh=True),
+    )  # fmt: skip
+    if run(request, Terminal()).some_failed:
+        raise SystemExit(ExitCode.SOME_FAILED)
+    text = _page(newest(RUNS)[0], _told(pair))
+    args.out.parent.mkdir(parents=True, exist_ok=True)
+    args.out.write_text(text, encoding="utf-8")
+    print(text)
+
+
+def _two_folders(draft: str | None, target: str | None) -> str:
+    """A pair of two folders, as a file of its own."""
+    if not draft or not target:
+        raise ConfigError("--draft and --target go together")
+    path = RUNS / f"{Path(draft).name}-{Path(target).name}.toml"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    paths = {role: json.dumps(str(Path(folder).resolve())) for role, folder in (("draft", draft), ("target", target))}
+    write(path, "".join(f"[models.{role}]\npath = {folder}\n" for role, folder in paths.items()))
+    return str(path)
+
+
+def _told(pair: str) -> str:
+    found = preset("pair", pair)
+    models = construct(Pair, found.table, str(found.path)).models
+    return f"{found.name} ({Path(models['draft'].path).name} and {Path(models['target'].path).name})"
+
+
+def _page(folder: Path, told: str) -> str:
+    records, summary = list(read(folder)), summarise(folder)
+    rows: dict[str, dict[str, Any]] = {row["method"]: row for row in summary["methods"]}
+    decoding, env, gamma = summary["decoding"], summary["environment"], rows["sd"]["config"]["proposer"]["gamma"]
+    lines = [
+        "# specbench against transformers on a CPU",
+        "",
+        f"Pair {told}, engine {summary['engine']['name']}, float32, greedy, {decoding['max_new_tokens']} new tokens,"
+        f" {summary['data']['samples']} synthetic prompts x {decoding['repeats']} repeats, draft length {gamma}, the four"
+        " interleaved in one process. Whole calls, prefill included; intervals are 95 %, bootstrapped over prompts. Wanted is"
+        " what is asked of the tiny pair. Made by `make bench`.",
+        "",
+        "| ours | theirs | ms a token, ours | theirs | ours is faster by | wanted | same tokens |",
+        "| :-- | :-- | --: | --: | --: | --: | --: |",
+    ]
+    for name, peer in PEERS.items():
+        mine, other = complete(records, name), complete(records, peer)
+        ratio: Estimate = speedup(mine, other, end_to_end=True)
+        lines.append(
+            f"| {name} | {peer} | {_ms(mine):.2f} | {_ms(other):.2f} | {_times(ratio)} | {WANTED[name]:.2f}x |"
+            f" {identical_share(mine, other):.0%} |"
+        )
+    lines += [
+        "",
+        "| method | ms a decoded token | outside model forwards | at most | of the memory's bound | acceptance |",
+        "| :-- | --: | --: | --: | --: | --: |",
+    ]
+    for name, row in rows.items():
+        most = f"{MOST_OUTSIDE[name]:.0%}" if name in MOST_OUTSIDE else "–"
+        accepted = "–" if row["acceptance_rate"] is None else f"{row['acceptance_rate']:.3f}"
+        lines.append(
+            f"| {name} | {1e3 / row['tokens_per_second']:.2f} | {row['outside_forwards']:.1%} | {most} |"
+            f" {row['bound_share']:.0%} | {accepted} |"
+        )
+    sd = rows["sd"]
+    own = Estimate(**sd["speedup"])
+    lines += [
+        "",
+        f"Our sd over our ar, decoding alone: {_times(own)}; {own.value / sd['corrected']:.2f} of the {sd['corrected']:.2f}x"
+        f" that theory gives from the measured acceptance, c = {sd['cost_ratio']:.2f} and block prices (wanted:"
+        f" {LEAST_OF_THEORY:.2f}); with a block at the price of one token it gives {sd['predicted']:.2f}x.",
+        "",
+        f"`{json.dumps({k: env[k] for k in ('cpu', 'cores', 'threads', 'load_1min', 'python', 'packages', 'git')})}`",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _ms(rows: list[Any]) -> float:
+    return 1e3 * sum(seconds(r, end_to_end=True) for r in rows) / sum(len(r.tokens) for r in rows)
+
+
+def _times(ratio: Estimate) -> str:
+    return f"{ratio.value:.2f}x" if ratio.low is None else f"{ratio.value:.2f}x [{ratio.low:.2f}, {ratio.high:.2f}]"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Checks and benchmarks on a CUDA device, without weights or data."""

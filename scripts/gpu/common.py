@@ -1,0 +1,245 @@
+"""What `make gpu-check` and `make gpu-bench` share: engines, opened sessions, small models, progress, where figures go.
+
+Both run from a bare checkout with torch, transformers and pandas alone, so nothing here imports what the rest of the project
+needs besides them.
+"""
+
+import copy
+import dataclasses
+import json
+import math
+import re
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, PreTrainedModel
+
+from specbench.decoding.loop import Generation
+from specbench.decoding.session import Session
+from specbench.files import write
+from specbench.models import random_weights as dummy
+from specbench.models.eager_session import EagerSession
+from specbench.models.engine import Graphs, GraphSession, LeanSession, Network, network_of
+from specbench.runs.record import Record, round_of, usage_of
+from specbench.verification.enumeration import Opened
+
+ENGINES = ("eager", "lean", "graph")
+FUSED = True  # whether a GPU also runs the graphs that torch.compile has fused parts of
+BEAT = 8.0  # seconds between signs of life
+
+VOCABULARY, POSITIONS, SOURCE = 40, 640, [7, 3, 9, 1]  # of the small models; what their encoders read
+PREPARED, MOST = 320, 6  # what their graphs are made for: beyond a first span, which is 256 positions
+_LLAMA = {
+    "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+    "intermediate_size": 48, "max_position_embeddings": POSITIONS,
+}  # fmt: skip
+_T5 = {
+    "model_type": "t5", "d_model": 32, "d_kv": 8, "num_layers": 2, "num_heads": 4, "d_ff": 48,
+    "decoder_start_token_id": 0, "relative_attention_num_buckets": 8, "relative_attention_max_distance": 16,
+}  # fmt: skip
+_ROPE = {
+    "rope_type": "llama3", "rope_theta": 500.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 32,
+}  # fmt: skip
+FAMILIES: dict[str, dict[str, Any]] = {
+    "llama": {"model_type": "llama", **_LLAMA},
+    "llama-scaled": {"model_type": "llama", **_LLAMA, "num_key_value_heads": 1, "head_dim": 16, "attention_bias": True,
+                     "mlp_bias": True, "tie_word_embeddings": True, "rope_parameters": _ROPE},
+    "qwen2": {"model_type": "qwen2", **_LLAMA},
+    "mistral": {"model_type": "mistral", **_LLAMA, "sliding_window": None},
+    "gpt2": {"model_type": "gpt2", "n_positions": POSITIONS, "n_embd": 32, "n_layer": 2, "n_head": 4},
+    "gpt-neo": {"model_type": "gpt_neo", "hidden_size": 32, "num_layers": 2, "num_heads": 4, "window_size": 5,
+                "attention_types": [[["global", "local"], 1]], "max_position_embeddings": POSITIONS},
+    "opt": {"model_type": "opt", "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "ffn_dim": 48,
+            "word_embed_proj_dim": 32, "max_position_embeddings": POSITIONS},
+    "t5": _T5,
+    "t5-v1.1": {**_T5, "feed_forward_proj": "gated-gelu", "tie_word_embeddings": False},
+}  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class Engines:
+    """One model in every form that it is run in, over the same weights. No graphs: an encoder-decoder model.
+
+    On a CPU, where nothing can be captured, `graph` is the static forward that a graph would record, run as it stands.
+    """
+
+    model: PreTrainedModel
+    network: Network
+    graphs: Graphs | None
+    vocabulary: int
+    fused: Graphs | None = None
+
+    def session(self, engine: str, source: list[int] | None = None) -> Session:
+        """A fresh session; `source` is what an encoder reads."""
+        if engine == "eager":
+            return EagerSession(self.model, self.vocabulary, source)
+        if engine == "lean":
+            return LeanSession(self.network, self.vocabulary, source)
+        graphs = self.fused if engine == "compiled" else self.graphs
+        assert graphs is not None
+        return GraphSession(graphs, self.vocabulary)
+
+    def names(self) -> tuple[str, ...]:
+        return (*(ENGINES if self.graphs else ENGINES[:2]), *(("compiled",) if self.fused else ()))
+
+
+def fused_graphs(network: Network) -> Graphs | None:
+    """Graphs of a model with its elementwise parts fused; None where there is nothing to fuse, and on a CPU."""
+    device = network.model.device
+    return Graphs(network, device, fused=True) if FUSED and network.can_fuse and device.type == "cuda" else None
+
+
+class Small:
+    """Random float32 models of one family in all engines, by role: `b` is `a` slightly disturbed, so that drafts are
+    sometimes right."""
+
+    def __init__(self, family: str, device: torch.device, vocabulary: int = VOCABULARY, noise: float = 0.02) -> None:
+        first, second = (_random_model(family, vocabulary) for _ in "ab")
+        chance = torch.Generator().manual_seed(2)
+        with torch.no_grad():
+            for weight in second.parameters():
+                weight.add_(torch.randn(weight.shape, generator=chance), alpha=noise)
+        first, second = first.to(device), second.to(device)
+        self.reference = copy.deepcopy(second)  # its weights lie as transformers laid them
+        self.seq2seq: bool = first.config.is_encoder_decoder
+        self.roles = {role: self._engines(model, vocabulary) for role, model in (("a", first), ("b", second))}
+
+    def _engines(self, model: PreTrainedModel, vocabulary: int) -> Engines:
+        network = network_of(model)
+        graphs = None if self.seq2seq else Graphs(network, model.device)
+        fused = fused_graphs(network)
+        for each in (graphs, fused):
+            if each:
+                each.prepare(PREPARED, MOST)
+                poison(model.device)
+        return Engines(model, network, graphs, vocabulary, fused)
+
+    def open(self, engine: str) -> Opened:
+        sessions = {role: each.session(engine, SOURCE if self.seq2seq else None) for role, each in self.roles.items()}
+        return Opened(sessions, [0] if self.seq2seq else [5 % self.vocabulary, 1, 2, 0])
+
+    @property
+    def vocabulary(self) -> int:
+        return self.roles["a"].vocabulary
+
+    @property
+    def engines(self) -> tuple[str, ...]:
+        return self.roles["a"].names()
+
+
+def _random_model(family: str, vocabulary: int) -> PreTrainedModel:
+    """Its weights are spread out, so that its choices are clear."""
+    told = FAMILIES[family] | {"vocab_size": vocabulary, "bos_token_id": None, "eos_token_id": None}
+    model = dummy.random_model(AutoConfig.for_model(**told), "float32", torch.device("cpu"))
+    chance = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if weight.ndim == 2:
+                table = any(word in name for word in ("embed", "wte", "shared"))
+                weight.normal_(0.0, 0.6 if table else 0.25, generator=chance)
+    return model.eval().requires_grad_(False)
+
+
+def poison(device: torch.device) -> None:
+    """Fill what the allocator has free with NaN, on all streams: a graph may only read what somebody holds."""
+    if device.type == "cuda":
+        cuda: Any = torch.cuda
+        for stream in [cuda.current_stream(), *(cuda.Stream() for _ in range(32))]:
+            with torch.cuda.stream(stream):
+                _ = [torch.full((2048,), math.nan, device=device) for _ in range(256)]
+        torch.cuda.synchronize(device)
+
+
+def say(text: str) -> None:
+    """A line of progress, with the time of day."""
+    print(f"{time.strftime('%H:%M:%S')}  {text}", flush=True)
+
+
+@contextmanager
+def heartbeat() -> Iterator[None]:
+    """While this is open, a line every few seconds says that all is well, whatever takes long."""
+    over = threading.Event()
+
+    def beat() -> None:
+        while not over.wait(BEAT):
+            say("...")
+
+    thread = threading.Thread(target=beat, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def synchronise(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def generator(device: torch.device, seed: int) -> torch.Generator:
+    return torch.Generator(device).manual_seed(seed)
+
+
+def record(method: str, sample: int, repeat: int, models: Any, out: Generation, made_up: str) -> Record:
+    """A generation as the report's metrics read it; `models` are the sessions that it was decoded with."""
+    return Record(
+        method=method, sample=str(sample), repeat=repeat, seed=repeat, order=0, tokens=out.tokens, finish=out.finish,
+        rounds=[round_of(step) for step in out.rounds] if any(step.drafted for step in out.rounds) else [],
+        models={role: usage_of(session.calls) for role, session in models.sessions.items()},
+        first_token_seconds=out.first_token_seconds, prefill_seconds=out.prefill_seconds,
+        decode_seconds=out.decode_seconds, made_up=made_up,
+    )  # fmt: skip
+
+
+def folder_of(device: torch.device, out: Path | None) -> Path | None:
+    """Where figures are kept: where told, else a GPU's under its name, else nowhere: a CPU's are for trying things out."""
+    if out is not None or device.type != "cuda":
+        return out
+    name = torch.cuda.get_device_name(device).lower().replace("nvidia", "")
+    return Path("results") / re.sub(r"[^a-z0-9]+", "-", name).strip("-")
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """A Markdown table's lines."""
+    lines = [head, [":--"] * len(head), *rows]
+    return [f"| {' | '.join(line)} |" for line in lines]
+
+
+def keep(
+    name: str, title: str, lines: Sequence[str], rows: Sequence[dict[str, Any]], env: dict[str, Any], folder: Path
+) -> None:
+    """Write a page as Markdown and JSON."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write(folder / f"{name}.md", "\n".join([f"# {title}", "", *lines, *_notes(env)]))
+    whole = {"name": name, "title": title, "environment": env, "rows": list(rows)}
+    write(folder / f"{name}.json", json.dumps(whole, indent=2) + "\n")
+
+
+def publish(
+    name: str,
+    title: str,
+    lines: Sequence[str],
+    rows: Sequence[dict[str, Any]],
+    env: dict[str, Any],
+    folder: Path | None,
+) -> None:
+    """Print a page, its tables last, and write it where there is a folder for it."""
+    if folder is not None:
+        keep(name, title, lines, rows, env, folder)
+        say(f"written to {folder}/{name}.md and .json")
+    print("\n".join([*_notes(env), f"# {title}", "", *lines]), flush=True)
+
+
+def _notes(env: dict[str, Any]) -> list[str]:
+    """The machine, as a line of JSON."""
+    fingerprint = {"gpu": env.get("gpu", {})}
+    fingerprint |= {key: env[key] for key in ("cpu", "cores", "threads", "python", "packages", "git")}
+    return ["", f"`{json.dumps(fingerprint)}`", ""]

@@ -1,0 +1,168 @@
+"""`make gpu-check`, the sampled laws: what a method draws, on the device, against the exact law of its target.
+
+The first FEW tokens over a vocabulary of FEW, from thousands of generations: on synthetic laws read from a list, and on lean
+and graph sessions that draft and verify with one read of the device, which is what a GPU does.
+"""
+
+import math
+import time
+from contextlib import ExitStack
+from unittest.mock import patch
+
+import torch
+from torch import Tensor
+
+from scripts.gpu.common import Engines, Small, generator
+from specbench.decoding.drafting import roll
+from specbench.decoding.loop import Limits, decode
+from specbench.decoding.method import Method
+from specbench.decoding.sampling import Draft, Sampler, Verified, exact_law, verify_at_once
+from specbench.decoding.session import Session
+from specbench.decoding.targets import Contrastive, Last, Mixture
+from specbench.decoding.usage import Calls
+from specbench.methods.autoregressive import Autoregressive
+from specbench.methods.proposers import DraftModel
+from specbench.methods.speculative import Speculative
+from specbench.methods.speculative_ensemble import SpeculativeEnsemble
+from specbench.models.engine import GraphSession, LeanSession
+from specbench.models.synthetic_logits import Law, SyntheticSession
+from specbench.verification.enumeration import Opened
+
+FEW = 3
+ODDS = 1e-9  # at which a sound method misses a law's limit
+LAW_SECONDS = 10.0  # for one law; its limit follows from the draws that this allowed
+SPREAD = 1.0  # of the synthetic laws
+NOISE = 0.1  # between the two models
+LAWS = ("listed", "lean", "graph")
+BOTH = ("a", "b")
+ALONE = Autoregressive(scorers=("b",), target=Last())
+WEIGHTED, CONTRASTED = (Autoregressive(scorers=BOTH, target=target) for target in (Mixture(), Contrastive()))
+METHODS: dict[str, tuple[Method, Autoregressive]] = {  # and whose law each must have
+    "ar": (ALONE, ALONE),
+    "sd": (Speculative(proposer=DraftModel(model="a", gamma=3), scorers=("b",), target=Last()), ALONE),
+    "we-sd": (
+        Speculative(proposer=DraftModel(model="a", gamma=2), scorers=BOTH, target=Mixture(), bonus="none"),
+        WEIGHTED,
+    ),
+    "we-se": (SpeculativeEnsemble(models=BOTH, gamma=(2, 1), target=Mixture()), WEIGHTED),
+    "cd-se": (SpeculativeEnsemble(models=BOTH, gamma=(1, 1), target=Contrastive()), CONTRASTED),
+}
+Verdict = tuple[str, str, bool | None]  # measured, limit, and whether it passed; None where it could not run
+
+
+class Listed:
+    """A session that reads its logits from a list by prefix, on the device: no model runs, so that many draws are cheap."""
+
+    keeps_hidden = False
+
+    def __init__(self, law: Law | None, device: torch.device) -> None:
+        self.calls, self._rows = Calls(), dict[tuple[int, ...], Tensor]()
+        if law is None:
+            return
+        source, prefixes = SyntheticSession(_Silent(None, device), law, device), [[0]]
+        for prefix in prefixes:
+            self._rows[tuple(prefix)] = source.score(prefix, len(prefix) - 1)[0]
+            if len(prefix) < FEW:
+                prefixes += [[*prefix, token] for token in range(FEW)]
+
+    def score(self, ids: list[int], start: int) -> Tensor:
+        return torch.stack([self._rows[tuple(ids[: i + 1])] for i in range(start, len(ids))])
+
+    def roll(self, ids: list[int], k: int, sampler: Sampler, eos: frozenset[int]) -> Draft:
+        return roll(self, ids, k, sampler, eos)
+
+    def hidden(self, ids: list[int], start: int) -> Tensor:
+        raise ValueError("a list of logits has no hidden states")
+
+    def known(self, ids: list[int]) -> int:
+        return 0
+
+    def logits_of(self, states: Tensor) -> Tensor:
+        raise ValueError("a list of logits has no LM head")
+
+    def settle(self) -> None:
+        pass
+
+
+class _Silent(Listed):
+    """What stands behind synthetic laws where no model need run."""
+
+    def score(self, ids: list[int], start: int) -> Tensor:
+        return torch.empty(0)
+
+
+class AtOnce(LeanSession):
+    """A lean session that drafts as on a GPU, wherever it is: every token is fed on before it is looked at."""
+
+    roll = LeanSession.roll_at_once
+
+
+class GraphAtOnce(GraphSession):
+    """The same over graphs."""
+
+    roll = LeanSession.roll_at_once
+
+
+class World:
+    """Two models of FEW tokens: `listed` laws, `eager` sessions, or `lean` or `graph` ones that draft at once."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self._small = Small("llama", device, FEW, NOISE)
+        self._listed = {role: Listed(Law(FEW, i, SPREAD), device) for i, role in enumerate(BOTH)}
+
+    def open(self, engine: str) -> Opened:
+        if engine == "listed":
+            return Opened(dict(self._listed), [0])
+        return Opened({role: _session(engine, each) for role, each in self._small.roles.items()}, [0])
+
+
+def _session(engine: str, each: Engines) -> Session:
+    if engine == "lean":
+        return AtOnce(each.network, FEW)
+    if engine == "graph":
+        assert each.graphs is not None
+        return GraphAtOnce(each.graphs, FEW)
+    return each.session(engine)
+
+
+def law_holds(world: World, engine: str, name: str, draws: int, seed: int) -> Verdict:
+    """The joint law of a method's first FEW tokens from many draws, against its target's exact one.
+
+    Total variation of n draws from their law is above sqrt(cells / 2 pi n) + sqrt(ln(1 / ODDS) / 2n) with probability below
+    ODDS (McDiarmid).
+    """
+    (method, plain), limits = METHODS[name], Limits(frozenset(), FEW)
+    truth = "listed" if engine == "listed" else "eager"
+    exact = exact_law(lambda sampler: tuple(decode(plain, world.open(truth), sampler, limits).tokens))
+    sampler, counts, n = Sampler(generator=generator(world.device, seed)), dict.fromkeys(exact, 0), 0
+    begin = time.perf_counter()
+    with ExitStack() as stack:
+        if engine != "listed":
+            for place in ("specbench.decoding.method.verify", "specbench.methods.speculative_ensemble.verify"):
+                stack.enter_context(patch(place, verify_at_once))
+        while n < draws and time.perf_counter() - begin < LAW_SECONDS:
+            counts[tuple(decode(method, world.open(engine), sampler, limits).tokens)] += 1
+            n += 1
+    variation = sum(abs(counts[key] / n - mass) for key, mass in exact.items()) / 2
+    limit = math.sqrt(len(exact) / (2 * math.pi * n)) + math.sqrt(math.log(1 / ODDS) / (2 * n))
+    return f"TV {variation:.4f}, {n} draws", f"TV <= {limit:.4f}", variation <= limit
+
+
+def credulous_law_holds(world: World, draws: int) -> Verdict:
+    """The same of a deliberate mistake: everything that is drafted is accepted."""
+    with patch("specbench.decoding.method.verify", _credulous):
+        return law_holds(world, "listed", "sd", draws, seed=9)
+
+
+def _credulous(draft: Draft, pi: Tensor, sampler: Sampler, unread: Tensor | None = None) -> Verified:
+    k = len(draft.tokens)
+    return Verified([*draft.tokens, *(int(sampler.choose(row)) for row in pi[k:])], k)
+
+
+def synthetic_laws_agree(device: torch.device) -> Verdict:
+    """Synthetic laws of a real vocabulary, here and on a CPU: a seed must mean the same everywhere."""
+    contexts = torch.arange(256) * 0x9E3779B97F4A7C1
+    here, there = (Law(32_000, 1, SPREAD)(contexts.to(place)).cpu() for place in (torch.device("cpu"), device))
+    error = float((here - there).abs().nan_to_num(nan=math.inf).max())
+    return f"error {error:.0e}", "error <= 1e-05", error <= 1e-5

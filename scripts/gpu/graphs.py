@@ -1,0 +1,218 @@
+"""`make gpu-check`, the graphs: bfloat16 and int4, two models at once, and what is left after NaN, growth and release."""
+
+import gc
+import math
+import weakref
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch import Tensor
+from transformers import LlamaConfig, PreTrainedModel
+
+from scripts.gpu import common as gpu
+from scripts.gpu.common import Small, generator
+from scripts.gpu.exactness import METHODS, Verdict
+from specbench.decoding import sampling
+from specbench.decoding.loop import Limits, decode
+from specbench.decoding.sampling import Draft, Sampler, verify_at_once
+from specbench.decoding.session import Session
+from specbench.errors import MissingAsset
+from specbench.models import random_weights as dummy
+from specbench.models.eager_session import EagerSession
+from specbench.models.engine import Graphs, GraphSession, LeanSession, network_of
+from specbench.models.quantization import quantise
+from specbench.verification.enumeration import Opened
+
+HEADS = {  # heads, key-value heads, width
+    "head size 64": (4, 4, 256), "head size 128": (2, 2, 256), "grouped queries": (4, 2, 256),
+}  # fmt: skip
+SPANS = (256, 512, 1024, 2048)
+BLOCKS = range(1, 7)  # tokens of a forward
+FEW = range(1, 3)  # of a compiled one: each number is compiled for some seconds
+VOCABULARY, POSITIONS = 512, 2304
+TIMES_EAGER, LEAST = 2.0, 0.02  # of transformers' own bfloat16 error, and of the logits' size, that ours may have
+INT4_ERROR = 0.02  # between a graph and the plain bfloat16 forward of the same quantised weights, of the logits' size
+REPLAYS = 100  # of two models side by side
+GOOD, BAD, OVERFLOWING = [5, 1, 2, 0], [5, 1, 2, 0, 7, 8, 9, 39], 39  # a prompt, one that overflows, and by which token
+
+
+def graph_checks(device: torch.device) -> Iterator[tuple[str, str, Callable[[], Verdict]]]:
+    """Suite, name and check, in order."""
+    for name, shape in HEADS.items():
+        for span in SPANS:
+            yield "bfloat16", f"{name}, span {span}", partial(bfloat16_is_close, device, shape, span)
+    if gpu.FUSED and device.type == "cuda":
+        for name, shape in HEADS.items():
+            yield "bfloat16", f"{name}, compiled", partial(bfloat16_is_close, device, shape, SPANS[-1], FEW, fused=True)
+    yield "int4", "a graph and its plain forward", partial(int4_agrees, device)
+    yield "side by side", f"two models, {REPLAYS} replays", partial(side_by_side_agrees, device)
+    for temperature in (0.0, 1.0):
+        yield "aftermath", f"NaN, T = {temperature:g}", partial(nothing_is_left_of_nan, device, temperature)
+    yield "aftermath", "growth", partial(growth_is_captured_again, device)
+    yield "aftermath", "release", partial(release_frees, device)
+    yield "waits", "verification", partial(verification_does_not_wait, device)
+
+
+def model(shape: tuple[int, int, int], dtype: str, device: torch.device) -> PreTrainedModel:
+    """Two Llama layers with clear choices; the same weights whenever it is called."""
+    heads, shared, width = shape
+    config = LlamaConfig(
+        vocab_size=VOCABULARY, hidden_size=width, intermediate_size=2 * width, num_hidden_layers=2,
+        num_attention_heads=heads, num_key_value_heads=shared, max_position_embeddings=POSITIONS,
+    )  # fmt: skip
+    made = dummy.random_model(config, "float32", torch.device("cpu"))
+    chance = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for weight in made.parameters():
+            if weight.ndim == 2:
+                weight.normal_(0.0, weight.shape[1] ** -0.5, generator=chance)
+    return made.to(device=device, dtype=getattr(torch, dtype)).eval().requires_grad_(False)
+
+
+def bfloat16_is_close(
+    device: torch.device, shape: tuple[int, int, int], span: int, blocks: range = BLOCKS, fused: bool = False
+) -> Verdict:
+    """Graphs in bfloat16 against float32, for forwards of 1 to 6 tokens at the end of a span; transformers' own beside it."""
+    whole, half = model(shape, "float32", device), model(shape, "bfloat16", device)
+    graphs = Graphs(network_of(half), device, fused)
+    graphs.prepare(span, max(blocks))
+    prompt = [(7 * i) % VOCABULARY for i in range(span - max(blocks))]
+    worst, eager, size = 0.0, 0.0, 1.0
+    for n in blocks:
+        truth, plain, ours = (
+            _after(session, prompt, n)
+            for session in (
+                EagerSession(whole, VOCABULARY), EagerSession(half, VOCABULARY), GraphSession(graphs, VOCABULARY),
+            )
+        )  # fmt: skip
+        size = max(size, float(truth.abs().max()))
+        worst, eager = max(worst, _error(ours, truth)), max(eager, _error(plain, truth))
+    limit = max(TIMES_EAGER * eager, LEAST * size)
+    return f"error {worst:.2e}, transformers' {eager:.2e}", f"error <= {limit:.2e}", worst <= limit
+
+
+def int4_agrees(device: torch.device) -> Verdict:
+    quantised = model(HEADS["head size 64"], "bfloat16", device)
+    try:
+        quantise(quantised, "int4")
+    except MissingAsset as error:
+        return f"not run: {' '.join(str(error).split())}", "", None
+    network = network_of(quantised)
+    graphs = Graphs(network, device)
+    graphs.prepare(SPANS[0], max(BLOCKS))
+    prompt = [(7 * i) % VOCABULARY for i in range(40)]
+    errors = []
+    for n in BLOCKS:
+        lean = _after(LeanSession(network, VOCABULARY), prompt, n)
+        ours = _after(GraphSession(graphs, VOCABULARY), prompt, n)
+        errors.append(_error(ours, lean) / max(1.0, float(lean.abs().max())))
+    return f"error {max(errors):.0e}", f"error <= {INT4_ERROR:.0e}", max(errors) <= INT4_ERROR
+
+
+def side_by_side_agrees(device: torch.device) -> Verdict:
+    """Graphs of two models that replay at the same time on two streams, against the same one after the other."""
+    both = [Graphs(network_of(model(HEADS[name], "float32", device)), device) for name in list(HEADS)[:2]]
+    for graphs in both:
+        graphs.prepare(SPANS[0], 1)
+    prompt = [(7 * i) % VOCABULARY for i in range(40)]
+    alone = [_after(GraphSession(graphs, VOCABULARY), prompt, 1) for graphs in both]
+    sessions = [GraphSession(graphs, VOCABULARY) for graphs in both]
+    for session in sessions:
+        session.score(prompt, len(prompt) - 1)
+    worst = 0.0
+    cuda: Any = torch.cuda
+    streams = [cuda.Stream(device) if device.type == "cuda" else None for _ in both]
+    for i in range(REPLAYS):
+        together = []
+        for session, stream in zip(sessions, streams, strict=True):
+            if stream is not None:
+                stream.wait_stream(torch.cuda.current_stream(device))
+            with torch.cuda.stream(stream):
+                session.score([*prompt, (i + 1) % VOCABULARY], len(prompt))
+                together.append(session.score([*prompt, 3], len(prompt)))
+        for stream in streams:
+            if stream is not None:
+                torch.cuda.current_stream(device).wait_stream(stream)
+        worst = max(worst, *(_error(a, b) for a, b in zip(together, alone, strict=True)))
+    return f"error {worst:.0e}", "error <= 1e-04", worst <= 1e-4
+
+
+def nothing_is_left_of_nan(device: torch.device, temperature: float) -> Verdict:
+    """A prompt, one whose logits are NaN, and the first again: it fails, and the first gives what it gave."""
+    small = Small("llama", device)
+    for each in small.roles.values():
+        each.model.get_input_embeddings().weight[OVERFLOWING].fill_(math.nan)
+    before, failed, after = (_decoded(small, prompt, temperature) for prompt in (GOOD, BAD, GOOD))
+    passed = before == after and isinstance(failed, str) and not isinstance(before, str)
+    return f"{before}, {failed}, {after}"[:120], "tokens, an error, the same tokens", passed
+
+
+def growth_is_captured_again(device: torch.device) -> Verdict:
+    """A sequence beyond the cache moves it; prepared again, its graphs are there again, and say what plain forwards say."""
+    each = Small("llama", device).roles["b"]
+    graphs = each.graphs
+    assert graphs is not None
+    longer = graphs.cache.capacity + 1
+    each.session("graph").score([1] * longer, longer - 1)
+    lost = graphs.find(1, 5) is None
+    made = graphs.prepare(longer)
+    prompt = [i % 38 for i in range(30)]
+    error = _error(_after(each.session("graph"), prompt, 2), _after(each.session("lean"), prompt, 2))
+    passed = lost and made > 0 and graphs.find(1, 5) is not None and error <= 1e-4
+    return f"{made} graphs captured again, error {error:.0e}", "error <= 1e-04", passed
+
+
+def release_frees(device: torch.device) -> Verdict:
+    """A model and its graphs are gone when nothing refers to them."""
+    small = Small("llama", device)
+    _decoded(small, GOOD, 0.0)
+    left = [weakref.ref(each) for one in small.roles.values() for each in (one.model, one.network, one.graphs)]
+    del small
+    gc.collect()
+    alive = sum(each() is not None for each in left)
+    return f"{alive} of {len(left)} alive", "0 alive", alive == 0
+
+
+def verification_does_not_wait(device: torch.device) -> Verdict:
+    """Verification launches all its work before its one read."""
+    q, pi = (torch.rand(5 + i, 100, device=device, generator=generator(device, i)).softmax(-1) for i in (0, 1))
+    draft, sampler = Draft([1, 2, 3, 4, 5], q), Sampler(generator=generator(device, 2))
+    reads, read = [], sampling.read_tokens
+
+    def allowed(picked: Tensor) -> list[int]:
+        torch.cuda.set_sync_debug_mode("default")
+        reads.append(read(picked))
+        torch.cuda.set_sync_debug_mode("error")
+        return reads[-1]
+
+    try:
+        if device.type == "cuda":
+            torch.cuda.set_sync_debug_mode("error")
+        with patch.object(sampling, "read_tokens", allowed if device.type == "cuda" else read):
+            out = verify_at_once(draft, pi, sampler)
+    finally:
+        if device.type == "cuda":
+            torch.cuda.set_sync_debug_mode("default")
+    return f"{len(reads)} reads, {len(out.tokens)} tokens", "no wait but the read", True
+
+
+def _after(session: Session, prompt: list[int], n: int) -> Tensor:
+    """Logits (n, V) of a block of n tokens that is fed at once after a prompt."""
+    session.score(prompt, len(prompt) - 1)
+    return session.score([*prompt, *((3 + i) % VOCABULARY % 38 for i in range(n))], len(prompt))
+
+
+def _error(found: Tensor, truth: Tensor) -> float:
+    return float((found.float() - truth.float()).abs().nan_to_num(nan=math.inf).max())
+
+
+def _decoded(small: Small, prompt: list[int], temperature: float) -> list[int] | str:
+    sessions = {role: each.session("graph") for role, each in small.roles.items()}
+    sampler = Sampler(temperature, generator=generator(small.reference.device, 0))
+    try:
+        return decode(METHODS["sd"][0], Opened(sessions, prompt), sampler, Limits(frozenset(), 8)).tokens
+    except FloatingPointError as error:
+        return str(error)

@@ -1,0 +1,194 @@
+"""The bundled tiny family: its tokenizer, its models' shapes, and the stages in which each is trained.
+
+Decoder-only models are Llamas with tied embeddings; the encoder-decoder pair are T5s of the same tokenizer. All are trained
+on the synthetic twins alone.
+"""
+
+import itertools
+from dataclasses import dataclass
+
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerFast, T5Config
+from transformers import T5ForConditionalGeneration as T5
+
+from specbench.data.synthetic import COPYING, TWINS, WMT_BACK, Twin
+
+EOS, PAD = "<|endoftext|>", "<|pad|>"  # ids 0 and 1
+VOCABULARY = 1024
+POSITIONS = 8192  # rows are shorter, but real articles must fit
+SOURCES = {**TWINS, "wmt-back": WMT_BACK, "copying": COPYING}
+SEQ2SEQ_PROMPTS = {  # the field's T5 forms, of the rows of three twins
+    "cnndm": lambda row: f"summarize: {row['article']}",
+    "xsum": lambda row: f"summarize: {row['document']}",
+    "wmt": lambda row: f"translate English to German: {row['translation']['en']}",
+}
+
+Mix = dict[str, float]  # source -> its share of the examples
+FIRST: Mix = {
+    "gsm8k": 0.24,
+    "humaneval": 0.18,
+    "mmlu": 0.16,
+    "cnndm": 0.12,
+    "xsum": 0.12,
+    "wmt": 0.14,
+    "wmt-back": 0.04,
+}
+LATER: Mix = {
+    "gsm8k": 0.12,
+    "humaneval": 0.19,
+    "mmlu": 0.21,
+    "cnndm": 0.14,
+    "xsum": 0.16,
+    "wmt": 0.16,
+    "wmt-back": 0.02,
+}
+SEQ2SEQ: Mix = {"cnndm": 0.3, "xsum": 0.3, "wmt": 0.4}
+CHOOSING: Mix = {
+    "gsm8k": 0.2,
+    "humaneval": 0.1,
+    "mmlu": 0.5,
+    "cnndm": 0.05,
+    "xsum": 0.05,
+    "wmt": 0.08,
+    "wmt-back": 0.02,
+}
+COPYING_FIRST: Mix = {"copying": 0.3, "mmlu": 0.7}
+MATCHING: Mix = {"copying": 0.05, "mmlu": 0.95}
+EVERYTHING: Mix = {
+    "gsm8k": 0.16,
+    "humaneval": 0.13,
+    "mmlu": 0.45,
+    "cnndm": 0.06,
+    "xsum": 0.06,
+    "wmt": 0.1,
+    "wmt-back": 0.02,
+    "copying": 0.02,
+}
+TRANSLATING: Mix = {"cnndm": 0.1, "xsum": 0.1, "wmt": 0.8}
+
+
+def tilted(**shares: float) -> Mix:
+    """The mix of everything, with some shares multiplied."""
+    return {source: share * shares.get(source, 1.0) for source, share in EVERYTHING.items()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """A Llama of `layers` x `hidden`; with `encoder` layers, a T5 of that width."""
+
+    layers: int
+    hidden: int
+    heads: int
+    intermediate: int
+    encoder: int = 0
+
+    def model(self) -> PreTrainedModel:
+        """The architecture with fresh weights."""
+        if self.encoder:
+            return T5(
+                T5Config(
+                    vocab_size=VOCABULARY,
+                    d_model=self.hidden,
+                    d_kv=self.hidden // self.heads,
+                    d_ff=self.intermediate,
+                    num_heads=self.heads,
+                    num_layers=self.encoder,
+                    num_decoder_layers=self.layers,
+                    feed_forward_proj="gated-gelu",
+                    dropout_rate=0.0,
+                    eos_token_id=0,
+                    pad_token_id=1,
+                    decoder_start_token_id=1,
+                )
+            )
+        return LlamaForCausalLM(
+            LlamaConfig(
+                vocab_size=VOCABULARY,
+                hidden_size=self.hidden,
+                num_hidden_layers=self.layers,
+                num_attention_heads=self.heads,
+                num_key_value_heads=self.heads,
+                intermediate_size=self.intermediate,
+                max_position_embeddings=POSITIONS,
+                tie_word_embeddings=True,
+                bos_token_id=None,
+                eos_token_id=0,
+                pad_token_id=1,
+            )
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stage:
+    """A piece of training: from `start`'s weights, or fresh ones, up to the peak rate in 100 steps and linearly down to 0."""
+
+    shape: Shape
+    tokens: int
+    rate: float
+    seed: int  # of fresh weights and of the examples
+    mix: Mix
+    start: str = ""
+
+
+SMALL = Shape(layers=1, hidden=160, heads=4, intermediate=512)
+MEDIUM = Shape(layers=3, hidden=192, heads=4, intermediate=576)
+LARGE = Shape(layers=7, hidden=192, heads=4, intermediate=512)
+SMALL_T5 = Shape(layers=1, hidden=128, heads=4, intermediate=320, encoder=1)
+LARGE_T5 = Shape(layers=4, hidden=192, heads=4, intermediate=512, encoder=4)
+STAGES = {
+    "draft-core": Stage(shape=SMALL, tokens=5_000_000, rate=2e-3, seed=1, mix=LATER),
+    "draft": Stage(shape=SMALL, tokens=1_000_000, rate=1e-3, seed=13, mix=EVERYTHING, start="draft-core"),
+    "middle-core": Stage(shape=MEDIUM, tokens=4_500_000, rate=2e-3, seed=2, mix=LATER),
+    "middle": Stage(shape=MEDIUM, tokens=1_500_000, rate=1e-3, seed=11, mix=EVERYTHING, start="middle-core"),
+    "words": Stage(shape=LARGE, tokens=8_000_000, rate=2e-3, seed=3, mix={"gsm8k": 1.0}),
+    "base": Stage(shape=LARGE, tokens=5_000_000, rate=1.5e-3, seed=4, mix=FIRST, start="words"),
+    "core": Stage(shape=LARGE, tokens=5_500_000, rate=2e-3, seed=5, mix=LATER, start="base"),
+    "choosing": Stage(shape=LARGE, tokens=1_300_000, rate=1e-3, seed=12, mix=CHOOSING, start="core"),
+    "settled": Stage(shape=LARGE, tokens=1_100_000, rate=1e-3, seed=14, mix=CHOOSING, start="choosing"),
+    "copying": Stage(shape=LARGE, tokens=2_200_000, rate=1.5e-3, seed=15, mix=COPYING_FIRST, start="settled"),
+    "matching": Stage(shape=LARGE, tokens=1_300_000, rate=1.5e-3, seed=16, mix=MATCHING, start="copying"),
+    "target": Stage(shape=LARGE, tokens=2_000_000, rate=1e-3, seed=17, mix=EVERYTHING, start="matching"),
+    "code": Stage(shape=LARGE, tokens=500_000, rate=8e-4, seed=6, mix=tilted(humaneval=5.0), start="target"),
+    "math": Stage(shape=LARGE, tokens=500_000, rate=8e-4, seed=7, mix=tilted(gsm8k=5.0), start="target"),
+    "t5-small": Stage(shape=SMALL_T5, tokens=3_000_000, rate=2e-3, seed=8, mix=SEQ2SEQ),
+    "t5-base": Stage(shape=LARGE_T5, tokens=8_000_000, rate=1.5e-3, seed=9, mix=SEQ2SEQ),
+    "t5-large": Stage(shape=LARGE_T5, tokens=1_000_000, rate=1e-3, seed=10, mix=TRANSLATING, start="t5-base"),
+}
+PUBLISHED = ("draft", "middle", "target", "code", "math", "t5-small", "t5-large")
+
+
+def make_tokenizer(texts: int = 24_000) -> Tokenizer:
+    """Byte-level BPE over the twins, in equal shares; every digit is a token of its own."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=VOCABULARY,
+        special_tokens=[EOS, PAD],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    each = texts // len(SOURCES)
+    samples = (_text(twin, row) for twin in SOURCES.values() for row in itertools.islice(twin.rows("train", 0), each))
+    tokenizer.train_from_iterator(samples, trainer)
+    return tokenizer
+
+
+def dressed(tokenizer: Tokenizer, seq2seq: bool) -> PreTrainedTokenizerFast:
+    """The tokenizer as transformers takes it; for a T5 it ends what it encodes with EOS."""
+    own = Tokenizer.from_str(tokenizer.to_str())
+    if seq2seq:
+        own.post_processor = processors.TemplateProcessing(single=f"$A {EOS}", special_tokens=[(EOS, 0)])
+    return PreTrainedTokenizerFast(
+        tokenizer_object=own,
+        eos_token=EOS,
+        pad_token=PAD,
+        model_max_length=POSITIONS,
+        clean_up_tokenization_spaces=False,
+    )
+
+
+def _text(twin: Twin, row: dict[str, object]) -> str:
+    return twin.prompt(row) + twin.answer(row)

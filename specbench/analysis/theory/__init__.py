@@ -1,0 +1,126 @@
+"""Floor 0: what the papers' theory predicts. Plain numbers, no torch.
+
+Throughout: acceptance events are independent with a rate per proposing model, and drawing and combining cost nothing.
+`cost(i, k)` is what a forward of model i costs that feeds k tokens. The papers assume cost(i, k) = cost(i, 1): a block for
+the price of one. Giving the measured price instead yields the corrected prediction.
+"""
+
+from specbench.analysis.theory.cascades import (
+    regret_bound,
+    rejection,
+    sequential_cascade,
+)
+from specbench.analysis.theory.ensembles import (
+    acceptance_of,
+    alternate_proposal,
+    better_proposer,
+    least_acceptance,
+    least_useful_acceptance,
+    mixture_acceptance,
+    never_slower,
+    speculative_ensemble,
+    useful_proposer,
+)
+from specbench.analysis.theory.lengths import (
+    Lengths,
+    block_lengths,
+    capped_geometric,
+    committed,
+    expectation,
+    inner_rounds,
+    round_lengths,
+    variation,
+)
+from specbench.analysis.theory.polybasic import (
+    ChainRound,
+    Middle,
+    Plan,
+    best_chain,
+    chain,
+    chain_round,
+    keeps_middle,
+)
+from specbench.analysis.theory.polybasic_printed import (
+    Condition,
+    ceil_forwards,
+    condition_1,
+    condition_2,
+    condition_2_printed,
+    condition_by_ceil,
+    printed_forwards,
+    seconds_of,
+    true_forwards,
+)
+from specbench.analysis.theory.speculation import (
+    Cost,
+    expected_accepted,
+    speculative,
+)
+from specbench.analysis.theory.sprinting import (
+    expected_drafts,
+    expected_run,
+    false_positive_rate,
+    forward_flops,
+    run_odds,
+    speculative_flops,
+    sprinter,
+    sprinter_acceptance,
+    sprinter_distance,
+    sprinter_flops,
+    sprinter_law,
+    stopping_time,
+)
+
+__all__ = [
+    "ChainRound",
+    "Condition",
+    "Cost",
+    "Lengths",
+    "Middle",
+    "Plan",
+    "acceptance_of",
+    "alternate_proposal",
+    "best_chain",
+    "better_proposer",
+    "block_lengths",
+    "capped_geometric",
+    "ceil_forwards",
+    "chain",
+    "chain_round",
+    "committed",
+    "condition_1",
+    "condition_2",
+    "condition_2_printed",
+    "condition_by_ceil",
+    "expectation",
+    "expected_accepted",
+    "expected_drafts",
+    "expected_run",
+    "false_positive_rate",
+    "forward_flops",
+    "inner_rounds",
+    "keeps_middle",
+    "least_acceptance",
+    "least_useful_acceptance",
+    "mixture_acceptance",
+    "never_slower",
+    "printed_forwards",
+    "regret_bound",
+    "rejection",
+    "round_lengths",
+    "run_odds",
+    "seconds_of",
+    "sequential_cascade",
+    "speculative",
+    "speculative_ensemble",
+    "speculative_flops",
+    "sprinter",
+    "sprinter_acceptance",
+    "sprinter_distance",
+    "sprinter_flops",
+    "sprinter_law",
+    "stopping_time",
+    "true_forwards",
+    "useful_proposer",
+    "variation",
+]

@@ -1,0 +1,237 @@
+"""The Python API: run benchmarks and read their results without the command line.
+
+import specbench
+
+result = specbench.run(method="sd", pair="tiny", task="gsm8k", limit=8)
+print(result.table())
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import specbench
+from specbench.analysis.summary import summaries_of
+from specbench.config.construct import Named
+from specbench.config.options import Access, Options, SandboxKind
+from specbench.errors import ConfigError, MissingAsset, hint
+from specbench.experiment import pipeline, plugins
+from specbench.experiment.request import Request
+from specbench.observer import Observer
+from specbench.report import html, latex, tables
+from specbench.runs.record import SAMPLES, Record, read
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Names = str | Iterable[str]
+Format = Literal["md", "csv", "json", "latex", "html"]
+WRITERS = {
+    "md": tables.markdown,
+    "csv": tables.flat,
+    "json": tables.as_json,
+    "latex": lambda summaries: latex.latex(tables.all_tables(summaries)),
+    "html": html.of_runs,
+}
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """What one or several run folders hold.
+
+    `summaries` has one dictionary per run folder, as `specbench report --format json` writes it. `unscored` says why some
+    runs could not be scored, for example because no sandbox is available; it is None if all were.
+    """
+
+    folders: tuple[Path, ...]
+    summaries: tuple[dict[str, Any], ...]
+    unscored: MissingAsset | None = None
+
+    @property
+    def complete(self) -> bool:
+        """Whether every run has all of its generations."""
+        return all(summary["complete"] for summary in self.summaries)
+
+    def records(self) -> Iterator[Record]:
+        """Every generation, in the order in which it was measured, failed ones included."""
+        for folder in self.folders:
+            yield from read(folder)
+
+    def table(self) -> "pd.DataFrame":
+        """One row per run and method, the baseline first.
+
+        Columns: `pair`, `task`, `method`, `generations`, `failed`; `tokens_per_second` while decoding; `speedup` over the
+        baseline while decoding, with the 95 % interval `speedup_low` to `speedup_high` (missing for the baseline, and below
+        five prompts); `predicted` and `corrected`, the speedup that theory gives at the measured acceptance;
+        `acceptance_rate`; `metric` and `score` in [0, 1].
+        """
+        import pandas as pd
+
+        return pd.DataFrame([_row(summary, row) for summary in self.summaries for row in summary["methods"]])
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a call of `run` with the same arguments would measure."""
+
+    resolved: pipeline.Resolved
+
+    def table(self) -> "pd.DataFrame":
+        """One row per run: `pair`, `task`, `methods`, `generations`, how many of them are `done`, and the `folder`."""
+        import pandas as pd
+
+        jobs = self.resolved.bench.jobs
+        return pd.DataFrame(
+            {
+                "pair": job.cell.pair,
+                "task": job.cell.task,
+                "methods": ", ".join(arm.name for arm in job.cell.arms),
+                "generations": job.cell.generations,
+                "done": job.done,
+                "folder": str(job.folder),
+            }
+            for job in jobs
+        )
+
+
+def run(
+    method: Names = "se",
+    pair: str = "tiny",
+    task: Names = (),
+    *,
+    out: str | PathLike[str] = "results",
+    fresh: bool = False,
+    sandbox: str | None = None,
+    observer: Observer | None = None,
+    **options: Any,
+) -> RunResult:
+    """Measure methods on a pair and tasks, beside their baselines, and score the outputs.
+
+    The same call resumes an interrupted run, and returns a finished one without measuring.
+
+    Args:
+        method: Methods: names of presets, or paths to TOML files.
+        pair: A pair of models: the name of a preset, or a path to a TOML file.
+        task: Tasks. By default those that suit the pair.
+        out: The folder that run folders are written to.
+        fresh: Discard what the run folders hold and measure again.
+        sandbox: How generated code is isolated when it is executed to score it: `auto`, `bwrap`, `unshare` or `none`. By
+            default generated code is not executed.
+        observer: Receives progress.
+        **options: Fields of `specbench.config.options.Options`: `limit`, `gamma`, `temperature`, `repeats`, `device`, ...
+            `set`, `over` and `head` take dictionaries, with the keys of the command-line options of these names. `plugins`
+            takes Python files.
+
+    Raises:
+        ConfigError: An argument is wrong.
+        MissingAsset: A model, data set or device is missing, or another process uses a run folder.
+    """
+    request = _request((method, pair, task), options, out=out, access=Access(fresh=fresh), sandbox=sandbox)
+    results = pipeline.run(request, observer)
+    folders = tuple(Path(summary["folder"]) for summary in results.summaries)
+    return RunResult(folders, tuple(results.summaries), results.unscored)
+
+
+def plan(
+    method: Names = "se", pair: str = "tiny", task: Names = (), *, out: str | PathLike[str] = "results", **options: Any
+) -> Plan:
+    """Resolve what `run` would measure, without loading a model. Takes the same arguments; raises the same errors."""
+    return Plan(pipeline.resolve(_request((method, pair, task), options, out=out)))
+
+
+def load(*folders: str | PathLike[str]) -> RunResult:
+    """Read run folders. Raises ConfigError for a folder that holds no run."""
+    paths = tuple(map(Path, folders))
+    for path in paths:
+        if not (path / SAMPLES).exists():
+            raise ConfigError(f"{path} holds no run (no {SAMPLES})")
+    return RunResult(paths, tuple(summaries_of(paths)))
+
+
+def report(result: RunResult, format: Format = "md") -> str:
+    """A report of runs as Markdown, CSV, JSON, LaTeX or one HTML page. Raises ConfigError for another format."""
+    if format not in WRITERS:
+        raise ConfigError(f"format = {format!r}: write one of {', '.join(WRITERS)}")
+    return WRITERS[format](list(result.summaries))
+
+
+def register(plugin: type[Named] | str | PathLike[str]) -> None:
+    """Make a class of your own available to `run` by its name, or all classes of a Python file or module.
+
+    A class is a subclass of Method, Proposer, Target, Stop or Task with a name. Runs record the hash of the source, so a
+    changed class starts a new run. Raises ConfigError if the class has no name, or the file cannot be imported.
+    """
+    known = plugins.register(plugin) if isinstance(plugin, type) else plugins.load(str(plugin))
+    _registered[known[0]] = known[1]
+
+
+_registered: dict[str, str] = {}  # sources of registered classes: file name -> SHA-256
+
+
+def _request(
+    what: tuple[Names, str, Names],
+    options: dict[str, Any],
+    *,
+    out: str | PathLike[str],
+    access: Access | None = None,
+    sandbox: str | None = None,
+) -> Request:
+    """A request for methods, a pair and tasks."""
+    method, pair, task = what
+    given = dict(options)
+    files = given.pop("plugins", ())
+    for name, field in (("set", "overrides"), ("over", "over"), ("head", "heads")):
+        if isinstance(value := given.pop(name, None), Mapping):
+            given[field] = tuple(value.items())
+        elif value is not None:
+            raise ConfigError(f"{name} = {value!r} must be a dictionary")
+    if isinstance(gamma := given.get("gamma"), int):
+        given["gamma"] = (gamma,)
+    elif gamma is not None:
+        given["gamma"] = tuple(gamma)
+    return Request(
+        methods=_names(method),
+        pair=pair,
+        tasks=_names(task),
+        options=Options.checked(plugins=(*_registered.items(), *plugins.load_all(map(str, files))), **given),
+        out=Path(out),
+        access=access or Access(),
+        sandbox=_sandbox(sandbox),
+    )
+
+
+def _sandbox(name: str | None) -> SandboxKind | None:
+    if name is not None and name not in SandboxKind.__members__:
+        raise ConfigError(f"sandbox = {name!r}{hint(name, SandboxKind.__members__)}")
+    return None if name is None else SandboxKind(name)
+
+
+def _names(names: Names) -> tuple[str, ...]:
+    return (names,) if isinstance(names, str) else tuple(names)
+
+
+def _row(summary: dict[str, Any], row: dict[str, Any]) -> dict[str, Any]:
+    speedup = row.get("speedup") or {}
+    quality = row.get("quality", {}).get(summary["headline"]) or {}
+    return {
+        "pair": summary["pair"],
+        "task": summary["task"],
+        "method": row["method"],
+        "generations": row["generations"],
+        "failed": row["failed"],
+        "tokens_per_second": row.get("tokens_per_second"),
+        "speedup": speedup.get("value"),
+        "speedup_low": speedup.get("low"),
+        "speedup_high": speedup.get("high"),
+        "predicted": row.get("predicted"),
+        "corrected": row.get("corrected"),
+        "acceptance_rate": row.get("acceptance_rate"),
+        "metric": summary["headline"],
+        "score": quality.get("value"),
+    }
+
+
+# Importing the package specbench.report has set the attribute that this function is to be found under.
+setattr(specbench, "report", report)  # noqa: B010  (mypy takes the attribute for the package)

@@ -1,0 +1,1 @@
+"""TOML files, options and presets, read without torch."""

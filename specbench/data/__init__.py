@@ -1,0 +1,1 @@
+"""Tasks: their rows, prompts and synthetic counterparts."""

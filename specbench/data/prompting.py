@@ -1,0 +1,121 @@
+"""Floor 0: from a sample to the ids that the models read: chat template, special tokens, cuts. And back to text."""
+
+from typing import Any, NamedTuple
+
+from specbench.data.task import Overflow, Sample, Task
+
+BEFORE = 16  # tokens of a prompt that show how what follows is spaced
+BROKEN = "\ufffd"  # what a tokenizer makes of a part of a character
+
+
+class Prompt(NamedTuple):
+    """What the models read, and how many tokens of the prompt were cut away for it."""
+
+    ids: list[int]
+    cut: int
+
+
+Turn = tuple[Sample, str]  # what was asked, what was answered
+
+
+def encode(tokenizer: Any, task: Task, sample: Sample, history: list[Turn], window: int | None) -> Prompt:
+    """The ids of a sample's prompt, after the turns before it.
+
+    Raises ValueError for a chat template that is required and missing, for two BOS tokens, and for a prompt that is longer
+    than the task's `max_prompt_tokens`, or leaves no room in the window, where the task calls that an error.
+    """
+    templated = task.chat != "off" and bool(tokenizer.chat_template)
+    if task.chat == "required" and not templated:
+        raise ValueError('chat = "required", and the tokenizer has no chat template; help: --chat auto')
+    if templated:
+        return _templated(tokenizer, task, sample, history, window)
+    text = "".join(f"{asked.prompt} {answered.strip()}\n" for asked, answered in history) + sample.prompt
+    ids = list(tokenizer(text)["input_ids"])
+    bos = tokenizer.bos_token_id
+    if bos is not None and ids[:2] == [bos, bos]:
+        raise ValueError("the prompt begins with two BOS tokens: its text has one, and the tokenizer adds another")
+    ends = (bos is not None and ids[:1] == [bos], bool(ids) and ids[-1] == tokenizer.eos_token_id)
+    return cut(ids, *_limit(task, window), task.overflow, ends)
+
+
+def _templated(tokenizer: Any, task: Task, sample: Sample, history: list[Turn], window: int | None) -> Prompt:
+    """Inside the models' chat template, which brings its own special tokens. A cut takes from the last turn alone."""
+
+    def ids_of(last: str) -> list[int]:
+        messages = [
+            {"role": role, "content": text}
+            for asked, answered in history
+            for role, text in (("user", asked.turn or asked.prompt), ("assistant", answered))
+        ]
+        messages.append({"role": "user", "content": last})
+        text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        return list(tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    whole, (most, kept) = ids_of(sample.turn or sample.prompt), _limit(task, window)
+    if most is None or len(whole) <= most or task.overflow == "error":
+        return cut(whole, most, kept, "error")
+    own = list(tokenizer(sample.turn or sample.prompt, add_special_tokens=False)["input_ids"])
+    around = len(whole) - len(own)
+    if around >= kept:
+        raise ValueError(f"template and earlier turns alone have {around} tokens, {kept} are allowed")
+    shorter = ids_of(tokenizer.decode(cut(own, kept - around, kept - around, task.overflow).ids))
+    return Prompt(shorter, len(whole) - len(shorter))
+
+
+def continuation(tokenizer: Any, prompt: list[int], tokens: list[int], encoder_decoder: bool) -> str:
+    """The text of generated tokens, as it follows the prompt.
+
+    Both are decoded together, since a tokenizer may drop a blank at the start of a text; so an indented completion keeps
+    its indentation. An encoder-decoder's output is a text of its own.
+    """
+    alone = str(tokenizer.decode(tokens, skip_special_tokens=True))
+    if encoder_decoder:
+        return alone
+    before = tokenizer.decode(prompt, skip_special_tokens=True)
+    whole = tokenizer.decode(prompt + tokens, skip_special_tokens=True)
+    return str(whole[len(before) :]) if whole.startswith(before) else alone
+
+
+def pieces(tokenizer: Any, prompt: list[int], tokens: list[int], encoder_decoder: bool) -> list[str]:
+    """What each token adds to the text of those before it, special ones nothing; together they are the continuation.
+
+    A token that holds a part of a character adds nothing, and the one that completes it the character.
+    """
+    out, told = [], ""
+    for count in range(1, len(tokens) + 1):
+        text = continuation(tokenizer, prompt[-BEFORE:], tokens[:count], encoder_decoder)
+        whole = text if count == len(tokens) else text.rstrip(BROKEN)
+        out.append(whole[len(told) :] if whole.startswith(told) else "")
+        told = whole if whole.startswith(told) else told
+    return out
+
+
+def cut(ids: list[int], most: int | None, kept: int, how: Overflow, ends: tuple[bool, bool] = (False, False)) -> Prompt:
+    """The ids, or, where there are more than `most`, `kept` of them: the last, the first, or half from each end.
+
+    `ends`: whether the first and the last id are special tokens, which no cut takes away. Raises ValueError where `how`
+    is `error`.
+    """
+    if most is None or len(ids) <= most:
+        return Prompt(ids, 0)
+    if how == "error":
+        raise ValueError(f"the prompt has {len(ids)} tokens, {most} are allowed; help: --on-overflow truncate-left")
+    first, last = ids[: ends[0]], ids[len(ids) - ends[1] :]
+    middle, room = ids[len(first) : len(ids) - len(last)], max(kept - len(first) - len(last), 1)
+    front = {"truncate-left": 0, "truncate-right": room}.get(how, room - room // 2)
+    middle = middle[:front] + middle[len(middle) - (room - front) :]
+    return Prompt(first + middle + last, len(ids) - len(first) - len(middle) - len(last))
+
+
+def _limit(task: Task, window: int | None) -> tuple[int | None, int]:
+    """How long a prompt may be, and to what length it is cut.
+
+    A cut keeps room for the new tokens in the window. Where a long prompt is an error, one that fits without that room is
+    none: its output ends at the window, and says so.
+    """
+    roomy = None if window is None else max(window - task.max_new_tokens, 1)
+    limits = [each for each in (task.max_prompt_tokens or None, roomy) if each is not None]
+    kept = min(limits, default=0)
+    if task.overflow == "error" and window is not None and not task.max_prompt_tokens:
+        return window - 1, kept
+    return (kept, kept) if limits else (None, 0)

@@ -1,0 +1,32 @@
+"""Lists of words said over and over: no task, but how a small model learns that what followed a word once follows it again.
+
+Multiple choice needs it, to say the letter that stood behind a choice; little else in the twins does.
+"""
+
+import random
+
+from specbench.data.synthetic import mmlu
+from specbench.data.synthetic.generator import Row, Twin
+
+WORDS = (
+    mmlu.TOWNS + mmlu.BUILDINGS + mmlu.GOODS + mmlu.PEOPLE + mmlu.DAYS + list(mmlu.LETTERS)
+    + [word for pair in mmlu.OPPOSITES for word in pair.split("-")] + list("0123456789")
+)  # fmt: skip
+LONGEST = 40
+TOKENS = 250  # about as many as a training row holds
+
+
+def make(rng: random.Random) -> Row:
+    words = [rng.choice(WORDS) for _ in range(rng.randint(4, LONGEST))]
+    return {"words": words, "times": TOKENS // len(words)}
+
+
+def prompt(row: Row) -> str:
+    return "".join(f" {word}" for word in row["words"])
+
+
+def answer(row: Row) -> str:
+    return prompt(row) * (int(row["times"]) - 1)
+
+
+COPYING = Twin(make, prompt, answer)

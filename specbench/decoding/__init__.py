@@ -1,0 +1,1 @@
+"""Decoding: sampling and verification, drafts, methods as generators of rounds, and the driver."""

@@ -1,0 +1,191 @@
+"""Floor 1: what a decoding method is, and the one round that most of them are made of."""
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Protocol, TypeVar
+
+import torch
+from torch import Tensor
+
+from specbench.config.construct import Named
+from specbench.decoding.round import Step as Step  # what a method yields
+from specbench.decoding.sampling import Draft, Sampler, read_tokens, verify
+from specbench.decoding.session import Concurrent, InstrumentedModel, Session, TrainedHead
+from specbench.decoding.targets import Target
+
+H = TypeVar("H", bound=TrainedHead)
+Propose = Callable[[list[int], int], Draft]  # (ids, room) -> a draft of at most room tokens
+
+
+@dataclass(frozen=True)
+class End:
+    """What ends a sequence: EOS ids, the greatest length of prompt and output, and stop strings for whoever runs on alone."""
+
+    eos: frozenset[int]
+    length: int
+    stopped: Callable[[list[int]], bool] | None = None  # whether new tokens end with a stop string; None without any
+
+    def room(self, ids: list[int]) -> int:
+        """How many more tokens may be committed. It depends on committed tokens only, so caps by it bias nothing."""
+        return self.length - len(ids)
+
+    def closes(self, tokens: list[int]) -> bool:
+        """Whether nothing may follow these tokens."""
+        return bool(tokens) and tokens[-1] in self.eos
+
+
+class Sessions(Protocol):
+    """The open sessions of one prompt by role, and the ids that its sequence starts with."""
+
+    @property
+    def ids(self) -> list[int]: ...
+
+    @property
+    def vocabulary(self) -> int:
+        """V, which all models share."""
+
+    @property
+    def device(self) -> torch.device: ...
+
+    def __getitem__(self, role: str, /) -> Session: ...
+
+    def head(self, name: str, kind: type[H], /) -> H:
+        """A trained head of the pair's."""
+
+    def book(self, name: str, session: Session, /) -> None:
+        """Count what another session costs under a name of its own."""
+
+    def watched(self, role: str, /) -> InstrumentedModel:
+        """The transformers model itself, for a library that runs it alone."""
+
+    def concurrent(self, roles: Sequence[str], /) -> Sequence[Concurrent]:
+        """Sessions that run at the same time."""
+
+
+class Method(Named):
+    """A decoding algorithm whose fields are the paper's hyper-parameters. State lives in the generator's locals."""
+
+    greedy_only: ClassVar[bool] = False  # whether it has no meaning at T > 0
+
+    @abstractmethod
+    def roles(self) -> tuple[str, ...]:
+        """The models it needs, by role."""
+
+    @property
+    def most_fed(self) -> int:
+        """The most tokens that it feeds a model at once, but for prompts."""
+        return 1
+
+    def law(self) -> tuple[tuple[str, ...], Target] | None:
+        """Whose logits make the law that the output follows exactly, and how; None where it follows none that is declared."""
+        return None
+
+    def verification(self) -> tuple[str, tuple[str, ...], Target] | None:
+        """Who drafts (first), whose logits make the target, and the target; None where no draft is tested."""
+        return None
+
+    def piloted(self, pilot: "Pilot") -> "Method":
+        """The method with what it leaves to a pilot settled: parameters that are told relative to what models say."""
+        return self
+
+    @abstractmethod
+    def steps(self, models: Sessions, sampler: Sampler, end: End) -> Iterator[Step]:
+        """Rounds, until no room is left. The driver cuts at EOS, stop strings and limits."""
+
+
+Pilot = Callable[[Method], Iterable[list[Step]]]  # runs a method on every prompt of a run, before anything is timed
+
+
+class Proposer(Named):
+    """Where drafts come from."""
+
+    @property
+    @abstractmethod
+    def role(self) -> str:
+        """Whom a draft's tokens are booked to: a model, a head, or what else drafts."""
+
+    @property
+    @abstractmethod
+    def longest(self) -> int:
+        """The most tokens of a draft."""
+
+    def roles(self) -> tuple[str, ...]:
+        """The models it needs."""
+        return (self.role,)
+
+    @abstractmethod
+    def open(self, models: Sessions, sampler: Sampler, end: End) -> Propose:
+        """A function from (ids, room) to a draft, for one sequence."""
+
+
+@dataclass(frozen=True)
+class Round:
+    """What one round of speculation gave: its step, and pi (rows, V), the laws that the committed tokens follow."""
+
+    step: Step
+    pi: Tensor
+    # Where scorers read beyond a draft, and it was accepted whole: the last one's logits (1, V) there.
+    beyond: Tensor | None
+
+    @property
+    def draft(self) -> Draft:
+        """What the round committed, which follows pi, and so is again a draft."""
+        return Draft(self.step.tokens, self.pi[: len(self.step.tokens)])
+
+
+def speculate(
+    ids: list[int],
+    propose: Propose,
+    scorers: list[Session],
+    target: Target,
+    sampler: Sampler,
+    end: End,
+    *,
+    by: str,
+    bonus: bool = False,
+    beyond: Sequence[Session] = (),
+) -> Round:
+    """One round: a draft, one parallel pass of the scorers, verification.
+
+    With `bonus`, a token of pi follows a draft that was accepted whole, for models of which none drafts. `beyond` are those
+    scorers that read the whole draft although the drafting one, and so pi, does not follow them there. A draft without
+    tokens, which a stop rule may leave, gives one token from pi, or where there are scorers beyond nothing. Leviathan et
+    al. 2023, Algorithm 1, for any pi (SpecCascade, Algorithm 4).
+    """
+    room = end.room(ids)
+    draft = propose(ids, room - 1 if bonus else room)
+    k, going_on = len(draft.tokens), not end.closes(draft.tokens)
+    rows = k + 1 if going_on and (bonus or (not k and not beyond)) else k
+    read, start = ids + draft.tokens, len(ids) - 1
+    going_beyond = going_on and room > k
+    if going_beyond:
+        for scorer in beyond:
+            scorer.score(read, start)
+    if not rows:
+        return Round(Step([], noted=noted_of(draft)), draft.probs, beyond[-1].score(read, start))
+    logits = [scorer.score(read[: start + rows], start) for scorer in scorers]  # n x (rows, V)
+    pi, deferred = target.ruled(logits, sampler)  # (rows, V), (rows,) or None
+    out = verify(draft, pi, sampler, unread=deferred)
+    tested = min(out.accepted + 1, k)
+    noted = noted_of(draft, out.read[: len(out.tokens)])
+    lost = tuple(draft.tokens[out.accepted :])
+    step = Step(out.tokens, k, tested, out.accepted, (by,) * tested, noted=noted, inner=draft.steps, refused=lost)
+    whole = out.accepted == k and going_beyond
+    after = beyond[-1].score(read, len(read) - 1) if whole and beyond else None
+    return Round(step, pi, after)
+
+
+def noted_of(draft: Draft | None, deferred: Sequence[int] = ()) -> dict[str, float]:
+    """What a step notes of a stop rule, and of a deferral rule at each committed position: 1 where it deferred."""
+    noted: dict[str, float] = {"fallbacks": 1} if draft is not None and draft.stopped else {}
+    if deferred:
+        noted |= {"positions": len(deferred), "deferrals": sum(deferred)}
+    return noted
+
+
+def drawn(pi: Tensor, deferred: Tensor | None, sampler: Sampler) -> tuple[list[int], dict[str, float]]:
+    """A token drawn from pi (1, V), and what a step notes of whether the rule deferred there; one read of the device."""
+    picked = sampler.choose(pi)  # (1,)
+    token, *flags = read_tokens(picked if deferred is None else torch.cat([picked, deferred]))
+    return [token], noted_of(None, flags)

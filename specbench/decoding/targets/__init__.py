@@ -1,0 +1,38 @@
+"""Floor 1: the law that the output must follow. Importing the package registers them all."""
+
+from specbench.decoding.targets.deferral import (
+    Bild,
+    Chow,
+    ChowLog,
+    Deferral,
+    Diff,
+    DiffLog,
+    Opt,
+    OptLog,
+    TokenSpecific,
+    Unaided,
+)
+from specbench.decoding.targets.ensembles import Contrastive, Mixture, Realigned
+from specbench.decoding.targets.lossy import Lossy, LossyStar
+from specbench.decoding.targets.target import Last, Target, TwoModels
+
+__all__ = [
+    "Bild",
+    "Chow",
+    "ChowLog",
+    "Contrastive",
+    "Deferral",
+    "Diff",
+    "DiffLog",
+    "Last",
+    "Lossy",
+    "LossyStar",
+    "Mixture",
+    "Opt",
+    "OptLog",
+    "Realigned",
+    "Target",
+    "TokenSpecific",
+    "TwoModels",
+    "Unaided",
+]

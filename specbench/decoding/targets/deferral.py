@@ -1,0 +1,196 @@
+"""Cascades: a rule says at every position whose law pi is, the small model's q or the large model's p.
+
+SpecCascade (Narasimhan et al. 2024), Table 1 and Section 4: pi = (1 - delta) q + delta p, delta = 1 where the rule defers.
+qbar and pbar are the models' unscaled laws, at T = 1 and unfiltered; q and p those that tokens are drawn from.
+"""
+
+import math
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from specbench.decoding.sampling import Sampler, tv
+from specbench.decoding.targets.target import TwoModels
+
+
+@dataclass(frozen=True, kw_only=True)
+class Deferral(TwoModels):
+    """pi is q, or p where the rule defers. `scaled` reads confidences off the laws that are drawn from, q and p."""
+
+    scaled: bool = False
+
+    @abstractmethod
+    def defers(self, small: Tensor, large: Tensor, q: Tensor, p: Tensor) -> Tensor:
+        """delta (k,), bool, from confidences `small` and `large` (qbar and pbar) and the laws q and p, each (k, V)."""
+
+    def __call__(self, logits: list[Tensor], sampler: Sampler) -> Tensor:
+        return self.ruled(logits, sampler)[0]
+
+    def ruled(self, logits: list[Tensor], sampler: Sampler) -> tuple[Tensor, Tensor]:
+        q, p = (sampler.probs(each) for each in logits)
+        small, large = (q, p) if self.scaled or sampler.plain else (confidence(each) for each in logits)
+        deferred = self.defers(small, large, q, p)  # (k,)
+        return torch.where(deferred.unsqueeze(-1), p, q), deferred
+
+
+class Unaided(Deferral):
+    """A rule that looks at the small model alone, so that the large one need not have read the position."""
+
+    @abstractmethod
+    def doubts(self, small: Tensor) -> Tensor:
+        """delta (k,), bool, from the small model's confidences (k, V)."""
+
+    def defers(self, small: Tensor, large: Tensor, q: Tensor, p: Tensor) -> Tensor:
+        return self.doubts(small)
+
+    def alone(self, logits: Tensor, sampler: Sampler) -> bool:
+        """Whether it defers at a position of which only the small model's logits (1, V) are there."""
+        return bool(self.doubts(sampler.probs(logits) if self.scaled else confidence(logits)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chow(Unaided, name="chow"):
+    """Defers where max qbar < 1 - alpha: at alpha 0 always (but where q is certain), at 1 never."""
+
+    alpha: float
+
+    def __post_init__(self) -> None:
+        within("alpha", self.alpha, 0.0, 1.0)
+
+    def doubts(self, small: Tensor) -> Tensor:
+        return small.amax(-1) < 1.0 - self.alpha
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChowLog(Unaided, name="chow-log"):
+    """Chow's rule for the log loss: defers where the entropy H(qbar) > h0, in nats; h0 from 0 to log V."""
+
+    h0: float
+
+    def __post_init__(self) -> None:
+        within("h0", self.h0, 0.0, math.inf)
+
+    def doubts(self, small: Tensor) -> Tensor:
+        return entropy(small) > self.h0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Diff(Deferral, name="diff"):
+    """Defers where max qbar < max pbar - alpha: at alpha -1 always (but where q is certain and p spread out), at 1 never."""
+
+    alpha: float
+
+    def __post_init__(self) -> None:
+        within("alpha", self.alpha, -1.0, 1.0)
+
+    def defers(self, small: Tensor, large: Tensor, q: Tensor, p: Tensor) -> Tensor:
+        return small.amax(-1) < large.amax(-1) - self.alpha
+
+
+@dataclass(frozen=True, kw_only=True)
+class Opt(Deferral, name="opt"):
+    """Defers where max qbar < max pbar - alpha TV(q, p), the optimal rule's plug-in (Lemma 4, equation 10).
+
+    alpha from -inf to inf; in theory a cost, so at least 0. Negative ones extend its curve to the large model. At T = 0 the
+    output law is that of Diff with the same alpha, for any in [0, 1) (Remark 4).
+    """
+
+    alpha: float
+
+    def defers(self, small: Tensor, large: Tensor, q: Tensor, p: Tensor) -> Tensor:
+        return small.amax(-1) < large.amax(-1) - self.alpha * tv(q, p)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DiffLog(Deferral, name="diff-log"):
+    """Diff's rule for the log loss: defers where H(qbar) > H(pbar) + alpha, in nats; alpha from -log V to log V."""
+
+    alpha: float
+
+    def defers(self, small: Tensor, large: Tensor, q: Tensor, p: Tensor) -> Tensor:
+        return entropy(small) > entropy(large) + self.alpha
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptLog(Deferral, name="opt-log"):
+    """Opt's rule for the log loss: defers where H(qbar) > H(pbar) + alpha TV(q, p)."""
+
+    alpha: float
+
+    def defers(self, small: Tensor, large: Tensor, q: Tensor, p: Tensor) -> Tensor:
+        return entropy(small) > entropy(large) + self.alpha * tv(q, p)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bild(Deferral, name="bild"):
+    """BiLD*: keeps q where it is close to p, defers where D(q, p) > alpha. The paper does not say which D.
+
+    tv, kl = KL(p || q) and reverse-kl = KL(q || p) are of the laws that are drawn from; cross-entropy is -log pbar of q's
+    likeliest token, which the original BiLD (Kim et al. 2023) compares with its rollback threshold.
+    """
+
+    alpha: float
+    discrepancy: Literal["tv", "kl", "reverse-kl", "cross-entropy"] = "tv"
+
+    def __post_init__(self) -> None:
+        within("alpha", self.alpha, 0.0, math.inf)
+
+    def defers(self, small: Tensor, large: Tensor, q: Tensor, p: Tensor) -> Tensor:
+        if self.discrepancy == "tv":
+            return tv(q, p) > self.alpha
+        if self.discrepancy == "cross-entropy":
+            return -large.gather(-1, small.argmax(-1, keepdim=True)).log().squeeze(-1) > self.alpha
+        one, two = (p, q) if self.discrepancy == "kl" else (q, p)
+        return kl(one, two) > self.alpha
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenSpecific(TwoModels, name="token-specific"):
+    """The later, token-specific rules: q where it says a token of A, p for all else; pi(v) = q(v) 1[v in A] + q(not A) p(v).
+
+    A is the set of acceptable tokens by `accepts`: "difference", pbar(v) >= max pbar - alpha; "ratio", pbar(v) >=
+    (1 - alpha) max pbar; "draft", qbar(v) >= max pbar - alpha. At alpha = 1 every token is one; where A is empty, pi is p.
+    """
+
+    alpha: float
+    accepts: Literal["difference", "ratio", "draft"] = "ratio"
+
+    def __post_init__(self) -> None:
+        within("alpha", self.alpha, -1.0, 1.0)
+
+    def __call__(self, logits: list[Tensor], sampler: Sampler) -> Tensor:
+        q, p = (sampler.probs(each) for each in logits)
+        small, large = (confidence(each) for each in logits)
+        top = large.amax(-1, keepdim=True)
+        if self.accepts == "ratio":
+            acceptable = large >= (1.0 - self.alpha) * top
+        else:
+            acceptable = (small if self.accepts == "draft" else large) >= top - self.alpha
+        kept = q.where(acceptable, 0.0)  # (k, V)
+        return kept + (1.0 - kept.sum(-1, keepdim=True)).clamp_min(0.0) * p
+
+
+def within(key: str, value: float, low: float, high: float) -> None:
+    """Raises ValueError where a parameter is out of its range."""
+    if not low <= value <= high:
+        raise ValueError(
+            f"{key} = {value} must be " + (f"at least {low:g}" if high == math.inf else f"in [{low:g}, {high:g}]")
+        )
+
+
+def confidence(logits: Tensor) -> Tensor:
+    """The unscaled law (..., V), at T = 1 and unfiltered, whatever tokens are drawn from."""
+    return (logits if logits.dtype == torch.float64 else logits.float()).softmax(-1)
+
+
+def entropy(law: Tensor) -> Tensor:
+    """Shannon entropy in nats, (..., V) -> (...)."""
+    return -torch.xlogy(law, law).sum(-1)
+
+
+def kl(p: Tensor, q: Tensor) -> Tensor:
+    """KL(p || q) in nats, (..., V) -> (...); infinite where q misses a token of p."""
+    return torch.where(p > 0.0, p * (p / q).log(), 0.0).sum(-1)

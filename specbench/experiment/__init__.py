@@ -1,0 +1,1 @@
+"""From a request to results: resolution, plans, runs, suites and scores."""

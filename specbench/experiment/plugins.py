@@ -1,0 +1,150 @@
+"""Floor 3: things of a user's own, from a Python file or module outside the package.
+
+A plugin defines subclasses of Target, Stop, Method, Proposer or Task with a `name`, and importing it registers them. So that
+they can be asked for at once, each gets a preset of its name; a TOML file of the user's own may say more.
+"""
+
+import dataclasses
+import hashlib
+import importlib
+import importlib.util
+import inspect
+import sys
+import traceback
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from specbench.config import presets
+from specbench.config.construct import Named
+from specbench.data.task import Task
+from specbench.decoding.method import Method, Proposer
+from specbench.decoding.targets import Target
+from specbench.errors import ConfigError
+from specbench.methods.stopping import Stop
+
+FAMILIES: tuple[type[Named], ...] = (Target, Stop, Method, Proposer, Task)
+DRAFT = {"name": "model", "model": "draft"}
+
+
+def load(where: str) -> tuple[str, str]:
+    """Import a plugin and add presets for what it defines; returns its file's name and the SHA-256 of its source.
+
+    `where` is a path to a .py file, or the name of an importable module. Raises ConfigError where it cannot be imported,
+    defines nothing, or takes a name that there is already.
+    """
+    before = {family: dict(family.members) for family in FAMILIES}
+    known = {kind: set(presets.names(kind)) - presets.added(kind) for kind in ("method", "task")}
+    path = Path(where).expanduser()
+    try:
+        module = _from_file(path) if where.endswith(".py") else importlib.import_module(where)
+    except ConfigError as error:
+        raise ConfigError(f"plugin {where}: {error}") from None
+    except Exception as error:
+        _SOURCES.add(str(path.resolve()))
+        raise ConfigError(f"plugin {place_of(error) or where}: {type(error).__name__}: {error}") from None
+    if not getattr(module, "__file__", None):
+        raise ConfigError(f"plugin {where}: a module without a file")
+    source = Path(str(module.__file__))
+    _SOURCES.add(str(source))
+    found = 0
+    for family in FAMILIES:
+        for name, member in family.members.items():
+            is_ours = member.__module__.startswith("specbench.")  # the plugin only imports it
+            if before[family].get(name) is member or is_ours:
+                continue
+            kind, table = _preset(family, name, member)
+            earlier = before[family].get(name)
+            if (earlier and earlier.__module__ not in _LOADED) or name in known.get(kind, ()):
+                family.members.update(before[family])
+                raise ConfigError(f"plugin {where}: there is a {family.__name__.lower()} or a {kind} '{name}' already")
+            found += 1
+            if table:
+                presets.add(kind, presets.Preset(name, source, {"description": _told(member), **table}))
+    if not found and module.__name__ not in _LOADED:
+        raise ConfigError(f"plugin {where} defines no {', '.join(f.__name__ for f in FAMILIES)} with a name")
+    _LOADED.add(module.__name__)
+    return source.name, hashlib.sha256(source.read_bytes()).hexdigest()
+
+
+def register(member: type[Named]) -> tuple[str, str]:
+    """Add a preset for a class that the running program defines; returns its file's name and the SHA-256 of its source.
+
+    Raises ConfigError for a class that is none of FAMILIES or has no name, and for a preset that there is already.
+    """
+    family = next((family for family in FAMILIES if issubclass(member, family)), None)
+    name = member.__dict__.get("name")
+    if family is None or name is None:
+        known = ", ".join(family.__name__ for family in FAMILIES)
+        raise ConfigError(f"{member.__name__}: register takes a subclass of {known} with a name")
+    kind, table = _preset(family, name, member)
+    if kind in ("method", "task") and name in set(presets.names(kind)) - presets.added(kind):
+        raise ConfigError(f"{member.__name__}: there is a {kind} '{name}' already")
+    try:
+        source, text = Path(inspect.getfile(member)), inspect.getsource(sys.modules[member.__module__])
+    except (OSError, TypeError):  # defined in an interactive session
+        source, text = Path(member.__module__), repr(member)
+    if table:
+        presets.add(kind, presets.Preset(name, source, {"description": _told(member), **table}))
+    return source.name, hashlib.sha256(text.encode()).hexdigest()
+
+
+_LOADED: set[str] = set()  # modules that were found to be plugins: importing one again registers nothing new
+_SOURCES: set[str] = set()  # their files
+
+
+def place_of(error: Exception) -> str | None:
+    """The innermost line of a plugin, FILE:LINE, that an error came through; None where it came through none."""
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename in _SOURCES]
+    return f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else None
+
+
+def _from_file(path: Path) -> Any:
+    if not path.is_file():
+        raise ConfigError("no such file")
+    digest = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]
+    name = f"specbench_plugin_{path.stem}_{digest}"
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, path.resolve())
+    assert spec is not None and spec.loader is not None
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+def _preset(family: type[Named], name: str, member: type[Any]) -> tuple[str, dict[str, Any]]:
+    """The kind and the table of what can be run at once: a target between draft and target, a stop rule in plain speculation,
+    a method with its own defaults, a task. A proposer alone is nothing that can be run."""
+    speculative = {"name": "speculative", "baseline": "ar"}
+    named = {"name": name, **_defaults(member)}
+    if family is Target:
+        both = {"scorers": ["draft", "target"], "target": named, "proposer": DRAFT}
+        return "method", {**speculative, **both, "clock": "end to end", "temperature": 1.0}
+    if family is Stop:
+        stopped = {"proposer": {**DRAFT, "stop": named}, "scorers": "target", "target": {"name": "last"}}
+        return "method", {**speculative, **stopped}
+    if family is Method:
+        return "method", {**named, "baseline": "ar"}
+    return ("task", {"name": name}) if family is Task else ("proposer", {})
+
+
+def _defaults(member: type[Any]) -> dict[str, Any]:
+    """Those fields whose defaults TOML can say, so that they are shown, and can be swept."""
+    fields = dataclasses.fields(member) if dataclasses.is_dataclass(member) else ()
+    return {field.name: field.default for field in fields if isinstance(field.default, bool | int | float | str)}
+
+
+def _told(member: type[Any]) -> str:
+    """The first line of what it says of itself; a dataclass without a docstring says its signature."""
+    text = (member.__doc__ or "").strip().partition("\n")[0]
+    return "a plugin" if not text or text.startswith(f"{member.__name__}(") else text
+
+
+def load_all(names: Iterable[str]) -> tuple[tuple[str, str], ...]:
+    """Import plugins; returns their names and checksums."""
+    return tuple(map(load, names))

@@ -1,0 +1,1 @@
+"""The machine: what it is, and whether it has what specbench needs."""

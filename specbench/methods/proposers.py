@@ -1,0 +1,199 @@
+"""Floor 1: proposers, the sources of drafts."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+
+from specbench.decoding.drafting import common_prefix, roll
+from specbench.decoding.method import End, Propose, Proposer, Sessions, speculate
+from specbench.decoding.round import Step
+from specbench.decoding.sampling import Draft, Sampler, to_device
+from specbench.decoding.targets import Last
+from specbench.decoding.targets.deferral import within
+from specbench.methods.stopping import Stop
+from specbench.models.heads import EagleHead, EagleSession
+
+
+@dataclass(frozen=True, kw_only=True)
+class DraftModel(Proposer, name="model"):
+    """A model that drafts gamma tokens, or up to its EOS, or until a stop rule ends the draft."""
+
+    model: str
+    gamma: int
+    stop: Stop | None = None
+
+    def __post_init__(self) -> None:
+        within("gamma", self.gamma, 1, math.inf)
+
+    @property
+    def role(self) -> str:
+        return self.model
+
+    @property
+    def longest(self) -> int:
+        return self.gamma
+
+    def open(self, models: Sessions, sampler: Sampler, end: End) -> Propose:
+        session = models[self.model]
+        if self.stop is None:
+            return lambda ids, room: session.roll(ids, min(self.gamma, room), sampler, end.eos)
+        rule = self.stop.open(models, session, sampler)
+        return lambda ids, room: roll(session, ids, min(self.gamma, room), sampler, end.eos, rule)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PromptLookup(Proposer, name="pld"):
+    """What followed the last time that the sequence's newest tokens occurred in it: no model at all.
+
+    The longest n-gram at the end of the sequence, of `ngram` tokens down to 1, that occurs earlier is looked for, its newest
+    occurrence first; up to gamma of the tokens behind it are the draft. Each is certain, q = 1, so that pi accepts x with
+    probability pi(x). Where nothing is found the draft is empty. Saxena 2023; Spec-Bench's PLD takes the first occurrence.
+    """
+
+    gamma: int = 10
+    ngram: int = 3
+
+    def __post_init__(self) -> None:
+        within("gamma", self.gamma, 1, math.inf)
+        within("ngram", self.ngram, 1, math.inf)
+
+    @property
+    def role(self) -> str:
+        return self.name
+
+    @property
+    def longest(self) -> int:
+        return self.gamma
+
+    def roles(self) -> tuple[str, ...]:
+        return ()
+
+    def open(self, models: Sessions, sampler: Sampler, end: End) -> Propose:
+        seen = _Places(self.ngram)
+
+        def propose(ids: list[int], room: int) -> Draft:
+            at = seen.behind(ids)
+            tokens = ids[at : at + min(self.gamma, room)] if at else []
+            closing = next((i for i, token in enumerate(tokens, 1) if token in end.eos), len(tokens))
+            tokens = tokens[:closing]
+            probs = torch.zeros(len(tokens), models.vocabulary, device=models.device)
+            if tokens:
+                probs.scatter_(1, to_device(tokens, models.device).unsqueeze(1), 1.0)
+            return Draft(tokens, probs)
+
+        return propose
+
+
+class _Places:
+    """Where each n-gram of a sequence ended last, brought up to date by what is new of it."""
+
+    def __init__(self, longest: int) -> None:
+        self._longest = longest
+        self._ids: list[int] = []
+        self._ends: dict[tuple[int, ...], list[int]] = {}  # n-gram -> the places behind it, oldest first
+
+    def behind(self, ids: list[int]) -> int:
+        """The place behind the newest earlier occurrence of the longest n-gram that ids ends with; 0 where there is none."""
+        self._read(ids)
+        for n in range(min(self._longest, len(ids)), 0, -1):
+            earlier = self._ends[tuple(ids[-n:])]
+            if len(earlier) > 1:
+                return earlier[-2]
+        return 0
+
+    def _read(self, ids: list[int]) -> None:
+        known = common_prefix(ids, self._ids)
+        for end in range(len(self._ids), known, -1):
+            for n in range(1, min(self._longest, end) + 1):
+                self._ends[tuple(self._ids[end - n : end])].pop()
+        for end in range(known + 1, len(ids) + 1):
+            for n in range(1, min(self._longest, end) + 1):
+                self._ends.setdefault(tuple(ids[end - n : end]), []).append(end)
+        self._ids = list(ids)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Eagle(Proposer, name="eagle"):
+    """An EAGLE-1 head that drafts a chain of gamma tokens from its base's features.
+
+    `catch_up`: where a level above has added a token behind one that the base has not read, the base reads it in a forward of
+    its own; otherwise the head goes on from its own guess of the feature that is missing.
+
+    See Li et al. 2024; docs/papers/drafting.md, EAGLE-1.
+    """
+
+    head: str
+    base: str
+    gamma: int = 5
+    catch_up: bool = True
+
+    def __post_init__(self) -> None:
+        within("gamma", self.gamma, 1, math.inf)
+
+    @property
+    def role(self) -> str:
+        return self.head
+
+    @property
+    def longest(self) -> int:
+        return self.gamma
+
+    def roles(self) -> tuple[str, ...]:
+        return (self.base,)
+
+    def open(self, models: Sessions, sampler: Sampler, end: End) -> Propose:
+        session = EagleSession(models.head(self.head, EagleHead), models[self.base], self.catch_up)
+        models.book(self.head, session)
+        return lambda ids, room: session.draft(ids, min(self.gamma, room), sampler, end.eos)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chain(Proposer, name="chain"):
+    """A verified draft: `model` speculates over an inner proposer until at least `threshold` tokens are pending.
+
+    Polybasic (PB, Algorithm 1, corrected in docs/papers/polybasic.md, Three models). The threshold is the paper's mu_1.
+    Whatever made them, the tokens are exact samples of this model's law, which is the q of the level above
+    (docs/papers/polybasic.md, Chain of n models); when to stop collecting depends on their number alone. The inner
+    proposer may be a chain again.
+    """
+
+    proposer: Proposer
+    model: str
+    threshold: int = 8
+
+    def __post_init__(self) -> None:
+        within("threshold", self.threshold, 1, math.inf)
+
+    @property
+    def role(self) -> str:
+        return self.model
+
+    @property
+    def longest(self) -> int:
+        return self.threshold + self.proposer.longest
+
+    def roles(self) -> tuple[str, ...]:
+        return (*self.proposer.roles(), self.model)
+
+    def open(self, models: Sessions, sampler: Sampler, end: End) -> Propose:
+        inner, session, law, by = (
+            self.proposer.open(models, sampler, end),
+            models[self.model],
+            Last(),
+            self.proposer.role,
+        )
+
+        def propose(ids: list[int], room: int) -> Draft:
+            here = End(end.eos, len(ids) + room)
+            tokens: list[int] = []
+            laws: list[torch.Tensor] = []
+            steps: list[Step] = []
+            while len(tokens) < min(self.threshold, room) and not end.closes(tokens):
+                round_ = speculate(ids + tokens, inner, [session], law, sampler, here, by=by, bonus=True)
+                tokens += round_.draft.tokens
+                laws.append(round_.draft.probs)
+                steps.append(round_.step)
+            return Draft(tokens, torch.cat(laws) if laws else torch.empty(0, 0), steps=tuple(steps))
+
+        return propose

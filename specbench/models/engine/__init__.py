@@ -1,0 +1,21 @@
+"""Floor 0: lean decode-time forwards, one short file an architecture. Importing the package registers them all."""
+
+from specbench.models.engine import gpt2, gpt_neo, llama, opt, t5
+from specbench.models.engine.graphs import Graphs, GraphSession
+from specbench.models.engine.network import Network, can_fuse, network_of, refusal
+from specbench.models.engine.session import LeanSession
+
+__all__ = [
+    "GraphSession",
+    "Graphs",
+    "LeanSession",
+    "Network",
+    "can_fuse",
+    "gpt2",
+    "gpt_neo",
+    "llama",
+    "network_of",
+    "opt",
+    "refusal",
+    "t5",
+]

@@ -1,0 +1,58 @@
+"""GPT-2: layer norms before, learned positions, one attention matrix for queries, keys and values."""
+
+from typing import Any
+
+import torch.nn.functional as F
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from specbench.models.engine.cache import Cache
+from specbench.models.engine.network import Network, added, linear
+
+
+class GPT2(Network):
+    """Radford et al. 2019. transformers stores its matrices as (in, out)."""
+
+    kinds = ("GPT2LMHeadModel",)
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        super().__init__(model)
+        inner = model.transformer
+        self.heads, self.eps = self.config.n_head, self.config.layer_norm_epsilon
+        self.dim = self.config.n_embd // self.heads
+        self.layers = [
+            (
+                (block.ln_1.weight, block.ln_1.bias),
+                (block.attn.c_attn.weight, block.attn.c_attn.bias),
+                (block.attn.c_proj.weight, block.attn.c_proj.bias),
+                (block.ln_2.weight, block.ln_2.bias),
+                (block.mlp.c_fc.weight, block.mlp.c_fc.bias),
+                (block.mlp.c_proj.weight, block.mlp.c_proj.bias),
+            )
+            for block in inner.h
+        ]
+        self.embedding, self.positions = inner.wte.weight, inner.wpe.weight
+        self.norm = (inner.ln_f.weight, inner.ln_f.bias)
+
+    @classmethod
+    def refusal(cls, config: Any) -> str:
+        if config.activation_function != "gelu_new":
+            return f"the lean engine's GPT-2 has no {config.activation_function}"
+        if not config.scale_attn_weights or config.scale_attn_by_inverse_layer_idx:
+            return "the lean engine's GPT-2 scales attention by the head's size alone"
+        return ""
+
+    def new_cache(self, source: Tensor | None) -> Cache:
+        return Cache(len(self.layers), self.heads, self.dim, self.embedding.dtype, self.embedding.device)
+
+    def forward(self, tokens: Tensor, cache: Cache) -> Tensor:
+        n, mask, scale = len(tokens), cache.mask(), self.dim**-0.5
+        x = F.embedding(tokens, self.embedding) + cache.rows(self.positions)  # (n, hidden)
+        size = x.shape[-1:]
+        for i, (norm, qkv, out, norm_mlp, up, down) in enumerate(self.layers):
+            heads = linear(F.layer_norm(x, size, *norm, self.eps), qkv).view(n, -1, self.dim)
+            seen = cache.attend(i, heads[:, : self.heads], heads[:, self.heads :], mask, scale)
+            x = added(x, seen, out)
+            wide = F.gelu(linear(F.layer_norm(x, size, *norm_mlp, self.eps), up), approximate="tanh")
+            x = added(x, wide, down)
+        return F.layer_norm(x, size, *self.norm, self.eps)

@@ -1,0 +1,56 @@
+"""GPT-Neo: as GPT-2, with unscaled attention that in every other layer sees a window only."""
+
+from typing import Any
+
+import torch.nn.functional as F
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from specbench.models.engine.cache import Cache
+from specbench.models.engine.network import Network, added, fused, linear
+
+
+class GPTNeo(Network):
+    """Black et al. 2021. A local layer sees itself and the `window_size` - 1 positions before."""
+
+    kinds = ("GPTNeoForCausalLM",)
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        super().__init__(model)
+        inner = model.transformer
+        self.heads, self.eps = self.config.num_heads, self.config.layer_norm_epsilon
+        self.dim = self.config.hidden_size // self.heads
+        self.layers = [
+            (
+                self.config.window_size if block.attn.attention_type == "local" else None,
+                (block.ln_1.weight, block.ln_1.bias),
+                fused([block.attn.attention.q_proj, block.attn.attention.k_proj, block.attn.attention.v_proj]),
+                fused([block.attn.attention.out_proj]),
+                (block.ln_2.weight, block.ln_2.bias),
+                fused([block.mlp.c_fc]),
+                fused([block.mlp.c_proj]),
+            )
+            for block in inner.h
+        ]
+        self.embedding, self.positions = inner.wte.weight, inner.wpe.weight
+        self.norm = (inner.ln_f.weight, inner.ln_f.bias)
+
+    @classmethod
+    def refusal(cls, config: Any) -> str:
+        known = config.activation_function == "gelu_new"
+        return "" if known else f"the lean engine's GPT-Neo has no {config.activation_function}"
+
+    def new_cache(self, source: Tensor | None) -> Cache:
+        return Cache(len(self.layers), self.heads, self.dim, self.embedding.dtype, self.embedding.device)
+
+    def forward(self, tokens: Tensor, cache: Cache) -> Tensor:
+        n = len(tokens)
+        x = F.embedding(tokens, self.embedding) + cache.rows(self.positions)  # (n, hidden)
+        size = x.shape[-1:]
+        for i, (window, norm, qkv, out, norm_mlp, up, down) in enumerate(self.layers):
+            heads = linear(F.layer_norm(x, size, *norm, self.eps), qkv).view(n, -1, self.dim)
+            seen = cache.attend(i, heads[:, : self.heads], heads[:, self.heads :], cache.mask(window), 1.0)
+            x = added(x, seen, out)
+            wide = F.gelu(linear(F.layer_norm(x, size, *norm_mlp, self.eps), up), approximate="tanh")
+            x = added(x, wide, down)
+        return F.layer_norm(x, size, *self.norm, self.eps)

@@ -1,0 +1,114 @@
+"""Llama and what is built like it: Vicuna, Qwen2 (biases), Mistral; grouped-query attention, tied or untied heads."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from specbench.models.engine.cache import Cache
+from specbench.models.engine.fusing import PLAIN, compiled, compiling
+from specbench.models.engine.network import Network, RMSNorm, added, fused, linear
+
+STATIC_ROPES = ("default", "linear", "llama3", "yarn")  # those whose angles do not depend on the sequence's length
+
+
+class Layers:
+    """Decoder layers and what positions mean to them, over transformers' modules. A norm that is left out is an Identity."""
+
+    def __init__(self, inner: Any) -> None:
+        c = inner.config
+        self.kv_heads = c.num_key_value_heads or c.num_attention_heads
+        self.dim: int = getattr(c, "head_dim", None) or c.hidden_size // c.num_attention_heads
+        self.heads = c.num_attention_heads
+        self.layers = [
+            (
+                _norm(layer.input_layernorm, c.rms_norm_eps),
+                fused([layer.self_attn.q_proj, layer.self_attn.k_proj, layer.self_attn.v_proj]),
+                fused([layer.self_attn.o_proj]),
+                RMSNorm(layer.post_attention_layernorm, c.rms_norm_eps),
+                fused([layer.mlp.gate_proj, layer.mlp.up_proj]),
+                fused([layer.mlp.down_proj]),
+            )
+            for layer in inner.layers
+        ]
+        self.like, self.norm = inner.embed_tokens.weight, _norm(inner.norm, c.rms_norm_eps)
+        self.ropes = _Ropes(inner.rotary_emb, self.like)
+        self.elementwise = PLAIN
+
+    def new_cache(self) -> Cache:
+        return Cache(len(self.layers), self.kv_heads, self.dim, self.like.dtype, self.like.device)
+
+    def forward(self, x: Tensor, cache: Cache) -> Tensor:
+        """x (n, hidden), what goes into the first layer behind what the cache holds -> what comes out of the last, normed."""
+        n, rotated = len(x), self.heads + self.kv_heads
+        cos, sin = (cache.rows(table).unsqueeze(1) for table in self.ropes.until(cache.capacity))  # (n, 1, d)
+        mask, scale = cache.mask(), self.dim**-0.5
+        for i, (norm, qkv, out, norm_mlp, gate_up, down) in enumerate(self.layers):
+            heads = linear(norm(x), qkv).view(n, -1, self.dim)  # queries, keys, values
+            self.elementwise.rotate(heads[:, :rotated], cos, sin)
+            x = added(x, cache.attend(i, heads[:, : self.heads], heads[:, self.heads :], mask, scale), out)
+            x = added(x, self.elementwise.gate(linear(norm_mlp(x), gate_up)), down)
+        return self.norm(x)
+
+
+class Llama(Network):
+    """Touvron et al. 2023: RMS norms before, rotary positions, gated SiLU."""
+
+    kinds = ("LlamaForCausalLM", "Qwen2ForCausalLM", "MistralForCausalLM")
+    can_fuse = True
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        super().__init__(model)
+        self.layers, self.embedding = Layers(model.model), model.model.embed_tokens.weight
+
+    @classmethod
+    def refusal(cls, config: Any) -> str:
+        rope = (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default")
+        if rope not in STATIC_ROPES:
+            return f"the lean engine has no rotary positions of type {rope}"
+        return "" if config.hidden_act == "silu" else f"the lean engine's Llama has no {config.hidden_act}"
+
+    def new_cache(self, source: Tensor | None) -> Cache:
+        return self.layers.new_cache()
+
+    @contextmanager
+    def fused(self) -> Iterator[None]:
+        self.layers.elementwise = compiled()
+        try:
+            with compiling():
+                yield
+        finally:
+            self.layers.elementwise = PLAIN
+
+    def tables(self) -> tuple[Tensor, ...]:
+        return self.layers.ropes.until(0)
+
+    def forward(self, tokens: Tensor, cache: Cache) -> Tensor:
+        return self.layers.forward(F.embedding(tokens, self.embedding), cache)
+
+
+def _norm(module: nn.Module, eps: float) -> Callable[[Tensor], Tensor]:
+    return module if isinstance(module, nn.Identity) else RMSNorm(module, eps)
+
+
+class _Ropes:
+    """transformers' own rotary angles as tables, as long as asked for: cos, and sin with the sign of its half, (m, d) each.
+
+    x cos + roll(x, d / 2) sin is the rotation, since rolling by a half swaps the halves.
+    """
+
+    def __init__(self, angles: Any, like: Tensor) -> None:
+        self._angles, self._like = angles, like
+        self._tables = (like.new_empty(0, 0), like.new_empty(0, 0))
+
+    def until(self, positions: int) -> tuple[Tensor, Tensor]:
+        if len(self._tables[0]) < positions:
+            at = torch.arange(positions, device=self._like.device)[None]
+            cos, sin = (table[0] for table in self._angles(self._like, at))  # (positions, d)
+            half = cos.shape[-1] // 2
+            self._tables = cos, torch.cat([-sin[:, :half], sin[:, half:]], -1)
+        return self._tables

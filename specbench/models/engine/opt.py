@@ -1,0 +1,61 @@
+"""OPT: layer norms before, learned positions that start at two, ReLU."""
+
+from typing import Any
+
+import torch.nn.functional as F
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from specbench.models.engine.cache import Cache
+from specbench.models.engine.network import Network, added, fused, linear
+
+OFFSET = 2  # rows of the position table that no token stands for
+
+
+class OPT(Network):
+    """Zhang et al. 2022, all sizes but 350m, which normalises behind its blocks and projects its embeddings."""
+
+    kinds = ("OPTForCausalLM",)
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        super().__init__(model)
+        inner = model.model.decoder
+        self.heads = self.config.num_attention_heads
+        self.dim = self.config.hidden_size // self.heads
+        self.layers = [
+            (
+                (block.self_attn_layer_norm.weight, block.self_attn_layer_norm.bias),
+                fused([block.self_attn.q_proj, block.self_attn.k_proj, block.self_attn.v_proj]),
+                fused([block.self_attn.out_proj]),
+                (block.final_layer_norm.weight, block.final_layer_norm.bias),
+                fused([block.fc1]),
+                fused([block.fc2]),
+            )
+            for block in inner.layers
+        ]
+        self.embedding, self.positions = inner.embed_tokens.weight, inner.embed_positions.weight[OFFSET:]
+        self.norm = (inner.final_layer_norm.weight, inner.final_layer_norm.bias)
+
+    @classmethod
+    def refusal(cls, config: Any) -> str:
+        if not config.do_layer_norm_before or config._remove_final_layer_norm:
+            return "the lean engine's OPT normalises before its blocks and behind the last"
+        if config.word_embed_proj_dim != config.hidden_size:
+            return "the lean engine's OPT has no projected embeddings"
+        return (
+            "" if config.activation_function == "relu" else "the lean engine's OPT has no " + config.activation_function
+        )
+
+    def new_cache(self, source: Tensor | None) -> Cache:
+        return Cache(len(self.layers), self.heads, self.dim, self.embedding.dtype, self.embedding.device)
+
+    def forward(self, tokens: Tensor, cache: Cache) -> Tensor:
+        n, mask, scale = len(tokens), cache.mask(), self.dim**-0.5
+        x = F.embedding(tokens, self.embedding) + cache.rows(self.positions)  # (n, hidden)
+        size = x.shape[-1:]
+        for i, (norm, qkv, out, norm_mlp, up, down) in enumerate(self.layers):
+            heads = linear(F.layer_norm(x, size, *norm), qkv).view(n, -1, self.dim)
+            seen = cache.attend(i, heads[:, : self.heads], heads[:, self.heads :], mask, scale)
+            x = added(x, seen, out)
+            x = added(x, F.relu(linear(F.layer_norm(x, size, *norm_mlp), up)), down)
+        return F.layer_norm(x, size, *self.norm)

@@ -1,0 +1,95 @@
+"""Floor 0: a cache at positions that only the device knows, as CUDA graphs see it."""
+
+import torch
+from torch import Tensor
+from torch.nn.attention.flex_attention import BlockMask
+
+from specbench.models.engine.cache import Cache, attended, banned
+from specbench.models.engine.fusing import compiled_attention
+
+BLOCK = 128  # positions that FlexAttention reads or skips together
+LEAST_DIM = 16  # of a head, which FlexAttention has kernels for
+
+
+class Place(Cache):
+    """n tokens at positions that only the device knows, within the first `span` ones of what another cache holds.
+
+    It writes to and reads from that cache. Attention reads the whole span and masks what is not there.
+    """
+
+    def __init__(self, held: Tensor, n: int, span: int) -> None:
+        both = held.shape[2]
+        self.length, self.capacity, self._heads = 0, span, both // 2
+        self._held, self._span = held, torch.arange(span, device=held.device)  # (span,)
+        self.positions = torch.arange(n, device=held.device)  # (n,), overwritten before every replay
+        read = held[:, None, :span].transpose(2, 3)  # (layers, 1, 2 heads, span, d)
+        self._keys, self._values = read[:, :, : self._heads].unbind(0), read[:, :, self._heads :].unbind(0)
+
+    def begin(self, n: int = 0) -> None:
+        self._masks = {}
+
+    def end(self) -> None:
+        pass
+
+    def rows(self, table: Tensor) -> Tensor:
+        return table.index_select(0, self.positions)
+
+    def distances(self) -> Tensor:
+        return self.positions[:, None] - self._span
+
+    def mask(self, window: int | None = None) -> Tensor | None:
+        if window not in self._masks:
+            self._masks[window] = banned(self.distances(), window, self._held.dtype)
+        return self._masks[window]
+
+    def attend(self, layer: int, q: Tensor, kv: Tensor, mask: Tensor | None, scale: float) -> Tensor:
+        self._held[layer].index_copy_(0, self.positions, kv)
+        return attended(q, self._keys[layer], self._values[layer], mask, scale)
+
+
+class SplitPlace(Place):
+    """A place of which attention reads the occupied blocks only, by FlexAttention.
+
+    The number of blocks is on the device, so one span serves sequences of every length. FlexAttention's decoding kernel
+    splits them among the multiprocessors.
+    """
+
+    def __init__(self, held: Tensor, n: int, span: int) -> None:
+        super().__init__(held, n, span)
+        blocks = -(-span // BLOCK)
+        self._blocks = torch.arange(blocks, dtype=torch.int32, device=held.device).view(1, 1, 1, blocks)
+        self._seen: BlockMask | None = None
+
+    def begin(self, n: int = 0) -> None:
+        self._seen = None
+
+    def mask(self, window: int | None = None) -> None:
+        assert window is None
+
+    @staticmethod
+    def fits(n: int, query_heads: int, held: Tensor) -> bool:
+        """Whether FlexAttention's decoding kernel takes n tokens: its tile holds all queries that share a key-value head."""
+        return held.shape[-1] >= LEAST_DIM and n * query_heads // (held.shape[2] // 2) <= BLOCK
+
+    def attend(self, layer: int, q: Tensor, kv: Tensor, mask: Tensor | None, scale: float) -> Tensor:
+        if self._seen is None:  # once a forward
+            self._seen = self._visible()
+        self._held[layer].index_copy_(0, self.positions, kv)
+        n, heads, d = q.shape
+        out = compiled_attention()(
+            q.transpose(0, 1).unsqueeze(0), self._keys[layer], self._values[layer], self._seen, scale
+        )  # (1, heads, n, d)
+        return out[0].transpose(0, 1).reshape(n, heads * d)
+
+    def _visible(self) -> BlockMask:
+        """What each of the n tokens may see: all positions up to its own."""
+        positions = self.positions
+
+        def is_visible(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+            return key <= positions[query]
+
+        count = (positions[-1:] // BLOCK + 1).to(torch.int32).view(1, 1, 1)
+        return BlockMask.from_kv_blocks(
+            count, self._blocks, BLOCK_SIZE=BLOCK, mask_mod=is_visible, seq_lengths=(len(positions), self.capacity),
+            compute_q_blocks=False,
+        )  # fmt: skip

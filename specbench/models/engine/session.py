@@ -1,0 +1,47 @@
+"""Floor 0: a session over a lean model. Cutting back is a position; nothing is allocated a token."""
+
+import torch
+from torch import Tensor
+
+from specbench.models.cached_session import CachedSession
+from specbench.models.draft_graph import Drafted
+from specbench.models.eager_session import encoded
+from specbench.models.engine.cache import Cache
+from specbench.models.engine.network import Network
+
+
+class LeanSession(CachedSession):
+    """As EagerSession, over our own forward. `source` holds an encoder's ids."""
+
+    def __init__(self, network: Network, vocabulary: int, source: list[int] | None = None) -> None:
+        super().__init__(network.config.name_or_path, network.model.device)
+        self._network, self._vocabulary, self._source = network, vocabulary, source
+        self._cache: Cache | None = None
+
+    def logits_of(self, states: Tensor) -> Tensor:
+        return self._network.logits(states.to(self._network.head[0].dtype), self._vocabulary)
+
+    def _forget(self, known: int) -> None:
+        assert self._cache is not None
+        self._cache.length = known
+
+    def _fed_by_graph(self, out: Drafted) -> None:
+        super()._fed_by_graph(out)
+        assert self._cache is not None
+        self._cache.length += len(out.logits)
+
+    def _forward(self, tokens: Tensor, keep: int) -> tuple[Tensor, Tensor | None]:
+        with torch.inference_mode():
+            cache = self._cache or self._open()
+            cache.begin(len(tokens))
+            hidden = self._network.forward(tokens, cache)
+            cache.end()
+            return self._network.logits(hidden[-keep:], self._vocabulary), hidden
+
+    def _open(self) -> Cache:
+        """The cache, with what the encoder says of the source: once a prompt, in its first forward."""
+        source = None
+        if self._source is not None:
+            source = encoded(self._network.model, self._source, self.calls).last_hidden_state[0]  # (m, hidden)
+        self._cache = self._network.new_cache(source)
+        return self._cache

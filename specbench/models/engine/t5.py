@@ -1,0 +1,118 @@
+"""The decoder of T5, T5 v1.1 and mT5: relative positions as a bias, unscaled attention, cross-attention to an encoded source.
+
+The encoder is transformers' own; what the decoder needs of its output is computed once a prompt.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from specbench.models.engine.cache import Cache, attended
+from specbench.models.engine.network import Apart, Network, RMSNorm, fused, linear
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": F.relu,
+    "gelu_new": lambda x: F.gelu(x, approximate="tanh"),
+    "gelu": F.gelu,
+    "silu": F.silu,
+}
+
+
+class T5Cache(Cache):
+    """The decoder's own positions, and every layer's keys and values of the source, (1, heads, m, d)."""
+
+    def __init__(self, layers: int, heads: int, dim: int, dtype: torch.dtype, device: torch.device) -> None:
+        super().__init__(layers, heads, dim, dtype, device)
+        self.source: list[tuple[Tensor, Tensor]] = []
+
+
+class T5(Network):
+    """Raffel et al. 2020. The layers behind the first share its table of position biases."""
+
+    kinds = ("T5ForConditionalGeneration", "MT5ForConditionalGeneration")
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        super().__init__(model)
+        decoder: Any = model.decoder
+        self.heads, self.dim, eps = self.config.num_heads, self.config.d_kv, self.config.layer_norm_epsilon
+        self.act = ACTIVATIONS[self.config.dense_act_fn]
+        self.layers = []
+        for block in decoder.block:
+            own, other, dense = block.layer[0], block.layer[1], block.layer[2]
+            attention, cross, wide = own.SelfAttention, other.EncDecAttention, dense.DenseReluDense
+            self.layers.append((
+                RMSNorm(own.layer_norm, eps),
+                fused([attention.q, attention.k, attention.v]),
+                fused([attention.o]),
+                RMSNorm(other.layer_norm, eps),
+                fused([cross.q]),
+                fused([cross.o]),
+                RMSNorm(dense.layer_norm, eps),
+                fused([wide.wi_0, wide.wi_1] if self.config.is_gated_act else [wide.wi]),
+                fused([wide.wo]),
+            ))  # fmt: skip
+        self.from_source = [fused([b.layer[1].EncDecAttention.k, b.layer[1].EncDecAttention.v]) for b in decoder.block]
+        self.embedding, self.norm = decoder.embed_tokens.weight, RMSNorm(decoder.final_layer_norm, eps)
+        self.first = decoder.block[0].layer[0].SelfAttention
+        scales = getattr(self.config, "scale_decoder_outputs", False)  # which mT5 never does
+        self.scale_out = self.config.d_model**-0.5 if scales else 1.0
+        self.biases = self.embedding.new_empty(self.heads, 0)
+
+    @classmethod
+    def refusal(cls, config: Any) -> str:
+        return "" if config.dense_act_fn in ACTIVATIONS else f"the lean engine's T5 has no {config.dense_act_fn}"
+
+    def new_cache(self, source: Tensor | None) -> T5Cache:
+        assert source is not None
+        cache = T5Cache(len(self.layers), self.heads, self.dim, self.embedding.dtype, self.embedding.device)
+        both = (linear(source, weights).view(len(source), 2, self.heads, self.dim) for weights in self.from_source)
+        for kv in both:
+            keys, values = kv.permute(1, 2, 0, 3).unsqueeze(1).contiguous().unbind(0)  # (1, heads, m, d) each
+            cache.source.append((keys, values))
+        return cache
+
+    def forward(self, tokens: Tensor, cache: Cache) -> Tensor:
+        assert isinstance(cache, T5Cache)
+        n = len(tokens)
+        bias = self._bias(cache)  # (heads, n, held)
+        x = F.embedding(tokens, self.embedding)  # (n, hidden)
+        for i, (norm, qkv, out, norm_cross, q, out_cross, norm_wide, up, down) in enumerate(self.layers):
+            heads = linear(norm(x), qkv).view(n, -1, self.dim)
+            x = x + linear(cache.attend(i, heads[:, : self.heads], heads[:, self.heads :], bias, 1.0), out)
+            asked = linear(norm_cross(x), q).view(n, self.heads, self.dim)
+            x = x + linear(attended(asked, *cache.source[i], None, 1.0), out_cross)
+            wide = linear(norm_wide(x), up)
+            if self.config.is_gated_act:
+                gate, rest = wide.chunk(2, -1)
+                wide = self.act(gate) * rest
+            else:
+                wide = self.act(wide)
+            if not isinstance(down, Apart):  # `wo` is float32 in half precision, and so is x behind it
+                wide = wide.to(down[0].dtype)
+            x = x + linear(wide, down)
+        return self.norm(x) * self.scale_out
+
+    def _bias(self, cache: Cache) -> Tensor:
+        """What a position adds for each that it sees, by how far behind it lies; -inf for the future."""
+        if self.biases.shape[1] < cache.capacity:
+            self.biases = self._by_distance(cache.capacity)
+        distances = cache.distances()  # (n, held)
+        bias: Tensor = self.biases[:, distances.clamp_min(0)]
+        mask = cache.mask()
+        return bias if mask is None else bias + mask
+
+    def _by_distance(self, most: int) -> Tensor:
+        """The learned bias at distance 0 .. most - 1, (heads, most), from transformers' buckets."""
+        buckets = self.first._relative_position_bucket(
+            -torch.arange(most, device=self.embedding.device),
+            bidirectional=False,
+            num_buckets=self.first.relative_attention_num_buckets,
+            max_distance=self.first.relative_attention_max_distance,
+        )
+        table: Tensor = self.first.relative_attention_bias.weight  # (buckets, heads)
+        biases: Tensor = table[buckets].T.contiguous()
+        return biases

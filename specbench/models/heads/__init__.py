@@ -1,0 +1,18 @@
+"""Floor 1: small trained modules that read a model's hidden states or its laws, one file each."""
+
+from specbench.models.heads.dsl import LengthHead
+from specbench.models.heads.eagle import EagleHead, EagleNetwork, EagleSession
+from specbench.models.heads.head import Head, Provenance
+from specbench.models.heads.specdec import AcceptanceHead
+from specbench.models.heads.sprinter import Verifier
+
+__all__ = [
+    "AcceptanceHead",
+    "EagleHead",
+    "EagleNetwork",
+    "EagleSession",
+    "Head",
+    "LengthHead",
+    "Provenance",
+    "Verifier",
+]

@@ -1,0 +1,76 @@
+"""Floor 2: heads brought in, and held against the models that they were trained with."""
+
+from pathlib import Path
+
+import torch
+from huggingface_hub import snapshot_download
+from transformers import PreTrainedModel
+
+from specbench.config.pair import folder
+from specbench.data.hub import missing_model
+from specbench.errors import ConfigError
+from specbench.models.heads import EagleHead, Head, LengthHead, Verifier
+from specbench.models.heads.head import described, kind_named, same_model
+from specbench.models.resolve import Found, FoundHead
+
+FILES = ["config.json", "*.safetensors", "*.bin"]
+
+
+def load_head(name: str, head: FoundHead, found: dict[str, Found], base: Path, model: PreTrainedModel) -> Head:
+    """A head on its base's device, ready to be asked. `model` is the base.
+
+    Raises ConfigError, with both names, where it was trained on other models or does not fit the base's width, and
+    MissingAsset where it cannot be had or read.
+    """
+    kind, config = kind_named(head.spec.kind), found[head.spec.base].config
+    if head.weights == "dummy":
+        with torch.random.fork_rng([]):
+            torch.manual_seed(0)
+            loaded = _fresh(kind, model)
+    else:
+        loaded = kind.read(_here(name, head, base))
+        _require_match(name, head, loaded, found)
+    width, own = config.hidden_size, _width(loaded)
+    if own not in (None, width):
+        raise ConfigError(
+            f"head '{name}' ({head.spec.path}) reads states of width {own}, and its base '{head.spec.base}'"
+            f" ({found[head.spec.base].source}) has {width}"
+        )
+    embedding = model.get_input_embeddings().weight
+    if isinstance(loaded, EagleHead):
+        return loaded.goes_with(embedding)
+    if isinstance(loaded, Verifier):
+        loaded.embedding = embedding.detach()
+    return loaded.placed(model.device)
+
+
+def _fresh(kind: type[Head], model: PreTrainedModel) -> Head:
+    """Untrained, for models whose weights are random too."""
+    if kind is EagleHead:
+        return EagleHead.of(model.config)
+    return kind(**({} if kind is LengthHead else {"hidden": model.config.hidden_size}))
+
+
+def _here(name: str, head: FoundHead, base: Path) -> Path:
+    """The folder of a head, fetched where it is on the hub."""
+    local = folder(head.spec.path, base)
+    if local:
+        return local
+    try:
+        return Path(snapshot_download(head.spec.path, revision=head.revision, allow_patterns=FILES))
+    except (OSError, ValueError) as error:
+        raise missing_model(f"head {name}", head.spec.path, error) from None
+
+
+def _require_match(name: str, head: FoundHead, loaded: Head, found: dict[str, Found]) -> None:
+    """A head says which models it was trained with, unless somebody else published it."""
+    for role, trained in ((head.spec.base, loaded.provenance.base), (head.spec.target, loaded.provenance.target)):
+        if trained and role in found and not same_model(trained, found[role].identity()):
+            raise ConfigError(
+                f"head '{name}' ({head.spec.path}) was trained with {described(trained)}, and this pair's '{role}' is"
+                f" {described(found[role].identity())}"
+            )
+
+
+def _width(head: Head) -> int | None:
+    return int(head.config.hidden_size) if isinstance(head, EagleHead) else head.settings.get("hidden")

@@ -1,0 +1,96 @@
+"""Floor 0: a transformers model that somebody else runs, its forwards counted and timed as a session's are."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from specbench.decoding.usage import Calls
+
+
+def _hook(stack: ExitStack, module: Any, before: Callable[..., None], after: Callable[..., None]) -> None:
+    """Call `before` and `after` around a module's forwards, until the stack is closed."""
+    stack.callback(module.register_forward_pre_hook(before, with_kwargs=True).remove)
+    stack.callback(module.register_forward_hook(after, with_kwargs=True).remove)
+
+
+class Watched:
+    """A loaded model and the ids that it reads: the prompt, or what its encoder reads. It cannot be asked for logits."""
+
+    def __init__(self, model: PreTrainedModel, prompt: list[int]) -> None:
+        self.model, self.prompt = model, prompt
+        self.calls = Calls()
+        self.fed: list[int] = []  # tokens of every forward, the first one included
+        self._marks: list[tuple[int, int | None, Any, Any]] = []  # tokens fed, cached before, notes before and behind
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """While this is open, whoever calls the model is booked."""
+        begun: list[tuple[int | None, Any]] = []
+
+        def before(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            cache = kwargs.get("past_key_values")
+            length = 0 if cache is None else cache.get_seq_length()
+            begun.append((length if isinstance(length, int) else None, self._now()))  # a static cache does not tell
+
+        def behind(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+            ids = kwargs.get("decoder_input_ids", kwargs.get("input_ids"))
+            assert isinstance(ids, Tensor)
+            self.fed.append(ids.shape[-1])
+            self._marks.append((ids.shape[-1], *begun.pop(), self._now()))
+
+        def encoder_behind(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+            _, start = begun.pop()
+            self.calls.encodes += 1
+            self.calls.prefill(len(self.prompt), self._between(start, self._now()))
+
+        def compiled(config: Any) -> Callable[..., Any]:
+            """transformers' compiled call, with the clock around it: inside it, hooks would be compiled too."""
+            call = type(self.model).get_compiled_call(self.model, config)
+
+            def timed(*args: Any, **kwargs: Any) -> Any:
+                before(self.model, args, kwargs)
+                own.close()
+                output = call(*args, **kwargs)
+                _hook(own, self.model, before, behind)
+                behind(self.model, args, kwargs, output)
+                return output
+
+            return timed
+
+        with ExitStack() as stack, ExitStack() as own:
+            _hook(own, self.model, before, behind)
+            if self.model.config.is_encoder_decoder:
+                _hook(stack, self.model.get_encoder(), before, encoder_behind)
+            self.model.get_compiled_call = compiled
+            stack.callback(delattr, self.model, "get_compiled_call")
+            yield
+
+    def settle(self) -> None:
+        total = 0
+        for fed, known, begin, end in self._marks:
+            seconds = self._between(begin, end)
+            if total:
+                self.calls.decoding(fed, seconds, total if known is None else known)
+            else:
+                self.calls.prefill(fed, seconds)
+            total += fed
+        self._marks = []
+
+    def _now(self) -> Any:
+        if self.model.device.type != "cuda":
+            return time.perf_counter()
+        cuda: Any = torch.cuda
+        event = cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def _between(self, begin: Any, end: Any) -> float:
+        if isinstance(begin, float):
+            return float(end - begin)
+        torch.cuda.synchronize(self.model.device)
+        return float(begin.elapsed_time(end)) / 1e3

@@ -1,0 +1,189 @@
+"""Floor 0: synthetic laws: what a model says is replaced by a deterministic random law of the context, at its real cost.
+
+All models of a pair share a law of each context, and every model departs from it by noise of its own. How much, the `spread`,
+decides how often one accepts what another drafted; `calibrate` finds the spread of a wanted acceptance rate. Nothing about
+quality can be measured with such laws.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from functools import cache, reduce
+
+import torch
+from torch import Tensor
+
+from specbench.decoding.drafting import common_prefix, roll
+from specbench.decoding.sampling import Draft, Sampler
+from specbench.decoding.session import Session
+from specbench.decoding.usage import Calls
+from specbench.errors import ConfigError
+
+SUPPORT = 16  # tokens that a context may be followed by
+BASE = 2.0  # standard deviation of the shared logits
+NEVER = -1e4  # the logit of every other token
+MOST_SPREAD = 40.0
+CONTEXTS = 16_384  # that a rate is averaged over in calibration
+
+_MASK = (1 << 64) - 1
+_GOLDEN, _MIX1, _MIX2 = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+
+
+class Law:
+    """Logits (m, V) of m contexts, each known by a hash. `member` numbers the models of a pair.
+
+    SUPPORT tokens, evenly spaced from a hashed offset, have normal logits: BASE times the context's, plus `spread` times the
+    member's own; all others have none to speak of.
+    """
+
+    def __init__(self, vocabulary: int, member: int, spread: float) -> None:
+        self.vocabulary, self.member, self.spread = vocabulary, member, spread
+        self.support = min(SUPPORT, vocabulary)
+
+    def __call__(self, contexts: Tensor) -> Tensor:
+        """contexts (m,) int64 -> (m, V), float32."""
+        places = torch.arange(self.support, device=contexts.device)
+        offset = (_mixed(contexts) >> 1).remainder(self.vocabulary)  # (m,)
+        tokens = (offset[:, None] + places * (self.vocabulary // self.support)).remainder(
+            self.vocabulary
+        )  # (m, support)
+        logits = torch.full((len(contexts), self.vocabulary), NEVER, device=contexts.device)
+        return logits.scatter_(1, tokens, self.values(contexts))
+
+    def values(self, contexts: Tensor) -> Tensor:
+        """The logits of the supported tokens alone, (m, support)."""
+        shared = _normal(contexts, 0, self.support)
+        own = _normal(contexts, 1 + self.member, self.support)
+        return (BASE * shared + self.spread * own).float()
+
+
+class SyntheticSession:
+    """A session whose model runs as ever, and whose logits are then a law's. The law's time is on no clock.
+
+    It looks at every token, so on a GPU its drafts wait where those of a real model would not.
+    """
+
+    def __init__(self, inner: Session, law: Law, device: torch.device, source: list[int] | None = None) -> None:
+        """`source` is what an encoder reads: part of the context."""
+        self._inner, self._law, self._device = inner, law, device
+        self._first = reduce(context_hash, source or [], 0)
+        self._ids: list[int] = []
+        self._hashes: list[int] = []  # of every prefix of _ids, as signed 64-bit integers
+
+    @property
+    def calls(self) -> Calls:
+        return self._inner.calls
+
+    def score(self, ids: list[int], start: int) -> Tensor:
+        self._inner.score(ids, start)
+        begin = self._now()
+        known = common_prefix(ids, self._ids)
+        hashes = self._hashes[:known]
+        for token in ids[known:]:
+            hashes.append(context_hash(hashes[-1] if hashes else self._first, token))
+        self._ids, self._hashes = list(ids), hashes
+        logits = self._law(torch.tensor(hashes[start:], device=self._device))
+        self.calls.off_clock += self._now() - begin
+        return logits
+
+    def _now(self) -> float:
+        """The time when the device is done with what it was given, so that only the law's own time is left out."""
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+        return time.perf_counter()
+
+    def roll(self, ids: list[int], k: int, sampler: Sampler, eos: frozenset[int]) -> Draft:
+        return roll(self, ids, k, sampler, eos)
+
+    @property
+    def keeps_hidden(self) -> bool:
+        return self._inner.keeps_hidden
+
+    @keeps_hidden.setter
+    def keeps_hidden(self, wanted: bool) -> None:
+        raise ValueError("a model whose logits are synthetic has no hidden states to go by")
+
+    def hidden(self, ids: list[int], start: int) -> Tensor:
+        return self._inner.hidden(ids, start)
+
+    def known(self, ids: list[int]) -> int:
+        return self._inner.known(ids)
+
+    def logits_of(self, states: Tensor) -> Tensor:
+        return self._inner.logits_of(states)
+
+    def settle(self) -> None:
+        self._inner.settle()
+
+
+Target = Callable[[list[Tensor], Sampler], Tensor]
+
+
+def calibrate(acceptance: float, proposer: int, members: Sequence[int], target: Target, sampler: Sampler) -> float:
+    """The spread at which a target accepts a proposer's drafts at this rate, sum of min(pi, q), on average over contexts.
+
+    `members` number the target's models in its order, `proposer` the drafting model, which may be one of them. The rate is
+    found by simulation over the law's own contexts, and falls as the spread grows. Raises ConfigError for a rate that no
+    spread gives, saying what can be had: an ensemble, for one, never refuses what its own share of the mixture covers.
+    """
+
+    def rate(spread: float) -> float:
+        return acceptance_at(spread, proposer, members, target, sampler)
+
+    most, least = rate(0.0), rate(MOST_SPREAD)
+    if not least <= acceptance <= most:
+        raise ConfigError(
+            f"acceptance = {acceptance}: these models can be given rates from {least:.2f} to {most:.2f} under this method"
+        )
+    low, high = 0.0, MOST_SPREAD
+    for _ in range(30):
+        middle = (low + high) / 2
+        low, high = (middle, high) if rate(middle) > acceptance else (low, middle)
+    return (low + high) / 2
+
+
+def acceptance_at(spread: float, proposer: int, members: Sequence[int], target: Target, sampler: Sampler) -> float:
+    """How often the target accepts what the proposer drafts, where every member departs by `spread`."""
+    contexts = _contexts()
+    values = {i: Law(SUPPORT, i, spread).values(contexts) for i in {proposer, *members}}  # (contexts, SUPPORT)
+    pi = target([values[i] for i in members], sampler)
+    return float(torch.minimum(pi, sampler.probs(values[proposer])).sum(-1).mean())
+
+
+def context_hash(before: int, token: int) -> int:
+    """The hash of a prefix one token longer, as a signed 64-bit integer (splitmix64's finaliser over a running sum)."""
+    z = ((before & _MASK) * _MIX2 + token + _GOLDEN) & _MASK
+    z = ((z ^ (z >> 30)) * _MIX1) & _MASK
+    z = ((z ^ (z >> 27)) * _MIX2) & _MASK
+    z ^= z >> 31
+    return z - (1 << 64) if z >> 63 else z
+
+
+@cache
+def _contexts() -> Tensor:
+    return _mixed(torch.arange(CONTEXTS))
+
+
+def _mixed(x: Tensor) -> Tensor:
+    """splitmix64's finaliser on int64, whose products wrap around as those of unsigned numbers do."""
+    x = x + _signed(_GOLDEN)
+    x = (x ^ _shifted(x, 30)) * _signed(_MIX1)
+    x = (x ^ _shifted(x, 27)) * _signed(_MIX2)
+    return x ^ _shifted(x, 31)
+
+
+def _normal(contexts: Tensor, stream: int, places: int) -> Tensor:
+    """Independent standard normal numbers (m, places), float64, of each context and stream: hashed uniforms, inverted."""
+    at = torch.arange(places, device=contexts.device) + (stream + 1) * 4096
+    bits = _mixed(_mixed(contexts)[:, None] + at * _signed(_MIX1))
+    uniform = (_shifted(bits, 11).double() + 0.5) / float(1 << 53)  # (m, places), inside (0, 1)
+    normal: Tensor = torch.special.ndtri(uniform)
+    return normal
+
+
+def _shifted(x: Tensor, by: int) -> Tensor:
+    """Logical shift to the right."""
+    return (x >> by) & ((1 << (64 - by)) - 1)
+
+
+def _signed(x: int) -> int:
+    return x - (1 << 64) if x >> 63 else x

@@ -1,0 +1,1 @@
+"""Comparing measurements: snapshots, checks, significance and verdicts."""

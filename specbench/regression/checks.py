@@ -1,0 +1,236 @@
+"""One method of one cell, BASE against NEW: does it decode as before, as well as before, as fast as before?"""
+
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+from operator import attrgetter
+from typing import NamedTuple
+
+import numpy as np
+
+from specbench.analysis.bootstrap import by_prompt
+from specbench.regression.measurement import Generation, Measured, Session
+from specbench.regression.significance import mcnemar, paired_bootstrap, welch
+from specbench.regression.verdict import Limits, Status
+from specbench.scoring import metric
+from specbench.scoring.metric import Scored
+
+TOLERANCE = 0.02  # of acceptance, relative, between machines whose last bits differ
+FEWEST_ROUNDS = 3
+FEWEST_PROMPTS = 8  # that a bootstrap may alarm from: fewer resample to too few different sets
+PARTS = (("accepted", "tested"), ("tokens", "rounds"))  # acceptance rate, accepted length
+SHARES = ("mean", "macro", "pass@1")  # how values of 0 and 1 are combined
+
+Rows = Sequence[Generation]
+
+
+class Finding(NamedTuple):
+    """How one aspect came out; `Verdict` without where."""
+
+    status: Status
+    title: str
+    detail: str
+    short: str
+
+
+def shared(base: Rows, new: Rows) -> tuple[list[Generation], list[Generation]]:
+    """Those generations that both sides have, in one order."""
+    ours, theirs = ({(row.sample, row.repeat): row for row in side} for side in (base, new))
+    keys = sorted(ours.keys() & theirs.keys())
+    return [ours[key] for key in keys], [theirs[key] for key in keys]
+
+
+def decoding(base: Rows, new: Rows, inexact: str, alpha: float, across: bool = False) -> Finding:
+    """Whether it decodes as before: token for token, or where `inexact` says why that cannot be required, about as well.
+
+    Fewer forwards for the same tokens are an improvement, more of them or other tokens a regression. `across` settings that
+    differ on purpose, more forwards of one model and fewer of another are inconclusive.
+    """
+    a, b = shared(base, new)
+    if not a:
+        return Finding(Status.incomparable, "nothing to compare", "no generation is there on both sides", "–")
+    ids = sum(x.ids != y.ids for x, y in zip(a, b, strict=True))
+    counters = sum(x.counters != y.counters for x, y in zip(a, b, strict=True))
+    if not ids and not counters:
+        return Finding(Status.same, "same decoding", f"{len(a)} generations, token for token", "same")
+    differ = f"{ids} of {len(a)} generations have other tokens, {counters} other counters; {_effect(a, b)}"
+    return _about(a, b, f"{differ}; {inexact}", alpha, across) if inexact else _exactly(a, b, ids, differ)
+
+
+def _exactly(a: Rows, b: Rows, ids: int, differ: str) -> Finding:
+    """The finding where everything should be equal and is not: better only where the tokens are the same for less work."""
+    before, after = _forwards(a), _forwards(b)
+    cheaper = before != after and all(after.get(role, 0.0) <= before[role] for role in before)
+    status = Status.improved if cheaper and not ids else Status.regression
+    title = _title(a, b, ids)
+    return Finding(status, title, differ, f"{title}: {_effect(a, b)}")
+
+
+def _title(a: Rows, b: Rows, ids: int) -> str:
+    """What changed. A higher acceptance rate bought with more forwards is no change of acceptance but of drafting."""
+    if not any(row.tested for row in (*a, *b)):
+        return "decoding changed"
+    (rate, length), (rate_after, length_after) = ([_ratio(side, *parts) for parts in PARTS] for side in (a, b))
+    accepts, goes_on = rate_after - rate, length_after - length
+    moved = abs(accepts) > TOLERANCE * rate or abs(goes_on) > TOLERANCE * length
+    if ids and not moved:
+        return "decoding changed"
+    return "drafting changed" if accepts * goes_on < 0.0 else "acceptance changed"
+
+
+def _about(a: Rows, b: Rows, differ: str, alpha: float, across: bool) -> Finding:
+    """The finding between machines or settings, by a paired bootstrap over prompts.
+
+    Judged are the forwards of each model per token, where fewer are better; and for methods that draft, acceptance rate and
+    accepted length, which decide only where no forwards changed.
+    """
+    roles = sorted({role for row in (*a, *b) for role in row.forwards})
+    found = [_moved(a, b, partial(_forwards_of, role), attrgetter("tokens"), -1, differ, alpha) for role in roles]
+    if all(each is None for each in found):
+        found = [_moved(a, b, attrgetter(up), attrgetter(down), 1, differ, alpha) for up, down in PARTS]
+    findings = [each for each in found if each is not None]
+    if across and {Status.regression, Status.improved} <= {each.status for each in findings}:
+        detail = f"{differ}; some models run more often and some less: only their time decides"
+        return Finding(Status.inconclusive, "other mix of forwards", detail, _effect(a, b))
+    same = Finding(Status.same, "same decoding effort", differ, "within tolerance")
+    order = (Status.regression, Status.inconclusive, Status.improved)
+    return min(findings, key=lambda each: order.index(each.status), default=same)
+
+
+def _forwards_of(role: str, row: Generation) -> int:
+    return row.forwards.get(role, 0)
+
+
+Value = Callable[[Generation], float]
+
+
+def _moved(a: Rows, b: Rows, up: Value, down: Value, better: int, differ: str, alpha: float) -> Finding | None:
+    """How a ratio of sums over prompts changed; None within tolerance. `better` is the sign of a change to the better."""
+    before, after = (by_prompt((up(row), down(row), row.sample) for row in side) for side in (a, b))
+    change, p = paired_bootstrap(before, after, _share)
+    if abs(change) <= TOLERANCE * _share(before):
+        return None
+    title = _title(a, b, ids=1)
+    if len(before) < FEWEST_PROMPTS:
+        detail = f"{differ}; {len(before)} prompts are too few to judge it by"
+        return Finding(Status.inconclusive, title, detail, f"differs: {_effect(a, b)}")
+    if p >= alpha:
+        return None
+    status = Status.improved if change * better > 0.0 else Status.regression
+    return Finding(status, title, f"{differ}; p = {p:.2g}", f"{title}: {_effect(a, b)}")
+
+
+def _share(rows: np.ndarray) -> float:
+    below = rows[:, 1].sum()
+    return float(rows[:, 0].sum() / below) if below else 0.0
+
+
+def _ratio(rows: Rows, numerator: str, denominator: str) -> float:
+    below: int = sum(getattr(row, denominator) for row in rows)
+    return sum(getattr(row, numerator) for row in rows) / below if below else 0.0
+
+
+def _forwards(rows: Rows) -> dict[str, float]:
+    """Forwards of each model per token."""
+    tokens = sum(row.tokens for row in rows)
+    roles = sorted({role for row in rows for role in row.forwards})
+    return {role: sum(row.forwards.get(role, 0) for row in rows) / tokens for role in roles} if tokens else {}
+
+
+def _effect(a: Rows, b: Rows) -> str:
+    """Forwards per token of each model before and after where they differ, then acceptance and accepted length; tokens,
+    where nothing was drafted."""
+    before, after = _forwards(a), _forwards(b)
+    changes = [
+        f"{role} forwards/token {before.get(role, 0.0):.3f} → {after.get(role, 0.0):.3f}"
+        for role in dict.fromkeys([*before, *after])
+        if before.get(role) != after.get(role)
+    ]
+    if not any(row.tested for row in (*a, *b)):
+        return ", ".join([*changes, f"{sum(row.tokens for row in a)} → {sum(row.tokens for row in b)} tokens"])
+    rates, lengths = ([_ratio(side, *parts) for side in (a, b)] for parts in PARTS)
+    changes.append(f"acceptance {rates[0]:.3f} → {rates[1]:.3f}, accepted length {lengths[0]:.2f} → {lengths[1]:.2f}")
+    return ", ".join(changes)
+
+
+def quality(base: Measured, new: Measured, method: str, name: str, limits: Limits) -> Finding | None:
+    """One metric of one method; None where neither side has it. McNemar's exact test over prompts where a prompt is right
+    or wrong, a paired bootstrap over prompts otherwise."""
+    told = {each["name"]: each for each in new.metrics}
+    own = next(each for each in base.metrics if each["name"] == name)
+    rows = shared(base.generations[method], new.generations[method])
+    scored = [[row for row in side if name in row.values] for side in rows]
+    if not any(scored):
+        return None
+    if name not in told or told[name]["signature"] != own["signature"]:
+        detail = (
+            f"{name} is computed otherwise: {own['signature']} | {told.get(name, {}).get('signature', 'not at all')}"
+        )
+        return Finding(Status.incomparable, "other metric", detail, f"{name}: other metric")
+    if not all(scored):
+        return Finding(Status.incomparable, "one side unscored", f"{name} is scored on one side only", f"{name}: –")
+    both = shared(*scored)
+    a, b = (
+        metric.table(
+            own["combine"], [Scored(row.values[name], row.sample, base.groups.get(row.sample, "")) for row in side]
+        )
+        for side in both
+    )
+    whole = metric.combiner(own["combine"]).whole
+    if math.isnan(whole(a)) or math.isnan(whole(b)):
+        return None
+    if own["combine"] in SHARES and set(np.concatenate([a[:, 0], b[:, 0]]).tolist()) <= {0.0, 1.0}:
+        lost, won = int((a[:, 0] > b[:, 0]).sum()), int((a[:, 0] < b[:, 0]).sum())
+        change, p, how = whole(b) - whole(a), mcnemar(lost, won), f"McNemar, {lost} lost, {won} won"
+    else:
+        (change, p), how = paired_bootstrap(a, b, whole), "paired bootstrap"
+        if len(a) < FEWEST_PROMPTS and 100.0 * abs(change) > limits.max_quality_drop:
+            detail = f"{100 * whole(a):.1f} → {100 * whole(b):.1f} over {len(a)} prompts: too few to judge it by"
+            return Finding(Status.inconclusive, "quality differs", f"{name} {detail}", f"{name}: too few prompts")
+    status = _status(p < limits.alpha, 100.0 * change, limits.max_quality_drop)
+    title = {Status.regression: "quality dropped", Status.improved: "quality rose"}.get(status, "same quality")
+    short = f"{name} {100 * whole(a):.1f} → {100 * whole(b):.1f}"
+    return Finding(status, title, f"{short} over {len(a)} prompts; {how}, p = {p:.2g}", short)
+
+
+def _status(significant: bool, change: float, least: float) -> Status:
+    if significant and change < -least:
+        return Status.regression
+    return Status.improved if significant and change > least else Status.same
+
+
+def log_ratios(session: Session, method: str, over: str) -> list[float]:
+    """By round: log of the method's total tokens a second over another's."""
+    return [
+        math.log((tokens / seconds) / (theirs / taken))
+        for (tokens, seconds), (theirs, taken) in zip(session.get(method, []), session.get(over, []), strict=True)
+    ]
+
+
+def speed(base: Sequence[Session], new: Sequence[Session], method: str, over: str, limits: Limits) -> Finding:
+    """Whether the method became slower relative to `over`: by Welch's t-test over rounds, all sessions of a side pooled.
+
+    Rounds of one process share its luck, which a test over rounds does not see: so each of NEW's sessions has to be beyond
+    the limit on its own, too.
+    """
+    before = [x for session in base for x in log_ratios(session, method, over)]
+    after = [log_ratios(session, method, over) for session in new]
+    fewest = min([len(before), *map(len, after)])
+    if fewest < FEWEST_ROUNDS or not after:
+        detail = f"{fewest if after else 0} rounds on a side; a verdict needs {FEWEST_ROUNDS}: --repeats"
+        return Finding(Status.inconclusive, "too few rounds", detail, "too few rounds")
+    test = welch(before, [x for session in after for x in session])
+    changes = [100.0 * math.expm1(welch(before, each).difference) for each in after]
+    change = 100.0 * math.expm1(test.difference)
+    found = {_status(test.p < limits.alpha, each, limits.max_slowdown) for each in (change, *changes)}
+    status = found.pop() if len(found) == 1 else Status.same
+    x = [math.exp(sum(values) / len(values)) for values in (before, [x for session in after for x in session])]
+    by = f" (by session {', '.join(f'{each:+.1f}' for each in changes)})" if len(changes) > 1 else ""
+    by += ", which do not agree" if len({_status(True, each, limits.max_slowdown) for each in changes}) > 1 else ""
+    rounds = sum(map(len, after))
+    detail = (
+        f"{method} over {over} {x[0]:.3f}x → {x[1]:.3f}x, {change:+.1f} %{by}, p = {test.p:.2g} over {rounds} rounds;"
+        f" limit {limits.max_slowdown:g} %"
+    )
+    title = {Status.regression: "slower", Status.improved: "faster"}.get(status, "same speed")
+    return Finding(status, title, detail, f"{x[0]:.2f}x → {x[1]:.2f}x over {over} ({change:+.1f} %)")

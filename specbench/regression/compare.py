@@ -1,0 +1,228 @@
+"""BASE against NEW, cell by cell and method by method: what regressed, what improved, what cannot be compared.
+
+The verdicts tell apart a method that decodes otherwise (*acceptance changed*, *decoding changed*), one that decodes as
+before in another time (*overhead changed*), and a baseline that lost against the outside anchor (*engine changed*), which
+every method's speedup over that baseline would hide.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from specbench.machine.hardware import LIBRARIES, incomparable
+from specbench.regression import checks as aspects
+from specbench.regression.checks import Finding
+from specbench.regression.measurement import Measured
+from specbench.regression.verdict import Limits, Status, Verdict
+
+ANCHOR = "hf-generate"
+EXACT = ("cpu", "instructions", "threads", *LIBRARIES)  # equal: greedy or sampled, a CPU computes the same bits
+
+
+def compare(base: list[Measured], new: list[Measured], limits: Limits) -> list[Verdict]:
+    """The verdicts of every cell of BASE; cells that only NEW has are none of its business."""
+    out = []
+    for cell, nearest in zip(base, _paired(base, new), strict=True):
+        if nearest is None:
+            there = "; ".join(dict.fromkeys(other.name for other in new)) or "nothing"
+            why = f"NEW has no run of this pair and task beside {cell.config['baseline']}; it has {there}"
+            if any(_place(other) == _place(cell) for other in new):
+                why = "each run of this pair and task in NEW is compared with another run of BASE"
+            out.append(
+                Verdict(cell.name, "", "comparability", Status.incomparable, "not measured", why, "not measured")
+            )
+        elif unwhole := _incomplete(cell, nearest):
+            short = "incomplete"
+            out.append(Verdict(cell.name, "", "comparability", Status.incomparable, short, "; ".join(unwhole), short))
+        elif reasons := differences(cell, nearest):
+            why = "; ".join(reasons)
+            out.append(Verdict(cell.name, "", "comparability", Status.incomparable, "measured otherwise", why, why))
+        else:
+            for method in cell.config["methods"]:
+                if method != ANCHOR:
+                    out += _of_method(cell, nearest, method, limits)
+    return out
+
+
+def _paired(base: list[Measured], new: list[Measured]) -> list[Measured | None]:
+    """For each cell of BASE the most similar one of NEW. No cell of NEW is taken twice."""
+    pairs = sorted(
+        (_distance(cell, other), i, j)
+        for i, cell in enumerate(base)
+        for j, other in enumerate(new)
+        if _place(other) == _place(cell)
+    )
+    partners: dict[int, int] = {}
+    for _, i, j in pairs:
+        if i not in partners and j not in partners.values():
+            partners[i] = j
+    return [new[partners[i]] if i in partners else None for i in range(len(base))]
+
+
+def _distance(base: Measured, new: Measured) -> tuple[int, int, int]:
+    """How unlike two cells are: what forbids a comparison, then missing methods, then changed settings of methods."""
+    a, b = base.config["methods"], new.config["methods"]
+    changed = sum(len(changed_settings(a[name], b[name])) for name in a if name in b)
+    return len(differences(base, new)), _lacking(base, new), changed
+
+
+def differences(base: Measured, new: Measured) -> list[str]:
+    """Why two cells cannot be compared, each reason with both values; empty where they can."""
+    a, b = base.config, new.config
+    out = [
+        f"{what}: {_shown(ours)} | {_shown(theirs)}"
+        for what, ours, theirs in (
+            ("task version", a["task"]["version"], b["task"]["version"]),
+            ("meaning of records", a["semantics"], b["semantics"]),
+            ("models made up", a["pair"].get("made_up", ""), b["pair"].get("made_up", "")),
+            ("synthetic laws", a["pair"].get("synthetic"), b["pair"].get("synthetic")),
+        )
+        if ours != theirs
+    ]
+    base_tables = [each["methods"][each["baseline"]] for each in (a, b)]
+    out += [f"baseline {a['baseline']}: {change}" for change in changed_settings(*base_tables)]
+    out += _tables("task option", a["task"]["options"], b["task"]["options"])
+    out += _tables("data", _data(a), _data(b))
+    out += _tables("decoding", _but(a["decoding"], "repeats"), _but(b["decoding"], "repeats"))
+    out += _tables("model", *(_identities(each["pair"]["models"]) for each in (a, b)))
+    return out + _tables("head", *(_identities(each["pair"].get("heads", {})) for each in (a, b)))
+
+
+def _incomplete(base: Measured, new: Measured) -> list[str]:
+    """Why one of two cells is not a whole measurement, with the counts; empty where both are."""
+    return [f"{side}: {why}" for side, cell in (("BASE", base), ("NEW", new)) for why in cell.problems]
+
+
+def _lacking(base: Measured, new: Measured) -> int:
+    """Methods of BASE that NEW does not have as they are there."""
+    return sum(new.config["methods"].get(name) != table for name, table in base.config["methods"].items())
+
+
+def _of_method(base: Measured, new: Measured, method: str, limits: Limits) -> list[Verdict]:
+    """Decoding, quality and speed of one method, and the baseline's speed against the anchor."""
+
+    def verdict(aspect: str, found: Finding) -> Verdict:
+        return Verdict(base.name, method, aspect, *found)
+
+    table, other = (each.config["methods"].get(method) for each in (base, new))
+    changes = [] if other is None else changed_settings(table, other)
+    if other is None or (changes and not limits.across_config):
+        why = (
+            "not measured in NEW"
+            if other is None
+            else f"{'; '.join(changes)}; help: --across-config compares them anyway"
+        )
+        short = "not measured" if other is None else f"changed: {', '.join(changes)}"
+        return [verdict("comparability", Finding(Status.incomparable, "other settings", why, short))]
+    if new.failed[method] > base.failed[method]:
+        why = (
+            f"{new.failed[method]} generations failed, {base.failed[method]} before; `error` in samples.jsonl says why"
+        )
+        return [verdict("decoding", Finding(Status.regression, "generations failed", why, "failed"))]
+    inexact = f"compared with tolerance (settings changed: {', '.join(changes)})" if changes else _inexact(base, new)
+    decoded = aspects.decoding(base.generations[method], new.generations[method], inexact, limits.alpha, bool(changes))
+    timed = [] if limits.counters_only else _timed(base, new, method, limits)
+    if decoded.status in (Status.regression, Status.improved):
+        cost = "; ".join(found.detail for _, found in timed if found.status is not Status.skipped)
+        decoded = decoded._replace(detail=f"{decoded.detail}; {cost}" if cost else decoded.detail)
+        timed = [each for each in timed if each[1].status is not decoded.status]  # told already
+    if changes:
+        told = ", ".join(changes)
+        decoded = decoded._replace(
+            detail=f"{told}; {decoded.detail}".removesuffix("; "), short=f"{decoded.short} ({told})"
+        )
+    scored = [aspects.quality(base, new, method, each["name"], limits) for each in base.metrics]
+    return [
+        verdict("decoding", decoded),
+        *(verdict("quality", found) for found in scored if found),
+        *(verdict(aspect, found) for aspect, found in timed),
+    ]
+
+
+def changed_settings(one: Mapping[str, Any], other: Mapping[str, Any], path: str = "") -> list[str]:
+    """The keys in which two tables of settings differ, each as `key before -> after`; tables within are compared by key."""
+    out = []
+    for key in dict.fromkeys([*one, *other]):
+        before, after = one.get(key), other.get(key)
+        if isinstance(before, Mapping) and isinstance(after, Mapping) and before.get("name") == after.get("name"):
+            out += changed_settings(before, after, f"{path}{key}.")
+        elif before != after:
+            out.append(f"{path}{key} {_setting(before)} -> {_setting(after)}")
+    return out
+
+
+def _setting(value: Any) -> str:
+    """A setting as TOML has it, a table on one line."""
+    if isinstance(value, Mapping):
+        values = ", ".join(f"{key} = {_setting(each)}" for key, each in value.items() if key != "name")
+        return f"{value.get('name', '')}({values})" if values else str(value.get("name", "{}"))
+    return "default" if value is None else _shortened(str(value))
+
+
+def _timed(base: Measured, new: Measured, method: str, limits: Limits) -> list[tuple[str, Finding]]:
+    """What is to be said of a method's time: its own over the baseline's, or the baseline's over the anchor's."""
+    own = method == base.config["baseline"]
+    aspect, over = ("engine", ANCHOR) if own else ("speed", base.config["baseline"])
+    why = _no_speed(base, new, over)
+    if why:
+        status = Status.incomparable if limits.require_speed else Status.skipped
+        return [(aspect, Finding(status, f"other conditions for {aspect}", why, "not comparable"))]
+    found = aspects.speed(base.sessions, new.sessions, method, over, limits)
+    if found.status in (Status.regression, Status.improved):
+        found = found._replace(title="engine changed" if own else "overhead changed")
+    return [(aspect, found)]
+
+
+def _no_speed(base: Measured, new: Measured, over: str) -> str:
+    """Why times cannot be compared; empty where they can."""
+    if any(over not in each.config["methods"] for each in (base, new)):
+        return f"{over} was not measured beside it"
+    if not base.sessions or not new.sessions:
+        return "one side holds no timing"
+    devices = [each.config["engine"]["device"] for each in (base, new)]
+    other = incomparable(base.environment, new.environment, across_code=True)
+    return ", ".join(other + ([f"device: {devices[0]} | {devices[1]}"] if devices[0] != devices[1] else []))
+
+
+def _inexact(base: Measured, new: Measured) -> str:
+    """Why equal bits cannot be asked for; empty where they can."""
+    engines = [each.config["engine"] for each in (base, new)]
+    if engines[0]["device"] != "cpu" or not base.environment.get("instructions"):
+        return "compared with tolerance, off a known CPU"
+    other = _tables("", *({key: each.environment.get(key) for key in EXACT} for each in (base, new)))
+    other += _tables("engine", *engines)
+    return f"compared with tolerance ({', '.join(other)})" if other else ""
+
+
+def _place(cell: Measured) -> tuple[str, str, str]:
+    return cell.config["pair"]["name"], cell.config["task"]["name"], cell.config["baseline"]
+
+
+def _data(config: dict[str, Any]) -> dict[str, Any]:
+    return {key: config["task"]["data"][key] for key in ("sha256", "prompts_sha256", "samples")}
+
+
+def _identities(parts: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Models or heads by name; where a checksum or a commit tells what one is, it does not matter where it lies."""
+    return {
+        name: _but(each, "source") if each.get("checksum") or each.get("revision") else each
+        for name, each in parts.items()
+    }
+
+
+def _tables(what: str, a: dict[str, Any], b: dict[str, Any]) -> list[str]:
+    """The keys in which two tables differ, with both values."""
+    keys = [key for key in {**a, **b} if a.get(key) != b.get(key)]
+    return [f"{what} {key}: {_shown(a.get(key))} | {_shown(b.get(key))}".strip() for key in keys]
+
+
+def _but(table: dict[str, Any], key: str) -> dict[str, Any]:
+    return {k: v for k, v in table.items() if k != key}
+
+
+def _shown(value: Any) -> str:
+    """A value, short enough for a line."""
+    return _shortened("nothing" if value in (None, "") else str(value))
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -1,0 +1,157 @@
+"""What a run comes to for a comparison: counters, quality and seconds by round."""
+
+import json
+import zlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from specbench.analysis import metrics as m
+from specbench.analysis.quality import scores_of
+from specbench.files import read_sealed
+from specbench.machine.hardware import Environment, conditions
+from specbench.runs.record import ENVIRONMENT, Record, Recorded, Scores, listed, load, run_config
+
+NOT_COMPARED = ("traffic", "shapes")  # of a pair: they follow from its models
+TOLD = ("report", "data")  # what a head says of itself
+
+Round = tuple[int, float]  # tokens, seconds
+Session = dict[str, list[Round]]  # method -> its rounds, one a repeat, of one process
+
+
+@dataclass(frozen=True)
+class Generation:
+    """What decoding one prompt once gave: a checksum of the ids, counters, and the value of each metric.
+
+    `rounds` are verification rounds (tokens, where nothing is drafted); `forwards` are by model, prefill included.
+    """
+
+    sample: str
+    repeat: int
+    ids: str
+    tokens: int
+    rounds: int
+    drafted: int
+    tested: int
+    accepted: int
+    forwards: dict[str, int]
+    values: dict[str, float | list[float]] = field(default_factory=dict)
+
+    @property
+    def counters(self) -> tuple[Any, ...]:
+        return self.tokens, self.rounds, self.drafted, self.tested, self.accepted, sorted(self.forwards.items())
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One cell as it was measured, in one process or in several."""
+
+    config: dict[str, Any]  # the run's, resolved
+    environment: dict[str, Any]  # what counters and speeds depend on
+    metrics: list[dict[str, str]]  # name, signature, combine
+    groups: dict[str, str]  # sample -> its subject; empty where all are of one
+    generations: dict[str, list[Generation]]  # by method
+    failed: dict[str, int]  # by method
+    sessions: list[Session]  # empty where no timing is kept
+    problems: list[str] = field(default_factory=list)  # why a run is not whole, with the counts
+
+    @property
+    def name(self) -> str:
+        decoding = self.config["decoding"]
+        return f"{self.config['pair']['name']}, {self.config['task']['name']}, T = {decoding['temperature']:g}"
+
+    @property
+    def samples(self) -> int:
+        return int(self.config["task"]["data"]["samples"])
+
+
+def of_run(folder: Path) -> Measured:
+    """A run folder as one process measured it. Raises ConfigError where it holds no run."""
+    config, scores, recorded = run_config(folder), scores_of(folder), load(folder)
+    records = recorded.records
+    environment = dict(read_sealed(folder / ENVIRONMENT, Environment))
+    wanted = {each["name"] for each in scores["metrics"]}
+    values = {
+        (row["method"], row["sample"], row["repeat"]): {k: v for k, v in row["values"].items() if k in wanted}
+        for row in scores["rows"]
+    }
+    groups = {row["sample"]: row["group"] for row in scores["rows"] if row["group"]}
+    methods = list(config["methods"])
+    return Measured(
+        config=_compared(config),
+        environment=conditions(environment),
+        metrics=[{key: each[key] for key in ("name", "signature", "combine")} for each in scores["metrics"]],
+        groups=groups,
+        generations={
+            name: [_generation(r, values.get(r.key, {})) for r in m.complete(records, name)] for name in methods
+        },
+        failed={name: sum(r.method == name and r.error is not None for r in records) for name in methods},
+        sessions=[session_of(records, methods, config["clock"] == "end to end")],
+        problems=_problems(recorded, scores),
+    )
+
+
+def _problems(recorded: Recorded, scores: Scores) -> list[str]:
+    """Why a run cannot be judged: generations that are missing, unknown or there twice, and those that are not scored."""
+    assert recorded.expected is not None
+    there, wanted, out = len(recorded.records), recorded.expected.generations, []
+    if there < wanted:
+        out.append(f"{there} of {wanted} generations are there")
+    if recorded.problems:
+        out.append(f"{len(recorded.problems)} unknown, damaged or duplicate records ({listed(recorded.problems)})")
+    complete = {record.key for record in recorded.records if record.error is None}
+    scored = complete & {(row["method"], row["sample"], row["repeat"]) for row in scores["rows"]}
+    if len(scored) < len(complete):
+        out.append(f"{len(scored)} of {len(complete)} generations are scored")
+    return out
+
+
+def session_of(records: Sequence[Record], methods: list[str], end_to_end: bool) -> Session:
+    """Tokens and seconds of each method by round, over those prompts that every method completed in that round."""
+    done = {(r.method, r.sample, r.repeat): r for r in records if r.error is None}
+    session: Session = {name: [] for name in methods}
+    for repeat in sorted({r.repeat for r in records}):
+        samples = {r.sample for r in records if all((name, r.sample, repeat) in done for name in methods)}
+        for name in methods if samples else ():
+            rows = [done[name, sample, repeat] for sample in samples]
+            session[name].append((sum(len(r.tokens) for r in rows), sum(m.seconds(r, end_to_end) for r in rows)))
+    return session
+
+
+def pooled(cells: Iterable[Measured]) -> list[Measured]:
+    """Cells of one config and machine as one, with the sessions of all; counters are the first one's, and of failures the
+    most that a session had."""
+    out: dict[str, Measured] = {}
+    for each in cells:
+        key = json.dumps([each.config, each.environment], sort_keys=True)
+        if key in out:
+            problems = [*out[key].problems, *each.problems]
+            failed = {name: max(count, each.failed.get(name, 0)) for name, count in out[key].failed.items()}
+            each = replace(out[key], sessions=[*out[key].sessions, *each.sessions], failed=failed, problems=problems)
+        out[key] = each
+    return list(out.values())
+
+
+def _compared(config: dict[str, Any]) -> dict[str, Any]:
+    """The config without what follows from the rest of it."""
+    pair = {key: value for key, value in config["pair"].items() if key not in NOT_COMPARED}
+    if "heads" in pair:
+        pair["heads"] = {
+            name: {key: value for key, value in head.items() if key not in TOLD} for name, head in pair["heads"].items()
+        }
+    return {**config, "pair": pair}
+
+
+def _generation(record: Record, values: dict[str, float | list[float]]) -> Generation:
+    sums = {key: sum(x[key] for x in record.rounds) for key in ("drafted", "tested", "accepted")}
+    return Generation(
+        record.sample,
+        record.repeat,
+        f"{zlib.crc32(json.dumps(record.tokens).encode()):08x}",
+        len(record.tokens),
+        len(record.rounds) or len(record.tokens),
+        **sums,
+        forwards={role: calls["forwards"] + bool(calls["prefill_fed"]) for role, calls in record.models.items()},
+        values=values,
+    )

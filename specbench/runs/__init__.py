@@ -1,0 +1,1 @@
+"""Run folders: their records, locks and index files."""

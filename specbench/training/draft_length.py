@@ -1,0 +1,145 @@
+"""Rows and training of the heads that decide draft lengths: those of SpecDec++ and DSL.
+
+See docs/papers/drafting.md, SpecDec++; docs/papers/drafting.md, DSL and DISCO.
+"""
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from specbench.decoding.drafting import Rule, roll
+from specbench.decoding.method import End, speculate
+from specbench.decoding.sampling import Draft, Sampler, read_tokens
+from specbench.decoding.targets import Last
+from specbench.decoding.targets.deferral import confidence, within
+from specbench.models.heads import AcceptanceHead, LengthHead
+from specbench.models.loader import LoadedPair
+from specbench.training import roc
+from specbench.training.fitting import Recipe, fit
+from specbench.training.shards import Rows, chosen
+from specbench.training.texts import Text, masks
+
+MIXED = 0.15  # of positions that carry the target's token instead of the draft's (SpecDec++)
+REJECT_WEIGHT = 6.0
+SPECDEC_RECIPE = Recipe(epochs=3, batch=32, rate=1e-3, reject_weight=REJECT_WEIGHT, cosine=True)
+DSL_RECIPE = Recipe(epochs=20, batch=32, rate=1e-3)
+
+
+@dataclass(frozen=True)
+class Walk:
+    """How rows are collected: `steps` tokens behind each prompt at T = `temperature`; DSL drafts `gamma` at a time."""
+
+    draft: str = "draft"
+    target: str = "target"
+    steps: int = 60
+    gamma: int = 10
+    temperature: float = 1.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for key, least in (("steps", 2), ("gamma", 1), ("temperature", 0.0)):
+            within(key, getattr(self, key), least, math.inf)
+
+    def fitting(self, pair: LoadedPair, text: Text) -> "Walk":
+        """With no more steps than the models' window has room for behind a prompt."""
+        return self if pair.window is None else replace(self, steps=min(self.steps, pair.window - len(text.prompt)))
+
+
+def _sampler(pair: LoadedPair, text: Text, walk: Walk) -> Sampler:
+    seed = hash((walk.seed, text.number)) & (2**62 - 1)
+    return Sampler(walk.temperature, generator=torch.Generator(pair.device).manual_seed(seed))
+
+
+def specdec_rows(pair: LoadedPair, text: Text, walk: Walk) -> Rows:
+    """state (n, H) of the draft once it has read a drafted token, and label (n,), min(1, p / q) of that token.
+
+    The target writes; at each place the draft draws a token y, whose label is read behind the target's tokens. The draft then
+    reads a mix: y, or at a share `MIXED` of places the target's token, whose rows are left out.
+    """
+    walk = walk.fitting(pair, text)
+    sampler, models = _sampler(pair, text, walk), pair.open(text.prompt)
+    draft, target, ids = models[walk.draft], models[walk.target], list(models.ids)
+    draft.keeps_hidden = True
+    with torch.inference_mode():
+        written = target.roll(ids, walk.steps, sampler, pair.eos).tokens
+        read, start = ids + written[:-1], len(ids) - 1
+        q, p = (confidence(each.score(read, start)) for each in (draft, target))  # (n, V)
+        y = sampler.choose(q).unsqueeze(1)  # (n, 1)
+        label = (p.gather(1, y) / q.gather(1, y)).clamp(max=1.0).squeeze(1)
+        target_turn = torch.tensor([1.0 - MIXED, MIXED], device=q.device).expand(len(y), 2)
+        keeps = sampler.choose(target_turn) == 0  # (n,)
+        own = torch.tensor(written, device=q.device)
+        mix = read_tokens(torch.where(keeps, y.squeeze(1), own))
+        state = draft.hidden(ids + mix, len(ids)).float()  # (n, H), of the mixed tokens
+    return {"state": state[keeps].cpu(), "label": label[keeps].float().cpu()}
+
+
+class _Noting(Rule):
+    """A stop rule that never stops, and keeps what DSL's classifier would see of each draft."""
+
+    def __init__(self, head: LengthHead) -> None:
+        super().__init__()
+        self._head = head
+        self.seen: list[Tensor] = []
+
+    def begin(self, ids: list[int]) -> None:
+        super().begin(ids)
+        self.seen = []
+
+    def after(self, ids: list[int], token: int, logits: Tensor) -> bool:
+        place = torch.tensor([len(ids) - self.start], device=logits.device)
+        self.seen.append(self._head.inputs(confidence(logits), place))
+        return False
+
+
+def dsl_rows(pair: LoadedPair, text: Text, walk: Walk) -> Rows:
+    """inputs (n, 12) of `LengthHead` for every token that speculative decoding tested, and label (n,): accepted or not."""
+    walk = walk.fitting(pair, text)
+    sampler, models = _sampler(pair, text, walk), pair.open(text.prompt)
+    draft, target, ids = models[walk.draft], models[walk.target], list(models.ids)
+    end, rule = End(pair.eos, len(ids) + walk.steps), _Noting(LengthHead())
+    inputs: list[Tensor] = []
+    labels: list[float] = []
+
+    def propose(ids: list[int], room: int) -> Draft:
+        return roll(draft, ids, min(walk.gamma, room), sampler, pair.eos, rule)
+
+    with torch.inference_mode():
+        tokens: list[int] = []
+        while end.room(ids) and not end.closes(tokens):
+            step = speculate(ids, propose, [target], Last(), sampler, end, by=walk.draft, bonus=True).step
+            inputs += rule.seen[: step.tested]
+            labels += [1.0] * step.accepted + [0.0] * (step.tested - step.accepted)
+            tokens = step.tokens
+            ids = ids + tokens
+    return {"inputs": torch.cat(inputs).cpu() if inputs else torch.empty(0, 12), "label": torch.tensor(labels)}
+
+
+def train_specdec(rows: Rows, recipe: Recipe, seed: int) -> tuple[AcceptanceHead, dict[str, Any]]:
+    """The head fitted to rows, and how well it foresees acceptance on the test texts (a label above 1/2 is acceptable)."""
+    torch.manual_seed(seed)
+    head = AcceptanceHead(hidden=rows["state"].shape[1])
+    return head, _fitted(head, rows, "state", recipe, seed)
+
+
+def train_dsl(rows: Rows, recipe: Recipe, seed: int) -> tuple[LengthHead, dict[str, Any]]:
+    """The classifier fitted to rows, and how well it foresees acceptance on the test texts."""
+    torch.manual_seed(seed)
+    head = LengthHead()
+    return head, _fitted(head, rows, "inputs", recipe, seed)
+
+
+def _fitted(head: AcceptanceHead | LengthHead, rows: Rows, column: str, recipe: Recipe, seed: int) -> dict[str, Any]:
+    score = head.judged if isinstance(head, LengthHead) else head
+    parts = {split: chosen(rows, mask) for split, mask in masks(rows["text"], seed).items()}
+    ready = {s: (part[column], part["label"]) for s, part in parts.items()}
+    losses = fit(head, score, ready["train"], ready["validation"], recipe)
+    with torch.no_grad():
+        scores = score(ready["test"][0]).sigmoid()
+    labels = (ready["test"][1] > 0.5).float()
+    told = roc.told(scores.numpy(), labels.numpy(), parts["test"]["text"].numpy(), 0.5)
+    told |= {"epochs": len(losses), "validation_loss": min(losses)}
+    return told | {"curve": roc.curve(scores.numpy(), labels.numpy())}

@@ -1,0 +1,74 @@
+"""Rows on disk while they are collected, so that an interrupted collection goes on where it stopped."""
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from specbench.files import named, write
+from specbench.training.texts import Text
+
+SHARD = 20  # texts
+Rows = dict[str, Tensor]  # columns of one length; `text` holds each row's text
+
+
+def collected(
+    folder: Path,
+    texts: Sequence[Text],
+    make: Callable[[Text], Rows],
+    settings: dict[str, Any],
+    advance: Callable[[], None],
+) -> Rows:
+    """The rows that `make` gives for each text, with a column `text`, from under `folder` as far as they lie there.
+
+    Every settings have a folder of their own, so that other models or texts leave these rows alone. `advance` is called once
+    a text, those found included.
+    """
+    told = json.dumps(settings, sort_keys=True)
+    folder = folder / hashlib.sha256(told.encode()).hexdigest()[:8]
+    folder.mkdir(parents=True, exist_ok=True)
+    write(folder / "settings.json", told)
+    shards: list[Rows] = []
+    for first in range(0, len(texts), SHARD):
+        path, part = folder / f"{first:06d}.safetensors", texts[first : first + SHARD]
+        kept = _kept(path)
+        if kept is None:
+            rows = []
+            for text in part:
+                made = make(text)
+                rows.append(made | {"text": torch.full((len(next(iter(made.values()))),), text.number)})
+                advance()
+            whole = joined([each for each in rows if len(each["text"])])
+            kept = {key: column.contiguous() for key, column in whole.items()}
+            with named(path):
+                save_file(kept, path.with_suffix(".part"))
+                path.with_suffix(".part").rename(path)
+        else:
+            for _ in part:
+                advance()
+        shards.append(kept)
+    return joined([shard for shard in shards if shard])
+
+
+def _kept(path: Path) -> Rows | None:
+    """The rows of a shard; None where there is none, or it is damaged, since they can be collected again."""
+    try:
+        return load_file(path) if path.exists() else None
+    except (SafetensorError, OSError, ValueError):
+        return None
+
+
+def joined(parts: Sequence[Rows]) -> Rows:
+    """Rows one after the other."""
+    return {key: torch.cat([part[key] for part in parts]) for key in parts[0]} if parts else {}
+
+
+def chosen(rows: Rows, where: Tensor) -> Rows:
+    """The rows at indices or where a mask is true."""
+    return {key: column[where] for key, column in rows.items()}

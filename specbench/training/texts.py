@@ -1,0 +1,85 @@
+"""What heads are trained on: prompts with what follows them, as token ids, split by text."""
+
+import hashlib
+import json
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from specbench.data.prompting import encode
+from specbench.data.task import Task
+from specbench.errors import ConfigError
+from specbench.models.loader import LoadedPair
+
+Split = Literal["train", "validation", "test"]
+LOTS: tuple[Split, ...] = ("train", "train", "train", "validation", "test")
+
+
+@dataclass(frozen=True)
+class Text:
+    """A prompt's ids, and those of what its row goes on with; `number` is its place among all texts."""
+
+    number: int
+    prompt: list[int]
+    rest: list[int]
+
+
+@dataclass(frozen=True)
+class Texts:
+    """Texts and what identifies them."""
+
+    texts: list[Text]
+    told: dict[str, Any]  # tasks, source, SHA-256 of all rows, how many were left out
+
+    @property
+    def sha256(self) -> str:
+        """Over the token ids."""
+        return hashlib.sha256(json.dumps([[t.prompt, t.rest] for t in self.texts]).encode()).hexdigest()
+
+
+def gather(pair: LoadedPair, tasks: Sequence[tuple[str, Task]], source: str, count: int, skip: int, seed: int) -> Texts:
+    """`count` texts (0: all) of these tasks in equal shares, in random order, without the first `skip` rows of each.
+
+    Raises ConfigError where nothing is left.
+    """
+    rng = random.Random(f"texts:{seed}")
+    told: dict[str, Any] = {"tasks": [name for name, _ in tasks], "source": source, "skipped": skip, "sha256": []}
+    found: list[tuple[list[int], list[int]]] = []
+    for _, task in tasks:
+        rows, pairs = task.texts(source)
+        told["sha256"].append(rows.sha256)
+        kept = pairs[skip:]
+        rng.shuffle(kept)
+        for sample, after in kept[: -(-count // len(tasks)) if count else None]:
+            try:
+                prompt, _ = encode(pair.tokenizer, task, sample, [], pair.window)
+            except ValueError:  # too long for the models
+                continue
+            rest = pair.tokenizer.encode(after, add_special_tokens=False) if after else []
+            found.append((prompt, rest + ([] if task.continues or not rest else [min(pair.eos)])))
+    if len(found) < 10:
+        raise ConfigError(
+            f"{len(found)} texts are too few to train on, validate and test with: --data, --limit and --skip leave no more"
+        )
+    rng.shuffle(found)
+    texts = [Text(i, *each) for i, each in enumerate(found[: count or None])]
+    return Texts(texts, told | {"texts": len(texts)})
+
+
+def split_of(number: int, seed: int) -> Split:
+    """The split that a text belongs to, whole: of every five texts three, one and one, by lot, the same every time."""
+    block, place = divmod(number, len(LOTS))
+    lots = list(LOTS)
+    random.Random(f"split:{seed}:{block}").shuffle(lots)
+    return lots[place]
+
+
+def masks(numbers: Tensor, seed: int) -> dict[Split, Tensor]:
+    """Which rows belong to each split, from the text of each row (n,): masks (n,)."""
+    distinct, place = torch.unique(numbers, return_inverse=True)
+    splits = [split_of(number, seed) for number in distinct.tolist()]
+    return {split: torch.tensor([each == split for each in splits])[place] for split in set(LOTS)}

@@ -1,0 +1,63 @@
+"""Floor 4: the greedy checks of `specbench verify`. There is no chance in them."""
+
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
+
+from specbench.decoding.sampling import Sampler
+from specbench.verification.case import Case, Check, first_tests, undrafted
+from specbench.verification.reference import FARTHEST, Output, allowed, cut_somewhere, forced, gaps, put_out
+
+CHANCE = 1e-6  # odds that rounding may leave where there are none
+
+
+def greedy(case: Case, advance: Callable[[], None]) -> list[Check]:
+    """At T = 0: the output is the law's arg max everywhere, near-ties apart, and drafts fare as they should."""
+    (scorers, target), prompts = case.law, [*case.prompts, *cut_somewhere(case.prompts, 1, case.decoding.seed)]
+    equal, found, gap, room = 0, [], [], []
+    plain = put_out(case.plain, case.pair, prompts, 0.0, case.decoding)
+    for output, told in zip(put_out(case.method, case.pair, prompts, 0.0, case.decoding), plain, strict=True):
+        logits = forced(case.reference, case.method.roles(), output)
+        law = {role: logits[role] for role in scorers}
+        equal += output.tokens == told.tokens
+        gap.append(gaps(target, list(law.values()), output.tokens))
+        room.append(allowed(law, case.dtype))
+        found += list(_greedy_tests(case, output, logits, gap[-1], room[-1]))
+        advance()
+    off, limit = torch.cat(gap), torch.cat(room)
+    ties, beyond = int(((off > 0) & (off <= limit)).sum()), int((off > limit).sum())
+    worst = float(off.max())
+    tokens = Check(
+        "greedy tokens",
+        f"{equal} of {len(prompts)} outputs equal the plain method's; of {len(off)} tokens {ties} near-ties, {beyond} wrong",
+        f"gap {worst:.1e} <= {float(limit.max()):.1e}" if not beyond else f"gap {worst:.2g} > {float(limit.max()):.1e}",
+        not beyond,
+        {
+            "outputs": len(prompts),
+            "equal": equal,
+            "tokens": len(off),
+            "near_ties": ties,
+            "wrong": beyond,
+            "largest_gap": min(worst, FARTHEST),
+        },
+    )
+    if not found:
+        return [tokens, Check("greedy acceptance", undrafted(case.method), "", None)]
+    wrong = found.count("wrong")
+    share = f"{found.count('tie')} near-ties, {wrong} of {len(found)} rounds not as foreseen"
+    rounds = {"rounds": len(found), "near_ties": found.count("tie"), "wrong": wrong}
+    return [tokens, Check("greedy acceptance", share, "", not wrong, rounds)]
+
+
+def _greedy_tests(case: Case, output: Output, logits: dict[str, Tensor], gap: Tensor, room: Tensor) -> Iterator[str]:
+    """right, wrong or tie: for each round, whether its first tested token was accepted as the two arg maxes say."""
+    scorers, target = case.law
+    for at, role, accepted in first_tests(output, case.method.roles()):
+        best = logits[role][at].double().topk(2)
+        laws = [logits[each][at : at + 1] for each in scorers]
+        # A lenient law may leave chance at T = 0 too, and then both outcomes are right:
+        odds = float(target(laws, Sampler(0.0))[0, best.indices[0]])
+        close = bool(best.values[0] - best.values[1] <= allowed({role: logits[role][at : at + 1]}, case.dtype)[0])
+        possible = odds > CHANCE if accepted else odds < 1.0 - CHANCE
+        yield "right" if possible else "tie" if close or 0 < gap[at] <= room[at] else "wrong"

@@ -1,0 +1,168 @@
+"""Every number of a table on rows small enough to do by hand."""
+
+import numpy as np
+import pytest
+
+from specbench.analysis import metrics as m
+from specbench.analysis.quality import groups_of, quality
+from specbench.runs.record import Record
+from specbench.scoring.metric import Scored
+
+
+def row(sample: str, tokens: int, decode: float, prefill: float = 1.0, repeat: int = 0, **more) -> Record:
+    return Record(
+        method="x", sample=sample, repeat=repeat, seed=0, order=more.pop("order", 0), tokens=[0] * tokens,
+        decode_seconds=decode, prefill_seconds=prefill, **more,
+    )  # fmt: skip
+
+
+OURS = [row("a", 10, 1.0), row("b", 30, 2.0)]
+BASE = [row("a", 10, 2.0), row("b", 20, 2.0)]
+
+
+def test_the_three_speedups_differ_and_are_what_their_names_say():
+    assert m.speedup(OURS, BASE).value == pytest.approx((40 / 3) / (30 / 4))
+    assert m.speedup(OURS, BASE, end_to_end=True).value == pytest.approx((40 / 5) / (30 / 6))
+    assert m.geometric_mean_speedup(OURS, BASE).value == pytest.approx(((10 / 5) * (15 / 10)) ** 0.5)
+    assert m.papers_speedup(OURS, BASE) == pytest.approx(np.mean([10 / 2, 30 / 3]) / np.mean([10 / 3, 20 / 3]))
+
+
+def test_a_completion_speedup_is_the_ratio_of_the_mean_times_of_a_generation():
+    """Prefill included, tokens left out: (3 + 3) s over (2 + 3) s."""
+    assert m.completion_speedup(OURS, BASE).value == pytest.approx(6 / 5)
+
+
+def test_the_papers_average_sums_the_turns_of_a_question_within_each_repeat():
+    """Two-turn question 7 and one-turn question 8, twice: four rates a side, not six."""
+    ours = [row(s, n, d, repeat=r) for r in (0, 1) for s, n, d in (("7", 10, 1.0), ("7.2", 30, 3.0), ("8", 6, 1.0 + r))]
+    base = [row(s, 12, 5.0, repeat=r) for r in (0, 1) for s in ("7", "7.2", "8")]
+    rates = [40 / 6, 40 / 6, 6 / 2, 6 / 3]
+    assert m.papers_speedup(ours, base, later_turns=True) == pytest.approx(np.mean(rates) / (12 / 6))
+    single = [10 / 2, 30 / 4, 6 / 2, 10 / 2, 30 / 4, 6 / 3]
+    assert m.papers_speedup(ours, base) == pytest.approx(np.mean(single) / (12 / 6))
+
+
+def test_a_sample_is_a_later_turn_only_where_the_turns_before_it_are_there():
+    assert m.first_turns({"81", "81.2", "81.3", "90.2", "7", "7.3", "8", "8.1"}) == {"81.2": "81", "81.3": "81"}
+
+
+def test_only_what_both_sides_completed_is_compared():
+    failed = Record(method="x", sample="c", repeat=0, seed=0, order=0, error="no")
+    assert m.complete([*OURS, failed], "x") == OURS
+    assert m.speedup([*OURS, row("d", 5, 1.0)], BASE) == m.speedup(OURS, BASE)
+
+
+def test_intervals_cover_and_shrink():
+    """A ratio of 1.5 with 10 % noise a prompt: the interval holds it, and 16 times the prompts make it 4 times narrower."""
+    rng = np.random.default_rng(1)
+
+    def interval(prompts: int) -> m.Estimate:
+        ours = [row(str(i), 30, 2.0 * rng.lognormal(0, 0.1)) for i in range(prompts)]
+        return m.speedup(ours, [row(str(i), 20, 2.0) for i in range(prompts)])
+
+    small, large = interval(20), interval(320)
+    assert small.low < 1.5 < small.high
+    assert large.low < 1.5 < large.high
+    assert 2.5 < (small.high - small.low) / (large.high - large.low) < 6.5
+
+
+def test_repeats_of_a_prompt_are_one_observation():
+    once = m.speedup(OURS, BASE)
+    again = [row(r.sample, len(r.tokens), r.decode_seconds, repeat=1) for r in OURS]
+    twice = m.speedup(
+        [*OURS, *again], [*BASE, *(row(r.sample, len(r.tokens), r.decode_seconds, repeat=1) for r in BASE)]
+    )
+    assert twice.value == pytest.approx(once.value)
+
+
+ROUNDS = [
+    {"tokens": 3, "drafted": 2, "tested": 2, "accepted": 2, "by": ["q", "q"]},
+    {"tokens": 1, "drafted": 2, "tested": 1, "accepted": 0, "by": ["q"]},
+    {"tokens": 2, "drafted": 2, "tested": 2, "accepted": 1, "by": ["q", "p"]},
+]
+
+
+def test_acceptance_counts_tested_tokens_only():
+    rows = [row("a", 6, 1.0, rounds=ROUNDS)]
+    assert m.acceptance_rate(rows) == pytest.approx(3 / 5)
+    assert m.acceptance_by_position(rows) == pytest.approx([2 / 3, 1 / 2])
+    assert m.acceptance_by_model(rows) == pytest.approx({"q": 3 / 4, "p": 0.0})
+    assert m.accepted_length(rows) == pytest.approx(2.0)
+    assert m.wasted_share(rows) == pytest.approx(0.5)
+
+
+def test_without_drafting_there_is_no_acceptance_and_a_length_of_one():
+    assert m.acceptance_rate(OURS) is None
+    assert m.wasted_share(OURS) is None
+    assert m.accepted_length(OURS) == 1.0
+
+
+CALLS = {"prefill_fed": 5, "forwards": 3, "seconds": 0.6, "beside": 0.0, "by_fed": {"1": [2, 0.3], "3": [1, 0.3]}}
+
+
+def test_forwards_prices_and_the_share_outside():
+    rows = [row("a", 8, 0.8, models={"q": CALLS})]
+    assert m.forwards_per_token(rows) == {"q": 0.5}
+    assert m.outside_forwards(rows) == pytest.approx(0.25)
+    prices = m.forward_seconds(rows)
+    assert prices == {"q": {1: pytest.approx(0.15), 3: pytest.approx(0.3)}}
+    cost = m.cost_of(["q"], prices, {"q": 0.1})
+    assert [cost(0, k) for k in (1, 2, 3, 9)] == pytest.approx([0.1, 0.2, 0.3, 0.3])
+
+
+def test_quality_averages_repeats_within_a_prompt():
+    scored = [Scored(1.0, "a"), Scored(0.0, "a"), Scored(1.0, "b")]
+    assert m.quality(scored, "mean").value == pytest.approx(0.75)
+
+
+def test_drift_compares_the_same_prompts_in_the_last_and_the_first_repeat():
+    assert m.drift([row("a", 10, 1.0), row("a", 10, 2.0, repeat=1)]) == pytest.approx(-0.5)
+    assert m.drift([row("a", 10, 1.0), row("b", 10, 2.0)]) is None
+
+
+def test_no_interval_from_a_handful_of_prompts_and_none_of_width_zero_for_a_share():
+    assert m.speedup(OURS, BASE)[1:] == (None, None)
+    everybody = m.quality([Scored(1.0, str(i)) for i in range(20)], "mean")
+    assert everybody.value == everybody.high == 1.0
+    assert everybody.low == pytest.approx(0.839, abs=1e-3), "Wilson"
+
+
+def test_milliseconds_a_round_add_up():
+    rows = [row("a", 6, 1.0, rounds=ROUNDS, models={"q": CALLS})]
+    assert m.round_milliseconds(rows) == pytest.approx({"q": 200.0, "host": 400 / 3})
+
+
+def test_speeds_and_scores_by_group():
+    """Groups come from the scores, since only the task knows them."""
+    rows = [
+        {"method": "x", "sample": s, "repeat": 0, "group": g, "values": {"ok": v}}
+        for s, g, v in (("a", "law", 1.0), ("b", "art", 0.0))
+    ]
+    scores = {"metrics": [{"name": "ok", "combine": "mean"}], "headline": "ok", "rows": rows}
+    assert groups_of(scores) == {"a": "law", "b": "art"}
+    assert groups_of(scores | {"rows": rows[:1]}) == {}
+    found = quality("x", scores)
+    assert {group: told["value"] for group, told in found["quality_by_group"].items()} == {"art": 0.0, "law": 1.0}
+    assert found["quality"]["ok"]["value"] == 0.5
+    assert found["no_answer"] is None
+    assert quality("y", scores)["quality"] == {"ok": None}
+
+
+def test_quality_is_over_what_no_method_failed_at():
+    had = (("x", "a", 1.0), ("y", "a", 1.0), ("y", "b", 0.0))
+    rows = [{"method": x, "sample": s, "repeat": 0, "group": "", "values": {"ok": v}} for x, s, v in had]
+    scores = {"metrics": [{"name": "ok", "combine": "mean"}], "headline": "ok", "rows": rows}
+    assert [quality(method, scores)["quality"]["ok"]["value"] for method in "xy"] == [1.0, 1.0]
+
+
+def test_wilson_is_for_shares_alone():
+    silent = [Scored([0.0, 9.0] + [0.0] * 8, str(i)) for i in range(9)]
+    assert m.quality(silent, "bleu") == (0.0, 0.0, 0.0)
+
+
+def test_the_share_of_the_memorys_bound():
+    """Two forwards of 100 bytes and 30 cached positions of 2 bytes, at 50 bytes a second, in 10 seconds of decoding."""
+    calls = {"forwards": 2, "read": 30, "seconds": 8.0, "prefill_fed": 5, "by_fed": {}}
+    rows = [row("a", 2, 10.0, models={"target": calls})]
+    traffic = {"target": {"forward": 100, "position": 2}}
+    assert m.bound_share(rows, traffic, 50.0) == pytest.approx((2 * 100 + 30 * 2) / 50 / 10)

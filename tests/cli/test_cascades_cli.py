@@ -1,0 +1,324 @@
+"""Cascades, parallel ensembles, sweeps and plugins as a user runs them."""
+
+import json
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from specbench.config.options import Options
+from specbench.config.presets import names, preset
+from specbench.decoding.targets import Target
+from specbench.errors import ConfigError
+from specbench.experiment.method_resolution import arms, have_lengths
+from specbench.experiment.plugins import load
+from specbench.experiment.run_spec import read_pair
+from specbench.methods.proposers import DraftModel
+from specbench.methods.speculative import Speculative
+from specbench.verification.enumeration import examine
+from tests.fixtures import console
+
+TINY = read_pair("tiny", Options())[1]
+CHAINED = read_pair("tiny-polybasic", Options())[1]
+SIZES = dict.fromkeys(TINY.models, 1) | {"target": 10, "middle": 8}
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+def pair_of(method):
+    """The tiny pair that has what a method needs."""
+    return CHAINED if method.startswith("polybasic") else TINY
+
+
+def specbench(*arguments, cwd, code=0):
+    """What the console script printed, both streams."""
+    return "".join(console.specbench(*arguments, cwd=cwd, code=code))
+
+
+def summaries(where):
+    return [json.loads(path.read_text()) for path in sorted((where / "results").glob("*/summary.json"))]
+
+
+CASCADES = ["cascade-opt", "cascade-chow", "lossy", "token-cascade", "seq-cascade", "oracle-diff", "ar-draft"]
+
+
+@pytest.fixture(scope="module")
+def cascades(tmp_path_factory):
+    """One cell of cascades on the encoder-decoder pair, and what was printed."""
+    where = tmp_path_factory.mktemp("cascades")
+    wanted = [word for name in CASCADES for word in ("-m", name)]
+    shown = specbench("run", *wanted, "-p", "tiny-t5", "-t", "wmt", "-n", 6, "--repeats", 1, cwd=where)
+    return where, shown
+
+
+def test_cascades_share_a_cell_with_the_large_model(cascades):
+    where, shown = cascades
+    (summary,) = summaries(where)
+    assert [row["method"] for row in summary["methods"]] == ["ar", *CASCADES]
+    assert summary["clock"] == "end to end"
+    assert "end to end over ar" in shown and "Cascades" in shown
+    assert all(row["quality"]["bleu"]["value"] >= 0 and not row["failed"] for row in summary["methods"])
+
+
+def test_each_encoder_runs_once_a_prompt_and_a_lazy_one_only_when_asked(cascades):
+    where, _ = cascades
+    (folder,) = (where / "results").iterdir()
+    rows = [json.loads(line) for line in (folder / "samples.jsonl").read_text().splitlines()]
+    for row in rows:
+        assert all(calls["encodes"] == 1 for calls in row["models"].values())
+        if row["method"] == "token-cascade":
+            deferrals = sum(each["noted"]["deferrals"] for each in row["rounds"])
+            assert ("target" in row["models"]) == (deferrals > 0)
+            if deferrals:
+                assert 1 + row["models"]["target"]["forwards"] == deferrals
+    assert {row["method"] for row in rows if set(row["models"]) == {"draft"}} >= {"ar-draft", "seq-cascade"}
+
+
+def test_what_cascades_count(cascades):
+    rows = {row["method"]: row for row in summaries(cascades[0])[0]["methods"]}
+    assert rows["ar"]["rule_rate"] is None
+    assert 0 < rows["token-cascade"]["rule_rate"] < 1
+    assert rows["token-cascade"]["forwards_per_token"]["target"] == pytest.approx(rows["token-cascade"]["rule_rate"])
+    assert rows["seq-cascade"]["rule_rate"] == 0.5, "half of six prompts are deferred, as asked for"
+    assert rows["oracle-diff"]["forwards_per_token"]["target"] == 1.0
+    assert rows["cascade-opt"]["rejections_per_token"] > 0
+    for name in ("cascade-opt", "cascade-chow", "lossy", "token-cascade", "seq-cascade"):
+        assert rows[name]["predicted"] > 0 and rows[name]["corrected"] > 0
+    assert "predicted" not in rows["oracle-diff"]
+
+
+def test_a_sweep_is_one_cell_of_variants(tmp_path):
+    sweep = ["--over", "method.target.alpha=[0.0, 1.0]"]
+    specbench(
+        "run", "-m", "lossy", "-m", "seq-cascade", "-p", "tiny-t5", "-t", "wmt", "-n", 5, "--repeats", 1, *sweep,
+        cwd=tmp_path,
+    )  # fmt: skip
+    (summary,) = summaries(tmp_path)
+    rows = {row["method"]: row for row in summary["methods"]}
+    assert list(rows) == ["ar", "lossy(alpha=0.0)", "lossy(alpha=1.0)", "seq-cascade"]
+    assert rows["lossy(alpha=0.0)"]["acceptance_by_model"]["draft"] < 1.0
+    assert rows["lossy(alpha=1.0)"]["acceptance_by_model"]["draft"] == 1.0, "at the end of its range it is the draft"
+    assert summary["run"].startswith("lossy+seq-cascade_tiny-t5_wmt_")
+
+
+def test_a_second_name_is_swept_as_the_first():
+    options = Options(over=(("se.gamma", [[1, 1], [2, 1]]),))
+    found = arms(["se"], pair_of("se"), SIZES, options)[0]
+    assert [arm.name for arm in found[1:]] == ["we-se(gamma=[1, 1])", "we-se(gamma=[2, 1])"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["-m", "lossy", "--over", "method.target.alhpa=[0.1]"], "has this key (did you mean 'method.target.alpha'?)"),
+        (["-m", "lossy", "--over", "method.target.alpha=0.1"], "write it as method.key=[values]"),
+        (["-m", "lossy", "--over", "sd.bonus=[1]"], "none of lossy has this key"),
+        (["-m", "bild", "--temperature", "1"], "bild is greedy"),
+        (["-m", "lossy", "--set", "method.target.alpha=2"], "alpha = 2.0 must be in [0, 1]"),
+        (["-m", "cascade-opt", "--set", "method.bonus=defered"], "did you mean"),
+        (["-m", "token-cascade", "--set", "method.target.name=diff"], "needs the large model at every position"),
+        (["-m", "seq-cascade", "--set", "method.threshold=0.1"], "either a quantile of the scores, or a threshold"),
+        (["-m", "dtr", "-p", "tiny-3"], "target 'realigned' takes a small and a large model, not 3 models"),
+        (["-m", "lossy-star", "--set", "method.target.budget=0.1"], "either alpha, or a budget"),
+        (["-m", "sd", "--plugin", "nowhere.py"], "plugin nowhere.py: no such file"),
+        (["-m", "sd", "--plugin", "no_such_module"], "plugin no_such_module: ModuleNotFoundError"),
+    ],
+)
+def test_mistakes_are_one_line(arguments, message, tmp_path):
+    shown = specbench("run", *arguments, "-t", "gsm8k", "-n", 5, cwd=tmp_path, code=2)
+    assert message in shown
+    assert len(shown.strip().splitlines()) == 1
+
+
+def test_a_models_own_draft_is_measured_against_the_target():
+    """The baseline follows a method's law only where the presets' models are the same."""
+    base, draft = arms(["ar-draft"], TINY, SIZES, Options())[0]
+    assert (base.table["scorers"], draft.table["scorers"]) == (["target"], ["draft"])
+
+
+def test_every_cascade_preset_declares_its_law():
+    for name in names("method"):
+        arm = arms([name], pair_of(name), SIZES, Options())[0][-1]
+        lawless = {
+            "bild",
+            "seq-cascade",
+            "seq-cascade-threshold",
+            "sprinter",
+            "hf-generate",
+            "hf-static",
+            "hf-assisted",
+        }
+        assert (arm.method.law() is None) == (name in lawless), name
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        n
+        for n in names("method")
+        if n not in ("bild", "seq-cascade", "seq-cascade-threshold", "sprinter", "se", "se-small-large")
+        and not n.startswith("hf-")
+    ],
+)
+def test_every_preset_has_the_law_that_it_declares(name):
+    """Enumerated over tables, drafts of one or two tokens, at every sampling setting: as `specbench laws` does.
+
+    Longer drafts of ensembles and chains are enumerated in files of their own.
+    """
+    gamma = 1 if name.endswith("-se") or name.startswith("polybasic") else 2
+    options = Options(gamma=(gamma,)) if have_lengths([name], pair_of(name), Options()) else Options()
+    arm = arms([name], pair_of(name), SIZES, options)[0][-1]
+    kinds = {head: pair_of(name).heads[head].kind for head in arm.heads}
+    assert all(found.exact for found in examine(arm.method, kinds))
+
+
+def test_the_papers_bonus_declares_no_law(tmp_path):
+    assert "declares no law" in specbench("laws", "-m", "cascade-opt", "-s", "method.bonus=paper", cwd=tmp_path, code=2)
+
+
+def test_parallel_models_say_what_they_say_in_turn(tmp_path):
+    """WE-P in worker processes: the same tokens as the sequential ensemble, its communication timed and its bytes counted."""
+    few = ["-t", "gsm8k", "-n", 5, "--repeats", 1, "--max-new-tokens", 12, "--ignore-eos"]
+    shown = specbench("run", "-m", "we-p", *few, cwd=tmp_path)
+    (summary,) = summaries(tmp_path)
+    rows = {row["method"]: row for row in summary["methods"]}
+    parallel = rows["we-p"]
+    assert not parallel["failed"] and parallel["identical_output"] == 1.0
+    assert parallel["forwards_per_token"] == rows["we"]["forwards_per_token"]
+    assert 0 < parallel["communication_share"] < parallel["outside_forwards"] < 1
+    assert parallel["moved_bytes_per_token"] > 2 * 4 * 1024, "two rows of logits"
+    assert rows["we"]["communication_share"] is None
+    assert "bytes moved/token" in shown
+
+
+def test_parallel_models_take_no_synthetic_laws(tmp_path):
+    few = ["-t", "gsm8k", "-n", 2, "--repeats", 1, "--max-new-tokens", 4, "--set", "pair.logits=synthetic"]
+    shown = specbench("run", "-m", "we-p", *few, cwd=tmp_path, code=3)
+    assert "cannot be given synthetic laws" in " ".join(shown.split())
+    assert "all 2 failed" in shown, "a method that never came through keeps its line"
+
+
+def from_docs(tmp_path, page, heading, kind="python", name=""):
+    """The first block of a kind under a heading of a page of docs/, as a file, and its text."""
+    text = (DOCS / page).read_text()
+    block = text[text.index(heading) :].split(f"```{kind}\n")[1].split("```")[0]
+    path = tmp_path / (name or f"{heading.strip('# ').lower().replace(' ', '_')}.py")
+    path.write_text(block)
+    assert len(block.splitlines()) <= 30, "a thing of one's own is a short file"
+    return path, block
+
+
+def test_the_documented_target_has_ten_lines_is_listed_law_tested_and_run(tmp_path):
+    path, block = from_docs(tmp_path, "new-method.md", "## A target")
+    assert len([line for line in block.splitlines() if line.strip()]) <= 10
+    assert "agreeable" in specbench("list", "methods", "--plugin", path, cwd=tmp_path)
+    assert 'name = "agreeable"' in specbench("show", "method", "agreeable", "--plugin", path, cwd=tmp_path)
+    laws = specbench("laws", "-m", "agreeable", "--plugin", path, cwd=tmp_path)
+    assert laws.count("exact") == 5 and "DIFFERS" not in laws
+    few = ["-p", "tiny-t5", "-t", "wmt", "-n", 5, "--repeats", 1]
+    shown = specbench("run", "-m", "agreeable", "--plugin", path, *few, cwd=tmp_path)
+    assert "end to end over ar" in shown
+    (folder,) = (tmp_path / "results").iterdir()
+    config = tomllib.loads((folder / "run.toml").read_text())
+    assert list(config["plugins"]) == [path.name] and len(config["plugins"][path.name]) == 64
+
+
+def test_the_documented_stop_rule_proposer_method_and_task_run(tmp_path):
+    stop, _ = from_docs(tmp_path, "new-method.md", "## A stop rule")
+    proposer, _ = from_docs(tmp_path, "new-method.md", "## A proposer")
+    again, _ = from_docs(tmp_path, "new-method.md", "## A proposer", "toml", "again-sd.toml")
+    method, _ = from_docs(tmp_path, "new-method.md", "## A method")
+    task, _ = from_docs(tmp_path, "new-task.md", "# A task of your own")
+    (tmp_path / "rows.jsonl").write_text('{"word": "apple"}\n{"word": "pear"}\n')
+    plugins = [word for path in (stop, proposer, method, task) for word in ("--plugin", path)]
+    wanted = ["-m", "narrow", "-m", "first-then", "-m", again, "-t", "spelling", "--data", "rows.jsonl"]
+    specbench("run", *wanted, *plugins, "-p", "tiny", "--repeats", 1, "--max-new-tokens", 8, cwd=tmp_path)
+    (summary,) = summaries(tmp_path)
+    assert [row["method"] for row in summary["methods"]] == ["ar", "narrow", "first-then", "again-sd"]
+    assert not any(row["failed"] for row in summary["methods"])
+    assert all(row["identical_output"] == 1.0 for row in summary["methods"][1:]), "all of them are lossless"
+    assert summary["metrics"][0]["name"] == "spelled"
+    for name in ("narrow", "first-then", again):
+        assert "DIFFERS" not in specbench("laws", "-m", name, *plugins, cwd=tmp_path)
+    (folder,) = (tmp_path / "results").iterdir()
+    specbench("score", folder, *plugins, cwd=tmp_path)
+
+
+def test_the_documented_variant_of_a_task_and_pair_of_ones_own_run(tmp_path):
+    variant, _ = from_docs(tmp_path, "new-task.md", "If a bundled task fits", "toml", "short.toml")
+    pair, _ = from_docs(tmp_path, "pairs.md", "## An example to run", "toml", "my-pair.toml")
+    models = Path(__file__).parents[2] / "specbench" / "tiny" / "models"
+    (tmp_path / "checkpoints").mkdir()
+    for name, model in (("small", "draft"), ("large", "target")):
+        (tmp_path / "checkpoints" / name).symlink_to(models / model)
+    few = ["-n", 1, "--repeats", 1, "--max-new-tokens", 8]
+    specbench("run", "-m", "sd", "-p", pair, "-t", variant, *few, cwd=tmp_path)
+    (summary,) = summaries(tmp_path)
+    assert (summary["pair"], summary["task"], summary["data"]["source"]) == ("my-pair", "short@2-A", "synthetic")
+    assert [row["failed"] for row in summary["methods"]] == [0, 0]
+
+
+NO_LAW = """
+from specbench.decoding.targets import TwoModels
+class Share(TwoModels, name="{name}"):
+    def __call__(self, logits, sampler):
+        q, p = (sampler.probs(each) for each in logits)
+        return {pi}
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "pi", "message"),
+    [
+        ("doubled", "q + p", "a law that sums to 2, not to 1"),
+        ("lost", "0.9 * p", "a law that sums to 0.9, not to 1"),
+        ("nan", "0.0 * p / (0.0 * p)", "a law that sums to nan, not to 1"),
+        ("typo", "q.maximun(p)", "typo.py:6: AttributeError"),
+    ],
+)
+def test_a_plugin_that_gives_no_law_is_found_out(name, pi, message, tmp_path):
+    """By `laws`, and by every generation that it would have spoilt."""
+    (tmp_path / f"{name}.py").write_text(NO_LAW.format(name=name, pi=pi))
+    plugin = ["-m", name, "--plugin", f"{name}.py"]
+    laws = specbench("laws", *plugin, cwd=tmp_path, code=2 if name == "typo" else 5)
+    assert message in laws
+    few = ["-p", "tiny-t5", "-t", "wmt", "-n", 5, "--repeats", 1, "--max-new-tokens", 8]
+    shown = " ".join(specbench("run", *plugin, *few, cwd=tmp_path, code=3).split())
+    assert "5 generations failed" in shown
+    assert (message if name != "typo" else "AttributeError") in shown
+
+
+def test_what_a_plugin_leaves_to_its_defaults_can_be_swept(tmp_path):
+    path, _ = from_docs(tmp_path, "new-method.md", "## A target")
+    few = ["-p", "tiny-t5", "-t", "wmt", "-n", 5, "--repeats", 1, "--max-new-tokens", 8]
+    sweep = ["--over", "method.target.least=[0.2, 0.9]"]
+    specbench("run", "-m", "agreeable", "--plugin", path, *few, *sweep, cwd=tmp_path)
+    rows = summaries(tmp_path)[0]["methods"]
+    assert [row["method"] for row in rows] == ["ar", "agreeable(least=0.2)", "agreeable(least=0.9)"]
+
+
+def test_plugins_that_cannot_be_loaded_say_why(tmp_path):
+    cases = {
+        "empty.py": ("x = 1\n", "defines no Target"),
+        "wrong.py": ("x = 1\n\ny = 1 / 0\n", "wrong.py:3: ZeroDivisionError"),
+        "taken.py": (
+            "from specbench.decoding.targets import Last\nclass Again(Last, name='last'):\n    pass\n",
+            "there is a target or a method 'last' already",
+        ),
+    }
+    for name, (text, message) in cases.items():
+        (tmp_path / name).write_text(text)
+        with pytest.raises(ConfigError, match=message):
+            load(str(tmp_path / name))
+    assert Target.members["last"].__name__ == "Last"
+    assert preset("method", "sd").path.suffix == ".toml"
+
+
+def test_a_plugin_may_be_loaded_twice(tmp_path):
+    path, _ = from_docs(tmp_path, "new-method.md", "## A target")
+    assert load(str(path)) == load(str(path))
+    method = Speculative(
+        proposer=DraftModel(model="a", gamma=2),
+        scorers=("a", "b"),
+        target=Target.build({"name": "agreeable"}, "here"),
+    )
+    assert all(found.exact for found in examine(method))

@@ -1,0 +1,85 @@
+"""Shell completion: names of presets, offered without waiting for torch. And `list` for scripts."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from specbench.config.presets import names
+from tests.fixtures.console import specbench
+
+
+@pytest.fixture(autouse=True)
+def called_specbench(monkeypatch):
+    """The program's name, by which a shell asks, is pytest's where that was run as a module."""
+    monkeypatch.setattr(sys.modules["__main__"], "__package__", None)
+
+
+def completed(words: str, monkeypatch, tmp_path) -> list[str]:
+    """What bash is offered for the last of these words; a trailing blank asks for a new one."""
+    count = len(words.split()) - (not words.endswith(" "))
+    for key, value in {"_SPECBENCH_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(count)}.items():
+        monkeypatch.setenv(key, value)
+    return specbench(cwd=tmp_path).stdout.split()
+
+
+@pytest.mark.parametrize("command", ["run", "plan", "curve", "verify", "gate", "trace", "laws", "profile"])
+def test_methods_are_completed_wherever_they_are_asked_for(command, monkeypatch, tmp_path):
+    assert completed(f"specbench {command} -m casc", monkeypatch, tmp_path) == [
+        name for name in names("method") if name.startswith("casc")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        ("run --pair tin", ["tiny", "tiny-3", "tiny-polybasic", "tiny-t5"]),
+        ("run -t gsm8k,wik", ["gsm8k,wiki-summary"]),
+        ("run --suite se-table2", ["se-table2", "se-table2-tiny"]),
+        ("report --suite se-table3", ["se-table3", "se-table3-tiny"]),
+        ("fetch -p tiny-p", ["tiny-polybasic"]),
+        ("list ", ["methods", "pairs", "tasks", "suites"]),
+        ("show p", ["pair"]),
+        ("show pair tiny-p", ["tiny-polybasic"]),
+        ("show nothing t", []),
+        ("doc", ["doctor"]),
+    ],
+)
+def test_the_rest_is_completed_too(words, offered, monkeypatch, tmp_path):
+    assert completed(f"specbench {words}", monkeypatch, tmp_path) == offered
+
+
+def test_completing_takes_no_torch_and_no_time():
+    """In a process of its own, as a shell asks; the best of three, since the machine may be busy."""
+    code = (
+        "import sys; sys.argv = ['specbench']\n"
+        "from specbench.cli.app import main\n"
+        "try: main()\n"
+        "finally: assert not {'torch', 'transformers', 'numpy', 'huggingface_hub'} & set(sys.modules)\n"
+    )
+    asked = {"_SPECBENCH_COMPLETE": "complete_bash", "COMP_WORDS": "specbench run -m spri", "COMP_CWORD": "3"}
+    seconds = []
+    for _ in range(3):
+        begin = time.perf_counter()
+        done = subprocess.run([sys.executable, "-c", code], env=os.environ | asked, capture_output=True, text=True)
+        seconds.append(time.perf_counter() - begin)
+        assert (done.returncode, done.stdout.split()) == (0, ["sprinter"]), done.stderr
+    assert min(seconds) < 1.0
+
+
+def test_a_script_for_the_shell_is_to_be_had(monkeypatch, tmp_path):
+    monkeypatch.setenv("_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION", "1")
+    shown = specbench("--show-completion", "bash", cwd=tmp_path).stdout
+    assert "_SPECBENCH_COMPLETE=complete_bash" in shown
+
+
+@pytest.mark.parametrize("kind", ["method", "pair", "task", "suite"])
+def test_a_list_for_scripts_has_every_name_with_its_description(kind, tmp_path):
+    listed = json.loads(specbench("list", f"{kind}s", "--json", cwd=tmp_path).stdout)
+    assert [each["name"] for each in listed] == names(kind)
+    assert all(each["description"] for each in listed)
+    same = {each["name"]: each["same_as"] for each in listed if each["same_as"]}
+    assert same == ({"se": "we-se"} if kind == "method" else {})

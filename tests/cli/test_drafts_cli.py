@@ -1,0 +1,150 @@
+"""Chains, SPRINTER, adaptive lengths and the profile of a chain as a user runs them, with the bundled heads."""
+
+import json
+
+import pytest
+
+from specbench.analysis import speculation as d
+from specbench.report.chain_profile import Profile, alone, pairs_table, under, verdicts
+from specbench.runs.record import Record
+from tests.fixtures.console import specbench
+from tests.fixtures.fabricated import write_run
+
+QUESTIONS = [
+    {"question_id": 1, "category": "writing", "turns": ["Ben has 3 apples.", "And now?"]},
+    {"question_id": 2, "category": "math", "turns": ["A box holds 4 pens. How many pens do 3 boxes hold?"]},
+]
+
+
+@pytest.fixture(scope="module")
+def chains(tmp_path_factory):
+    """One cell of chains on two questions, one of two turns, and what was printed."""
+    where = tmp_path_factory.mktemp("chains")
+    (where / "q.jsonl").write_text("".join(json.dumps(row) + "\n" for row in QUESTIONS))
+    few = ["--repeats", 1, "--max-new-tokens", 24, "--data", "q.jsonl"]
+    names = "polybasic,polybasic-model,polybasic-pld,eagle,pld,sd"
+    shown = specbench("run", "-m", names, "-p", "tiny-polybasic", "-t", "spec-bench", *few, cwd=where).stdout
+    (folder,) = (where / "results").iterdir()
+    return [json.loads(line) for line in (folder / "samples.jsonl").read_text().splitlines()], shown, folder
+
+
+def test_chains_of_real_models_say_what_the_target_says(chains):
+    """T = 0, float32: every method gives ar's tokens, on both turns."""
+    rows, *_ = chains
+    assert not any(row["error"] for row in rows)
+    plain = {row["sample"]: row["tokens"] for row in rows if row["method"] == "ar"}
+    assert set(plain) == {"1", "1.2", "2"}
+    for row in rows:
+        assert row["tokens"] == plain[row["sample"]], row["method"]
+
+
+def test_records_hold_every_level(chains):
+    """An outer round's draft is what its inner rounds committed; the head's calls are booked under its name."""
+    rows, shown, _ = chains
+    nested = [row for row in rows if row["method"] == "polybasic"]
+    for row in nested:
+        assert {"middle", "target", "eagle"} <= set(row["models"])
+        for x in row["rounds"]:
+            assert sum(inner["tokens"] for inner in x["inner"]) == x["drafted"]
+            assert all(inner["by"] == ["eagle"] * inner["tested"] for inner in x["inner"])
+            assert x["by"] == ["middle"] * x["tested"]
+    assert "Chains (as Polybasic counts)" in shown and "5, then at least 8" in shown
+
+
+def test_heads_stand_in_the_resolved_config(chains):
+    _, _, folder = chains
+    told = (folder / "run.toml").read_text()
+    assert "[pair.heads.eagle]" in told and 'base = "middle"' in told and 'quantization = "int4"' in told
+
+
+def test_adaptive_lengths_and_sprinter_share_a_table(tmp_path):
+    few = ["-n", 5, "--repeats", 1, "--max-new-tokens", 24]
+    names = "sprinter,adaedl,specdec++,dsl,confidence,sd"
+    over = ["--over", "sprinter.head=['sprinter', 'sprinter-q']"]
+    shown = specbench("run", "-m", names, "-p", "tiny", "-t", "gsm8k", *few, *over, cwd=tmp_path).stdout
+    assert "sprinter(head=sprinter-q)" in shown and "Runs (as SPRINTER counts)" in shown
+    (summary,) = (json.loads(path.read_text()) for path in tmp_path.glob("results/*/summary.json"))
+    rows = {row["method"]: row for row in summary["methods"]}
+    assert all(rows[name]["identical_output"] == 1.0 for name in ("adaedl", "specdec++", "dsl", "confidence", "sd"))
+    gate = rows["sprinter(head=sprinter)"]
+    assert gate["predicted_distance"] is None and gate["over_sd"]["value"] > 0, "the prediction is of T = 1"
+    assert gate["papers_gigaflops"] < gate["gigaflops"]
+    assert gate["forwards_per_token"]["target"] < 1 and gate["verifier_rate"] > 0.3
+
+
+def test_a_profile_is_table_one_and_a_verdict(tmp_path):
+    """`specbench profile`: forwards, pairs, and whether theory keeps the 4-bit middle, which on a CPU it does not."""
+    few = ["-n", 2, "--max-new-tokens", 24, "-t", "gsm8k"]
+    shown = specbench("profile", "-p", "tiny-polybasic", *few, cwd=tmp_path).stdout
+    assert "M1: target" in shown and "M2 - M3: eagle under middle" in shown
+    assert "middle: leave it out" in shown or "middle: keep it" in shown
+    wrong = specbench("profile", "-p", "tiny-polybasic", "-m", "sd", "-t", "gsm8k", cwd=tmp_path, code=2)
+    assert "polybasic is one" in wrong.stderr
+
+
+def record(method, **more):
+    table = {"method": method, "sample": "0", "repeat": 0, "seed": 0, "order": 0, "decode_seconds": 1.0}
+    return Record(**(table | {"prefill_seconds": 0.0} | more))
+
+
+def calls(*sizes):
+    """Forwards by tokens fed: (fed, seconds of each), ten each."""
+    by = {str(fed): [10, 10 * seconds] for fed, seconds in sizes}
+    total = sum(10 * seconds for _, seconds in sizes)
+    return {
+        "by_fed": by,
+        "forwards": 10 * len(sizes),
+        "fed": 0,
+        "seconds": total,
+        "prefill_fed": 1,
+        "prefill_seconds": 0.0,
+        "encodes": 0,
+        "off_clock": 0.0,
+        "prefill_beside": 0.0,
+        "beside": 0.0,
+        "read": 0,
+    }
+
+
+def rounds(tested, accepted, by):
+    return [{"tokens": accepted + 1, "drafted": 5, "tested": tested, "accepted": accepted, "by": [by] * tested}] * 10
+
+
+@pytest.mark.parametrize(("middle", "kept"), [(0.2, True), (3.0, False)])
+def test_a_cheap_faithful_middle_is_kept_and_a_dear_one_is_not(tmp_path, middle, kept):
+    """The verdict follows the prices: the target 1 s a forward of any size, the middle `middle` s, the drafter 0.05 s."""
+    flat = {"target": (1, 1.0), "middle": (1, middle), "draft": (1, 0.05)}
+    rows = [record("ar", tokens=[1] * 10, models={"target": calls(flat["target"])})]
+    rows.append(record(alone("middle"), tokens=[1] * 10, models={"middle": calls(flat["middle"])}))
+    for low, high, tested, accepted in (
+        ("middle", "target", 5, 5),
+        ("draft", "target", 3, 2),
+        ("draft", "middle", 5, 4),
+    ):
+        models = {high: calls((6, flat[high][1])), low: calls(flat[low])}
+        rows.append(
+            record(
+                under(low, high), tokens=[1] * 10 * (accepted + 1), models=models, rounds=rounds(tested, accepted, low)
+            )
+        )
+    write_run(tmp_path, [row.method for row in rows], "".join(json.dumps(vars(row)) + "\n" for row in rows))
+    found = Profile(tmp_path, ["target", "middle", "draft"], "ar")
+    assert found.seconds("target", 6) == 1.0 and found.seconds("middle") == middle
+    assert found.pairing("draft", "middle").acceptance == 0.8
+    assert ["5.00", "0.800", "1.000"] in [row[1:] for row in pairs_table(found).rows]
+    (line,) = verdicts(found)
+    assert line.startswith("middle: keep it") == kept
+
+
+def test_levels_and_runs_are_counted_by_hand():
+    """Two outer rounds with inner ones; a run of SPRINTER with three untested tokens."""
+    inner = [{"tokens": 3, "drafted": 5, "tested": 3, "accepted": 2, "by": ["eagle"] * 3}]
+    outer = {"tokens": 4, "drafted": 6, "tested": 4, "accepted": 3, "by": ["middle"] * 4, "inner": inner * 2}
+    low, high = d.levels([record("x", tokens=[1] * 8, rounds=[outer, outer])])
+    assert (low.by, low.rounds, low.length, low.acceptance) == ("eagle", 2.0, 3.0, pytest.approx(2 / 3))
+    assert (high.by, high.rounds, high.length, high.acceptance) == ("middle", 1.0, 4.0, 0.75)
+    assert d.discarded([record("x", tokens=[1] * 8, rounds=[outer, outer])]) == 6 / 8
+    noted = {"verifier_calls": 4, "verifier_accepts": 3}
+    run = {"tokens": 5, "drafted": 4, "tested": 1, "accepted": 1, "by": ["draft"], "untested": 3, "noted": noted}
+    rows = [record("sprinter", tokens=[1] * 5, rounds=[run])]
+    assert (d.average_tokens(rows), d.verifier_rate(rows), d.levels(rows)) == (4.0, 0.75, [])

@@ -1,0 +1,137 @@
+"""A user's mistake, a damaged file or a signal is one line with a documented exit code, never a traceback."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.fixtures.console import specbench
+
+PROGRAM = str(Path(sys.executable).with_name("specbench"))
+FEW = ["-n", 1, "--repeats", 1, "--max-new-tokens", 4]
+OWN = ["run", "-m", "ar", "-t", "prompts", "--data", "rows.jsonl", *FEW]
+
+
+def one_line(done):
+    assert "Traceback" not in done.stderr
+    assert done.stderr.count("error[") == 1, done.stderr
+    return done.stderr
+
+
+@pytest.mark.parametrize("option", ["-m", "-p", "-t"])
+@pytest.mark.parametrize("name", ["../papers", "../x", "/etc/passwd", "a/../../x", "x" * 5000, "a\0b"])
+def test_a_name_is_never_a_path_out_of_the_presets(tmp_path, option, name):
+    one_line(specbench("plan", option, name, cwd=tmp_path, code=2))
+
+
+def test_a_file_of_any_name_keeps_its_run_within_out(tmp_path):
+    name = "..a[red]b c%$é"
+    (tmp_path / f"{name}.toml").write_text(
+        'name = "autoregressive"\nbaseline = "ar"\nscorers = "target"\ntarget = { name = "last" }\n'
+    )
+    (tmp_path / "rows.jsonl").write_text('{"prompt": "One"}\n')
+    specbench(*["./" + f"{name}.toml" if word == "ar" else word for word in OWN], cwd=tmp_path)
+    (folder,) = (tmp_path / "results").iterdir()
+    assert set(folder.name) <= set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.+-_")
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        (
+            'temperature = -1.0\nname = "autoregressive"\nscorers = "target"\ntarget = { name = "last" }\n',
+            "temperature = -1",
+        ),
+        ('temperature = nan\nname = "autoregressive"\nscorers = "target"\ntarget = { name = "last" }\n', "temperature"),
+    ],
+)
+def test_a_temperature_that_cannot_be_is_a_config_error(tmp_path, table, message):
+    (tmp_path / "own.toml").write_text(table)
+    assert message in one_line(specbench("plan", "-m", "own.toml", "-t", "gsm8k", cwd=tmp_path, code=2))
+
+
+def test_an_empty_stop_string_is_a_config_error(tmp_path):
+    done = specbench("plan", "-m", "ar", "-t", "gsm8k", "--set", 'task.stop=[""]', cwd=tmp_path, code=2)
+    assert "stop" in one_line(done)
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b'{"prompt": "\xff"}\n', "rows.jsonl:1"),
+        (b'{"prompt": "\\ud800"}\n', "surrogate"),
+        (b"[" * 100_000, "rows.jsonl:1"),
+        (b'{"prompt": "One"}\n{', "rows.jsonl:2"),
+        (b'["prompt"]\n', "not a JSON object"),
+    ],
+)
+def test_rows_that_are_no_text_name_their_line(tmp_path, data, message):
+    (tmp_path / "rows.jsonl").write_bytes(data)
+    assert message in one_line(specbench(*OWN, cwd=tmp_path, code=4))
+
+
+def test_an_argument_that_is_no_text_is_rejected(tmp_path):
+    done = subprocess.run([PROGRAM, "run", "-m", b"\xff"], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "UTF-8" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("out", ["/proc/nowhere", "x" * 300, "file/results"])
+def test_an_out_folder_that_cannot_be_is_one_line(tmp_path, out):
+    (tmp_path / "file").write_text("")
+    (tmp_path / "rows.jsonl").write_text('{"prompt": "One"}\n')
+    one_line(specbench(*OWN, "-o", out, cwd=tmp_path, code={2, 4}))
+
+
+def test_a_damaged_snapshot_is_one_line(tmp_path):
+    command = {"methods": ["sd"], "pair": "tiny", "tasks": ["gsm8k"], "options": {"limit": "x"}}
+    base = {"schema": 1, "semantics": 4, "counters_only": True, "commands": [command], "cells": [1]}
+    for change in ({}, {"cells": []}, {"commands": 3}, {"schema": "x"}, {"cells": [{}]}, {"commands": [{}]}):
+        (tmp_path / "base.json").write_text(json.dumps(base | change))
+        one_line(specbench("gate", "--baseline", "base.json", cwd=tmp_path, code=2))
+        one_line(specbench("compare", "base.json", "base.json", cwd=tmp_path, code=2))
+
+
+OWN_TASK = """
+import numpy
+from pathlib import Path
+from dataclasses import dataclass
+from specbench.scoring.metric import Metric
+from specbench.tasks.prompts import Prompts
+
+@dataclass(frozen=True, kw_only=True)
+class Own(Prompts, name="own"):
+    metrics = (Metric("right", "always"),)
+
+    def score(self, sample, text, sandbox=None):
+        return {"right": eval(Path("value.txt").read_text())}
+"""
+
+
+def test_a_score_that_is_no_number_from_0_to_1_is_one_line(tmp_path):
+    (tmp_path / "rows.jsonl").write_text('{"prompt": "One two"}\n')
+    (tmp_path / "own.py").write_text(OWN_TASK)
+    (tmp_path / "value.txt").write_text("numpy.float32(1)")
+    few = ("-n", 1, "--repeats", 1, "--max-new-tokens", 4, "--data", "rows.jsonl")
+    specbench("run", "-m", "ar", "-p", "tiny", "-t", "own", "--plugin", "own.py", *few, cwd=tmp_path)
+    (folder,) = (tmp_path / "results").iterdir()
+    for value, words in (("numpy.float32(7.5)", "right = 7.5, which must be from 0 to 1"), ("None", "is not a number")):
+        (tmp_path / "value.txt").write_text(value)
+        done = specbench("score", folder, "--plugin", "own.py", cwd=tmp_path, code=2)
+        assert words in one_line(done)
+
+
+def test_an_interrupt_within_a_finalizer_prints_nothing():
+    code = (
+        "import sys; from specbench.cli import without_signals; sys.unraisablehook = without_signals\n"
+        "class Fragile:\n"
+        "    def __init__(self, error): self.error = error\n"
+        "    def __del__(self): raise self.error\n"
+        "Fragile(KeyboardInterrupt()); Fragile(SystemExit(143)); Fragile(ValueError('a bug'))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "KeyboardInterrupt" not in done.stderr and "SystemExit" not in done.stderr
+    assert "ValueError: a bug" in done.stderr

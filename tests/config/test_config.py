@@ -1,0 +1,245 @@
+"""From words to cells: presets, overrides, defaults, and errors that say what was meant."""
+
+from dataclasses import dataclass
+
+import pytest
+
+import specbench.tasks  # noqa: F401  (registers the tasks)
+from specbench.config.construct import construct
+from specbench.config.options import Options, parse_override
+from specbench.config.pair import Pair
+from specbench.config.presets import names, preset
+from specbench.data.task import Data, Sample
+from specbench.decoding.method import Method
+from specbench.decoding.targets import Mixture, Target
+from specbench.errors import ConfigError
+from specbench.experiment.method_resolution import arms, roles_of
+from specbench.experiment.run_spec import limited, read_pair, read_task
+from tests.fixtures import console
+
+SIZES = {"draft": 1, "target": 10, "math": 10, "code": 10}
+TINY = read_pair("tiny", Options())[1]
+
+
+def arm_of(method: str, pair: Pair = TINY, sizes=SIZES, **options):
+    return arms([method], pair, sizes, Options(**options))[0][-1]
+
+
+def test_every_bundled_method_builds_on_a_tiny_pair():
+    """Chains on the pair that has a 4-bit middle and a head for it, all others on `tiny`."""
+    chained = read_pair("tiny-polybasic", Options())[1]
+    for name in names("method"):
+        pair = chained if name.startswith("polybasic") else TINY
+        assert isinstance(arm_of(name, pair, dict.fromkeys(pair.models, 1)).method, Method)
+
+
+def test_synthetic_logits_and_heads_do_not_go_together(tmp_path):
+    """One line, before anything is measured; prompt lookup, which is no model, has no rate to be calibrated to."""
+    made_up = ["-p", "tiny", "-t", "gsm8k", "-n", 1, "--repeats", 1, "--set", "pair.logits=synthetic"]
+    assert "trained head" in console.specbench("run", "-m", "eagle", *made_up, cwd=tmp_path, code=2).stderr
+    assert (
+        "pld (synthetic)" in console.specbench("run", "-m", "pld", *made_up, "--max-new-tokens", 8, cwd=tmp_path).stdout
+    )
+
+
+def test_a_head_is_that_of_its_kind_and_of_the_model_that_drafts():
+    """The first that the pair lists, unless the method's table names one; without any, the line says how to train one."""
+    chained = read_pair("tiny-polybasic", Options())[1]
+    sizes = dict.fromkeys(chained.models, 1)
+    assert arm_of("eagle", chained, sizes).table["proposer"]["head"] == "eagle-target"
+    assert arm_of("polybasic", chained, sizes).heads == ["eagle"]
+    assert arm_of("sprinter").table["head"] == "sprinter"
+    assert arm_of("sprinter", overrides=(("method.head", "sprinter-q"),)).table["head"] == "sprinter-q"
+    with pytest.raises(ConfigError, match="specbench train dsl"):
+        arm_of("dsl", chained, sizes)
+    passed = read_pair("gpt2", Options(heads=(("sprinter", "heads/mine"),)))[1]
+    assert passed.heads["sprinter"].path == "heads/mine" and passed.head_of("sprinter", "draft") == "sprinter"
+
+
+@pytest.mark.parametrize("name", names("pair"))
+def test_every_bundled_pair_is_valid_and_runs_the_ensembles(name):
+    pair = read_pair(name, Options())[1]
+    sizes = dict.fromkeys(pair.models, 10)
+    assert len(arm_of("we-se", pair, sizes).method.roles()) == len(pair.ensemble)
+    if "draft" in pair.models:
+        assert arm_of("cd-se", pair, sizes | {"draft": 1}).table["gamma"] == [5, 1]
+
+
+def test_defaults_follow_the_pair():
+    assert arm_of("se").name == "we-se"
+    assert arm_of("we-se").table["models"] == ["math", "code"]
+    assert arm_of("we-se").table["gamma"] == [1, 1], "models that cost alike"
+    assert arm_of("cd-se").table["gamma"] == [5, 1]
+    assert arm_of("sd").table["proposer"] == {"name": "model", "model": "draft", "gamma": 5}
+    assert arm_of("we-se", sizes=SIZES | {"math": 5}).table["gamma"] == [5, 1], "c = 0.5"
+    assert arm_of("we-se", sizes=SIZES | {"target": 6}).table["gamma"] == [1, 1]
+    assert [arm_of(m).temperature for m in ("ar", "sd", "we", "cd", "we-sd", "cd-se")] == [0, 0, 1, 1, 1, 1]
+
+
+def test_each_method_brings_its_baseline_and_those_that_share_one_share_a_cell():
+    groups = arms(["we-sd", "we-se", "sd", "cd-se"], TINY, SIZES, Options())
+    assert [[arm.name for arm in group] for group in groups] == [
+        ["we", "we-sd", "we-se"],
+        ["ar", "sd"],
+        ["cd", "cd-se"],
+    ]
+    assert [[arm.name for arm in g] for g in arms(["ar"], TINY, SIZES, Options())] == [["ar"]]
+
+
+def test_the_baseline_follows_the_same_law():
+    base, method = arms(["we-se"], TINY, SIZES, Options(overrides=(("method.target.weights", [0.25, 0.75]),)))[0]
+    assert base.table["target"] == method.table["target"] == {"name": "mixture", "weights": [0.25, 0.75]}
+    base, _ = arms(["we-se"], TINY, SIZES, Options(overrides=(("method.models", ["draft", "target"]),)))[0]
+    assert base.table["scorers"] == ["draft", "target"]
+
+
+def test_gamma_is_the_first_models_or_each_models():
+    assert arm_of("we-se", gamma=(3,)).table["gamma"] == [3, 1]
+    assert arm_of("we-se", gamma=(3, 2)).table["gamma"] == [3, 2]
+    both = arms(["we-sd", "we-se"], TINY, SIZES, Options(gamma=(3, 2)))[0]
+    assert both[1].table["proposer"]["gamma"] == 3
+    assert both[2].table["gamma"] == [3, 2]
+    with pytest.raises(ConfigError, match="gamma"):
+        arm_of("we-se", gamma=(3, 2, 1))
+
+
+def test_zero_is_a_value():
+    """`threshold or default` turns 0 into the default; here 0 stays 0."""
+    assert arm_of("sd", temperature=0.0).temperature == 0.0
+    assert arm_of("we-se", temperature=0.0).temperature == 0.0
+    assert arm_of("cd-se", overrides=(("method.target.mu", 0.0),)).method.target.mu == 0.0
+    assert read_task("gsm8k", TINY, Options(overrides=(("task.shots", 0),)))[1].shots == 0
+    data = Data([Sample(str(i), "") for i in range(50)], "file", None, "", 50)
+    assert len(limited(data, TINY, Options(limit=0, data="file")).samples) == 50
+    assert len(limited(data, TINY, Options(data="file")).samples) == 50
+
+
+def test_roles_are_only_those_needed():
+    assert roles_of(["sd"], TINY, Options()) == ("draft", "target")
+    assert roles_of(["we-se"], TINY, Options()) == ("code", "math")
+
+
+@pytest.mark.parametrize(
+    ("kind", "word", "meant"),
+    [
+        ("method", "see", "se"),
+        ("pair", "tinny", "tiny"),
+        ("pair", "llama-vicunia", "llama-vicuna"),
+        ("task", "gsm", "gsm8k"),
+    ],
+)
+def test_a_typo_is_answered_with_the_word_that_was_meant(kind, word, meant):
+    with pytest.raises(ConfigError, match=f"did you mean '{meant}'"):
+        preset(kind, word)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Toy(Target, name="test-toy"):
+    count: int
+    rate: float = 0.5
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ({"name": "mixtur"}, r"unknown name 'mixtur' \(did you mean 'mixture'\?\)"),
+        ({}, "unknown name None"),
+        ({"name": "mixture", "weight": [1.0]}, r"unknown key 'weight' \(did you mean 'weights'\?\)"),
+        ({"name": "mixture", "weights": [0.5, 0.6]}, "must be at least 0 and sum to 1"),
+        ({"name": "mixture", "weights": 0.5}, "must be a list"),
+        ({"name": "mixture", "weights": ["a"]}, r"weights\[0\] = 'a' must be of type float"),
+        ({"name": "test-toy"}, "a value for 'count' is missing"),
+        ({"name": "test-toy", "count": True}, "count = True must be of type int"),
+        ({"name": "test-toy", "count": 1.0}, "count = 1.0 must be of type int"),
+    ],
+)
+def test_a_wrong_table_is_one_line_with_its_place(table, message):
+    with pytest.raises(ConfigError, match=message) as caught:
+        Target.build(table, "file.toml: target")
+    assert str(caught.value).startswith("file.toml: target")
+
+
+def test_whole_numbers_pass_for_floats():
+    assert Toy(count=1, rate=1.0) == Target.build({"name": "test-toy", "count": 1, "rate": 1}, "")
+    assert Target.build({"name": "mixture", "weights": [0, 1]}, "") == Mixture(weights=(0.0, 1.0))
+
+
+def test_a_pair_without_the_role_says_which_it_has():
+    pair = read_pair("llama-vicuna", Options())[1]
+    with pytest.raises(ConfigError, match=r"no model 'target'.*llama, vicuna"):
+        arm_of("sd", pair, {"llama": 1, "vicuna": 1})
+
+
+@pytest.mark.parametrize(
+    ("text", "parsed"),
+    [
+        ("method.target.mu=0.2", ("method.target.mu", 0.2)),
+        ("task.shots=0", ("task.shots", 0)),
+        ("method.scorers=['a', 'b']", ("method.scorers", ["a", "b"])),
+        ("pair.models.draft.path=gpt2", ("pair.models.draft.path", "gpt2")),
+    ],
+)
+def test_overrides_are_toml_or_a_word(text, parsed):
+    assert parse_override(text) == parsed
+
+
+@pytest.mark.parametrize("bad", ["mu", "mu=1", "method.target.mu"])
+def test_overrides_need_a_table_and_a_value(bad):
+    with pytest.raises(ConfigError, match="--set"):
+        parse_override(bad)
+
+
+def test_an_unknown_override_is_refused():
+    with pytest.raises(ConfigError, match="did you mean 'mu'"):
+        arm_of("cd-se", overrides=(("method.target.muu", 0.2),))
+    with pytest.raises(ConfigError, match=r"start with method\., pair\. or task\."):
+        Options(overrides=(("decoding.mu", 1),))
+
+
+def test_a_users_own_toml_file(tmp_path):
+    own = tmp_path / "mine.toml"
+    own.write_text('name = "autoregressive"\nscorers = ["draft"]\ntarget = { name = "last" }\n')
+    assert arm_of(str(own)).table["scorers"] == ["draft"]
+    own.write_text("name = ")
+    with pytest.raises(ConfigError, match=r"mine\.toml"):
+        arm_of(str(own))
+    with pytest.raises(ConfigError, match="no method file"):
+        arm_of(str(tmp_path / "none.toml"))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('name = "speculative"\nscorers = 3', "scorers = 3 must be a list"),
+        ('name = "speculative"\nbaseline = "ar"\nscorers = "target"', "'proposer' is missing"),
+        ('name = "autoregressive"\nbaseline = "arr"\nscorers = "target"\ntarget = 3', "did you mean 'ar'"),
+        ('name = "autoregressive"\nbaseline = "ar"\nscorers = "target"\ntarget = 3', "target = 3 must be a table"),
+        ('name = "autoregressive"\nscorers = []\ntarget = { name = "last" }', "at least one model"),
+        (
+            'temperature = "x"\nname = "autoregressive"\nscorers = "target"\ntarget = { name = "last" }',
+            "temperature = 'x'",
+        ),
+        (
+            'name = "speculative"\nproposer = "draft"\nscorers = "target"\ntarget = { name = "last" }',
+            "proposer = 'draft'",
+        ),
+    ],
+)
+def test_whatever_a_users_method_lacks_is_a_config_error(tmp_path, text, message):
+    own = tmp_path / "mine.toml"
+    own.write_text(text)
+
+    def settle():
+        roles_of([str(own)], TINY, Options())
+        arm_of(str(own))
+
+    with pytest.raises(ConfigError) as caught:
+        settle()
+    assert message in str(caught.value)
+
+
+def test_a_pair_needs_models():
+    with pytest.raises(ConfigError, match="'models' is missing"):
+        construct(Pair, {}, "x.toml")
+    with pytest.raises(ConfigError, match=r"models\.draft: unknown key 'pth' \(did you mean 'path'"):
+        construct(Pair, {"models": {"draft": {"pth": "x"}}}, "x.toml")

@@ -1,0 +1,132 @@
+"""`specbench doctor`: what it finds here, and what it says of machines that are worse."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from huggingface_hub import constants
+
+from specbench.config.pair import PACKAGE
+from specbench.errors import MissingAsset
+from specbench.machine import doctor as checkup
+from specbench.machine.doctor import bundled, clock, sandbox
+from tests.fixtures.console import specbench
+
+EVERY = (
+    "python, torch, transformers, cpu, load, memory, gpu, memory bandwidth, clock, disk for results, disk for models, hub,"
+    " hub token, sandbox, torchao, matplotlib, bundled"
+).split(", ")
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    """What the command says of this machine, by check; the hub is not asked."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(constants, "HF_HUB_OFFLINE", True)
+        checks = json.loads(specbench("doctor", "--json", cwd=tmp_path_factory.mktemp("doctor")).stdout)
+    return {check["name"]: check for check in checks}
+
+
+def test_every_check_is_made_and_those_that_are_not_ok_say_what_to_do(found):
+    assert [name for name in found if name != "gpu processes"] == EVERY
+    assert {check["state"] for check in found.values()} <= {"ok", "warn"}
+    assert all(check["help"] for check in found.values() if check["state"] != "ok")
+    assert found["python"]["state"] == found["torch"]["state"] == found["bundled"]["state"] == "ok"
+    assert float(found["memory bandwidth"]["found"].split()[0]) > 0
+
+
+def test_offline_mode_is_told(monkeypatch):
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    hub = {check.name: check for check in checkup._hub()}["hub"]
+    assert (hub.state, hub.found) == ("warn", "offline mode is on (HF_HUB_OFFLINE)")
+
+
+def test_something_that_every_run_needs_ends_with_4_and_leaves_out_what_needs_it(monkeypatch, tmp_path):
+    version = checkup._version
+    monkeypatch.setattr(checkup, "_version", lambda name: "" if name == "torch" else version(name))
+    done = specbench("doctor", cwd=tmp_path, code=4)
+    told = [line.split() for line in done.stdout.splitlines()]
+    assert [words[:2] for words in told] == [["ok", "python"], ["fail", "torch"], ["ok", "transformers"]]
+    assert "help: pip install torch" in done.stdout
+
+
+def test_a_clock_that_is_not_steady_is_warned_of():
+    assert clock([1.0, 1.0, 1.01, 1.0, 1.02]).state == "ok"
+    wild = clock([1.0, 1.0, 1.3, 1.0, 1.0])
+    assert wild.state == "warn"
+    assert "30.0%" in wild.found
+
+
+def test_a_busy_machine_and_more_threads_than_cores_are_warned_of():
+    machine = {"cpu": "X", "cores": 4, "threads": 4096, "load_1min": 3.0}
+    assert checkup._load(machine).state == "warn"
+    assert checkup._load(machine | {"load_1min": 1.0}).state == "ok"
+    assert "OMP_NUM_THREADS=" in checkup._cpu(machine).help
+    assert checkup._cpu(machine | {"threads": 1}).state == "ok"
+
+
+@pytest.mark.parametrize(
+    ("others", "state", "said"),
+    [(None, "warn", "no nvidia-smi"), ([], "ok", "none"), (["17, python, 3 MiB"], "warn", "17, python, 3 MiB")],
+)
+def test_a_gpu_is_told_with_its_clocks_and_its_neighbours(others, state, said, monkeypatch):
+    monkeypatch.setattr(checkup, "gpu_processes", lambda: others)
+    gpu, neighbours = checkup._gpu({"name": "H200", "driver_version": "1.2", "power.limit": "700 W"})
+    assert gpu.found == "H200, driver_version 1.2, power.limit 700 W"
+    assert neighbours.state == state
+    assert said in neighbours.found
+
+
+def test_a_full_disk_and_one_that_cannot_be_written_to_are_warned_of(tmp_path):
+    assert checkup._disk("disk", tmp_path / "not" / "there", 1).state == "ok"
+    assert checkup._disk("disk", tmp_path, 1 << 62).state == "warn"
+    assert checkup._disk("disk", Path("/proc/1"), 1).state == "warn"
+
+
+def test_without_a_sandbox_it_says_what_was_tried(monkeypatch):
+    def refuse(kind):
+        raise MissingAsset(f"no sandbox works here ({kind}: not installed): help")
+
+    monkeypatch.setattr(checkup.Sandbox, "find", refuse)
+    check = sandbox()
+    assert (check.state, check.found) == ("warn", "bwrap: not installed; unshare: not installed")
+
+
+@pytest.mark.parametrize(
+    ("lacking", "state", "found"),
+    [
+        ([], "ok", "bwrap works; unshare: no seccomp filter (Invalid argument)"),
+        (
+            ["oom_score_adj not raised"],
+            "warn",
+            "bwrap works, but: oom_score_adj not raised; unshare: no seccomp filter (Invalid argument)",
+        ),
+    ],
+)
+def test_protections_that_a_sandbox_lacks_are_warned_of(lacking, state, found, monkeypatch):
+    class Weak:
+        def weaknesses(self):
+            return lacking
+
+    def find(kind):
+        if kind == "unshare":
+            raise MissingAsset(
+                "no sandbox works here (unshare: no seccomp filter (Invalid argument)): help (0.8 or newer)"
+            )
+        return Weak()
+
+    monkeypatch.setattr(checkup.Sandbox, "find", find)
+    check = sandbox()
+    assert (check.state, check.found) == (state, found)
+    assert bool(check.help) is (state == "warn")
+
+
+def test_a_bundled_model_without_weights_is_a_failure(tmp_path):
+    for kind in ("models", "heads"):
+        (tmp_path / kind).mkdir()
+    shutil.copytree(PACKAGE / "tiny/models/draft", tmp_path / "models/draft")
+    shutil.copytree(PACKAGE / "tiny/heads/dsl", tmp_path / "heads/dsl")
+    assert bundled(tmp_path).state == "ok"
+    (tmp_path / "models/draft/model.safetensors").unlink()
+    assert (bundled(tmp_path).state, bundled(tmp_path).help) == ("fail", "install specbench anew")

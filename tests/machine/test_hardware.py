@@ -1,0 +1,47 @@
+"""What a model reads, and how fast memory copies."""
+
+import pytest
+
+from specbench.machine.hardware import copy_bandwidth
+from specbench.models.resolve import Found
+from tests.fixtures.worlds import ENGINES, FAMILIES, open_session, random_model
+
+
+def found(family: str, dtype: str = "float32") -> Found:
+    return Found("here", None, None, FAMILIES[family](), dtype)
+
+
+def test_a_plain_copy_moves_a_believable_number_of_bytes():
+    assert 1e8 < copy_bandwidth("cpu") < 1e13
+
+
+def test_what_a_forward_reads_is_weights_without_tables_that_are_looked_up():
+    llama = random_model("llama", 1)  # untied: the head is read, the embedding is not
+    everything = sum(p.numel() for p in llama.parameters())
+    assert found("llama").traffic["forward"] == 4 * (everything - 40 * 32)
+    assert found("llama", "bfloat16").traffic["forward"] == 2 * (everything - 40 * 32)
+    gpt2 = random_model("gpt2", 1)  # tied: the embedding is the head, positions are looked up
+    assert found("gpt2").traffic["forward"] == 4 * (sum(p.numel() for p in gpt2.parameters()) - 64 * 32)
+    t5 = random_model("t5", 1)
+    decoder = sum(p.numel() for p in t5.decoder.parameters())  # its embedding is the head
+    once = 2 * 2 * 32 * 32  # keys and values of the source, in two layers
+    assert found("t5").traffic["forward"] == 4 * (decoder - 8 * 4 - once), (
+        "the encoder runs once, buckets are looked up"
+    )
+
+
+@pytest.mark.parametrize(("family", "numbers"), [
+    ("llama", 2 * 2 * 2 * 8), ("llama-scaled", 2 * 2 * 1 * 16), ("gpt2", 2 * 2 * 4 * 8), ("gpt-neo", 2 * 2 * 4 * 8),
+    ("opt", 2 * 2 * 4 * 8), ("t5", 2 * 2 * 4 * 8),
+])  # fmt: skip
+def test_a_cached_position_holds_keys_and_values_of_every_layer(family, numbers):
+    assert found(family).traffic["position"] == 4 * numbers
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_positions_that_were_read_are_counted(engine):
+    session = open_session(random_model("llama", 1), engine)
+    for ids in ([1, 2, 3, 4], [1, 2, 3, 4, 5], [1, 2, 3, 6, 7]):  # prefill, one behind four, two behind three
+        session.score(ids, len(ids) - 1)
+    session.settle()
+    assert (session.calls.read, session.calls.forwards, session.calls.fed) == (4 + 3, 2, 3)

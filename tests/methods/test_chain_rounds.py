@@ -1,0 +1,240 @@
+"""Chains with the real sampler at full size, what their rounds hold, what their models read; and prompt lookup's index."""
+
+import copy
+import math
+import random
+from itertools import pairwise
+
+import pytest
+import torch
+
+from specbench.decoding.method import End
+from specbench.decoding.sampling import Sampler
+from specbench.decoding.targets import Last
+from specbench.methods.proposers import Chain, DraftModel, PromptLookup, _Places
+from specbench.methods.speculative import Speculative
+from specbench.verification.enumeration import Opened, TableSession, generate, tables
+from tests.fixtures.worlds import open_models, random_model
+from tests.methods.test_chains import DraftersLaw
+
+TRANSITIONS, SLACK, SEED = 800, 0.1, 116
+
+
+class Markov(TableSession):
+    """A model that looks at the last token alone, so that long sequences are many draws of few laws.
+
+    `common` is what it shares with others.
+    """
+
+    def __init__(self, vocabulary: int, seed: int, common: TableSession | None) -> None:
+        super().__init__(vocabulary, seed)
+        self._common = common
+
+    def score(self, ids, start):
+        self.asked = ids
+        rows = torch.stack([self._row((token,)) for token in ids[start:]])
+        return rows if self._common is None else rows / 2 + self._common.score(ids, start)
+
+
+def chain(k: int, *thresholds: int, kind: type[Chain] = Chain) -> Speculative:
+    """Roles a, b, c, ...: a drafts k, and every middle collects."""
+    proposer = DraftModel(model="a", gamma=k)
+    for role, threshold in zip("bcd", thresholds, strict=False):
+        proposer = kind(proposer=proposer, model=role, threshold=threshold)
+    return Speculative(proposer=proposer, scorers=("abcde"[len(thresholds) + 1],), target=Last())
+
+
+def sampler(seed: int = 0) -> Sampler:
+    return Sampler(generator=torch.Generator().manual_seed(seed))
+
+
+def apart(method: Speculative, vocabulary: int, alike: bool = False) -> tuple[float, float]:
+    """How far transitions are from the target's law, on average over the tokens that they start from, and the floor of that.
+
+    Of each token a number of moves fixed beforehand, the first ones, are looked at, 800 in all: independent draws of its
+    law, however the chain cut its blocks.
+    """
+    common = Markov(vocabulary, SEED + 9, None) if alike else None
+    models = Opened({role: Markov(vocabulary, SEED + i, common) for i, role in enumerate("abc")}, vocabulary=vocabulary)
+    p = models[method.scorers[0]].score(list(range(vocabulary)), 0).softmax(-1)
+    looked_at = (torch.linalg.matrix_power(p, 100)[0] * TRANSITIONS).int().tolist()
+    moves: list[list[int]] = [[] for _ in looked_at]
+    chance = sampler(3)
+    while any(len(seen) < m for seen, m in zip(moves, looked_at, strict=True)):
+        ids = [0]
+        for step in method.steps(models, chance, End(frozenset(), 1000)):
+            ids += step.tokens
+            if len(ids) > 200:  # far from any limit
+                break
+        for before, new in pairwise(ids):
+            moves[before].append(new)
+    found = floor = 0.0
+    for row, seen, m in zip(p, moves, looked_at, strict=True):
+        shares = torch.bincount(torch.tensor(seen[:m]), minlength=vocabulary) / m
+        found += float((shares - row).abs().sum()) / 2 * m / sum(looked_at)
+        floor += math.sqrt(vocabulary / (2 * math.pi * m)) * m / sum(looked_at)
+    return found, floor
+
+
+@pytest.mark.parametrize(
+    ("vocabulary", "method", "alike"),
+    [(3, chain(2, 3), False), (4, chain(3, 5), False), (5, chain(4, 8), True)],
+    ids=["K 2, threshold 3", "K 3, threshold 5", "K 4, threshold 8, models alike"],
+)
+def test_long_sequences_of_a_chain_follow_the_target(vocabulary, method, alike):
+    """800 transitions against their exact laws: the mean total variation stays below its floor of .04 to .07 plus .1.
+
+    By McDiarmid a sound chain fails at one of 9e6 seeds, exp(-2 x 800 x .1^2); one that is off by .27 passes as seldom.
+    """
+    found, floor = apart(method, vocabulary, alike)
+    assert found < floor + SLACK
+
+
+def test_long_sequences_of_a_mutant_do_not():
+    """Control: the drafter's law in the outer test, at the same size and seed."""
+    found, floor = apart(chain(2, 3, kind=DraftersLaw), 3)
+    assert found > floor + SLACK
+
+
+@pytest.mark.parametrize("thresholds", [(3,), (5,), (2, 4)], ids=str)
+def test_a_steps_inner_rounds_are_the_draft_that_it_tested(thresholds):
+    """Their tokens in a row begin with those that it accepted, and the next one was refused; so at every level.
+
+    There are threshold to threshold + K of them far from the limit, and fewer than threshold before the last round.
+    """
+    k, models = 2, tables(tuple("abcd"), 3, seed=2)
+    _, steps = generate(chain(k, *thresholds), models, sampler(1), 120)
+    checked = 0
+
+    def nested(step, level: int, whole: bool) -> None:
+        nonlocal checked
+        if level < 0:
+            assert not step.inner and step.drafted <= k and set(step.by) <= {"a"}
+            return
+        tokens = [token for each in step.inner for token in each.tokens]
+        assert len(tokens) == step.drafted and tokens[: step.accepted] == step.tokens[: step.accepted]
+        assert step.tested == min(step.accepted + 1, step.drafted) and set(step.by) <= {"bc"[level]}
+        if step.accepted < step.tested:
+            assert tokens[step.accepted] != step.tokens[step.accepted]
+        if whole:
+            least, longest = thresholds[level], thresholds[level] + (k if level == 0 else thresholds[0] + k)
+            assert least <= len(tokens) <= longest
+            assert len(tokens) - len(step.inner[-1].tokens) < least
+            checked += 1
+        for each in step.inner:
+            nested(each, level - 1, whole)
+
+    room = 120
+    for step in steps:
+        nested(step, len(thresholds) - 1, whole=room > 20)
+        room -= len(step.tokens)
+    assert checked > 20
+
+
+def forwards(models: Opened, role: str) -> int:
+    calls = models[role].calls
+    return calls.forwards + bool(calls.prefill_fed)
+
+
+def disturbed(model, seed: int):
+    other = copy.deepcopy(model)
+    with torch.no_grad():
+        generator = torch.Generator().manual_seed(seed)
+        for weight in other.parameters():
+            weight.add_(torch.randn(weight.shape, generator=generator) * 0.03)
+    return other
+
+
+def test_a_forward_a_round_at_every_level():
+    """One of the target an outer round, one of the middle an inner round, one of the drafter a drafted token: no more."""
+    first = random_model("llama", 1)
+    models = open_models({"a": disturbed(first, 1), "b": disturbed(first, 2), "c": first}, [5, 17, 2], "lean")
+    _, steps = generate(chain(2, 3), models, sampler(2), 55)
+    inner = [each for step in steps for each in step.inner]
+    assert 0 < sum(step.accepted for step in steps) < sum(step.tested for step in steps)
+    assert forwards(models, "c") == len(steps)
+    assert forwards(models, "b") == len(inner) > len(steps)
+    assert forwards(models, "a") == sum(each.drafted for each in inner)
+
+
+def test_behind_an_outer_block_that_was_accepted_whole_the_middle_reads_two_tokens_more():
+    """Identical models: blocks of 3 + 3 tokens, all accepted, and the bonus of the target.
+
+    The middle feeds two drafted tokens and the one that it added itself, and once a block the target's as well.
+
+    See docs/papers/polybasic.md, Catch-up forward.
+    """
+    model, outer = random_model("llama", 3), 6
+    models = open_models(dict.fromkeys("abc", model), [1, 2, 3], "lean")
+    _, steps = generate(chain(2, 4), models, sampler(), outer * 7)
+    assert [(step.drafted, step.accepted, len(step.inner)) for step in steps] == [(6, 6, 2)] * outer
+    times = {role: {fed: n for fed, (n, _) in models[role].calls.by_fed.items()} for role in "abc"}
+    assert times["c"] == {7: outer - 1}, "the block and the token before it; the first is the prompt's"
+    assert times["b"] == {4: outer - 1, 3: outer}, "once a block its own last token and the target's are both unread"
+    assert times["a"] == {1: 2 * outer, 2: outer, 3: outer - 1}, "and the drafter lacks one token more"
+
+
+def test_a_chain_with_room_for_one_token_leaves_it_to_the_target():
+    models = tables(tuple("abc"), 3, seed=2)
+    tokens, steps = generate(chain(2, 3), models, sampler(), 1)
+    assert (len(tokens), len(steps), steps[0].drafted, steps[0].inner) == (1, 1, 0, ())
+    assert forwards(models, "c") == 1 and forwards(models, "b") == 0
+
+
+def longest_match(ids: list[int], n: int) -> int:
+    """The place behind the newest earlier occurrence of the longest n-gram at the end, by looking everywhere."""
+    for length in range(min(n, len(ids)), 0, -1):
+        for end in range(len(ids) - 1, length - 1, -1):
+            if ids[end - length : end] == ids[-length:]:
+                return end
+    return 0
+
+
+def test_prompt_lookup_by_hand():
+    """The longest n-gram first, its newest occurrence; up to gamma tokens and the room; cut at an EOS; certain laws."""
+    propose = PromptLookup(gamma=3, ngram=3).open(tables(("t",), 10), Sampler(), End(frozenset({9}), 99))
+    for ids, room, expected in [
+        ([1, 2, 3, 4, 5, 1, 2, 3], 9, [4, 5, 1]),
+        ([1, 2, 3, 4, 5, 1, 2, 3], 2, [4, 5]),
+        ([1, 2, 7, 1, 2, 8, 3, 1, 2], 9, [8, 3, 1]),  # the newest of two
+        ([4, 1, 2, 7, 5, 2, 8, 1, 2], 9, [7, 5, 2]),  # the longer n-gram, though older
+        ([1, 2, 3], 9, []),
+        ([6, 6, 6], 9, [6]),  # it may overlap with itself
+        ([3, 4, 9, 5, 3], 9, [4, 9]),
+        ([1], 9, []),
+        ([1, 2, 1], 0, []),
+    ]:
+        draft = propose(ids, room)
+        assert draft.tokens == expected
+        assert draft.probs.shape == (len(expected), 10)
+        assert all(row[token] == row.sum() == 1 for row, token in zip(draft.probs, expected, strict=True))
+
+
+class _Forgetful(_Places):
+    """A mutant: what a sequence has lost stays in the index."""
+
+    def _read(self, ids):
+        self._ids = self._ids[: len(ids)] if self._ids[: len(ids)] == ids else [*ids[: len(self._ids)]]
+        super()._read(ids)
+
+
+@pytest.mark.parametrize("index", [_Places, _Forgetful])
+def test_an_index_of_places_after_any_history_is_a_fresh_one(index):
+    """Grow, cut and replace at random; against looking everywhere. Control: one that does not cut itself back."""
+    rng, places, ids, wrong = random.Random(4), index(3), [0], 0
+    for _ in range(400):
+        if rng.random() < 0.6 or len(ids) < 3:
+            ids = ids + [rng.randrange(4) for _ in range(rng.randint(1, 5))]
+        else:
+            ids = ids[: rng.randint(1, len(ids))]
+        try:
+            found = places.behind(ids)
+        except (KeyError, IndexError):
+            found = -1
+        wrong += found != longest_match(ids, 3)
+        if index is _Places:
+            fresh = _Places(3)
+            fresh.behind(ids)
+            assert {gram: ends for gram, ends in places._ends.items() if ends} == fresh._ends
+        ids = ids[:60]
+    assert (wrong == 0) == (index is _Places)

@@ -1,0 +1,171 @@
+"""What SPRINTER's rounds count, what its models read, and that a step cut short still accounts for its tokens."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from specbench.decoding.loop import Limits, decode
+from specbench.decoding.method import End
+from specbench.decoding.round import Step
+from specbench.decoding.sampling import Sampler
+from specbench.methods.sprinter import Sprinter
+from specbench.models.heads import Verifier
+from specbench.verification.enumeration import generate, tables
+from tests.fixtures.worlds import open_models, random_model
+
+
+class Coin(Verifier):
+    """Accepts at a rate that depends on nothing, by a generator of its own."""
+
+    kind = "coin-stub"
+
+    def __init__(self, rate: float) -> None:
+        super().__init__(8)
+        self.rate, self.generator, self.asked = rate, torch.Generator().manual_seed(1), 0
+
+    def accepts(self, state, x, q):
+        assert state.ndim == 2 and len(state) == len(x) == len(q) == 1
+        self.asked += 1
+        return (torch.rand(1, generator=self.generator) < self.rate).double()
+
+
+def sprinter(**settings) -> Sprinter:
+    return Sprinter(draft="draft", target="target", head="gate", **settings)
+
+
+def world(rate: float, vocabulary: int = 4):
+    models = tables(("draft", "target"), vocabulary, seed=3)
+    models.heads = {"gate": Coin(rate)}
+    return models
+
+
+def sampler(seed: int = 0) -> Sampler:
+    return Sampler(generator=torch.Generator().manual_seed(seed))
+
+
+def kinds(step: Step) -> str:
+    """One letter a token: u(ntested), a(ccepted), r(eplaced), b(onus)."""
+    return "u" * step.untested + "a" * step.accepted + "r" * (step.tested - step.accepted) + "b" * bonus(step)
+
+
+def bonus(step: Step) -> int:
+    return len(step.tokens) - step.untested - step.tested
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"bonus": False}, {"max_run": 2}, {"max_run": 2, "test_on_cap": False}], ids=str
+)
+def test_a_rounds_tokens_are_untested_accepted_replaced_and_bonus(settings):
+    """committed = untested + accepted + replaced + bonus, a draft forward and a verdict a drafted token, a target's a run."""
+    models, length = world(0.7), 300
+    tokens, steps = generate(sprinter(**settings), models, sampler(), length)
+    assert len(tokens) == length
+    for step in steps:
+        assert 0 <= step.tested - step.accepted <= 1
+        assert 0 <= bonus(step) <= (step.accepted if settings.get("bonus", True) else 0)
+        assert step.drafted == step.untested + step.tested == step.noted["verifier_calls"]
+        assert step.by == ("draft",) * step.tested and step.tested <= 1
+        assert step.noted["verifier_accepts"] in (step.drafted, step.drafted - 1)
+        assert step.drafted <= settings.get("max_run", 20)
+    drafted, tested = (sum(getattr(step, what) for step in steps) for what in ("drafted", "tested"))
+    assert models["draft"].calls.forwards == models.heads["gate"].asked == drafted
+    assert models["target"].calls.forwards == tested < drafted
+    assert "".join(map(kinds, steps)).count("u") > 0
+    seen = set("".join(map(kinds, steps)))
+    assert seen == set("uarb" if settings.get("bonus", True) else "uar")
+
+
+def test_at_the_cap_the_last_token_is_tested_or_it_is_not():
+    """A gate that always accepts: whole runs of max_run, the last tested; without `test_on_cap`, none, and no target."""
+    models = world(1.0)
+    _, steps = generate(sprinter(max_run=3), models, sampler(), 60)
+    assert {(step.drafted, step.untested, step.tested) for step in steps[:-1]} == {(3, 2, 1)}
+    models = world(1.0)
+    _, steps = generate(sprinter(max_run=3, test_on_cap=False), models, sampler(), 60)
+    assert {(step.drafted, step.untested, step.tested) for step in steps} == {(3, 3, 0)}
+    assert models["target"].calls.forwards == 0
+
+
+@pytest.mark.parametrize(("rate", "kind"), [(0.0, "ar"), (1.0, "u")])
+def test_a_single_token_is_drafted_and_judged_like_any_other(rate, kind):
+    """max_new_tokens = 1: one committed token, no bonus, whether the gate took it or the target had to say."""
+    seen = set()
+    for seed in range(20):
+        tokens, steps = generate(sprinter(), world(rate), sampler(seed), 1)
+        assert (len(tokens), len(steps)) == (1, 1)
+        seen.add(kinds(steps[0]))
+    assert seen == set(kind)
+
+
+def test_an_eos_in_a_run_ends_it_with_its_step():
+    """Taken, accepted or put in somebody's place: nothing behind it is committed, drafted or counted as a bonus."""
+    ends = set()
+    for seed in range(40):
+        out = decode(sprinter(), world(0.5), sampler(seed), Limits(frozenset({2}), 12))
+        assert 2 not in out.tokens[:-1]
+        for step in sprinter().steps(world(0.5), sampler(seed), End(frozenset({2}), 12)):
+            assert 2 not in step.tokens[:-1]
+            if 2 in step.tokens:
+                break
+        assert sum(len(step.tokens) for step in out.rounds) == len(out.tokens)
+        for step in out.rounds:
+            assert len(kinds(step)) == len(step.tokens)
+        if out.finish == "eos":
+            ends.add(kinds(out.rounds[-1])[-1])
+    assert ends == set("uarb")
+
+
+def cuts(steps: list[Step], cut=Step.cut) -> None:
+    """Whatever is kept of a step, its counts are those of the tokens that are kept."""
+    for step in steps:
+        letters = kinds(step)
+        for kept in range(1, len(step.tokens) + 1):
+            short = cut(step, kept)
+            assert short.tokens == step.tokens[:kept]
+            assert kinds(short) == letters[:kept]
+            assert len(short.by) == short.tested
+
+
+def test_a_step_cut_short_counts_what_is_left_of_it():
+    """Control: a cut that forgets that untested tokens come first breaks the identity."""
+    _, steps = generate(sprinter(max_run=4), world(0.7), sampler(), 200)
+    cuts(
+        [
+            *steps,
+            Step([1, 2, 3, 4], tested=3, accepted=3, by=("a",) * 3),
+            Step([1, 2], tested=2, accepted=1, by=("a",) * 2),
+        ]
+    )
+
+    def forgets(step: Step, kept: int) -> Step:
+        tested = min(step.tested, kept)
+        return replace(step.cut(kept), tested=tested, accepted=min(step.accepted, kept), by=step.by[:tested])
+
+    with pytest.raises(AssertionError):
+        cuts(steps, forgets)
+
+
+@pytest.mark.parametrize("settings", [{}, {"bonus": False}], ids=str)
+def test_forwards_over_real_caches_are_the_ideal_ones(settings):
+    """docs/papers/sprinter.md, Speedup with measured prices:
+
+    The target lacks one token: its bonus or replacement; without a bonus its own last row is the one before the tested token.
+
+
+    the draft model reads one token per forward, two after a bonus; the target a whole run and what it lacks before it.
+    """
+    models = open_models({"draft": random_model("llama", 1), "target": random_model("llama", 1)}, [5, 3, 8], "lean")
+    models.heads = {"gate": Coin(0.6)}
+    _, steps = generate(sprinter(**settings), models, sampler(), 40)
+    draft, target = models["draft"].calls, models["target"].calls
+    bonuses = sum(bonus(step) for step in steps[:-1])
+    assert draft.forwards + 1 == sum(step.drafted for step in steps)
+    assert draft.by_fed.get(2, [0])[0] == bonuses and set(draft.by_fed) <= {1, 2}
+    tested = [step for step in steps if step.tested]
+    assert target.forwards + 1 == len(tested) > 5
+    expected = sorted(step.drafted + settings.get("bonus", True) for step in tested[1:-1])
+    found = sorted(fed for fed, (times, _) in target.by_fed.items() for _ in range(times))
+    for fed in expected:
+        found.remove(fed)
+    assert len(found) <= 1, "but for the last run, which ends with the room"

@@ -1,0 +1,317 @@
+"""The CUDA path on a simulated device: what it waits for and launches, and what is left after a failure."""
+
+import math
+import os
+import weakref
+from collections import Counter
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import torch
+
+from scripts.gpu import common as gpu
+from scripts.gpu import graphs as gpu_graphs
+from scripts.gpu.exactness import METHODS
+from specbench.config import presets
+from specbench.config.options import Access, Options
+from specbench.decoding.loop import Generation, Limits, decode
+from specbench.decoding.sampling import Sampler, verify_at_once
+from specbench.experiment import runner
+from specbench.experiment.pipeline import resolve
+from specbench.experiment.plan import Bench
+from specbench.experiment.request import Request
+from specbench.machine import hardware
+from specbench.models.heads import EagleHead
+from specbench.models.instrumented import Watched
+from specbench.runs.locking import locked
+from specbench.runs.record import Record
+from specbench.verification.enumeration import Opened
+from tests.fixtures.simulated_cuda import Graph, OnDevice, SimulatedCuda, Stream
+
+CUDA = torch.device("cuda")
+TRANSFORMERS = ("hf-generate", "hf-static", "hf-assisted")  # whose waits are not ours
+ALIASES = ("se",)  # of we-se
+GREEDY_ONLY = ("bild",)
+CHAINS = ("polybasic", "polybasic-model", "polybasic-pld")
+# Waits for the device and launches per round on graphs, in generations of 8 tokens; settling one takes two waits per model.
+BUDGETS: dict[str, tuple[float, int]] = {
+    "adaedl": (6.4, 134), "ar": (1.3, 25), "ar-draft": (1.3, 15), "bild": (7.0, 115), "bild-star": (5.0, 169),
+    "cascade-chow": (3.4, 130), "cascade-chow-log": (3.4, 116), "cascade-diff": (3.4, 116),
+    "cascade-diff-log": (3.4, 120), "cascade-opt": (3.4, 120), "cascade-opt-log": (3.4, 124), "cascade-token": (3.4, 122),
+    "cd": (1.5, 41), "cd-p": (1.5, 41), "cd-sd": (3.4, 129), "cd-se": (4.0, 141), "confidence": (10.0, 174),
+    "dsl": (10.4, 160), "dtr": (1.5, 50), "dtr-sd": (2.5, 92), "dtr-se": (1.7, 93), "eagle": (3.0, 100),
+    "lossy": (3.4, 125), "lossy-star": (3.4, 141), "lossy-star-budget": (3.4, 381), "oracle-diff": (1.5, 45),
+    "pld": (1.3, 53), "polybasic": (11.0, 851), "polybasic-model": (12.0, 699), "polybasic-pld": (12.0, 710),
+    "sd": (3.4, 117), "se-small-large": (3.0, 117), "seq-cascade": (2.3, 20), "seq-cascade-threshold": (2.3, 20),
+    "specdec++": (8.0, 191), "sprinter": (6.7, 132), "token-cascade": (2.5, 36), "we": (1.5, 53), "we-p": (1.5, 53),
+    "we-sd": (2.5, 95), "we-se": (1.7, 96),
+}  # fmt: skip
+
+
+class Cost(NamedTuple):
+    """What one generation asked of the device."""
+
+    out: Generation
+    syncs: Counter[str]
+    launches: int
+
+
+def bench_of(methods: list[str], engine: str, folder: Path, pair: str = "tiny", **options) -> Bench:
+    asked = Options(device="cuda", dtype="float32", engine=engine, repeats=1, ignore_eos=True, **options)
+    return resolve(Request(methods=tuple(methods), pair=pair, tasks=("gsm8k",), options=asked, out=folder)).bench
+
+
+def run(bench: Bench, device: SimulatedCuda) -> dict[str, tuple[Record, Cost]]:
+    """Each method's last record, and the cost of its decoding."""
+    done: dict[str, tuple[Record, Cost]] = {}
+    with pytest.MonkeyPatch.context() as patch:
+        costs: list[Cost] = []
+
+        def counted(*arguments):
+            syncs, launches = device.syncs.copy(), device.launches
+            out = decode(*arguments)
+            costs.append(Cost(out, device.syncs - syncs, device.launches - launches))
+            return out
+
+        patch.setattr(runner, "decode", counted)
+        patch.setattr(runner, "copy_bandwidth", lambda _: 1e9)
+        patch.setattr(runner, "WARM_UP_TOKENS", 6)
+        for job in bench.jobs:
+            with locked([job.folder], Access()) as locks:
+                recorder = runner.prepare(job.cell, job.data, locks[job.folder], True)
+                for record in bench.measure(job, recorder):
+                    assert record.error is None, (record.method, record.error)
+                    done[record.method] = record, costs[-1]
+    return done
+
+
+def everything(engine: str, folder: Path, names: list[str]) -> dict[str, tuple[Record, Cost]]:
+    """The methods of these names, at T = 1 where it has a meaning for them."""
+    plain = [name for name in names if name not in (*GREEDY_ONLY, *CHAINS)]
+    settings = ((plain, "tiny", 1.0), ([*GREEDY_ONLY], "tiny", 0.0), ([*CHAINS], "tiny-polybasic", 1.0))
+    done: dict[str, tuple[Record, Cost]] = {}
+    with SimulatedCuda() as device:
+        for methods, pair, temperature in settings:
+            options = {"temperature": temperature, "limit": 1, "max_new_tokens": 8}
+            done |= run(bench_of(methods, engine, folder / f"{engine}-{pair}-{temperature}", pair, **options), device)
+    assert not device.problems
+    return done
+
+
+@pytest.fixture(scope="module")
+def on_graphs(tmp_path_factory):
+    return everything("graph", tmp_path_factory.mktemp("graph"), list(BUDGETS))
+
+
+@pytest.fixture
+def device(monkeypatch):
+    monkeypatch.setattr(gpu, "FUSED", False)  # nothing can be compiled for a simulated device
+    with SimulatedCuda() as simulated:
+        yield simulated
+
+
+def test_every_method_has_a_budget():
+    assert BUDGETS.keys() == set(presets.names("method")) - {*TRANSFORMERS, *ALIASES}
+
+
+@pytest.mark.parametrize("method", BUDGETS)
+def test_waits_and_launches_of_a_round_are_within_budget(on_graphs, method):
+    _, cost = on_graphs[method]
+    rounds, (syncs, launches) = len(cost.out.rounds), BUDGETS[method]
+    assert cost.syncs.total() / rounds <= syncs
+    assert cost.launches / rounds <= launches
+
+
+def test_graphs_and_plain_forwards_decode_the_same_tokens(on_graphs, tmp_path):
+    lean = everything("lean", tmp_path, ["sd", "we-se", "cd-se", "cascade-opt", "eagle", "pld", "adaedl", "we-p"])
+    differing = [name for name in lean if lean[name][0].tokens != on_graphs[name][0].tokens]
+    assert not differing
+
+
+def test_transformers_modules_draft_without_a_read_of_each_token(device, tmp_path):
+    done = run(bench_of(["sd"], "eager", tmp_path, limit=1, max_new_tokens=16, temperature=1.0), device)
+    _, cost = done["sd"]
+    reads = sum(count for place, count in cost.syncs.items() if place.startswith("tolist"))
+    assert reads == 2 * len(cost.out.rounds), "the draft and its verification"
+    assert not device.problems
+
+
+@pytest.fixture
+def small(device):
+    """Two small models on the device, of which one overflows at token 39."""
+    models = gpu.Small("llama", CUDA)
+    for role in "ab":
+        models.roles[role].model.get_input_embeddings().weight.data.held[39].fill_(math.nan)
+    return models
+
+
+def decoded(small: gpu.Small, engine: str, prompt: list[int], temperature: float) -> list[int] | str:
+    sessions = {role: each.session(engine) for role, each in small.roles.items()}
+    sampler = Sampler(temperature, generator=gpu.generator(CUDA, 0))
+    try:
+        return decode(METHODS["sd"][0], Opened(sessions, prompt), sampler, Limits(frozenset(), 8)).tokens
+    except FloatingPointError as error:
+        return str(error)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_prompt_with_nan_leaves_nothing_to_the_next(small, temperature):
+    before = decoded(small, "graph", [5, 1, 2, 0], temperature)
+    assert isinstance(decoded(small, "graph", [5, 1, 2, 0, 7, 8, 9, 39], temperature), str)
+    assert (
+        decoded(small, "graph", [5, 1, 2, 0], temperature)
+        == before
+        == decoded(small, "lean", [5, 1, 2, 0], temperature)
+    )
+
+
+def test_a_grown_cache_is_cleared_and_captured_again(small):
+    graphs = small.roles["b"].graphs
+    session = small.roles["b"].session("graph")
+    session.score([1] * (graphs.cache.capacity + 1), graphs.cache.capacity)
+    assert graphs.find(1, 5) is None, "the cache has moved"
+    assert graphs.prepare(graphs.cache.capacity + 1) > 0
+    assert graphs.find(1, 5) is not None
+    assert bool(graphs.cache.held.isfinite().all())
+
+
+def test_a_sequence_that_outgrows_the_graphs_is_captured_for_off_the_clock_and_recorded(device, tmp_path, monkeypatch):
+    monkeypatch.setattr(runner, "_longest", lambda *_: 8)  # as if later turns were far longer than first ones
+    bench = bench_of(["sd"], "graph", tmp_path, limit=1, max_new_tokens=200, temperature=0.0)
+    record, _ = run(bench, device)["ar"]
+    assert record.captured > 0
+    assert record.capture_seconds > 0.0
+    forwards = record.models["target"]["forwards"]
+    assert device.replays >= forwards, "no forward of a token has lost its graph"
+
+
+def test_released_models_and_graphs_are_freed(device, tmp_path):
+    bench = bench_of(["sd", "eagle"], "graph", tmp_path, limit=1, max_new_tokens=8, temperature=1.0)
+    run(bench, device)
+    loaded = bench.load()
+    left = [weakref.ref(each) for each in (*loaded.models.values(), *loaded.graphs.values(), *loaded.heads.values())]
+    assert len(device.live) > 0
+    del loaded
+    bench.release()
+    assert [each() for each in left if each() is not None] == []
+    assert len(device.live) == 0
+
+
+def test_each_model_captures_on_a_stream_and_into_a_pool_of_its_own(device, tmp_path):
+    bench = bench_of(["we-p", "eagle"], "graph", tmp_path, limit=2, max_new_tokens=8, temperature=1.0)
+    run(bench, device)
+    loaded = bench.load()
+    head = next(each for each in loaded.heads.values() if isinstance(each, EagleHead))
+    own = {id(graphs): captured_by(graphs, device) for graphs in (*loaded.graphs.values(), head.graphs)}
+    assert all(len(each) == 1 for each in own.values()), "one stream and one pool for a model"
+    assert len(set.union(*own.values())) == len(own) > 2
+    assert id(Stream.default_capture()) not in {stream for each in own.values() for stream, _ in each}
+
+
+def captured_by(graphs, device: SimulatedCuda) -> set[tuple[int, int]]:
+    """The streams and pools of the graphs that were captured on a cache."""
+    mine = [*graphs._graphs.values(), *graphs._drafts.values()]
+    captured = [cell.cell_contents for each in mine for cell in each._replay.__closure__]
+    return {(id(each.stream), id(each.pool)) for each in captured if isinstance(each, Graph)}
+
+
+def test_models_side_by_side_keep_their_streams(device, tmp_path):
+    bench = bench_of(["we-p"], "lean", tmp_path, limit=3, max_new_tokens=8, temperature=1.0)
+    before = Stream.made
+    run(bench, device)
+    assert Stream.made - before == 2, "a stream a model, not one a prompt"
+
+
+def test_how_a_gpu_computes_is_set_and_recorded(device):
+    torch.backends.cuda.enable_cudnn_sdp(True)
+    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = True
+    hardware.configure(CUDA)
+    gpu_facts = hardware.fingerprint()["gpu"]
+    assert gpu_facts["attention"] == "flash, memory-efficient, math"
+    assert gpu_facts["float32_products"] == "highest"
+    assert gpu_facts["bfloat16_sums"] == "float32"
+
+
+def test_the_gpu_that_is_used_is_the_one_that_nvidia_smi_is_asked_about(device, tmp_path, monkeypatch):
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text(
+        '#!/bin/sh\ncase "$*" in *--id=GPU-0*) echo "1.0, 2, 3, 4, 5, 6";; *) echo "another, 0, 0, 0, 0, 0";; esac\n'
+    )
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    assert hardware.fingerprint()["gpu"]["driver_version"] == "1.0"
+
+
+def test_copying_is_timed_by_events_after_a_warm_up(device, monkeypatch):
+    monkeypatch.setattr(hardware, "WARMED", 0.02)
+    assert hardware.copy_bandwidth("cuda") > 0.0
+    assert device.operations["copy_"] > hardware.COPIES
+
+
+def test_the_clock_of_a_compiled_forward_is_around_it(device, tmp_path, monkeypatch):
+    """What transformers compiles has no hooks: they would be compiled with it."""
+    loaded = bench_of(["sd"], "eager", tmp_path, limit=1).load()
+    model, seen = loaded.models["target"], []
+
+    def compiled(call, **_):
+        def called(*args, **kwargs):
+            seen.append((len(model._forward_hooks), len(model._forward_pre_hooks)))
+            return call(*args, **kwargs)
+
+        return called
+
+    monkeypatch.setattr(torch, "compile", compiled)
+    watched = Watched(model, [1, 2, 3])
+    ids = OnDevice(torch.tensor([[1, 2, 3]]))
+    with watched.watching():
+        model(input_ids=ids)
+        model.get_compiled_call(None)(input_ids=ids[:, -1:])
+        model(input_ids=ids)
+    watched.settle()
+    assert seen == [(0, 0)]
+    assert watched.fed == [3, 1, 3]
+    assert watched.calls.forwards == 2
+    assert not model._forward_hooks
+    assert "get_compiled_call" not in vars(model)
+
+
+@pytest.mark.parametrize(
+    "check",
+    [
+        pytest.param(run, id=f"{suite}-{what}")
+        for suite, what, run in gpu_graphs.graph_checks(CUDA)
+        if suite != "int4" and (suite != "bfloat16" or what.endswith("span 256"))  # int4 has kernels of its own
+    ],
+)
+def test_the_checks_of_graphs_pass_on_the_simulated_device(device, check):
+    measured, limit, passed = check()
+    assert passed, (measured, limit)
+    assert not device.problems
+
+
+def test_verification_that_waits_fails_its_check(device, monkeypatch):
+    def waiting(draft, pi, sampler):
+        assert pi.sum().item() > 0.0
+        return verify_at_once(draft, pi, sampler)
+
+    monkeypatch.setattr(gpu_graphs, "verify_at_once", waiting)
+    with pytest.raises(RuntimeError, match="synchronizing"):
+        gpu_graphs.verification_does_not_wait(CUDA)
+
+
+def test_what_is_simulated_is_seen(device):
+    """The simulated device itself: a wait, a mixed operation, a wait in a capture, memory that a replay may not rely on."""
+    x = OnDevice(torch.ones(3))
+    assert x.sum().item() == 3.0
+    assert sum(device.syncs.values()) == 1
+    _ = x + torch.ones(3)
+    assert any("mixes devices" in problem for problem in device.problems)
+    captured = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(captured):
+        y = x * 2
+        _ = y.tolist()
+    assert any("inside a capture" in problem for problem in device.problems)
+    x.add_(1)
+    captured.replay()
+    assert y.held.tolist() == [4.0, 4.0, 4.0]

@@ -1,0 +1,425 @@
+"""Lean models, their static forms, and what transformers runs itself: the same logits, tokens and laws."""
+
+import copy
+from functools import partial
+
+import pytest
+import torch
+from transformers import AutoConfig, BitsAndBytesConfig, GPTJConfig
+
+from specbench.decoding.drafting import roll
+from specbench.decoding.loop import Limits, decode
+from specbench.decoding.method import End
+from specbench.decoding.sampling import Draft, Sampler, exact_law, verify, verify_at_once
+from specbench.decoding.targets import Contrastive, Last, Mixture
+from specbench.methods.autoregressive import Autoregressive
+from specbench.methods.hugging_face import Assisted, Generate
+from specbench.methods.proposers import DraftModel
+from specbench.methods.speculative import Speculative
+from specbench.methods.speculative_ensemble import SpeculativeEnsemble
+from specbench.models.engine import Graphs, GraphSession, LeanSession, fusing, llama, network_of, place, refusal
+from specbench.models.engine.fusing import PLAIN, Elementwise
+from specbench.models.engine.network import RMSNorm
+from specbench.models.loader import LoadedPair, Models
+from specbench.models.resolve import engine_of
+from specbench.models.synthetic_logits import Law
+from specbench.verification.enumeration import Opened, distance, generate, law
+from tests.fixtures.worlds import ENGINES, FAMILIES, open_models, open_session, random_model
+
+CPU, CUDA = torch.device("cpu"), torch.device("cuda")
+GREEDY = Sampler(temperature=0.0)
+PROMPT = [5, 11, 3, 8]
+AR = Autoregressive(scorers=("target",), target=Last())
+METHODS = [
+    AR,
+    Speculative(proposer=DraftModel(model="draft", gamma=3), scorers=("target",), target=Last()),
+    SpeculativeEnsemble(models=("draft", "target"), gamma=(2, 1), target=Mixture()),
+    SpeculativeEnsemble(models=("draft", "target"), gamma=(3, 1), target=Contrastive(mu=0.2)),
+]
+
+
+@pytest.mark.parametrize("method", METHODS, ids=lambda method: f"{method.name}")
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_engine_decodes_the_same_tokens(family, method):
+    models = {"draft": random_model(family, 1), "target": random_model(family, 2)}
+    engines = ENGINES if "t5" not in family else ENGINES[:2]  # no graphs of encoder-decoder models
+    found = [generate(method, open_models(copy.deepcopy(models), PROMPT, engine), GREEDY, 24)[0] for engine in engines]
+    assert all(tokens == found[0] for tokens in found)
+
+
+def test_the_models_own_weights_are_views_of_what_lies_together():
+    model = random_model("llama", 1)
+    before, size = copy.deepcopy(model.state_dict()), sum(p.numel() for p in model.parameters())
+    network_of(model)
+    assert all(torch.equal(weight, before[name]) for name, weight in model.state_dict().items())
+    storages = {p.untyped_storage().data_ptr(): p.untyped_storage().nbytes() for p in model.parameters()}
+    assert sum(storages.values()) == 4 * size, "a model is held in memory once"
+
+
+def test_the_layer_norm_of_a_row_and_its_negative_is_the_rms_norm():
+    weight = torch.randn(48)
+    for scale in (1e-4, 1.0, 1e3):
+        x = scale * torch.randn(5, 48) + scale
+        norm = RMSNorm(torch.nn.RMSNorm(48, 1e-5), 1e-5)
+        norm.weight, norm.doubled = weight, torch.stack([weight, torch.zeros(48)])
+        exact = x.double() * (x.double().square().mean(-1, keepdim=True) + 1e-5).rsqrt() * weight
+        assert torch.allclose(norm(x).double(), exact, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("eos", [frozenset(), frozenset({7, 9})])
+@pytest.mark.parametrize("engine", ["lean", "graph"])
+def test_a_roll_without_looking_draws_what_a_roll_with_looking_draws(engine, eos):
+    """The same uniforms, so the same tokens, up to an EOS; and the cache goes on as if every token had been read."""
+    model = random_model("llama", 3)
+    looking, blind = open_session(copy.deepcopy(model), engine), open_session(model, engine)
+    for seed in range(12):
+        ids = [*PROMPT, seed, 2 * seed]
+        one = roll(looking, ids, 5, Sampler(generator=torch.Generator().manual_seed(seed)), eos)
+        two = blind.roll_at_once(ids, 5, Sampler(generator=torch.Generator().manual_seed(seed)), eos)
+        assert one.tokens == two.tokens
+        assert torch.allclose(one.probs, two.probs, atol=1e-5)
+        read = ids + two.tokens
+        forwards = blind.calls.forwards
+        assert torch.allclose(blind.score(read, len(read) - 1), looking.score(read, len(read) - 1), atol=1e-4)
+        assert blind.calls.forwards == forwards + (len(two.tokens) == 5), "only what was drafted last is unread"
+        shorter = read[: len(ids) - 2]  # all of it is cached, with more behind it
+        one, two = (
+            each(shorter, 3, Sampler(temperature=0.0), eos) for each in (partial(roll, looking), blind.roll_at_once)
+        )
+        assert one.tokens == two.tokens
+
+
+def test_a_verdict_in_one_read_has_the_same_law():
+    generator = torch.Generator().manual_seed(0)
+    for k, rows in ((0, 1), (1, 1), (1, 2), (2, 2), (2, 3)):
+        q, pi = (torch.rand(n, 3, generator=generator, dtype=torch.float64).softmax(-1) for n in (k, rows))
+        for tokens in ([0, 1][:k], [2, 2][:k]):
+            draft = Draft(tokens, q)
+            one, two = (
+                exact_law(lambda sampler, how=how, draft=draft, pi=pi: tuple(how(draft, pi, sampler).tokens))
+                for how in (verify, verify_at_once)
+            )
+            assert distance(one, two) < 1e-12
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+@pytest.mark.parametrize("method", METHODS[1:], ids=lambda method: method.name)
+def test_both_paths_have_the_targets_law(method, at_once, monkeypatch):
+    """Exact laws of three tokens under a small synthetic vocabulary, over real lean forwards."""
+    if at_once:
+        monkeypatch.setattr("specbench.decoding.method.verify", verify_at_once)
+        monkeypatch.setattr("specbench.methods.speculative_ensemble.verify", verify_at_once)
+    session = _Blind if at_once else LeanSession
+
+    def models() -> Opened:
+        return Opened(
+            {r: session(network_of(random_model("llama", i)), 2) for i, r in enumerate(("draft", "target"))}, [1]
+        )
+
+    target = method.verification()[2]
+    scorers = method.verification()[1]
+    assert distance(law(method, models(), 3), law(Autoregressive(scorers=scorers, target=target), models(), 3)) < 1e-6
+
+
+class _Blind(LeanSession):
+    roll = LeanSession.roll_at_once
+
+
+def test_graphs_belong_to_one_session_at_a_time():
+    graphs = Graphs(network_of(random_model("llama", 1)), CPU)
+    graphs.prepare(32, most=2)
+    old, new = GraphSession(graphs, 40), GraphSession(graphs, 40)
+    new.score(PROMPT, 0)
+    with pytest.raises(AssertionError, match="taken"):
+        old.score(PROMPT, 0)
+
+
+def test_a_graph_that_is_too_short_or_too_narrow_is_not_used():
+    graphs = Graphs(network_of(random_model("llama", 1)), CPU)
+    graphs.prepare(300, most=2)
+    assert graphs.find(2, 512) is not None
+    assert graphs.find(3, 10) is None
+    assert graphs.find(1, 513) is None
+
+
+@pytest.mark.parametrize(("wish", "device", "expected"), [
+    ("auto", CPU, "lean"), ("eager", CPU, "eager"), ("lean", CUDA, "lean"), ("auto", CUDA, "graph"), ("graph", CUDA, "graph"),
+])  # fmt: skip
+def test_the_engine_is_chosen_by_architecture_and_device(wish, device, expected):
+    assert engine_of(wish, FAMILIES["llama"](), device) == expected
+
+
+def test_what_the_lean_engine_cannot_do_it_says():
+    dynamic = FAMILIES["llama-scaled"]()
+    dynamic.rope_parameters = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}
+    quantised = FAMILIES["llama"]()
+    quantised.quantization_config = BitsAndBytesConfig(load_in_4bit=True)
+    late = FAMILIES["opt"]()
+    late.do_layer_norm_before = False
+    for config, word in ((dynamic, "dynamic"), (quantised, "quantised"), (late, "normalises"), (GPTJConfig(), "GPTJ")):
+        assert word in refusal(config)
+        assert engine_of("auto", config, CPU) == "eager"
+        with pytest.raises(ValueError, match=word):
+            engine_of("lean", config, CPU)
+    with pytest.raises(ValueError, match="CUDA"):
+        engine_of("graph", FAMILIES["llama"](), CPU)
+    assert engine_of("auto", FAMILIES["t5"](), CUDA) == "lean"
+    assert refusal(AutoConfig.for_model("llama")) == ""
+
+
+# transformers' own decoding
+
+
+def peers(family: str = "llama") -> Models:
+    models = {"draft": random_model(family, 1), "target": random_model(family, 2)}
+    pair = LoadedPair.__new__(LoadedPair)
+    pair.models, pair.networks, pair.graphs, pair.laws, pair.vocabulary = models, {}, {}, {}, 40
+    pair.encoder_decoder = models["target"].config.is_encoder_decoder
+    return Models(pair, PROMPT)
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2", "t5"])
+@pytest.mark.parametrize(
+    "peer",
+    [
+        Generate(model="target"),
+        Generate(model="target", cache="static"),
+        Assisted(draft="draft", model="target", gamma=3),
+    ],
+)  # fmt: skip
+def test_transformers_own_methods_give_the_greedy_tokens_and_are_counted(family, peer):
+    if family == "t5" and getattr(peer, "cache", "") == "static":
+        pytest.skip("no static cache for an encoder-decoder model")
+    limits = Limits(eos=frozenset(), max_new_tokens=17)
+    models = peers(family)
+    out = decode(peer, models, GREEDY, limits)
+    assert out.tokens == decode(AR, peers(family), GREEDY, limits).tokens
+    calls = models.sessions["target"].calls
+    assert (calls.prefill_seconds > 0, calls.encodes) == (True, int(family == "t5"))
+    assert 0 < out.forward_seconds < out.decode_seconds
+    assert 0 < out.first_token_seconds <= out.prefill_seconds + out.decode_seconds
+    if isinstance(peer, Assisted):
+        assert len(out.rounds) == calls.forwards + 1
+        assert all(len(step.tokens) == step.accepted + 1 for step in out.rounds[:-1])
+    else:
+        assert calls.forwards == 16, "the first forward is prefill"
+
+
+def test_transformers_own_methods_end_where_ours_end():
+    """At an EOS, and at a stop string however many tokens came at once."""
+    ours = decode(AR, peers(), GREEDY, Limits(eos=frozenset(), max_new_tokens=20)).tokens
+    eos = Limits(eos=frozenset({ours[6]}), max_new_tokens=20)
+    text = Limits(
+        eos=frozenset(),
+        max_new_tokens=20,
+        stop=(chr(ours[9] + 65),),
+        detokenise=lambda ids: "".join(chr(i + 65) for i in ids),
+    )
+    for limits in (eos, text):
+        expected = decode(AR, peers(), GREEDY, limits)
+        for peer in (Generate(model="target"), Assisted(draft="draft", model="target", gamma=4)):
+            models = peers()
+            found = decode(peer, models, GREEDY, limits)
+            assert (found.tokens, found.finish) == (expected.tokens, expected.finish)
+            assert models.sessions["target"].calls.forwards <= len(expected.tokens)
+
+
+def test_transformers_own_methods_sample_the_targets_law():
+    """First tokens of 1500 draws: by Hoeffding their frequency of one token is off by .06 with odds below 1e-4."""
+    limits = Limits(eos=frozenset(), max_new_tokens=1)
+    exact = Sampler(temperature=0.7).probs(open_session(random_model("llama", 2)).score(PROMPT, len(PROMPT) - 1))[0]
+    best, seen = int(exact.argmax()), 0
+    models = peers()
+    for seed in range(1500):
+        sampler = Sampler(temperature=0.7, generator=torch.Generator().manual_seed(seed))
+        seen += decode(Generate(model="target"), models, sampler, limits).tokens == [best]
+    assert abs(seen / 1500 - float(exact[best])) < 0.06
+
+
+def test_a_peer_leaves_the_models_as_they_were():
+    models = peers()
+    target, draft = (models._pair.models[role] for role in ("target", "draft"))
+    before = target.generation_config, copy.deepcopy(draft.generation_config.to_dict())
+    state = torch.random.get_rng_state()
+    list(Assisted(draft="draft", model="target", gamma=2).steps(models, GREEDY, End(frozenset(), 12)))
+    assert (target.generation_config, draft.generation_config.to_dict()) == before
+    assert torch.equal(state, torch.random.get_rng_state())
+    assert not target._forward_hooks and not draft._forward_pre_hooks
+
+
+def test_peers_refuse_synthetic_laws():
+    models = peers()
+    models._pair.laws = {"target": Law(40, 0, 1.0)}
+    with pytest.raises(ValueError, match="synthetic"):
+        models.watched("target")
+
+
+def test_graphs_under_a_sequence_that_outgrows_them_are_not_used_again():
+    model = random_model("llama", 1)
+    model.config.max_position_embeddings = 1024
+    graphs = Graphs(network_of(copy.deepcopy(model)), CPU)
+    graphs.prepare(200, most=4)
+    long = [i % 40 for i in range(300)]
+    GraphSession(graphs, 40).score(long, 299)  # the cache grows, and moves
+    session, oracle = GraphSession(graphs, 40), open_session(model)
+    for ids in (PROMPT, [*PROMPT, 1], [*PROMPT, 1, 2, 3]):
+        assert torch.allclose(session.score(ids, len(ids) - 1), oracle.score(ids, len(ids) - 1), atol=1e-4)
+    graphs.prepare(200, most=4)
+    assert graphs.find(1, 100) is not None, "prepared again, they are there again"
+
+
+def test_nan_logits_are_told_when_a_roll_did_not_look(monkeypatch):
+    """At temperature 1, on the path that reads at the end of a round: a row that is no law has no token."""
+    model = random_model("llama", 1)
+    session = LeanSession(network_of(model), 40)
+    session.score(PROMPT, 0)
+    monkeypatch.setattr(session, "_timed", lambda tokens, keep, known: torch.full((1, 40), float("nan")))
+    with pytest.raises(FloatingPointError, match="NaN"):
+        session.roll_at_once([*PROMPT, 4], 3, Sampler(), frozenset())
+
+
+@pytest.mark.parametrize("family", ["llama", "llama-scaled", "qwen2"])
+def test_compiled_graphs_give_the_logits_of_plain_forwards(family, monkeypatch):
+    """Traced and functionalized as for a GPU, without its kernels, which take a minute to compile on a CPU."""
+    traced = Elementwise(*(torch.compile(part, backend="aot_eager", fullgraph=True) for part in PLAIN))
+    attention = torch.compile(fusing._attention, backend="aot_eager", fullgraph=True, dynamic=False)
+    calls = []
+    monkeypatch.setattr(llama, "compiled", lambda: calls.append("elementwise") or traced)
+    monkeypatch.setattr(place, "compiled_attention", lambda: calls.append("attention") or attention)
+    network = network_of(random_model(family, 1))
+    graphs = Graphs(network, CPU, fused=True)
+    graphs.prepare(300, most=3)
+    assert {span for _, span in graphs._graphs} == {512}, "one graph serves every length"
+    compiled, plain = GraphSession(graphs, 40), LeanSession(network, 40)
+    long = [i % 40 for i in range(260)]
+    short = (PROMPT, [*PROMPT, 1], [*PROMPT, 1, 2, 3], [*PROMPT[:3], 9])
+    for ids in (*short, long[:126], long[:128], long[:129], long, [*long, 5]):
+        assert torch.allclose(compiled.score(ids, len(ids) - 1), plain.score(ids, len(ids) - 1), atol=1e-4)
+    heads_are_large_enough = network.layers.dim >= place.LEAST_DIM
+    assert set(calls) == ({"elementwise", "attention"} if heads_are_large_enough else {"elementwise"})
+    assert network.layers.elementwise is PLAIN
+
+
+def test_compiled_attention_reads_no_block_beyond_the_sequence(monkeypatch):
+    monkeypatch.setattr(llama, "compiled", lambda: PLAIN)
+    masks = []
+    monkeypatch.setattr(place, "compiled_attention", lambda: lambda q, k, v, visible, scale: masks.append(visible) or q)
+    graphs = Graphs(network_of(random_model("llama-scaled", 1)), CPU, fused=True)
+    graphs.prepare(512, most=2)
+    for length, blocks in ((127, 1), (128, 1), (129, 2), (256, 2), (257, 3)):
+        session = GraphSession(graphs, 40)
+        session.score([1] * (length - 1), length - 2)
+        before = len(masks)
+        session.score([1] * length, length - 1)
+        assert {mask.kv_num_blocks.item() for mask in masks[before:]} == {blocks}
+
+
+@pytest.mark.parametrize(
+    ("n", "query_heads", "shape", "fits"),
+    [
+        (6, 32, (2, 256, 64, 128), True),
+        (6, 4, (2, 256, 8, 8), False),  # head size 8
+        (17, 64, (2, 256, 16, 128), False),  # 8 queries share a key: 136 rows
+        (16, 64, (2, 256, 16, 128), True),
+    ],
+)
+def test_compiled_attention_is_used_only_where_its_kernel_takes_the_shape(n, query_heads, shape, fits):
+    assert place.SplitPlace.fits(n, query_heads, torch.empty(shape)) is fits
+
+
+@pytest.mark.parametrize(("family", "why"), [("llama", "need a CUDA device"), ("gpt2", "not for gpt2")])
+def test_the_compiled_engine_says_where_it_cannot_run(family, why):
+    with pytest.raises(ValueError, match=why):
+        engine_of("compiled", random_model(family, 1).config, CPU)
+
+
+def test_a_sample_behind_one_with_nan_starts_clean():
+    graphs = Graphs(network_of(random_model("llama", 1)), CPU)
+    graphs.prepare(64, most=2)
+    bad, oracle = GraphSession(graphs, 40), open_session(random_model("llama", 1))
+    with torch.inference_mode():
+        graphs.cache.held[:, 40] = float("nan")
+    bad._finite.append(torch.tensor(False))
+    with pytest.raises(FloatingPointError, match="NaN"):
+        bad.settle()
+    session = GraphSession(graphs, 40)
+    for ids in (PROMPT, [*PROMPT, 1]):
+        assert torch.allclose(session.score(ids, len(ids) - 1), oracle.score(ids, len(ids) - 1), atol=1e-4)
+
+
+def test_a_sequence_goes_from_one_span_to_the_next_and_its_tables_stay():
+    model = random_model("llama", 1)
+    model.config.max_position_embeddings = 1024
+    network = network_of(copy.deepcopy(model))
+    graphs = Graphs(network, CPU)
+    graphs.prepare(400, most=2)
+    assert {span for _, span in graphs._graphs} == {256, 512}
+    for graph in graphs._graphs.values():
+        assert graph._kept[0].data_ptr() == network.layers.ropes.until(0)[0].data_ptr(), (
+            "no graph reads a table that was replaced"
+        )
+    session, oracle = GraphSession(graphs, 40), open_session(model)
+    ids = [i % 40 for i in range(250)]
+    for _ in range(12):
+        assert torch.allclose(session.score(ids, len(ids) - 1), oracle.score(ids, len(ids) - 1), atol=1e-4)
+        ids = [*ids, len(ids) % 40]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_half_precision_is_as_far_from_the_truth_as_transformers_is(family, dtype):
+    """Against float64, within four times the eager error: rounding in other places, and nothing worse."""
+    exact = random_model(family, 1).double()
+    half = random_model(family, 1).to(dtype)
+    if "t5" in family:
+        for name, module in half.named_modules():
+            if name.endswith(".wo"):
+                module.float()  # as transformers loads it in half precision
+    source, ids = ([7, 3, 9, 1] if "t5" in family else None), [0, 5, 11, 3, 8, 2, 30]
+    truth = open_session(exact, "eager", source).score(ids, 0)
+    eager = (open_session(copy.deepcopy(half), "eager", source).score(ids, 0) - truth).abs().max()
+    lean = (open_session(half, "lean", source).score(ids, 0) - truth).abs().max()
+    assert lean < 4 * eager
+
+
+def test_assisted_generation_drafts_gamma_tokens_however_unsure_the_draft_is():
+    out = decode(
+        Assisted(draft="draft", model="target", gamma=4), peers(), GREEDY, Limits(eos=frozenset(), max_new_tokens=24)
+    )
+    committed = 0
+    for step in out.rounds:
+        assert step.drafted == min(4, 23 - committed), "fewer only where the length limit leaves room for fewer"
+        committed += len(step.tokens)
+
+
+def test_assisted_generation_of_a_model_by_itself_is_refused():
+    models = peers()
+    models._pair.models["draft"] = models._pair.models["target"]
+    with pytest.raises(ValueError, match="needs two models"):
+        next(Assisted(draft="draft", model="target", gamma=2).steps(models, GREEDY, End(frozenset(), 12)))
+
+
+@pytest.mark.parametrize("peer", [Generate(model="target"), Assisted(draft="draft", model="target", gamma=2)], ids=str)
+def test_transformers_own_methods_keep_to_top_k_and_top_p(peer):
+    """At T = 1.3 with the four likeliest, of which three make up 0.9 here or there: nothing else is ever drawn."""
+    oracle = open_session(random_model("llama", 2))
+    for seed in range(60):
+        sampler = Sampler(1.3, top_k=4, top_p=0.9, generator=torch.Generator().manual_seed(seed))
+        tokens = decode(peer, peers(), sampler, Limits(eos=frozenset(), max_new_tokens=3)).tokens
+        ids = PROMPT + tokens
+        laws = sampler.probs(oracle.score(ids, len(PROMPT) - 1)[:-1])
+        assert all(float(law[token]) > 0 for law, token in zip(laws, tokens, strict=True))
+
+
+def test_assisted_generation_samples_the_targets_law():
+    """Second tokens of 500 draws: by Hoeffding their frequency of one token is off by 0.1 with odds below 1e-4."""
+    oracle, sampler = open_session(random_model("llama", 2)), Sampler(temperature=0.7)
+    first = sampler.probs(oracle.score(PROMPT, len(PROMPT) - 1))[0]
+    second = torch.stack([sampler.probs(oracle.score([*PROMPT, i], len(PROMPT)))[0] for i in range(40)])
+    exact = first @ second
+    best, seen, models = int(exact.argmax()), 0, peers()
+    for seed in range(500):
+        drawn = Sampler(temperature=0.7, generator=torch.Generator().manual_seed(seed))
+        tokens = decode(Assisted(draft="draft", model="target", gamma=2), models, drawn, Limits(frozenset(), 3)).tokens
+        seen += tokens[1] == best
+    assert abs(seen / 500 - float(exact[best])) < 0.1

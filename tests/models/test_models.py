@@ -1,0 +1,183 @@
+"""Pairs into sessions: shared vocabularies, refused tokenizers, missing models, load policy."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import (
+    LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    PreTrainedTokenizerFast,
+    T5ForConditionalGeneration,
+)
+
+from specbench.config.construct import construct
+from specbench.config.pair import Pair
+from specbench.errors import ConfigError, MissingAsset
+from specbench.models.loader import load
+from specbench.models.resolve import device_of, dtype_of, find
+from tests.fixtures.worlds import FAMILIES
+
+CPU = torch.device("cpu")
+WORDS = [chr(i) for i in range(33, 127)]
+
+
+def tokenizer(words: list[str]) -> PreTrainedTokenizerFast:
+    inner = Tokenizer(models.WordLevel({w: i for i, w in enumerate(words)}, unk_token=words[0]))
+    inner.pre_tokenizer = pre_tokenizers.Split("", "isolated")
+    return PreTrainedTokenizerFast(tokenizer_object=inner, unk_token=words[0], eos_token=words[1])
+
+
+def model_folder(folder: Path, rows: int = 94, words: list[str] = WORDS, family: str = "llama") -> Path:
+    config = FAMILIES[family]()
+    config.vocab_size = rows
+    cls = T5ForConditionalGeneration if family == "t5" else LlamaForCausalLM
+    torch.manual_seed(rows)
+    cls(config).save_pretrained(folder)
+    tokenizer(words).save_pretrained(folder)
+    return folder
+
+
+def bring(base: Path, **paths: str):
+    pair = construct(Pair, {"models": {role: {"path": path} for role, path in paths.items()}}, "pair.toml")
+    found = find(pair, tuple(paths), base, CPU, "auto")
+    return found, load(found, base, CPU)
+
+
+def test_padded_vocabularies_are_cropped_to_the_shared_size(tmp_path):
+    """Qwen2.5 pads its embeddings differently from size to size; the tokens beyond the tokenizer must never be drawn."""
+    model_folder(tmp_path / "small", rows=96)
+    model_folder(tmp_path / "large", rows=128)
+    _, pair = bring(tmp_path, draft="small", target="large")
+    assert pair.vocabulary == 94
+    opened = pair.open([1, 2, 3])
+    for role in ("draft", "target"):
+        assert opened[role].score(opened.ids, 0).shape == (3, 94)
+
+
+def test_different_tokenizers_are_refused_with_both_names(tmp_path):
+    model_folder(tmp_path / "one")
+    model_folder(tmp_path / "two", words=WORDS[::-1])
+    with pytest.raises(ConfigError, match=r"tokenizers differ.*/(one|two) .*/(one|two) "):
+        bring(tmp_path, draft="one", target="two")
+
+
+def test_tokens_added_behind_the_base_vocabulary_may_differ(tmp_path):
+    model_folder(tmp_path / "one", rows=100)
+    more = tokenizer(WORDS)
+    more.add_special_tokens({"additional_special_tokens": ["<tool>"]})
+    model_folder(tmp_path / "two", rows=100)
+    more.save_pretrained(tmp_path / "two")
+    assert bring(tmp_path, draft="one", target="two")[1].vocabulary == 94
+
+
+def test_encoder_decoders_start_with_their_decoders_start_token(tmp_path):
+    model_folder(tmp_path / "t5", family="t5")
+    _, pair = bring(tmp_path, draft="t5", target="t5")
+    opened = pair.open([5, 6, 7])
+    assert opened.ids == [0]
+    assert opened["target"].score([0, 3], 0).shape == (2, 94)
+    assert opened["target"].calls.prefill_fed == 3 + 2
+    assert pair.window is None
+
+
+def test_a_cell_shares_only_what_its_own_models_share(tmp_path):
+    """Loading a third model for another method must not change this one's EOS, vocabulary or window."""
+    model_folder(tmp_path / "one", rows=100)
+    other = LlamaForCausalLM.from_pretrained(model_folder(tmp_path / "two", rows=90))
+    other.config.max_position_embeddings = 32
+    other.generation_config.eos_token_id = [1, 5]
+    other.save_pretrained(tmp_path / "two")
+    _, pair = bring(tmp_path, target="one", other="two")
+    assert (pair.vocabulary, pair.window, pair.eos >= {1, 5}) == (90, 32, True)
+    alone = pair.only(("target",))
+    assert (alone.vocabulary, alone.window, alone.eos & {5}) == (94, 64, set())
+
+
+def test_a_model_whose_cache_cannot_be_cut_back_is_refused_before_anything_is_measured(tmp_path):
+    config = MistralConfig(
+        **vars(FAMILIES["llama"]()) | {"model_type": "mistral", "sliding_window": 8, "vocab_size": 94}
+    )
+    MistralForCausalLM(config).save_pretrained(tmp_path / "mistral")
+    tokenizer(WORDS).save_pretrained(tmp_path / "mistral")
+    with pytest.raises(ConfigError, match=r"model 'draft': .*SlidingWindow"):
+        bring(tmp_path, draft="mistral")
+
+
+def test_decoder_only_and_encoder_decoder_do_not_mix(tmp_path):
+    model_folder(tmp_path / "t5", family="t5")
+    model_folder(tmp_path / "llama")
+    with pytest.raises(ConfigError, match="cannot mix"):
+        bring(tmp_path, draft="t5", target="llama")
+
+
+def test_one_source_is_loaded_once(tmp_path):
+    model_folder(tmp_path / "one")
+    _, pair = bring(tmp_path, draft="one", target="one")
+    assert pair.models["draft"] is pair.models["target"]
+
+
+def test_sizes_come_from_the_config_alone(tmp_path):
+    folder = model_folder(tmp_path / "one")
+    expected = sum(p.numel() for p in LlamaForCausalLM.from_pretrained(folder).parameters())
+    (folder / "model.safetensors").unlink()
+    pair = construct(Pair, {"models": {"draft": {"path": "one"}}}, "pair.toml")
+    assert find(pair, ("draft",), tmp_path, CPU, "auto")["draft"].parameters == expected
+
+
+def test_a_checksum_follows_the_files(tmp_path):
+    """Otherwise a run folder would serve one model's answers as another's."""
+    folder = model_folder(tmp_path / "one")
+    pair = construct(Pair, {"models": {"draft": {"path": "one"}}}, "pair.toml")
+    before = find(pair, ("draft",), tmp_path, CPU, "auto")["draft"].identity()
+    assert before == find(pair, ("draft",), tmp_path, CPU, "auto")["draft"].identity()
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"rms_norm_eps": 0.1}))
+    assert before != find(pair, ("draft",), tmp_path, CPU, "auto")["draft"].identity()
+
+
+def test_a_model_that_is_not_here_says_what_to_do(tmp_path):
+    with pytest.raises(MissingAsset, match=r"(?s)model 'draft': nobody/nothing is not here.*help: "):
+        bring(tmp_path, draft="nobody/nothing")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(MissingAsset, match="model 'draft'"):
+        bring(tmp_path, draft="empty")
+    shutil.copytree(model_folder(tmp_path / "one"), tmp_path / "weightless")
+    (tmp_path / "weightless" / "model.safetensors").unlink()
+    with pytest.raises(MissingAsset, match="model 'draft'"):
+        bring(tmp_path, draft="weightless")
+
+
+def test_every_class_of_failure_to_fetch_has_its_advice():
+    from specbench.data.hub import missing_model
+
+    assert "accept its licence" in str(missing_model("target", "meta-llama/x", OSError("a gated repo")))
+
+
+def test_a_device_that_is_not_here(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert device_of("auto") == CPU
+    with pytest.raises(MissingAsset, match="no CUDA"):
+        device_of("cuda")
+
+
+def test_auto_is_float32_on_a_cpu_and_bfloat16_on_a_gpu(tmp_path):
+    """transformers loads a bfloat16 checkpoint as bfloat16: slower on a CPU, and other tokens."""
+    assert dtype_of("auto", CPU) == "float32"
+    assert dtype_of("auto", torch.device("cuda")) == "bfloat16"
+    folder = model_folder(tmp_path / "one")
+    LlamaForCausalLM.from_pretrained(folder).to(torch.bfloat16).save_pretrained(folder)
+    assert bring(tmp_path, draft="one")[1].models["draft"].dtype == torch.float32
+
+
+def test_t5_keeps_its_wo_layers_in_float32_under_float16(tmp_path):
+    """T5's feed-forward output overflows in float16; transformers keeps these layers in float32 on loading."""
+    model_folder(tmp_path / "t5", family="t5")
+    pair = construct(Pair, {"models": {"target": {"path": "t5", "dtype": "float16"}}}, "pair.toml")
+    model = load(find(pair, ("target",), tmp_path, CPU, "auto"), tmp_path, CPU).models["target"]
+    kept = {name.split(".")[-2]: p.dtype for name, p in model.named_parameters() if "DenseReluDense" in name}
+    assert kept == {"wi": torch.float16, "wo": torch.float32}

@@ -1,0 +1,142 @@
+"""Hidden states of every engine are those of one uncached forward, after any history, as the model's own head reads them."""
+
+import copy
+import random
+
+import pytest
+import torch
+
+from specbench.decoding.sampling import Sampler
+from specbench.models.cached_session import CachedSession
+from specbench.models.eager_session import EagerSession
+from specbench.models.engine import LeanSession, network_of
+from specbench.models.hidden_states import States
+from tests.fixtures.worlds import ENGINES, FAMILIES, open_session, random_model
+
+SOURCE = [7, 3, 9, 1]  # what an encoder reads
+
+
+def opened(family: str, engine: str, model=None):
+    model = model or random_model(family, 1)
+    session = open_session(model, engine, SOURCE if model.config.is_encoder_decoder else None)
+    session.keeps_hidden = True
+    return session
+
+
+def walk(family: str, session, steps: int = 30) -> float:
+    """Grow, cut back and replace at random, read states of any stretch; the largest error against a fresh eager session.
+
+    A stretch may be one that was read long ago, or end where nothing was read yet.
+    """
+    rng, ids, worst, model = random.Random(2), [0, 11, 12], 0.0, random_model(family, 1)
+    for _ in range(steps):
+        kind = rng.random()
+        if kind < 0.5 or len(ids) < 4:
+            ids = ids + [rng.randrange(40) for _ in range(rng.randint(1, 4))]
+        elif kind < 0.8:
+            ids = ids[: rng.randint(2, len(ids) - 1)]
+        else:
+            ids = [*ids[:-1], (ids[-1] + 1) % 40]
+        ids = ids[:40]
+        if rng.random() < 0.6:
+            session.score(ids, rng.randrange(len(ids)))
+        start = rng.randrange(len(ids))
+        found = session.hidden(ids, start)
+        assert session.known(ids) == len(ids)
+        expected = opened(family, "eager", model).hidden(ids, start)
+        assert found.shape == expected.shape == (len(ids) - start, 32)
+        worst = max(worst, float((found - expected).abs().max()))
+    return worst
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("family", ["llama", "qwen2", "gpt2", "t5"])
+def test_states_after_any_history_are_those_of_a_fresh_session(family, engine):
+    if engine == "graph" and family == "t5":
+        engine = "lean"  # there are no graphs of encoder-decoder models
+    assert walk(family, opened(family, engine)) < 2e-4  # float32 rounding
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_head_makes_the_logits_of_them(family):
+    """In every family, eager and lean: `logits_of` of `hidden` is what `score` says, norms and scales included."""
+    ids, states = [0, 5, 9, 2, 7], []
+    for engine in ("eager", "lean"):
+        session = opened(family, engine)
+        session.score(ids[:3], 2)
+        states.append(session.hidden(ids, 0))
+        assert torch.allclose(session.logits_of(states[-1]), session.score(ids, 0), atol=1e-4)
+    assert torch.allclose(*states, atol=1e-4)
+
+
+class _Stale(EagerSession):
+    """A mutant: a state too many stays behind a cut."""
+
+    def _cut(self, known: int) -> None:
+        held = self._states.length
+        CachedSession._cut(self, known)
+        self._states.length = min(held, known + 1)
+
+
+class _StaleLean(LeanSession):
+    _cut = _Stale._cut
+
+
+@pytest.mark.parametrize("kind", [_Stale, _StaleLean])
+def test_states_that_are_not_cut_back_are_caught(kind):
+    """Mutation control."""
+    model = random_model("llama", 1)
+    session = kind(model if kind is _Stale else network_of(model), 40)
+    session.keeps_hidden = True
+    assert walk("llama", session) > 0.1
+
+
+def test_states_of_a_graph_last_beyond_its_next_replay():
+    session = opened("llama", "graph")
+    session.score([1, 2, 3], 2)
+    first = session.hidden([1, 2, 3, 4], 3)
+    kept = first.clone()
+    session.score([1, 2, 3, 4, 5], 4)
+    assert torch.equal(first, kept)
+    assert torch.equal(session.hidden([1, 2, 3, 4, 5], 3)[:1], kept)
+
+
+@pytest.mark.parametrize("engine", ["lean", "graph"])
+def test_a_roll_that_does_not_look_keeps_states_too(engine):
+    """What a GPU does: after a roll, and after a shorter one behind it, states are those of a roll that looks."""
+    model = random_model("llama", 3)
+    looking, blind = opened("llama", engine, copy.deepcopy(model)), opened("llama", engine, model)
+    ids = [5, 11, 3]
+    for seed in range(8):
+        chance = [Sampler(generator=torch.Generator().manual_seed(seed)) for _ in range(2)]
+        one, two = looking.roll(ids, 4, chance[0], frozenset()), blind.roll_at_once(ids, 4, chance[1], frozenset())
+        assert one.tokens == two.tokens
+        read = ids + two.tokens
+        assert blind.known(read) == len(read) - 1
+        assert torch.allclose(looking.hidden(read, 1), blind.hidden(read, 1), atol=1e-4)
+        ids = [*read[:-2], seed] if seed % 2 else read[:-3]  # other tokens behind it are cached, and states of theirs
+
+
+def test_rows_that_were_handed_out_are_nobody_elses():
+    """A copy: what later rounds write does not reach who holds it; and the store grows past its first size."""
+    states, rows = States(), torch.arange(600.0)[:, None].repeat(1, 2)
+    states.append(rows[:3])
+    held = states.rows(1, 3)
+    states.cut(1)
+    states.append(rows[100:102])
+    assert held.tolist() == [[1.0, 1.0], [2.0, 2.0]]
+    states.append(rows[102:])
+    assert states.length == 501
+    assert states.rows(0, 3).tolist() == [[0.0, 0.0], [100.0, 100.0], [101.0, 101.0]]
+    states.cut(900)
+    assert states.length == 501, "nothing is cut where nothing is"
+    with pytest.raises(AssertionError):
+        states.rows(400, 502)
+
+
+def test_without_readers_nothing_is_kept():
+    session = open_session(random_model("llama", 1), "lean")
+    session.score([1, 2, 3], 0)
+    assert session._states.length == 0
+    with pytest.raises(AssertionError):
+        session.hidden([1, 2, 3], 0)

@@ -1,0 +1,157 @@
+"""Synthetic laws and dummy weights: real costs, chosen agreement, and never taken for a measurement of the models."""
+
+import time
+
+import pytest
+import torch
+
+from specbench.decoding.loop import Limits, decode
+from specbench.decoding.sampling import Sampler
+from specbench.decoding.targets import Contrastive, Last, Mixture
+from specbench.errors import ConfigError, MissingAsset
+from specbench.methods.autoregressive import Autoregressive
+from specbench.methods.proposers import DraftModel
+from specbench.methods.speculative import Speculative
+from specbench.methods.speculative_ensemble import SpeculativeEnsemble
+from specbench.models.random_weights import architecture, random_model
+from specbench.models.synthetic_logits import (
+    SUPPORT,
+    Law,
+    SyntheticSession,
+    _contexts,
+    _normal,
+    acceptance_at,
+    calibrate,
+    context_hash,
+)
+from specbench.verification.enumeration import Opened, TableSession, distance, generate, law
+
+CPU = torch.device("cpu")
+SD = Speculative(proposer=DraftModel(model="draft", gamma=4), scorers=("target",), target=Last())
+
+
+def world(spread: float, vocabulary: int = 500, roles: tuple[str, ...] = ("draft", "target")) -> Opened:
+    return Opened({
+        role: SyntheticSession(TableSession(vocabulary, i), Law(vocabulary, i, spread), CPU) for i, role in enumerate(roles)
+    })  # fmt: skip
+
+
+def ensemble(target, gamma=(1, 1)) -> SpeculativeEnsemble:
+    return SpeculativeEnsemble(models=("draft", "target"), gamma=gamma, target=target)
+
+
+CASES = [
+    (SD, 0.3, 1.0),
+    (SD, 0.6, 0.0),
+    (ensemble(Mixture(weights=(0.2, 0.8))), 0.9, 1.0),
+    (ensemble(Contrastive(mu=0.1), (5, 1)), 0.6, 1.0),
+]
+
+
+@pytest.mark.parametrize(("method", "wanted", "temperature"), CASES, ids=lambda case: str(getattr(case, "name", case)))
+def test_the_measured_acceptance_is_the_wanted_one(method, wanted, temperature):
+    """Within 0.025 over 1,200 tests and more of the default proposer's tokens, whose standard error is below 0.011."""
+    proposer, scorers, target = method.verification()
+    sampler = Sampler(temperature, generator=torch.Generator().manual_seed(0))
+    roles = ("draft", "target")
+    spread = calibrate(wanted, roles.index(proposer), [roles.index(role) for role in scorers], target, sampler)
+    tested = accepted = 0
+    for start in range(12):  # short ones: a context is hashed anew after every rejection
+        models = world(spread)
+        models.ids = [start]
+        for step in generate(method, models, sampler, 200)[1]:
+            tested += step.by.count("draft")
+            accepted += sum(role == "draft" for role in step.by[: step.accepted])
+    assert tested > 1200
+    assert abs(accepted / tested - wanted) < 0.025
+
+
+@pytest.mark.parametrize("method", [SD, ensemble(Contrastive(mu=0.3), (1, 2))], ids=str)
+def test_laws_hold_under_synthetic_logits(method):
+    _, scorers, target = method.verification()
+    exact = law(Autoregressive(scorers=scorers, target=target), world(2.0, vocabulary=3), 3)
+    assert distance(law(method, world(2.0, vocabulary=3), 3), exact) < 1e-6  # float32 logits
+    assert distance(law(method, world(0.5, vocabulary=3), 3), exact) > 1e-3, "the spread matters"
+
+
+def test_a_law_is_a_function_of_the_context_alone():
+    one, two = world(1.0)["draft"], world(1.0)["draft"]
+    whole = one.score([0, 5, 6, 7, 8], 0)
+    two.score([0, 5, 9, 9], 0)
+    assert torch.equal(two.score([0, 5, 6, 7, 8], 2), whole[2:])
+    assert not torch.equal(whole[2], two.score([0, 5, 7, 6, 8], 3)[0]), "order matters"
+    assert context_hash(context_hash(0, 1), 2) != context_hash(context_hash(0, 2), 1)
+
+
+def test_hashed_numbers_are_standard_normal():
+    """16,384 x 16 draws: mean and variance within four standard errors, and no context like another."""
+    z = _normal(_contexts(), 3, SUPPORT)
+    n = z.numel()
+    assert abs(z.mean()) < 4 / n**0.5
+    assert abs(z.var() - 1) < 4 * (2 / n) ** 0.5
+    assert len(z[:, 0].unique()) == len(z)
+
+
+def test_no_spread_is_the_same_law():
+    assert acceptance_at(0.0, 0, [1], Last(), Sampler()) == pytest.approx(1.0)
+    sampler = Sampler(generator=torch.Generator().manual_seed(0))
+    assert all(step.accepted == step.tested for step in generate(SD, world(0.0), sampler, 50)[1])
+
+
+def test_what_cannot_be_had_is_said():
+    with pytest.raises(ConfigError, match=r"acceptance = 0\.3: .* from 0\.5\d to 1\.00"):
+        calibrate(0.3, 0, [0, 1], Mixture(), Sampler())
+
+
+class SlowLaw(Law):
+    def __call__(self, contexts):
+        time.sleep(0.02)
+        return super().__call__(contexts)
+
+
+def test_the_laws_time_is_on_no_clock():
+    """Twelve forwards of a law that takes 20 ms each: neither decoding nor the first token took that long."""
+    models = Opened({"target": SyntheticSession(TableSession(50, 0), SlowLaw(50, 0, 1.0), CPU)})
+    out = decode(Autoregressive(scorers=("target",), target=Last()), models, Sampler(), Limits(frozenset(), 12))
+    assert models["target"].calls.off_clock > 12 * 0.02
+    assert 0 < out.first_token_seconds < 0.02
+    assert 0 < out.prefill_seconds + out.decode_seconds < 12 * 0.02 / 2
+
+
+def test_what_an_encoder_reads_is_part_of_the_context():
+    def law_of(source: list[int]) -> torch.Tensor:
+        return SyntheticSession(TableSession(50, 0), Law(50, 0, 1.0), CPU, source).score([0, 7], 0)
+
+    assert torch.equal(law_of([3, 4]), law_of([3, 4]))
+    assert not torch.equal(law_of([3, 4]), law_of([4, 3]))
+
+
+PARAMETERS = {  # as published, in millions
+    "meta-llama/Llama-2-7b-hf": 6738, "lmsys/vicuna-7b-v1.5": 6738, "meta-llama/Llama-3.1-8B-Instruct": 8030,
+    "meta-llama/Llama-3.2-1B": 1236, "Qwen/Qwen2.5-3B-Instruct": 3086, "Qwen/Qwen2.5-1.5B-Instruct": 1544,
+    "facebook/opt-125m": 125, "facebook/opt-13b": 12853, "google-t5/t5-large": 738,
+    "openai-community/gpt2-xl": 1558, "EleutherAI/gpt-neo-1.3B": 1316, "JackFram/llama-68m": 68,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("path", PARAMETERS)
+def test_dummy_architectures_have_the_published_number_of_parameters(path):
+    model = random_model(architecture(path, {}), "float32", torch.device("meta"))
+    assert sum(p.numel() for p in model.parameters()) / 1e6 == pytest.approx(PARAMETERS[path], abs=0.6)
+
+
+def test_dummy_weights_are_the_same_every_time_and_can_be_shrunken():
+    changes = {"num_hidden_layers": 1, "hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 4,
+               "num_key_value_heads": 4, "vocab_size": 1100}  # fmt: skip
+    state = torch.random.get_rng_state()
+    one, two = (random_model(architecture("meta-llama/Llama-2-7b-hf", changes), "float32", CPU) for _ in range(2))
+    assert all(torch.equal(a, b) for a, b in zip(one.parameters(), two.parameters(), strict=True))
+    assert one.config.num_hidden_layers == 1
+    assert torch.equal(state, torch.random.get_rng_state())
+    other = random_model(one.config, "float32", CPU, "another role")
+    assert not torch.equal(next(one.parameters()), next(other.parameters())), "models of one shape are not one model"
+    assert one.config.head_dim == 8, "what is derived follows"
+    with pytest.raises(ConfigError, match="no such key"):
+        architecture("meta-llama/Llama-2-7b-hf", {"layers": 1})
+    with pytest.raises(MissingAsset, match="no architecture"):
+        architecture("somebody/something", {})

@@ -1,0 +1,77 @@
+"""Models in processes of their own: the same logits, and no answer to an older question."""
+
+import pytest
+import torch
+
+from specbench.config.options import Options
+from specbench.decoding.usage import Calls
+from specbench.experiment.run_spec import read_pair
+from specbench.models.loader import load
+from specbench.models.parallel import Workers, overlapping
+from specbench.models.resolve import device_of, find
+
+
+@pytest.fixture(scope="module")
+def both():
+    """A way to open sessions in one worker, and a loaded pair of the same bundled model."""
+    preset, pair = read_pair("tiny", Options())
+    found = find(pair, ("draft",), preset.path.parent, device_of("cpu"), "float32", "lean")
+    loaded = load(found, preset.path.parent, device_of("cpu"))
+    workers = Workers(found, preset.path.parent)
+    return lambda: workers.open(("draft",), loaded.vocabulary, None)[0], loaded
+
+
+def test_a_worker_says_what_the_model_says(both):
+    opened, loaded = both
+    remote, local = opened(), loaded.session("draft", None)
+    for ids in ([5, 6, 7], [5, 6, 7, 8], [5, 6, 9], [5, 6, 9, 10, 11]):
+        remote.ask(ids, len(ids) - 2)
+        assert torch.allclose(remote.answer(), local.score(ids, len(ids) - 2), atol=1e-5)
+    assert remote.calls.forwards == local.calls.forwards
+    assert remote.calls.by_fed.keys() == local.calls.by_fed.keys()
+    assert remote.busy > 0
+    assert remote.moved > 4 * 2 * 4 * loaded.vocabulary, "four answers of two rows of float32"
+
+
+def test_an_answer_that_nobody_fetched_is_dropped(both):
+    opened, loaded = both
+    opened().ask([1, 2, 3], 2)
+    remote = opened()
+    remote.ask([4, 5, 6, 7], 3)
+    assert torch.allclose(remote.answer(), loaded.session("draft", None).score([4, 5, 6, 7], 3), atol=1e-5)
+
+
+def test_what_a_worker_raises_is_raised_and_the_next_sequence_works(both):
+    opened, loaded = both
+    bad = opened()
+    bad.ask([10**9], 0)
+    with pytest.raises((IndexError, RuntimeError)):
+        bad.answer()
+    good = opened()
+    good.ask([1, 2], 1)
+    assert torch.allclose(good.answer(), loaded.session("draft", None).score([1, 2], 1), atol=1e-5)
+
+
+def asked(remote, ids):
+    remote.ask(ids, len(ids) - 1)
+    return remote.answer()
+
+
+def test_a_worker_that_is_gone_is_told_and_replaced(both):
+    opened, _ = both
+    remote = opened()
+    asked(remote, [1, 2])
+    remote._worker._process.kill()
+    remote._worker._process.join()
+    with pytest.raises(RuntimeError, match="specbench draft' ended"):
+        asked(remote, [1, 2, 3])
+    other = opened()
+    assert other._worker is not remote._worker
+    assert len(asked(other, [1, 2, 3])) == 1
+
+
+def test_what_ran_beside_the_slowest_model_is_booked_once():
+    calls = [Calls(seconds=2.0, prefill_seconds=0.1), Calls(seconds=3.0, prefill_seconds=0.4), Calls(seconds=3.0)]
+    overlapping(calls)
+    assert sum(each.seconds - each.beside for each in calls) == 3.0
+    assert sum(each.prefill_seconds - each.prefill_beside for each in calls) == 0.4

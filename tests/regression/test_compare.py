@@ -1,0 +1,251 @@
+"""Verdicts: each kind of change is named right, on measurements that are made up."""
+
+import copy
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from specbench.regression.checks import log_ratios
+from specbench.regression.compare import compare
+from specbench.regression.measurement import pooled
+from specbench.regression.snapshot import Baseline, load, open_
+from specbench.regression.verdict import Limits, Status, Verdict, exit_code
+from tests.fixtures.fabricated import CONFIG, ENVIRONMENT, generations, measured, quiet, session, without_prompts
+
+LIMITS = Limits()
+
+
+def by_aspect(found: list[Verdict], method: str = "sd") -> dict[str, Verdict]:
+    return {each.aspect: each for each in found if each.method == method}
+
+
+def changed(**paths) -> dict:
+    """CONFIG with `a__b=value` in place of what stands there."""
+    config = copy.deepcopy(CONFIG)
+    for path, value in paths.items():
+        *above, last = path.split("__")
+        place = config
+        for key in above:
+            place = place[key]
+        place[last] = value
+    return config
+
+
+def test_two_measurements_of_one_commit_pass():
+    found = compare([quiet(seed=1, count=2)], [quiet(seed=2)], LIMITS)
+    assert {each.status for each in found} == {Status.same}
+    assert {(each.method, each.aspect) for each in found} == {
+        ("ar", "decoding"), ("ar", "quality"), ("ar", "engine"), ("sd", "decoding"), ("sd", "quality"), ("sd", "speed"),
+    }  # fmt: skip
+    assert exit_code(found) == 0
+
+
+def test_run_drift_alone_never_alarms_and_a_tenth_is_always_seen():
+    """Fabricated: 5 % drift by round, 1 % noise a measurement, .8 % a process; 100 gates each, a hit confirmed once.
+
+    One process's luck alone crosses the limit now and then, and a second process does not agree.
+    """
+
+    def alarms(slower: float) -> tuple[int, int]:
+        """Of one session, and of two that agree."""
+        first = agreed = 0
+        for seed in range(100):
+            rng = np.random.default_rng(seed)
+            base = measured([session(rng, {}, process=0.008) for _ in range(2)])
+            new = [session(rng, {"sd": slower}, process=0.008) for _ in range(2)]
+            hits = [
+                by_aspect(compare([base], [measured(sessions)], LIMITS))["speed"].status is Status.regression
+                for sessions in (new[:1], new)
+            ]
+            first, agreed = first + hits[0], agreed + all(hits)
+        return first, agreed
+
+    first, agreed = alarms(1.0)
+    assert first > agreed == 0
+    assert alarms(1.1) == (100, 100)
+
+
+def test_sessions_that_do_not_agree_are_no_alarm():
+    rng = np.random.default_rng(0)
+    new = measured([session(rng, {"sd": 1.1}), session(rng, {})])
+    found = by_aspect(compare([quiet(count=2)], [new], LIMITS))["speed"]
+    assert found.status is Status.same and "do not agree" in found.detail
+
+
+def test_equal_counters_and_another_time_is_overhead():
+    found = compare([quiet(seed=1, count=2)], [quiet({"sd": 1.1}, seed=2)], LIMITS)
+    assert (by_aspect(found)["speed"].status, by_aspect(found)["speed"].title) == (
+        Status.regression,
+        "overhead changed",
+    )
+    assert by_aspect(found)["decoding"].status is Status.same
+    assert by_aspect(found, "ar")["engine"].status is Status.same
+    assert exit_code(found) == 5
+
+
+def test_everything_slower_than_the_anchor_is_the_engine():
+    """Which no speedup over the baseline would show."""
+    found = compare([quiet(seed=1, count=2)], [quiet({"sd": 1.1, "ar": 1.1}, seed=2)], LIMITS)
+    assert (by_aspect(found, "ar")["engine"].status, by_aspect(found, "ar")["engine"].title) == (
+        Status.regression,
+        "engine changed",
+    )
+    assert by_aspect(found)["speed"].status is Status.same
+
+
+def test_fewer_accepted_is_acceptance_and_says_what_it_costs():
+    worse = [replace(row, rounds=20, accepted=20, forwards={"target": 20}) for row in generations()]
+    found = by_aspect(compare([quiet(seed=1)], [quiet({"sd": 1.5}, seed=2, sd=worse)], LIMITS))
+    assert (found["decoding"].status, found["decoding"].title) == (Status.regression, "acceptance changed")
+    assert "accepted length 4.00 → 2.00" in found["decoding"].detail and "sd over ar" in found["decoding"].detail
+    assert "speed" not in found, "the cost is told once"
+
+
+def test_the_same_tokens_for_less_work_are_an_improvement():
+    better = [replace(row, rounds=8, accepted=32, forwards={"target": 8}) for row in generations()]
+    found = compare([quiet(seed=1)], [quiet({"sd": 0.8}, seed=2, sd=better)], LIMITS)
+    assert by_aspect(found)["decoding"].status is Status.improved
+    assert exit_code(found) == 0
+
+
+def test_other_tokens_fail_even_with_better_counters():
+    other = [replace(row, ids="other", rounds=8, forwards={"target": 8}) for row in generations()]
+    found = by_aspect(compare([quiet()], [quiet(sd=other)], LIMITS))["decoding"]
+    assert (found.status, found.title) == (Status.regression, "acceptance changed")
+    same_counters = [replace(row, ids="other") for row in generations()]
+    found = by_aspect(compare([quiet()], [quiet(ar=same_counters)], LIMITS), "ar")["decoding"]
+    assert (found.status, found.title) == (Status.regression, "decoding changed")
+
+
+def test_on_another_machine_one_near_tie_passes_and_a_lower_acceptance_does_not():
+    elsewhere = {**ENVIRONMENT, "cpu": "another", "instructions": "j"}
+    tie = [replace(row, ids="tie", accepted=10) if row.sample == "3" else row for row in generations()]
+    found = compare([quiet()], [quiet(environment=elsewhere, sd=tie)], LIMITS)
+    assert by_aspect(found)["decoding"].status is Status.same and "another" in by_aspect(found)["decoding"].detail
+    assert by_aspect(found)["speed"].status is Status.skipped, "speeds of two machines are not compared"
+    assert exit_code(found) == 0
+    worse = quiet(environment=elsewhere, sd=generations(accepted=20))
+    assert by_aspect(compare([quiet()], [worse], LIMITS))["decoding"].title == "acceptance changed"
+    few = without_prompts(worse, 4)
+    assert by_aspect(compare([quiet()], [few], LIMITS))["decoding"].status is Status.inconclusive
+
+
+def test_speeds_of_two_machines_fail_where_speed_is_required():
+    elsewhere = quiet(environment={**ENVIRONMENT, "threads": 2})
+    assert exit_code(compare([quiet()], [elsewhere], LIMITS)) == 0
+    assert exit_code(compare([quiet()], [elsewhere], Limits(require_speed=True))) == 6
+
+
+def test_quality_is_judged_by_prompt():
+    """Seven lost of eight: p = 2 / 2^7, so no verdict at .01; eight lost: 2 / 2^8."""
+    for lost, status in ((7, Status.same), (8, Status.regression)):
+        sides = [quiet(sd=generations(right=right)) for right in (8, 8 - lost)]
+        found = by_aspect(compare(sides[:1], sides[1:], LIMITS))["quality"]
+        assert found.status is status and f"{lost} lost, 0 won" in found.detail
+    risen = by_aspect(compare([quiet(sd=generations(right=0))], [quiet(sd=generations(right=8))], LIMITS))["quality"]
+    assert risen.status is Status.improved
+
+
+def test_graded_quality_is_bootstrapped_and_small_drops_pass():
+    def graded(less: float) -> list:
+        return [replace(row, values={"strict": 0.5 + 0.04 * int(row.sample) - less}) for row in generations()]
+
+    for less, status in ((0.005, Status.same), (0.03, Status.regression)):
+        found = by_aspect(compare([quiet(sd=graded(0.0))], [quiet(sd=graded(less))], LIMITS))["quality"]
+        assert found.status is status and "bootstrap, p = 0.001" in found.detail, "significant, but not large enough"
+
+
+@pytest.mark.parametrize(
+    ("paths", "why"),
+    [
+        ({"task__version": "3-A"}, "task version: 2-A | 3-A"),
+        ({"task__data__sha256": "e"}, "data sha256: d | e"),
+        ({"task__data__prompts_sha256": "e"}, "data prompts_sha256"),
+        ({"decoding__temperature": 1.0}, "decoding temperature: 0.0 | 1.0"),
+        ({"decoding__seed": 1}, "decoding seed"),
+        ({"pair__models__target__checksum": "2"}, "model target"),
+        ({"task__options__shots": 5}, "task option shots: 0 | 5"),
+    ],
+)
+def test_what_cannot_be_compared_says_why(paths, why):
+    found = compare([quiet()], [quiet(config=changed(**paths))], LIMITS)
+    assert [each.status for each in found] == [Status.incomparable] and why in found[0].detail
+    assert (exit_code(found), exit_code(found, undecided_passes=True)) == (6, 0)
+
+
+def test_another_method_table_or_none_is_that_methods_matter():
+    other = compare([quiet()], [quiet(config=changed(methods__sd={"name": "sd", "gamma": 3}))], LIMITS)
+    assert by_aspect(other)["comparability"].status is Status.incomparable
+    assert by_aspect(other, "ar")["decoding"].status is Status.same
+    assert exit_code(compare([quiet()], [], LIMITS)) == 6
+
+
+def test_of_two_runs_of_a_cell_the_one_with_its_methods_is_taken():
+    others = {name: table for name, table in CONFIG["methods"].items() if name != "sd"}
+    lacking = quiet(config=changed(methods=others))
+    assert exit_code(compare([quiet()], [lacking, quiet(seed=1)], LIMITS)) == 0
+    assert exit_code(compare([quiet()], [lacking], LIMITS)) == 6
+
+
+def test_where_a_model_lies_does_not_matter():
+    assert exit_code(compare([quiet()], [quiet(config=changed(pair__models__target__source="there"))], LIMITS)) == 0
+
+
+def test_too_few_rounds_are_inconclusive():
+    brief = quiet()
+    brief = replace(brief, sessions=[{name: rounds[:2] for name, rounds in brief.sessions[0].items()}])
+    found = compare([brief], [quiet()], LIMITS)
+    assert by_aspect(found)["speed"].status is Status.inconclusive and exit_code(found) == 6
+    assert exit_code(compare([brief], [quiet()], Limits(counters_only=True))) == 0
+
+
+def test_failed_generations_are_a_regression():
+    new = replace(quiet(), failed={"ar": 0, "sd": 2, "hf-generate": 0})
+    assert by_aspect(compare([quiet()], [new], LIMITS))["decoding"].title == "generations failed"
+
+
+def test_failures_of_several_sessions_are_no_more_than_those_of_one():
+    one = replace(quiet(), failed={"ar": 0, "sd": 1})
+    assert pooled([one, one])[0].failed == {"ar": 0, "sd": 1}
+
+
+def test_drafts_that_were_never_accepted_are_no_change_of_acceptance():
+    def refused(ids: str):
+        return replace(
+            quiet(),
+            generations={
+                name: [replace(row, accepted=0, ids=ids) for row in rows] for name, rows in quiet().generations.items()
+            },
+        )
+
+    found = by_aspect(compare([refused("0")], [refused("1")], Limits(counters_only=True)))["decoding"]
+    assert found.title == "decoding changed"
+
+
+def test_a_baseline_file_gives_back_what_it_was_given(tmp_path):
+    cell = quiet(count=2)
+    command = {"methods": ["sd"], "pair": "tiny", "tasks": [], "options": {"limit": 8}}
+    Baseline([command], [cell], False).save(tmp_path / "b.json")
+    back = load(tmp_path / "b.json")
+    assert back.commands == [command] and back.cells[0].generations == cell.generations
+    assert log_ratios(back.cells[0].sessions[1], "sd", "ar") == pytest.approx(
+        log_ratios(cell.sessions[1], "sd", "ar"), abs=1e-5
+    )
+    assert exit_code(compare([cell], open_(tmp_path / "b.json"), LIMITS)) == 0
+
+
+def of_gamma(gamma: int, seed: int):
+    table = {"name": "speculative", "proposer": {"name": "model", "gamma": gamma}}
+    return replace(quiet(seed=seed), config=changed(methods__sd=table))
+
+
+def test_a_measurement_is_compared_with_the_base_of_its_own_settings_and_with_no_other():
+    found = compare([of_gamma(5, 1), of_gamma(3, 2)], [of_gamma(3, 3)], LIMITS)
+    assert [each.title for each in found if not each.method] == ["not measured"]
+    assert {each.status for each in found if each.method} == {Status.same}
+
+
+def test_a_comparison_across_settings_names_them():
+    found = compare([of_gamma(5, 1)], [of_gamma(3, 2)], replace(LIMITS, across_config=True))
+    assert by_aspect(found)["decoding"].short.endswith("(proposer.gamma 5 -> 3)")

@@ -1,0 +1,271 @@
+"""The gate: what it records it measures again; a halved acceptance fails it; a hit on the clock is confirmed first."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+
+from scripts import gate_trials
+from specbench.cli import fresh_process
+from specbench.config.options import Access, Options, SandboxKind, parse_override
+from specbench.errors import ConfigError
+from specbench.experiment import fresh_process as remeasure
+from specbench.experiment import gate as gating
+from specbench.experiment.pipeline import Results
+from specbench.experiment.request import Request
+from specbench.models import cached_session as session
+from specbench.regression.compare import ANCHOR
+from specbench.regression.snapshot import Baseline, load, open_
+from specbench.regression.verdict import Limits, Status, Verdict
+from tests.fixtures.console import specbench
+from tests.fixtures.fabricated import quiet
+
+ROOT = Path(__file__).parents[2]
+TINY = ROOT / "results" / "baselines" / "tiny.json"
+FEW = ["-m", "sd", "-p", "tiny", "-t", "gsm8k", "-n", "5", "--max-new-tokens", "12", "--counters-only"]
+NOTHING = remeasure.Commands(commands=[])
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory) -> Path:
+    """A baseline of a few tokens, in its own folder."""
+    where = tmp_path_factory.mktemp("gate")
+    specbench("gate", "--record", "base.json", *FEW, cwd=where)
+    return where
+
+
+def test_what_was_recorded_passes_and_needs_no_clock(recorded):
+    shown = specbench("gate", "--baseline", "base.json", "--out", "runs", "--junit", "gate.xml", cwd=recorded)
+    assert "gate by base.json" in shown.stdout and shown.stdout.count("same") >= 2
+    held = load(recorded / "base.json")
+    assert held.counters_only and not held.cells[0].sessions
+    assert held.cells[0].generations == open_(recorded / "runs")[0].generations
+    assert 'failures="0"' in (recorded / "gate.xml").read_text()
+
+
+def test_a_halved_acceptance_fails_by_name_with_every_token_as_it_was(recorded, monkeypatch):
+    """Half of the drafted tokens are random, and verification repairs every one of them."""
+    monkeypatch.setattr(session, "roll", gate_trials.spoilt(session.roll))
+    done = specbench("gate", "--baseline", "base.json", "--out", "spoilt", "-f", "json", cwd=recorded, code=5)
+    found = {(each["method"], each["aspect"]): each for each in json.loads(done.stdout)["verdicts"]}
+    assert found["sd", "decoding"]["title"] == "acceptance changed"
+    assert found["sd", "decoding"]["detail"].startswith("0 of 5 generations have other tokens, 5 other counters")
+    assert found["ar", "decoding"]["status"] == "ok"
+    rates = [
+        sum(row.accepted for row in cell.generations["sd"]) / sum(row.tested for row in cell.generations["sd"])
+        for cell in (load(recorded / "base.json").cells[0], open_(recorded / "spoilt")[0])
+    ]
+    assert rates[1] < 0.65 * rates[0]
+
+
+def test_update_and_add_keep_the_commands(recorded, tmp_path):
+    """Of an outdated file too: that is when it is needed."""
+    held = json.loads((recorded / "base.json").read_text())
+    (tmp_path / "b.json").write_text(json.dumps({**held, "semantics": 0}))
+    specbench("gate", "--baseline", "b.json", "--update", cwd=tmp_path)
+    assert load(tmp_path / "b.json").commands == load(recorded / "base.json").commands
+    specbench("gate", "--record", "b.json", "--add", *FEW, "--temperature", "1", cwd=tmp_path)
+    assert [cell.config["decoding"]["temperature"] for cell in load(tmp_path / "b.json").cells] == [0.0, 1.0]
+    assert load(tmp_path / "b.json").cells[0].generations == load(recorded / "base.json").cells[0].generations
+
+
+def test_it_wants_one_of_baseline_and_record(recorded):
+    for arguments in ([], ["--baseline", "base.json", "--record", "base.json"], ["--baseline", "runs.json"]):
+        assert specbench("gate", *arguments, cwd=recorded, code=2).stderr.startswith("error[")
+    with pytest.raises(ConfigError, match="counters only"):
+        gating.record(
+            recorded / "base.json", {"methods": ["sd"]}, recorded, NOTHING, counters_only=False, count=1, add=True
+        )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--temperature", "0"], "--temperature: the baseline file says"),
+        (["-n", "0", "--seed", "0"], "--limit, --seed: the baseline file says"),
+        (["--pair", "tiny"], "--pair: the baseline file says"),
+        (["--sessions", "3"], "--sessions"),
+        (["--update", "--counters-only"], "--counters-only"),
+    ],
+)
+def test_an_option_that_would_change_nothing_is_refused_whatever_its_value(recorded, arguments, message):
+    assert message in specbench("gate", "--baseline", "base.json", *arguments, cwd=recorded, code=2).stderr
+
+
+def test_two_baselines_of_one_name_are_told_apart(recorded, tmp_path):
+    for name, count in (("a", 2), ("b", 3)):
+        command = ["-m", "ar", "-t", "gsm8k", "-n", count, "--max-new-tokens", 4, "--counters-only"]
+        specbench("gate", "--record", f"{name}/tiny.json", *command, cwd=tmp_path)
+    both = ["--baseline", "a/tiny.json", "--baseline", "b/tiny.json"]
+    specbench("gate", *both, "--update", cwd=tmp_path)
+    assert [[cell.samples for cell in load(tmp_path / name / "tiny.json").cells] for name in "ab"] == [[2], [3]]
+
+
+def test_a_command_that_nobody_can_measure_is_told(recorded, tmp_path):
+    held = json.loads((recorded / "base.json").read_text())
+    (command,) = held["commands"]
+    for wrong, message in (
+        ({**command, "options": {"limt": 5}}, "did you mean 'limit'?"),
+        ({key: value for key, value in command.items() if key != "methods"}, "missing required field `methods`"),
+    ):
+        (tmp_path / "b.json").write_text(json.dumps({**held, "commands": [wrong]}))
+        assert message in specbench("gate", "--baseline", "b.json", cwd=tmp_path, code=2).stderr
+
+
+def test_a_file_of_another_version_or_without_cells_says_so(tmp_path):
+    held = json.loads(TINY.read_text())
+    for changes, told in (({"semantics": 0}, "--update"), ({"schema": 0}, "--record"), ({"cells": []}, "no cells")):
+        (tmp_path / "old.json").write_text(json.dumps({**held, **changes}))
+        assert told in specbench("gate", "--baseline", "old.json", cwd=tmp_path, code=2).stderr
+
+
+def gated(monkeypatch, tmp_path, slower: list[float]) -> tuple[list, int]:
+    """Verdicts against fabricated sessions, of which the nth has sd slower by a factor; and how many were measured."""
+    Baseline([], [quiet(count=2)], False).save(tmp_path / "b.json")
+    asked = []
+
+    def sessions(request, out, launch, count, first=1):
+        asked.append(first)
+        return [quiet({"sd": slower[first - 1]}, seed=10 + first)]
+
+    monkeypatch.setattr(gating, "sessions", sessions)
+    return gating.judged(tmp_path / "b.json", tmp_path, NOTHING, Limits()), len(asked)
+
+
+@pytest.mark.parametrize(
+    ("slower", "measured", "status"),
+    [
+        ([1.0], 1, Status.same),
+        ([1.1, 1.0], 2, Status.same),
+        ([1.1, 1.1, 1.0], 3, Status.same),
+        ([1.1, 1.1, 1.1], 3, Status.regression),
+    ],
+)
+def test_a_slow_down_is_confirmed_in_two_more_processes(monkeypatch, tmp_path, slower, measured, status):
+    found, count = gated(monkeypatch, tmp_path, slower)
+    assert count == measured
+    assert next(each for each in found if each.method == "sd" and each.aspect == "speed").status is status
+
+
+def test_counters_of_a_timed_baseline_need_neither_anchor_nor_repeats(monkeypatch, tmp_path):
+    command = {"methods": ["sd", ANCHOR], "pair": "tiny", "tasks": ["gsm8k"], "options": {"repeats": 5}}
+    Baseline([command], [quiet(count=2)], False).save(tmp_path / "b.json")
+    seen = []
+    monkeypatch.setattr(
+        gating, "sessions", lambda request, out, launch, count, first=1: seen.append((request, launch)) or [quiet()]
+    )
+    found = gating.judged(tmp_path / "b.json", tmp_path, NOTHING, Limits(counters_only=True))
+    ((request, launch),) = seen
+    assert request.commands == [{**command, "methods": ["sd"], "options": {"repeats": 1}}]
+    assert launch is remeasure.measure_here and {each.aspect for each in found} == {"decoding", "quality"}
+
+
+def test_the_anchor_stands_beside_what_is_measured_against_ar():
+    def methods(*names: str) -> list[str]:
+        return gating.with_anchor({"methods": list(names)})["methods"]
+
+    assert methods("sd") == ["sd", ANCHOR] and methods("we-se") == ["we-se"] and methods("sd", ANCHOR) == ["sd", ANCHOR]
+
+
+def test_a_fresh_process_is_asked_for_the_same_and_its_failure_is_ours(monkeypatch, tmp_path):
+    """The child is run in this process instead: options come through JSON as they were."""
+    overrides = (parse_override("method.target.weights=[0.3, 0.7]"),)
+    options = Options(gamma=(3, 1), overrides=overrides, repeats=2)
+    command = gating.command_of(["we-se"], "tiny", ["gsm8k"], options)
+    seen = []
+
+    def run(arguments, check, env):
+        assert arguments[:4] == [sys.executable, "-P", "-m", remeasure.MODULE]
+        with monkeypatch.context() as patch:
+            patch.setattr(sys, "argv", arguments[3:])
+            patch.setattr(
+                "specbench.experiment.pipeline.run", lambda request, observer: seen.append(request) or Results([], None)
+            )
+            fresh_process.main()
+        return subprocess.CompletedProcess(arguments, 4)
+
+    monkeypatch.setattr(subprocess, "run", run)
+    with pytest.raises(SystemExit) as ended:
+        remeasure.measure_apart(remeasure.Commands(commands=[command], sandbox="none"), tmp_path / "session-1")
+    assert ended.value.code == 4
+    expected = Request(
+        methods=("we-se",), pair="tiny", tasks=("gsm8k",), options=options, out=tmp_path / "session-1",
+        access=Access(fresh=True), sandbox=SandboxKind.none,
+    )  # fmt: skip
+    assert seen == [expected]
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the parent-death signal is Linux's")
+def test_a_measuring_child_ends_with_a_parent_that_is_killed(tmp_path):
+    (tmp_path / "sleeper.py").write_text(
+        "import time; from specbench.experiment.fresh_process import end_with_parent\n"
+        "end_with_parent(); print('started', flush=True); time.sleep(600)\n"
+    )
+    code = (
+        "from pathlib import Path; from specbench.experiment.fresh_process import Commands, measure_apart\n"
+        f"measure_apart(Commands(commands=[]), Path({str(tmp_path)!r}), 'sleeper')\n"
+    )
+    environment = os.environ | {"PYTHONPATH": str(tmp_path)}
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=environment) as parent:
+        assert parent.stdout.readline() == "started\n"
+        parent.kill()
+        assert parent.stdout.read() == "", "the pipe closes when the child has ended too"
+
+
+def test_the_bundled_baseline_covers_the_family_and_is_whole():
+    """A file that lacks a cell, or holds other commands than cells, would pass what it should not."""
+    held = load(TINY)
+    methods = {name for command in held.commands for name in command["methods"]}
+    assert methods >= {"sd", "we-se", "cd-se", "eagle", "polybasic", "sprinter", "adaedl", "cascade-opt"}
+    assert TINY.stat().st_size < 200_000 and held.counters_only
+    for temperature in (0.0, 1.0):
+        cells = [cell for cell in held.cells if cell.config["decoding"]["temperature"] == temperature]
+        assert {name for cell in cells for name in cell.generations} >= methods
+        assert all(len(rows) == cell.samples for cell in cells for rows in cell.generations.values())
+
+
+@pytest.mark.parametrize("what", sorted(gate_trials.EXPECTED))
+def test_a_trial_is_right_only_where_its_change_and_no_other_is_named(what):
+    method, title = gate_trials.EXPECTED[what]
+    right = Verdict("c", method, "speed", Status.regression, title, "", "")
+    assert gate_trials._is_right(what, [right]) and not gate_trials._is_right(what, [])
+    assert not gate_trials._is_right(what, [right, replace(right, title="decoding changed")])
+    assert not gate_trials._is_right("nothing", [right]) and gate_trials._is_right("nothing", [])
+
+
+def test_the_action_uses_what_it_declares_and_options_that_there_are():
+    action = yaml.safe_load((ROOT / "action.yml").read_text())
+    text = json.dumps(action["runs"])
+    assert set(re.findall(r"inputs\.([a-z-]+)", text)) == set(action["inputs"])
+    (script,) = (step["run"] for step in action["runs"]["steps"] if step.get("id") == "gate")
+    shown = specbench("gate", "--help", cwd=ROOT).stdout
+    assert all(option in shown for option in re.findall(r"--[a-z-]+", script))
+
+
+def test_the_recipes_name_every_verdict_and_no_option_that_is_none():
+    text = (ROOT / "docs" / "ci.md").read_text()
+    titles = {title for _, title in gate_trials.EXPECTED.values()} | {"decoding changed", "quality dropped"}
+    assert all(f"**{title}**" in text for title in titles)
+    shown = specbench("gate", "--help", cwd=ROOT).stdout + specbench("compare", "--help", cwd=ROOT).stdout
+    assert all(option in shown for option in re.findall(r"--[a-z]+(?:-[a-z]+)*", text))
+
+
+def test_a_slowed_function_takes_a_tenth_longer_and_says_the_same():
+    taken = []
+
+    def work(value: int) -> int:
+        begin = time.perf_counter()
+        time.sleep(0.005)
+        taken.append(time.perf_counter() - begin)
+        return value
+
+    begin = time.perf_counter()
+    assert gate_trials.slowed(work)(3) == 3
+    assert time.perf_counter() - begin >= (1 + gate_trials.SLOWER) * taken[0]

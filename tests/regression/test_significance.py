@@ -1,0 +1,49 @@
+"""The tests behind verdicts, against known values and against chance."""
+
+import math
+
+import numpy as np
+import pytest
+
+from specbench.regression.significance import incomplete_beta, mcnemar, paired_bootstrap, student_tails, welch
+
+
+@pytest.mark.parametrize(
+    ("t", "freedom", "p"),
+    [(12.706204736, 1, 0.05), (4.604094871, 4, 0.01), (2.0, 10, 0.0733880348), (2.5758293, 1e7, 0.01), (0.0, 3, 1.0)],
+)
+def test_students_tails_are_those_of_the_tables(t, freedom, p):
+    assert student_tails(t, freedom) == pytest.approx(p, rel=1e-5)
+    assert student_tails(-t, freedom) == student_tails(t, freedom)
+
+
+def test_the_incomplete_beta_is_its_polynomial():
+    assert incomplete_beta(2, 3, 0.4) == pytest.approx(
+        sum(math.comb(4, k) * 0.4**k * 0.6 ** (4 - k) for k in (2, 3, 4))
+    )
+    assert incomplete_beta(3, 2, 0.9) == pytest.approx(sum(math.comb(4, k) * 0.9**k * 0.1 ** (4 - k) for k in (3, 4)))
+    assert (incomplete_beta(2, 3, 0.0), incomplete_beta(2, 3, 1.0)) == (0.0, 1.0)
+
+
+def test_mcnemar_is_the_binomial_law():
+    assert mcnemar(0, 8) == 2 / 2**8
+    assert mcnemar(9, 1) == pytest.approx(2 * 11 / 2**10)
+    assert (mcnemar(3, 3), mcnemar(0, 0)) == (1.0, 1.0)
+
+
+def test_welchs_p_is_uniform_where_nothing_differs():
+    """2,000 pairs of five normal values: 1 % of p below .01, give or take .67 (three standard deviations)."""
+    rng = np.random.default_rng(0)
+    found = [welch(rng.normal(size=5), rng.normal(size=5)).p for _ in range(2000)]
+    assert np.mean(np.array(found) < 0.01) == pytest.approx(0.01, abs=0.0067)
+    assert np.mean(found) == pytest.approx(0.5, abs=0.03)
+    assert welch([1.0, 1.0], [1.0, 1.0]).p == 1.0 and welch([1.0, 1.0], [2.0, 2.0]) == (1.0, 0.0)
+
+
+def test_the_bootstrap_is_paired():
+    """A change of a tenth of the prompts' own spread: no unpaired test would see it."""
+    rng = np.random.default_rng(0)
+    base = rng.normal(0, 1, (40, 1))
+    change, p = paired_bootstrap(base, base - 0.1 + rng.normal(0, 0.05, (40, 1)), lambda rows: float(rows.mean()))
+    assert change == pytest.approx(-0.1, abs=0.03) and p < 0.01
+    assert paired_bootstrap(base, base, lambda rows: float(rows.mean())) == (0.0, 1.0)

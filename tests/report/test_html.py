@@ -1,0 +1,117 @@
+"""The HTML report, as data and in a browser: one file, nothing fetched, tables that sort, tokens coloured by their origin."""
+
+import json
+import re
+import shutil
+
+import pytest
+
+from specbench.analysis.token_origin import lost, origins
+from specbench.runs.record import Record
+from tests.fixtures.console import specbench
+
+CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("html")
+    run = ("run", "-m", "sd", "-t", "gsm8k,wmt", "-n", "5", "--repeats", "1", "--max-new-tokens", "24")
+    specbench(*run, cwd=folder)
+    runs = sorted((folder / "results").glob("*_*"))
+    specbench("report", *runs, "-f", "html", "-o", "page.html", cwd=folder)
+    return folder / "page.html"
+
+
+def rounds(*told):
+    keys = ("tokens", "drafted", "tested", "accepted", "untested", "refused")
+    return [dict(zip(keys, each, strict=False)) for each in told]
+
+
+def test_every_token_has_the_origin_that_its_round_gives_it():
+    record = Record(method="m", sample="0", repeat=0, seed=0, order=0, tokens=list(range(9)))
+    record.rounds = rounds((3, 2, 2, 2), (2, 5, 2, 1, 0, "lost words"), (3, 3, 1, 0, 2, "x"), (1, 0, 0, 0))
+    assert origins(record) == "aabarddrm"
+    assert lost(record) == [(4, "lost words"), (7, "x")]
+    record.rounds = []
+    assert origins(record) == "m" * 9
+
+
+def test_pieces_are_the_text_and_refused_drafts_are_told(page):
+    text = page.read_text()
+    data = json.loads(re.search(r'id="data">(.*?)</script>', text, re.S).group(1))
+    samples = [sample for run in data["runs"] for sample in run["samples"]]
+    assert len(samples) == 20
+    for sample in samples:
+        pieces = sample["t"].split(data["separator"])
+        assert len(pieces) == len(sample["k"]) == sample["n"]
+    drafted = [sample for sample in samples if sample["m"] == "sd"]
+    assert all(set(sample["k"]) <= set("arbm") for sample in drafted)
+    assert all("a" in sample["k"] for sample in drafted)
+    assert any(sample["x"] for sample in drafted)
+    assert {sample["k"] for sample in samples if sample["m"] == "ar"} == {
+        "m" * sample["n"] for sample in samples if sample["m"] == "ar"
+    }
+
+
+def test_nothing_in_the_file_points_outside(page):
+    assert not re.findall(r"""(?:src|href)=["'](?!data:)|https?://""", page.read_text())
+
+
+@pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="needs Debian's chromium and chromium-driver")
+def test_in_a_browser(page):
+    """Plots are visible, a table sorts, the sample browser works, no console error, no request leaves the file."""
+    webdriver = pytest.importorskip("selenium.webdriver", reason="needs selenium")
+    options = webdriver.ChromeOptions()
+    for word in (
+        "--headless=new",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-dev-shm-usage",
+        "--window-size=1200,1600",
+    ):
+        options.add_argument(word)
+    options.binary_location = CHROMIUM
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    browser = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
+    try:
+        browser.get(page.as_uri())
+
+        def ask(script):
+            return browser.execute_script(f"return {script}")
+
+        images = ask("[...document.images].map((each) => [each.naturalWidth, each.getBoundingClientRect().width])")
+        assert len(images) == 2
+        assert all(natural > 100 and shown > 100 for natural, shown in images)
+
+        def column(place):
+            return ask(
+                f"[...document.querySelector('table').tBodies[0].rows].map((row) => row.cells[{place}].textContent)"
+            )
+
+        before = [float(word) for word in column(2)]
+        click = "document.querySelector('table').tHead.rows[0].cells[2].firstChild.click()"
+        ask(click)
+        assert [float(word) for word in column(2)] == sorted(before)
+        ask(click)
+        assert [float(word) for word in column(2)] == sorted(before, reverse=True)
+
+        first = ask("document.getElementById('shown').textContent")
+        assert ask("document.querySelectorAll('#shown .text .a').length") > 0
+        ask("document.getElementById('next').click()")
+        second = ask("document.getElementById('shown').textContent")
+        assert second != first
+        browser.execute_script(
+            "const run = document.getElementById('run'); run.selectedIndex = 1; run.dispatchEvent(new Event('change'))"
+        )
+        assert ask("document.getElementById('shown').textContent") not in (first, second)
+        browser.execute_script(
+            "const box = document.getElementById('filter'); box.value = 'sd'; box.dispatchEvent(new Event('input'))"
+        )
+        assert ask("[...document.querySelectorAll('#shown h3')].map((each) => each.textContent)")[-1] == "sd"
+        assert browser.get_log("browser") == []
+        events = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
+        asked = {e["params"]["request"]["url"] for e in events if e["method"] == "Network.requestWillBeSent"}
+        assert {url.partition(":")[0] for url in asked} <= {"file", "data"}
+    finally:
+        browser.quit()

@@ -1,0 +1,364 @@
+"""Suites: the grids of the papers' tables, measured cell by cell, resumed, and told as the papers tell them."""
+
+import csv
+import io
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from specbench.analysis.points import Point, points, reference_of, swept
+from specbench.config.suite import TINY, read_suite, suites
+from specbench.errors import ConfigError
+from specbench.experiment import runner
+from specbench.report.reproduction import state_of
+from specbench.report.suite_tables import expectations, suite_tables
+from specbench.report.suite_tables import told as value_told
+from specbench.runs.suite_index import Index
+from tests.fixtures.console import specbench
+
+ROOT = Path(__file__).parents[2]
+SUITE = """
+paper = "A paper"
+shows = "Table 1"
+description = "two methods"
+[options]
+temperature = 1.0
+limit = 5
+repeats = 1
+max_new_tokens = 8
+ignore_eos = true
+[[grid]]
+methods = ["we-sd", "we-se"]
+pairs = ["tiny"]
+tasks = ["gsm8k"]
+over = { "we-se.gamma" = [[1, 1], [2, 1]] }
+[[grid]]
+methods = ["sd"]
+pairs = ["{broken}"]
+tasks = ["gsm8k"]
+temperature = 0.0
+[[tables]]
+rows = ["pair", "method", "setting"]
+columns = ["task"]
+values = ["speedup", "acceptance_rate"]
+best = "speedup"
+[[expect]]
+says = "faster than nothing"
+of = { method = "we-se" }
+value = "speedup"
+at_least = 0.0
+[[expect]]
+says = "beyond reach"
+of = { method = "we-se" }
+value = "acceptance_rate"
+at_least = 2.0
+because = "No rate is above one."
+"""
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory):
+    """A suite of two cells, of which one cannot run: its folder."""
+    folder = tmp_path_factory.mktemp("suite")
+    (folder / "gone.toml").write_text(
+        '[models.draft]\npath = "nowhere/draft"\n[models.target]\npath = "nowhere/target"\n'
+    )
+    (folder / "mine.toml").write_text(SUITE.replace("{broken}", "gone.toml"))
+    specbench("run", "--suite", "mine.toml", cwd=folder, code=3)
+    return folder
+
+
+def test_every_suite_reads_and_has_a_twin_of_the_same_tables():
+    names = suites()
+    papers = [name for name in names if not name.endswith(TINY)]
+    assert len(papers) == 16
+    assert {name + TINY for name in papers} == set(names) - set(papers)
+    for name in names:
+        suite, twin = read_suite(name), read_suite(name.removesuffix(TINY) + TINY)
+        assert suite.paper == twin.paper
+        assert suite.shows == twin.shows
+        assert [each.rows for each in suite.tables] == [each.rows for each in twin.tables]
+
+
+def test_what_the_papers_print_is_there_for_every_table_with_numbers():
+    known = {name: len(reference_of(name)) for name in suites() if reference_of(name)}
+    assert known == {
+        "se-table2": 32, "se-table3": 32, "se-table4": 16, "cos-parallel": 64, "cascade-table2": 84,
+        "sprinter-table1": 8, "sprinter-table2": 16, "sprinter-table3": 16, "polybasic-table1": 6, "polybasic-table2": 84,
+    }  # fmt: skip
+
+
+def test_a_missing_model_is_told_and_stops_no_other_cell(measured):
+    index = json.loads((measured / "results/suites/mine/index.json").read_text())
+    assert [(cell["state"], cell["pair"]) for cell in index["cells"]] == [("done", "tiny"), ("missing", "gone.toml")]
+    assert "nowhere/draft" in index["cells"][1]["why"]
+
+
+def test_a_cell_that_fails_and_one_that_fails_in_part_stop_no_other(tmp_path, monkeypatch):
+    """The first cell raises, of the second every prompt is refused, the third is measured: 3, and each is told."""
+    (tmp_path / "mine.toml").write_text(
+        SUITE.partition("[[grid]]")[0]
+        + '[[grid]]\nmethods = ["ar"]\npairs = ["tiny"]\ntasks = ["gsm8k"]\ntemperature = 0.0\n' * 1
+        + '[[grid]]\nmethods = ["ar"]\npairs = ["tiny"]\ntasks = ["wmt"]\nset = { "task.max_prompt_tokens" = 1 }\n'
+        + '[[grid]]\nmethods = ["ar"]\npairs = ["tiny"]\ntasks = ["xsum"]\n'
+    )
+    whole = runner.prepare
+
+    def prepare(cell, *rest):
+        if cell.task == "gsm8k":
+            raise RuntimeError("out of something")
+        return whole(cell, *rest)
+
+    monkeypatch.setattr(runner, "prepare", prepare)
+    done = specbench("run", "--suite", "mine.toml", cwd=tmp_path, code=3)
+    cells = json.loads((tmp_path / "results/suites/mine/index.json").read_text())["cells"]
+    assert [(cell["state"], cell.get("failed")) for cell in cells] == [("failed", None), ("done", 5), ("done", 0)]
+    assert cells[0]["why"] == "RuntimeError: out of something"
+    assert "RuntimeError" in (tmp_path / "results" / cells[0]["folder"] / "error.log").read_text()
+    assert "5 generations failed, the first: ValueError" in done.stderr
+
+
+def test_a_run_with_other_options_keeps_an_index_of_its_own(measured):
+    shutil.copytree(measured / "results/suites", measured / "other/suites")
+    before = (measured / "other/suites/mine/index.json").read_bytes()
+    done = specbench("run", "--suite", "mine.toml", "-n", "3", "-o", "other", cwd=measured, code=3)
+    assert (measured / "other/suites/mine/index.json").read_bytes() == before
+    changed = json.loads((measured / "other/suites/mine/changed.json").read_text())
+    assert changed["changes"] == ["limit = 3"]
+    assert changed["cells"][0]["generations"] == 12
+    assert "best of 2 †" in done.stdout
+    for option in (("--temperature", "0.5"), ("--seed", "3"), ("--ignore-eos",)):
+        assert option[0] in specbench("run", "--suite", "mine.toml", *option, cwd=measured, code=2).stderr
+
+
+def test_the_same_command_measures_nothing_again(measured):
+    (run,) = (measured / "results").glob("*/samples.jsonl")
+    before = run.read_bytes()
+    done = specbench("run", "--suite", "mine.toml", cwd=measured, code=3)
+    assert run.read_bytes() == before
+    assert "best of 2 †" in done.stdout
+
+
+def test_a_plan_tells_done_and_missing_cells_and_exits_with_4(measured):
+    rows = json.loads(specbench("plan", "--suite", "mine.toml", "--json", cwd=measured, code=4).stdout)
+    assert [row["state"] for row in rows] == ["done", "missing"]
+    assert rows[0]["done"] == rows[0]["generations"] == 20
+    assert rows[0]["least_seconds"] == 0.0
+    assert "nowhere/target" in rows[1]["why"]  # every missing model, not the first alone
+    rows = json.loads(specbench("plan", "-m", "sd", "-t", "gsm8k", "-n", "2", "--json", cwd=measured).stdout)
+    assert [(row["state"], row["generations"]) for row in rows] == [("pending", 12)]
+    assert rows[0]["least_seconds"] > 0
+    assert rows[0]["bytes"] > 4 * 3_000_000
+
+
+def test_expectations_are_confirmed_or_contradicted_with_their_place_and_reason(measured):
+    done = specbench("report", "--suite", "mine.toml", "-f", "md", cwd=measured)
+    assert "- faster than nothing: confirmed 2" in done.stdout  # both settings, beyond the noise
+    assert "- beyond reach: contradicted 2" in done.stdout
+    assert "No rate is above one." in done.stdout
+    (measured / "wrong.toml").write_text(SUITE.replace('values = ["speedup"', 'values = ["sppeedup"'))
+    shutil.copytree(measured / "results/suites/mine", measured / "results/suites/wrong")
+    told = specbench("report", "--suite", "wrong.toml", "-f", "md", cwd=measured).stdout
+    assert "no value 'sppeedup' (did you mean 'speedup'?)" in told
+
+
+def test_a_suite_is_told_in_every_format(measured):
+    rows = list(
+        csv.DictReader(io.StringIO(specbench("report", "--suite", "mine.toml", "-f", "csv", cwd=measured).stdout))
+    )
+    speedups = {(row["method"], row["setting"]) for row in rows if row["metric"] == "speedup"}
+    assert speedups == {("we", ""), ("we-sd", ""), ("we-se", "gamma=[1, 1]"), ("we-se", "gamma=[2, 1]")}
+    told = json.loads(specbench("report", "--suite", "mine.toml", "-f", "json", cwd=measured).stdout)
+    assert {point["method"] for point in told} == {"we", "we-sd", "we-se"}
+    latex = specbench("report", "--suite", "mine.toml", "-f", "latex", cwd=measured).stdout
+    assert r"\toprule" in latex
+    assert r"acceptance\_rate" not in latex
+    lines = [line for line in latex.splitlines() if line.endswith(r"\\")]
+    assert len(lines) > 4
+    assert {line.count("&") for line in lines} == {4}  # five columns everywhere
+
+
+def test_plots_are_drawn_as_png_and_svg(measured):
+    done = specbench("report", "--suite", "mine.toml", "--plots", "drawn", cwd=measured)
+    drawn = {path.name for path in (measured / "drawn").iterdir()}
+    assert {"mine.svg", "mine.png", "mine-explained-tiny.svg", "mine-explained-tiny.png"} == drawn
+    assert "drawn/mine.svg" in done.stdout
+
+
+def test_a_suite_brings_its_own_methods(tmp_path):
+    assert "leave out -m" in specbench("run", "--suite", "se-table2-tiny", "-m", "sd", cwd=tmp_path, code=2).stderr
+    assert "did you mean 'se-table2'" in specbench("plan", "--suite", "se-table22", cwd=tmp_path, code=2).stderr
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("[[grid]]", "[[gird]]"), "needs a [[grid]]"),
+        (('rows = ["pair", "method", "setting"]', 'rows = ["pear"]'), "did you mean 'pair'"),
+        (("limit = 5", "limt = 5"), "did you mean 'limit'"),
+        (('pairs = ["tiny"]', ""), "'pairs' is missing"),
+        (("at_least = 0.0", ""), "one of at_least and at_most"),
+        (("limit = 5", 'limit = "5"'), "must be of type int"),
+        (('of = { method = "we-se" }', 'of = { methd = "we-se" }'), "did you mean 'method'"),
+        (('rows = ["pair", "method", "setting"]', 'rows = ["pair", "method"]'), "put 'setting' into rows"),
+        (('shows = "Table 1"', 'shows = "Table 1"\njudge = { name = "likelihood" }'), "'against' is missing"),
+    ],
+)
+def test_a_mistake_in_a_suite_names_its_place(tmp_path, change, message):
+    path = tmp_path / "mine.toml"
+    path.write_text(SUITE.replace(*change))
+    with pytest.raises(ConfigError, match=r"mine\.toml") as error:
+        read_suite(str(path))
+    assert message in str(error.value)
+
+
+def test_a_swept_number_and_what_else_was_set():
+    assert swept("alpha=0.3") == (0.3, "")
+    assert swept("weights=[0.1, 0.9], models=['math', 'code']") == (0.1, "models=['math', 'code']")
+    assert swept("gamma=[5, 1]") == (5.0, "")
+    assert swept("head=sprinter") == (None, "head=sprinter")
+
+
+def summary(
+    pair: str = "llama-vicuna", made_up: str = "", value: float = 1.5, data: str = "hub", method: str = "we-se",
+    task: str = "gsm8k:se-paper",
+) -> dict:  # fmt: skip
+    estimate = {"value": value, "low": value - 0.1, "high": value + 0.1}
+    row = {
+        "method": method, "label": method, "tokens": 9, "quality": {}, "forwards_per_token": {}, "speedup": estimate,
+        "papers_speedup": value,
+    }  # fmt: skip
+    return {
+        "pair": pair, "data": {"source": data}, "task": f"{task}@2-A", "decoding": {"temperature": 1.0},
+        "baseline": "we", "headline": "", "made_up": made_up, "run": "run", "models": {"target": {}}, "methods": [row],
+    }  # fmt: skip
+
+
+def told(found: list[Point]) -> str:
+    return suite_tables(read_suite("se-table2"), found)[0].rows[0][-1]
+
+
+def test_the_papers_value_stands_beside_ours_where_the_models_are_the_papers():
+    """SE Table 2, Llama-Vicuna, GSM8K: 1.44."""
+    place = ("llama-vicuna", "we-se", "gsm8k:se-paper")
+    paper = next(r["value"] for r in reference_of("se-table2") if (r["pair"], r["method"], r["task"]) == place)
+    shown = told(points([summary()], reference_of("se-table2")))
+    assert f"paper {paper:.2f}, {1.5 - paper:+.2f}" in shown
+    others = (
+        summary(pair="tiny"),
+        summary(made_up="dummy synthetic"),
+        summary(data="synthetic"),
+        summary(task="gsm8k"),
+    )
+    for other in others:
+        assert "paper" not in told(points([other], reference_of("se-table2")))
+
+
+def test_each_kind_of_question_has_its_own_value_of_the_paper():
+    """Polybasic, Table 2: Vicuna 7B, c = 3.77 on MT-bench and 3.16 overall."""
+    whole = summary(pair="vicuna-7b-polybasic")
+    whole["task"], whole["methods"][0]["method"] = "spec-bench@1-A", "polybasic"
+    whole["methods"][0]["groups"] = {"multi-turn": {"accepted_length": 9.0}}
+    found = points([whole], reference_of("polybasic-table2"))
+    assert [point["paper"]["papers_speedup"] for point in found] == [3.16, 3.77]
+
+
+def test_made_up_models_are_called_so_in_a_suites_table():
+    found = points([summary(made_up="dummy synthetic")], [])
+    assert suite_tables(read_suite("se-table2"), found)[0].rows[0][1] == "we-se (dummy) (synthetic)"
+    found = points([summary(made_up="dummy", method="we-se(weights=[0.1, 0.9], gamma=[1, 1])")], [])
+    assert "(dummy)" in suite_tables(read_suite("se-fig4"), found)[0].title  # no row tells the method there
+
+
+def test_the_papers_value_stands_beside_the_best_of_several_settings_alone():
+    two = summary(method="we-se(gamma=[5, 1])")
+    two["methods"].append(two["methods"][0] | {"method": "we-se(gamma=[1, 1])"})
+    rows = suite_tables(read_suite("se-table2"), points([two], reference_of("se-table2")))[0].rows
+    assert [("paper" in row[-1]) for row in rows] == [False, False, True]
+
+
+def test_a_share_is_told_in_the_papers_units():
+    """SPRINTER, Table 1: GPT-Neo wins 45.2 % on Wiki-Summary."""
+    judged = summary(pair="gpt-neo", method="sprinter", task="wiki-summary")
+    judged["methods"][0]["win_rate"] = 0.5
+    shown = suite_tables(read_suite("sprinter-table1"), points([judged], reference_of("sprinter-table1")))[0].rows[0][2]
+    assert shown == "50.0% (paper 45.2%, +4.8%)"
+
+
+def test_a_list_of_rates_is_no_mean_with_a_spread():
+    found = points([summary()], [])
+    found[0]["values"] |= {"acceptance_by_position": [0.9, 0.8, 0.7], "generation_milliseconds": [12.0, 3.0]}
+    assert value_told(found[0], "acceptance_by_position") == "0.90, 0.80, 0.70"
+    assert value_told(found[0], "generation_milliseconds") == "12.0 ± 3.0"
+
+
+def test_a_profile_measures_at_one_draft_length(tmp_path):
+    """The one that `specbench profile` has, where the suite names none."""
+    text = (ROOT / "configs/suites/polybasic-table1-tiny.toml").read_text()
+    lines = [line for line in text.splitlines() if not line.startswith("gamma")]
+    assert len(lines) == len(text.splitlines()) - 1
+    (tmp_path / "mine.toml").write_text("\n".join(lines))
+    assert "pending" in specbench("plan", "--suite", "mine.toml", cwd=tmp_path).stdout
+    (tmp_path / "mine.toml").write_text("\n".join(lines).replace("[options]", "[options]\ngamma = [1, 2]"))
+    assert "one draft length" in specbench("plan", "--suite", "mine.toml", cwd=tmp_path, code=2).stderr
+
+
+def test_what_a_curve_never_reaches_is_below_what_another_does():
+    suite = read_suite("cascade-table2")
+    reached, not_reached = {"value": 1.2, "low": 1.1, "high": 1.3}, {"value": None, "low": 0.0, "high": 0.0}
+    place = {"pair": "t5", "task": "wmt", "group": "", "T": 1.0, "setting": "", "run": "run", "made_up": ""}
+    found = [
+        {**place, "method": "cascade-opt", "values": {"matching": not_reached}},
+        {**place, "method": "cascade-diff", "values": {"matching": reached}},
+    ]
+    assert "contradicted 1" in expectations(suite, found)[0]
+    found[1]["values"]["matching"] = not_reached
+    assert "contradicted" not in expectations(suite, found)[0]
+    assert "confirmed" not in expectations(suite, found)[0]
+
+
+def test_an_expectation_within_the_noise_is_neither_confirmed_nor_contradicted():
+    suite = read_suite("se-table2")
+    below = points([summary(value=0.95)], [])  # 0.85 to 1.05
+    below[0]["setting"] = "gamma=[1, 1]"
+    assert expectations(suite, below)[0].endswith("on the other side within the noise 1")
+    above = points([summary(value=1.05)], [])
+    above[0]["setting"] = "gamma=[1, 1]"
+    assert expectations(suite, above)[0].endswith("on the expected side within the noise 1")
+    far = points([summary(value=0.8)], [])
+    far[0]["setting"] = "gamma=[1, 1]"
+    assert "contradicted 1" in expectations(suite, far)[0]
+
+
+def test_reproduce_tells_what_each_table_was_measured_on(measured):
+    items = json.loads(specbench("reproduce", "--status", "--json", cwd=measured).stdout)
+    assert {item["state"] for item in items} == {"not yet", "by tests"}
+    for name, cells, state in (
+        ("se-table2-tiny", [{"made_up": "", "state": "done"}], "tiny"),
+        ("se-table3", [{"made_up": "dummy", "state": "done"}], "dummy + synthetic"),
+        (
+            "se-table4",
+            [{"made_up": "", "state": "done"}, {"made_up": "", "state": "missing"}],
+            "the paper's weights, in part",
+        ),
+    ):
+        folder = measured / "results/suites" / name
+        folder.mkdir(parents=True)
+        rows = [{"key": str(i), "seconds": 1.0, **cell} for i, cell in enumerate(cells)]
+        (folder / "index.json").write_text(json.dumps({"suite": name, "cells": rows}))
+        states = {
+            (item["paper"], item["shows"]): item["state"]
+            for item in json.loads(specbench("reproduce", "--json", cwd=measured).stdout)
+        }
+        assert states["Speculative Ensemble", f"Table {name[8]}"] == state
+
+
+def test_other_models_than_the_papers_reproduce_nothing_of_it(tmp_path):
+    cell = {"key": "0", "seconds": 1.0, "made_up": "", "state": "done"}
+    for changes, state in ((["limit = 3"], "the paper's weights, in part"), (["data = synthetic"], "not yet")):
+        index = Index.of("se-table2", tmp_path, changed=True)
+        index.cells, index.changes = {"0": cell}, changes
+        index.keep(["0"])
+        assert state_of("se-table2", tmp_path)[0] == state

@@ -1,0 +1,195 @@
+"""Training of heads: labels, balance, splits, what a fit finds, and that an interrupted training goes on."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from specbench.config.options import Options
+from specbench.errors import ConfigError
+from specbench.experiment.run_spec import read_pair
+from specbench.models.heads import AcceptanceHead, EagleHead, LengthHead, Verifier
+from specbench.models.loader import load
+from specbench.models.resolve import find
+from specbench.training import eagle, roc, sprinter
+from specbench.training.fitting import Recipe, fit, loss_of
+from specbench.training.shards import collected
+from specbench.training.texts import LOTS, Text, split_of
+from tests.fixtures.console import specbench
+
+Q, P = (0.5, 0.3, 0.15, 0.05), (0.2, 0.2, 0.5, 0.1)
+
+
+@pytest.mark.parametrize(("tau", "labels"), [(1.0, [0, 0, 1, 1]), (1.2, [0, 0, 1, 1]), (1.5, [0, 1, 1, 1])])
+def test_labels_are_those_of_the_ratio_q_over_p(tau, labels):
+    """docs/papers/sprinter.md, Acceptable tokens: the label is 1 if q(x) <= tau p(x)."""
+    assert sprinter.labels_of({"q": torch.tensor(Q), "p": torch.tensor(P)}, tau).tolist() == labels
+
+
+def test_prefixes_are_balanced_by_kind():
+    """The paper's equal shares of the four kinds, whole rows, drawn without replacement."""
+    kinds = torch.tensor([0] * 5 + [1] * 9 + [2] * 30 + [3] * 12)
+    rows = sprinter.balanced({"kind": kinds, "row": torch.arange(len(kinds))}, seed=0)
+    assert torch.bincount(rows["kind"]).tolist() == [5, 5, 5, 5]
+    assert len(set(rows["row"].tolist())) == 20
+    assert (kinds[rows["row"]] == rows["kind"]).all()
+
+
+def test_a_text_is_in_one_split_and_the_shares_are_kept():
+    """Of any five texts in a row from a fifth on, three, one and one; which ones differs from five to five."""
+    splits = [split_of(number, 7) for number in range(500)]
+    assert splits == [split_of(number, 7) for number in range(500)]
+    fives = [splits[i : i + 5] for i in range(0, 500, 5)]
+    assert all(sorted(five) == sorted(LOTS) for five in fives)
+    assert len(set(map(tuple, fives))) > 10
+
+
+def test_auc_is_the_chance_that_a_good_one_scores_higher():
+    """Against all pairs counted one by one, ties half; 1 for perfect scores, 1/2 for constant ones."""
+    rng = np.random.default_rng(0)
+    scores, labels = rng.integers(0, 6, 60).astype(float), rng.integers(0, 2, 60)
+    good, bad = scores[labels == 1], scores[labels == 0]
+    pairs = np.mean([(a > b) + 0.5 * (a == b) for a in good for b in bad])
+    assert roc.auc(scores, labels) == pytest.approx(pairs)
+    assert roc.auc(labels.astype(float), labels) == 1.0
+    assert roc.auc(np.zeros(60), labels) == 0.5
+    low, high = roc.auc_interval(scores, labels, np.arange(60) // 3)
+    assert low < pairs < high
+    x, y = np.array(roc.curve(scores, labels)).T
+    assert (np.diff(x) >= 0).all() and (np.diff(y) >= 0).all()
+    assert np.trapezoid(y, x) == pytest.approx(pairs, abs=0.02), "the curve's area is the same number"
+    with pytest.raises(ConfigError, match="one label"):
+        roc.told(scores, np.ones(60), np.arange(60), 0.5)
+
+
+def test_rates_at_a_threshold():
+    """eta_TP and eta_FP by hand."""
+    found = roc.rates(np.array([0.9, 0.5, 0.4, 0.6]), np.array([1, 1, 0, 0]), 0.5)
+    assert found == {"eta_tp": 1.0, "eta_fp": 0.5}
+
+
+def test_a_soft_label_is_fitted_to_its_own_chance():
+    """Binary cross-entropy of soft labels is least at the label; a refusal's weight w moves it to l / (l + w (1 - l))."""
+    logits = torch.linspace(-4, 4, 801)
+    for weight in (1.0, 6.0):
+        losses = torch.stack([loss_of(each[None], torch.tensor([0.6]), weight) for each in logits])
+        best = logits[losses.argmin()].sigmoid()
+        assert best == pytest.approx(0.6 / (0.6 + weight * 0.4), abs=0.01)
+
+
+def test_the_epoch_that_validates_best_is_kept():
+    """A fit that runs into noise ends with the weights of its best epoch, and stops `patience` epochs after it."""
+    torch.manual_seed(0)
+    head = torch.nn.Linear(20, 1)
+    inputs, labels = torch.randn(40, 20), torch.randint(0, 2, (40,)).float()
+    other = torch.randn(400, 20), torch.randint(0, 2, (400,)).float()
+    losses = fit(head, lambda x: head(x).squeeze(-1), (inputs, labels), other, Recipe(epochs=60, rate=0.05, patience=5))
+    assert len(losses) == losses.index(min(losses)) + 6 < 60
+    with torch.no_grad():
+        assert float(loss_of(head(other[0]).squeeze(-1), other[1], 1.0)) == pytest.approx(min(losses))
+
+
+def test_an_interrupted_collection_goes_on_where_it_stopped(tmp_path):
+    """Shards that lie there are not made again; other settings have their own, and leave them there."""
+    texts = [Text(i, [i], []) for i in range(50)]
+    made: list[int] = []
+
+    def make(text):
+        made.append(text.number)
+        if len(made) == 45:
+            raise KeyboardInterrupt
+        return {"x": torch.tensor([text.number, text.number])}
+
+    with pytest.raises(KeyboardInterrupt):
+        collected(tmp_path, texts, make, {"a": 1}, lambda: None)
+    again = len(made)
+    rows = collected(tmp_path, texts, make, {"a": 1}, lambda: None)
+    assert made[again:] == list(range(40, 50))
+    assert rows["x"].tolist() == rows["text"].tolist() == [i for i in range(50) for _ in range(2)]
+    collected(tmp_path, texts, make, {"a": 2}, lambda: None)
+    assert made[-50:] == list(range(50))
+    collected(tmp_path, texts, make, {"a": 1}, lambda: None)
+    assert len(made) == again + 60, "the first ones are there still"
+
+
+FEW = ["-p", "tiny", "-t", "gsm8k"]
+
+
+def test_a_verifier_is_trained_from_the_command_line_and_used(tmp_path):
+    """`train sprinter`: report, plots, a head that `run` takes; its columns stand in the table."""
+    quick = ["-n", 30, "--set", "recipe.epochs=2", "--set", "recipe.batch=300", "--set", "recipe.rate=0.02"]
+    shown = specbench("train", "sprinter", *FEW, *quick, "-o", "gate", cwd=tmp_path).stdout
+    assert "state+q+entropy" in shown and "--head sprinter@draft=gate" in shown
+    report = json.loads((tmp_path / "gate" / "report.json").read_text())
+    assert {told["tau_train"] for told in report["all"]} == {1.0, 1.2, 1.5}
+    assert report["auc_low"] <= report["auc"] <= report["auc_high"]
+    assert 0.0 < report["predicted_tv"] <= report["draft_tv"] + 0.05
+    assert all((tmp_path / "gate" / f"roc.{kind}").stat().st_size > 1000 for kind in ("svg", "png"))
+    head = Verifier.read(tmp_path / "gate")
+    assert head.provenance.data["tasks"] == ["gsm8k"]
+    assert head.provenance.base["source"] == "specbench:tiny/models/draft"
+    short = ["-n", 5, "--repeats", 1, "--max-new-tokens", 20, "--head", "sprinter=gate", "--temperature", 1]
+    shown = specbench("run", "-m", "sprinter,sd", *FEW, *short, cwd=tmp_path).stdout
+    assert "avg tokens" in shown and f"{report['predicted_tv']:.3f}" in shown
+    wrong = specbench("run", "-m", "sd", *FEW, "--head", "sprinter=gate", cwd=tmp_path, code=2)
+    assert "none of sd reads it" in wrong.stderr
+
+
+@pytest.mark.parametrize(("kind", "made"), [("specdec++", AcceptanceHead), ("dsl", LengthHead)])
+def test_heads_of_draft_lengths_are_trained_from_the_command_line(tmp_path, kind, made):
+    quick = ["-n", 20, "--set", "recipe.epochs=1", "--set", "recipe.steps=20"]
+    assert "AUC" in specbench("train", kind, *FEW, *quick, "-o", "head", cwd=tmp_path).stdout
+    assert made.read(tmp_path / "head").provenance.target["source"] == "specbench:tiny/models/target"
+
+
+def test_an_eagle_head_is_trained_and_an_interrupted_training_goes_on(tmp_path, monkeypatch):
+    """The same steps in one go, and broken off and resumed from a checkpoint, give the same head."""
+    monkeypatch.setattr(eagle, "CHECKPOINT_STEPS", 3)
+    _, pair = read_pair("tiny", Options())
+    found = find(pair, ("target",), Path(), torch.device("cpu"), "float32")
+    loaded = load(found, Path(), torch.device("cpu"))
+    texts = [Text(i, list(range(2, 12)), list(range(12, 30))) for i in range(24)]
+    recipe = eagle.EagleRecipe(epochs=4, batch=80, rate=1e-3, warm_up=2, noise=0.0)
+    rows = collected(tmp_path, texts, lambda text: eagle.rows_of(loaded, text, "target", recipe), {}, lambda: None)
+    steps = eagle.steps_of(rows, recipe)
+    assert steps > 8
+    whole, report = eagle.train(loaded, "target", rows, recipe, tmp_path / "none", lambda: None, {}, keep=False)
+    assert report["steps"] == steps
+    left = iter([False] * 7)
+
+    def stop():
+        if next(left, True):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        eagle.train(loaded, "target", rows, recipe, tmp_path, stop, {})
+    ran: list[int] = []
+    again, _ = eagle.train(loaded, "target", rows, recipe, tmp_path, lambda: ran.append(1), {})
+    assert len(ran) == steps
+    for one, two in zip(whole.parameters(), again.parameters(), strict=True):
+        assert torch.allclose(one, two, atol=1e-6)
+
+
+def test_an_eagle_head_learns_what_its_base_says(tmp_path):
+    """A few steps on the command line: a head in the published format, better than none."""
+    quick = ["-n", 40, "--set", "recipe.epochs=8", "--set", "recipe.batch=600", "--set", "recipe.warm_up=5"]
+    shown = specbench("train", "eagle", *FEW, *quick, "-o", "head", cwd=tmp_path).stdout
+    assert "--head eagle@target=head" in shown
+    head = EagleHead.read(tmp_path / "head")
+    assert head.provenance.base["source"] == "specbench:tiny/models/target" and not head.own_embedding
+    assert head.fc.weight.shape == (192, 384)
+    assert head.provenance.report["overlap"] > 0.2, "an untrained one: 0.01"
+
+
+def test_a_wrong_kind_or_feature_or_pair_is_answered_with_what_there_is(tmp_path):
+    specbench("train", "sprintr", cwd=tmp_path, code=2)
+    wrong = specbench("train", "sprinter", *FEW, "-n", 20, "--features", "stat", cwd=tmp_path, code=2)
+    assert "did you mean 'state'" in wrong.stderr
+    assert (
+        "specbench train sprinter"
+        in specbench("run", "-m", "sprinter", "-p", "gpt2", "-t", "lm1b", cwd=tmp_path, code=2).stderr
+    )
+    assert "has no key 'rat'" in specbench("train", "dsl", *FEW, "--set", "recipe.rat=1", cwd=tmp_path, code=2).stderr
+    assert "dsl has neither" in specbench("train", "dsl", *FEW, "--tau", 1.5, cwd=tmp_path, code=2).stderr
