@@ -1,0 +1,101 @@
+"""The Python API, and the examples, which use it."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import specbench
+from specbench.runs.record import Record
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+FEW = {"limit": 2, "repeats": 1, "max_new_tokens": 12, "data": "synthetic"}
+
+
+@pytest.fixture(scope="module")
+def result(tmp_path_factory) -> specbench.RunResult:
+    return specbench.run("sd", "tiny", "gsm8k", out=tmp_path_factory.mktemp("api") / "results", **FEW)
+
+
+def test_run_returns_a_table_with_a_row_per_method(result):
+    table = result.table()
+    assert list(table["method"]) == ["ar", "sd"]
+    assert list(table["generations"]) == [2, 2]
+    assert table["speedup"].isna().tolist() == [True, False]
+    assert table["acceptance_rate"].iloc[1] > 0
+    assert result.complete
+
+
+def test_records_are_every_generation(result):
+    records = list(result.records())
+    assert len(records) == 4
+    assert all(isinstance(record, Record) and record.tokens for record in records)
+
+
+def test_the_same_call_measures_nothing_again(result):
+    before = (result.folders[0] / "samples.jsonl").read_bytes()
+    again = specbench.run("sd", "tiny", "gsm8k", out=result.folders[0].parent, **FEW)
+    assert again.folders == result.folders
+    assert (result.folders[0] / "samples.jsonl").read_bytes() == before
+
+
+def test_load_reads_what_run_has_written(result):
+    assert specbench.load(*result.folders).table().equals(result.table())
+
+
+def test_load_rejects_a_folder_without_a_run(tmp_path):
+    with pytest.raises(specbench.ConfigError, match="holds no run"):
+        specbench.load(tmp_path)
+
+
+def test_plan_loads_no_model_and_counts_what_is_done(result, monkeypatch):
+    monkeypatch.setattr("specbench.models.loader.load", lambda *_: pytest.fail("a model was loaded"))
+    table = specbench.plan("sd", "tiny", "gsm8k", out=result.folders[0].parent, **FEW).table()
+    assert table[["generations", "done"]].to_numpy().tolist() == [[4, 4]]
+    assert specbench.plan("sd", "tiny", "gsm8k", limit=3, data="synthetic").table()["done"].tolist() == [0]
+
+
+@pytest.mark.parametrize(
+    ("form", "holds"),
+    [("md", "| sd |"), ("csv", "run,"), ("json", '"methods"'), ("latex", "tabular"), ("html", "<html")],
+)
+def test_reports_in_every_format(result, form, holds):
+    assert holds in specbench.report(result, form)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"method": "sdd"}, "did you mean 'sd'"),
+        ({"limits": 3}, "unknown option 'limits'.*did you mean 'limit'"),
+        ({"set": ["task.shots=0"]}, "set = .* must be a dictionary"),
+        ({"sandbox": "docker"}, "sandbox = 'docker'"),
+        ({"temperature": 1.0, "set": {"tsk.shots": 0}}, "start with method., pair. or task."),
+    ],
+)
+def test_mistakes_are_config_errors(arguments, message, tmp_path):
+    with pytest.raises(specbench.ConfigError, match=message):
+        specbench.run(**{"method": "sd", "task": "gsm8k", "out": tmp_path} | arguments)
+
+
+def test_importing_the_package_imports_no_torch():
+    code = "import sys, specbench; specbench.__version__; dir(specbench); assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_an_unknown_attribute_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="no attribute 'rum'"):
+        _ = specbench.rum
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
+def test_examples_run(example, tmp_path):
+    environment = os.environ | {"MPLBACKEND": "agg"}
+    done = subprocess.run(
+        [sys.executable, example], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip()
