@@ -1,6 +1,7 @@
 """The Python API, and the examples, which use it."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -99,3 +100,11 @@ def test_examples_run(example, tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip()
+
+
+def test_the_code_of_the_docs_page_runs(tmp_path):
+    page = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
+    code = "\n".join(re.findall(r"```python\n(.*?)```", page, re.DOTALL))
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    assert "12 of 12" in done.stdout.splitlines()[-1]
