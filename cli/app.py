@@ -20,9 +20,9 @@ from specbench.cli import (
     compare,
     curve,
     doctor,
+    enumerate,
     fetch,
     gate,
-    laws,
     plan,
     profile,
     report,
@@ -52,11 +52,11 @@ app.command("score")(score.score)
 app.command("train")(train.train)
 app.command("profile")(profile.profile)
 app.command("compare")(compare.compare)
-app.command("gate")(gate.gate)
+app.add_typer(gate.gate, name="gate")
 app.command("list")(catalog.list_)
 app.command("doctor")(doctor.doctor)
 app.command("fetch")(fetch.fetch)
-app.command("laws")(laws.laws)
+app.command("enumerate")(enumerate.enumerate_)
 app.command("verify")(verify.verify)
 app.command("trace")(trace.trace)
 app.command("show")(catalog.show)

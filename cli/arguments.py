@@ -1,60 +1,55 @@
-"""What was asked for on a command line, as the library wants to know it."""
+"""From the words of a command line to the library's options."""
 
+from collections.abc import Sequence
 from typing import Any
 
-import typer
-
-from specbench.config.options import Options, parse_head, parse_override
+from specbench.config.options import Options
+from specbench.config.overrides import parse_head, parse_override, scoped
 from specbench.errors import ConfigError
 
 
-def words(values: list[str] | None) -> list[str]:
-    """Repeated options and comma lists alike."""
+def words(values: Sequence[str] | None) -> list[str]:
+    """Split repeated options and comma lists alike into words."""
     return [word.strip() for value in values or [] for word in value.split(",") if word.strip()]
 
 
-def lengths(text: str) -> tuple[int, ...]:
-    """Draft lengths, written N or N,N,...."""
+def lengths(text: str) -> tuple[str, tuple[int, ...]]:
+    """Parse draft lengths, `N` or `N,N,...`, perhaps after `METHOD=`. Returns the method (empty: all) and the lengths."""
+    method, value = scoped(text, "method", "--gamma")
     try:
-        lengths = tuple(int(word) for word in text.split(",") if word.strip())
+        found = tuple(int(word) for word in value.split(",") if word.strip())
     except ValueError:
-        raise ConfigError(f"--gamma {text}: write it as N or N,N") from None
-    if lengths and min(lengths) < 1:
+        raise ConfigError(f"--gamma {text}: write it as N, N,N or METHOD=N") from None
+    if not found or min(found) < 1:
         raise ConfigError(f"--gamma {text}: a draft length is at least 1")
-    return lengths
-
-
-def spoken(ctx: typer.Context) -> dict[str, str]:
-    """The options that stand on the command line, whatever their values: parameter -> how it is written."""
-    return {
-        each.name: each.opts[0]
-        for each in ctx.command.params
-        if each.name and getattr(ctx.get_parameter_source(each.name), "name", "") == "COMMANDLINE"
-    }
+    return method, found
 
 
 def options_of(
     *,
-    gamma: str = "",
-    set_: list[str] | None = None,
-    over: list[str] | None = None,
-    head: list[str] | None = None,
-    plugin: list[str] | None = None,
-    **told: Any,
+    gamma: Sequence[str] | None = None,
+    data: Sequence[str] | None = None,
+    set_: Sequence[str] | None = None,
+    over: Sequence[str] | None = None,
+    head: Sequence[str] | None = None,
+    plugin: Sequence[str] | None = None,
+    **given: Any,
 ) -> Options:
-    """Options from a command's: what is written as text is parsed, plugins are imported, the rest stays as it is."""
+    """Build options from a command's: text is parsed, plugins are imported, everything else stays as it is."""
+    plugins = imported(plugin)  # first, since the names of a plugin's presets may be scopes
     return Options(
-        gamma=lengths(gamma),
+        gamma=tuple(map(lengths, filter(None, gamma or []))),
+        data=tuple(scoped(text, "task", "--data") for text in data or [] if text),
         overrides=tuple(map(parse_override, set_ or [])),
         over=tuple(parse_override(text, "--over") for text in over or []),
         heads=tuple(map(parse_head, head or [])),
-        plugins=imported(plugin),
-        **told,
+        plugins=plugins,
+        **given,
     )
 
 
-def imported(plugins: list[str] | None) -> tuple[tuple[str, str], ...]:
-    """The plugins' names and checksums, once they are imported. Without plugins, torch is not imported."""
+def imported(plugins: Sequence[str] | None) -> tuple[tuple[str, str], ...]:
+    """Import plugins, and return their names and checksums. Without plugins, torch is not imported."""
     if not plugins:
         return ()
     from specbench.experiment.plugins import load_all

@@ -45,10 +45,10 @@ def curve(
     seeds: Annotated[
         int, typer.Option(min=1, help="How often each prompt is decoded, each time with another seed.")
     ] = 3,
-    data: choices.Data = "",
+    data: choices.Data = None,
     limit: choices.Limit = None,
     temperature: choices.Temperature = None,
-    gamma: choices.Gamma = "",
+    gamma: choices.Gamma = None,
     max_new_tokens: choices.MaxNewTokens = None,
     seed: Annotated[int, typer.Option(help="The first seed.")] = 0,
     allow_code_execution: choices.CodeExecution = False,
@@ -98,7 +98,7 @@ def curve(
 
 def swept(names: list[str], over: list[str]) -> tuple[tuple[str, list[object]], ...]:
     """What is swept of which method: its own grid for `auto`, else the user's key of every method."""
-    from specbench.config.options import parse_override
+    from specbench.config.overrides import parse_override
     from specbench.config.presets import sweep_of
 
     found: list[tuple[str, list[object]]] = []
@@ -109,8 +109,8 @@ def swept(names: list[str], over: list[str]) -> tuple[tuple[str, list[object]], 
             continue
         if "=" not in text:
             raise ConfigError(f"--over {text}: write auto, or KEY=[VALUES], for example target.alpha=[0.1, 0.3]")
-        key, values = parse_override(text if text.startswith("method.") else f"method.{text}", "--over")
-        found.append((key, values))
+        key, value = parse_override(text if text.startswith("method.") else f"method.{text}", "--over")
+        found.append((key, value if isinstance(value, list) else []))
     return tuple(found)
 
 

@@ -106,29 +106,28 @@ def _of_line(line: "Line", whole: bool = False) -> list["Need"]:
     import specbench.tasks  # noqa: F401  (registers the tasks)
     from specbench.config.pair import Pair
     from specbench.data.download import needs_of_pair, needs_of_task
-    from specbench.experiment import run_spec as cells
+    from specbench.experiment import selection
 
     needs: list[Need] = []
     pairs = []
     for name in line.pairs:
-        found, pair = cells.read_pair(name, line.options)
+        found, pair = selection.read_pair(name, line.options)
         roles, heads = (tuple(pair.models), tuple(pair.heads)) if whole or not line.methods else _parts(line, pair)
         needs += needs_of_pair(found.name, pair, found.path.parent, roles, heads)
         pairs.append(pair)
     for pair in pairs or [Pair(models={})]:
         for name in line.tasks:
-            task_name, task = cells.read_task(name, pair, line.options)
-            needs += needs_of_task(task_name, task, cells.source_of(pair, line.options))
+            task_name, task = selection.read_task(name, pair, line.options)
+            needs += needs_of_task(task_name, task, selection.source_of(name, pair, line.options))
     return list(dict.fromkeys(needs))
 
 
 def _parts(line: "Line", pair: "Pair") -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The models and heads of a pair that a line's methods need."""
-    from specbench.experiment import method_resolution as arms
+    from specbench.experiment.method_resolution import heads_of, roles_of
 
-    names = list(line.methods)
     try:
-        return arms.roles_of(names, pair, line.options), arms.heads_of(names, pair, line.options)
+        return roles_of(line.methods, pair, line.options), heads_of(line.methods, pair, line.options)
     except ConfigError:  # a head that is still to be trained
         return tuple(pair.models), tuple(pair.heads)
 

@@ -99,14 +99,22 @@ Suite = Annotated[
 ]
 
 # On which samples, and how they are decoded.
-Data = Annotated[str, typer.Option(help="hub, synthetic, or a JSONL file. [the pair's, else hub]")]
+Data = Annotated[
+    list[str] | None,
+    typer.Option("--data", help="hub, synthetic or a JSONL file; TASK=... for one task. [the pair's, else hub]"),
+]
 Limit = Annotated[
     int | None, typer.Option("--limit", "-n", help="Use only the first N samples; 0: all (synthetic data: 32).")
 ]
 Drawn = Annotated[
     int, typer.Option(help="Only N samples, drawn at random, the same ones every time; overrules --limit.")
 ]
-Gamma = Annotated[str, typer.Option(help="Draft length N, or one a model, N,N.... [by the models' sizes]")]
+Gamma = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--gamma", help="Draft length N, or one per model N,N; METHOD=N for one method. [by the models' sizes]"
+    ),
+]
 MaxNewTokens = Annotated[int | None, typer.Option(help="Most tokens to generate. [the task's]")]
 IgnoreEos = Annotated[bool, typer.Option("--ignore-eos", help="Fixed length: no EOS, no stop strings.")]
 Temperature = Annotated[float | None, typer.Option(help="0 is greedy. [1 for cascades and ensembles, else 0]")]
@@ -130,11 +138,12 @@ Sandbox = Annotated[SandboxKind, typer.Option(help="How generated code is isolat
 
 # What is changed of the presets.
 Sets = Annotated[
-    list[str] | None, typer.Option("--set", "-s", help="Override a key: method.target.mu=0.2, task.shots=0.")
+    list[str] | None,
+    typer.Option("--set", "-s", help="Override a key: method.target.mu=0.2, task.shots=0, task.mmlu.shots=0."),
 ]
 Heads = Annotated[
     list[str] | None,
-    typer.Option("--head", help="Another head than the pair's: sprinter=FOLDER, eagle@middle=FOLDER."),
+    typer.Option("--head", help="Use another head: sprinter=FOLDER, eagle@middle=FOLDER, PAIR:sprinter=FOLDER."),
 ]
 Plugins = Annotated[
     list[str] | None,

@@ -30,7 +30,7 @@ def profile(
         list[str] | None,
         typer.Option("--task", "-t", help="Prompts. [the pair's first task]", autocompletion=known("task")),
     ] = None,
-    data: choices.Data = "",
+    data: choices.Data = None,
     limit: Annotated[int, typer.Option("--limit", "-n", help="Prompts; 0 is all.")] = 8,
     gamma: Annotated[int, typer.Option(help="Draft length at which pairs are measured.")] = GAMMA,
     temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
@@ -53,15 +53,15 @@ def profile(
     Then what theory says of keeping the middle, before a run is paid for.
     """
     from specbench.cli.report import place, print_table, say, terminal
-    from specbench.experiment import run_spec as cells
     from specbench.experiment.pipeline import run
+    from specbench.experiment.selection import read_pair
     from specbench.report import chain_profile as told
 
     options = options_of(
-        set_=set_, head=head, gamma=str(gamma), data=data, limit=limit, temperature=temperature, repeats=repeats,
+        set_=set_, head=head, gamma=[str(gamma)], data=data, limit=limit, temperature=temperature, repeats=repeats,
         max_new_tokens=max_new_tokens, ignore_eos=True, device=device, dtype=dtype, engine=engine,
     )  # fmt: skip
-    _, found = cells.read_pair(pair, options)
+    _, found = read_pair(pair, options)
     levels = levels_of(method)
     tasks = task or list(found.defaults.tasks[:1])
     if not tasks:
@@ -69,13 +69,13 @@ def profile(
     access = Access(fresh=fresh, wait=wait, break_lock=break_lock)
     try:
         names = tuple(pairings(levels, found, gamma))
-        summaries, _ = run(
+        results = run(
             Request(methods=names, pair=pair, tasks=tuple(tasks), options=options, out=out, access=access), Terminal()
         )
     except KeyboardInterrupt:
         interrupted(fresh)
     console = terminal()
-    for summary in summaries:
+    for summary in results.summaries:
         measured_ = told.Profile(Path(summary["folder"]), levels, BASELINE, told.kinds_of(summary))
         say(f"{summary['pair']}, {summary['task']}: {' > '.join(levels)}", console, "none")
         for table in (told.forwards_table(measured_), told.pairs_table(measured_)):

@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -14,8 +14,10 @@ from specbench.config.presets import require_known
 from specbench.errors import ConfigError, ExitCode
 from specbench.experiment.request import Request
 
-# what a user may overrule of a suite
-OVERRULING = ("data", "limit", "max_new_tokens", "device", "dtype", "engine", "overrides", "heads", "plugins")
+# options of a suite that a user may replace
+REPLACEABLE = (
+    "data", "gamma", "limit", "max_new_tokens", "device", "dtype", "engine", "overrides", "heads", "plugins", "repeats",
+)  # fmt: skip
 
 
 def run(
@@ -23,10 +25,10 @@ def run(
     pair: choices.PairOrTiny = None,
     task: choices.Tasks = None,
     suite: choices.Suite = None,
-    data: choices.Data = "",
+    data: choices.Data = None,
     limit: choices.Limit = None,
     sample: choices.Drawn = 0,
-    gamma: choices.Gamma = "",
+    gamma: choices.Gamma = None,
     max_new_tokens: choices.MaxNewTokens = None,
     on_overflow: Annotated[
         choices.Overflow | None, typer.Option(help="What becomes of a prompt that is too long. [the task's]")
@@ -74,11 +76,9 @@ def run(
     access = Access(fresh=fresh, wait=wait, break_lock=break_lock)
     try:
         if suite:
-            if method or pair or task or gamma or over:
-                raise ConfigError(
-                    "--suite brings its methods, pairs, tasks and sweeps: leave out -m, -p, -t, --gamma, --over"
-                )
-            code = _suite(suite, options, repeats, out, access, kind)
+            if method or pair or task:
+                raise ConfigError("--suite brings its methods, pairs and tasks: leave out -m, -p and -t")
+            code = _suite(suite, suite_changes(options, repeats), out, access, kind)
         else:
             methods, tasks = tuple(words(method) or ["se"]), tuple(words(task))
             code = measure(
@@ -110,21 +110,26 @@ def measure(request: Request) -> ExitCode:
     return ExitCode.SOME_FAILED if results.some_failed else ExitCode.OK
 
 
-def _suite(
-    name: str, options: Options, repeats: int | None, out: Path, access: Access, kind: SandboxKind | None
-) -> ExitCode:
-    """A suite, its options overruled by what the user says; then its tables. Returns the exit code."""
+def suite_changes(options: Options, repeats: int | None) -> dict[str, Any]:
+    """The options that replace a suite's own. Raises ConfigError for those that a suite does not let go of."""
+    changes = {key: value for key, value in options.changes().items() if key != "repeats"}
+    if fixed := sorted(changes.keys() - set(REPLACEABLE)):
+        flags = ", ".join(f"--{key.replace('_', '-')}" for key in fixed)
+        raise ConfigError(
+            f"--suite brings its own {flags}: leave it out, or write a suite of your own (docs/suites.md)"
+        )
+    return changes if repeats is None else {**changes, "repeats": repeats}
+
+
+def _suite(name: str, changes: dict[str, Any], out: Path, access: Access, kind: SandboxKind | None) -> ExitCode:
+    """Run a suite, with the user's options in place of its own, and print its tables. Returns the exit code."""
     from specbench.cli.report import show_suite, terminal
     from specbench.config.suite import read_suite
-    from specbench.experiment.suite_runner import run_suite
+    from specbench.experiment.suite_runner import SuiteRequest, run_suite
 
-    changes = {key: value for key, value in options.changes().items() if key != "repeats"}
-    if refused := sorted(changes.keys() - set(OVERRULING)):
-        told = ", ".join(f"--{key.replace('_', '-')}" for key in refused)
-        raise ConfigError(f"--suite brings its own {told}: leave it out, or write a suite of your own (docs/suites.md)")
-    changes |= {} if repeats is None else {"repeats": repeats}
     suite = read_suite(name, **changes)
-    changed = [f"{key} = {value}" for key, value in changes.items() if key != "plugins"]  # which overrule nothing
-    code = run_suite(suite, out, access, kind, changed, Terminal())
+    changed = tuple(f"{key} = {value}" for key, value in changes.items() if key != "plugins")  # which replace nothing
+    request = SuiteRequest(suite=suite, out=out, access=access, sandbox=kind, changes=changed)
+    code = run_suite(request, Terminal())
     show_suite(suite, out, terminal(), bool(changed))
     return code

@@ -34,7 +34,7 @@ def score(
     from specbench.experiment import scorer
     from specbench.experiment.pipeline import summarised
     from specbench.runs.locking import locked
-    from specbench.runs.record import read
+    from specbench.runs.run_folder import read
     from specbench.sandbox import Sandbox
 
     folders = runs or newest(results)

@@ -1,6 +1,5 @@
 """`specbench trace`: one prompt decoded, round by round, each token shown by where it came from."""
 
-import hashlib
 import json
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,16 +8,13 @@ import typer
 from specbench.cli import params as choices
 from specbench.cli.arguments import options_of
 from specbench.cli.params import known
-from specbench.cli.progress import status
-from specbench.config.options import Options
+from specbench.cli.progress import Terminal
 from specbench.config.presets import require_known
 from specbench.errors import ConfigError
 
 if TYPE_CHECKING:
-    from specbench.decoding.round import Step
-    from specbench.experiment.plan import Bench, Job
+    from specbench.experiment.prompt_trace import Trace
     from specbench.report.trace import Line
-    from specbench.runs.record import Record, Round
 
 STYLES = {"a": "green", "d": "cyan", "r": "bold yellow", "b": "bold blue", "m": "", "x": "red strike"}  # by origin
 
@@ -31,8 +27,8 @@ def trace(
         str | None, typer.Option("--task", "-t", help="A task, or a TOML file.", autocompletion=known("task"))
     ] = None,
     index: Annotated[int, typer.Option("--sample-index", min=0, help="Which sample of the task, from 0.")] = 0,
-    data: choices.Data = "",
-    gamma: choices.Gamma = "",
+    data: choices.Data = None,
+    gamma: choices.Gamma = None,
     max_new_tokens: choices.MaxNewTokens = None,
     temperature: choices.Temperature = None,
     seed: Annotated[int, typer.Option(help="The same seed gives the same tokens.")] = 0,
@@ -61,89 +57,22 @@ def trace(
         temperature=temperature, seed=seed, device=device, dtype=dtype, engine=engine,
     )  # fmt: skip
     require_known([method], pair, [task] if task else [])
-    bench, job = _settled(method, pair, task, prompt, index, options)
-    record, rounds = _decoded(bench, job)
-    told = {
-        "method": record.method,
-        "pair": job.cell.pair,
-        "temperature": job.cell.arms[-1].temperature,
-        "seed": record.seed,
-    }
+    from specbench.experiment.prompt_trace import TraceRequest, trace_prompt
+
+    request = TraceRequest(method=method, pair=pair, prompt=prompt, task=task or "", index=index, options=options)
+    traced = trace_prompt(request, Terminal())
+    record = traced.record
+    about = {"method": record.method, "pair": traced.pair, "temperature": traced.temperature, "seed": record.seed}
     if as_json:
-        spent = {"forwards": {name: calls["forwards"] for name, calls in record.models.items()}}
+        spent = {"forwards": {name: usage["forwards"] for name, usage in record.models.items()}}
         ended = {"prompt_tokens": record.prompt_tokens, "tokens": record.tokens, "finish": record.finish}
-        print(json.dumps({**told, **ended, **spent, "text": record.text, "rounds": rounds}, indent=2))
+        print(json.dumps({**about, **ended, **spent, "text": record.text, "rounds": traced.rounds}, indent=2))
         return
-    _show(told, record, rounds)
+    _show(traced)
 
 
-def _settled(
-    method: str, pair_name: str, task_name: str | None, prompt: str | None, index: int, options: Options
-) -> tuple["Bench", "Job"]:
-    """The method and one prompt as a cell of one sample, on a bench whose models are loaded."""
-    from pathlib import Path
-
-    import specbench.tasks  # noqa: F401  (registers the tasks)
-    from specbench.data.task import Data, Sample
-    from specbench.experiment import plan as bench
-    from specbench.experiment import run_spec as cells
-
-    found, pair = cells.read_pair(pair_name, options)
-    if prompt is None:
-        ((name, task, data),) = bench.tasks_of([task_name or ""], pair, options)
-        samples = [sample for sample in data.samples if not sample.after][index:]
-        if not samples:
-            raise ConfigError(f"--sample-index {index}: {name} has {len(data.samples)} samples here")
-    else:
-        name, task = cells.read_task("prompts", pair, options)
-        samples = [Sample("0", prompt)]
-        data = Data(samples, "command line", None, hashlib.sha256(prompt.encode()).hexdigest(), 1)
-    asked = [(name, task, Data(samples[:1], data.source, data.revision, data.sha256, data.total))]
-    made = bench.settle([method], found.name, lambda: asked, pair, found.path.parent, options, Path())
-    with status(f"loading {', '.join(made.roles)}"):
-        made.load()
-    return made, made.jobs[0]
-
-
-def _decoded(bench: "Bench", job: "Job") -> tuple["Record", list[dict[str, Any]]]:
-    """What the method generated, and its rounds with their tokens' text. Raises ConfigError where the prompt does not fit."""
-    from specbench.data.prompting import encode
-    from specbench.experiment import runner
-    from specbench.runs.record import Record
-
-    cell, task, sample = job.cell, job.task, job.data.samples[0]
-    pair, decoding = bench.load().only(cell.roles, cell.spread), cell.config["decoding"]
-    record = Record(method=cell.arms[-1].name, sample=sample.id, repeat=0, seed=decoding["seed"], order=0)
-    try:
-        prompt = encode(pair.tokenizer, task, sample, [], pair.window).ids
-        arm = runner.piloted(cell.arms[-1], pair, task, [sample], decoding)
-        pair.prepare(len(prompt) + decoding["max_new_tokens"], arm.method.most_fed)
-        out = runner.generate(record, arm, pair, task, sample, [], decoding)
-    except ValueError as error:
-        raise ConfigError(str(error)) from None
-    rounds, before = [], [] if pair.encoder_decoder else prompt
-    for told, step in zip(record.rounds, out.rounds, strict=bool(record.rounds)):
-        rounds.append(_spelled(told, step, before, pair.tokenizer))
-        before = before + step.tokens
-    return record, rounds
-
-
-def _spelled(told: "Round", step: "Step", before: list[int], tokenizer: Any) -> dict[str, Any]:
-    """A round as it is recorded, with what its tokens, and those of the rounds that made its draft, are and whence."""
-    from specbench.analysis.token_origin import of_round
-    from specbench.data.prompting import pieces
-
-    spelled = {**told, "origins": of_round(told), "ids": step.tokens, "refused": tokenizer.decode(step.refused)}
-    spelled["pieces"] = pieces(tokenizer, before, step.tokens, encoder_decoder=False)
-    inner = []
-    for each, made in zip(told.get("inner", []), step.inner, strict=True):
-        inner.append(_spelled(each, made, before, tokenizer))
-        before = before + made.tokens
-    return {**spelled, "inner": inner}
-
-
-def _show(told: dict[str, Any], record: "Record", rounds: list[dict[str, Any]]) -> None:
-    """A legend, the rounds, what they came to, and the text whole."""
+def _show(traced: "Trace") -> None:
+    """Print a legend, the rounds, their totals, and the whole text."""
     from rich.console import Console
 
     from specbench.analysis.token_origin import MEANING
@@ -151,11 +80,12 @@ def _show(told: dict[str, Any], record: "Record", rounds: list[dict[str, Any]]) 
 
     console = Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
     coloured = console.is_terminal and not console.no_color
-    console.print(visible("{method} on {pair}, T = {temperature:g}, seed {seed}".format(**told)))
-    shown = list(lines(rounds))
+    record = traced.record
+    console.print(visible(f"{record.method} on {traced.pair}, T = {traced.temperature:g}, seed {record.seed}"))
+    shown = list(lines(traced.rounds))
     used = {origin for line in shown for origin, _ in line.spans}
     if not shown:
-        console.print("nothing was drafted: each token is a model's own")
+        console.print("nothing was drafted: every token comes from a model directly")
     elif coloured:
         _print_colours(console, shown, {origin: MEANING[origin] for origin in MEANING if origin in used})
     else:

@@ -3,26 +3,20 @@
 import dataclasses
 import json
 import sys
-from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from specbench.cli import params as choices
 from specbench.cli.arguments import options_of, words
 from specbench.cli.params import known
-from specbench.cli.progress import progress, status
-from specbench.config.options import Options
-from specbench.config.presets import preset, require_known
-from specbench.errors import ConfigError, ExitCode
+from specbench.cli.progress import Terminal
+from specbench.config.presets import require_known
+from specbench.errors import ExitCode
 
 if TYPE_CHECKING:
-    from specbench.config.pair import Pair
-    from specbench.models.loader import LoadedPair
-    from specbench.verification import Verdict
+    from specbench.verification.run import Verification
 
-TEMPERATURE = 2.0  # small models are sure of themselves, and where a law is nearly certain nothing can be told apart
-TASK = "gsm8k"  # where the pair names none that suits it
 OUTCOMES = {
     "differs": ExitCode.REGRESSION, "inconclusive": ExitCode.INCONCLUSIVE, "no law": ExitCode.INCONCLUSIVE
 }  # fmt: skip
@@ -40,12 +34,12 @@ def verify(
             autocompletion=known("task"),
         ),
     ] = None,
-    data: choices.Data = "",
+    data: choices.Data = None,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Prompts, from the tasks in turn.")] = 6,
     repeats: Annotated[
         int, typer.Option(min=1, help="How often each prompt is broken off somewhere and sampled from.")
     ] = 6,
-    gamma: choices.Gamma = "",
+    gamma: choices.Gamma = None,
     max_new_tokens: Annotated[int, typer.Option(help="Most tokens to generate.")] = 24,
     temperature: Annotated[
         float | None, typer.Option(help="Of the sampled checks; 0 leaves them out. [2; 0 for a greedy method]")
@@ -72,98 +66,21 @@ def verify(
         temperature=temperature, seed=seed, device=device, dtype=dtype, engine=engine,
     )  # fmt: skip
     require_known([method], pair, words(task))
-    if temperature is None:
-        options = replace(options, temperature=0.0 if _is_greedy(method) else TEMPERATURE)
-    told, verdict = _verified(method, pair, words(task), options, repeats)
-    _show(told, verdict, json_)
-    sys.exit(OUTCOMES.get(verdict.outcome, ExitCode.OK))
+    from specbench.verification.run import VerifyRequest, verify_method
+
+    request = VerifyRequest(method=method, pair=pair, tasks=tuple(words(task)), options=options, cuts=repeats)
+    verification = verify_method(request, Terminal())
+    _show(verification, json_)
+    sys.exit(OUTCOMES.get(verification.verdict.outcome, ExitCode.OK))
 
 
-def _is_greedy(method: str) -> bool:
-    """Whether a method has no meaning but at T = 0."""
-    import specbench.methods  # noqa: F401  (registers the methods)
-    from specbench.decoding.method import Method
-
-    found = Method.members.get(preset("method", method).table.get("name", ""))
-    return found is not None and found.greedy_only
-
-
-def _verified(
-    name: str, pair_name: str, task_names: list[str], options: Options, repeats: int
-) -> tuple[dict[str, Any], "Verdict"]:
-    """What was held against what, and the verdict."""
-    import torch
-
-    from specbench import verification as verifying
-    from specbench.experiment import method_resolution as arms
-    from specbench.experiment import run_spec as cells
-    from specbench.models import loader as models
-    from specbench.models.resolve import device_of, find, find_heads
-
-    found_pair, pair = cells.read_pair(pair_name, options)
-    base, device = found_pair.path.parent, device_of(options.device)
-    if pair.logits != "real":
-        raise ConfigError(f"pair {found_pair.name}: synthetic logits say nothing of its models; leave pair.logits real")
-    found = find(pair, arms.roles_of([name], pair, options), base, device, options.dtype, options.engine)
-    sizes = {role: each.parameters for role, each in found.items()}
-    group = arms.arms([name], pair, sizes, options)[0]
-    arm, baseline = group[-1], group[0].method
-    needed = {role: each for role, each in found.items() if role in arm.method.roles()}
-    told: dict[str, Any] = {
-        "method": arm.name,
-        "table": arm.table,
-        "pair": found_pair.name,
-        "device": str(device),
-        "dtype": ", ".join(dict.fromkeys(each.dtype for each in needed.values())),
-        "engine": ", ".join(dict.fromkeys(each.engine for each in needed.values())),
-        "temperature": options.temperature,
-        "seed": options.seed,
-    }
-    if arm.method.law() is None:
-        return told, verifying.lawless(arm.method, arm.name)
-    with status(f"loading {', '.join(needed)}, twice"):
-        loaded = models.load(needed, base, device, find_heads(pair, arms.heads_of([name], pair, options), base))
-        eager = find(pair, tuple(needed), base, device, options.dtype, "eager")
-        reference = models.load(eager, base, device)
-    prompts, told["tasks"] = _prompts(task_names, pair, loaded, options)
-    coarsest: torch.dtype = max((getattr(torch, f.dtype) for f in needed.values()), key=lambda d: torch.finfo(d).eps)
-    how = verifying.Decoding(options.max_new_tokens or 1, options.seed)
-    case = verifying.Case(arm.method, loaded, reference, coarsest, prompts, how, options.temperature or 0.0, repeats)
-    loaded.prepare(max(map(len, prompts)) + how.new, arm.method.most_fed)
-    with progress(f"verify {arm.name} on {found_pair.name}", verifying.outputs(case)) as advance:
-        return told, verifying.verify(case, arm.name, baseline, advance)
-
-
-def _prompts(
-    names: list[str], pair: "Pair", loaded: "LoadedPair", options: Options
-) -> tuple[list[list[int]], list[str]]:
-    """The first prompts of each task in turn, as token ids, and the tasks. Raises ConfigError for one that does not fit."""
-    import specbench.tasks  # noqa: F401  (registers the tasks)
-    from specbench.data.prompting import encode
-    from specbench.experiment import run_spec as cells
-    from specbench.experiment.plan import tasks_of
-
-    asked = tasks_of(names or ([] if cells.suits(pair, options) and pair.defaults.tasks else [TASK]), pair, options)
-    rows = [
-        (task, data.samples[i]) for i in range(options.limit or 1) for _, task, data in asked if i < len(data.samples)
-    ]
-    firsts = [(task, sample) for task, sample in rows if not sample.after][: options.limit]
-    try:
-        ids = [encode(loaded.tokenizer, task, sample, [], loaded.window).ids for task, sample in firsts]
-    except ValueError as error:
-        raise ConfigError(str(error)) from None
-    if not ids:
-        raise ConfigError(f"{', '.join(names)}: no prompt to begin with")
-    return ids, [name for name, *_ in asked]
-
-
-def _show(told: dict[str, Any], verdict: "Verdict", as_json: bool) -> None:
-    """A table and one line; or everything, as JSON on stdout, and that on stderr."""
+def _show(verification: "Verification", as_json: bool) -> None:
+    """Print a table and one line; with JSON on stdout, on stderr."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
 
-    console = Console(stderr=as_json)
+    verdict, console = verification.verdict, Console(stderr=as_json)
     if not console.is_terminal:
         console = Console(stderr=as_json, width=160)
     if verdict.checks:
@@ -176,5 +93,9 @@ def _show(told: dict[str, Any], verdict: "Verdict", as_json: bool) -> None:
         console.print(drawn, markup=False)
     print(verdict.line, file=sys.stderr if as_json else sys.stdout)
     if as_json:
-        checks = [dataclasses.asdict(check) for check in verdict.checks]
-        print(json.dumps({**told, "outcome": verdict.outcome, "line": verdict.line, "checks": checks}, indent=2))
+        spec = verification.spec
+        table = {
+            key: value for key, value in dataclasses.asdict(verification).items() if key not in ("spec", "verdict")
+        }
+        table |= {"options": spec.options, "outcome": verdict.outcome, "line": verdict.line}
+        print(json.dumps({**table, "checks": [dataclasses.asdict(check) for check in verdict.checks]}, indent=2))

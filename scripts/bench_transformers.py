@@ -23,7 +23,7 @@ from specbench.errors import ConfigError, ExitCode
 from specbench.experiment.pipeline import run
 from specbench.experiment.request import Request
 from specbench.files import write
-from specbench.runs.record import read
+from specbench.runs.run_folder import read
 
 RUNS = Path("build/bench")
 PEERS = {"ar": "hf-generate", "sd": "hf-assisted"}
@@ -45,8 +45,8 @@ def main() -> None:
     args = parser.parse_args()
     pair = _two_folders(args.draft, args.target) if args.draft or args.target else args.pair
     options = Options(
-        gamma=(args.gamma,),
-        data="synthetic",
+        gamma=(("", (args.gamma,)),),
+        data=(("", "synthetic"),),
         limit=args.prompts,
         max_new_tokens=args.tokens,
         ignore_eos=True,

@@ -32,7 +32,7 @@ from specbench.experiment.fresh_process import (
     measure_here,
     request_in,
 )
-from specbench.experiment.gate import command_of, judged, record
+from specbench.experiment.gate import Recording, check, command_of, record
 from specbench.files import write
 from specbench.regression.checks import log_ratios
 from specbench.regression.compare import ANCHOR
@@ -40,7 +40,7 @@ from specbench.regression.measurement import Session, of_run
 from specbench.regression.snapshot import load
 from specbench.regression.verdict import Limits, Status, Verdict, exit_code
 from specbench.report.tables import Table, markdown_table
-from specbench.runs.record import SAMPLES
+from specbench.runs.run_folder import SAMPLES
 
 MODULE = "scripts.gate_trials"
 SLOWER = 0.1
@@ -133,19 +133,21 @@ def _trials(args: argparse.Namespace, folder: Path) -> None:
         temperature=0.0,
         device="cpu",
     )
-    path, told = folder / "baseline.json", Commands(commands=[])
-    record(path, command_of(["sd"], "tiny", ["gsm8k"], options), folder / "base", told, False, args.sessions)
+    path, nothing = folder / "snapshot.json", Commands(commands=[])
+    command = command_of(["sd"], "tiny", ["gsm8k"], options)
+    how = Recording(counters_only=False, sessions=args.sessions)
+    record(path, folder / "base", Commands(commands=[command]), how)
     launches: list[tuple[str, Launch]] = [("nothing", measure_apart)] * args.trials
     launches += [(what, partial(_injected, what)) for what in EXPECTED]
     trials: list[tuple[str, list[Verdict]]] = []
     for number, (what, launch) in enumerate(launches):
-        trials.append((what, judged(path, folder / f"trial-{number}", told, Limits(), launch)))
+        trials.append((what, check(path, folder / f"trial-{number}", nothing, Limits(), launch)))
         print(f"{what}: {outcome(trials[-1][1])}", flush=True)
-    sessions = [each for cell in load(path).cells for each in cell.sessions]
+    sessions = [each for cell in load(path).runs for each in cell.sessions]
     for number in range(args.trials):
         runs = sorted((folder / f"trial-{number}").glob(f"session-*/*/{SAMPLES}"))
         sessions += [each for run in runs for each in of_run(run.parent).sessions]
-    environment = load(path).cells[0].environment
+    environment = load(path).runs[0].environment
     write(args.out, _page(args, trials, sessions, environment, time.monotonic() - begin))
     print(args.out.read_text(encoding="utf-8"))
 

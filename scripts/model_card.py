@@ -28,12 +28,12 @@ from specbench.decoding.loop import Limits, decode
 from specbench.decoding.method import Method
 from specbench.decoding.sampling import Sampler
 from specbench.decoding.targets import Last, Mixture
-from specbench.experiment.run_spec import read_task
+from specbench.experiment.selection import read_task
 from specbench.files import write
 from specbench.machine.hardware import fingerprint
 from specbench.methods.autoregressive import Autoregressive
 from specbench.models.loader import LoadedPair, load
-from specbench.models.resolve import find
+from specbench.models.resolve import Placement, resolve_models
 from specbench.sandbox import Sandbox
 from specbench.scoring.metric import Scored
 
@@ -86,7 +86,8 @@ def _arms(pair: Pair) -> dict[str, Method]:
 
 def _load(name: str, roles: tuple[str, ...]) -> LoadedPair:
     base = preset("pair", name).path.parent
-    return load(find(_pair(name), roles, base, torch.device("cpu"), "float32"), base, torch.device("cpu"))
+    on = Placement(torch.device("cpu"), "float32")
+    return load(resolve_models(_pair(name), roles, base, on), base, on.device)
 
 
 def _scores(name: str, told: str, prompts: int) -> dict[str, Estimate | None]:

@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Any, Literal
 import specbench
 from specbench.analysis.summary import summaries_of
 from specbench.config.construct import Named
-from specbench.config.options import Access, Options, SandboxKind
+from specbench.config.options import Access, Options, SandboxKind, draft_lengths, scoped_values
 from specbench.errors import ConfigError, MissingAsset, hint
 from specbench.experiment import pipeline, plugins
 from specbench.experiment.request import Request
 from specbench.observer import Observer
 from specbench.report import html, latex, tables
-from specbench.runs.record import SAMPLES, Record, read
+from specbench.runs.record import Record
+from specbench.runs.run_folder import SAMPLES, read
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -82,17 +83,17 @@ class Plan:
         """One row per run: `pair`, `task`, `methods`, `generations`, how many of them are `done`, and the `folder`."""
         import pandas as pd
 
-        jobs = self.resolved.bench.jobs
+        runs = self.resolved.plan.runs
         return pd.DataFrame(
             {
-                "pair": job.cell.pair,
-                "task": job.cell.task,
-                "methods": ", ".join(arm.name for arm in job.cell.arms),
-                "generations": job.cell.generations,
-                "done": job.done,
-                "folder": str(job.folder),
+                "pair": run.spec.pair.name,
+                "task": run.spec.task.name,
+                "methods": ", ".join(run.spec.methods),
+                "generations": run.spec.generations,
+                "done": run.done,
+                "folder": str(run.folder),
             }
-            for job in jobs
+            for run in runs
         )
 
 
@@ -187,10 +188,9 @@ def _request(
             given[field] = tuple(value.items())
         elif value is not None:
             raise ConfigError(f"{name} = {value!r} must be a dictionary")
-    if isinstance(gamma := given.get("gamma"), int):
-        given["gamma"] = (gamma,)
-    elif gamma is not None:
-        given["gamma"] = tuple(gamma)
+    lengths = scoped_values(given.pop("gamma", None), "gamma")
+    given["gamma"] = tuple((method, draft_lengths(value, "gamma")) for method, value in lengths)
+    given["data"] = tuple((task, str(source)) for task, source in scoped_values(given.pop("data", None), "data"))
     return Request(
         methods=_names(method),
         pair=pair,

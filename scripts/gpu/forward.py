@@ -26,7 +26,7 @@ from specbench.machine.hardware import copy_bandwidth
 from specbench.methods.autoregressive import Autoregressive
 from specbench.models.engine import Graphs
 from specbench.models.loader import LoadedPair, load
-from specbench.models.resolve import Found, find
+from specbench.models.resolve import Placement, ResolvedModel, resolve_models
 from specbench.runs.record import Record
 from specbench.verification.enumeration import Opened
 
@@ -115,7 +115,9 @@ def figure(values: list[float], **more: Any) -> Figure:
     return Figure(value=median(values), low=min(values), high=max(values), **more)
 
 
-def dummy_pair(name: str, settings: Settings, logits: str = "real") -> tuple[Pair, dict[str, Found], LoadedPair]:
+def dummy_pair(
+    name: str, settings: Settings, logits: str = "real"
+) -> tuple[Pair, dict[str, ResolvedModel], LoadedPair]:
     """A preset pair's architectures with random weights, on the device, in bfloat16 on a GPU and float32 on a CPU."""
     found_pair = preset("pair", name)
     models = {
@@ -124,7 +126,7 @@ def dummy_pair(name: str, settings: Settings, logits: str = "real") -> tuple[Pai
     }
     table = found_pair.table | {"weights": "dummy", "logits": logits, "models": models}
     pair, base = construct(Pair, table, name), found_pair.path.parent
-    found = find(pair, tuple(pair.models), base, settings.device, "auto")
+    found = resolve_models(pair, tuple(pair.models), base, Placement(settings.device))
     say(f"making up {', '.join(map(named(pair, settings), pair.models))}")
     return pair, found, load(found, base, settings.device)
 
@@ -182,9 +184,14 @@ class _Bench:
 
     settings: Settings
     engines: Engines
-    found: Found
+    found: ResolvedModel
     bandwidth: float
     same: dict[str, str]
+
+    @property
+    def traffic(self) -> dict[str, float]:
+        """The bytes that a forward reads at least: of weights, and of the cache per position."""
+        return {"forward": self.found.source.forward_bytes, "position": self.found.source.position_bytes}
 
     def wanted(self, engine: str, most: float) -> float | None:
         """Of the engine that a GPU is given, at real shapes."""
@@ -204,7 +211,7 @@ class _Bench:
         }
         say(f"{role}: forwards of 1 and of {BLOCK} tokens after {prompt}")
         seconds = race(runs, self.settings)
-        least = (self.found.traffic["forward"] + self.found.traffic["position"] * prompt) / self.bandwidth
+        least = (self.traffic["forward"] + self.traffic["position"] * prompt) / self.bandwidth
         after = "" if prompt == self.settings.prompt else f", after {prompt}"
         out = []
         for engine in sessions:
@@ -276,7 +283,11 @@ class _Bench:
         figures = []
         for engine in names:
             values = [1e3 * metrics.seconds(row) / (len(row.tokens) - 1) for row in rows[engine]]
-            share = metrics.bound_share(rows[engine], {"it": self.found.traffic}, self.bandwidth)
+            share = metrics.bound_share(
+                rows[engine],
+                {"it": self.traffic},
+                self.bandwidth,
+            )
             outside = metrics.outside_forwards(rows[engine])
             beside = {"of copy bandwidth": f"{share:.0%}", "outside forwards": f"{outside:.0%}"}
             figures.append(figure(values, what="ar, a token", engine=engine, unit="ms", beside=beside, **self.same))

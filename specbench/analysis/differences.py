@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from specbench.analysis.chains import NONE, draft_lengths
+from specbench.analysis.chains import NONE
 
 Summary = dict[str, Any]
 Line = tuple[Summary, dict[str, Any]]  # a run, and one of its methods
@@ -117,7 +117,7 @@ def _task_options(summary: Summary, among: str) -> Iterator[Fact]:
 def _method(row: dict[str, Any]) -> Iterator[Fact]:
     """How a method was set, compared among lines of the same name."""
     among = f"{OF_METHOD}{row['method']}"
-    yield Fact("draft lengths", draft_lengths(row), among)
+    yield Fact("draft lengths", row["draft_length"] or NONE, among)
     for path, value in _leaves(row["config"]):
         if path.rpartition(".")[2] != "gamma":
             yield Fact(path, _text(value), among)

@@ -19,7 +19,8 @@ from specbench.analysis import metrics as m
 from specbench.analysis.bootstrap import FEWEST
 from specbench.analysis.points import Point, swept
 from specbench.analysis.quality import scores_of
-from specbench.runs.record import Record, read, run_config
+from specbench.runs.record import Record
+from specbench.runs.run_folder import read, spec_of
 from specbench.scoring import metric
 
 RESAMPLES = 500
@@ -49,8 +50,8 @@ class Frontier:
 
 def frontier_of(folder: Path) -> Frontier | None:
     """The curves of a run folder, over the prompts that every method completed; None where nothing is scored or swept."""
-    config = run_config(folder)
-    scores, base = scores_of(folder), config["baseline"]
+    spec = spec_of(folder)
+    scores, base = scores_of(folder), spec.baseline
     headline = scores["headline"]
     combine = {each["name"]: each["combine"] for each in scores["metrics"]}.get(headline, "")
     values: dict[str, dict[str, list[Any]]] = defaultdict(lambda: defaultdict(list))
@@ -64,8 +65,8 @@ def frontier_of(folder: Path) -> Frontier | None:
     for record in read(folder):
         if record.error is None:
             _add(record, spent, counts)
-    repeats = config["decoding"]["repeats"]
-    names = list(config["methods"])
+    repeats = spec.decoding.repeats
+    names = list(spec.methods)
     prompts = [
         sample for sample in groups
         if all(counts[name][sample] == repeats == len(values[name][sample]) for name in names)

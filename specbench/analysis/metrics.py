@@ -6,7 +6,7 @@ together, 95 %.
 """
 
 from collections import defaultdict
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 
 import numpy as np
 
@@ -219,7 +219,7 @@ def outside_forwards(rows: Rows) -> float:
     return 1.0 - inside / sum(seconds(r) for r in rows)
 
 
-def bound_share(rows: Rows, traffic: dict[str, dict[str, int]], bandwidth: float) -> float:
+def bound_share(rows: Rows, traffic: Mapping[str, Mapping[str, float]], bandwidth: float) -> float:
     """The least time that the memory allows for what was read, over the decoding time that was taken.
 
     Every forward reads its model's weights and the cache behind it once, at the bandwidth of a plain copy. It is above 1

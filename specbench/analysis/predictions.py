@@ -1,103 +1,124 @@
-"""What theory says of a method, from the acceptance and the prices that were measured."""
+"""What theory predicts of a method's speed, from the acceptance and the forward times that were measured."""
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from specbench.analysis import metrics as m
 from specbench.analysis import speculation as d
 from specbench.analysis import theory
-from specbench.analysis.chains import chain_of
+from specbench.decoding.traits import Theory
+
+Predict = Callable[[theory.Cost, float], float]  # (cost of a forward, the baseline's seconds per token) -> speedup
 
 
-def predictions(table: dict[str, Any], baseline: dict[str, Any], rows: m.Rows, base: m.Rows) -> dict[str, Any]:
-    """Predictions from the measured acceptance and cost ratio: the exact long-run speedup with a block at the price of one
-    token, the same at a block's measured price, and where the paper prints another formula, that one."""
+@dataclass(frozen=True, kw_only=True)
+class Predictions:
+    """Predicted long-run speedups of one method.
+
+    `predicted` prices a block at one token, as the papers do; `corrected` takes its measured price. `cost_ratio` is the
+    proposer's forward time over the target's. `papers_prediction` is another formula that the paper prints, where it does.
+    """
+
+    predicted: float
+    corrected: float
+    cost_ratio: float
+    papers_prediction: float | None = None
+
+
+def predictions(method: Theory | None, baseline: Sequence[str], rows: m.Rows, base: m.Rows) -> Predictions | None:
+    """Predict a method's speedup over a baseline that runs a forward of each of `baseline`'s roles per token.
+
+    None where no formula is known, or a forward time or an acceptance rate that it takes was not measured.
+    """
+    if method is None:
+        return None
     prices = m.forward_seconds(rows)
     single = {role: sizes[1] for role, sizes in prices.items() if 1 in sizes}
     single |= {role: sizes[1] for role, sizes in m.forward_seconds(base).items() if 1 in sizes}
-    roles, predicted = _roles(table), _predicted(table, rows)
+    roles = list(method.models)
     for role in roles:  # a middle model never reads one token alone
         if role in prices:
             single.setdefault(role, prices[role][min(prices[role])])
-    if predicted is None or not all(role in single for role in (*roles, *baseline["scorers"])):
-        return {}
-    as_in_papers, measured = m.cost_of(roles, {}, single), m.cost_of(roles, prices, single)
-    per_token = sum(single[role] for role in baseline["scorers"])
-    c = single[roles[0]] / single[roles[-1]]
-    out = {
-        "predicted": predicted(as_in_papers, per_token),
-        "corrected": predicted(measured, per_token),
-        "cost_ratio": c,
-    }
-    if table["name"] == "speculative-ensemble" and len(roles) == 2:
-        a = m.acceptance_by_model(rows).get(roles[0], m.acceptance_rate(rows))
-        assert a is not None
-        out["papers_prediction"] = theory.alternate_proposal(a, table["gamma"][0], table["gamma"][1], c)
-    return out
-
-
-def _predicted(table: dict[str, Any], rows: m.Rows) -> Callable[[theory.Cost, float], float] | None:
-    """The method's theory: from a cost and the baseline's seconds a token to a speedup. None where there is none."""
-    rates, overall, roles = m.acceptance_by_model(rows), m.acceptance_rate(rows), _roles(table)
-    if table["name"] in ("token-cascade", "sequence-cascade"):
-        rate = m.rule_rate(rows)
-        read = round(1 / rate) if rate and table["name"] == "token-cascade" else 1
-        return lambda cost, base: theory.sequential_cascade(rate or 0.0, cost, read)
-    if table["name"] == "sprinter":
-        return _sprinter(table, rows)
-    if overall is None or not roles:
+    predict = FORMULAS[method.formula](method, rows) if method.formula in FORMULAS else None
+    if predict is None or not all(role in single for role in (*roles, *baseline)):
         return None
-    if table.get("proposer", {}).get("name") == "chain":
-        return _chain(table, rows)
-    if table["name"] == "speculative-ensemble":
-        a = [rates.get(role, overall) for role in roles]
-        return lambda cost, base: theory.speculative_ensemble(a, table["gamma"], cost)
-    drafts = roles[0] in table["scorers"]
-    deferred = drafts and table.get("bonus", "deferred") == "deferred"
-    return lambda cost, base: theory.speculative(
-        rates.get(roles[0], overall) if deferred else overall,
-        table["proposer"]["gamma"],
-        cost,
-        base,
-        bonus=table.get("bonus", "deferred"),
-        scorers=len(roles) - 1,
-        drafter_scores=drafts,
-        pending=rates.get(roles[-1], 1.0),
+    as_in_papers, measured = m.cost_of(roles, {}, single), m.cost_of(roles, prices, single)
+    per_token = sum(single[role] for role in baseline)
+    ratio = single[roles[0]] / single[roles[-1]]
+    return Predictions(
+        predicted=predict(as_in_papers, per_token),
+        corrected=predict(measured, per_token),
+        cost_ratio=ratio,
+        papers_prediction=_alternate_proposal(method, rows, ratio),
     )
 
 
-def _sprinter(table: dict[str, Any], rows: m.Rows) -> Callable[[theory.Cost, float], float]:
-    """Over all runs that end with a forward of the target: what was drafted since the last one, and how it fared."""
-    rounds = [x for r in rows for x in r.rounds]
-    tested = sum(x["tested"] for x in rounds)
-    drafted = sum(x["drafted"] for x in rounds) / max(tested, 1)
-    accepted = sum(x["accepted"] for x in rounds) / max(tested, 1)
-    return lambda cost, base: theory.sprinter(drafted, accepted, cost, base, bonus=table.get("bonus", True))
+def _alternate_proposal(method: Theory, rows: m.Rows, ratio: float) -> float | None:
+    """SE's own formula for two models (docs/papers/speculative-ensemble.md); None for other methods."""
+    if method.formula != "ensemble" or len(method.models) != 2:
+        return None
+    rate = m.acceptance_by_model(rows).get(method.models[0], m.acceptance_rate(rows))
+    return None if rate is None else theory.alternate_proposal(rate, method.gamma[0], method.gamma[1], ratio)
 
 
-def _chain(table: dict[str, Any], rows: m.Rows) -> Callable[[theory.Cost, float], float] | None:
-    """Measured acceptance, level by level. What an EAGLE head reads again, and its base reads for it, is left out."""
-    proposer, chains = chain_of(table)
-    thresholds = [each["threshold"] for each in chains]
+def _speculation(method: Theory, rows: m.Rows) -> Predict | None:
+    rates, overall = m.acceptance_by_model(rows), m.acceptance_rate(rows)
+    if overall is None:
+        return None
+    deferred = method.drafter_scores and method.bonus == "deferred"
+    return lambda cost, base: theory.speculative(
+        rates.get(method.models[0], overall) if deferred else overall,
+        method.gamma[0],
+        cost,
+        base,
+        bonus=method.bonus,
+        scorers=len(method.models) - 1,
+        drafter_scores=method.drafter_scores,
+        pending=rates.get(method.models[-1], 1.0),
+    )
+
+
+def _chain(method: Theory, rows: m.Rows) -> Predict | None:
+    """Acceptance by level. What an EAGLE head and its base read again is left out."""
     rates = [level.acceptance for level in d.levels(rows)]
     known = [rate for rate in rates if rate is not None]
-    if len(known) != len(thresholds) + 1:
+    if len(known) != len(method.thresholds) + 1:
         return None
-    return lambda cost, base: theory.chain(known, proposer["gamma"], thresholds, cost, base)
+    return lambda cost, base: theory.chain(known, method.gamma[0], list(method.thresholds), cost, base)
 
 
-def _roles(table: dict[str, Any]) -> list[str]:
-    """The models of a method whose speed has a theory, the (default) proposer first; empty where none is known."""
-    if table["name"] == "speculative-ensemble":
-        return list(table["models"])
-    if table["name"] in ("token-cascade", "sequence-cascade"):
-        return [table["small"], table["large"]]
-    if table["name"] == "sprinter":
-        return [table["draft"], table["target"]]
-    if table["name"] != "speculative":
-        return []
-    proposer, chains = chain_of(table)
-    if proposer["name"] not in ("model", "eagle") or "stop" in proposer or "gamma" not in proposer:
-        return []  # of drafts whose length varies there is no theory here
-    drafting = proposer["model"] if proposer["name"] == "model" else proposer["head"]
-    return [drafting, *(each["model"] for each in chains), *(role for role in table["scorers"] if role != drafting)]
+def _ensemble(method: Theory, rows: m.Rows) -> Predict | None:
+    rates, overall = m.acceptance_by_model(rows), m.acceptance_rate(rows)
+    if overall is None:
+        return None
+    a = [rates.get(role, overall) for role in method.models]
+    return lambda cost, base: theory.speculative_ensemble(a, list(method.gamma), cost)
+
+
+def _sprinter(method: Theory, rows: m.Rows) -> Predict:
+    """Over all runs that end with a forward of the target: what was drafted since the last one, and how it fared."""
+    rounds = [each for record in rows for each in record.rounds]
+    tested = max(sum(each["tested"] for each in rounds), 1)
+    drafted = sum(each["drafted"] for each in rounds) / tested
+    accepted = sum(each["accepted"] for each in rounds) / tested
+    return lambda cost, base: theory.sprinter(drafted, accepted, cost, base, bonus=method.bonus != "none")
+
+
+def _token_cascade(method: Theory, rows: m.Rows) -> Predict:
+    rate = m.rule_rate(rows)
+    return lambda cost, base: theory.sequential_cascade(rate or 0.0, cost, round(1 / rate) if rate else 1)
+
+
+def _sequence_cascade(method: Theory, rows: m.Rows) -> Predict:
+    rate = m.rule_rate(rows)
+    return lambda cost, base: theory.sequential_cascade(rate or 0.0, cost, 1)
+
+
+FORMULAS: dict[str, Callable[[Theory, m.Rows], Predict | None]] = {
+    "speculation": _speculation,
+    "chain": _chain,
+    "ensemble": _ensemble,
+    "sprinter": _sprinter,
+    "token cascade": _token_cascade,
+    "sequence cascade": _sequence_cascade,
+}

@@ -6,7 +6,8 @@ from typing import Any
 from specbench.analysis import metrics as m
 from specbench.errors import ConfigError
 from specbench.files import read_sealed
-from specbench.runs.record import SCORES, ScoreRow, Scores
+from specbench.runs.run_folder import SCORES
+from specbench.runs.scores import ScoreRow, Scores
 from specbench.scoring.metric import NO_ANSWER, Scored, is_combiner
 
 

@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from specbench.analysis import theory
 from specbench.analysis.metrics import seconds
+from specbench.decoding.traits import Traits
 from specbench.runs.record import Record, Round
 
 Rows = Sequence[Record]
@@ -49,22 +49,19 @@ def gigaflops(rows: Rows, shapes: dict[str, dict[str, int]]) -> float:
     return total / len(rows) / 1e9
 
 
-def papers_gigaflops(rows: Rows, table: dict[str, Any], shapes: dict[str, dict[str, int]]) -> float | None:
+def papers_gigaflops(rows: Rows, method: Traits, shapes: dict[str, dict[str, int]]) -> float | None:
     """The same as the paper counts it, without prompts: n (F_q + F_v) + F_p a run of SPRINTER, n F_q + n F_p of speculation.
 
     SPRINTER's target is charged for one position a run, though it has to read the whole run: with that, nothing is saved
     (docs/papers/sprinter.md, Floating-point operations). F_v is left out. None of other methods.
     """
-    if table["name"] == "sprinter":
-        draft, target = table["draft"], table["target"]
-    elif table["name"] == "speculative" and table["proposer"]["name"] == "model":
-        draft, target = table["proposer"]["model"], table["scorers"][-1]
-    else:
+    if not method.flops:
         return None
+    draft, target = method.roles[0], method.roles[-1]
     rounds = [x for r in rows for x in r.rounds]
     f_q, f_p = (theory.forward_flops(s=1, **shapes[role]) for role in (draft, target))
     total: float
-    if table["name"] == "sprinter":
+    if method.flops == "sprinter":
         total = sum(x["drafted"] * f_q + x["tested"] * f_p for x in rounds)
     else:
         total = sum(theory.speculative_flops(x["drafted"], f_q, f_p) for x in rounds)

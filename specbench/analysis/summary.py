@@ -13,20 +13,13 @@ from specbench.analysis import metrics as m
 from specbench.analysis import speculation as d
 from specbench.analysis.predictions import predictions
 from specbench.analysis.quality import groups_of, quality, scores_of
+from specbench.config.construct import Table
 from specbench.errors import ConfigError
 from specbench.files import read_sealed, write_sealed
 from specbench.machine.hardware import Environment
-from specbench.runs.record import (
-    CONFIG,
-    ENVIRONMENT,
-    MANIFEST,
-    SAMPLES,
-    SCORES,
-    SUMMARY,
-    Record,
-    load,
-    run_config,
-)
+from specbench.runs.record import Record
+from specbench.runs.run_folder import CONFIG, ENVIRONMENT, MANIFEST, SAMPLES, SCORES, SUMMARY, load, spec_of
+from specbench.runs.run_spec import MethodSpec, RunSpec
 
 MUCH = 32 << 20  # bytes of records that are worth another process
 END = 1 << 16  # bytes of a file's beginning and end that tell it from another
@@ -94,7 +87,7 @@ def summarise(folder: Path) -> dict[str, Any]:
     """The summary of a run folder, complete or not. Raises ConfigError where the folder holds no run."""
     if not (folder / CONFIG).exists() or not (folder / SAMPLES).exists():
         raise ConfigError(f"{folder} holds no run (no run.toml and samples.jsonl); help: specbench run")
-    config = run_config(folder)
+    spec = spec_of(folder)
     environment = read_sealed(folder / ENVIRONMENT, Environment)
     recorded, scores = load(folder), scores_of(folder)
     records = recorded.records
@@ -103,18 +96,18 @@ def summarise(folder: Path) -> dict[str, Any]:
         "stamp": stamp(folder),
         "run": folder.name,
         "folder": str(folder),
-        "pair": config["pair"]["name"],
-        "models": config["pair"]["models"],
-        "task": f"{config['task']['name']}@{config['task']['version']}",
-        "task_options": config["task"]["options"],
-        "data": config["task"]["data"],
-        "decoding": config["decoding"],
-        "engine": config["engine"],
-        "made_up": config["pair"].get("made_up", ""),
-        "heads": config["pair"].get("heads", {}),
-        "synthetic": config["pair"].get("synthetic"),
-        "baseline": config["baseline"],
-        "clock": config["clock"],
+        "pair": spec.pair.name,
+        "models": {role: _but_none(each.identity) for role, each in spec.pair.models.items()},
+        "task": spec.task.label,
+        "task_options": spec.task.options,
+        "data": asdict(spec.task.data),
+        "decoding": asdict(spec.decoding),
+        "engine": {"name": spec.engine, "device": spec.device},
+        "made_up": spec.pair.simulated,
+        "heads": {name: asdict(each) for name, each in spec.pair.heads.items()},
+        "synthetic": asdict(spec.pair.synthetic) if spec.pair.synthetic else None,
+        "baseline": spec.baseline,
+        "clock": spec.clock,
         "environment": environment,
         "complete": recorded.complete,
         "problems": recorded.problems,
@@ -125,27 +118,29 @@ def summarise(folder: Path) -> dict[str, Any]:
         "metrics": scores["metrics"],
         "headline": scores["headline"],
         "scored_by": scores["version"],
-        "continues": config["task"]["continues"],
+        "continues": spec.task.continues,
         "not_executed": scores["not_executed"],
         "scored": scores["records"] == len(records),
         "methods": [
-            _method(name, records, config, groups_of(scores), environment["copy_bytes_per_second"])
+            _method(name, records, spec, groups_of(scores), environment["copy_bytes_per_second"])
             | quality(name, scores)
-            for name in config["methods"]
+            for name in spec.methods
         ],
     }
 
 
 def _method(
-    name: str, records: list[Record], config: dict[str, Any], groups: dict[str, str], bandwidth: float
+    name: str, records: list[Record], spec: RunSpec, groups: dict[str, str], bandwidth: float
 ) -> dict[str, Any]:
-    rows, base = m.complete(records, name), m.complete(records, config["baseline"])
+    rows, base = m.complete(records, name), m.complete(records, spec.baseline)
     plain = m.complete(records, PLAIN) if name != PLAIN else []
-    later_turns = config["task"]["data"]["later_turns"] > 0
+    later_turns = spec.task.data.later_turns > 0
+    shapes = {role: asdict(each.shape) for role, each in spec.pair.models.items()}
     out: dict[str, Any] = {
         "method": name,
-        "label": " ".join([name, *(f"({word})" for word in config["pair"].get("made_up", "").split())]),
-        "config": config["methods"][name],
+        "label": " ".join([name, *(f"({word})" for word in spec.pair.simulated.split())]),
+        "config": spec.methods[name].options,
+        "draft_length": spec.methods[name].traits.draft_length,
         "generations": len(rows),
         "failed": sum(r.method == name and r.error is not None for r in records),
         "first_error": next((r.error for r in records if r.method == name and r.error), None),
@@ -168,10 +163,10 @@ def _method(
         "noted": m.noted(rows),
         "average_tokens": d.average_tokens(rows),
         "generation_milliseconds": list(d.generation_milliseconds(rows)),
-        "gigaflops": d.gigaflops(rows, config["pair"]["shapes"]),
+        "gigaflops": d.gigaflops(rows, shapes),
         "verifier_rate": d.verifier_rate(rows),
-        "predicted_distance": _distance(config["methods"][name], config),
-        "papers_gigaflops": d.papers_gigaflops(rows, config["methods"][name], config["pair"]["shapes"]),
+        "predicted_distance": _predicted_distance(spec.methods[name], spec),
+        "papers_gigaflops": d.papers_gigaflops(rows, spec.methods[name].traits, shapes),
         "levels": [asdict(level) for level in d.levels(rows)],
         "discarded_per_token": d.discarded(rows),
         "length_counts": d.length_counts(rows),
@@ -180,7 +175,14 @@ def _method(
         "moved_bytes_per_token": m.moved_per_token(rows),
         "rejections_per_token": m.rejections_per_token(rows),
         "outside_forwards": m.outside_forwards(rows),
-        "bound_share": m.bound_share(rows, config["pair"]["traffic"], bandwidth),
+        "bound_share": m.bound_share(
+            rows,
+            {
+                role: {"forward": each.forward_bytes, "position": each.position_bytes}
+                for role, each in spec.pair.models.items()
+            },
+            bandwidth,
+        ),
         "drift": m.drift(rows),
         "groups": _by_group(rows, base, groups, later_turns),
         "cut_by_length": sum(r.finish in ("length", "window") for r in rows) / len(rows),
@@ -188,7 +190,9 @@ def _method(
     }
     if plain and m.paired(rows, plain)[0]:
         out["over_sd"] = m.completion_speedup(rows, plain)._asdict()
-    if name != config["baseline"] and m.paired(rows, base)[0]:
+    if name != spec.baseline and m.paired(rows, base)[0]:
+        baseline = spec.methods[spec.baseline].traits.roles
+        predicted = predictions(spec.methods[name].traits.theory, baseline, rows, base)
         out |= {
             "speedup": m.speedup(rows, base)._asdict(),
             "end_to_end_speedup": m.speedup(rows, base, end_to_end=True)._asdict(),
@@ -196,28 +200,28 @@ def _method(
             "geometric_mean_speedup": m.geometric_mean_speedup(rows, base)._asdict(),
             "papers_speedup": m.papers_speedup(rows, base, later_turns),
             "identical_output": m.identical_share(rows, base),
-            **predictions(config["methods"][name], config["methods"][config["baseline"]], rows, base),
+            **(asdict(predicted) if predicted else {}),
         }
         if out.get("corrected"):
             out["measured_over_corrected"] = out["speedup"]["value"] / out["corrected"]
     return out
 
 
-def _distance(table: dict[str, Any], config: dict[str, Any]) -> float | None:
-    """What a verifier's head says of itself: the distance from the target that Theorem 1 predicts on its unseen texts.
+def _predicted_distance(method: MethodSpec, spec: RunSpec) -> float | None:
+    """The distance from the target that a verifier's head predicts on its unseen texts (SPRINTER, Theorem 1).
 
-    None but at T = 1, unfiltered, with tau_inf = 1/2 and on a task that those texts are of.
+    None except at T = 1, unfiltered, with tau_inf = 1/2, and on a task that those texts are of.
     """
-    head = config["pair"].get("heads", {}).get(table.get("head", ""), {})
-    told = head.get("report", {}) if config["task"]["name"] in head.get("data", {}).get("tasks", []) else {}
-    decoding = config["decoding"]
-    plain = (decoding["temperature"], decoding["top_k"], decoding["top_p"], table.get("threshold", 0.5)) == (
-        1,
-        0,
-        1,
-        0.5,
-    )
-    return told.get("predicted_tv") if table["name"] == "sprinter" and plain else None
+    if method.traits.flops != "sprinter" or method.options.get("threshold") != 0.5:
+        return None
+    head, decoding = spec.pair.heads[method.traits.heads[0]], spec.decoding
+    plain = (decoding.temperature, decoding.top_k, decoding.top_p) == (1.0, 0, 1.0)
+    return head.predicted_distance if plain and spec.task.name in head.tasks else None
+
+
+def _but_none(table: Table) -> Table:
+    """A model's identity without what is empty."""
+    return {key: value for key, value in table.items() if value not in ("", [], {})}
 
 
 def _by_group(rows: m.Rows, base: m.Rows, groups: dict[str, str], later_turns: bool) -> dict[str, dict[str, Any]]:

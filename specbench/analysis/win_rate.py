@@ -8,7 +8,8 @@ import numpy as np
 from specbench.analysis.bootstrap import bootstrap, by_prompt
 from specbench.analysis.points import Point
 from specbench.files import read_sealed
-from specbench.runs.record import JUDGED, Judged
+from specbench.runs.run_folder import JUDGED
+from specbench.runs.scores import Judged
 
 
 def judged_points(folder: Path, places: list[Point]) -> list[Point]:

@@ -16,6 +16,8 @@ from typing import Any, ClassVar, Self, TypeVar
 
 from specbench.errors import ConfigError, hint
 
+Table = dict[str, object]  # a TOML table whose keys its reader checks
+
 
 class Named:
     """Base of every family of configurable things. Members are keyword-only frozen dataclasses."""
@@ -101,7 +103,7 @@ def convert(value: Any, kind: Any, where: str) -> Any:
         if not isinstance(value, dict):
             raise ConfigError(f"{where} = {value!r} must be a table")
         return {key: convert(item, arguments[1], f"{where}.{key}") for key, item in value.items()}
-    if kind is Any:
+    if kind in (Any, object):
         return value
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
@@ -110,3 +112,24 @@ def convert(value: Any, kind: Any, where: str) -> Any:
     if type(value) is not kind:
         raise ConfigError(f"{where} = {value!r} must be of type {kind.__name__}, not {type(value).__name__}")
     return value
+
+
+def to_table(thing: object) -> Table:
+    """The TOML table of a frozen dataclass: every field but those that are None, nested dataclasses as tables.
+
+    A member of a `Named` family has its name under `name`, so that `Family.build(to_table(member), ...)` equals the member.
+    """
+    assert dataclasses.is_dataclass(thing) or isinstance(thing, Named)
+    fields = dataclasses.fields(thing) if dataclasses.is_dataclass(thing) else ()
+    values = {field.name: getattr(thing, field.name) for field in fields if field.init}
+    name = {"name": type(thing).name} if isinstance(thing, Named) else {}
+    return {**name, **{key: _plain(value) for key, value in values.items() if value is not None}}
+
+
+def _plain(value: object) -> object:
+    """A value as TOML can hold it."""
+    if dataclasses.is_dataclass(value) or isinstance(value, Named):
+        return to_table(value)
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items() if item is not None}
+    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value

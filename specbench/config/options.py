@@ -1,27 +1,29 @@
-"""Floor 0: what a user may say about a run, and how it changes the tables of configs/."""
+"""What a user may say about a run, apart from its methods, pair and tasks."""
 
-import tomllib
-from copy import deepcopy
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from specbench.config.overrides import Override, in_scope, latest, override
+from specbench.config.presets import names
 from specbench.errors import ConfigError, hint
 
-ALSO_SET = {
-    "max_new_tokens": "task.max_new_tokens",
-    "on_overflow": "task.overflow",
-    "chat": "task.chat",
-}  # option -> key
+ALSO_SET = {"max_new_tokens": "max_new_tokens", "on_overflow": "overflow", "chat": "chat"}  # option -> key of a task
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What a user may say about a run. None, 0 and "" leave it to the method, the pair or the task."""
+    """What a user may say about a run. None, 0, "" and empty tuples leave it to the method, the pair or the task.
 
-    gamma: tuple[int, ...] = ()
-    data: str = ""
+    `data`, `gamma` and `heads` are pairs of a scope and a value; the empty scope covers everything. The scope of `data` is a
+    task (FILE, hub or synthetic), that of `gamma` a method (draft lengths, one per model). A name in `heads` may begin with
+    `PAIR:`. `overrides` are keys of `--set` with their values, `over` those of `--over` with the values to sweep.
+    """
+
+    gamma: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    data: tuple[tuple[str, str], ...] = ()
     limit: int | None = None
     sample: int = 0
     max_new_tokens: int | None = None
@@ -36,19 +38,21 @@ class Options:
     device: str = "auto"
     dtype: str = "auto"
     engine: str = "auto"
-    overrides: tuple[tuple[str, Any], ...] = ()  # --set a.b=value
-    plugins: tuple[tuple[str, str], ...] = ()  # name and checksum
-    heads: tuple[tuple[str, str], ...] = ()  # --head NAME=FOLDER
-    over: tuple[tuple[str, Any], ...] = ()  # --over method.a.b=[values], of one method --over NAME.a.b=[values]
+    overrides: tuple[tuple[str, Any], ...] = ()
+    plugins: tuple[tuple[str, str], ...] = ()  # file name and SHA-256
+    heads: tuple[tuple[str, str], ...] = ()
+    over: tuple[tuple[str, Any], ...] = ()
 
     def __post_init__(self) -> None:
         for name, least in (("limit", 0), ("sample", 0), ("max_new_tokens", 1), ("repeats", 1)):
             value = getattr(self, name)
             if value is not None and value < least:
                 raise ConfigError(f"{name} = {value} must be at least {least}")
+        for _, lengths in self.gamma:
+            if not lengths or min(lengths) < 1:
+                raise ConfigError(f"--gamma {','.join(map(str, lengths))}: a draft length is at least 1")
         for key, _ in self.overrides:
-            if key.split(".")[0] not in ("method", "pair", "task"):
-                raise ConfigError(f"--set {key}: start with method., pair. or task.")
+            override(key, None)
         for key, values in self.over:
             if not isinstance(values, list) or not values:
                 raise ConfigError(f"--over {key}: write it as method.key=[values], e.g. method.target.alpha=[0.1, 0.3]")
@@ -62,13 +66,13 @@ class Options:
             for earlier, other in self.overrides[:i]:
                 if (earlier == key and other != value) or earlier.startswith(f"{key}."):
                     raise ConfigError(f"--set {earlier}={other} and --set {key}={value} conflict: give one of them")
-        for i, (name, path) in enumerate(self.heads):
-            for earlier, other in self.heads[:i]:
-                if earlier == name and other != path:
-                    raise ConfigError(f"--head {name}={other} and --head {name}={path} conflict: give one of them")
+        _require_single("head", self.heads)
+        _require_single("data", self.data)
+        _require_single("gamma", tuple((scope, ",".join(map(str, lengths))) for scope, lengths in self.gamma))
         for option, key in ALSO_SET.items():
-            if (value := getattr(self, option)) and dict(self.overrides).get(key, value) != value:
-                raise ConfigError(f"--{option.replace('_', '-')} and --set {key} conflict: give one of them")
+            given = dict(self.overrides).get(f"task.{key}")
+            if (value := getattr(self, option)) and given not in (None, value):
+                raise ConfigError(f"--{option.replace('_', '-')} and --set task.{key} conflict: give one of them")
 
     @classmethod
     def checked(cls, **given: Any) -> "Options":
@@ -80,23 +84,75 @@ class Options:
         return cls(**given)
 
     def changes(self) -> dict[str, Any]:
-        """What is not as it is by default."""
+        """The options that differ from their defaults."""
         return {
             each.name: getattr(self, each.name) for each in fields(self) if getattr(self, each.name) != each.default
         }
 
-    def with_override(self, key: str, value: Any) -> "Options":
-        """The same, with one more key overridden."""
+    def with_override(self, key: str, value: object) -> "Options":
+        """The same options with one more key overridden."""
         return replace(self, overrides=(*self.overrides, (key, value)))
 
-    def under(self, kind: str) -> list[tuple[list[str], Any]]:
-        """The overrides of one kind of table, their first word dropped."""
-        return [(key.split(".")[1:], value) for key, value in self.overrides if key.split(".")[0] == kind]
+    def overrides_for(self, kind: str, name: str) -> list[Override]:
+        """The overrides of a kind of table that cover a preset, those for all presets first."""
+        own = [] if name.endswith(".toml") or name in names(kind) else [name]
+        found = [override(key, value, [*own, Path(name).stem]) for key, value in self.overrides]
+        return sorted((o for o in found if o.kind == kind and in_scope(o.scope, name)), key=lambda o: bool(o.scope))
 
-    def place(self, kind: str, path: Path) -> str:
-        """What to name where a table of a kind is wrong: its file, and the overrides that changed it."""
-        told = ", ".join(key for key, _ in self.overrides if key.split(".")[0] == kind)
-        return f"{path}, changed by --set {told}" if told else str(path)
+    def all_overrides(self, kind: str, own: Sequence[str] = ()) -> list[Override]:
+        """The overrides of a kind of table, whatever preset they cover; `own` are names of presets that are not bundled."""
+        stems = [Path(name).stem for name in own]
+        return [each for key, value in self.overrides if (each := override(key, value, stems)).kind == kind]
+
+    def data_for(self, task: str) -> str:
+        """Where a task's rows come from; empty where that is left to the pair."""
+        return latest(self.data, task, "")
+
+    def gamma_for(self, method: str) -> tuple[int, ...]:
+        """A method's draft lengths; empty where they are left to the method."""
+        return latest(self.gamma, method, ())
+
+    def heads_for(self, pair: str) -> tuple[tuple[str, str], ...]:
+        """The heads that are given to a pair, by name, kind or KIND@BASE."""
+        found = []
+        for name, path in self.heads:
+            scope, colon, rest = name.partition(":")
+            if not colon or in_scope(scope, pair):
+                found.append((rest if colon else name, path))
+        return tuple(found)
+
+    def place(self, kind: str, path: Path, applied: Sequence[Override]) -> str:
+        """What an error names where a table is wrong: its file, and the overrides that changed it."""
+        keys = ", ".join(each.key for each in applied if each.kind == kind)
+        return f"{path}, changed by --set {keys}" if keys else str(path)
+
+
+def _require_single(flag: str, values: Sequence[tuple[str, str]]) -> None:
+    """Raise ConfigError where an option gives one scope two values."""
+    known: dict[str, str] = {}
+    for scope, value in values:
+        if known.setdefault(scope, value) != value:
+            one, two = (f"{scope}={each}" if scope else each for each in (known[scope], value))
+            raise ConfigError(f"--{flag} {one} and --{flag} {two} conflict: give one of them")
+
+
+def scoped_values(value: object, name: str) -> tuple[tuple[str, Any], ...]:
+    """A scoped option from Python or TOML: one value for all, or a table of values by name. Raises ConfigError."""
+    if isinstance(value, Mapping):
+        return tuple((str(key), each) for key, each in value.items())
+    if isinstance(value, str | int) or (isinstance(value, Sequence) and value):
+        return (("", value),)
+    if value in (None, ()):
+        return ()
+    raise ConfigError(f"{name} = {value!r} must be one value, or a table of values by name")
+
+
+def draft_lengths(value: object, name: str) -> tuple[int, ...]:
+    """Draft lengths from an integer or a list of them. Raises ConfigError for anything else."""
+    lengths = (value,) if isinstance(value, int) else tuple(value) if isinstance(value, Sequence) else ()
+    if not lengths or not all(isinstance(each, int) and not isinstance(each, bool) for each in lengths):
+        raise ConfigError(f"{name} = {value!r} must be an integer, or a list of one integer per model")
+    return lengths
 
 
 class SandboxKind(StrEnum):
@@ -119,36 +175,3 @@ class Access:
     fresh: bool = False
     wait: bool = False
     break_lock: bool = False
-
-
-def parse_override(text: str, flag: str = "--set") -> tuple[str, Any]:
-    """`a.b=VALUE`, VALUE as a TOML literal, a bare word as a string. Raises ConfigError, which names the flag."""
-    key, equals, value = text.partition("=")
-    if not equals or "." not in key:
-        example = {"--set": "method.target.mu=0.2", "--over": "method.target.alpha=[0.1, 0.3]"}[flag]
-        raise ConfigError(f"{flag} {text}: write it as table.key=value, for example {example}")
-    try:
-        return key.strip(), tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
-        return key.strip(), value.strip()
-
-
-def parse_head(text: str) -> tuple[str, str]:
-    """`NAME=FOLDER`, NAME a head of the pair, a kind, or KIND@BASE."""
-    name, _, path = text.partition("=")
-    if not name or not path:
-        raise ConfigError(f"--head {text}: write it as NAME=FOLDER, for example sprinter=heads/tiny/sprinter")
-    return name.strip(), path.strip()
-
-
-def overridden(table: dict[str, Any], changes: list[tuple[list[str], Any]], where: str) -> dict[str, Any]:
-    """A copy of the table with the changes in it."""
-    table = deepcopy(table)
-    for path, value in changes:
-        place = table
-        for key in path[:-1]:
-            place = place.setdefault(key, {})
-            if not isinstance(place, dict):
-                raise ConfigError(f"--set: '{key}' of {where} is not a table")
-        place[path[-1]] = value
-    return table

@@ -22,6 +22,7 @@ class HeadKind(StrEnum):
     eagle = "eagle"
 
 
+FEATURES, TAU = "state", 1.2  # of SPRINTER's verifier: what it reads, and the tau of its labels (best for GPT-Neo)
 HEADS = tuple(kind.value for kind in HeadKind)
 
 
@@ -93,7 +94,7 @@ class Pair:
     defaults: Defaults = field(default_factory=Defaults)
 
     @property
-    def made_up(self) -> str:
+    def simulated(self) -> str:
         """What about its models is not real: dummy, synthetic, both or nothing."""
         return " ".join(word for word in (self.weights, self.logits) if word != "real")
 
@@ -142,16 +143,26 @@ class Pair:
 
 
 def with_heads(table: dict[str, Any], heads: tuple[tuple[str, str], ...]) -> dict[str, Any]:
-    """A pair's table with the user's heads in it. Raises ConfigError for an unknown name, and for two that name one head."""
+    """A pair's table with the user's heads in it, without those whose base the pair does not have.
+
+    Raises ConfigError for an unknown name, and for two that name one head.
+    """
     given: dict[str, str] = {}
     for name, path in heads:
         found = head_named(name, table.get("heads", {}))
         if given.setdefault(found, name) != name:
             raise ConfigError(f"--head {given[found]} and --head {name} conflict: both name head '{found}'")
         kind, _, base = name.partition("@")
-        fresh = {"kind": kind, "base": base or ("target" if kind == "eagle" else "draft")}
-        table.setdefault("heads", {}).setdefault(found, fresh)["path"] = path
+        base = base or default_base(kind)
+        known = table.setdefault("heads", {})
+        if found in known or base in table.get("models", {}):
+            known.setdefault(found, {"kind": kind, "base": base})["path"] = path
     return table
+
+
+def default_base(kind: str) -> str:
+    """The model whose states a kind of head reads, unless a pair says otherwise."""
+    return "target" if kind == HeadKind.eagle else "draft"
 
 
 def head_named(name: str, heads: dict[str, Any]) -> str:
@@ -164,7 +175,7 @@ def head_named(name: str, heads: dict[str, Any]) -> str:
         return name
     if kind not in HEADS:
         raise ConfigError(f"--head {name}: no such head or kind{hint(kind, dict.fromkeys([*heads, *HEADS]))}")
-    base = base or ("target" if kind == "eagle" else "draft")
+    base = base or default_base(kind)
     same = [n for n, head in heads.items() if (head.get("kind", "eagle"), head.get("base")) == (kind, base)]
     return same[0] if same else kind if kind not in heads else f"{kind}-{base}"
 

@@ -18,17 +18,18 @@ value = "speedup"
 at_least = { method = "we-sd" }
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal, get_type_hints
 
 from specbench.config.construct import construct, convert
-from specbench.config.options import ALSO_SET, Options
+from specbench.config.options import ALSO_SET, Options, draft_lengths, scoped_values
 from specbench.config.presets import names, preset, sweep_of
 from specbench.errors import ConfigError, hint
 
-INNER = {"overrides", "over", "heads", "plugins"}  # of Options: written otherwise in a suite, or not at all
+INNER = {"overrides", "over", "heads", "plugins"}  # options that a suite writes otherwise, or not at all
+BY_SCOPE = {"data", "gamma", "heads", "overrides"}  # options with one value per scope or key
 TINY = "-tiny"  # how the twin of a suite that runs on bundled models is called
 DIMENSIONS = (
     "pair",
@@ -192,33 +193,49 @@ def _line(table: dict[str, Any], common: dict[str, Any], changes: dict[str, Any]
 
 
 def _options(table: dict[str, Any], changes: dict[str, Any], where: str) -> Options:
-    """Options from TOML: those of `specbench run` by their names, `set`, `over` and `head` as tables."""
+    """Options from TOML: those of `specbench run` by their names, `set`, `over` and `head` as tables.
+
+    `data` and `gamma` are one value for all, or a table by task or method. The user's `changes` overrule each scope of them,
+    and each key of `set`, on its own.
+    """
     known, types = {each.name for each in fields(Options)}, get_type_hints(Options)
-    pairs = {"set": "overrides", "head": "heads", "over": "over"}
+    tables = {"set": "overrides", "head": "heads", "over": "over"}
     made: dict[str, Any] = {}
     for key, value in table.items():
         if key == "over":
             made[key] = tuple(_swept(name, values) for name, values in convert(value, dict[str, Any], where).items())
-        elif key in pairs:
-            made[pairs[key]] = tuple(convert(value, dict[str, Any], f"{where}: {key}").items())
+        elif key in tables:
+            made[tables[key]] = tuple(convert(value, dict[str, Any], f"{where}: {key}").items())
+        elif key == "data":
+            made[key] = convert(scoped_values(value, f"{where}: data"), tuple[Any, ...], where)
+        elif key == "gamma":
+            lengths = scoped_values(value, f"{where}: gamma")
+            made[key] = tuple((scope, draft_lengths(each, f"{where}: gamma")) for scope, each in lengths)
         elif key in known - INNER:
             made[key] = convert(value, types[key], f"{where}: {key}")
         else:
-            raise ConfigError(f"{where}: unknown key '{key}'{hint(key, [*sorted(known - INNER), *pairs])}")
+            raise ConfigError(f"{where}: unknown key '{key}'{hint(key, [*sorted(known - INNER), *tables])}")
     if changes.get("limit") is not None:  # the user's own choice of prompts overrules the suite's
         made.pop("sample", None)
-    changed = dict(changes.get("overrides", ()))
-    kept = tuple(each for each in made.pop("overrides", ()) if each[0] not in changed)
     for option, key in ALSO_SET.items():  # the user's choice replaces the suite's, however each is written
-        if key in changed:
+        if f"task.{key}" in dict(changes.get("overrides", ())):
             made.pop(option, None)
         elif changes.get(option):
-            kept = tuple(each for each in kept if each[0] != key)
-    made |= {key: value for key, value in changes.items() if key != "overrides" and value not in (None, "")}
+            made["overrides"] = tuple(each for each in made.get("overrides", ()) if each[0] != f"task.{key}")
+    for key in BY_SCOPE & changes.keys():
+        made[key] = _merged(made.get(key, ()), changes[key])
+    made |= {key: value for key, value in changes.items() if key not in BY_SCOPE and value not in (None, "")}
     try:
-        return Options(**made, overrides=kept + tuple(changed.items()))
+        return Options(**made)
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from None
+
+
+def _merged(own: Sequence[tuple[str, Any]], changes: Sequence[tuple[str, Any]]) -> tuple[tuple[str, Any], ...]:
+    """A suite's values by key, with the user's in their place; one for all keys replaces them all."""
+    if any(not key for key, _ in changes):
+        return tuple(changes)
+    return (*(each for each in own if each[0] not in dict(changes)), *changes)
 
 
 def _swept(name: str, values: Any) -> tuple[str, Any]:

@@ -1,9 +1,9 @@
-"""Floor 1: what a decoding method is, and the one round that most of them are made of."""
+"""What a decoding method is, and the one round that most methods are made of."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import ClassVar, Protocol, TypeVar
+from dataclasses import dataclass, fields, is_dataclass
+from typing import ClassVar, Literal, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -13,6 +13,7 @@ from specbench.decoding.round import Step as Step  # what a method yields
 from specbench.decoding.sampling import Draft, Sampler, read_tokens, verify
 from specbench.decoding.session import Concurrent, InstrumentedModel, Session, TrainedHead
 from specbench.decoding.targets import Target
+from specbench.decoding.traits import Theory, Traits
 
 H = TypeVar("H", bound=TrainedHead)
 Propose = Callable[[list[int], int], Draft]  # (ids, room) -> a draft of at most room tokens
@@ -66,16 +67,45 @@ class Sessions(Protocol):
 class Method(Named):
     """A decoding algorithm whose fields are the paper's hyper-parameters. State lives in the generator's locals."""
 
-    greedy_only: ClassVar[bool] = False  # whether it has no meaning at T > 0
+    greedy_only: ClassVar[bool] = False  # whether it is undefined at T > 0
 
     @abstractmethod
     def roles(self) -> tuple[str, ...]:
         """The models it needs, by role."""
 
     @property
-    def most_fed(self) -> int:
-        """The most tokens that it feeds a model at once, but for prompts."""
+    def max_block(self) -> int:
+        """The largest number of tokens that one forward reads, prompts excepted."""
         return 1
+
+    @property
+    def heads(self) -> tuple[str, ...]:
+        """The trained heads that it reads: every field named `head`, here and in the parts that it is made of."""
+        return _heads_in(self)
+
+    @property
+    def draft_length(self) -> str:
+        """How many tokens it drafts per round, as text for a table; empty for a method that does not draft."""
+        return ""
+
+    def theory(self) -> Theory | None:
+        """The formula that predicts its speed from the measured acceptance; None where there is none."""
+        return None
+
+    @property
+    def flops(self) -> Literal["", "speculation", "sprinter"]:
+        """Which of SPRINTER's formulas counts its work; empty where neither does."""
+        return ""
+
+    def traits(self) -> Traits:
+        """All answers that reports need, as plain data."""
+        return Traits(
+            roles=self.roles(),
+            heads=self.heads,
+            draft_length=self.draft_length,
+            theory=self.theory(),
+            flops=self.flops,
+        )
 
     def law(self) -> tuple[tuple[str, ...], Target] | None:
         """Whose logits make the law that the output follows exactly, and how; None where it follows none that is declared."""
@@ -97,6 +127,13 @@ class Method(Named):
 Pilot = Callable[[Method], Iterable[list[Step]]]  # runs a method on every prompt of a run, before anything is timed
 
 
+class Level(NamedTuple):
+    """A model in the middle of a chain, and how many verified tokens it collects before it hands them up."""
+
+    model: str
+    threshold: int
+
+
 class Proposer(Named):
     """Where drafts come from."""
 
@@ -109,6 +146,26 @@ class Proposer(Named):
     @abstractmethod
     def longest(self) -> int:
         """The most tokens of a draft."""
+
+    @property
+    def draft_length(self) -> str:
+        """The length of a draft as text for a table."""
+        return f"up to {self.longest}"
+
+    @property
+    def fixed_length(self) -> int | None:
+        """The length of every draft, if it does not vary and theory knows the proposer; otherwise None."""
+        return None
+
+    @property
+    def levels(self) -> tuple["Level", ...]:
+        """The models of a chain that verify within the draft, the innermost first; empty for a plain proposer."""
+        return ()
+
+    @property
+    def innermost(self) -> "Proposer":
+        """The proposer at the bottom of a chain; of a plain proposer, itself."""
+        return self
 
     def roles(self) -> tuple[str, ...]:
         """The models it needs."""
@@ -189,3 +246,13 @@ def drawn(pi: Tensor, deferred: Tensor | None, sampler: Sampler) -> tuple[list[i
     picked = sampler.choose(pi)  # (1,)
     token, *flags = read_tokens(picked if deferred is None else torch.cat([picked, deferred]))
     return [token], noted_of(None, flags)
+
+
+def _heads_in(part: object) -> tuple[str, ...]:
+    if not is_dataclass(part):
+        return ()
+    found: list[str] = []
+    for each in fields(part):
+        value = getattr(part, each.name)
+        found += [value] if each.name == "head" else _heads_in(value)
+    return tuple(dict.fromkeys(found))

@@ -76,7 +76,7 @@ def measure_apart(request: Commands, out: Path, module: str = MODULE, *arguments
 def sessions(request: Commands, out: Path, launch: Launch, count: int, first: int = 1) -> "list[Measured]":
     """The cells of `count` sessions, measured one after the other."""
     from specbench.regression.measurement import of_run, pooled
-    from specbench.runs.record import SAMPLES
+    from specbench.runs.run_folder import SAMPLES
 
     cells = []
     for number in range(first, first + count):

@@ -17,7 +17,8 @@ from specbench.data.task import Data
 from specbench.errors import ConfigError
 from specbench.files import read_sealed, write_sealed
 from specbench.models.checkpoints import load_model, load_tokenizer, unreadable
-from specbench.runs.record import JUDGED, Judged, read
+from specbench.runs.run_folder import JUDGED, read
+from specbench.runs.scores import Judged
 
 Verdict = float  # 1: the first is better, 0: the second, 1/2: neither
 

@@ -1,127 +1,116 @@
-"""Floor 3: a cell's methods, each table with every open choice settled, grouped with the baseline that they share."""
+"""The methods of a run: presets with overrides, sweeps and draft lengths, built, and grouped by their baseline."""
 
 import json
-from collections.abc import Mapping
-from copy import deepcopy
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass
 from dataclasses import fields as dataclass_fields
 from itertools import product
-from typing import Any, Literal
 
-from specbench import methods
-from specbench.config.construct import convert
-from specbench.config.options import Options, overridden
+from specbench.config.construct import Table, convert, to_table
+from specbench.config.options import Options
+from specbench.config.overrides import Override, changed, in_scope
 from specbench.config.pair import Pair, head_named
 from specbench.config.presets import Preset, preset
-from specbench.decoding import targets
-from specbench.decoding.method import Method, Proposer
+from specbench.decoding.method import Method
 from specbench.decoding.sampling import Sampler
-from specbench.decoding.targets import Target
 from specbench.errors import ConfigError, hint
-from specbench.methods import proposers
-from specbench.methods import stopping as stops
-from specbench.methods.bild import OriginalBild
-from specbench.methods.hugging_face import Assisted
-from specbench.methods.stopping import Stop
+from specbench.experiment import method_table as tables
 from specbench.models.heads import Head
-
-Clock = Literal["decoding", "end to end"]  # which seconds a method's headline speedup is of
-BESIDES = (
-    "description",
-    "baseline",
-    "temperature",
-    "clock",
-    "sweep",
-)  # what a preset holds besides the constructor's table
-MODELS = ("draft", "model", "small", "large", "base", "target")  # keys that name a model; a target may be a table
-REGISTERED = (methods, proposers, stops, targets)  # what a method's table may name
+from specbench.runs.run_spec import Clock, MethodSpec
 
 
 @dataclass(frozen=True)
-class Arm:
-    """One method of a cell: its name, its table with every open choice settled, and what it is measured against."""
+class ResolvedMethod:
+    """One method of a run, built. `baseline` is the preset that it is compared with; None for a baseline itself."""
 
-    name: str
-    table: dict[str, Any]
+    label: str
+    preset: str
     baseline: str | None
     temperature: float
     method: Method
     clock: Clock = "decoding"
 
     @property
-    def heads(self) -> list[str]:
-        """The trained heads that it reads."""
-        return _under(self.table, "head")
+    def spec(self) -> MethodSpec:
+        """The method as run.toml holds it, with all of its defaults."""
+        return MethodSpec(preset=self.preset, options=to_table(self.method), traits=self.method.traits())
 
 
 @dataclass(frozen=True)
 class _Variant:
-    """A method's preset, its constructor table with the user's overrides and the pair's roles, and the swept keys in it."""
+    """A method's preset, its table with the user's overrides and the pair's roles, and the swept paths within it."""
 
-    found: Preset
-    table: dict[str, Any]
-    swept: tuple[str, ...] = ()  # dotted paths within the table
+    preset: Preset
+    table: Table
+    applied: tuple[Override, ...]
+    swept: tuple[str, ...] = ()
 
     def label(self, method: Method) -> str:
-        """The preset's name, with the values that the built method has at the swept keys."""
+        """The preset's name, with the values that the built method has at the swept paths."""
         values = [f"{path.rpartition('.')[2]}={_shown(_attribute(method, path))}" for path in self.swept]
-        return f"{self.found.name}({', '.join(values)})" if values else self.found.name
+        return f"{self.preset.name}({', '.join(values)})" if values else self.preset.name
 
 
-def roles_of(names: list[str], pair: Pair, options: Options) -> tuple[str, ...]:
-    """All roles that these methods and their baselines need, in the pair's order."""
+def roles_of(names: Iterable[str], pair: Pair, options: Options) -> tuple[str, ...]:
+    """The models that these methods and their baselines need, in the pair's order."""
     needed: set[str] = set()
     for each in _variants(names, pair, options):
-        needed |= set(_roles(each.table))
-        if "baseline" in each.found.table:
-            needed |= set(_roles(_baseline_table(each.found, each.table, pair)))
+        needed |= set(tables.roles_in(each.table))
+        if "baseline" in each.preset.table:
+            needed |= set(tables.roles_in(_baseline_table(each.preset, each.table, pair)))
     return tuple(role for role in pair.models if role in needed)
 
 
-def heads_of(names: list[str], pair: Pair, options: Options) -> tuple[str, ...]:
-    """All heads that these methods need, in the pair's order."""
-    needed = {head for each in _variants(names, pair, options) for head in _under(each.table, "head")}
-    known = {name: {"kind": head.kind, "base": head.base} for name, head in pair.heads.items()}
-    for name, _ in options.heads:
-        if head_named(name, known) not in needed:
-            raise ConfigError(f"--head {name}: none of {', '.join(names)} reads it")
+def heads_of(names: Iterable[str], pair: Pair, options: Options) -> tuple[str, ...]:
+    """The heads that these methods need, in the pair's order."""
+    needed = {head for each in _variants(names, pair, options) for head in tables.words_under(each.table, "head")}
     return tuple(name for name in pair.heads if name in needed) + tuple(sorted(needed - set(pair.heads)))
 
 
-def arms(names: list[str], pair: Pair, sizes: Mapping[str, int], options: Options) -> list[tuple[Arm, ...]]:
-    """The methods, grouped with the baseline that they share, the baseline first.
+def groups_of(
+    names: Iterable[str], pair: Pair, sizes: Mapping[str, int], options: Options
+) -> list[tuple[ResolvedMethod, ...]]:
+    """Build the methods, grouped with the baseline that they share, the baseline first.
 
-    `sizes` are parameters by role. A method whose draft lengths are open gets 1 where its first model costs more than half
-    of its last, and 5 otherwise; an ensemble's other models 1.
+    `sizes` are parameters by role, for draft lengths that are open (`method_table.with_lengths`). Raises ConfigError for
+    whatever is wrong with a method.
     """
-    groups: dict[str, list[Arm]] = {}
+    groups: dict[str, list[ResolvedMethod]] = {}
     try:
         Sampler(options.temperature or 0.0, options.top_k, options.top_p)
     except ValueError as error:
         raise ConfigError(str(error)) from None
     for each in _variants(names, pair, options):
-        found, table = each.found, _with_lengths(each.table, sizes, options.gamma)
+        found, gamma = each.preset, options.gamma_for(each.preset.name)
+        table = tables.with_lengths(each.table, sizes, gamma)
         temperature = temperature_of(found) if options.temperature is None else options.temperature
-        base_name = found.table.get("baseline")
-        clock = convert(found.table.get("clock", "decoding"), Clock, f"{found.path}: clock")
-        method = Method.build(table, options.place("method", found.path))
-        arm = Arm(each.label(method), table, base_name, temperature, method, clock)
-        if arm.method.greedy_only and temperature > 0.0:
-            raise ConfigError(f"{found.name} is greedy; it has no meaning at T = {temperature:g}")
-        base = arm
-        if base_name:
-            base_table = _baseline_table(found, table, pair)
-            base = Arm(base_name, base_table, None, temperature, Method.build(base_table, f"baseline {base_name}"))
-        group = groups.setdefault(json.dumps([base.name, base.table, temperature], sort_keys=True), [base])
-        if arm.name not in {other.name for other in group}:
-            group.append(arm)
-        elif base_name and table != next(other.table for other in group if other.name == arm.name):
-            raise ConfigError(f"two methods are called '{arm.name}'; give the files different names")
+        where = f"{found.path}: clock"
+        clock: Clock = convert(found.table.get("clock", "decoding"), Clock, where)
+        method = Method.build(table, options.place("method", found.path, each.applied))
+        if method.greedy_only and temperature > 0.0:
+            raise ConfigError(f"{found.name} is defined for greedy decoding only, not at T = {temperature:g}")
+        resolved = base = ResolvedMethod(
+            each.label(method), found.name, found.table.get("baseline"), temperature, method, clock
+        )
+        if resolved.baseline:
+            built = Method.build(_baseline_table(found, table, pair), f"baseline {resolved.baseline}")
+            base = ResolvedMethod(resolved.baseline, resolved.baseline, None, temperature, built)
+        key = json.dumps([base.label, to_table(base.method), temperature], sort_keys=True)
+        _add(groups.setdefault(key, [base]), resolved)
     return [tuple(group) for group in groups.values()]
 
 
+def _add(group: list[ResolvedMethod], new: ResolvedMethod) -> None:
+    """Add a method to its group unless it is there. Raises ConfigError for another method of the same label."""
+    same = next((other for other in group if other.label == new.label), None)
+    if same is None:
+        group.append(new)
+    elif new.baseline and new.method != same.method:
+        raise ConfigError(f"two methods are called '{new.label}'; give the files different names")
+
+
 def temperature_of(found: Preset) -> float:
-    """The temperature of a method's preset, 0 by default. Raises ConfigError for a value that is no temperature."""
+    """The temperature of a method's preset, 0 by default. Raises ConfigError for a negative one."""
     where = f"{found.path}: temperature"
     temperature: float = convert(found.table.get("temperature", 0.0), float, where)
     if temperature < 0.0:
@@ -129,78 +118,105 @@ def temperature_of(found: Preset) -> float:
     return temperature
 
 
-def _variants(names: list[str], pair: Pair, options: Options) -> list[_Variant]:
-    """Every method, or every variant of it that a sweep makes; draft lengths may be open still.
+def unused_options(names: Sequence[str], pair: Pair, pair_name: str, options: Options) -> dict[str, ConfigError]:
+    """The options, by their words on a command line, that no method of a request reads, and what to say of each."""
+    bases = {name: tables.constructor(name) for name in names}
+    unused: dict[str, ConfigError] = {}
+    for each in options.all_overrides("method", names):
+        covered = [name for name in names if in_scope(each.scope, name)]
+        if not any(_applies(each, bases[name]) for name in covered):
+            known = {key for table in bases.values() for key in tables.keys_of(table)}
+            option = f"--set {each.key}"
+            unused[option] = _none_reads(option, names, ".".join(each.path), known)
+    for scope, lengths in options.gamma:
+        option = f"--gamma {scope + '=' if scope else ''}{','.join(map(str, lengths))}"
+        reading = [
+            bases[name] for name in names if options.gamma_for(name) == lengths and tables.length_path(bases[name])
+        ]
+        if not reading:
+            unused[option] = ConfigError(f"{option}: {', '.join(names)} has no draft length")
+        elif len(lengths) > 1 and not any(table.get("models") for table in reading):
+            unused[option] = ConfigError(f"{option}: {', '.join(names)} has one draft length, not one per model")
+    known_heads = {name: {"kind": head.kind, "base": head.base} for name, head in pair.heads.items()}
+    read = heads_of(names, pair, options)
+    for name, path in options.heads_for(pair_name):
+        if head_named(name, known_heads) not in read:
+            option = f"--head {name}={path}"
+            unused[option] = ConfigError(f"--head {name}: none of {', '.join(names)} reads it")
+    return unused
 
-    A key that is swept makes a variant a value: of every method that has it, or of the one whose name it begins with. Raises
+
+def _none_reads(option: str, names: Sequence[str], key: str, known: Iterable[str]) -> ConfigError:
+    return ConfigError(f"{option}: none of {', '.join(names)} has this key{hint(key, known)}")
+
+
+def _applies(each: Override, table: Table) -> bool:
+    """Whether an override changes a method: always where it names the method, otherwise where the method takes the value."""
+    return bool(each.scope) or tables.takes(table, each.path, each.value)
+
+
+def _variants(names: Iterable[str], pair: Pair, options: Options) -> list[_Variant]:
+    """Every method, or every variant of it that a sweep makes, with open draft lengths.
+
+    Each value of a swept key is a variant: of every method that has the key, or of the one whose name it begins with. Raises
     ConfigError for a swept key that no method has, and for options that give one key of a method two values.
     """
-    out = []
+    out, names = [], list(names)
     unused = {key for key, _ in options.over}
-    changed = {
-        ".".join(path): (f"--set {'.'.join(['method', *path])}", value) for path, value in options.under("method")
-    }
     for name in names:
         found = preset("method", name)
-        base = overridden(_constructor(found), options.under("method"), f"method {found.name}")
-        given, swept = dict(changed), []
+        base = tables.constructor(name)
+        applied = tuple(each for each in options.overrides_for("method", name) if _applies(each, base))
+        base = changed(base, [(each.path, each.value) for each in applied], f"method {found.name}")
+        given = {".".join(each.path): (f"--set {each.key}", each.value) for each in applied}
+        swept: list[tuple[list[str], list[object]]] = []
         for key, values in options.over:
-            whose, *path = key.split(".")
-            if whose in ("method", found.name, name) and _has(base, path):
+            scope, *path = key.split(".")
+            if scope in ("method", found.name, name) and ".".join(path) in tables.keys_of(base):
                 _require_open(found.name, ".".join(path), f"--over {key}", given)
                 given[".".join(path)] = (f"--over {key}", None)
                 swept.append((path, values))
                 unused.discard(key)
-        if options.gamma and (where := _length_path(base)):
-            _require_open(found.name, where, f"--gamma {','.join(map(str, options.gamma))}", given)
+        if (gamma := options.gamma_for(name)) and (where := tables.length_path(base)):
+            _require_open(found.name, where, f"--gamma {','.join(map(str, gamma))}", given)
         paths = tuple(".".join(path) for path, _ in swept)
         for values in product(*(values for _, values in swept)):
             changes = [(path, value) for (path, _), value in zip(swept, values, strict=True)]
-            table = overridden(base, changes, f"method {found.name}")
-            out.append(_Variant(found, _with_roles(table, pair), paths))
+            table = changed(base, changes, f"method {found.name}")
+            out.append(_Variant(found, _with_roles(table, pair), applied, paths))
     if unused:
-        key, known = min(unused), {key for each in out for key in _keys(each.table, "method")}
-        raise ConfigError(f"--over {key}: none of {', '.join(names)} has this key{hint(key, known)}")
-    _require_lengths(names, [each.table for each in out], options.gamma)
+        key, known = min(unused), {f"method.{key}" for each in out for key in tables.keys_of(each.table)}
+        raise _none_reads(f"--over {key}", names, key, known)
     return out
 
 
-def have_lengths(names: list[str], pair: Pair, options: Options) -> bool:
+def has_draft_length(names: Iterable[str], pair: Pair, options: Options) -> bool:
     """Whether any of the methods drafts a set length, which `--gamma` gives."""
-    return any(_length_path(each.table) for each in _variants(names, pair, options))
+    return any(tables.length_path(each.table) for each in _variants(names, pair, options))
 
 
-def _require_open(method: str, path: str, option: str, given: Mapping[str, tuple[str, Any]]) -> None:
+def _require_open(method: str, path: str, option: str, given: Mapping[str, tuple[str, object]]) -> None:
     """Raise ConfigError if another option already sets this key, directly or inside a table."""
     for earlier, (other, value) in given.items():
         rest = path.removeprefix(earlier)
-        if not rest or (rest.startswith(".") and isinstance(value, dict) and rest[1:] in _keys_given(value)):
+        if not rest or (rest.startswith(".") and isinstance(value, dict) and rest[1:] in _paths_in(value)):
             raise ConfigError(f"{option} and {other} conflict: both give {method}'s {path}; leave one out")
 
 
-def _keys_given(table: dict[str, Any], before: str = "") -> set[str]:
+def _paths_in(table: Table, before: str = "") -> set[str]:
     """The dotted keys of a table and of the tables within."""
-    keys = {f"{before}{key}" for key in table}
-    return keys.union(*(_keys_given(v, f"{before}{k}.") for k, v in table.items() if isinstance(v, dict)))
+    paths = {f"{before}{key}" for key in table}
+    return paths.union(*(_paths_in(inner, f"{before}{key}.") for key, inner in tables.inner_tables(table)))
 
 
-def _require_lengths(names: list[str], tables: list[dict[str, Any]], gamma: tuple[int, ...]) -> None:
-    """Raise ConfigError for draft lengths that none of the methods takes."""
-    flag = f"--gamma {','.join(map(str, gamma))}"
-    if gamma and not any(_length_path(table) for table in tables):
-        raise ConfigError(f"{flag}: {', '.join(names)} has no draft length")
-    if len(gamma) > 1 and not any(table.get("models") for table in tables):
-        raise ConfigError(f"{flag}: {', '.join(names)} has one draft length, not one per model")
-
-
-def _attribute(method: Any, path: str) -> Any:
+def _attribute(part: object, path: str) -> object:
     """A method's value at a dotted path, such as `proposer.gamma`."""
     for key in path.split("."):
-        method = getattr(method, key)
-    return method
+        part = getattr(part, key)
+    return part
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     """A value of a built method as TOML would write it in a label."""
     if isinstance(value, bool):
         return str(value).lower()
@@ -208,144 +224,60 @@ def _shown(value: Any) -> str:
         return str(list(value))
     if is_dataclass(value) and not isinstance(value, type):
         values = ", ".join(f"{field.name}={_shown(getattr(value, field.name))}" for field in dataclass_fields(value))
-        return (
-            f"{getattr(value, 'name', type(value).__name__)}({values})" if values else str(getattr(value, "name", ""))
-        )
+        name = str(getattr(value, "name", ""))
+        return f"{name or type(value).__name__}({values})" if values else name
     return str(value)
 
 
-def _has(table: dict[str, Any], path: list[str]) -> bool:
-    return ".".join(path) in _keys(table)
+def _baseline_table(found: Preset, table: Table, pair: Pair) -> Table:
+    """The table of a method's baseline.
 
-
-def _keys(table: dict[str, Any], *before: str) -> set[str]:
-    """What can be said of a method, `a.b`, under the words before: keys that stand in its table, and those that could."""
-    families = (Method, Proposer, Stop, Target)
-    members = [family.members[table["name"]] for family in families if table.get("name") in family.members]
-    fields = {field.name for member in members if is_dataclass(member) for field in dataclass_fields(member)}
-    keys = {".".join([*before, key]) for key in {*table, *fields} - {"name"} if not isinstance(table.get(key), dict)}
-    for key, inner in table.items():
-        if isinstance(inner, dict):
-            keys |= _keys(inner, *before, key)
-    return keys
-
-
-def _baseline_table(found: Preset, table: dict[str, Any], pair: Pair) -> dict[str, Any]:
-    """The table of a method's baseline. Where the presets' targets are of one kind and of the same models, it follows the
-    method's law, overrides and all; otherwise, as in a cascade, the baseline has a law of its own."""
-    base, own = _constructor(preset("method", found.table["baseline"])), found.table
+    Where both presets have a target of one kind over the same models, the baseline follows the method's target, overrides
+    included. Otherwise, as for a cascade, the baseline has a target of its own.
+    """
+    base, own = tables.constructor(found.table["baseline"]), found.table
     target, models = own.get("target"), own.get("models") or own.get("scorers")
-    if isinstance(target, dict) and target.get("name") == base["target"]["name"] and models == base["scorers"]:
+    plain = base.get("target")
+    if (
+        isinstance(target, dict)
+        and isinstance(plain, dict)
+        and target.get("name") == plain["name"]
+        and models == base["scorers"]
+    ):
         base |= {"target": table["target"], "scorers": table.get("models") or table.get("scorers", [])}
     return _with_roles(base, pair)
 
 
-def _constructor(found: Preset) -> dict[str, Any]:
-    """A copy of a preset's table without what is about the method. Raises ConfigError where a key that names something, here
-    or in a table within, holds anything but a name."""
-    table = deepcopy({k: v for k, v in found.table.items() if k not in BESIDES})
-    _require_names(table, str(found.path))
-    return table
-
-
-def _require_names(table: dict[str, Any], where: str) -> None:
-    for key, value in table.items():
-        if key in ("name", "head", *MODELS) and key != "target" and not isinstance(value, str):
-            raise ConfigError(f"{where}: {key} = {value!r} must be a name")
-        if key in ("scorers", "models") and not _is_names(value):
-            raise ConfigError(f"{where}: {key} = {value!r} must be a list of names, or one")
-        if key == "proposer" and not isinstance(value, dict):
-            raise ConfigError(f"{where}: {key} = {value!r} must be a table with a name")
-        if isinstance(value, dict):
-            _require_names(value, f"{where}: {key}")
-
-
-def _is_names(value: Any) -> bool:
-    return isinstance(value, str) or (isinstance(value, list) and all(isinstance(each, str) for each in value))
-
-
-def _with_roles(table: dict[str, Any], pair: Pair) -> dict[str, Any]:
-    """The table with the pair's roles for `ensemble`. Raises ConfigError for a role that the pair has not."""
-    for key in ("scorers", "models"):
-        if isinstance(table.get(key), str):
-            table[key] = list(pair.group(table[key]))
+def _with_roles(table: Table, pair: Pair) -> Table:
+    """The table with the pair's roles for `ensemble`. Raises ConfigError for a role that the pair does not have."""
+    for key in tables.GROUPS:
+        value = table.get(key)
+        if isinstance(value, str):
+            table[key] = list(pair.group(value))
         if key in table and not convert(table[key], tuple[str, ...], key):
             raise ConfigError(f"{key} = []: name at least one model")
     proposer = table.get("proposer")
     if isinstance(proposer, dict) and isinstance(proposer.get("model"), str):
         proposer["model"] = pair.group(proposer["model"])[0]
-    for role in _roles(table):
+    for role in tables.roles_in(table):
         pair.group(role)
-    _settle_heads(table, pair, "")
+    _fill_heads(table, pair, "")
     return table
 
 
-def _settle_heads(table: dict[str, Any], pair: Pair, base: str) -> None:
+def _fill_heads(table: Table, pair: Pair, base: str) -> None:
     """Give every part that is named like a kind of head the pair's head of that kind, for the model that drafts there."""
-    base = next((table[key] for key in ("base", "draft", "model") if isinstance(table.get(key), str)), base)
-    if table.get("name") in Head.kinds:
-        table.setdefault("head", "")
-        table["head"] = table["head"] or pair.head_of(table["name"], base)
-        spec, verifier = pair.heads.get(table["head"]), table.get("target")
+    for key in ("base", "draft", "model"):
+        if isinstance(value := table.get(key), str):
+            base = value
+            break
+    if (kind := table.get("name")) in Head.kinds:
+        head = table.get("head") or pair.head_of(str(kind), base)
+        table["head"] = head
+        spec, verifier = pair.heads.get(str(head)), table.get("target")
         if spec and spec.base != base:
-            raise ConfigError(f"head '{table['head']}' reads '{spec.base}', and '{base}' drafts here")
+            raise ConfigError(f"head '{head}' reads '{spec.base}', but '{base}' drafts here")
         if spec and isinstance(verifier, str) and spec.target != verifier:
-            raise ConfigError(f"head '{table['head']}' foresees '{spec.target}', and '{verifier}' verifies here")
-    for inner in table.values():
-        if isinstance(inner, dict):
-            _settle_heads(inner, pair, base)
-
-
-def _roles(table: dict[str, Any]) -> list[str]:
-    own = [role for key in MODELS for role in _under(table, key)]
-    return [*table.get("scorers", []), *table.get("models", []), *own]
-
-
-def _under(table: dict[str, Any], key: str) -> list[str]:
-    """The words under a key, here and in the tables within."""
-    own = [table[key]] if isinstance(table.get(key), str) else []
-    return own + [word for inner in table.values() if isinstance(inner, dict) for word in _under(inner, key)]
-
-
-def _length_path(table: dict[str, Any]) -> str:
-    """The dotted key of a method's table that `--gamma` gives; empty for a method that does not draft a set length."""
-    if table.get("models") or table.get("name") in (OriginalBild.name, Assisted.name):
-        return "gamma"
-    keys, proposer = ["proposer"], table.get("proposer")
-    while isinstance(proposer, dict) and isinstance(proposer.get("proposer"), dict):
-        keys, proposer = [*keys, "proposer"], proposer["proposer"]
-    return ".".join([*keys, "gamma"]) if isinstance(proposer, dict) and "gamma" in _keys(proposer) else ""
-
-
-def _with_lengths(table: dict[str, Any], sizes: Mapping[str, int], gamma: tuple[int, ...]) -> dict[str, Any]:
-    """The table with its draft lengths settled: the user's, its own, or by the models' sizes."""
-    table = deepcopy(table)
-    models, scorers = table.get("models"), table.get("scorers") or [""]
-    proposer, above = _innermost(table.get("proposer"), scorers[-1])
-    if models:
-        if len(gamma) > 1:
-            table["gamma"] = list(gamma)
-        elif gamma or "gamma" not in table:
-            first = gamma[0] if gamma else _length(sizes, models[0], models[-1])
-            table["gamma"] = [first] + [1] * (len(models) - 1)
-    elif proposer and gamma and "gamma" in _keys(proposer):
-        proposer["gamma"] = gamma[0]
-    elif proposer and "model" in proposer and above and "gamma" not in proposer:
-        proposer["gamma"] = _length(sizes, proposer["model"], above)
-    elif gamma and table.get("name") == OriginalBild.name:
-        table["gamma"] = gamma[0]
-    elif table.get("name") == Assisted.name and (gamma or "gamma" not in table):
-        table["gamma"] = gamma[0] if gamma else _length(sizes, table.get("draft", ""), table.get("model", ""))
-    return table
-
-
-def _innermost(proposer: Any, above: str) -> tuple[dict[str, Any] | None, str]:
-    """The proposer at the end of a chain, and the model that verifies it."""
-    while isinstance(proposer, dict) and isinstance(proposer.get("proposer"), dict):
-        proposer, above = proposer["proposer"], proposer.get("model", "")
-    return (proposer if isinstance(proposer, dict) else None), above
-
-
-def _length(sizes: Mapping[str, int], first: str, last: str) -> int:
-    known = first in sizes and last in sizes  # else building the method says what is missing
-    return 1 if known and sizes[first] > 0.5 * sizes[last] else 5
+            raise ConfigError(f"head '{head}' predicts '{spec.target}', but '{verifier}' verifies here")
+    for _, inner in tables.inner_tables(table):
+        _fill_heads(inner, pair, base)

@@ -1,31 +1,34 @@
 """From a request to scored and summarized runs."""
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import specbench.tasks  # noqa: F401  (registers the tasks)
 from specbench.analysis.summary import save_summary, summarise
 from specbench.config.options import SandboxKind
 from specbench.config.presets import require_known
 from specbench.data.task import Task
-from specbench.errors import MissingAsset
-from specbench.experiment import method_resolution, plan, run_spec, runner, scorer
-from specbench.experiment.plan import Asked, Bench, Job
+from specbench.errors import ConfigError, MissingAsset
+from specbench.experiment import method_resolution, runner, scorer, selection
+from specbench.experiment.plan import Plan, PlannedRun, make_plan
 from specbench.experiment.request import Request
 from specbench.observer import Observer
 from specbench.runs.locking import FolderLock, locked
 from specbench.sandbox import Sandbox
 
 
-class Resolved(NamedTuple):
-    """A request's jobs, the sandbox for generated code, and why there is none although a task needs it."""
+@dataclass(frozen=True)
+class Resolved:
+    """A request's plan, the sandbox for generated code, and why there is none although a task needs it."""
 
-    bench: Bench
+    plan: Plan
     sandbox: Sandbox | None
     unscored: MissingAsset | None
 
 
-class Results(NamedTuple):
+@dataclass(frozen=True)
+class Results:
     """The summaries of a request's runs, and what kept some of them from being scored."""
 
     summaries: list[dict[str, Any]]
@@ -37,74 +40,91 @@ class Results(NamedTuple):
         return any(row["failed"] for summary in self.summaries for row in summary["methods"])
 
 
-def resolve(request: Request) -> Resolved:
-    """Everything before the first model is loaded.
+def unused_options(request: Request) -> dict[str, ConfigError]:
+    """The options, by their words on a command line, that no method, pair or task of a request reads."""
+    _, pair = selection.read_pair(request.pair, request.options)
+    return {
+        **selection.unused_options(request.pair, request.tasks, request.options),
+        **method_resolution.unused_options(request.methods, pair, request.pair, request.options),
+    }
 
-    Raises ConfigError for a mistake in the request, MissingAsset where a model, data or the only task's sandbox is missing.
+
+def resolve(request: Request, partial: bool = False) -> Resolved:
+    """Resolve a request: everything before the first model is loaded.
+
+    Raises ConfigError for a mistake in the request, which an option that nothing reads is too, unless the request is only
+    `partial`: one of several that the options are for. Raises MissingAsset where a model, data or the only task's sandbox is
+    missing.
     """
     require_known(request.methods, request.pair, request.tasks)
-    options, methods = request.options, list(request.methods)
-    preset, pair = run_spec.read_pair(request.pair, options)
-    method_resolution.roles_of(methods, pair, options)  # a mistake in the request shows before anything is missing
-
-    def ask() -> Asked:
-        return plan.tasks_of(list(request.tasks), pair, options)
-
-    bench = plan.settle(methods, preset.name, ask, pair, preset.path.parent, options, request.out)
-    tasks = list({job.cell.task: job.task for job in bench.jobs}.values())
-    return Resolved(bench, *_sandbox(request.sandbox, tasks))
+    options = request.options
+    preset, pair = selection.read_pair(request.pair, options)
+    method_resolution.roles_of(request.methods, pair, options)  # a mistake shows before anything is missing
+    if not partial:
+        for error in unused_options(request).values():
+            raise error
+    plan = make_plan(
+        request.methods,
+        (preset.name, preset.path.parent, pair),
+        lambda: selection.select_tasks(request.tasks, pair, options),
+        options,
+        request.out,
+    )
+    tasks = list({run.spec.task.name: run.task for run in plan.runs}.values())
+    return Resolved(plan, *_sandbox(request.sandbox, tasks))
 
 
 def run(request: Request, observer: Observer | None = None) -> Results:
     """Measure and score what is missing of a request's runs, and summarize all of them."""
     observer = observer or Observer()
-    bench, sandbox, unscored = resolve(request)
-    if not request.tasks and len({job.cell.task for job in bench.jobs}) > 1:
-        count = sum(job.cell.generations for job in bench.jobs)
-        observer.message(f"{len(bench.jobs)} cells, {count} generations; -t, -n and --repeats make it fewer")
+    resolved = resolve(request)
+    plan, unscored = resolved.plan, resolved.unscored
+    if not request.tasks and len({spec.task.name for spec in plan.specs}) > 1:
+        count = sum(spec.generations for spec in plan.specs)
+        observer.message(f"{len(plan.runs)} runs, {count} generations; -t, -n and --repeats make it fewer")
     summaries = []
-    with locked((job.folder for job in bench.jobs), request.access) as locks:
-        for job in bench.jobs:
-            decode(bench, job, locks[job.folder], request.access.fresh, observer)
+    with locked((each.folder for each in plan.runs), request.access) as locks:
+        for each in plan.runs:
+            decode(plan, each, locks[each.folder], request.access.fresh, observer)
             try:
-                score(job, sandbox, observer)
+                score(each, resolved.sandbox, observer)
             except MissingAsset as error:  # the other tasks are still to be measured
                 unscored = error
-            summaries.append(summarised(job.folder))
+            summaries.append(summarised(each.folder))
     return Results(summaries, unscored)
 
 
-def decode(bench: Bench, job: Job, lock: FolderLock, fresh: bool, observer: Observer) -> None:
-    """Measure what is missing of a job, whose folder is locked."""
-    if job.complete and not fresh:
+def decode(plan: Plan, run: PlannedRun, lock: FolderLock, fresh: bool, observer: Observer) -> None:
+    """Measure what is missing of a run, whose folder is locked."""
+    if run.complete and not fresh:
         return
-    if not bench.is_loaded:
-        with observer.status(f"loading {', '.join(bench.roles)}"):
-            bench.load()
-    recorder = runner.prepare(job.cell, job.data, lock, fresh)
-    with observer.progress(job.cell.folder, job.cell.generations, len(recorder.done)) as advance:
-        for _ in bench.measure(job, recorder):
+    if not plan.is_loaded:
+        with observer.status(f"loading {', '.join(plan.roles)}"):
+            plan.load()
+    recorder = runner.prepare(run, lock, fresh)
+    with observer.progress(run.spec.folder, run.spec.generations, len(recorder.done)) as advance:
+        for _ in runner.measure(run, plan.load(), recorder):
             advance()
 
 
-def score(job: Job, sandbox: Sandbox | None, observer: Observer) -> None:
-    """Score what is not scored of a job. Raises MissingAsset where a scorer lacks something."""
-    if not job.scored(sandbox):
-        with observer.progress(f"scoring {job.cell.folder}", job.cell.generations) as advance:
-            scorer.score(job.folder, job.task, job.data, sandbox, advance)
+def score(run: PlannedRun, sandbox: Sandbox | None, observer: Observer) -> None:
+    """Score what is not scored of a run. Raises MissingAsset where a scorer lacks something."""
+    if not run.scored(sandbox):
+        with observer.progress(f"scoring {run.spec.folder}", run.spec.generations) as advance:
+            scorer.score(run.folder, run.task, run.data, sandbox, advance)
 
 
 def summarised(folder: Path) -> dict[str, Any]:
-    """A run folder's summary, written into it."""
+    """Summarize a run folder, and keep the summary in it."""
     summary = summarise(folder)
     save_summary(folder, summary)
     return summary
 
 
 def _sandbox(kind: SandboxKind | None, tasks: list[Task]) -> tuple[Sandbox | None, MissingAsset | None]:
-    """The sandbox where a task needs one and the user allows it.
+    """The sandbox if a task needs one and the user allows it.
 
-    Where none works, a request of that task alone fails at once; among others it is measured, and reported at the end.
+    If none works, a request of that task alone fails at once; among other tasks it is measured, and reported at the end.
     """
     if kind is None or not any(task.executes_code for task in tasks):
         return None, None

@@ -8,7 +8,9 @@ from typing import Any
 from specbench.data.task import Data, Sample, Task
 from specbench.errors import ConfigError, hint
 from specbench.files import read_sealed, write_sealed
-from specbench.runs.record import SCORES, Record, Scores, read, run_config
+from specbench.runs.record import Record
+from specbench.runs.run_folder import CONFIG, SCORES, read, spec_of
+from specbench.runs.scores import Scores
 from specbench.sandbox import Sandbox
 from specbench.scoring.metric import NO_ANSWER, Score
 
@@ -52,7 +54,7 @@ def score(
     told = f"task:{task.name}@{task.version}|chat:{task.chat}"
     if task.executes_code and sandbox:
         told += f"|{sandbox.signature}"
-    fixed_length = run_config(folder)["decoding"]["ignore_eos"]
+    fixed_length = spec_of(folder).decoding.ignore_eos
     samples = {sample.id: sample for sample in data.samples}
     records, rows = list(read(folder)), []
     for record in records:
@@ -83,14 +85,13 @@ def task_of(folder: Path, source: str = "") -> tuple[Task, Data]:
     `source` is where the rows are now, if they have moved; the hub's are read at the commit of the run. Raises ConfigError
     where they are not the rows of the run.
     """
-    told = run_config(folder)["task"]
-    task = Task.build({"name": told["class"], **told["options"]}, f"{folder / 'run.toml'}: task")
-    if not source and told["data"].get("revision"):
-        task = dataclasses.replace(task, revision=told["data"]["revision"])
-    where = told["data"]["source"]
-    known = "hub" if where.startswith(f"{task.hub.repo}/" if task.hub else "\0") else where
-    data = task.data(source or known)
-    if data.sha256 != told["data"]["sha256"]:
+    spec = spec_of(folder).task
+    task = Task.build(spec.options, f"{folder / CONFIG}: task")
+    if not source and spec.data.revision:
+        task = dataclasses.replace(task, revision=spec.data.revision)
+    from_hub = task.hub is not None and spec.data.source.startswith(f"{task.hub.repo}/")
+    data = task.data(source or ("hub" if from_hub else spec.data.source))
+    if data.sha256 != spec.data.sha256:
         raise ConfigError(f"{data.source} does not hold the rows that {folder} was run on; help: --data FILE.jsonl")
     return task, data
 

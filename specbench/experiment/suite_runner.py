@@ -1,193 +1,223 @@
-"""A suite's cells, one by one: measured, and what became of each kept in an index that plan, report and reproduce read."""
+"""A suite's runs, one by one: measured, and their states kept in an index that plan, report and reproduce read."""
 
 import time
 import traceback
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from specbench.config.options import Access, SandboxKind
+from specbench.config.presets import names
+from specbench.config.suite import Line, Suite
 from specbench.errors import ConfigError, ExitCode, MissingAsset
+from specbench.experiment import method_resolution, selection
+from specbench.experiment import method_table as tables
 from specbench.experiment.chain_profile import GAMMA, levels_of, pairings
-from specbench.experiment.pipeline import decode, resolve, score, summarised
+from specbench.experiment.judge import judge_run
+from specbench.experiment.pipeline import decode, resolve, score, summarised, unused_options
+from specbench.experiment.plan import Plan, PlannedRun
 from specbench.experiment.request import Request
+from specbench.models.resolve import Placement, device_of, resolve_models
 from specbench.observer import Observer
-
-if TYPE_CHECKING:
-    from specbench.config.suite import Line, Suite
-    from specbench.experiment.plan import Bench, Job
-    from specbench.runs.suite_index import Index
-    from specbench.sandbox import Sandbox
+from specbench.runs.locking import locked
+from specbench.runs.suite_index import BEGUN, DONE, FAILED, MISSING, Index
+from specbench.sandbox import Sandbox
 
 
 @dataclass
 class Part:
-    """A line of the grid on one pair and task: its bench, or why there is none."""
+    """A line of the grid on one pair and task: its plan, or why there is none."""
 
-    line: "Line"
+    line: Line
     pair: str
     task: str
     number: int
-    bench: "Bench | None" = None
-    box: "Sandbox | None" = None
+    plan: Plan | None = None
+    sandbox: Sandbox | None = None
     missing: str = ""
-    refused: str = ""  # what is wrong with it, where that is the suite's own fault
+    invalid: str = ""  # a mistake in the suite
 
     @property
     def key(self) -> str:
-        """What a part without cells is noted under."""
+        """The key of a part without runs in the suite's index."""
         return f"{self.pair} {self.task} {'+'.join(self.line.methods)}, part {self.number}"
 
 
-def parts(suite: "Suite", out: Path, kind: SandboxKind | None) -> list[Part]:
-    """The suite's grid, resolved part by part; models, data and settings that are not there are told, not raised.
+@dataclass(frozen=True)
+class Grid:
+    """A suite's parts, and the user's options that none of them reads, with what to say of each."""
 
-    Raises ConfigError where no part can be resolved for what is wrong with the suite.
+    parts: list[Part]
+    unused: dict[str, str]
+
+
+def resolve_grid(suite: Suite, out: Path, sandbox: SandboxKind | None) -> Grid:
+    """Resolve a suite part by part. Parts without their models, data or settings say what is missing.
+
+    Raises ConfigError where no part can be resolved because of a mistake, and for an option that no suite could read.
     """
     grid: list[Part] = []
-    refused: list[ConfigError] = []
+    mistakes: list[ConfigError] = []
+    unused: dict[str, ConfigError] | None = None
     for number, (line, pair, task) in enumerate(suite.parts(), 1):
         part = Part(line, pair, task, number)
         try:
-            names = _methods(suite, line, pair)
-            part.bench, part.box, without = resolve(
-                Request(methods=tuple(names), pair=pair, tasks=(task,), options=line.options, out=out, sandbox=kind)
-            )
-            part.missing = str(without) if without else ""
+            methods = tuple(_methods(suite, line, pair))
+            request = Request(methods=methods, pair=pair, tasks=(task,), options=line.options, out=out, sandbox=sandbox)
+            found = unused_options(request)
+            unused = found if unused is None else {key: error for key, error in unused.items() if key in found}
+            resolved = resolve(request, partial=True)
+            part.plan, part.sandbox = resolved.plan, resolved.sandbox
+            part.missing = str(resolved.unscored) if resolved.unscored else ""
         except MissingAsset as error:
             part.missing = "\n".join(dict.fromkeys([str(error), *_missing(line, pair, task)]))
         except ConfigError as error:
-            refused.append(error)
-            part.refused = str(error)
+            mistakes.append(error)
+            part.invalid = str(error)
         grid.append(part)
-    if len(refused) == len(grid):
-        raise refused[0]
-    return grid
+    if len(mistakes) == len(grid):
+        raise mistakes[0]
+    return Grid(grid, {option: _unread(option, error) for option, error in (unused or {}).items()})
 
 
-def _missing(line: "Line", pair: str, task: str) -> list[str]:
-    """Whatever is missing of a pair's models and a task's data, where one's absence would hide another's."""
-    from specbench.experiment import method_resolution as arms
-    from specbench.experiment import plan as bench
-    from specbench.experiment import run_spec as cells
-    from specbench.models.resolve import device_of, find
+def _unread(option: str, error: ConfigError) -> str:
+    """What to say of an option that no part of a suite reads. Raises the error where no bundled preset reads it either."""
+    flag, key = option.split(" ", 1)
+    path = tuple(key.split("."))
+    if flag == "--set" and path[0] == "method":
+        readers = [name for name in names("method") if _has_key("method", name, path[1:])]
+        if not readers:
+            raise error
+    if flag == "--set" and path[0] == "task" and not any(_has_key("task", name, path[1:]) for name in names("task")):
+        raise error
+    if flag == "--set" and path[0] == "pair":
+        raise error
+    return f"{option} changes nothing: no part of this suite reads it"
 
-    preset, found = cells.read_pair(pair, line.options)
-    told = []
-    for role in arms.roles_of(list(line.methods), found, line.options):
+
+def _has_key(kind: str, name: str, path: tuple[str, ...]) -> bool:
+    """Whether a bundled preset has a key, perhaps after its own name."""
+    rest = path[1:] if path[0] == name.partition(":")[0] else path
+    return ".".join(rest) in (tables.keys_of(tables.constructor(name)) if kind == "method" else selection.keys_of(name))
+
+
+def _missing(line: Line, pair: str, task: str) -> list[str]:
+    """Everything that a part lacks, models and data, where the absence of one would hide the other's."""
+    preset, found = selection.read_pair(pair, line.options)
+    placement = Placement(device_of(line.options.device), line.options.dtype)
+    reasons = []
+    for role in method_resolution.roles_of(line.methods, found, line.options):
         try:
-            find(found, (role,), preset.path.parent, device_of(line.options.device), line.options.dtype)
+            resolve_models(found, (role,), preset.path.parent, placement)
         except MissingAsset as error:
-            told.append(str(error))
+            reasons.append(str(error))
     try:
-        bench.tasks_of([task], found, line.options)
+        selection.select_tasks([task], found, line.options)
     except MissingAsset as error:
-        told.append(str(error))
-    return told
+        reasons.append(str(error))
+    return reasons
 
 
-def _methods(suite: "Suite", line: "Line", pair: str) -> list[str]:
+def _methods(suite: Suite, line: Line, pair: str) -> list[str]:
     """The methods of a line; of a profile, those that measure every pair of its chain's levels."""
     if suite.kind != "profile":
         return list(line.methods)
-    from specbench.experiment.run_spec import read_pair
-
-    gamma, *more = line.options.gamma or (GAMMA,)
+    gamma, *more = line.options.gamma_for(line.methods[0]) or (GAMMA,)
     if more:
-        raise ConfigError(
-            f"gamma = {list(line.options.gamma)}: a profile measures every pair of models at one draft length"
-        )
-    return pairings(levels_of(line.methods[0]), read_pair(pair, line.options)[1], gamma)
+        raise ConfigError(f"gamma = {[gamma, *more]}: a profile measures every pair of models at one draft length")
+    return pairings(levels_of(line.methods[0]), selection.read_pair(pair, line.options)[1], gamma)
 
 
-def run_suite(
-    suite: "Suite",
-    out: Path,
-    access: Access,
-    kind: SandboxKind | None,
-    changes: list[str] | None = None,
-    observer: Observer | None = None,
-) -> ExitCode:
-    """Measure every cell that is not there yet. A cell that fails never stops the rest. Returns the exit code.
+@dataclass(frozen=True, kw_only=True)
+class SuiteRequest:
+    """A suite to measure. `changes` are the options of the suite that the user replaced, as text."""
 
-    `changes` are the options of the suite that were overruled.
-    """
-    from specbench.runs.locking import locked
-    from specbench.runs.suite_index import Index
-
-    index = Index.of(suite.name, out, changed=bool(changes))
-    with locked([index.path.parent], access):
-        index = Index.of(suite.name, out, changed=bool(changes))  # again: another process may have written it meanwhile
-        index.changes = changes or []
-        return _run_locked(suite, out, access, kind, index, observer or Observer())
+    suite: Suite
+    out: Path
+    access: Access
+    sandbox: SandboxKind | None = None
+    changes: tuple[str, ...] = ()
 
 
-def _run_locked(
-    suite: "Suite", out: Path, access: Access, kind: SandboxKind | None, index: "Index", observer: Observer
-) -> ExitCode:
+def run_suite(request: SuiteRequest, observer: Observer | None = None) -> ExitCode:
+    """Measure every run of a suite that is not there yet. A run that fails never stops the rest. Returns the exit code."""
+    name, changed = request.suite.name, bool(request.changes)
+    folder = Index.of(name, request.out, changed).path.parent
+    with locked([folder], request.access):
+        index = Index.of(
+            name, request.out, changed
+        )  # read once the folder is locked: another process may have written it
+        index.changes = list(request.changes)
+        return _run_locked(request, index, observer or Observer())
+
+
+def _run_locked(request: SuiteRequest, index: Index, observer: Observer) -> ExitCode:
     """Run a suite whose folder is locked. Returns the exit code."""
-    from specbench.runs.suite_index import DONE, FAILED, MISSING
-
-    with observer.status(f"reading {suite.name}'s pairs and tasks"):
-        grid = parts(suite, out, kind)  # whatever is wrong with the suite shows before anything is measured
+    with observer.status(f"reading the pairs and tasks of {request.suite.name}"):
+        grid = resolve_grid(request.suite, request.out, request.sandbox)  # mistakes show before anything is measured
+    for note in grid.unused.values():
+        observer.message(note)
     keep: list[str] = []
-    last: Bench | None = None
-    for part in grid:
-        if part.bench is None:
-            state, why = (FAILED, part.refused) if part.refused else (MISSING, part.missing)
+    last: Plan | None = None
+    for part in grid.parts:
+        if part.plan is None:
+            state, why = (FAILED, part.invalid) if part.invalid else (MISSING, part.missing)
             keep.append(part.key)
             index.note(part.key, pair=part.pair, task=part.task, state=state, why=why)
             observer.message(f"{part.key}: {why}")
             continue
         if last is not None:
-            part.bench.borrow(last)
+            part.plan.borrow(last)
             last.release()  # one pair's models at a time
-        for job in part.bench.jobs:
-            keep.append(job.folder.name)
-            _perform(suite, part, job, access, index, keep, observer)
-        last = part.bench
+        for run in part.plan.runs:
+            keep.append(run.folder.name)
+            _perform(_Step(request, part, part.plan, run, index), keep, observer)
+        last = part.plan
     index.keep(keep)
-    states = [index.cells[key]["state"] for key in keep]
-    if set(states) == {MISSING}:
+    states = {index.cells[key]["state"] for key in keep}
+    if states == {MISSING}:
         return ExitCode.MISSING
-    return ExitCode.OK if set(states) == {DONE} and not index.failures else ExitCode.SOME_FAILED
+    return ExitCode.OK if states == {DONE} and not index.failures else ExitCode.SOME_FAILED
 
 
-def _perform(
-    suite: "Suite", part: Part, job: "Job", access: Access, index: "Index", keep: list[str], observer: Observer
-) -> None:
-    """Measure a cell, and note what became of it, and the seconds that it took however it ended."""
-    from specbench.runs.suite_index import BEGUN
+@dataclass(frozen=True)
+class _Step:
+    """One run of a suite that is being performed."""
 
-    begin, told = time.perf_counter(), {"state": BEGUN, "why": "interrupted"}
+    request: SuiteRequest
+    part: Part
+    plan: Plan
+    run: PlannedRun
+    index: Index
+
+
+def _perform(step: _Step, keep: list[str], observer: Observer) -> None:
+    """Measure a run, and note its state, and the seconds that it took however it ended."""
+    key, begin = step.run.folder.name, time.perf_counter()
+    state: dict[str, object] = {"state": BEGUN, "why": "interrupted"}
     try:
-        told = _state(suite, part, job, access, observer)
+        state = _state(step, observer)
     finally:
-        index.note(job.folder.name, seconds=time.perf_counter() - begin, **_told(suite, part, job), **told)
-        index.keep(keep + [each for each in index.cells if each not in keep])
-    if told["why"]:
-        observer.message(f"{job.folder.name}: {told['state']}: {told['why']}")
+        step.index.note(key, seconds=time.perf_counter() - begin, **_entry(step), **state)
+        step.index.keep(keep + [each for each in step.index.cells if each not in keep])
+    if state["why"]:
+        observer.message(f"{key}: {state['state']}: {state['why']}")
 
 
-def _state(suite: "Suite", part: Part, job: "Job", access: Access, observer: Observer) -> dict[str, Any]:
-    """Measure, score and judge a cell, as far as it is not; what became of it, and why it is not done or not whole."""
-    from specbench.experiment.judge import judge_run
-    from specbench.runs.locking import locked
-    from specbench.runs.suite_index import DONE, FAILED, MISSING
-
-    assert part.bench is not None
+def _state(step: _Step, observer: Observer) -> dict[str, object]:
+    """Measure, score and judge a run, as far as it is not; its state, and why it is not done or not complete."""
+    run, access, suite = step.run, step.request.access, step.request.suite
     try:
-        with locked([job.folder], access) as locks:
-            decode(part.bench, job, locks[job.folder], access.fresh, observer)
-            score(job, part.box, observer)
+        with locked([run.folder], access) as locks:
+            decode(step.plan, run, locks[run.folder], access.fresh, observer)
+            score(run, step.part.sandbox, observer)
             if suite.judge:
-                judge_run(job.folder, job.data, suite.judge, part.bench.device)
-            summary = summarised(job.folder)
+                judge_run(run.folder, run.data, suite.judge, step.plan.device)
+            summary = summarised(run.folder)
     except MissingAsset as error:
         return {"state": MISSING, "why": str(error)}
     except Exception as error:
-        job.folder.mkdir(parents=True, exist_ok=True)
-        (job.folder / "error.log").write_text(traceback.format_exc(), encoding="utf-8")
+        run.folder.mkdir(parents=True, exist_ok=True)
+        (run.folder / "error.log").write_text(traceback.format_exc(), encoding="utf-8")
         return {"state": FAILED, "why": f"{type(error).__name__}: {error}"}
     failed = sum(row["failed"] for row in summary["methods"])
     first = next((row["first_error"] for row in summary["methods"] if row["first_error"]), "")
@@ -198,10 +228,9 @@ def _state(suite: "Suite", part: Part, job: "Job", access: Access, observer: Obs
     }
 
 
-def _told(suite: "Suite", part: Part, job: "Job") -> dict[str, Any]:
-    """What the index says of a cell besides its state."""
-
-    cell = job.cell
-    told = {"pair": cell.pair, "task": cell.task, "made_up": cell.config["pair"].get("made_up", "")}
-    told |= {"folder": cell.folder, "generations": cell.generations}
-    return told | ({"levels": levels_of(part.line.methods[0])} if suite.kind == "profile" else {})
+def _entry(step: _Step) -> dict[str, object]:
+    """What the index records of a run besides its state."""
+    spec, suite = step.run.spec, step.request.suite
+    entry: dict[str, object] = {"pair": spec.pair.name, "task": spec.task.name, "made_up": spec.pair.simulated}
+    entry |= {"folder": spec.folder, "generations": spec.generations}
+    return entry | ({"levels": levels_of(step.part.line.methods[0])} if suite.kind == "profile" else {})

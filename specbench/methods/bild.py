@@ -42,8 +42,12 @@ class OriginalBild(Method, name="bild"):
         return self.small, self.large
 
     @property
-    def most_fed(self) -> int:
+    def max_block(self) -> int:
         return 1 + self.gamma
+
+    @property
+    def draft_length(self) -> str:
+        return f"up to {self.gamma}"
 
     def steps(self, models: Sessions, sampler: Sampler, end: End) -> Iterator[Step]:
         ids, small, large = list(models.ids), models[self.small], models[self.large]

@@ -52,6 +52,10 @@ class Assisted(Method, name="hf-assisted"):
     def roles(self) -> tuple[str, ...]:
         return (self.draft, self.model)
 
+    @property
+    def draft_length(self) -> str:
+        return str(self.gamma)
+
     def steps(self, models: Sessions, sampler: Sampler, end: End) -> Iterator[Step]:
         draft, target = models.watched(self.draft), models.watched(self.model)
         if draft.model is target.model:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 
 from specbench.decoding.drafting import common_prefix, roll
-from specbench.decoding.method import End, Propose, Proposer, Sessions, speculate
+from specbench.decoding.method import End, Level, Propose, Proposer, Sessions, speculate
 from specbench.decoding.round import Step
 from specbench.decoding.sampling import Draft, Sampler, to_device
 from specbench.decoding.targets import Last
@@ -33,6 +33,14 @@ class DraftModel(Proposer, name="model"):
     @property
     def longest(self) -> int:
         return self.gamma
+
+    @property
+    def fixed_length(self) -> int | None:
+        return self.gamma if self.stop is None else None
+
+    @property
+    def draft_length(self) -> str:
+        return str(self.gamma) if self.stop is None else f"up to {self.gamma}"
 
     def open(self, models: Sessions, sampler: Sampler, end: End) -> Propose:
         session = models[self.model]
@@ -139,6 +147,14 @@ class Eagle(Proposer, name="eagle"):
     def longest(self) -> int:
         return self.gamma
 
+    @property
+    def fixed_length(self) -> int:
+        return self.gamma
+
+    @property
+    def draft_length(self) -> str:
+        return str(self.gamma)
+
     def roles(self) -> tuple[str, ...]:
         return (self.base,)
 
@@ -172,6 +188,18 @@ class Chain(Proposer, name="chain"):
     @property
     def longest(self) -> int:
         return self.threshold + self.proposer.longest
+
+    @property
+    def draft_length(self) -> str:
+        return f"{self.proposer.draft_length}, then at least {self.threshold}"
+
+    @property
+    def levels(self) -> tuple[Level, ...]:
+        return (*self.proposer.levels, Level(self.model, self.threshold))
+
+    @property
+    def innermost(self) -> Proposer:
+        return self.proposer.innermost
 
     def roles(self) -> tuple[str, ...]:
         return (*self.proposer.roles(), self.model)

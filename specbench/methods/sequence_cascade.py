@@ -11,6 +11,7 @@ import numpy as np
 from specbench.decoding.method import End, Method, Pilot, Sessions, Step
 from specbench.decoding.sampling import Sampler, read_tokens
 from specbench.decoding.session import Session
+from specbench.decoding.traits import Theory
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +39,9 @@ class SequenceCascade(Method, name="sequence-cascade"):
 
     def roles(self) -> tuple[str, ...]:
         return self.small, self.large
+
+    def theory(self) -> Theory:
+        return Theory(formula="sequence cascade", models=self.roles())
 
     def piloted(self, pilot: Pilot) -> Method:
         if self.quantile is None:

@@ -9,6 +9,8 @@ from torch import Tensor
 from specbench.decoding.method import End, Method, Proposer, Sessions, Step, drawn, noted_of, speculate
 from specbench.decoding.sampling import Draft, Sampler, read_tokens, verify
 from specbench.decoding.targets import Target
+from specbench.decoding.traits import Theory
+from specbench.methods.proposers import DraftModel
 
 Bonus = Literal["deferred", "exact", "none", "paper"]
 
@@ -43,8 +45,30 @@ class Speculative(Method, name="speculative"):
         return tuple(dict.fromkeys((*self.proposer.roles(), *self.scorers)))
 
     @property
-    def most_fed(self) -> int:
+    def max_block(self) -> int:
         return 1 + self.proposer.longest
+
+    @property
+    def draft_length(self) -> str:
+        return self.proposer.draft_length
+
+    @property
+    def flops(self) -> Literal["", "speculation"]:
+        return "speculation" if isinstance(self.proposer, DraftModel) else ""
+
+    def theory(self) -> Theory | None:
+        drafting, levels = self.proposer.innermost, self.proposer.levels
+        if drafting.fixed_length is None:
+            return None  # no theory here of drafts whose length varies
+        others = tuple(role for role in self.scorers if role != drafting.role)
+        return Theory(
+            formula="chain" if levels else "speculation",
+            models=(drafting.role, *(level.model for level in levels), *others),
+            gamma=(drafting.fixed_length,),
+            thresholds=tuple(level.threshold for level in levels),
+            bonus=self.bonus,
+            drafter_scores=drafting.role in self.scorers,
+        )
 
     def verification(self) -> tuple[str, tuple[str, ...], Target]:
         return self.proposer.role, self.scorers, self.target

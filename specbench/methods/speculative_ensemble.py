@@ -11,6 +11,7 @@ from torch import Tensor
 from specbench.decoding.method import End, Method, Sessions, Step
 from specbench.decoding.sampling import Draft, Sampler, verify
 from specbench.decoding.targets import Target
+from specbench.decoding.traits import Theory
 
 
 class Proposal(NamedTuple):
@@ -45,8 +46,15 @@ class SpeculativeEnsemble(Method, name="speculative-ensemble"):
         return self.models
 
     @property
-    def most_fed(self) -> int:
+    def max_block(self) -> int:
         return 1 + sum(self.gamma)
+
+    @property
+    def draft_length(self) -> str:
+        return ", ".join(map(str, self.gamma))
+
+    def theory(self) -> Theory:
+        return Theory(formula="ensemble", models=self.models, gamma=self.gamma)
 
     def law(self) -> tuple[tuple[str, ...], Target]:
         return self.models, self.target

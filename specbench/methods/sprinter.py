@@ -3,10 +3,12 @@
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 from specbench.decoding.method import End, Method, Sessions, Step
 from specbench.decoding.sampling import Draft, Sampler, read_tokens, verify
 from specbench.decoding.targets.deferral import confidence, within
+from specbench.decoding.traits import Theory
 from specbench.models.heads import Verifier
 
 
@@ -37,8 +39,19 @@ class Sprinter(Method, name="sprinter"):
         return self.draft, self.target
 
     @property
-    def most_fed(self) -> int:
+    def max_block(self) -> int:
         return 2 + self.max_run
+
+    @property
+    def draft_length(self) -> str:
+        return f"up to {self.max_run}"
+
+    @property
+    def flops(self) -> Literal["sprinter"]:
+        return "sprinter"
+
+    def theory(self) -> Theory:
+        return Theory(formula="sprinter", models=self.roles(), bonus="exact" if self.bonus else "none")
 
     def steps(self, models: Sessions, sampler: Sampler, end: End) -> Iterator[Step]:
         ids, draft, target = list(models.ids), models[self.draft], models[self.target]

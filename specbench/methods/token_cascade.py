@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from specbench.decoding.method import End, Method, Sessions, Step
 from specbench.decoding.sampling import Sampler, read_tokens
 from specbench.decoding.targets import Target, Unaided
+from specbench.decoding.traits import Theory
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +29,9 @@ class TokenCascade(Method, name="token-cascade"):
 
     def roles(self) -> tuple[str, ...]:
         return self.small, self.large
+
+    def theory(self) -> Theory:
+        return Theory(formula="token cascade", models=self.roles())
 
     def law(self) -> tuple[tuple[str, ...], Target]:
         return self.roles(), self.target

@@ -1,6 +1,6 @@
 """Floor 2: from what was found to open sessions. `load` brings the weights in, `LoadedPair.open` starts one prompt."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,10 +17,11 @@ from specbench.models.eager_session import EagerSession, new_cache, window_of
 from specbench.models.engine import Graphs, GraphSession, LeanSession, Network, network_of
 from specbench.models.heads import EagleHead, EagleNetwork, Head
 from specbench.models.heads.loader import load_head
+from specbench.models.heads.resolve import ResolvedHead
 from specbench.models.instrumented import Watched
 from specbench.models.parallel import StreamSession, Workers
 from specbench.models.quantization import quantise, stored_by
-from specbench.models.resolve import Found, FoundHead
+from specbench.models.resolve import ResolvedModel
 from specbench.models.synthetic_logits import Law, SyntheticSession
 
 H = TypeVar("H", bound=TrainedHead)
@@ -180,7 +181,10 @@ class Models:
 
 
 def load(
-    found: dict[str, Found], base: Path, device: torch.device, heads: dict[str, FoundHead] | None = None
+    found: Mapping[str, ResolvedModel],
+    base: Path,
+    device: torch.device,
+    heads: Mapping[str, ResolvedHead] | None = None,
 ) -> LoadedPair:
     """Bring in weights and tokenizers, each source once, and heads. Raises MissingAsset where the hub does not give them."""
     hardware.configure(device)
@@ -189,7 +193,7 @@ def load(
     networks: dict[str, Network] = {}
     seen: dict[str, str] = {}
     for role, each in found.items():
-        same = seen.setdefault(f"{each.identity()} {each.engine}", role)
+        same = seen.setdefault(f"{each.identity} {each.engine}", role)
         if same != role and each.weights == "real":
             models[role], tokenizers[role] = models[same], tokenizers[same]
         else:
@@ -213,16 +217,16 @@ def load(
 
 
 def _brought(
-    role: str, each: Found, base: Path, device: torch.device
+    role: str, each: ResolvedModel, base: Path, device: torch.device
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    source = str(folder(each.source, base) or each.source)
+    source = str(folder(each.spec.path, base) or each.spec.path)
     if each.weights == "dummy":
         tokenizer = load_tokenizer(role, str(dummy.TOKENIZERS[each.config.is_encoder_decoder]))
         model = dummy.random_model(each.config, each.dtype, device, role)
     else:
-        tokenizer = load_tokenizer(role, source, each.revision)
+        tokenizer = load_tokenizer(role, source, each.revision or None)
         dtype = getattr(torch, each.dtype)
-        model = load_model(role, source, each.config, dtype, device, each.revision, each.allowed_keys)
+        model = load_model(role, source, each.config, dtype, device, each.revision or None, each.spec.allowed_keys)
     try:
         new_cache(model)
     except ValueError as error:
@@ -230,8 +234,8 @@ def _brought(
     if not stored_by(each.config):  # else it is on its device, and may not be moved
         model = model.to(device)
     model.eval().requires_grad_(False)
-    if each.quantization:
-        quantise(model, each.quantization)
+    if each.spec.quantization:
+        quantise(model, each.spec.quantization)
     return model, tokenizer
 
 

@@ -8,7 +8,7 @@ import pickle
 import signal
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from multiprocessing import get_context
@@ -24,7 +24,7 @@ from specbench._logging import quietly
 from specbench.decoding.drafting import common_prefix
 from specbench.decoding.session import Session
 from specbench.decoding.usage import Calls
-from specbench.models.resolve import Found
+from specbench.models.resolve import ResolvedModel
 
 
 class Opening(NamedTuple):
@@ -38,7 +38,7 @@ class Opening(NamedTuple):
 class Worker:
     """A process with one model, asked by numbered messages. One sequence at a time: opening another closes the last."""
 
-    def __init__(self, role: str, found: Found, base: Path) -> None:
+    def __init__(self, role: str, found: ResolvedModel, base: Path) -> None:
         context = get_context("spawn")
         self._pipe, theirs = context.Pipe()
         life = pickle.dumps((_serve, (role, found, base)))  # opened there, once libraries are quiet
@@ -171,7 +171,7 @@ def overlapping(calls: Sequence[Calls]) -> None:
 class Workers:
     """The workers of what was loaded, started when first asked for, a role each."""
 
-    def __init__(self, found: dict[str, Found], base: Path) -> None:
+    def __init__(self, found: Mapping[str, ResolvedModel], base: Path) -> None:
         self._found, self._base = found, base
         self._started: dict[str, Worker] = {}
 
@@ -184,7 +184,7 @@ class Workers:
         return [RemoteSession(self._started[role], opening) for role in roles]
 
 
-def _serve(role: str, found: Found, base: Path, pipe: Connection) -> None:
+def _serve(role: str, found: ResolvedModel, base: Path, pipe: Connection) -> None:
     """A worker's life: load, then answer until the pipe closes."""
     from specbench.models.loader import load
 

@@ -8,11 +8,13 @@ every method's speedup over that baseline would hide.
 from collections.abc import Mapping
 from typing import Any
 
+from specbench.config.construct import Table, to_table
 from specbench.machine.hardware import LIBRARIES, incomparable
 from specbench.regression import checks as aspects
 from specbench.regression.checks import Finding
 from specbench.regression.measurement import Measured
 from specbench.regression.verdict import Limits, Status, Verdict
+from specbench.runs.run_spec import HeadSource, ModelSource, RunSpec
 
 ANCHOR = "hf-generate"
 EXACT = ("cpu", "instructions", "threads", *LIBRARIES)  # equal: greedy or sampled, a CPU computes the same bits
@@ -24,7 +26,7 @@ def compare(base: list[Measured], new: list[Measured], limits: Limits) -> list[V
     for cell, nearest in zip(base, _paired(base, new), strict=True):
         if nearest is None:
             there = "; ".join(dict.fromkeys(other.name for other in new)) or "nothing"
-            why = f"NEW has no run of this pair and task beside {cell.config['baseline']}; it has {there}"
+            why = f"NEW has no run of this pair and task beside {cell.spec.baseline}; it has {there}"
             if any(_place(other) == _place(cell) for other in new):
                 why = "each run of this pair and task in NEW is compared with another run of BASE"
             out.append(
@@ -37,7 +39,7 @@ def compare(base: list[Measured], new: list[Measured], limits: Limits) -> list[V
             why = "; ".join(reasons)
             out.append(Verdict(cell.name, "", "comparability", Status.incomparable, "measured otherwise", why, why))
         else:
-            for method in cell.config["methods"]:
+            for method in cell.spec.methods:
                 if method != ANCHOR:
                     out += _of_method(cell, nearest, method, limits)
     return out
@@ -60,31 +62,31 @@ def _paired(base: list[Measured], new: list[Measured]) -> list[Measured | None]:
 
 def _distance(base: Measured, new: Measured) -> tuple[int, int, int]:
     """How unlike two cells are: what forbids a comparison, then missing methods, then changed settings of methods."""
-    a, b = base.config["methods"], new.config["methods"]
-    changed = sum(len(changed_settings(a[name], b[name])) for name in a if name in b)
+    a, b = base.spec.methods, new.spec.methods
+    changed = sum(len(changed_settings(a[name].options, b[name].options)) for name in a if name in b)
     return len(differences(base, new)), _lacking(base, new), changed
 
 
 def differences(base: Measured, new: Measured) -> list[str]:
     """Why two cells cannot be compared, each reason with both values; empty where they can."""
-    a, b = base.config, new.config
+    a, b = base.spec, new.spec
     out = [
         f"{what}: {_shown(ours)} | {_shown(theirs)}"
         for what, ours, theirs in (
-            ("task version", a["task"]["version"], b["task"]["version"]),
-            ("meaning of records", a["semantics"], b["semantics"]),
-            ("models made up", a["pair"].get("made_up", ""), b["pair"].get("made_up", "")),
-            ("synthetic laws", a["pair"].get("synthetic"), b["pair"].get("synthetic")),
+            ("task version", a.task.version, b.task.version),
+            ("meaning of records", a.semantics, b.semantics),
+            ("simulated models", a.pair.simulated, b.pair.simulated),
+            ("synthetic logits", a.pair.synthetic, b.pair.synthetic),
         )
         if ours != theirs
     ]
-    base_tables = [each["methods"][each["baseline"]] for each in (a, b)]
-    out += [f"baseline {a['baseline']}: {change}" for change in changed_settings(*base_tables)]
-    out += _tables("task option", a["task"]["options"], b["task"]["options"])
+    ours, theirs = (each.methods[each.baseline].options for each in (a, b))
+    out += [f"baseline {a.baseline}: {change}" for change in changed_settings(ours, theirs)]
+    out += _tables("task option", a.task.options, b.task.options)
     out += _tables("data", _data(a), _data(b))
-    out += _tables("decoding", _but(a["decoding"], "repeats"), _but(b["decoding"], "repeats"))
-    out += _tables("model", *(_identities(each["pair"]["models"]) for each in (a, b)))
-    return out + _tables("head", *(_identities(each["pair"].get("heads", {})) for each in (a, b)))
+    out += _tables("decoding", *(_but(to_table(each.decoding), "repeats") for each in (a, b)))
+    out += _tables("model", *({role: _model(m) for role, m in each.pair.models.items()} for each in (a, b)))
+    return out + _tables("head", *({name: _head(h) for name, h in each.pair.heads.items()} for each in (a, b)))
 
 
 def _incomplete(base: Measured, new: Measured) -> list[str]:
@@ -94,7 +96,7 @@ def _incomplete(base: Measured, new: Measured) -> list[str]:
 
 def _lacking(base: Measured, new: Measured) -> int:
     """Methods of BASE that NEW does not have as they are there."""
-    return sum(new.config["methods"].get(name) != table for name, table in base.config["methods"].items())
+    return sum(new.spec.methods.get(name) != method for name, method in base.spec.methods.items())
 
 
 def _of_method(base: Measured, new: Measured, method: str, limits: Limits) -> list[Verdict]:
@@ -103,8 +105,8 @@ def _of_method(base: Measured, new: Measured, method: str, limits: Limits) -> li
     def verdict(aspect: str, found: Finding) -> Verdict:
         return Verdict(base.name, method, aspect, *found)
 
-    table, other = (each.config["methods"].get(method) for each in (base, new))
-    changes = [] if other is None else changed_settings(table, other)
+    other = new.spec.methods.get(method)
+    changes = [] if other is None else changed_settings(base.spec.methods[method].options, other.options)
     if other is None or (changes and not limits.across_config):
         why = (
             "not measured in NEW"
@@ -160,8 +162,8 @@ def _setting(value: Any) -> str:
 
 def _timed(base: Measured, new: Measured, method: str, limits: Limits) -> list[tuple[str, Finding]]:
     """What is to be said of a method's time: its own over the baseline's, or the baseline's over the anchor's."""
-    own = method == base.config["baseline"]
-    aspect, over = ("engine", ANCHOR) if own else ("speed", base.config["baseline"])
+    own = method == base.spec.baseline
+    aspect, over = ("engine", ANCHOR) if own else ("speed", base.spec.baseline)
     why = _no_speed(base, new, over)
     if why:
         status = Status.incomparable if limits.require_speed else Status.skipped
@@ -174,52 +176,55 @@ def _timed(base: Measured, new: Measured, method: str, limits: Limits) -> list[t
 
 def _no_speed(base: Measured, new: Measured, over: str) -> str:
     """Why times cannot be compared; empty where they can."""
-    if any(over not in each.config["methods"] for each in (base, new)):
+    if any(over not in each.spec.methods for each in (base, new)):
         return f"{over} was not measured beside it"
     if not base.sessions or not new.sessions:
         return "one side holds no timing"
-    devices = [each.config["engine"]["device"] for each in (base, new)]
+    devices = [each.spec.device for each in (base, new)]
     other = incomparable(base.environment, new.environment, across_code=True)
     return ", ".join(other + ([f"device: {devices[0]} | {devices[1]}"] if devices[0] != devices[1] else []))
 
 
 def _inexact(base: Measured, new: Measured) -> str:
     """Why equal bits cannot be asked for; empty where they can."""
-    engines = [each.config["engine"] for each in (base, new)]
-    if engines[0]["device"] != "cpu" or not base.environment.get("instructions"):
+    if base.spec.device != "cpu" or not base.environment.get("instructions"):
         return "compared with tolerance, off a known CPU"
     other = _tables("", *({key: each.environment.get(key) for key in EXACT} for each in (base, new)))
-    other += _tables("engine", *engines)
+    other += _tables("engine", *({"name": each.spec.engine, "device": each.spec.device} for each in (base, new)))
     return f"compared with tolerance ({', '.join(other)})" if other else ""
 
 
 def _place(cell: Measured) -> tuple[str, str, str]:
-    return cell.config["pair"]["name"], cell.config["task"]["name"], cell.config["baseline"]
+    return cell.spec.pair.name, cell.spec.task.name, cell.spec.baseline
 
 
-def _data(config: dict[str, Any]) -> dict[str, Any]:
-    return {key: config["task"]["data"][key] for key in ("sha256", "prompts_sha256", "samples")}
+def _data(spec: RunSpec) -> Table:
+    data = spec.task.data
+    return {"sha256": data.sha256, "prompts_sha256": data.prompts_sha256, "samples": data.samples}
 
 
-def _identities(parts: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Models or heads by name; where a checksum or a commit tells what one is, it does not matter where it lies."""
-    return {
-        name: _but(each, "source") if each.get("checksum") or each.get("revision") else each
-        for name, each in parts.items()
-    }
+def _model(model: ModelSource) -> Table:
+    """What identifies a model; where a checksum or a commit does, its location does not matter."""
+    return _but(model.identity, "source") if model.checksum or model.revision else model.identity
 
 
-def _tables(what: str, a: dict[str, Any], b: dict[str, Any]) -> list[str]:
+def _head(head: HeadSource) -> Table:
+    """What identifies a head, without what it reports about itself."""
+    identity = _but(_but(to_table(head), "tasks"), "predicted_distance")
+    return _but(identity, "source") if head.checksum or head.revision else identity
+
+
+def _tables(what: str, a: Mapping[str, object], b: Mapping[str, object]) -> list[str]:
     """The keys in which two tables differ, with both values."""
     keys = [key for key in {**a, **b} if a.get(key) != b.get(key)]
     return [f"{what} {key}: {_shown(a.get(key))} | {_shown(b.get(key))}".strip() for key in keys]
 
 
-def _but(table: dict[str, Any], key: str) -> dict[str, Any]:
+def _but(table: Table, key: str) -> Table:
     return {k: v for k, v in table.items() if k != key}
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     """A value, short enough for a line."""
     return _shortened("nothing" if value in (None, "") else str(value))
 

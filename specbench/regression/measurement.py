@@ -11,10 +11,10 @@ from specbench.analysis import metrics as m
 from specbench.analysis.quality import scores_of
 from specbench.files import read_sealed
 from specbench.machine.hardware import Environment, conditions
-from specbench.runs.record import ENVIRONMENT, Record, Recorded, Scores, listed, load, run_config
-
-NOT_COMPARED = ("traffic", "shapes")  # of a pair: they follow from its models
-TOLD = ("report", "data")  # what a head says of itself
+from specbench.runs.record import Record
+from specbench.runs.run_folder import ENVIRONMENT, Recorded, listed, load, spec_of
+from specbench.runs.run_spec import RunSpec
+from specbench.runs.scores import Scores
 
 Round = tuple[int, float]  # tokens, seconds
 Session = dict[str, list[Round]]  # method -> its rounds, one a repeat, of one process
@@ -47,7 +47,7 @@ class Generation:
 class Measured:
     """One cell as it was measured, in one process or in several."""
 
-    config: dict[str, Any]  # the run's, resolved
+    spec: RunSpec
     environment: dict[str, Any]  # what counters and speeds depend on
     metrics: list[dict[str, str]]  # name, signature, combine
     groups: dict[str, str]  # sample -> its subject; empty where all are of one
@@ -58,17 +58,16 @@ class Measured:
 
     @property
     def name(self) -> str:
-        decoding = self.config["decoding"]
-        return f"{self.config['pair']['name']}, {self.config['task']['name']}, T = {decoding['temperature']:g}"
+        return f"{self.spec.pair.name}, {self.spec.task.name}, T = {self.spec.decoding.temperature:g}"
 
     @property
     def samples(self) -> int:
-        return int(self.config["task"]["data"]["samples"])
+        return self.spec.task.data.samples
 
 
 def of_run(folder: Path) -> Measured:
     """A run folder as one process measured it. Raises ConfigError where it holds no run."""
-    config, scores, recorded = run_config(folder), scores_of(folder), load(folder)
+    spec, scores, recorded = spec_of(folder), scores_of(folder), load(folder)
     records = recorded.records
     environment = dict(read_sealed(folder / ENVIRONMENT, Environment))
     wanted = {each["name"] for each in scores["metrics"]}
@@ -77,9 +76,9 @@ def of_run(folder: Path) -> Measured:
         for row in scores["rows"]
     }
     groups = {row["sample"]: row["group"] for row in scores["rows"] if row["group"]}
-    methods = list(config["methods"])
+    methods = list(spec.methods)
     return Measured(
-        config=_compared(config),
+        spec=spec,
         environment=conditions(environment),
         metrics=[{key: each[key] for key in ("name", "signature", "combine")} for each in scores["metrics"]],
         groups=groups,
@@ -87,7 +86,7 @@ def of_run(folder: Path) -> Measured:
             name: [_generation(r, values.get(r.key, {})) for r in m.complete(records, name)] for name in methods
         },
         failed={name: sum(r.method == name and r.error is not None for r in records) for name in methods},
-        sessions=[session_of(records, methods, config["clock"] == "end to end")],
+        sessions=[session_of(records, methods, spec.clock == "end to end")],
         problems=_problems(recorded, scores),
     )
 
@@ -124,23 +123,13 @@ def pooled(cells: Iterable[Measured]) -> list[Measured]:
     most that a session had."""
     out: dict[str, Measured] = {}
     for each in cells:
-        key = json.dumps([each.config, each.environment], sort_keys=True)
+        key = json.dumps([each.spec.sha256, each.environment], sort_keys=True)
         if key in out:
             problems = [*out[key].problems, *each.problems]
             failed = {name: max(count, each.failed.get(name, 0)) for name, count in out[key].failed.items()}
             each = replace(out[key], sessions=[*out[key].sessions, *each.sessions], failed=failed, problems=problems)
         out[key] = each
     return list(out.values())
-
-
-def _compared(config: dict[str, Any]) -> dict[str, Any]:
-    """The config without what follows from the rest of it."""
-    pair = {key: value for key, value in config["pair"].items() if key not in NOT_COMPARED}
-    if "heads" in pair:
-        pair["heads"] = {
-            name: {key: value for key, value in head.items() if key not in TOLD} for name, head in pair["heads"].items()
-        }
-    return {**config, "pair": pair}
 
 
 def _generation(record: Record, values: dict[str, float | list[float]]) -> Generation:

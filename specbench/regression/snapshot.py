@@ -1,38 +1,32 @@
-"""A baseline: one JSON file, written compactly, of what was measured, which also says how to measure the same again."""
+"""A snapshot: one JSON file with what was measured, and the commands that measure it again."""
 
 import json
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, TypedDict
 
+from specbench.config.construct import Table
 from specbench.config.options import Options
 from specbench.errors import ConfigError, hint
 from specbench.files import checked, read_json, write
 from specbench.regression.measurement import Generation, Measured, Session, of_run, pooled
-from specbench.runs.record import SAMPLES, SEMANTICS, ConfigTable, MetricTable
+from specbench.runs.run_folder import SAMPLES
+from specbench.runs.run_spec import SEMANTICS, RunSpec
+from specbench.runs.scores import MetricTable
 
-SCHEMA = 1
+SCHEMA = 2
 
 
 Row = tuple[str, int, str, int, int, int, int, int, list[int | None], list[float | list[float] | None]]
 
 
 class Command(TypedDict):
-    """What measures cells of a baseline: the arguments and the options of a run that are not the default."""
+    """What measures runs of a snapshot: the arguments and the options of a run that are not the default."""
 
     methods: list[str]
     pair: str
     tasks: list[str]
     options: dict[str, Any]
-
-
-class _Models(TypedDict):
-    name: str
-    models: dict[str, dict[str, Any]]
-
-
-class _Config(ConfigTable):
-    pair: _Models
 
 
 class _Environment(TypedDict):
@@ -44,8 +38,8 @@ class _Generations(TypedDict):
     rows: list[Row]
 
 
-class _Cell(TypedDict):
-    config: _Config
+class _Run(TypedDict):
+    spec: Table
     environment: _Environment
     metrics: list[MetricTable]
     groups: dict[str, str]
@@ -59,23 +53,23 @@ class _File(TypedDict):
     semantics: int
     counters_only: bool
     commands: list[Command]
-    cells: list[_Cell]
+    runs: list[_Run]
 
 
 @dataclass(frozen=True)
-class Baseline:
-    """Cells, and the commands that measure them: methods, pair, tasks and options each."""
+class Snapshot:
+    """Measured runs, and the commands that measure them: methods, pair, tasks and options each."""
 
     commands: list[Command]
-    cells: list[Measured]
+    runs: list[Measured]
     counters_only: bool
 
     def dumps(self) -> str:
-        """JSON, a line a cell's part, so that a changed baseline can be reviewed."""
+        """JSON with a line per part of a run, so that a changed snapshot can be reviewed."""
         head = {"schema": SCHEMA, "semantics": SEMANTICS, "counters_only": self.counters_only}
         lines = [f'"{key}": {json.dumps(value)}' for key, value in head.items()]
         lines.append('"commands": [\n  ' + ",\n  ".join(map(_compact, self.commands)) + "\n]")
-        lines.append('"cells": [\n' + ",\n".join(map(_cell_text, self.cells)) + "\n]")
+        lines.append('"runs": [\n' + ",\n".join(map(_run_text, self.runs)) + "\n]")
         return "{\n" + ",\n".join(lines) + "\n}\n"
 
     def save(self, path: Path) -> None:
@@ -83,36 +77,37 @@ class Baseline:
         write(path, self.dumps())
 
 
-def load(path: Path, outdated: bool = False) -> Baseline:
-    """A baseline file. Raises ConfigError where it is none or holds nothing, and, unless `outdated` ones will do, where it
-    was recorded when numbers had another meaning."""
-    recording = f"help: specbench gate --record {path} -m METHOD ..."
+def load(path: Path, outdated: bool = False) -> Snapshot:
+    """Read a snapshot file.
+
+    Raises ConfigError where it is none or holds nothing, and, unless `outdated` ones are accepted, where it was recorded when
+    numbers had another meaning.
+    """
+    recording = f"help: specbench gate record {path} -m METHOD ..."
     try:
         told = read_json(path, dict[str, Any])
         schema, semantics = told["schema"], told["semantics"]
     except (ConfigError, KeyError):
-        raise ConfigError(f"{path} is no baseline; {recording}") from None
+        raise ConfigError(f"{path} is no snapshot; {recording}") from None
     if schema != SCHEMA or (semantics != SEMANTICS and not outdated):
-        help_ = f"specbench gate --baseline {path} --update" if schema == SCHEMA else "specbench gate --record"
+        help_ = f"specbench gate update {path}" if schema == SCHEMA else "specbench gate record"
         raise ConfigError(f"{path} was recorded by another version of specbench; help: {help_}")
     checked(told, _File, str(path))
-    if not told["cells"]:
-        raise ConfigError(f"{path} holds no cells; {recording}")
+    if not told["runs"]:
+        raise ConfigError(f"{path} holds no runs; {recording}")
     for command in told["commands"]:
         _require_command(command, path)
-    for cell in told["cells"]:
-        methods = cell["config"]["methods"].keys()
-        if (
-            not methods == cell["generations"].keys() == cell["failed"].keys()
-            or cell["config"]["baseline"] not in methods
-        ):
-            raise ConfigError(f"{path}: damaged: a cell's methods, generations and failures do not match")
     try:
-        return Baseline(told["commands"], [_cell_of(each) for each in told["cells"]], told["counters_only"])
+        held = Snapshot(told["commands"], [_run_of(each, path) for each in told["runs"]], told["counters_only"])
     except (KeyError, TypeError, ValueError) as error:
         raise ConfigError(
-            f"{path} is damaged ({type(error).__name__}: {error}); help: restore it, or --record"
+            f"{path} is damaged ({type(error).__name__}: {error}); help: restore it, or record it again"
         ) from None
+    for run in held.runs:
+        methods = run.spec.methods.keys()
+        if not methods == run.generations.keys() == run.failed.keys() or run.spec.baseline not in methods:
+            raise ConfigError(f"{path}: damaged: the methods, generations and failures of {run.name} do not match")
+    return held
 
 
 def options_of(command: Command, path: Path | str = "options") -> Options:
@@ -136,10 +131,10 @@ def _require_command(command: Command, path: Path) -> None:
 def open_(path: Path) -> list[Measured]:
     """The cells of a baseline file, of a run folder, or of a folder of run folders, those of one config pooled."""
     if path.is_file():
-        return load(path).cells
+        return load(path).runs
     folders = [path] if (path / SAMPLES).exists() else sorted(each.parent for each in path.glob(f"**/{SAMPLES}"))
     if not folders:
-        raise ConfigError(f"{path} holds no run and is no baseline file; help: specbench run")
+        raise ConfigError(f"{path} holds no run and is no snapshot file; help: specbench run")
     return pooled(map(of_run, folders))
 
 
@@ -147,20 +142,21 @@ def _compact(value: Any) -> str:
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
 
 
-def _cell_text(cell: Measured) -> str:
-    """A cell: a line for its config, one for each method's generations, one for each session."""
-    parts = {key: getattr(cell, key) for key in ("config", "environment", "metrics", "groups", "failed")}
+def _run_text(run: Measured) -> str:
+    """A run: a line for its config, one for each method's generations, one for each session."""
+    parts = {"spec": run.spec.to_toml()}
+    parts |= {key: getattr(run, key) for key in ("environment", "metrics", "groups", "failed")}
     lines = [f'"{key}":{_compact(value)}' for key, value in parts.items()]
-    methods = [f'"{name}":{_compact(_packed(rows, cell))}' for name, rows in cell.generations.items()]
+    methods = [f'"{name}":{_compact(_packed(rows, run))}' for name, rows in run.generations.items()]
     lines.append('"generations":{\n  ' + ",\n  ".join(methods) + "}")
-    lines.append('"sessions":[' + ",\n  ".join(_compact(_rounded(each)) for each in cell.sessions) + "]")
+    lines.append('"sessions":[' + ",\n  ".join(_compact(_rounded(each)) for each in run.sessions) + "]")
     return "{" + ",\n ".join(lines) + "}"
 
 
-def _packed(rows: list[Generation], cell: Measured) -> dict[str, Any]:
+def _packed(rows: list[Generation], run: Measured) -> dict[str, Any]:
     """Rows of numbers under one list of roles and one of metrics."""
     roles = sorted({role for row in rows for role in row.forwards})
-    names = [each["name"] for each in cell.metrics]
+    names = [each["name"] for each in run.metrics]
     return {"roles": roles, "rows": [
         [row.sample, row.repeat, row.ids, row.tokens, row.rounds, row.drafted, row.tested, row.accepted,
          [row.forwards.get(role) for role in roles], [row.values.get(name) for name in names]]
@@ -172,14 +168,15 @@ def _rounded(session: Session) -> Session:
     return {name: [(tokens, round(seconds, 6)) for tokens, seconds in rounds] for name, rounds in session.items()}
 
 
-def _cell_of(told: dict[str, Any]) -> Measured:
+def _run_of(told: dict[str, Any], path: Path) -> Measured:
     names = [each["name"] for each in told["metrics"]]
     generations = {
         method: [_row_of(row, table["roles"], names) for row in table["rows"]]
         for method, table in told["generations"].items()
     }
     sessions = [{name: [(int(n), s) for n, s in rounds] for name, rounds in each.items()} for each in told["sessions"]]
-    return Measured(**{**told, "generations": generations, "sessions": sessions})
+    spec = RunSpec.from_toml(told["spec"], f"{path}: spec")
+    return Measured(**{**told, "spec": spec, "generations": generations, "sessions": sessions})
 
 
 def _row_of(row: list[Any], roles: list[str], names: list[str]) -> Generation:

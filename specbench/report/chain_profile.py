@@ -14,7 +14,7 @@ from specbench.analysis import metrics as m
 from specbench.analysis import theory
 from specbench.analysis.chains import NONE, alone, under
 from specbench.report.tables import Table
-from specbench.runs.record import read
+from specbench.runs.run_folder import read
 
 DRAFTED, THRESHOLDS = range(1, 9), range(1, 17)  # what is tried: beyond them, prices would be guesses
 

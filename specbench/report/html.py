@@ -18,7 +18,8 @@ from specbench.report.markdown_page import said
 from specbench.report.notes import common_notes, notes
 from specbench.report.suite_report import Collected
 from specbench.report.tables import Table, all_tables
-from specbench.runs.record import Record, read
+from specbench.runs.record import Record
+from specbench.runs.run_folder import read
 
 MOST_SAMPLES = 1000  # generations that the browser holds
 SEPARATOR = "\x1f"  # between the pieces of a text: no tokenizer gives it

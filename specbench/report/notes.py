@@ -3,8 +3,7 @@
 import re
 from typing import Any
 
-from specbench.analysis.chains import chain_of
-from specbench.runs.record import listed
+from specbench.runs.run_folder import listed
 
 Summary = dict[str, Any]
 FEWEST_REPEATS = 3
@@ -42,7 +41,7 @@ def notes(summary: Summary) -> list[str]:
             out.append(f"! head {name} was trained on these very rows, but for the first {trained.get('skipped', 0)}")
     if any(row["predicted_distance"] is not None for row in summary["methods"] if "tokens" in row):
         out.append("distance from target, predicted: Theorem 1 over the head's own test texts (docs/heads.md).")
-    if any(chain_of(row["config"])[0].get("name") == "eagle" for row in summary["methods"]):
+    if any(head["kind"] == "eagle" for head in summary["heads"].values()):
         out.append(
             "Theory leaves out what an EAGLE head reads again, and the forwards by which a middle catches up for it."
         )

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from specbench.analysis.chains import NONE, draft_lengths
+from specbench.analysis.chains import NONE
 from specbench.analysis.differences import differences, places
 from specbench.report import escaping
 from specbench.report.columns import Cell, interval, number, over, score, special, times
@@ -51,7 +51,7 @@ def tables(summary: Summary, place: str = "") -> list[Table]:
     }
     why: dict[str, Cell] = {
         "method": lambda r: r["label"],
-        "draft lengths": draft_lengths,
+        "draft lengths": lambda row: row["draft_length"] or NONE,
         "acceptance": number("acceptance_rate", "{:.3f}"),
         "by position": lambda r: " ".join(f"{a:.2f}" for a in r["acceptance_by_position"][:6]) or NONE,
         "accepted length": number("accepted_length", "{:.2f}"),

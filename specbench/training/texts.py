@@ -5,11 +5,12 @@ import json
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 
+from specbench.config.construct import Table
 from specbench.data.prompting import encode
 from specbench.data.task import Task
 from specbench.errors import ConfigError
@@ -33,7 +34,7 @@ class Texts:
     """Texts and what identifies them."""
 
     texts: list[Text]
-    told: dict[str, Any]  # tasks, source, SHA-256 of all rows, how many were left out
+    about: Table  # tasks, sources, SHA-256 of all rows, how many were left out
 
     @property
     def sha256(self) -> str:
@@ -41,17 +42,27 @@ class Texts:
         return hashlib.sha256(json.dumps([[t.prompt, t.rest] for t in self.texts]).encode()).hexdigest()
 
 
-def gather(pair: LoadedPair, tasks: Sequence[tuple[str, Task]], source: str, count: int, skip: int, seed: int) -> Texts:
+@dataclass(frozen=True)
+class Source:
+    """A task whose texts a head is trained on, and where its rows come from."""
+
+    name: str
+    task: Task
+    source: str
+
+
+def gather(pair: LoadedPair, tasks: Sequence[Source], count: int, skip: int, seed: int) -> Texts:
     """`count` texts (0: all) of these tasks in equal shares, in random order, without the first `skip` rows of each.
 
     Raises ConfigError where nothing is left.
     """
     rng = random.Random(f"texts:{seed}")
-    told: dict[str, Any] = {"tasks": [name for name, _ in tasks], "source": source, "skipped": skip, "sha256": []}
+    hashes: list[str] = []
     found: list[tuple[list[int], list[int]]] = []
-    for _, task in tasks:
-        rows, pairs = task.texts(source)
-        told["sha256"].append(rows.sha256)
+    for each in tasks:
+        task = each.task
+        rows, pairs = task.texts(each.source)
+        hashes.append(rows.sha256)
         kept = pairs[skip:]
         rng.shuffle(kept)
         for sample, after in kept[: -(-count // len(tasks)) if count else None]:
@@ -67,7 +78,9 @@ def gather(pair: LoadedPair, tasks: Sequence[tuple[str, Task]], source: str, cou
         )
     rng.shuffle(found)
     texts = [Text(i, *each) for i, each in enumerate(found[: count or None])]
-    return Texts(texts, told | {"texts": len(texts)})
+    sources = list(dict.fromkeys(each.source for each in tasks))
+    about: Table = {"tasks": [each.name for each in tasks], "source": ", ".join(sources), "skipped": skip}
+    return Texts(texts, {**about, "sha256": hashes, "texts": len(texts)})
 
 
 def split_of(number: int, seed: int) -> Split:

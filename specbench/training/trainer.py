@@ -1,119 +1,138 @@
-"""What `specbench train` does with each kind of head: its recipe held against what there is, its rows, its fit."""
+"""The training of each kind of head: its recipe, the rows that it is fitted to, and the fit."""
 
 from collections.abc import Callable
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeVar
 
-from specbench.config.pair import HeadKind
-from specbench.errors import ConfigError
+from specbench.config.construct import Table, construct
+from specbench.config.pair import FEATURES, TAU, HeadKind
+from specbench.errors import ConfigError, hint
+from specbench.models.heads import Head
+from specbench.models.heads.sprinter import FEATURES as KNOWN_FEATURES
+from specbench.models.loader import LoadedPair
 from specbench.observer import Observer
+from specbench.training import draft_length, eagle, fitting, sprinter
+from specbench.training.shards import Rows, collected
+from specbench.training.texts import Text, Texts
 
 if TYPE_CHECKING:
-    from specbench.models.heads import Head
-    from specbench.training.shards import Rows
-    from specbench.training.texts import Text, Texts
+    from _typeshed import DataclassInstance
+
+T = TypeVar("T", bound="DataclassInstance")
+RECIPES: dict[HeadKind, tuple[type, ...]] = {
+    HeadKind.sprinter: (sprinter.Walk, fitting.Recipe),
+    HeadKind.specdec: (draft_length.Walk, fitting.Recipe),
+    HeadKind.dsl: (draft_length.Walk, fitting.Recipe),
+    HeadKind.eagle: (eagle.EagleRecipe,),
+}
 
 
-def require_known(kind: HeadKind, recipe: dict[str, Any], features: str) -> None:
-    """Raises ConfigError, with the nearest right one, for a recipe's key or for features that there are not."""
-    from dataclasses import fields
-
-    from specbench.config.construct import construct
-    from specbench.errors import hint
-    from specbench.models.heads.sprinter import FEATURES
-    from specbench.training import draft_length as lengths
-    from specbench.training import eagle, fitting, sprinter
-
-    parts: dict[HeadKind, tuple[type[Any], ...]] = {
-        HeadKind.sprinter: (sprinter.Walk, fitting.Recipe),
-        HeadKind.eagle: (eagle.EagleRecipe,),
-    }
-    known = {field.name for part in parts.get(kind, (lengths.Walk, fitting.Recipe)) for field in fields(part)}
+def require_known(kind: HeadKind, recipe: Table, features: str) -> None:
+    """Raise ConfigError, with the nearest right one, for an unknown key of a recipe, a wrong value or unknown features."""
+    known = {field.name for part in RECIPES[kind] for field in fields(part)}
     known -= {"draft", "target", "seed"}  # which have options of their own, or one value
     for key in recipe:
         if key not in known:
             raise ConfigError(f"--set recipe.{key}: the recipe of {kind.value} has no key '{key}'{hint(key, known)}")
-    for part in parts.get(kind, (lengths.Walk, fitting.Recipe)):  # ranges, before the models are at work
+    for part in RECIPES[kind]:
         names = {field.name for field in fields(part)}
         construct(part, {key: value for key, value in recipe.items() if key in names}, "recipe")
-    if features not in FEATURES:
-        raise ConfigError(f"--features {features}{hint(features, FEATURES)}")
+    if features not in KNOWN_FEATURES:
+        raise ConfigError(f"--features {features}{hint(features, KNOWN_FEATURES)}")
 
 
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """How a head is trained. `features` and `tau` are SPRINTER's; `recipe` holds the user's keys."""
+
+    base: str
+    features: str = FEATURES
+    tau: float = TAU
+    seed: int = 0
+    recipe: Table
+
+
+@dataclass(frozen=True, kw_only=True)
 class Training:
-    """What the four kinds of training share: the loaded models, the texts, and where collected rows lie."""
+    """What all kinds of training share: the loaded models, the texts, and where collected rows are kept."""
 
-    def __init__(
-        self, kind: HeadKind, loaded: Any, texts: "Texts", folder: Path, base: str, features: str, tau: float, seed: int,
-        recipe: dict[str, Any], about: dict[str, Any], kept: Path | None, observer: Observer,
-    ) -> None:  # fmt: skip
-        self.observer = observer
-        self.kind, self.loaded, self.texts, self.folder, self.base = kind, loaded, texts, folder, base
-        self.features, self.tau, self.seed, self.recipe, self.about = features, tau, seed, recipe, about
-        self.kept = kept or folder / "collected"
+    settings: Settings
+    loaded: LoadedPair
+    texts: Texts
+    folder: Path
+    kept: Path
+    about: Table
+    observer: Observer
 
-    def sprinter(self) -> tuple["Head", dict[str, Any]]:
-        from specbench.training import sprinter
-        from specbench.training.fitting import Recipe
+    def train(self, kind: HeadKind) -> tuple[Head, Table]:
+        """Train a head of a kind. Returns it, and what was measured on texts that it was not trained on."""
+        trainers = {
+            HeadKind.sprinter: self._sprinter,
+            HeadKind.specdec: self._specdec,
+            HeadKind.dsl: self._dsl,
+            HeadKind.eagle: self._eagle,
+        }
+        return trainers[kind]()
 
-        walk = self._built(sprinter.Walk, draft=self.base, seed=self.seed)
-        rows = sprinter.balanced(self._rows(lambda text: sprinter.rows_of(self.loaded, text, walk), walk), self.seed)
-        recipe = self._built(Recipe, seed=self.seed)
-        embedding = self.loaded.models[self.base].get_input_embeddings().weight.detach()
-        thresholds = sorted({*sprinter.THRESHOLDS, self.tau})
-        features = tuple(dict.fromkeys((*sprinter.SHOWN, self.features)))
-        with self.observer.progress("fitting verifiers", len(features) * len(thresholds)) as advance:
+    def _sprinter(self) -> tuple[Head, Table]:
+        base, features, tau, seed = (
+            self.settings.base,
+            self.settings.features,
+            self.settings.tau,
+            self.settings.seed,
+        )
+        walk = self._built(sprinter.Walk, draft=base, seed=seed)
+        rows = sprinter.balanced(self._rows(lambda text: sprinter.rows_of(self.loaded, text, walk), walk), seed)
+        recipe = self._built(fitting.Recipe, seed=seed)
+        embedding = self.loaded.models[base].get_input_embeddings().weight.detach()
+        thresholds = sorted({*sprinter.THRESHOLDS, tau})
+        every = tuple(dict.fromkeys((*sprinter.SHOWN, features)))
+        with self.observer.progress("fitting verifiers", len(every) * len(thresholds)) as advance:
             heads = sprinter.compare(
-                rows, embedding, self.features, thresholds, recipe, self.seed, walk.temperature == 1.0, advance
+                rows, embedding, features, thresholds, recipe, seed, walk.temperature == 1.0, advance
             )
-        head, report = heads[self.features, self.tau]
-        every = [told for _, told in heads.values()]
-        shown = [told for told in every if told["tau_train"] == self.tau]
-        sprinter.plot(shown, self.folder / "roc")
-        return head, report | {"all": [{key: value for key, value in told.items() if key != "curve"} for told in every]}
+        head, report = heads[features, tau]
+        reports = [each for _, each in heads.values()]
+        sprinter.plot([each for each in reports if each["tau_train"] == tau], self.folder / "roc")
+        return head, {
+            **report,
+            "all": [{key: value for key, value in each.items() if key != "curve"} for each in reports],
+        }
 
-    def specdec(self) -> tuple["Head", dict[str, Any]]:
-        from specbench.training import draft_length as lengths
+    def _specdec(self) -> tuple[Head, Table]:
+        walk = self._built(draft_length.Walk, draft=self.settings.base, seed=self.settings.seed)
+        rows = self._rows(lambda text: draft_length.specdec_rows(self.loaded, text, walk), walk)
+        recipe = self._built(fitting.Recipe, draft_length.SPECDEC_RECIPE, seed=self.settings.seed)
+        return draft_length.train_specdec(rows, recipe, self.settings.seed)
 
-        walk = self._built(lengths.Walk, draft=self.base, seed=self.seed)
-        rows = self._rows(lambda text: lengths.specdec_rows(self.loaded, text, walk), walk)
-        return lengths.train_specdec(rows, self._built(lengths.SPECDEC_RECIPE, seed=self.seed), self.seed)
+    def _dsl(self) -> tuple[Head, Table]:
+        walk = self._built(draft_length.Walk, draft=self.settings.base, seed=self.settings.seed)
+        rows = self._rows(lambda text: draft_length.dsl_rows(self.loaded, text, walk), walk)
+        recipe = self._built(fitting.Recipe, draft_length.DSL_RECIPE, seed=self.settings.seed)
+        return draft_length.train_dsl(rows, recipe, self.settings.seed)
 
-    def dsl(self) -> tuple["Head", dict[str, Any]]:
-        from specbench.training import draft_length as lengths
-
-        walk = self._built(lengths.Walk, draft=self.base, seed=self.seed)
-        rows = self._rows(lambda text: lengths.dsl_rows(self.loaded, text, walk), walk)
-        return lengths.train_dsl(rows, self._built(lengths.DSL_RECIPE, seed=self.seed), self.seed)
-
-    def eagle(self) -> tuple["Head", dict[str, Any]]:
-        from specbench.training import eagle
-
-        recipe = self._built(eagle.EagleRecipe, seed=self.seed)
-        rows = self._rows(lambda text: eagle.rows_of(self.loaded, text, self.base, recipe), recipe.most)
+    def _eagle(self) -> tuple[Head, Table]:
+        base = self.settings.base
+        recipe = self._built(eagle.EagleRecipe, seed=self.settings.seed)
+        rows = self._rows(lambda text: eagle.rows_of(self.loaded, text, base, recipe), recipe.most)
         with self.observer.progress("training", eagle.steps_of(rows, recipe)) as advance:
-            head, report = eagle.train(self.loaded, self.base, rows, recipe, self.folder, advance, self.about)
+            head, report = eagle.train(self.loaded, base, rows, recipe, self.folder, advance, self.about)
         (self.folder / eagle.CHECKPOINT).unlink(missing_ok=True)
         return head, report
 
-    def _rows(self, make: Callable[["Text"], "Rows"], settings: Any) -> "Rows":
-        """What the models say of every text, collected under the head's folder."""
-        from specbench.training.shards import collected
-
+    def _rows(self, make: Callable[[Text], Rows], settings: object) -> Rows:
+        """Collect what the models say of every text, under the head's folder. Raises ConfigError for no rows."""
         with self.observer.progress("collecting", len(self.texts.texts)) as advance:
-            about = self.about | {"settings": str(settings)}
+            about = {**self.about, "settings": str(settings)}
             rows = collected(self.kept, self.texts.texts, make, about, advance)
         if not rows:
             raise ConfigError("these texts gave no rows to train on")
         return rows
 
-    def _built(self, kind: Any, **more: Any) -> Any:
-        """A recipe or a walk, with those of the user's keys that it has."""
-        from dataclasses import asdict, fields
-
-        from specbench.config.construct import construct
-
-        start = {} if isinstance(kind, type) else asdict(kind)
-        made = kind if isinstance(kind, type) else type(kind)
-        known = {field.name for field in fields(made)}
-        return construct(made, start | more | {k: v for k, v in self.recipe.items() if k in known}, "recipe")
+    def _built(self, kind: type[T], start: T | None = None, **more: object) -> T:
+        """A recipe or a walk, from its defaults or those of `start`, with the user's keys that it has."""
+        known = [field.name for field in fields(kind)]
+        defaults = {} if start is None else {name: getattr(start, name) for name in known}
+        own = {key: value for key, value in self.settings.recipe.items() if key in known}
+        return construct(kind, {**defaults, **more, **own}, "recipe")

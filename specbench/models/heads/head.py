@@ -89,8 +89,8 @@ class Head(nn.Module):
         return self.to(device=device, dtype=torch.float32).eval().requires_grad_(False)
 
 
-def told_by(folder: Path) -> Provenance:
-    """What the head in a folder says of where it comes from; nothing where it says nothing, or cannot be read."""
+def provenance_in(folder: Path) -> Provenance:
+    """The provenance that the head in a folder records; empty where it records none, or cannot be read."""
     for path in sorted(folder.glob("*.safetensors")):
         try:
             with safe_open(path, "pt") as file:

@@ -1,5 +1,6 @@
 """Floor 2: heads brought in, and held against the models that they were trained with."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -11,12 +12,15 @@ from specbench.data.hub import missing_model
 from specbench.errors import ConfigError
 from specbench.models.heads import EagleHead, Head, LengthHead, Verifier
 from specbench.models.heads.head import described, kind_named, same_model
-from specbench.models.resolve import Found, FoundHead
+from specbench.models.heads.resolve import ResolvedHead
+from specbench.models.resolve import ResolvedModel
 
 FILES = ["config.json", "*.safetensors", "*.bin"]
 
 
-def load_head(name: str, head: FoundHead, found: dict[str, Found], base: Path, model: PreTrainedModel) -> Head:
+def load_head(
+    name: str, head: ResolvedHead, found: Mapping[str, ResolvedModel], base: Path, model: PreTrainedModel
+) -> Head:
     """A head on its base's device, ready to be asked. `model` is the base.
 
     Raises ConfigError, with both names, where it was trained on other models or does not fit the base's width, and
@@ -34,7 +38,7 @@ def load_head(name: str, head: FoundHead, found: dict[str, Found], base: Path, m
     if own not in (None, width):
         raise ConfigError(
             f"head '{name}' ({head.spec.path}) reads states of width {own}, and its base '{head.spec.base}'"
-            f" ({found[head.spec.base].source}) has {width}"
+            f" ({found[head.spec.base].spec.path}) has {width}"
         )
     embedding = model.get_input_embeddings().weight
     if isinstance(loaded, EagleHead):
@@ -51,24 +55,24 @@ def _fresh(kind: type[Head], model: PreTrainedModel) -> Head:
     return kind(**({} if kind is LengthHead else {"hidden": model.config.hidden_size}))
 
 
-def _here(name: str, head: FoundHead, base: Path) -> Path:
+def _here(name: str, head: ResolvedHead, base: Path) -> Path:
     """The folder of a head, fetched where it is on the hub."""
     local = folder(head.spec.path, base)
     if local:
         return local
     try:
-        return Path(snapshot_download(head.spec.path, revision=head.revision, allow_patterns=FILES))
+        return Path(snapshot_download(head.spec.path, revision=head.revision or None, allow_patterns=FILES))
     except (OSError, ValueError) as error:
         raise missing_model(f"head {name}", head.spec.path, error) from None
 
 
-def _require_match(name: str, head: FoundHead, loaded: Head, found: dict[str, Found]) -> None:
+def _require_match(name: str, head: ResolvedHead, loaded: Head, found: Mapping[str, ResolvedModel]) -> None:
     """A head says which models it was trained with, unless somebody else published it."""
     for role, trained in ((head.spec.base, loaded.provenance.base), (head.spec.target, loaded.provenance.target)):
-        if trained and role in found and not same_model(trained, found[role].identity()):
+        if trained and role in found and not same_model(trained, found[role].identity):
             raise ConfigError(
                 f"head '{name}' ({head.spec.path}) was trained with {described(trained)}, and this pair's '{role}' is"
-                f" {described(found[role].identity())}"
+                f" {described(found[role].identity)}"
             )
 
 

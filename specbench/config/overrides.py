@@ -1,0 +1,123 @@
+"""Overrides and their scopes: which task, method or pair a `--set`, `--data`, `--gamma` or `--head` applies to.
+
+    task.shots=0                        every task that has the key
+    task.mmlu.exemplars=FILE            one task, and its variants
+    method.bonus=paper                  every method that has the key and takes the value
+    method.cascade-opt.bonus=paper      one method
+    pair.gpt2.acceptance=0.7            one pair
+
+A name is a scope where the second word is no key but the name of a preset, or of a file that the request names.
+"""
+
+import tomllib
+from collections.abc import Iterable, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from specbench.config.construct import Table
+from specbench.config.presets import names
+from specbench.errors import ConfigError, hint
+
+T = TypeVar("T")
+KINDS = ("method", "pair", "task")
+EXAMPLES = {"--set": "method.target.mu=0.2", "--over": "method.target.alpha=[0.1, 0.3]"}
+
+
+@dataclass(frozen=True)
+class Scoped(Generic[T]):
+    """A value for one name, or for all where `scope` is empty."""
+
+    scope: str
+    value: T
+
+
+@dataclass(frozen=True)
+class Override:
+    """One `--set`: the kind of table, the preset that it is for (empty: all), the path of the key, and the value."""
+
+    kind: str
+    scope: str
+    path: tuple[str, ...]
+    value: object
+
+    @property
+    def key(self) -> str:
+        """The key as it was written."""
+        return ".".join([self.kind, *([self.scope] if self.scope else []), *self.path])
+
+
+def override(key: str, value: object, own: Iterable[str] = ()) -> Override:
+    """Parse a dotted key. `own` are names of presets that are no bundled ones. Raises ConfigError for a wrong first word."""
+    kind, *path = key.split(".")
+    if kind not in KINDS or not path:
+        raise ConfigError(f"--set {key}: start with method., pair. or task.")
+    scope, rest = _scope(kind, path, own)
+    return Override(kind, scope, tuple(rest), value)
+
+
+def _scope(kind: str, path: Sequence[str], own: Iterable[str]) -> tuple[str, Sequence[str]]:
+    """The preset's name at the beginning of a path, which may have dots in it, and the rest of the path."""
+    known = {*names(kind), *own}
+    for count in range(len(path) - 1, 0, -1):
+        if (name := ".".join(path[:count])) in known:
+            return name, path[count:]
+    return "", path
+
+
+def in_scope(scope: str, name: str) -> bool:
+    """Whether a scope covers a preset: the preset itself, one of its variants, or a file of that name."""
+    return scope in ("", name, name.partition(":")[0], Path(name).stem)
+
+
+def scoped(text: str, kind: str, flag: str) -> tuple[str, str]:
+    """Split `NAME=VALUE` into the two; ("", text) where there is no name. Raises ConfigError for an unknown name."""
+    name, equals, value = text.partition("=")
+    if not equals or Path(text).exists():
+        return "", text
+    if name not in names(kind) and not name.endswith(".toml"):
+        raise ConfigError(f"{flag} {text}: unknown {kind} '{name}'{hint(name, names(kind))}")
+    return Path(name).stem if name.endswith(".toml") else name, value
+
+
+def latest(values: Sequence[tuple[str, T]], name: str, default: T) -> T:
+    """The value for a name: the one whose scope is that name, else its family's, else the one for all."""
+    by_scope = dict(values)
+    for scope in (name, Path(name).stem, name.partition(":")[0], ""):
+        if scope in by_scope:
+            return by_scope[scope]
+    return default
+
+
+def parse_override(text: str, flag: str = "--set") -> tuple[str, object]:
+    """Parse `a.b=VALUE`, VALUE a TOML literal or a bare word. Raises ConfigError, which names the flag."""
+    key, equals, value = text.partition("=")
+    if not equals or "." not in key:
+        raise ConfigError(f"{flag} {text}: write it as table.key=value, for example {EXAMPLES[flag]}")
+    try:
+        return key.strip(), tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        return key.strip(), value.strip()
+
+
+def parse_head(text: str) -> tuple[str, str]:
+    """Parse `NAME=FOLDER`, NAME a head of the pair, a kind, or KIND@BASE, after `PAIR:` for the heads of one pair."""
+    name, _, path = text.partition("=")
+    if not name or not path:
+        raise ConfigError(f"--head {text}: write it as NAME=FOLDER, for example sprinter=heads/tiny/sprinter")
+    return name.strip(), path.strip()
+
+
+def changed(table: Table, changes: Iterable[tuple[Sequence[str], object]], where: str) -> Table:
+    """A copy of a table with values set at paths. Raises ConfigError where a path leads through a value."""
+    table = deepcopy(table)
+    for path, value in changes:
+        place = table
+        for key in path[:-1]:
+            inner = place.setdefault(key, {})
+            if not isinstance(inner, dict):
+                raise ConfigError(f"--set: '{key}' of {where} is not a table")
+            place = inner
+        place[path[-1]] = value
+    return table

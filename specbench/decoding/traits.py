@@ -1,0 +1,36 @@
+"""What reports need to know of a method, as plain data that run.toml can hold."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, kw_only=True)
+class Theory:
+    """The formula that predicts a method's speed, and the parameters that it takes from the method.
+
+    `formula` is a key of `specbench.analysis.predictions.FORMULAS`. `models` are the roles whose forwards cost time, the
+    default proposer first and the target last. `thresholds` has one entry per middle model of a chain, the innermost first.
+    `drafter_scores` says whether the proposer is also one of the scorers.
+    """
+
+    formula: str
+    models: tuple[str, ...]
+    gamma: tuple[int, ...] = ()
+    thresholds: tuple[int, ...] = ()
+    bonus: str = ""
+    drafter_scores: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Traits:
+    """A method's answers to questions that outlive the method object.
+
+    `draft_length` is text for a table (`5`, `5, 1`, `up to 10`); empty for methods that do not draft. `flops` names the
+    paper's formula for the work per generation, which takes the first and the last of `roles`.
+    """
+
+    roles: tuple[str, ...]
+    heads: tuple[str, ...] = ()
+    draft_length: str = ""
+    theory: Theory | None = None
+    flops: Literal["", "speculation", "sprinter"] = ""

@@ -1,0 +1,129 @@
+"""One generation: a prompt, decoded once by one method, as a record."""
+
+import hashlib
+import time
+import traceback
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from specbench.data.prompting import Turn, continuation, encode, pieces
+from specbench.data.task import Sample, Task, without
+from specbench.decoding.loop import Generation, Limits, decode
+from specbench.decoding.method import Method, Step
+from specbench.decoding.sampling import Sampler
+from specbench.models.loader import LoadedPair, Models
+from specbench.runs.record import Record, round_of, usage_of
+from specbench.runs.run_spec import DecodingSpec
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What all generations of a run share: the loaded pair, the task, and how to sample."""
+
+    pair: LoadedPair
+    task: Task
+    decoding: DecodingSpec
+
+    def sampler(self, seed: int, sample: Sample) -> Sampler:
+        """A sampler whose draws depend on the prompt and the seed alone, not on what ran before."""
+        digest = hashlib.sha256(f"{seed}:{sample.id}".encode()).digest()
+        generator = torch.Generator(self.pair.device).manual_seed(int.from_bytes(digest[:8]) >> 1)
+        return Sampler(self.decoding.temperature, self.decoding.top_k, self.decoding.top_p, generator)
+
+    def limits(self) -> Limits:
+        """Where a generation is cut."""
+        tokenizer, free = self.pair.tokenizer, self.decoding.ignore_eos
+        return Limits(
+            eos=frozenset() if free else self.pair.eos,
+            max_new_tokens=self.decoding.max_new_tokens,
+            window=self.pair.window,
+            stop=() if free else self.task.stop,
+            detokenise=lambda ids: tokenizer.decode(ids, skip_special_tokens=True),
+        )
+
+    def longest(self, prompt: int) -> int:
+        """The tokens of a sequence at its longest, given those of its prompt."""
+        length = prompt + self.decoding.max_new_tokens
+        return length if self.pair.window is None else min(length, self.pair.window)
+
+
+def attempt(method: Method, record: Record, setting: Setting, sample: Sample, history: list[Turn] | None) -> Record:
+    """Fill a record with one generation, or return a record of its failure: an error, and no tokens and no timing."""
+    try:
+        if history is None:
+            raise ValueError(f"the turn before it, {sample.after}, failed")
+        generate(method, record, setting, sample, history)
+    except AssertionError:  # a bug of ours, not of the sample
+        raise
+    except Exception as error:
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        message = f"{type(error).__name__}: {error} ({Path(where.filename).name}:{where.lineno})"
+        return Record(
+            method=record.method, sample=record.sample, repeat=record.repeat, seed=record.seed, order=record.order,
+            prompt_tokens=record.prompt_tokens, captured=record.captured, capture_seconds=record.capture_seconds,
+            error=message,
+        )  # fmt: skip
+    return record
+
+
+def generate(method: Method, record: Record, setting: Setting, sample: Sample, history: list[Turn]) -> Generation:
+    """Decode a prompt once, with the record's seed, and write everything into the record.
+
+    Raises ValueError for a prompt that cannot be encoded, or does not fit.
+    """
+    pair, task = setting.pair, setting.task
+    cuda = pair.device.type == "cuda"
+    prompt, record.prompt_cut = encode(pair.tokenizer, task, sample, history, pair.window)
+    record.prompt_tokens, record.prompt_ends = len(prompt), prompt[:8] + prompt[8:][-8:]
+    record.captured, record.capture_seconds = capture(pair, setting.longest(len(prompt)))
+    models, limits = pair.open(prompt), setting.limits()
+    if cuda:
+        torch.cuda.reset_peak_memory_stats()
+        torch.cuda.synchronize()
+    out = decode(method, models, setting.sampler(record.seed, sample), limits)
+    _fill(record, out, models, pair.tokenizer)
+    record.text = without(limits.stop, continuation(pair.tokenizer, prompt, out.tokens, pair.encoder_decoder))
+    record.pieces = pieces(pair.tokenizer, prompt, out.tokens, pair.encoder_decoder)
+    record.peak_bytes = torch.cuda.max_memory_allocated() if cuda else None
+    return out
+
+
+def capture(pair: LoadedPair, length: int, block: int = 0) -> tuple[int, float]:
+    """Capture the CUDA graphs that sequences of `length` tokens lack: how many, and the seconds, which no clock counts."""
+    if not pair.graphs:
+        return 0, 0.0
+    begin = time.perf_counter()
+    return pair.prepare(length, block), time.perf_counter() - begin
+
+
+def calibrated(method: Method, setting: Setting, samples: list[Sample]) -> Method:
+    """The method with what it calibrates on a run's own prompts, decoded as by the first repeat, before any clock starts."""
+
+    def pilot(method: Method) -> Iterator[list[Step]]:
+        for sample in samples:
+            try:
+                prompt, _ = encode(setting.pair.tokenizer, setting.task, sample, [], setting.pair.window)
+                sampler = setting.sampler(setting.decoding.seed, sample)
+                yield decode(method, setting.pair.open(prompt), sampler, setting.limits()).rounds
+            except AssertionError:
+                raise
+            except Exception:
+                continue  # the sample fails again when it is measured, and is recorded then
+
+    return method.piloted(pilot)
+
+
+def _fill(record: Record, out: Generation, models: Models, tokenizer: Any) -> None:
+    record.tokens, record.finish = out.tokens, out.finish
+    record.first_token_seconds = out.first_token_seconds
+    record.prefill_seconds, record.decode_seconds = out.prefill_seconds, out.decode_seconds
+    record.models = {role: usage_of(session.calls) for role, session in models.sessions.items()}
+    if any(step.drafted or step.noted for step in out.rounds):
+        record.rounds = [round_of(step) for step in out.rounds]
+        for entry, step in zip(record.rounds, out.rounds, strict=True):
+            if step.refused:
+                entry["refused"] = tokenizer.decode(step.refused)

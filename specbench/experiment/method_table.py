@@ -1,0 +1,172 @@
+"""Questions about a method's TOML table, before the method can be built: models, heads, keys, draft lengths."""
+
+import typing
+from collections.abc import Iterator, Mapping
+from copy import deepcopy
+from dataclasses import fields as dataclass_fields
+from dataclasses import is_dataclass
+
+from specbench import methods
+from specbench.config.construct import Named, Table, convert
+from specbench.config.presets import preset
+from specbench.decoding import targets
+from specbench.decoding.method import Method, Proposer
+from specbench.decoding.targets import Target
+from specbench.errors import ConfigError
+from specbench.methods import proposers
+from specbench.methods import stopping as stops
+from specbench.methods.stopping import Stop
+
+BESIDES = ("description", "baseline", "temperature", "clock", "sweep")  # keys of a preset that build nothing
+MODELS = ("draft", "model", "small", "large", "base", "target")  # keys that name a model; a target may be a table
+GROUPS = ("scorers", "models")  # keys that list models, or name a group of them
+FAMILIES: dict[str, type[Named]] = {"": Method, "proposer": Proposer, "stop": Stop, "target": Target}  # by key
+REGISTERED = (methods, proposers, stops, targets)  # modules whose import registers what a table may name
+
+
+def constructor(name: str) -> Table:
+    """A copy of a preset's table with the keys that build the method. Raises ConfigError for a wrong type of name."""
+    found = preset("method", name)
+    table = deepcopy({key: value for key, value in found.table.items() if key not in BESIDES})
+    require_names(table, str(found.path))
+    return table
+
+
+def require_names(table: Table, where: str) -> None:
+    """Raise ConfigError where a key that names something, here or in a table within, holds anything but a name."""
+    for key, value in table.items():
+        if key in ("name", "head", *MODELS) and key != "target" and not isinstance(value, str):
+            raise ConfigError(f"{where}: {key} = {value!r} must be a name")
+        if key in GROUPS and not _is_names(value):
+            raise ConfigError(f"{where}: {key} = {value!r} must be a list of names, or one")
+        if key == "proposer" and not isinstance(value, dict):
+            raise ConfigError(f"{where}: {key} = {value!r} must be a table with a name")
+        if isinstance(value, dict):
+            require_names(value, f"{where}: {key}")
+
+
+def _is_names(value: object) -> bool:
+    return isinstance(value, str) or (isinstance(value, list) and all(isinstance(each, str) for each in value))
+
+
+def inner_tables(table: Table) -> Iterator[tuple[str, Table]]:
+    """The tables directly within a table, by key."""
+    for key, value in table.items():
+        if isinstance(value, dict):
+            yield key, value
+
+
+def words_under(table: Table, key: str) -> list[str]:
+    """The words under a key, here and in the tables within."""
+    own = table.get(key)
+    found = [own] if isinstance(own, str) else []
+    return found + [word for _, inner in inner_tables(table) for word in words_under(inner, key)]
+
+
+def listed(table: Table, key: str) -> list[str]:
+    """The models that a key lists; empty where the key is missing."""
+    value = table.get(key)
+    return (
+        [str(each) for each in value] if isinstance(value, list | tuple) else [value] if isinstance(value, str) else []
+    )
+
+
+def roles_in(table: Table) -> list[str]:
+    """All models that a table names, whose groups are resolved."""
+    own = [role for key in MODELS for role in words_under(table, key)]
+    return [*listed(table, "scorers"), *listed(table, "models"), *own]
+
+
+def keys_of(table: Table, *before: str) -> set[str]:
+    """The dotted keys that can be set in a method's table: those that it has, and those that it could have.
+
+    `before` is the path of a table within.
+    """
+    keys = {".".join([*before, key]) for key in {*table, *_types_of(table, before[-1] if before else "")} - {"name"}}
+    keys -= {".".join([*before, key]) for key, _ in inner_tables(table)}
+    for key, inner in inner_tables(table):
+        keys |= keys_of(inner, *before, key)
+    return keys
+
+
+def takes(table: Table, path: tuple[str, ...], value: object) -> bool:
+    """Whether a table has a key, directly or in the tables within, and the key's type takes the value."""
+    for key in path[:-1]:
+        inner = table.get(key)
+        if not isinstance(inner, dict):
+            return False
+        table = inner
+    key, types = path[-1], _types_of(table, path[-2] if len(path) > 1 else "")
+    if key not in types:
+        return key in table
+    if key in (*GROUPS, "name"):
+        return _is_names(value)
+    try:
+        convert(value, types[key], "")
+    except ConfigError:
+        return False
+    return True
+
+
+def _types_of(table: Table, key: str = "") -> dict[str, object]:
+    """The fields, with their types, of what the table under a key names; empty for an unknown name."""
+    family, name = FAMILIES.get(key), table.get("name")
+    member = family.members.get(name) if family and isinstance(name, str) else None
+    if member is None or not is_dataclass(member):
+        return {}
+    hints = typing.get_type_hints(member)
+    return {field.name: hints[field.name] for field in dataclass_fields(member)}
+
+
+def length_path(table: Table) -> str:
+    """The dotted key of a table that `--gamma` sets; empty for a method that does not draft a set length."""
+    if "gamma" in _types_of(table):
+        return "gamma"
+    keys, proposer = ["proposer"], table.get("proposer")
+    while isinstance(proposer, dict) and isinstance(proposer.get("proposer"), dict):
+        keys, proposer = [*keys, "proposer"], proposer["proposer"]
+    return (
+        ".".join([*keys, "gamma"]) if isinstance(proposer, dict) and "gamma" in _types_of(proposer, "proposer") else ""
+    )
+
+
+def with_lengths(table: Table, sizes: Mapping[str, int], gamma: tuple[int, ...]) -> Table:
+    """A copy of a table with its draft lengths set: the user's, its own, or by the models' sizes.
+
+    `sizes` are parameters by role. An open length is 1 where the first model has more than half of the parameters of the
+    model that verifies its drafts, and 5 otherwise; an ensemble's other models draft 1.
+    """
+    table = deepcopy(table)
+    models, scorers = listed(table, "models"), listed(table, "scorers") or [""]
+    if models:
+        if len(gamma) > 1:
+            table["gamma"] = list(gamma)
+        elif gamma or "gamma" not in table:
+            first = gamma[0] if gamma else _length(sizes, models[0], models[-1])
+            table["gamma"] = [first] + [1] * (len(models) - 1)
+        return table
+    proposer, verifier = _innermost(table.get("proposer"), scorers[-1])
+    if proposer is not None:
+        if gamma and "gamma" in _types_of(proposer, "proposer"):
+            proposer["gamma"] = gamma[0]
+        elif "model" in proposer and verifier and "gamma" not in proposer:
+            proposer["gamma"] = _length(sizes, str(proposer["model"]), verifier)
+    elif "gamma" in (types := _types_of(table)):
+        if gamma:
+            table["gamma"] = gamma[0]
+        elif "gamma" not in table and {"draft", "model"} <= types.keys():
+            table["gamma"] = _length(sizes, str(table.get("draft", "")), str(table.get("model", "")))
+    return table
+
+
+def _innermost(proposer: object, verifier: str) -> tuple[Table | None, str]:
+    """The proposer at the bottom of a chain, and the model that verifies it."""
+    while isinstance(proposer, dict) and isinstance(proposer.get("proposer"), dict):
+        verifier = str(proposer.get("model", ""))
+        proposer = proposer["proposer"]
+    return (proposer if isinstance(proposer, dict) else None), verifier
+
+
+def _length(sizes: Mapping[str, int], first: str, last: str) -> int:
+    known = first in sizes and last in sizes  # otherwise building the method says what is missing
+    return 1 if known and sizes[first] > 0.5 * sizes[last] else 5

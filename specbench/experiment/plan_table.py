@@ -1,0 +1,95 @@
+"""A plan as rows: the state of every run, what is missing, and the least time and memory that it takes."""
+
+from dataclasses import dataclass
+from functools import cache
+
+from specbench.config.options import Options
+from specbench.config.pair import Pair
+from specbench.errors import ConfigError, MissingAsset
+from specbench.experiment import method_resolution, selection
+from specbench.experiment.plan import Plan
+from specbench.experiment.suite_runner import Part
+from specbench.machine.hardware import copy_bandwidth
+from specbench.models.resolve import Placement, device_of, resolve_models
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanRow:
+    """One run, or one part of a suite that cannot be resolved.
+
+    `state` is done, begun, pending, missing or invalid. `least_seconds` is a lower bound for the missing generations of the
+    baseline, `bytes` one for the memory of weights and caches; both are None where they are unknown.
+    """
+
+    pair: str
+    task: str
+    methods: str
+    T: float | None
+    state: str
+    done: int = 0
+    generations: int | None = None
+    least_seconds: float | None = None
+    bytes: int | None = None
+    why: str = ""
+
+
+def plan_rows(part: Part) -> list[PlanRow]:
+    """A row per run of a part; one row for a part that cannot be resolved, with its memory where that is known."""
+    if part.plan is None:
+        return [
+            PlanRow(
+                pair=part.pair,
+                task=part.task,
+                methods=", ".join(part.line.methods),
+                T=part.line.options.temperature,
+                state="invalid" if part.invalid else "missing",
+                bytes=_bytes_without_weights(part),
+                why=part.invalid or part.missing,
+            )
+        ]
+    bandwidth = _bandwidth(str(part.plan.device))
+    rows = []
+    for run in part.plan.runs:
+        state = "done" if run.complete else "begun" if run.done else "pending"
+        rows.append(
+            PlanRow(
+                pair=part.pair,
+                task=part.task,
+                methods=", ".join(run.spec.methods),
+                T=run.spec.decoding.temperature,
+                state="missing" if part.missing else state,
+                done=run.done,
+                generations=run.spec.generations,
+                least_seconds=part.plan.least_seconds(run, bandwidth),
+                bytes=part.plan.bytes,
+                why=part.missing,
+            )
+        )
+    return rows
+
+
+def planned_tasks(pair: Pair, options: Options) -> tuple[str, ...]:
+    """The tasks that a run without named tasks takes; where their data is missing, those that it tries."""
+    try:
+        return tuple(each.name for each in selection.select_tasks([], pair, options))
+    except MissingAsset:
+        return tuple(selection.task_names([], pair, options)[0])
+
+
+@cache
+def _bandwidth(device: str) -> float:
+    """The bytes per second of a plain copy, measured once per process."""
+    return copy_bandwidth(device)
+
+
+def _bytes_without_weights(part: Part) -> int | None:
+    """The memory that the models would take, by their architectures; None where those are not known either."""
+    options = part.line.options.with_override("pair.weights", "dummy")
+    try:
+        preset, pair = selection.read_pair(part.pair, options)
+        roles = method_resolution.roles_of(part.line.methods, pair, options)
+        device = device_of(options.device)
+        models = resolve_models(pair, roles, preset.path.parent, Placement(device, options.dtype, options.engine))
+    except (ConfigError, MissingAsset):
+        return None
+    return Plan(part.pair, preset.path.parent, device, models, {}, []).bytes

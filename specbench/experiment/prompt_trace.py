@@ -1,0 +1,102 @@
+"""One prompt decoded once, with its rounds and the text of their tokens."""
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import specbench.tasks  # noqa: F401  (registers the tasks)
+from specbench.analysis.token_origin import of_round
+from specbench.config.options import Options
+from specbench.data.prompting import encode, pieces
+from specbench.data.task import Data, Sample
+from specbench.decoding.method import Step
+from specbench.errors import ConfigError
+from specbench.experiment import selection
+from specbench.experiment.generation import Setting, calibrated, generate
+from specbench.experiment.plan import Plan, PlannedRun, make_plan
+from specbench.experiment.selection import Selected
+from specbench.observer import Observer
+from specbench.runs.record import Record, Round
+
+
+@dataclass(frozen=True, kw_only=True)
+class TraceRequest:
+    """A prompt, or a sample of a task by its index, to decode by a method on a pair."""
+
+    method: str
+    pair: str
+    prompt: str | None = None
+    task: str = ""
+    index: int = 0
+    options: Options
+
+
+@dataclass(frozen=True)
+class Trace:
+    """A decoded prompt. `rounds` are the record's rounds, with the ids and the text of their tokens."""
+
+    pair: str
+    temperature: float
+    record: Record
+    rounds: list[dict[str, Any]]
+
+
+def trace_prompt(request: TraceRequest, observer: Observer) -> Trace:
+    """Decode one prompt. Raises ConfigError where it does not fit, MissingAsset where a model or data are missing."""
+    plan = _planned(request)
+    (run,) = plan.runs
+    with observer.status(f"loading {', '.join(plan.roles)}"):
+        plan.load()
+    record, rounds = _decoded(plan, run)
+    return Trace(run.spec.pair.name, run.spec.decoding.temperature, record, rounds)
+
+
+def _planned(request: TraceRequest) -> Plan:
+    """The method and one prompt as a plan of a single run."""
+    options = request.options
+    found, pair = selection.read_pair(request.pair, options)
+    if request.prompt is None:
+        (selected,) = selection.select_tasks([request.task], pair, options)
+        data = selected.data
+        samples = [sample for sample in data.samples if not sample.after][request.index :]
+        if not samples:
+            raise ConfigError(f"--sample-index {request.index}: {selected.name} has {len(data.samples)} samples here")
+        data = Data(samples[:1], data.source, data.revision, data.sha256, data.total)
+        selected = Selected(selected.name, selected.task, data)
+    else:
+        name, task = selection.read_task("prompts", pair, options)
+        digest = hashlib.sha256(request.prompt.encode()).hexdigest()
+        selected = Selected(name, task, Data([Sample("0", request.prompt)], "command line", None, digest, 1))
+    return make_plan([request.method], (found.name, found.path.parent, pair), lambda: [selected], options, Path())
+
+
+def _decoded(plan: Plan, run: PlannedRun) -> tuple[Record, list[dict[str, Any]]]:
+    """The record of the last method, and its rounds with their text."""
+    spec, sample, label = run.spec, run.data.samples[0], list(run.spec.methods)[-1]
+    pair = plan.load().only(spec.roles, spec.pair.synthetic.spread if spec.pair.synthetic else None)
+    setting = Setting(pair, run.task, spec.decoding)
+    record = Record(method=label, sample=sample.id, repeat=0, seed=spec.decoding.seed, order=0)
+    try:
+        prompt = encode(pair.tokenizer, run.task, sample, [], pair.window).ids
+        method = calibrated(run.methods[label], setting, [sample])
+        pair.prepare(len(prompt) + spec.decoding.max_new_tokens, method.max_block)
+        out = generate(method, record, setting, sample, [])
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+    rounds, before = [], [] if pair.encoder_decoder else prompt
+    for entry, step in zip(record.rounds, out.rounds, strict=bool(record.rounds)):
+        rounds.append(_with_text(entry, step, before, pair.tokenizer))
+        before = before + step.tokens
+    return record, rounds
+
+
+def _with_text(entry: Round, step: Step, before: list[int], tokenizer: Any) -> dict[str, Any]:
+    """A round as it is recorded, with the ids, text and origin of its tokens, and of the rounds that made its draft."""
+    spelled = {**entry, "origins": of_round(entry), "ids": step.tokens, "refused": tokenizer.decode(step.refused)}
+    spelled["pieces"] = pieces(tokenizer, before, step.tokens, encoder_decoder=False)
+    inner = []
+    for each, made in zip(entry.get("inner", []), step.inner, strict=True):
+        inner.append(_with_text(each, made, before, tokenizer))
+        before = before + made.tokens
+    return {**spelled, "inner": inner}

@@ -1,0 +1,124 @@
+"""From resolved models, methods and tasks to a `RunSpec`."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from specbench.config.construct import Table, to_table
+from specbench.config.options import Options
+from specbench.config.pair import Pair
+from specbench.data.task import Data, Task
+from specbench.decoding.sampling import Sampler
+from specbench.errors import ConfigError
+from specbench.experiment.method_resolution import ResolvedMethod
+from specbench.experiment.selection import Selected
+from specbench.models.heads.resolve import ResolvedHead
+from specbench.models.resolve import ResolvedModel
+from specbench.models.synthetic_logits import calibrate
+from specbench.runs.run_folder import SAMPLES, read
+from specbench.runs.run_spec import DataSpec, DecodingSpec, PairSpec, RunSpec, Synthetic, TaskSpec
+
+
+@dataclass(frozen=True)
+class ResolvedPair:
+    """A pair with the sources of the models and heads that its methods need, on one device."""
+
+    name: str
+    pair: Pair
+    base: Path  # what the pair's local folders are relative to
+    device: str
+    models: Mapping[str, ResolvedModel]
+    heads: Mapping[str, ResolvedHead]
+
+
+def run_spec(group: Sequence[ResolvedMethod], of: ResolvedPair, selected: Selected, options: Options) -> RunSpec:
+    """The spec of one group of methods on one task. Raises ConfigError for an acceptance rate that cannot be met."""
+    simulated = of.pair.simulated
+    return RunSpec(
+        pair=pair_spec(group, of, selected.name, options),
+        task=task_spec(selected.name, selected.task, selected.data),
+        methods={each.label: each.spec for each in group},
+        baseline=group[0].label,
+        clock="end to end" if any(each.clock == "end to end" for each in group) else "decoding",
+        decoding=DecodingSpec(
+            temperature=group[0].temperature,
+            top_k=options.top_k,
+            top_p=options.top_p,
+            max_new_tokens=selected.task.max_new_tokens,
+            ignore_eos=options.ignore_eos or bool(simulated),  # simulated outputs have no end of their own
+            seed=options.seed,
+            repeats=options.repeats,
+        ),
+        device=of.device,
+        plugins=dict(options.plugins),
+    )
+
+
+def pair_spec(group: Sequence[ResolvedMethod], of: ResolvedPair, task: str, options: Options) -> PairSpec:
+    """The models and heads that a group of methods needs."""
+    needed = {role for each in group for role in each.method.roles()}
+    heads = {name for each in group for name in each.method.heads}
+    models = {role: each.source for role, each in of.models.items() if role in needed}
+    return PairSpec(
+        name=of.name,
+        models=models,
+        heads={name: each.source for name, each in of.heads.items() if name in heads},
+        simulated=of.pair.simulated,
+        synthetic=_synthetic(group, tuple(models), of.pair, task, options) if of.pair.logits != "real" else None,
+    )
+
+
+def task_spec(name: str, task: Task, data: Data) -> TaskSpec:
+    """A task with its samples."""
+    return TaskSpec(
+        name=name,
+        version=task.version,
+        continues=task.continues,
+        options=_without_description(to_table(task)),
+        data=DataSpec(
+            source=data.source,
+            revision=data.revision or "",
+            sha256=data.sha256,
+            prompts_sha256=data.prompts_sha256,
+            samples=len(data.samples),
+            later_turns=sum(bool(sample.after) for sample in data.samples),
+            total=data.total,
+        ),
+    )
+
+
+def _without_description(table: Table) -> Table:
+    return {key: value for key, value in table.items() if key != "description"}
+
+
+def _synthetic(
+    group: Sequence[ResolvedMethod], roles: tuple[str, ...], pair: Pair, task: str, options: Options
+) -> Synthetic:
+    """The acceptance rate that the first method that drafts is given, and the spread that gives it."""
+    for each in group:
+        if each.method.heads:
+            raise ConfigError(f"{each.label} reads a trained head, which predicts nothing about synthetic logits")
+    named = [(each.label, found) for each in group if (found := each.method.verification())]
+    drafting = [each for each in named if each[1][0] in roles]  # prompt lookup is no model
+    if not drafting:
+        return Synthetic(spread=1.0)
+    method, (proposer, scorers, target) = drafting[0]
+    if isinstance(pair.acceptance, str):
+        wanted = _measured(Path(pair.acceptance), proposer)
+    else:
+        wanted = pair.acceptance_on(task.partition(":")[0])
+    sampler = Sampler(group[0].temperature, options.top_k, options.top_p)
+    spread = calibrate(wanted, roles.index(proposer), [roles.index(role) for role in scorers], target, sampler)
+    return Synthetic(spread=spread, acceptance=wanted, method=method, proposer=proposer)
+
+
+def _measured(folder: Path, proposer: str) -> float:
+    """The share of a model's drafted tokens that a run accepted. Raises ConfigError where the run does not show it."""
+    tested = accepted = 0
+    for record in read(folder) if (folder / SAMPLES).exists() else ():
+        for each in record.rounds:
+            tested += each["by"].count(proposer)
+            accepted += each["by"][: each["accepted"]].count(proposer)
+    if not tested:
+        raise ConfigError(f"acceptance = {str(folder)!r}: no run there in which '{proposer}' drafted")
+    return accepted / tested

@@ -1,0 +1,159 @@
+"""The pair, the tasks and the samples that a request selects, with the user's overrides."""
+
+import dataclasses
+import typing
+from dataclasses import dataclass
+
+from specbench.config.construct import Table, construct, convert
+from specbench.config.options import ALSO_SET, Options
+from specbench.config.overrides import Override, changed, in_scope
+from specbench.config.pair import Pair, head_named, with_heads
+from specbench.config.presets import Preset, names, preset
+from specbench.data.task import Data, Task
+from specbench.errors import ConfigError, hint
+
+SYNTHETIC_LIMIT = 32  # samples of a source that has no end of its own
+
+
+@dataclass(frozen=True)
+class Selected:
+    """A task with its samples, under the name that the request gives it."""
+
+    name: str
+    task: Task
+    data: Data
+
+
+def read_pair(name: str, options: Options) -> tuple[Preset, Pair]:
+    """The pair that a name or a path names, with the user's overrides and heads. Raises ConfigError."""
+    found = preset("pair", name)
+    applied = [each for each in options.overrides_for("pair", name) if each.scope or _pair_has(found.table, each)]
+    table = changed(found.table, [(each.path, each.value) for each in applied], f"pair {found.name}")
+    heads = options.heads_for(name)
+    for head, _ in heads:
+        known = table.get("heads", {})
+        key = ("heads", head_named(head, known if isinstance(known, dict) else {}), "path")
+        if same := next((each for each in applied if each.path == key), None):
+            raise ConfigError(f"--head {head} and --set {same.key} conflict: give one of them")
+    return found, construct(Pair, with_heads(table, heads), options.place("pair", found.path, applied))
+
+
+def _pair_has(table: Table, each: Override) -> bool:
+    """Whether a pair has a key that an override without a scope sets: for models and heads, those that it has."""
+    first, *rest = each.path
+    if first not in {field.name for field in dataclasses.fields(Pair)}:
+        return False
+    inner = table.get(first)
+    return first not in ("models", "heads") or not rest or (isinstance(inner, dict) and rest[0] in inner)
+
+
+def read_task(name: str, pair: Pair, options: Options) -> tuple[str, Task]:
+    """The task that a name or a path names, with what suits the pair and the user's overrides. Raises ConfigError."""
+    found = preset("task", name)
+    suited = convert(pair.defaults.task.get(found.name, {}), Table, f"defaults.task.{found.name}")
+    given = {key: value for option, key in ALSO_SET.items() if (value := getattr(options, option))}
+    applied = [each for each in options.overrides_for("task", name) if each.scope or _task_takes(found.table, each)]
+    table = changed({**found.table, **suited, **given}, [(e.path, e.value) for e in applied], f"task {found.name}")
+    return found.name, Task.build(table, options.place("task", found.path, applied))
+
+
+def _task_takes(table: Table, each: Override) -> bool:
+    """Whether a task has the key of an override, and the key's type takes the value."""
+    types = _task_types(table)
+    if len(each.path) > 1 or each.path[0] not in {*types, *table}:
+        return False
+    try:
+        convert(each.value, types.get(each.path[0], object), "")
+    except ConfigError:
+        return False
+    return True
+
+
+def _task_types(table: Table) -> dict[str, object]:
+    """The fields of a task's class, with their types."""
+    member = Task.members.get(str(table.get("name")))
+    if member is None or not dataclasses.is_dataclass(member):
+        return {}
+    hints = typing.get_type_hints(member)
+    return {field.name: hints[field.name] for field in dataclasses.fields(member)}
+
+
+def keys_of(name: str) -> set[str]:
+    """The keys of a task that can be set."""
+    return set(_task_types(preset("task", name).table))
+
+
+def source_of(task: str, pair: Pair, options: Options) -> str:
+    """Where a task's rows come from: the user's choice, the pair's, or the hub."""
+    return options.data_for(task) or pair.defaults.data or "hub"
+
+
+def suits(task: str, pair: Pair, options: Options) -> bool:
+    """Whether a task's rows come from the pair's default source, for which its tasks and its limit are meant."""
+    return source_of(task, pair, options) == (pair.defaults.data or "hub")
+
+
+def limited(data: Data, pair: Pair, options: Options, suited: bool) -> Data:
+    """The first samples, as many as wanted, or as many drawn at random. 0 is all, and of a synthetic source 32."""
+    if options.sample:
+        return data.drawn(options.sample)
+    limit = (pair.defaults.limit if suited else 0) if options.limit is None else options.limit
+    if not limit:
+        limit = SYNTHETIC_LIMIT if data.source == "synthetic" else len(data.samples)
+    return data.first(limit)
+
+
+def task_names(wanted: typing.Sequence[str], pair: Pair, options: Options) -> tuple[list[str], bool]:
+    """The tasks to try, and whether all of them are meant: those that were named, the pair's, or else every task."""
+    if wanted:
+        return list(wanted), True
+    suited = pair.defaults.tasks if suits("", pair, options) else ()
+    return list(suited) or names("task", variants=False), bool(suited)
+
+
+def select_tasks(wanted: typing.Sequence[str], pair: Pair, options: Options) -> list[Selected]:
+    """The tasks with their samples, all read before anything is measured.
+
+    If no task is named and the pair names none, those that the source does not suit are left out. Raises ConfigError and
+    MissingAsset.
+    """
+    found: list[Selected] = []
+    unsuited: list[ConfigError] = []
+    tried, meant = task_names(wanted, pair, options)
+    for name in tried:
+        try:
+            task_name, task = read_task(name, pair, options)
+            data = task.data(source_of(name, pair, options))
+            found.append(Selected(task_name, task, limited(data, pair, options, suits(name, pair, options))))
+        except ConfigError as error:
+            if meant:
+                raise
+            unsuited.append(error)
+    if not found:
+        raise unsuited[0]
+    return found
+
+
+def unused_options(pair_name: str, wanted: typing.Sequence[str], options: Options) -> dict[str, ConfigError]:
+    """The options, by their words on a command line, that neither the pair nor a task reads, and what to say of each."""
+    unused: dict[str, ConfigError] = {}
+    found = preset("pair", pair_name)
+    for each in options.all_overrides("pair", [pair_name]):
+        if not in_scope(each.scope, pair_name) or not (each.scope or _pair_has(found.table, each)):
+            keys = {field.name for field in dataclasses.fields(Pair)}
+            nearest = hint(each.path[0], keys) if each.path[0] not in keys else ""
+            unused[f"--set {each.key}"] = ConfigError(f"--set {each.key}: pair {found.name} has no such key{nearest}")
+    tried, _ = task_names(wanted, read_pair(pair_name, options)[1], options)
+    tables = {name: preset("task", name).table for name in tried}
+    for each in options.all_overrides("task", tried):
+        covered = [table for name, table in tables.items() if in_scope(each.scope, name)]
+        if not any(each.scope or _task_takes(table, each) for table in covered):
+            known = {key for table in tables.values() for key in _task_types(table)}
+            nearest = hint(each.path[0], known) if each.path[0] not in known else ""
+            unused[f"--set {each.key}"] = ConfigError(
+                f"--set {each.key}: none of {', '.join(tried)} has this key{nearest}"
+            )
+    for scope, source in options.data:
+        if scope and not any(in_scope(scope, name) for name in tried):
+            unused[f"--data {scope}={source}"] = ConfigError(f"--data {scope}={source}: this run has no task {scope}")
+    return unused

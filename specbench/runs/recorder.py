@@ -1,0 +1,54 @@
+"""Appends records to a run folder, so that a finished generation is never lost."""
+
+from specbench import files
+from specbench.errors import ConfigError
+from specbench.runs.locking import FolderLock
+from specbench.runs.record import Record, line_of, parse_record
+from specbench.runs.run_folder import SAMPLES, Expected, listed, load
+
+
+class Recorder:
+    """Appends records to a run folder's samples.jsonl, and knows which are there already.
+
+    A half-written last line, which a kill can leave, is cut off and measured again. Raises ConfigError where the file holds
+    anything else that is not of the run.
+    """
+
+    def __init__(self, lock: FolderLock, expected: Expected) -> None:
+        self.folder = lock.folder
+        self._lock, self._path = lock, lock.folder / SAMPLES
+        self._path.touch()
+        whole = self._path.read_bytes()
+        end = whole.rfind(b"\n") + 1
+        if end < len(whole):
+            with self._path.open("rb+") as file:
+                file.truncate(end)
+        found = load(self.folder, expected)
+        if found.problems:
+            raise ConfigError(
+                f"{self._path}: {listed(found.problems)}; help: delete these lines and run the same command, which measures"
+                " what is missing; --fresh measures everything again"
+            )
+        self.done = {record.key for record in found.records}
+
+    def append(self, record: Record) -> Record:
+        """Write a record and return it; one whose times are invalid, as after the clock was set back, as a failed record.
+
+        Raises OSError, naming the file, and FolderInUse if another process has broken the lock.
+        """
+        self._lock.require()
+        if not record.has_valid_times:
+            record = Record(
+                method=record.method, sample=record.sample, repeat=record.repeat, seed=record.seed, order=record.order,
+                prompt_tokens=record.prompt_tokens, made_up=record.made_up,
+                error="ValueError: the measured times are negative or not finite",
+            )  # fmt: skip
+        line = line_of(record)
+        try:
+            parse_record(line)
+        except ConfigError as error:
+            raise AssertionError(f"a record that no reader accepts: {error}") from error
+        with files.named(self._path), self._path.open("ab") as file:
+            file.write(line)
+        self.done.add(record.key)
+        return record

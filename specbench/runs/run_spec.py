@@ -1,0 +1,225 @@
+"""What one run measures, completely resolved: run.toml holds a `RunSpec`, and reads back equal to it.
+
+A run is one pair, one task, and the methods that share a baseline and a temperature, with that baseline: everything that is
+interleaved prompt by prompt. All defaults are written in, so that no reader of a run has to know one.
+"""
+
+import hashlib
+import json
+import re
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal, Self
+
+from specbench.config.construct import Table, construct, to_table
+from specbench.decoding.traits import Traits
+
+SEMANTICS = 5  # bumped when the meaning of a recorded number changes, so that old runs are not mixed with new ones
+MOST_NAMED = 4  # methods in a folder's name
+LONGEST_WORD = 60  # characters of one part of a folder's name
+
+Clock = Literal["decoding", "end to end"]  # the seconds that a headline speedup compares
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """The sizes of a model that SPRINTER's FLOPs formula takes; of an encoder-decoder model, its decoder's."""
+
+    layers: int
+    d: int
+    heads: int
+    d_ff: int
+    vocabulary: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelSource:
+    """One model of a run: what makes a result with it comparable with another, and its sizes.
+
+    `source` is a folder or a hub id; `revision` the commit of a hub model, `checksum` the hash of a local folder.
+    `changes` are keys of a dummy model's architecture. A decoding forward reads at least `forward_bytes` of weights and
+    `position_bytes` of the cache per position.
+    """
+
+    source: str
+    dtype: str
+    engine: str = "eager"
+    revision: str = ""
+    checksum: str = ""
+    quantization: str = ""
+    allowed_keys: tuple[str, ...] = ()
+    weights: Literal["real", "dummy"] = "real"
+    changes: Table = field(default_factory=dict)
+    parameters: int
+    forward_bytes: float
+    position_bytes: float
+    shape: Shape
+
+    @property
+    def identity(self) -> Table:
+        """What makes a result with this model comparable with another, without what follows from it."""
+        derived = ("engine", "parameters", "forward_bytes", "position_bytes", "shape")
+        return {key: value for key, value in to_table(self).items() if key not in derived}
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeadSource:
+    """One trained head of a run. `predicted_distance` is what the head expects on its own `tasks`, where it expects any."""
+
+    source: str
+    kind: str
+    base: str
+    revision: str = ""
+    checksum: str = ""
+    weights: Literal["real", "dummy"] = "real"
+    tasks: tuple[str, ...] = ()
+    predicted_distance: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Synthetic:
+    """Synthetic logits: how far the models' distributions lie apart, and the acceptance rate that this was calibrated to.
+
+    `method` is the method and `proposer` the model that the rate is of; without a method that drafts, both are empty.
+    """
+
+    spread: float
+    acceptance: float | None = None
+    method: str = ""
+    proposer: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairSpec:
+    """The models and heads that a run's methods need. `simulated` names what is not real: dummy, synthetic, both or ''."""
+
+    name: str
+    models: dict[str, ModelSource]
+    heads: dict[str, HeadSource] = field(default_factory=dict)
+    simulated: str = ""
+    synthetic: Synthetic | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataSpec:
+    """The samples of a run. `sha256` is over the source's rows, `prompts_sha256` over the prompts that were made of them."""
+
+    source: str
+    sha256: str
+    prompts_sha256: str
+    samples: int
+    later_turns: int = 0
+    total: int
+    revision: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskSpec:
+    """A run's task. `options` builds the task again; `continues` says that its outputs have no end of their own."""
+
+    name: str
+    version: str
+    continues: bool = False
+    options: Table
+    data: DataSpec
+
+    @property
+    def label(self) -> str:
+        """The task and its version, `gsm8k@1a`."""
+        return f"{self.name}@{self.version}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class MethodSpec:
+    """One method of a run. `options` builds the method again; `preset` is the name that it was requested by."""
+
+    preset: str
+    options: Table
+    traits: Traits
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecodingSpec:
+    """How a run samples. Repeat r uses seed + r."""
+
+    temperature: float
+    top_k: int
+    top_p: float
+    max_new_tokens: int
+    ignore_eos: bool
+    seed: int
+    repeats: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSpec:
+    """Everything that a run's numbers depend on, apart from the machine.
+
+    `methods` are by label, which has the values of swept keys in it, the baseline first. `plugins` are file names with the
+    SHA-256 of their text.
+    """
+
+    semantics: int = SEMANTICS
+    pair: PairSpec
+    task: TaskSpec
+    methods: dict[str, MethodSpec]
+    baseline: str
+    clock: Clock = "decoding"
+    decoding: DecodingSpec
+    device: str
+    plugins: dict[str, str] = field(default_factory=dict)
+
+    def to_toml(self) -> Table:
+        """The table of run.toml."""
+        return to_table(self)
+
+    @classmethod
+    def from_toml(cls, table: Table, where: str = "run.toml") -> Self:
+        """Read what `to_toml` wrote. Raises ConfigError, naming the key, for a table that is no run spec."""
+        return construct(cls, table, where)
+
+    @cached_property
+    def sha256(self) -> str:
+        """A hash of everything that numbers depend on, as hex digits. Traits follow from the methods and are left out."""
+        methods = {label: {"preset": each.preset, "options": each.options} for label, each in self.methods.items()}
+        return _sha256({**self.to_toml(), "methods": methods})
+
+    @property
+    def checksum(self) -> str:
+        """A hash of the whole of run.toml, which shows that the file was changed."""
+        return _sha256(self.to_toml())
+
+    @property
+    def folder(self) -> str:
+        """The name of the run's folder: methods, pair, task, and eight digits of the hash."""
+        names = [m.preset for label, m in self.methods.items() if label != self.baseline] or [self.baseline]
+        shown = list(dict.fromkeys(names))  # variants have one name
+        if len(shown) > MOST_NAMED:
+            shown = [*shown[:MOST_NAMED], f"{len(shown) - MOST_NAMED}more"]
+        return "_".join([*map(_word, ["+".join(shown), self.pair.name, self.task.name]), self.sha256[:8]])
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        """The models that its methods need."""
+        return tuple(self.pair.models)
+
+    @property
+    def generations(self) -> int:
+        """The number of generations of a complete run."""
+        return len(self.methods) * self.task.data.samples * self.decoding.repeats
+
+    @property
+    def engine(self) -> str:
+        """One word if all models run on one engine, otherwise the engine of each."""
+        engines = {role: model.engine for role, model in self.pair.models.items()}
+        kinds = list(dict.fromkeys(engines.values()))
+        return kinds[0] if len(kinds) == 1 else ", ".join(f"{role} {engine}" for role, engine in engines.items())
+
+
+def _sha256(table: Table) -> str:
+    return hashlib.sha256(json.dumps(table, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
+
+
+def _word(name: str) -> str:
+    """A name as a part of a folder's: plain characters, and at most as many as a path can have."""
+    return re.sub(r"[^A-Za-z0-9.+-]", "-", name)[:LONGEST_WORD]

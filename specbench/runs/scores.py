@@ -1,0 +1,55 @@
+"""The files of a run folder that hold scores and a judge's verdicts."""
+
+from typing import NotRequired, TypedDict
+
+from specbench.config.construct import Table
+from specbench.runs.record import Count
+
+
+class MetricTable(TypedDict):
+    """One metric of scores.json."""
+
+    name: str
+    signature: str
+    combine: str
+
+
+class ScoreRow(TypedDict):
+    """What one generation scored, in scores.json."""
+
+    method: str
+    sample: str
+    repeat: Count
+    group: str
+    values: dict[str, float | list[float]]
+
+
+class Scores(TypedDict):
+    """A run folder's scores.json."""
+
+    version: str
+    metrics: list[MetricTable]
+    headline: str
+    sandbox: NotRequired[str | None]
+    not_executed: bool
+    records: Count
+    samples: NotRequired[dict[str, dict[str, str]]]
+    rows: list[ScoreRow]
+
+
+class Judged(TypedDict):
+    """A run folder's judged.json."""
+
+    judge: Table
+    of: str
+    against: str
+    records: Count
+    rows: list["JudgedRow"]
+
+
+class JudgedRow(TypedDict):
+    """One comparison of judged.json: 1 where the first method won, 0 where the second did, 0.5 for a tie."""
+
+    sample: str
+    repeat: Count
+    verdict: float

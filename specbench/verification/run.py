@@ -1,0 +1,129 @@
+"""Verification of a method on a pair: both loaded, prompts encoded, checks made."""
+
+from dataclasses import dataclass, replace
+
+import torch
+
+import specbench.tasks  # noqa: F401  (registers the tasks)
+from specbench.config.options import Options
+from specbench.config.pair import Pair
+from specbench.config.presets import preset
+from specbench.data.prompting import encode
+from specbench.decoding.method import Method
+from specbench.errors import ConfigError
+from specbench.experiment import method_resolution, selection
+from specbench.models.heads.resolve import resolve_heads
+from specbench.models.loader import LoadedPair, load
+from specbench.models.resolve import Placement, device_of, resolve_models
+from specbench.observer import Observer
+from specbench.runs.run_spec import MethodSpec
+from specbench.verification.case import Case
+from specbench.verification.reference import Decoding
+from specbench.verification.verdict import Verdict, lawless, outputs, verify
+
+TEMPERATURE = 2.0  # small models are confident, and near-certain distributions cannot be told apart
+TASK = "gsm8k"  # where the pair names none that suits it
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerifyRequest:
+    """A method to verify on a pair, with prompts from tasks. `cuts` outputs are sampled per prompt."""
+
+    method: str
+    pair: str = "tiny"
+    tasks: tuple[str, ...] = ()
+    options: Options
+    cuts: int = 6
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What was verified, where, and the verdict."""
+
+    method: str
+    spec: MethodSpec
+    pair: str
+    tasks: tuple[str, ...]
+    device: str
+    dtype: str
+    engine: str
+    temperature: float
+    seed: int
+    verdict: Verdict
+
+
+def verify_method(request: VerifyRequest, observer: Observer | None = None) -> Verification:
+    """Compare what a method decodes with the distribution that it declares, computed by transformers' own modules.
+
+    Raises ConfigError for a mistake in the request, MissingAsset where a model or data are missing.
+    """
+    observer, options = observer or Observer(), request.options
+    if options.temperature is None:
+        options = replace(options, temperature=0.0 if _is_greedy(request.method) else TEMPERATURE)
+    found, pair = selection.read_pair(request.pair, options)
+    base, on = found.path.parent, Placement(device_of(options.device), options.dtype, options.engine)
+    if pair.logits != "real":
+        raise ConfigError(f"pair {found.name}: synthetic logits are not the models'; verify with pair.logits = 'real'")
+    names = [request.method]
+    models = resolve_models(pair, method_resolution.roles_of(names, pair, options), base, on)
+    sizes = {role: each.parameters for role, each in models.items()}
+    group = method_resolution.groups_of(names, pair, sizes, options)[0]
+    resolved, baseline = group[-1], group[0].method
+    needed = {role: each for role, each in models.items() if role in resolved.method.roles()}
+    tasks: tuple[str, ...] = ()
+    if resolved.method.law() is None:
+        verdict = lawless(resolved.method, resolved.label)
+    else:
+        with observer.status(f"loading {', '.join(needed)}, twice"):
+            loaded = load(needed, base, on.device, resolve_heads(pair, resolved.method.heads, base))
+            eager = resolve_models(pair, tuple(needed), base, replace(on, engine="eager"))
+            reference = load(eager, base, on.device)
+        prompts, tasks = _prompts(request.tasks, pair, loaded, options)
+        dtypes: list[torch.dtype] = [getattr(torch, each.dtype) for each in needed.values()]
+        case = Case(
+            resolved.method, loaded, reference, max(dtypes, key=lambda dtype: torch.finfo(dtype).eps), prompts,
+            Decoding(options.max_new_tokens or 1, options.seed), options.temperature or 0.0, request.cuts,
+        )  # fmt: skip
+        loaded.prepare(max(map(len, prompts)) + case.decoding.new, resolved.method.max_block)
+        with observer.progress(f"verify {resolved.label} on {found.name}", outputs(case)) as advance:
+            verdict = verify(case, resolved.label, baseline, advance)
+    return Verification(
+        method=resolved.label,
+        spec=resolved.spec,
+        pair=found.name,
+        tasks=tasks,
+        device=str(on.device),
+        dtype=", ".join(dict.fromkeys(each.dtype for each in needed.values())),
+        engine=", ".join(dict.fromkeys(each.engine for each in needed.values())),
+        temperature=options.temperature or 0.0,
+        seed=options.seed,
+        verdict=verdict,
+    )
+
+
+def _is_greedy(method: str) -> bool:
+    """Whether a method is defined at T = 0 only."""
+    found = Method.members.get(preset("method", method).table.get("name", ""))
+    return found is not None and found.greedy_only
+
+
+def _prompts(
+    names: tuple[str, ...], pair: Pair, loaded: LoadedPair, options: Options
+) -> tuple[list[list[int]], tuple[str, ...]]:
+    """The first prompts of each task in turn, as token ids, and the tasks. Raises ConfigError for one that does not fit."""
+    suited = selection.suits("", pair, options) and pair.defaults.tasks
+    chosen = selection.select_tasks(names or (() if suited else (TASK,)), pair, options)
+    rows = [
+        (each.task, each.data.samples[i])
+        for i in range(options.limit or 1)
+        for each in chosen
+        if i < len(each.data.samples)
+    ]
+    firsts = [(task, sample) for task, sample in rows if not sample.after][: options.limit]
+    try:
+        ids = [encode(loaded.tokenizer, task, sample, [], loaded.window).ids for task, sample in firsts]
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+    if not ids:
+        raise ConfigError(f"{', '.join(names)}: no prompt to begin with")
+    return ids, tuple(each.name for each in chosen)
