@@ -9,7 +9,7 @@ import typer
 
 from specbench.cli.arguments import imported, words
 from specbench.cli.params import Json, Plugins, known
-from specbench.errors import ConfigError, ExitCode
+from specbench.errors import ConfigError, ExitCode, MissingAsset
 
 if TYPE_CHECKING:
     from specbench.config.pair import Pair
@@ -128,7 +128,7 @@ def _parts(line: "Line", pair: "Pair") -> tuple[tuple[str, ...], tuple[str, ...]
 
     try:
         return roles_of(line.methods, pair, line.options), heads_of(line.methods, pair, line.options)
-    except ConfigError:  # a head that is still to be trained
+    except MissingAsset:  # a head that is still to be trained
         return tuple(pair.models), tuple(pair.heads)
 
 

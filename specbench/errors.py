@@ -27,6 +27,10 @@ class MissingAsset(Exception):
     """A model, a data set or a device that is not here. The message says what to do; exit code 4."""
 
 
+class NotOnHub(MissingAsset):
+    """A task whose data no hub has, so that the user has to name a file; exit code 4."""
+
+
 class FolderInUse(MissingAsset):
     """A folder that another process writes to. The message names the process; exit code 4."""
 

@@ -97,7 +97,7 @@ def test_the_wheel_works_from_any_directory(wheel, tmp_path):
         (["show", "pair", "tiny"], 0),
         (["run", "-m", "see"], 2),
         (["verify", "-m", "sd", "-p", "tinny"], 2),
-        (["gate", "--record", "base.json", "-t", "gsm9k"], 2),
+        (["gate", "record", "base.json", "-t", "gsm9k"], 2),
     ],
 )
 def test_start_up_imports_nothing_slow(arguments, exit_code):

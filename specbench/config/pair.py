@@ -5,7 +5,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Literal
 
-from specbench.errors import ConfigError, hint
+from specbench.errors import ConfigError, MissingAsset, hint
 
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 Quantization = Literal["", "int4", "int8", "nf4"]
@@ -132,13 +132,13 @@ class Pair:
         return roles
 
     def head_of(self, kind: str, base: str) -> str:
-        """The first head of a kind that reads a model. Raises ConfigError, saying what to do, where the pair has none."""
+        """The first head of a kind that reads a model. Raises MissingAsset, saying what to do, where the pair has none."""
         for name, head in self.heads.items():
             if (head.kind, head.base) == (kind, base):
                 return name
-        raise ConfigError(
-            f"this pair has no {kind} head for its {base}; train one with `specbench train {kind} -p PAIR --base {base}`,"
-            f" and name it by --head {kind}@{base}=FOLDER"
+        raise MissingAsset(
+            f"this pair has no {kind} head for its {base}; help: specbench train {kind} -p PAIR --base {base}, then"
+            f" --head {kind}@{base}=FOLDER"
         )
 
 

@@ -16,7 +16,7 @@ from specbench.config.construct import Named
 from specbench.data.hub import Rows, fetch_parquet, read_jsonl
 from specbench.data.synthetic import Row, Twin
 from specbench.data.synthetic.generator import Split
-from specbench.errors import ConfigError, hint
+from specbench.errors import ConfigError, NotOnHub, hint
 from specbench.sandbox import Sandbox
 from specbench.scoring.metric import Metric, Score
 
@@ -177,7 +177,7 @@ class Task(Named):
         """Checked rows of a split; of a local file, the file that was named, or for another split its neighbour."""
         if source == "hub":
             if self.hub is None:
-                raise ConfigError(f"task {self.name} is not on the hub: pass --data FILE.jsonl")
+                raise NotOnHub(f"task {self.name} is not on the hub; help: --data {self.name}=FILE.jsonl")
             repo, file, revision = self.hub
             rows = fetch_parquet(repo, file.format(split=split), self.revision or revision or None)
         elif source == "synthetic":

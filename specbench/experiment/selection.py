@@ -10,7 +10,7 @@ from specbench.config.overrides import Override, changed, in_scope
 from specbench.config.pair import Pair, head_named, with_heads
 from specbench.config.presets import Preset, names, preset
 from specbench.data.task import Data, Task
-from specbench.errors import ConfigError, hint
+from specbench.errors import ConfigError, NotOnHub, hint
 
 SYNTHETIC_LIMIT = 32  # samples of a source that has no end of its own
 
@@ -118,14 +118,14 @@ def select_tasks(wanted: typing.Sequence[str], pair: Pair, options: Options) -> 
     MissingAsset.
     """
     found: list[Selected] = []
-    unsuited: list[ConfigError] = []
+    unsuited: list[ConfigError | NotOnHub] = []
     tried, meant = task_names(wanted, pair, options)
     for name in tried:
         try:
             task_name, task = read_task(name, pair, options)
             data = task.data(source_of(name, pair, options))
             found.append(Selected(task_name, task, limited(data, pair, options, suits(name, pair, options))))
-        except ConfigError as error:
+        except (ConfigError, NotOnHub) as error:
             if meant:
                 raise
             unsuited.append(error)

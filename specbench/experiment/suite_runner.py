@@ -105,7 +105,11 @@ def _missing(line: Line, pair: str, task: str) -> list[str]:
     preset, found = selection.read_pair(pair, line.options)
     placement = Placement(device_of(line.options.device), line.options.dtype)
     reasons = []
-    for role in method_resolution.roles_of(line.methods, found, line.options):
+    try:
+        roles = method_resolution.roles_of(line.methods, found, line.options)
+    except MissingAsset as error:  # a head that is still to be trained
+        roles, reasons = tuple(found.models), [str(error)]
+    for role in roles:
         try:
             resolve_models(found, (role,), preset.path.parent, placement)
         except MissingAsset as error:

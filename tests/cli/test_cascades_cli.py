@@ -10,9 +10,9 @@ from specbench.config.options import Options
 from specbench.config.presets import names, preset
 from specbench.decoding.targets import Target
 from specbench.errors import ConfigError
-from specbench.experiment.method_resolution import arms, have_lengths
+from specbench.experiment.method_resolution import groups_of, has_draft_length
 from specbench.experiment.plugins import load
-from specbench.experiment.run_spec import read_pair
+from specbench.experiment.selection import read_pair
 from specbench.methods.proposers import DraftModel
 from specbench.methods.speculative import Speculative
 from specbench.verification.enumeration import examine
@@ -102,8 +102,8 @@ def test_a_sweep_is_one_cell_of_variants(tmp_path):
 
 def test_a_second_name_is_swept_as_the_first():
     options = Options(over=(("se.gamma", [[1, 1], [2, 1]]),))
-    found = arms(["se"], pair_of("se"), SIZES, options)[0]
-    assert [arm.name for arm in found[1:]] == ["we-se(gamma=[1, 1])", "we-se(gamma=[2, 1])"]
+    found = groups_of(["se"], pair_of("se"), SIZES, options)[0]
+    assert [arm.label for arm in found[1:]] == ["we-se(gamma=[1, 1])", "we-se(gamma=[2, 1])"]
 
 
 @pytest.mark.parametrize(
@@ -131,13 +131,13 @@ def test_mistakes_are_one_line(arguments, message, tmp_path):
 
 def test_a_models_own_draft_is_measured_against_the_target():
     """The baseline follows a method's law only where the presets' models are the same."""
-    base, draft = arms(["ar-draft"], TINY, SIZES, Options())[0]
-    assert (base.table["scorers"], draft.table["scorers"]) == (["target"], ["draft"])
+    base, draft = groups_of(["ar-draft"], TINY, SIZES, Options())[0]
+    assert (base.spec.options["scorers"], draft.spec.options["scorers"]) == (["target"], ["draft"])
 
 
 def test_every_cascade_preset_declares_its_law():
     for name in names("method"):
-        arm = arms([name], pair_of(name), SIZES, Options())[0][-1]
+        arm = groups_of([name], pair_of(name), SIZES, Options())[0][-1]
         lawless = {
             "bild",
             "seq-cascade",
@@ -165,9 +165,9 @@ def test_every_preset_has_the_law_that_it_declares(name):
     Longer drafts of ensembles and chains are enumerated in files of their own.
     """
     gamma = 1 if name.endswith("-se") or name.startswith("polybasic") else 2
-    options = Options(gamma=(gamma,)) if have_lengths([name], pair_of(name), Options()) else Options()
-    arm = arms([name], pair_of(name), SIZES, options)[0][-1]
-    kinds = {head: pair_of(name).heads[head].kind for head in arm.heads}
+    options = Options(gamma=(("", (gamma,)),)) if has_draft_length([name], pair_of(name), Options()) else Options()
+    arm = groups_of([name], pair_of(name), SIZES, options)[0][-1]
+    kinds = {head: pair_of(name).heads[head].kind for head in arm.method.heads}
     assert all(found.exact for found in examine(arm.method, kinds))
 
 

@@ -91,7 +91,7 @@ def test_a_damaged_snapshot_is_one_line(tmp_path):
     base = {"schema": 1, "semantics": 4, "counters_only": True, "commands": [command], "cells": [1]}
     for change in ({}, {"cells": []}, {"commands": 3}, {"schema": "x"}, {"cells": [{}]}, {"commands": [{}]}):
         (tmp_path / "base.json").write_text(json.dumps(base | change))
-        one_line(specbench("gate", "--baseline", "base.json", cwd=tmp_path, code=2))
+        one_line(specbench("gate", "check", "base.json", cwd=tmp_path, code=2))
         one_line(specbench("compare", "base.json", "base.json", cwd=tmp_path, code=2))
 
 

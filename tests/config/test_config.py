@@ -6,15 +6,16 @@ import pytest
 
 import specbench.tasks  # noqa: F401  (registers the tasks)
 from specbench.config.construct import construct
-from specbench.config.options import Options, parse_override
+from specbench.config.options import Options
+from specbench.config.overrides import parse_override
 from specbench.config.pair import Pair
 from specbench.config.presets import names, preset
 from specbench.data.task import Data, Sample
 from specbench.decoding.method import Method
 from specbench.decoding.targets import Mixture, Target
 from specbench.errors import ConfigError
-from specbench.experiment.method_resolution import arms, roles_of
-from specbench.experiment.run_spec import limited, read_pair, read_task
+from specbench.experiment.method_resolution import groups_of, roles_of
+from specbench.experiment.selection import limited, read_pair, read_task
 from tests.fixtures import console
 
 SIZES = {"draft": 1, "target": 10, "math": 10, "code": 10}
@@ -22,7 +23,7 @@ TINY = read_pair("tiny", Options())[1]
 
 
 def arm_of(method: str, pair: Pair = TINY, sizes=SIZES, **options):
-    return arms([method], pair, sizes, Options(**options))[0][-1]
+    return groups_of([method], pair, sizes, Options(**options))[0][-1]
 
 
 def test_every_bundled_method_builds_on_a_tiny_pair():
@@ -46,10 +47,10 @@ def test_a_head_is_that_of_its_kind_and_of_the_model_that_drafts():
     """The first that the pair lists, unless the method's table names one; without any, the line says how to train one."""
     chained = read_pair("tiny-polybasic", Options())[1]
     sizes = dict.fromkeys(chained.models, 1)
-    assert arm_of("eagle", chained, sizes).table["proposer"]["head"] == "eagle-target"
-    assert arm_of("polybasic", chained, sizes).heads == ["eagle"]
-    assert arm_of("sprinter").table["head"] == "sprinter"
-    assert arm_of("sprinter", overrides=(("method.head", "sprinter-q"),)).table["head"] == "sprinter-q"
+    assert arm_of("eagle", chained, sizes).spec.options["proposer"]["head"] == "eagle-target"
+    assert arm_of("polybasic", chained, sizes).method.heads == ("eagle",)
+    assert arm_of("sprinter").spec.options["head"] == "sprinter"
+    assert arm_of("sprinter", overrides=(("method.head", "sprinter-q"),)).spec.options["head"] == "sprinter-q"
     with pytest.raises(ConfigError, match="specbench train dsl"):
         arm_of("dsl", chained, sizes)
     passed = read_pair("gpt2", Options(heads=(("sprinter", "heads/mine"),)))[1]
@@ -62,45 +63,45 @@ def test_every_bundled_pair_is_valid_and_runs_the_ensembles(name):
     sizes = dict.fromkeys(pair.models, 10)
     assert len(arm_of("we-se", pair, sizes).method.roles()) == len(pair.ensemble)
     if "draft" in pair.models:
-        assert arm_of("cd-se", pair, sizes | {"draft": 1}).table["gamma"] == [5, 1]
+        assert arm_of("cd-se", pair, sizes | {"draft": 1}).spec.options["gamma"] == [5, 1]
 
 
 def test_defaults_follow_the_pair():
-    assert arm_of("se").name == "we-se"
-    assert arm_of("we-se").table["models"] == ["math", "code"]
-    assert arm_of("we-se").table["gamma"] == [1, 1], "models that cost alike"
-    assert arm_of("cd-se").table["gamma"] == [5, 1]
-    assert arm_of("sd").table["proposer"] == {"name": "model", "model": "draft", "gamma": 5}
-    assert arm_of("we-se", sizes=SIZES | {"math": 5}).table["gamma"] == [5, 1], "c = 0.5"
-    assert arm_of("we-se", sizes=SIZES | {"target": 6}).table["gamma"] == [1, 1]
+    assert arm_of("se").label == "we-se"
+    assert arm_of("we-se").spec.options["models"] == ["math", "code"]
+    assert arm_of("we-se").spec.options["gamma"] == [1, 1], "models that cost alike"
+    assert arm_of("cd-se").spec.options["gamma"] == [5, 1]
+    assert arm_of("sd").spec.options["proposer"] == {"name": "model", "model": "draft", "gamma": 5}
+    assert arm_of("we-se", sizes=SIZES | {"math": 5}).spec.options["gamma"] == [5, 1], "c = 0.5"
+    assert arm_of("we-se", sizes=SIZES | {"target": 6}).spec.options["gamma"] == [1, 1]
     assert [arm_of(m).temperature for m in ("ar", "sd", "we", "cd", "we-sd", "cd-se")] == [0, 0, 1, 1, 1, 1]
 
 
 def test_each_method_brings_its_baseline_and_those_that_share_one_share_a_cell():
-    groups = arms(["we-sd", "we-se", "sd", "cd-se"], TINY, SIZES, Options())
-    assert [[arm.name for arm in group] for group in groups] == [
+    groups = groups_of(["we-sd", "we-se", "sd", "cd-se"], TINY, SIZES, Options())
+    assert [[arm.label for arm in group] for group in groups] == [
         ["we", "we-sd", "we-se"],
         ["ar", "sd"],
         ["cd", "cd-se"],
     ]
-    assert [[arm.name for arm in g] for g in arms(["ar"], TINY, SIZES, Options())] == [["ar"]]
+    assert [[arm.label for arm in g] for g in groups_of(["ar"], TINY, SIZES, Options())] == [["ar"]]
 
 
 def test_the_baseline_follows_the_same_law():
-    base, method = arms(["we-se"], TINY, SIZES, Options(overrides=(("method.target.weights", [0.25, 0.75]),)))[0]
-    assert base.table["target"] == method.table["target"] == {"name": "mixture", "weights": [0.25, 0.75]}
-    base, _ = arms(["we-se"], TINY, SIZES, Options(overrides=(("method.models", ["draft", "target"]),)))[0]
-    assert base.table["scorers"] == ["draft", "target"]
+    base, method = groups_of(["we-se"], TINY, SIZES, Options(overrides=(("method.target.weights", [0.25, 0.75]),)))[0]
+    assert base.spec.options["target"] == method.spec.options["target"] == {"name": "mixture", "weights": [0.25, 0.75]}
+    base, _ = groups_of(["we-se"], TINY, SIZES, Options(overrides=(("method.models", ["draft", "target"]),)))[0]
+    assert base.spec.options["scorers"] == ["draft", "target"]
 
 
 def test_gamma_is_the_first_models_or_each_models():
-    assert arm_of("we-se", gamma=(3,)).table["gamma"] == [3, 1]
-    assert arm_of("we-se", gamma=(3, 2)).table["gamma"] == [3, 2]
-    both = arms(["we-sd", "we-se"], TINY, SIZES, Options(gamma=(3, 2)))[0]
-    assert both[1].table["proposer"]["gamma"] == 3
-    assert both[2].table["gamma"] == [3, 2]
+    assert arm_of("we-se", gamma=(("", (3,)),)).spec.options["gamma"] == [3, 1]
+    assert arm_of("we-se", gamma=(("", (3, 2)),)).spec.options["gamma"] == [3, 2]
+    both = groups_of(["we-sd", "we-se"], TINY, SIZES, Options(gamma=(("", (3, 2)),)))[0]
+    assert both[1].spec.options["proposer"]["gamma"] == 3
+    assert both[2].spec.options["gamma"] == [3, 2]
     with pytest.raises(ConfigError, match="gamma"):
-        arm_of("we-se", gamma=(3, 2, 1))
+        arm_of("we-se", gamma=(("", (3, 2, 1)),))
 
 
 def test_zero_is_a_value():
@@ -110,8 +111,8 @@ def test_zero_is_a_value():
     assert arm_of("cd-se", overrides=(("method.target.mu", 0.0),)).method.target.mu == 0.0
     assert read_task("gsm8k", TINY, Options(overrides=(("task.shots", 0),)))[1].shots == 0
     data = Data([Sample(str(i), "") for i in range(50)], "file", None, "", 50)
-    assert len(limited(data, TINY, Options(limit=0, data="file")).samples) == 50
-    assert len(limited(data, TINY, Options(data="file")).samples) == 50
+    assert len(limited(data, TINY, Options(limit=0), suited=False).samples) == 50
+    assert len(limited(data, TINY, Options(), suited=False).samples) == 50
 
 
 def test_roles_are_only_those_needed():
@@ -199,7 +200,7 @@ def test_an_unknown_override_is_refused():
 def test_a_users_own_toml_file(tmp_path):
     own = tmp_path / "mine.toml"
     own.write_text('name = "autoregressive"\nscorers = ["draft"]\ntarget = { name = "last" }\n')
-    assert arm_of(str(own)).table["scorers"] == ["draft"]
+    assert arm_of(str(own)).spec.options["scorers"] == ["draft"]
     own.write_text("name = ")
     with pytest.raises(ConfigError, match=r"mine\.toml"):
         arm_of(str(own))

@@ -37,7 +37,7 @@ COMMANDS: tuple[Callable[[Path], list[object]], ...] = (
     lambda run: ["run", "--suite", "own.toml"],
     lambda run: ["plan", "--suite", "own.toml"],
     lambda run: ["reproduce"],
-    lambda run: ["gate", "--baseline", "base.json", "--counters-only"],
+    lambda run: ["gate", "check", "base.json", "--counters-only"],
 )
 WAYS = (
     "cut", "empty", "delete", "noise", "latin-1", "leaf", "leaf", "leaf", "leaf", "key", "list", "deep", "nan", "surrogate",

@@ -58,9 +58,7 @@ SCENARIOS = (
     Scenario("scoring in a sandbox, a sandbox", CODE, "child"),
     Scenario("suite with a judge", ["run", "--suite", "own.toml"]),
     Scenario("train", ["train", "dsl", "-t", "gsm8k", "-n", 12, "-o", "head", "--set", "recipe.epochs=2"]),
-    Scenario(
-        "gate", ["gate", "--record", "base.json", "--counters-only", "-m", "sd", "-t", "gsm8k", *FEW[:2], *FEW[4:]]
-    ),
+    Scenario("gate", ["gate", "record", "base.json", "--counters-only", "-m", "sd", "-t", "gsm8k", *FEW[:2], *FEW[4:]]),
     Scenario(
         "gate with timing",
         [

@@ -3,12 +3,8 @@
 import pytest
 
 from specbench.machine.hardware import copy_bandwidth
-from specbench.models.resolve import Found
+from specbench.models.sizes import forward_bytes, position_bytes
 from tests.fixtures.worlds import ENGINES, FAMILIES, open_session, random_model
-
-
-def found(family: str, dtype: str = "float32") -> Found:
-    return Found("here", None, None, FAMILIES[family](), dtype)
 
 
 def test_a_plain_copy_moves_a_believable_number_of_bytes():
@@ -18,14 +14,14 @@ def test_a_plain_copy_moves_a_believable_number_of_bytes():
 def test_what_a_forward_reads_is_weights_without_tables_that_are_looked_up():
     llama = random_model("llama", 1)  # untied: the head is read, the embedding is not
     everything = sum(p.numel() for p in llama.parameters())
-    assert found("llama").traffic["forward"] == 4 * (everything - 40 * 32)
-    assert found("llama", "bfloat16").traffic["forward"] == 2 * (everything - 40 * 32)
+    assert forward_bytes(FAMILIES["llama"](), "", "float32") == 4 * (everything - 40 * 32)
+    assert forward_bytes(FAMILIES["llama"](), "", "bfloat16") == 2 * (everything - 40 * 32)
     gpt2 = random_model("gpt2", 1)  # tied: the embedding is the head, positions are looked up
-    assert found("gpt2").traffic["forward"] == 4 * (sum(p.numel() for p in gpt2.parameters()) - 64 * 32)
+    assert forward_bytes(FAMILIES["gpt2"](), "", "float32") == 4 * (sum(p.numel() for p in gpt2.parameters()) - 64 * 32)
     t5 = random_model("t5", 1)
     decoder = sum(p.numel() for p in t5.decoder.parameters())  # its embedding is the head
     once = 2 * 2 * 32 * 32  # keys and values of the source, in two layers
-    assert found("t5").traffic["forward"] == 4 * (decoder - 8 * 4 - once), (
+    assert forward_bytes(FAMILIES["t5"](), "", "float32") == 4 * (decoder - 8 * 4 - once), (
         "the encoder runs once, buckets are looked up"
     )
 
@@ -35,7 +31,7 @@ def test_what_a_forward_reads_is_weights_without_tables_that_are_looked_up():
     ("opt", 2 * 2 * 4 * 8), ("t5", 2 * 2 * 4 * 8),
 ])  # fmt: skip
 def test_a_cached_position_holds_keys_and_values_of_every_layer(family, numbers):
-    assert found(family).traffic["position"] == 4 * numbers
+    assert position_bytes(FAMILIES[family](), "float32") == 4 * numbers
 
 
 @pytest.mark.parametrize("engine", ENGINES)

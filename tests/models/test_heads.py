@@ -15,8 +15,9 @@ from specbench.config.pair import Pair
 from specbench.errors import ConfigError, MissingAsset
 from specbench.models.heads import AcceptanceHead, EagleHead, Head, LengthHead, Provenance, Verifier
 from specbench.models.heads.loader import load_head
+from specbench.models.heads.resolve import resolve_heads
 from specbench.models.loader import LoadedPair, load
-from specbench.models.resolve import find, find_heads
+from specbench.models.resolve import Placement, resolve_models
 from tests.fixtures.worlds import FAMILIES
 from tests.models.test_models import CPU, model_folder
 
@@ -41,12 +42,14 @@ class Place:
         model_folder(base / "two", rows=96)
         self.models = {"draft": {"path": "one"}, "target": {"path": "two"}}
         pair = construct(Pair, {"models": self.models}, "pair.toml")
-        self.found = find(pair, ("draft", "target"), base, CPU, "auto")
+        self.found = resolve_models(pair, ("draft", "target"), base, Placement(CPU))
         self.model = LlamaForCausalLM.from_pretrained(base / "one")
 
     def heads(self, kind: str):
         heads = {"mine": {"path": "head", "base": "draft", "kind": kind}}
-        return find_heads(construct(Pair, {"models": self.models, "heads": heads}, "pair.toml"), ("mine",), self.base)
+        return resolve_heads(
+            construct(Pair, {"models": self.models, "heads": heads}, "pair.toml"), ("mine",), self.base
+        )
 
     def bring(self, kind: str = "eagle") -> Head:
         return load_head("mine", self.heads(kind)["mine"], self.found, self.base, self.model)
@@ -56,7 +59,7 @@ class Place:
 
     def trained(self, kind: str, **other: dict[str, str]) -> Head:
         """A head that says that it was trained with the models that are here, but for what `other` says."""
-        head, own = made(kind), {"base": self.found["draft"].identity(), "target": self.found["target"].identity()}
+        head, own = made(kind), {"base": self.found["draft"].identity, "target": self.found["target"].identity}
         head.provenance = Provenance(**own | other)
         head.save(self.head)
         return head
@@ -116,17 +119,17 @@ def embedding(pair: LoadedPair) -> torch.Tensor:
 def test_a_head_of_another_pair_is_refused_with_both_names(kind, place):
     """By checksum, whatever the sources are called; where none is known, by source. Precision may differ."""
     found = place.found
-    other = found["draft"].identity() | {"source": "somebody/else", "checksum": "0123456789abcdef"}
+    other = found["draft"].identity | {"source": "somebody/else", "checksum": "0123456789abcdef"}
     place.trained(kind, base=other)
     with pytest.raises(ConfigError, match=r"head 'mine' .*was trained with somebody/else \(0123.*'draft' is one \("):
         place.bring(kind)
-    place.trained(kind, target=found["draft"].identity())
+    place.trained(kind, target=found["draft"].identity)
     with pytest.raises(ConfigError, match=r"was trained with one \(.*\), and this pair's 'target' is two \("):
         place.bring(kind)
     place.trained(kind, base={"source": "somebody/else"})
     with pytest.raises(ConfigError, match=r"was trained with somebody/else, and this pair's 'draft' is one \("):
         place.bring(kind)
-    place.trained(kind, base=found["draft"].identity() | {"dtype": "bfloat16", "source": "moved/elsewhere"})
+    place.trained(kind, base=found["draft"].identity | {"dtype": "bfloat16", "source": "moved/elsewhere"})
     assert place.bring(kind).kind == kind
     place.trained(kind, base={}, target={})
     assert place.bring(kind).kind == kind, "somebody else's head says nothing"
@@ -244,6 +247,8 @@ def test_dummy_models_have_dummy_heads_of_their_width(place):
         table = {"models": {"draft": {"path": "small"}}, "heads": heads, "weights": "dummy"}
         pair, base = construct(Pair, table, "pair.toml"), place.base
         state = torch.random.get_rng_state()
-        loaded = load(find(pair, ("draft",), base, CPU, "auto"), base, CPU, find_heads(pair, ("mine",), base))
+        loaded = load(
+            resolve_models(pair, ("draft",), base, Placement(CPU)), base, CPU, resolve_heads(pair, ("mine",), base)
+        )
         assert torch.equal(state, torch.random.get_rng_state())
         assert loaded.heads["mine"].kind == kind

@@ -22,7 +22,7 @@ from specbench.models import random_weights as dummy
 from specbench.models.engine import Graphs, GraphSession, LeanSession
 from specbench.models.loader import LoadedPair, load
 from specbench.models.quantization import Bytes, Quantised, Tiles, group_of, layers, quantise, quantised
-from specbench.models.resolve import engine_of, find
+from specbench.models.resolve import Placement, engine_of, resolve_models
 from tests.fixtures.worlds import ENGINES, open_session, random_model
 
 CPU = torch.device("cpu")
@@ -40,7 +40,7 @@ def tiny(*kinds: str, **more: object) -> Pair:
 
 
 def brought(pair: Pair, engine: str = "auto", roles: tuple[str, ...] = ()) -> LoadedPair:
-    return load(find(pair, roles or tuple(pair.models), Path(), CPU, "auto", engine), Path(), CPU)
+    return load(resolve_models(pair, roles or tuple(pair.models), Path(), Placement(CPU, "auto", engine)), Path(), CPU)
 
 
 def rounded(double: Quantised, weight: torch.Tensor) -> torch.Tensor:
@@ -107,7 +107,9 @@ def test_every_engine_says_the_same_of_quantised_weights_and_cuts_back(family, k
 def test_a_graph_of_a_bfloat16_copy_says_what_its_lean_forward_says(kind, device):
     """On a GPU the kernels are recorded and replayed; on a CPU the static forward runs as it stands."""
     place = torch.device(device)
-    network = load(find(tiny(kind), (kind,), Path(), place, "bfloat16", "lean"), Path(), place).networks[kind]
+    network = load(
+        resolve_models(tiny(kind), (kind,), Path(), Placement(place, "bfloat16", "lean")), Path(), place
+    ).networks[kind]
     assert any(isinstance(module, Tiles) for module in network.model.modules()) == (kind == "int4")
     graphs = Graphs(network, place)
     graphs.prepare(64, most=3)
@@ -146,8 +148,8 @@ def test_a_quantised_copy_of_a_source_is_another_model_of_as_many_parameters():
         "full": {"path": TARGET}, "int4": {"path": TARGET, "quantization": "int4"},
         "same": {"path": TARGET, "quantization": "int4"}, "int8": {"path": TARGET, "quantization": "int8"},
     }}, "pair.toml")  # fmt: skip
-    found = find(pair, tuple(pair.models), Path(), CPU, "auto")
-    told = [str(each.identity()) for each in found.values()]
+    found = resolve_models(pair, tuple(pair.models), Path(), Placement(CPU))
+    told = [str(each.identity) for each in found.values()]
     assert len(set(told)) == 3 and told[1] == told[2] and "quantization" not in told[0]
     assert len({each.parameters for each in found.values()}) == 1
     loaded = load(found, Path(), CPU)
@@ -162,7 +164,7 @@ def test_a_quantised_copy_of_a_source_is_another_model_of_as_many_parameters():
 @needs_torchao
 def test_a_forward_reads_the_bits_and_the_scales():
     """int4 has a scale and a zero for 64 or 128 inputs, int8 a scale a row, nf4 a byte a block and a float for 64 such."""
-    found = find(tiny("", *KINDS), ("full", *KINDS), Path(), CPU, "auto")
+    found = resolve_models(tiny("", *KINDS), ("full", *KINDS), Path(), Placement(CPU))
     least = {kind: each.traffic["forward"] for kind, each in found.items()}
     whole = 7 * sum(count * i * o for (i, o), count in LINEAR.items())
     int4 = 7 * sum(count * (i * o // 2 + 8 * o * i // (128 if i == 512 else 64)) for (i, o), count in LINEAR.items())
@@ -202,15 +204,15 @@ def test_an_unknown_kind_is_named_with_its_file_its_key_and_the_nearest():
 def test_without_torchao_one_line_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "torchao", None)
     with pytest.raises(MissingAsset, match=r"needs torchao.*\n  help: pip install 'specbench\[quantization\]'"):
-        find(tiny("int4"), ("int4",), Path(), CPU, "auto")
-    assert find(tiny(""), ("full",), Path(), CPU, "auto")
+        resolve_models(tiny("int4"), ("int4",), Path(), Placement(CPU))
+    assert resolve_models(tiny(""), ("full",), Path(), Placement(CPU))
 
 
 @needs_torchao
 def test_a_model_without_linear_layers_is_refused():
     table = {"weights": "dummy", "models": {"target": {"path": "openai-community/gpt2", "quantization": "int4"}}}
     with pytest.raises(ConfigError, match="model 'target': quantization = 'int4': gpt2 has no linear layer"):
-        find(construct(Pair, table, "pair.toml"), ("target",), Path(), CPU, "auto")
+        resolve_models(construct(Pair, table, "pair.toml"), ("target",), Path(), Placement(CPU))
 
 
 @pytest.mark.parametrize(("told", "library"), [
@@ -223,7 +225,7 @@ def test_a_checkpoint_that_is_quantised_already_is_transformers_matter(told, lib
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"quantization_config": told}))
     pair = construct(Pair, {"models": {"target": {"path": str(folder)}}}, "pair.toml")
-    found = find(pair, ("target",), tmp_path, CPU, "auto")
+    found = resolve_models(pair, ("target",), tmp_path, Placement(CPU))
     assert found["target"].engine == "eager"
     assert found["target"].traffic["forward"] < 4 * found["target"].parameters / 3
     if find_spec(library) is None:
@@ -231,7 +233,7 @@ def test_a_checkpoint_that_is_quantised_already_is_transformers_matter(told, lib
             load(found, tmp_path, CPU)
     again = construct(Pair, {"models": {"target": {"path": str(folder), "quantization": "int4"}}}, "pair.toml")
     with pytest.raises(ConfigError, match=rf"model 'target': .* is quantised already, by {told['quant_method']}"):
-        find(again, ("target",), tmp_path, CPU, "auto")
+        resolve_models(again, ("target",), tmp_path, Placement(CPU))
 
 
 def test_graphs_are_taken_for_what_can_be_recorded():

@@ -5,17 +5,17 @@ import torch
 
 from specbench.config.options import Options
 from specbench.decoding.usage import Calls
-from specbench.experiment.run_spec import read_pair
+from specbench.experiment.selection import read_pair
 from specbench.models.loader import load
 from specbench.models.parallel import Workers, overlapping
-from specbench.models.resolve import device_of, find
+from specbench.models.resolve import Placement, device_of, resolve_models
 
 
 @pytest.fixture(scope="module")
 def both():
     """A way to open sessions in one worker, and a loaded pair of the same bundled model."""
     preset, pair = read_pair("tiny", Options())
-    found = find(pair, ("draft",), preset.path.parent, device_of("cpu"), "float32", "lean")
+    found = resolve_models(pair, ("draft",), preset.path.parent, Placement(device_of("cpu"), "float32", "lean"))
     loaded = load(found, preset.path.parent, device_of("cpu"))
     workers = Workers(found, preset.path.parent)
     return lambda: workers.open(("draft",), loaded.vocabulary, None)[0], loaded

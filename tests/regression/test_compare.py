@@ -9,7 +9,7 @@ import pytest
 from specbench.regression.checks import log_ratios
 from specbench.regression.compare import compare
 from specbench.regression.measurement import pooled
-from specbench.regression.snapshot import Baseline, load, open_
+from specbench.regression.snapshot import Snapshot, load, open_
 from specbench.regression.verdict import Limits, Status, Verdict, exit_code
 from tests.fixtures.fabricated import CONFIG, ENVIRONMENT, generations, measured, quiet, session, without_prompts
 
@@ -175,7 +175,7 @@ def test_what_cannot_be_compared_says_why(paths, why):
 
 
 def test_another_method_table_or_none_is_that_methods_matter():
-    other = compare([quiet()], [quiet(config=changed(methods__sd={"name": "sd", "gamma": 3}))], LIMITS)
+    other = compare([quiet()], [quiet(config=changed(methods__sd__options={"name": "sd", "gamma": 3}))], LIMITS)
     assert by_aspect(other)["comparability"].status is Status.incomparable
     assert by_aspect(other, "ar")["decoding"].status is Status.same
     assert exit_code(compare([quiet()], [], LIMITS)) == 6
@@ -223,13 +223,13 @@ def test_drafts_that_were_never_accepted_are_no_change_of_acceptance():
     assert found.title == "decoding changed"
 
 
-def test_a_baseline_file_gives_back_what_it_was_given(tmp_path):
+def test_a_snapshot_gives_back_what_it_was_given(tmp_path):
     cell = quiet(count=2)
     command = {"methods": ["sd"], "pair": "tiny", "tasks": [], "options": {"limit": 8}}
-    Baseline([command], [cell], False).save(tmp_path / "b.json")
+    Snapshot([command], [cell], False).save(tmp_path / "b.json")
     back = load(tmp_path / "b.json")
-    assert back.commands == [command] and back.cells[0].generations == cell.generations
-    assert log_ratios(back.cells[0].sessions[1], "sd", "ar") == pytest.approx(
+    assert back.commands == [command] and back.runs[0].generations == cell.generations
+    assert log_ratios(back.runs[0].sessions[1], "sd", "ar") == pytest.approx(
         log_ratios(cell.sessions[1], "sd", "ar"), abs=1e-5
     )
     assert exit_code(compare([cell], open_(tmp_path / "b.json"), LIMITS)) == 0
@@ -237,7 +237,7 @@ def test_a_baseline_file_gives_back_what_it_was_given(tmp_path):
 
 def of_gamma(gamma: int, seed: int):
     table = {"name": "speculative", "proposer": {"name": "model", "gamma": gamma}}
-    return replace(quiet(seed=seed), config=changed(methods__sd=table))
+    return quiet(seed=seed, config=changed(methods__sd__options=table))
 
 
 def test_a_measurement_is_compared_with_the_base_of_its_own_settings_and_with_no_other():

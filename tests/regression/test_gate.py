@@ -14,7 +14,8 @@ import yaml
 
 from scripts import gate_trials
 from specbench.cli import fresh_process
-from specbench.config.options import Access, Options, SandboxKind, parse_override
+from specbench.config.options import Access, Options, SandboxKind
+from specbench.config.overrides import parse_override
 from specbench.errors import ConfigError
 from specbench.experiment import fresh_process as remeasure
 from specbench.experiment import gate as gating
@@ -22,7 +23,7 @@ from specbench.experiment.pipeline import Results
 from specbench.experiment.request import Request
 from specbench.models import cached_session as session
 from specbench.regression.compare import ANCHOR
-from specbench.regression.snapshot import Baseline, load, open_
+from specbench.regression.snapshot import Snapshot, load, open_
 from specbench.regression.verdict import Limits, Status, Verdict
 from tests.fixtures.console import specbench
 from tests.fixtures.fabricated import quiet
@@ -37,30 +38,30 @@ NOTHING = remeasure.Commands(commands=[])
 def recorded(tmp_path_factory) -> Path:
     """A baseline of a few tokens, in its own folder."""
     where = tmp_path_factory.mktemp("gate")
-    specbench("gate", "--record", "base.json", *FEW, cwd=where)
+    specbench("gate", "record", "base.json", *FEW, cwd=where)
     return where
 
 
 def test_what_was_recorded_passes_and_needs_no_clock(recorded):
-    shown = specbench("gate", "--baseline", "base.json", "--out", "runs", "--junit", "gate.xml", cwd=recorded)
+    shown = specbench("gate", "check", "base.json", "--out", "runs", "--junit", "gate.xml", cwd=recorded)
     assert "gate by base.json" in shown.stdout and shown.stdout.count("same") >= 2
     held = load(recorded / "base.json")
-    assert held.counters_only and not held.cells[0].sessions
-    assert held.cells[0].generations == open_(recorded / "runs")[0].generations
+    assert held.counters_only and not held.runs[0].sessions
+    assert held.runs[0].generations == open_(recorded / "runs")[0].generations
     assert 'failures="0"' in (recorded / "gate.xml").read_text()
 
 
 def test_a_halved_acceptance_fails_by_name_with_every_token_as_it_was(recorded, monkeypatch):
     """Half of the drafted tokens are random, and verification repairs every one of them."""
     monkeypatch.setattr(session, "roll", gate_trials.spoilt(session.roll))
-    done = specbench("gate", "--baseline", "base.json", "--out", "spoilt", "-f", "json", cwd=recorded, code=5)
+    done = specbench("gate", "check", "base.json", "--out", "spoilt", "-f", "json", cwd=recorded, code=5)
     found = {(each["method"], each["aspect"]): each for each in json.loads(done.stdout)["verdicts"]}
     assert found["sd", "decoding"]["title"] == "acceptance changed"
     assert found["sd", "decoding"]["detail"].startswith("0 of 5 generations have other tokens, 5 other counters")
     assert found["ar", "decoding"]["status"] == "ok"
     rates = [
         sum(row.accepted for row in cell.generations["sd"]) / sum(row.tested for row in cell.generations["sd"])
-        for cell in (load(recorded / "base.json").cells[0], open_(recorded / "spoilt")[0])
+        for cell in (load(recorded / "base.json").runs[0], open_(recorded / "spoilt")[0])
     ]
     assert rates[1] < 0.65 * rates[0]
 
@@ -69,43 +70,31 @@ def test_update_and_add_keep_the_commands(recorded, tmp_path):
     """Of an outdated file too: that is when it is needed."""
     held = json.loads((recorded / "base.json").read_text())
     (tmp_path / "b.json").write_text(json.dumps({**held, "semantics": 0}))
-    specbench("gate", "--baseline", "b.json", "--update", cwd=tmp_path)
+    specbench("gate", "update", "b.json", cwd=tmp_path)
     assert load(tmp_path / "b.json").commands == load(recorded / "base.json").commands
-    specbench("gate", "--record", "b.json", "--add", *FEW, "--temperature", "1", cwd=tmp_path)
-    assert [cell.config["decoding"]["temperature"] for cell in load(tmp_path / "b.json").cells] == [0.0, 1.0]
-    assert load(tmp_path / "b.json").cells[0].generations == load(recorded / "base.json").cells[0].generations
+    specbench("gate", "record", "b.json", "--add", *FEW, "--temperature", "1", cwd=tmp_path)
+    assert [cell.spec.decoding.temperature for cell in load(tmp_path / "b.json").runs] == [0.0, 1.0]
+    assert load(tmp_path / "b.json").runs[0].generations == load(recorded / "base.json").runs[0].generations
 
 
-def test_it_wants_one_of_baseline_and_record(recorded):
-    for arguments in ([], ["--baseline", "base.json", "--record", "base.json"], ["--baseline", "runs.json"]):
-        assert specbench("gate", *arguments, cwd=recorded, code=2).stderr.startswith("error[")
+def test_a_snapshot_of_the_other_kind_is_not_extended(recorded):
+    how = gating.Recording(counters_only=False, sessions=1, add=True)
     with pytest.raises(ConfigError, match="counters only"):
-        gating.record(
-            recorded / "base.json", {"methods": ["sd"]}, recorded, NOTHING, counters_only=False, count=1, add=True
-        )
+        gating.record(recorded / "base.json", recorded, remeasure.Commands(commands=[{"methods": ["sd"]}]), how)
+    assert specbench("gate", "check", "runs.json", cwd=recorded, code=2).stderr.startswith("error[")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--temperature", "0"], "--temperature: the baseline file says"),
-        (["-n", "0", "--seed", "0"], "--limit, --seed: the baseline file says"),
-        (["--pair", "tiny"], "--pair: the baseline file says"),
-        (["--sessions", "3"], "--sessions"),
-        (["--update", "--counters-only"], "--counters-only"),
-    ],
-)
-def test_an_option_that_would_change_nothing_is_refused_whatever_its_value(recorded, arguments, message):
-    assert message in specbench("gate", "--baseline", "base.json", *arguments, cwd=recorded, code=2).stderr
+@pytest.mark.parametrize("option", ["--temperature", "--limit", "--pair", "--sessions", "--add"])
+def test_check_takes_no_option_that_the_snapshot_fixes(recorded, option):
+    assert option in specbench("gate", "check", "base.json", option, "1", cwd=recorded, code=2).stderr
 
 
 def test_two_baselines_of_one_name_are_told_apart(recorded, tmp_path):
     for name, count in (("a", 2), ("b", 3)):
         command = ["-m", "ar", "-t", "gsm8k", "-n", count, "--max-new-tokens", 4, "--counters-only"]
-        specbench("gate", "--record", f"{name}/tiny.json", *command, cwd=tmp_path)
-    both = ["--baseline", "a/tiny.json", "--baseline", "b/tiny.json"]
-    specbench("gate", *both, "--update", cwd=tmp_path)
-    assert [[cell.samples for cell in load(tmp_path / name / "tiny.json").cells] for name in "ab"] == [[2], [3]]
+        specbench("gate", "record", f"{name}/tiny.json", *command, cwd=tmp_path)
+    specbench("gate", "update", "a/tiny.json", "b/tiny.json", cwd=tmp_path)
+    assert [[cell.samples for cell in load(tmp_path / name / "tiny.json").runs] for name in "ab"] == [[2], [3]]
 
 
 def test_a_command_that_nobody_can_measure_is_told(recorded, tmp_path):
@@ -116,19 +105,19 @@ def test_a_command_that_nobody_can_measure_is_told(recorded, tmp_path):
         ({key: value for key, value in command.items() if key != "methods"}, "missing required field `methods`"),
     ):
         (tmp_path / "b.json").write_text(json.dumps({**held, "commands": [wrong]}))
-        assert message in specbench("gate", "--baseline", "b.json", cwd=tmp_path, code=2).stderr
+        assert message in specbench("gate", "check", "b.json", cwd=tmp_path, code=2).stderr
 
 
 def test_a_file_of_another_version_or_without_cells_says_so(tmp_path):
     held = json.loads(TINY.read_text())
-    for changes, told in (({"semantics": 0}, "--update"), ({"schema": 0}, "--record"), ({"cells": []}, "no cells")):
+    for changes, told in (({"semantics": 0}, "gate update"), ({"schema": 0}, "gate record"), ({"runs": []}, "no runs")):
         (tmp_path / "old.json").write_text(json.dumps({**held, **changes}))
-        assert told in specbench("gate", "--baseline", "old.json", cwd=tmp_path, code=2).stderr
+        assert told in specbench("gate", "check", "old.json", cwd=tmp_path, code=2).stderr
 
 
 def gated(monkeypatch, tmp_path, slower: list[float]) -> tuple[list, int]:
     """Verdicts against fabricated sessions, of which the nth has sd slower by a factor; and how many were measured."""
-    Baseline([], [quiet(count=2)], False).save(tmp_path / "b.json")
+    Snapshot([], [quiet(count=2)], False).save(tmp_path / "b.json")
     asked = []
 
     def sessions(request, out, launch, count, first=1):
@@ -136,7 +125,7 @@ def gated(monkeypatch, tmp_path, slower: list[float]) -> tuple[list, int]:
         return [quiet({"sd": slower[first - 1]}, seed=10 + first)]
 
     monkeypatch.setattr(gating, "sessions", sessions)
-    return gating.judged(tmp_path / "b.json", tmp_path, NOTHING, Limits()), len(asked)
+    return gating.check(tmp_path / "b.json", tmp_path, NOTHING, Limits()), len(asked)
 
 
 @pytest.mark.parametrize(
@@ -156,12 +145,12 @@ def test_a_slow_down_is_confirmed_in_two_more_processes(monkeypatch, tmp_path, s
 
 def test_counters_of_a_timed_baseline_need_neither_anchor_nor_repeats(monkeypatch, tmp_path):
     command = {"methods": ["sd", ANCHOR], "pair": "tiny", "tasks": ["gsm8k"], "options": {"repeats": 5}}
-    Baseline([command], [quiet(count=2)], False).save(tmp_path / "b.json")
+    Snapshot([command], [quiet(count=2)], False).save(tmp_path / "b.json")
     seen = []
     monkeypatch.setattr(
         gating, "sessions", lambda request, out, launch, count, first=1: seen.append((request, launch)) or [quiet()]
     )
-    found = gating.judged(tmp_path / "b.json", tmp_path, NOTHING, Limits(counters_only=True))
+    found = gating.check(tmp_path / "b.json", tmp_path, NOTHING, Limits(counters_only=True))
     ((request, launch),) = seen
     assert request.commands == [{**command, "methods": ["sd"], "options": {"repeats": 1}}]
     assert launch is remeasure.measure_here and {each.aspect for each in found} == {"decoding", "quality"}
@@ -177,7 +166,7 @@ def test_the_anchor_stands_beside_what_is_measured_against_ar():
 def test_a_fresh_process_is_asked_for_the_same_and_its_failure_is_ours(monkeypatch, tmp_path):
     """The child is run in this process instead: options come through JSON as they were."""
     overrides = (parse_override("method.target.weights=[0.3, 0.7]"),)
-    options = Options(gamma=(3, 1), overrides=overrides, repeats=2)
+    options = Options(gamma=(("", (3, 1)),), overrides=overrides, repeats=2)
     command = gating.command_of(["we-se"], "tiny", ["gsm8k"], options)
     seen = []
 
@@ -226,7 +215,7 @@ def test_the_bundled_baseline_covers_the_family_and_is_whole():
     assert methods >= {"sd", "we-se", "cd-se", "eagle", "polybasic", "sprinter", "adaedl", "cascade-opt"}
     assert TINY.stat().st_size < 200_000 and held.counters_only
     for temperature in (0.0, 1.0):
-        cells = [cell for cell in held.cells if cell.config["decoding"]["temperature"] == temperature]
+        cells = [cell for cell in held.runs if cell.spec.decoding.temperature == temperature]
         assert {name for cell in cells for name in cell.generations} >= methods
         assert all(len(rows) == cell.samples for cell in cells for rows in cell.generations.values())
 

@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 import pytest
 
 from specbench.cli import verdict_output as told
-from specbench.regression.snapshot import Baseline
+from specbench.regression.snapshot import Snapshot
 from specbench.regression.verdict import Status, Verdict
 from tests.fixtures.console import specbench
 from tests.fixtures.fabricated import quiet
@@ -15,7 +15,7 @@ from tests.fixtures.fabricated import quiet
 @pytest.fixture
 def two_files(tmp_path):
     for name, slower in (("base", 1.0), ("new", 1.1)):
-        Baseline([], [quiet({"sd": slower}, seed=3 + int(slower * 10), count=2)], False).save(tmp_path / f"{name}.json")
+        Snapshot([], [quiet({"sd": slower}, seed=3 + int(slower * 10), count=2)], False).save(tmp_path / f"{name}.json")
     return tmp_path
 
 

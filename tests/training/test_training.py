@@ -9,10 +9,10 @@ import torch
 
 from specbench.config.options import Options
 from specbench.errors import ConfigError
-from specbench.experiment.run_spec import read_pair
+from specbench.experiment.selection import read_pair
 from specbench.models.heads import AcceptanceHead, EagleHead, LengthHead, Verifier
 from specbench.models.loader import load
-from specbench.models.resolve import find
+from specbench.models.resolve import Placement, resolve_models
 from specbench.training import eagle, roc, sprinter
 from specbench.training.fitting import Recipe, fit, loss_of
 from specbench.training.shards import collected
@@ -148,7 +148,7 @@ def test_an_eagle_head_is_trained_and_an_interrupted_training_goes_on(tmp_path, 
     """The same steps in one go, and broken off and resumed from a checkpoint, give the same head."""
     monkeypatch.setattr(eagle, "CHECKPOINT_STEPS", 3)
     _, pair = read_pair("tiny", Options())
-    found = find(pair, ("target",), Path(), torch.device("cpu"), "float32")
+    found = resolve_models(pair, ("target",), Path(), Placement(torch.device("cpu"), "float32"))
     loaded = load(found, Path(), torch.device("cpu"))
     texts = [Text(i, list(range(2, 12)), list(range(12, 30))) for i in range(24)]
     recipe = eagle.EagleRecipe(epochs=4, batch=80, rate=1e-3, warm_up=2, noise=0.0)

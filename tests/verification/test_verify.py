@@ -16,13 +16,14 @@ from specbench.data.prompting import encode
 from specbench.decoding import method, sampling
 from specbench.decoding.drafting import roll
 from specbench.decoding.sampling import Draft, Sampler, Verified, verify
-from specbench.experiment import method_resolution as arms
-from specbench.experiment import run_spec as cells
+from specbench.experiment import selection
+from specbench.experiment.method_resolution import groups_of
 from specbench.methods.speculative import Speculative
 from specbench.models import cached_session as session
 from specbench.models import loader as models
 from specbench.models.engine import LeanSession
-from specbench.models.resolve import device_of, find, find_heads
+from specbench.models.heads.resolve import resolve_heads
+from specbench.models.resolve import Placement, device_of, resolve_models
 from specbench.verification import Case, Decoding, Outcome
 from specbench.verification import verify as verified
 from tests.fixtures.console import specbench
@@ -42,23 +43,25 @@ class World:
 
     def __init__(self, name: str, *names: str) -> None:
         self.options = Options(limit=2, device="cpu", overrides=(("pair.ensemble", ["draft", "target"]),))
-        found_pair, self.pair = cells.read_pair(name, self.options)
+        found_pair, self.pair = selection.read_pair(name, self.options)
         base, device = found_pair.path.parent, device_of("cpu")
         needed = tuple(role for role in ("draft", "middle", "target") if role in self.pair.models)
-        self.found = find(self.pair, needed, base, device, "auto")
+        self.found = resolve_models(self.pair, needed, base, Placement(device))
         heads = tuple(head for head, spec in self.pair.heads.items() if spec.base in needed)
-        self.loaded = models.load(self.found, base, device, find_heads(self.pair, heads, base))
-        eager = find(self.pair, needed, base, device, "auto", "eager")
+        self.loaded = models.load(self.found, base, device, resolve_heads(self.pair, heads, base))
+        eager = resolve_models(self.pair, needed, base, Placement(device, "auto", "eager"))
         self.reference = models.load(eager, base, device)
-        asked = [cells.read_task(each, self.pair, self.options)[1] for each in names]
-        data = [cells.limited(each.data("synthetic"), self.pair, self.options).samples for each in asked]
+        asked = [selection.read_task(each, self.pair, self.options)[1] for each in names]
+        data = [
+            selection.limited(each.data("synthetic"), self.pair, self.options, suited=True).samples for each in asked
+        ]
         rows = [(task, samples[i]) for i in range(2) for task, samples in zip(asked, data, strict=True)]
         self.prompts = [encode(self.loaded.tokenizer, *row, [], self.loaded.window).ids for row in rows]
 
     def case(self, name: str, **more: object) -> Case:
         """The case of a preset, small: a prompt, four outputs sampled of it, 16 tokens. So few ask for a coarser
         control where it is the law at another temperature, and for more of them."""
-        arm = arms.arms([name], self.pair, {role: each.parameters for role, each in self.found.items()}, self.options)
+        arm = groups_of([name], self.pair, {role: each.parameters for role, each in self.found.items()}, self.options)
         more = {"cuts": 10 if name in UNDRAFTED else 4, **more}
         return self.of(arm[0][-1].method, arm[0][0].method, **more)
 
@@ -133,7 +136,7 @@ def test_a_bonus_from_the_target_where_the_law_is_a_mixture_fails(tiny, monkeypa
     """As transformers' assisted ensembles have it. At gamma 1 about every third token is such a bonus."""
     scorers = ("draft", "target")
     monkeypatch.setattr(Speculative, "law", lambda self: (self.scorers, self.target))
-    drafting = arms.arms(["we-sd"], tiny.pair, dict.fromkeys(tiny.found, 1), tiny.options)[0][-1].method
+    drafting = groups_of(["we-sd"], tiny.pair, dict.fromkeys(tiny.found, 1), tiny.options)[0][-1].method
     biased = replace(drafting, bonus="paper")
     assert biased.scorers == scorers
     verdict = verified(tiny.of(biased, biased, **ENOUGH), "biased", biased)

@@ -1,0 +1,105 @@
+"""run.toml holds a run spec completely: what is written reads back equal, for every preset and every run of a suite."""
+
+import subprocess
+import sys
+import tomllib
+from dataclasses import replace
+
+import pytest
+import tomli_w
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import LlamaConfig
+
+import specbench.tasks  # noqa: F401  (registers the tasks)
+from specbench.config.options import Options
+from specbench.config.presets import names
+from specbench.config.suite import read_suite, suites
+from specbench.data.task import Data, Sample
+from specbench.decoding.method import Method
+from specbench.errors import ConfigError, MissingAsset
+from specbench.experiment.chain_profile import GAMMA, levels_of, pairings
+from specbench.experiment.method_resolution import groups_of, heads_of, roles_of
+from specbench.experiment.run_resolution import ResolvedPair, run_spec
+from specbench.experiment.selection import Selected, read_pair, read_task
+from specbench.models.heads.resolve import resolve_heads
+from specbench.models.resolve import ResolvedModel
+from specbench.runs.run_spec import RunSpec
+
+DATA = Data([Sample("0", "a prompt")], "a file", None, "0" * 64, 1)
+
+
+def specs_of(methods: list[str], pair_name: str, task_name: str, options: Options) -> list[RunSpec]:
+    """The specs of methods on a pair, whose models have one small architecture, and a task with one sample."""
+    options = options.with_override("pair.weights", "dummy")
+    preset, pair = read_pair(pair_name, options)
+    models = {
+        role: ResolvedModel(pair.models[role], CONFIG, "float32", weights="dummy")
+        for role in roles_of(methods, pair, options)
+    }
+    heads = resolve_heads(pair, heads_of(methods, pair, options), preset.path.parent)
+    sizes = {role: each.parameters for role, each in models.items()}
+    resolved = ResolvedPair(preset.name, pair, preset.path.parent, "cpu", models, heads)
+    name, task = read_task(task_name, pair, options)
+    selected = Selected(name, task, DATA)
+    return [run_spec(group, resolved, selected, options) for group in groups_of(methods, pair, sizes, options)]
+
+
+CONFIG = LlamaConfig(vocab_size=64, hidden_size=32, intermediate_size=64, num_hidden_layers=1, num_attention_heads=2)
+
+
+def reads_back(spec: RunSpec) -> bool:
+    """Whether the text of run.toml gives an equal spec, whose methods are equal too."""
+    again = RunSpec.from_toml(tomllib.loads(tomli_w.dumps(spec.to_toml())))
+    for label, each in again.methods.items():
+        method = Method.build(each.options, label)
+        assert method.traits() == each.traits == spec.methods[label].traits
+    return again == spec and again.sha256 == spec.sha256 and again.folder == spec.folder
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    method=st.sampled_from(names("method")), pair=st.sampled_from(names("pair")), task=st.sampled_from(names("task"))
+)
+def test_a_spec_of_any_presets_reads_back_equal(method, pair, task):
+    try:
+        specs = specs_of([method], pair, task, Options())
+    except (ConfigError, MissingAsset) as error:  # a pair without the models or the head that this method needs
+        if "this pair has no" not in str(error):
+            raise
+        return
+    assert specs and all(map(reads_back, specs))
+
+
+@pytest.mark.parametrize("name", suites())
+def test_the_specs_of_every_suite_read_back_equal(name):
+    suite = read_suite(name)
+    for line, pair, task in suite.parts():
+        methods = list(line.methods)
+        if suite.kind == "profile":
+            methods = pairings(levels_of(methods[0]), read_pair(pair, line.options)[1], GAMMA)
+        options = replace(
+            line.options, heads=(*line.options.heads, ("sprinter", "a folder"))
+        )  # which is still to be trained
+        specs = specs_of(methods, pair, task, options)
+        assert specs and all(map(reads_back, specs))
+
+
+def test_a_spec_with_an_unknown_key_names_it():
+    table = specs_of(["sd"], "tiny", "gsm8k", Options())[0].to_toml()
+    with pytest.raises(ConfigError, match=r"run.toml: unknown key 'baselin' \(did you mean 'baseline'\?\)"):
+        RunSpec.from_toml({**table, "baselin": "ar"})
+
+
+def test_the_hash_covers_everything_but_traits():
+    table = specs_of(["sd"], "tiny", "gsm8k", Options())[0].to_toml()
+    spec = RunSpec.from_toml(table)
+    table["methods"]["sd"]["traits"]["draft_length"] = "about 5"
+    assert RunSpec.from_toml(table).sha256 == spec.sha256 and RunSpec.from_toml(table).checksum != spec.checksum
+    table["decoding"]["seed"] = 1
+    assert RunSpec.from_toml(table).sha256 != spec.sha256
+
+
+def test_reading_a_spec_does_not_import_torch():
+    code = "import sys, specbench.runs.run_folder; assert not {'torch', 'transformers'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
