@@ -5,8 +5,8 @@ All variants of a task and the large model are one cell of the toolkit, interlea
 
 import argparse
 from pathlib import Path
-from typing import Any
 
+from specbench.analysis.run_summary import RunSummary
 from specbench.analysis.summary import summarise
 from specbench.cli.progress import Terminal
 from specbench.config.options import Options
@@ -14,11 +14,16 @@ from specbench.errors import ExitCode
 from specbench.experiment.pipeline import run
 from specbench.experiment.request import Request
 from specbench.files import write
-from specbench.report.columns import over, relative_latency, score
+from specbench.report.column import Column
+from specbench.report.columns import column_of, columns_of
 from specbench.report.notes import notes
+from specbench.report.run_tables import SPEED
 from specbench.report.tables import Table, markdown_table
 
 RUNS = Path("build/cascades")
+VALUES = (
+    "relative_latency", "answer_length", "end_to_end_speedup", "rule_rate", "acceptance_rate", "target_calls",
+)  # fmt: skip
 SHARES = [0.1, 0.3, 0.5, 0.7, 0.9]
 LENIENCES: dict[str, tuple[str, list[float]]] = {  # what is swept of each rule, from nearly always the large model on
     "cascade-chow": ("target.alpha", SHARES),
@@ -74,29 +79,16 @@ about the paper's models. Made by `make cascades`.
 
 def _page(folder: Path) -> str:
     summary = summarise(folder)
-    return f"## {summary['task']}\n\n{markdown_table(_table(summary))}\n\n" + "\n".join(
+    return f"## {summary.task}\n\n{markdown_table(_table(summary))}\n\n" + "\n".join(
         f"- {note}" for note in notes(summary)
     )
 
 
-def _table(summary: dict[str, Any]) -> Table:
-    metric, base, large = summary["headline"], summary["baseline"], list(summary["models"])[-1]
-    heads = ["method", metric, "relative latency", "tokens an answer", "end to end over ar", "rule rate", "acceptance"]
-    heads.append("large-model calls/token")
-    rows = []
-    for row in summary["methods"]:
-        rule, acceptance = row["rule_rate"], row["acceptance_rate"]
-        rows.append([
-            row["label"],
-            score(metric)(row),
-            relative_latency(base)(row),
-            f"{row['tokens'] / row['generations']:.1f}",
-            over(base, "end_to_end_speedup")(row),
-            "–" if rule is None else f"{rule:.0%}",
-            "–" if acceptance is None else f"{acceptance:.3f}",
-            f"{row['forwards_per_token'].get(large, 0.0):.2f}",
-        ])  # fmt: skip
-    return Table("", heads, rows)
+def _table(summary: RunSummary) -> Table:
+    scores = [column for column in columns_of(SPEED, summary) if column.key == summary.headline]
+    columns: list[Column] = [column_of("method"), *scores, *map(column_of, VALUES)]
+    rows = [[column.text(summary, row) for column in columns] for row in summary.measured]
+    return Table("", [column.title_in(summary) for column in columns], rows)
 
 
 if __name__ == "__main__":

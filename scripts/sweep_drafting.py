@@ -81,7 +81,7 @@ def _write(path: Path, parts: list[str], data: Path) -> None:
 def _page(names: list[str], pair: str, task: str, options: Options) -> str:
     """A run's first tables and its notes."""
     (summary,), _ = run(Request(methods=tuple(names), pair=pair, tasks=(task,), options=options, out=RUNS), Terminal())
-    shown = [table for table in tables(summary) if table.title != "Where the time goes"][:SHOWN]
+    shown = [table for table in tables(summary) if table.title != "Time"][:SHOWN]
     lines = "\n".join(f"- {note}" for note in notes(summary))
     return "\n\n".join([f"## {task}, T = {options.temperature:g}", *map(markdown_table, shown), lines])
 
@@ -104,7 +104,7 @@ def _profile(task: str, options: Options) -> str:
     (summary,), _ = run(
         Request(methods=methods, pair="tiny-polybasic", tasks=(task,), options=brief, out=RUNS), Terminal()
     )
-    found = Profile(Path(summary["folder"]), levels, BASELINE, kinds_of(summary))
+    found = Profile(Path(summary.folder), levels, BASELINE, kinds_of(summary))
     said = "\n".join(f"- {line}" for line in verdicts(found))
     parts = [
         f"## What `specbench profile -p tiny-polybasic -t {task}` says before",

@@ -1,9 +1,10 @@
 """From a request to scored and summarized runs."""
 
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import specbench.tasks  # noqa: F401  (registers the tasks)
+from specbench.analysis.run_summary import RunSummary
 from specbench.analysis.summary import save_summary, summarise
 from specbench.config.options import SandboxKind
 from specbench.config.presets import require_known
@@ -28,13 +29,13 @@ class Resolved(NamedTuple):
 class Results(NamedTuple):
     """The summaries of a request's runs, and what kept some of them from being scored."""
 
-    summaries: list[dict[str, Any]]
+    summaries: list[RunSummary]
     unscored: MissingAsset | None
 
     @property
     def some_failed(self) -> bool:
         """Whether a generation failed."""
-        return any(row["failed"] for summary in self.summaries for row in summary["methods"])
+        return any(row.failed for summary in self.summaries for row in summary.methods)
 
 
 def resolve(request: Request) -> Resolved:
@@ -94,7 +95,7 @@ def score(job: Job, sandbox: Sandbox | None, observer: Observer) -> None:
             scorer.score(job.folder, job.task, job.data, sandbox, advance)
 
 
-def summarised(folder: Path) -> dict[str, Any]:
+def summarised(folder: Path) -> RunSummary:
     """A run folder's summary, written into it."""
     summary = summarise(folder)
     save_summary(folder, summary)

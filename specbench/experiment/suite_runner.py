@@ -189,8 +189,8 @@ def _state(suite: "Suite", part: Part, job: "Job", access: Access, observer: Obs
         job.folder.mkdir(parents=True, exist_ok=True)
         (job.folder / "error.log").write_text(traceback.format_exc(), encoding="utf-8")
         return {"state": FAILED, "why": f"{type(error).__name__}: {error}"}
-    failed = sum(row["failed"] for row in summary["methods"])
-    first = next((row["first_error"] for row in summary["methods"] if row["first_error"]), "")
+    failed = sum(row.failed for row in summary.methods)
+    first = next((row.first_error for row in summary.methods if row.first_error), "")
     return {
         "state": DONE,
         "failed": failed,
