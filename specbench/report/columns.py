@@ -82,7 +82,7 @@ COLUMNS = (
     Column(
         key="measured_over_corrected", heading="measured/corrected", format=HUNDREDTHS, tables=(SPEED,),
         definition="speedup / corrected. A value well below 1 means that time is spent on something that theory does not"
-        " contain (see *outside forwards*).",
+        " contain (see outside forwards).",
     ),
     Column(
         key="score", heading="score", format=SCORE, tables=(SPEED, QUALITY), split=headline_scores, unit="x 100",

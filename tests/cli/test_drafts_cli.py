@@ -48,7 +48,7 @@ def test_records_hold_every_level(chains):
             assert sum(inner["tokens"] for inner in x["inner"]) == x["drafted"]
             assert all(inner["by"] == ["eagle"] * inner["tested"] for inner in x["inner"])
             assert x["by"] == ["middle"] * x["tested"]
-    assert "Chains (as Polybasic counts)" in shown and "5, then at least 8" in shown
+    assert "Chains" in shown and "discarded by target/token" in shown and "5, then at least 8" in shown
 
 
 def test_heads_stand_in_the_resolved_config(chains):
@@ -62,7 +62,7 @@ def test_adaptive_lengths_and_sprinter_share_a_table(tmp_path):
     names = "sprinter,adaedl,specdec++,dsl,confidence,sd"
     over = ["--over", "sprinter.head=['sprinter', 'sprinter-q']"]
     shown = specbench("run", "-m", names, "-p", "tiny", "-t", "gsm8k", *few, *over, cwd=tmp_path).stdout
-    assert "sprinter(head=sprinter-q)" in shown and "Runs (as SPRINTER counts)" in shown
+    assert "sprinter(head=sprinter-q)" in shown and "verifier acceptance" in shown
     (summary,) = (json.loads(path.read_text()) for path in tmp_path.glob("results/*/summary.json"))
     rows = {row["method"]: row for row in summary["methods"]}
     assert all(rows[name]["identical_output"] == 1.0 for name in ("adaedl", "specdec++", "dsl", "confidence", "sd"))
