@@ -1,4 +1,4 @@
-"""BASE against NEW, cell by cell and method by method: what regressed, what improved, what cannot be compared.
+"""Comparison of BASE with NEW, run by run and method by method: regressions, improvements, and what is not comparable.
 
 The verdicts tell apart a method that decodes otherwise (*acceptance changed*, *decoding changed*), one that decodes as
 before in another time (*overhead changed*), and a baseline that lost against the outside anchor (*engine changed*), which
@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from specbench.machine.hardware import LIBRARIES, incomparable
-from specbench.regression import checks as aspects
+from specbench.regression import checks
 from specbench.regression.checks import Finding
 from specbench.regression.measurement import Measured
 from specbench.regression.verdict import Limits, Status, Verdict
@@ -19,7 +19,7 @@ EXACT = ("cpu", "instructions", "threads", *LIBRARIES)  # equal: greedy or sampl
 
 
 def compare(base: list[Measured], new: list[Measured], limits: Limits) -> list[Verdict]:
-    """The verdicts of every cell of BASE; cells that only NEW has are none of its business."""
+    """The verdicts on every run of BASE. Runs that only NEW has are ignored."""
     out = []
     for cell, nearest in zip(base, _paired(base, new), strict=True):
         if nearest is None:
@@ -44,7 +44,7 @@ def compare(base: list[Measured], new: list[Measured], limits: Limits) -> list[V
 
 
 def _paired(base: list[Measured], new: list[Measured]) -> list[Measured | None]:
-    """For each cell of BASE the most similar one of NEW. No cell of NEW is taken twice."""
+    """For each run of BASE the most similar run of NEW. No run of NEW is used twice."""
     pairs = sorted(
         (_distance(cell, other), i, j)
         for i, cell in enumerate(base)
@@ -59,14 +59,14 @@ def _paired(base: list[Measured], new: list[Measured]) -> list[Measured | None]:
 
 
 def _distance(base: Measured, new: Measured) -> tuple[int, int, int]:
-    """How unlike two cells are: what forbids a comparison, then missing methods, then changed settings of methods."""
+    """The distance of two runs: reasons against a comparison, then missing methods, then changed settings of methods."""
     a, b = base.config["methods"], new.config["methods"]
     changed = sum(len(changed_settings(a[name], b[name])) for name in a if name in b)
     return len(differences(base, new)), _lacking(base, new), changed
 
 
 def differences(base: Measured, new: Measured) -> list[str]:
-    """Why two cells cannot be compared, each reason with both values; empty where they can."""
+    """The reasons why two runs cannot be compared, each with both values. Empty if they can."""
     a, b = base.config, new.config
     out = [
         f"{what}: {_shown(ours)} | {_shown(theirs)}"
@@ -74,7 +74,7 @@ def differences(base: Measured, new: Measured) -> list[str]:
             ("task version", a["task"]["version"], b["task"]["version"]),
             ("meaning of records", a["semantics"], b["semantics"]),
             ("models made up", a["pair"].get("made_up", ""), b["pair"].get("made_up", "")),
-            ("synthetic laws", a["pair"].get("synthetic"), b["pair"].get("synthetic")),
+            ("synthetic logits", a["pair"].get("synthetic"), b["pair"].get("synthetic")),
         )
         if ours != theirs
     ]
@@ -88,7 +88,7 @@ def differences(base: Measured, new: Measured) -> list[str]:
 
 
 def _incomplete(base: Measured, new: Measured) -> list[str]:
-    """Why one of two cells is not a whole measurement, with the counts; empty where both are."""
+    """The reasons why one of two runs is incomplete, with counts. Empty if both are complete."""
     return [f"{side}: {why}" for side, cell in (("BASE", base), ("NEW", new)) for why in cell.problems]
 
 
@@ -119,18 +119,18 @@ def _of_method(base: Measured, new: Measured, method: str, limits: Limits) -> li
         )
         return [verdict("decoding", Finding(Status.regression, "generations failed", why, "failed"))]
     inexact = f"compared with tolerance (settings changed: {', '.join(changes)})" if changes else _inexact(base, new)
-    decoded = aspects.decoding(base.generations[method], new.generations[method], inexact, limits.alpha, bool(changes))
+    decoded = checks.decoding(base.generations[method], new.generations[method], inexact, limits.alpha, bool(changes))
     timed = [] if limits.counters_only else _timed(base, new, method, limits)
     if decoded.status in (Status.regression, Status.improved):
         cost = "; ".join(found.detail for _, found in timed if found.status is not Status.skipped)
         decoded = decoded._replace(detail=f"{decoded.detail}; {cost}" if cost else decoded.detail)
-        timed = [each for each in timed if each[1].status is not decoded.status]  # told already
+        timed = [each for each in timed if each[1].status is not decoded.status]  # reported already
     if changes:
-        told = ", ".join(changes)
+        text = ", ".join(changes)
         decoded = decoded._replace(
-            detail=f"{told}; {decoded.detail}".removesuffix("; "), short=f"{decoded.short} ({told})"
+            detail=f"{text}; {decoded.detail}".removesuffix("; "), short=f"{decoded.short} ({text})"
         )
-    scored = [aspects.quality(base, new, method, each["name"], limits) for each in base.metrics]
+    scored = [checks.quality(base, new, method, each["name"], limits) for each in base.metrics]
     return [
         verdict("decoding", decoded),
         *(verdict("quality", found) for found in scored if found),
@@ -166,7 +166,7 @@ def _timed(base: Measured, new: Measured, method: str, limits: Limits) -> list[t
     if why:
         status = Status.incomparable if limits.require_speed else Status.skipped
         return [(aspect, Finding(status, f"other conditions for {aspect}", why, "not comparable"))]
-    found = aspects.speed(base.sessions, new.sessions, method, over, limits)
+    found = checks.speed(base.sessions, new.sessions, method, over, limits)
     if found.status in (Status.regression, Status.improved):
         found = found._replace(title="engine changed" if own else "overhead changed")
     return [(aspect, found)]
@@ -184,7 +184,7 @@ def _no_speed(base: Measured, new: Measured, over: str) -> str:
 
 
 def _inexact(base: Measured, new: Measured) -> str:
-    """Why equal bits cannot be asked for; empty where they can."""
+    """The reason why tokens need not be equal. Empty if they must be."""
     engines = [each.config["engine"] for each in (base, new)]
     if engines[0]["device"] != "cpu" or not base.environment.get("instructions"):
         return "compared with tolerance, off a known CPU"

@@ -88,19 +88,19 @@ def load(path: Path, outdated: bool = False) -> Baseline:
     was recorded when numbers had another meaning."""
     recording = f"help: specbench gate --record {path} -m METHOD ..."
     try:
-        told = read_json(path, dict[str, Any])
-        schema, semantics = told["schema"], told["semantics"]
+        table = read_json(path, dict[str, Any])
+        schema, semantics = table["schema"], table["semantics"]
     except (ConfigError, KeyError):
         raise ConfigError(f"{path} is no baseline; {recording}") from None
     if schema != SCHEMA or (semantics != SEMANTICS and not outdated):
         help_ = f"specbench gate --baseline {path} --update" if schema == SCHEMA else "specbench gate --record"
         raise ConfigError(f"{path} was recorded by another version of specbench; help: {help_}")
-    checked(told, _File, str(path))
-    if not told["cells"]:
+    checked(table, _File, str(path))
+    if not table["cells"]:
         raise ConfigError(f"{path} holds no cells; {recording}")
-    for command in told["commands"]:
+    for command in table["commands"]:
         _require_command(command, path)
-    for cell in told["cells"]:
+    for cell in table["cells"]:
         methods = cell["config"]["methods"].keys()
         if (
             not methods == cell["generations"].keys() == cell["failed"].keys()
@@ -108,7 +108,7 @@ def load(path: Path, outdated: bool = False) -> Baseline:
         ):
             raise ConfigError(f"{path}: damaged: a cell's methods, generations and failures do not match")
     try:
-        return Baseline(told["commands"], [_cell_of(each) for each in told["cells"]], told["counters_only"])
+        return Baseline(table["commands"], [_cell_of(each) for each in table["cells"]], table["counters_only"])
     except (KeyError, TypeError, ValueError) as error:
         raise ConfigError(
             f"{path} is damaged ({type(error).__name__}: {error}); help: restore it, or --record"
@@ -172,14 +172,16 @@ def _rounded(session: Session) -> Session:
     return {name: [(tokens, round(seconds, 6)) for tokens, seconds in rounds] for name, rounds in session.items()}
 
 
-def _cell_of(told: dict[str, Any]) -> Measured:
-    names = [each["name"] for each in told["metrics"]]
+def _cell_of(stored: dict[str, Any]) -> Measured:
+    names = [each["name"] for each in stored["metrics"]]
     generations = {
         method: [_row_of(row, table["roles"], names) for row in table["rows"]]
-        for method, table in told["generations"].items()
+        for method, table in stored["generations"].items()
     }
-    sessions = [{name: [(int(n), s) for n, s in rounds] for name, rounds in each.items()} for each in told["sessions"]]
-    return Measured(**{**told, "generations": generations, "sessions": sessions})
+    sessions = [
+        {name: [(int(n), s) for n, s in rounds] for name, rounds in each.items()} for each in stored["sessions"]
+    ]
+    return Measured(**{**stored, "generations": generations, "sessions": sessions})
 
 
 def _row_of(row: list[Any], roles: list[str], names: list[str]) -> Generation:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from specbench.analysis.bootstrap import bootstrap, bootstrap_sums
-from specbench.analysis.points import points
+from specbench.analysis.points import Choice, points
 from specbench.analysis.summary import summarise, summary_of
 from specbench.analysis.win_rate import judged_points
 from specbench.data.task import Data, Sample
@@ -39,7 +39,7 @@ CURVE = (
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("curve")
     done = specbench(*CURVE, "--over", "target.alpha=[0.0, 0.5, 1.0]", "--plots", "drawn", cwd=folder)
-    assert "What the curves come to" in done.stdout
+    assert "Summaries of the curves" in done.stdout
     latency = (
         r"cascade-chow, wmt, T = 1, at its latency: (chose alpha=|not reached)"  # some points are slower by chance
     )
@@ -50,10 +50,10 @@ def folder(tmp_path_factory):
 def test_a_curve_has_a_point_a_value_and_its_two_summaries(folder):
     (run,) = (folder / "results").iterdir()
     found = points_of(run)
-    swept = {point["x"] for point in found if point["method"] == "cascade-chow" and "curve" not in point["values"]}
+    swept = {point.x for point in found if point.method == "cascade-chow" and not point.is_curve}
     assert swept == {0.0, 0.5, 1.0}
-    (summary,) = [point for point in found if "curve" in point["values"]]
-    assert set(summary["values"]["best"]) == {"value", "low", "high", "setting", "unseen", "held", "reached"}
+    (summary,) = [point for point in found if point.is_curve]
+    assert isinstance(summary.values["best"], Choice)
     assert {path.suffix for path in (folder / "drawn").iterdir()} == {".png", ".svg"}
 
 
