@@ -225,7 +225,7 @@ COLUMNS = (
     ),
     Column(
         key="win_rate_spread", heading="win rate, standard deviation", format=TENTHS_OF_PERCENT, tables=(t.SUITES,),
-        definition="Standard deviation of the win rate over repeats, as t.SPRINTER prints it.",
+        definition="Standard deviation of the win rate over repeats, as SPRINTER prints it.",
     ),
 )  # fmt: skip
 BY_KEY = {column.key: column for column in COLUMNS}
