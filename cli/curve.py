@@ -90,7 +90,7 @@ def curve(
         results = run(request, Terminal())
     except KeyboardInterrupt:
         interrupted(fresh)
-    _tell([out / summary["run"] for summary in results.summaries], plots, as_json)
+    _tell([out / summary.run for summary in results.summaries], plots, as_json)
     if results.unscored:
         raise results.unscored
     sys.exit(ExitCode.SOME_FAILED if results.some_failed else ExitCode.OK)

@@ -76,8 +76,8 @@ def profile(
         interrupted(fresh)
     console = terminal()
     for summary in results.summaries:
-        measured_ = told.Profile(Path(summary["folder"]), levels, BASELINE, told.kinds_of(summary))
-        say(f"{summary['pair']}, {summary['task']}: {' > '.join(levels)}", console, "none")
+        measured_ = told.Profile(Path(summary.folder), levels, BASELINE, told.kinds_of(summary))
+        say(f"{summary.pair}, {summary.task}: {' > '.join(levels)}", console, "none")
         for table in (told.forwards_table(measured_), told.pairs_table(measured_)):
             print_table(table, console)
         for line in told.verdicts(measured_):
@@ -86,4 +86,4 @@ def profile(
             "Theory: exact laws of lengths from the measured acceptance (`theory.keeps_middle`); a head's catching up with"
             " its base, and drafts that come out short, are left out.", style="dim"
         )  # fmt: skip
-        place(summary["folder"], console)
+        place(summary.folder, console)

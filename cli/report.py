@@ -1,25 +1,28 @@
-"""`specbench report`: run folders, or a suite, as tables, plots and pages."""
+"""`specbench report`: run folders or a suite as tables, plots and pages."""
 
 import contextlib
 import sys
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Protocol
+from typing import Annotated, TextIO
 
 import typer
 
+from specbench.cli.console import (
+    overview,
+    place,
+    print_table,
+    printable,
+    say,
+    show,
+    show_collected,
+    show_suite,
+    terminal,
+)
 from specbench.cli.params import known
 from specbench.errors import ConfigError
 
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from specbench.config.suite import Suite
-    from specbench.report.suite_report import Collected
-    from specbench.report.tables import Table
-
-WIDTH = 160  # of tables that no terminal bounds
+__all__ = ["newest", "overview", "place", "print_table", "report", "say", "show", "show_suite", "terminal"]
 
 
 class Format(StrEnum):
@@ -37,216 +40,82 @@ def report(
         str | None,
         typer.Option(
             "--suite",
-            help="A suite instead: the paper's table, its numbers beside ours.",
+            help="A suite instead: the paper's tables, with its numbers beside ours.",
             autocompletion=known("suite"),
         ),
     ] = None,
-    form: Annotated[Format, typer.Option("--format", "-f", help="How to write it.")] = Format.table,
+    form: Annotated[Format, typer.Option("--format", "-f", help="Output format.")] = Format.table,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Write to this file instead of the terminal.")] = None,
     plots: Annotated[Path | None, typer.Option("--plots", help="Draw plots, PNG and SVG, into this folder.")] = None,
-    results: Annotated[Path, typer.Option("--from", help="Where run folders lie.")] = Path("results"),
+    results: Annotated[Path, typer.Option("--from", help="The folder of run folders.")] = Path("results"),
 ) -> None:
-    """Show runs, or a suite, as tables, plots or one HTML file."""
+    """Show runs or a suite as tables, plots or one HTML file."""
     if suite and runs:
         raise ConfigError("name run folders or a --suite, not both")
-    told: _Told = _Suite(_collected(suite, results)) if suite else _Runs(_summaries(runs, results))
-    drawn = told.plots(plots) if plots else []
-    if form is Format.table:
-        with contextlib.ExitStack() as stack:
-            file = stack.enter_context(out.open("w", encoding="utf-8")) if out else None
-            console = _into(file) if file else terminal()
-            told.show(console)
-        for path in drawn:
-            print(printable(path))
-        return
-    text = told.text(form, drawn, out.parent if out else Path())
-    if out:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(text, encoding="utf-8")
-        print(f"wrote {printable(out)}", file=sys.stderr)
+    if suite:
+        _report_suite(suite, results, form, out, plots)
     else:
-        print(text, end="")
+        _report_runs(runs or newest(results), results, form, out, plots)
 
 
-class _Told(Protocol):
-    """What is reported: runs, or a suite."""
-
-    def show(self, console: "Console") -> None: ...
-
-    def text(self, form: Format, drawn: list[Path], beside: Path) -> str: ...
-
-    def plots(self, folder: Path) -> list[Path]: ...
-
-
-@dataclass
-class _Suite:
-    collected: "Collected"
-
-    def show(self, console: "Console") -> None:
-        show_collected(self.collected, console)
-
-    def text(self, form: Format, drawn: list[Path], beside: Path) -> str:
-        from specbench.report import export, html, latex
-        from specbench.report import markdown_page as page
-
-        if form is Format.md:
-            return page.page(self.collected, [path for path in drawn if path.suffix == ".svg"], beside)
-        if form is Format.latex:
-            return latex.latex(self.collected.tables)
-        if form is Format.html:
-            return html.of_suite(self.collected)
-        return (export.as_csv if form is Format.csv else export.as_json)(self.collected.points)
-
-    def plots(self, folder: Path) -> list[Path]:
-        from specbench.report import plots
-
-        return plots.of_suite(self.collected, folder)
-
-
-@dataclass
-class _Runs:
-    summaries: list[dict[str, Any]]
-
-    def show(self, console: "Console") -> None:
-        if len(self.summaries) > 1:
-            overview(self.summaries, console)
-        show(self.summaries, console)
-        for summary in self.summaries:
-            place(summary["folder"], console)
-
-    def text(self, form: Format, drawn: list[Path], beside: Path) -> str:
-        from specbench.report import html, latex, tables
-
-        if form is Format.latex:
-            return latex.latex(tables.all_tables(self.summaries))
-        told = {
-            Format.md: tables.markdown,
-            Format.csv: tables.flat,
-            Format.json: tables.as_json,
-            Format.html: html.of_runs,
-        }
-        return told[form](self.summaries)
-
-    def plots(self, folder: Path) -> list[Path]:
-        from specbench.report import plots
-
-        return plots.of_runs(self.summaries, folder)
-
-
-def _collected(suite: str, results: Path) -> "Collected":
+def _report_suite(name: str, results: Path, form: Format, out: Path | None, plots: Path | None) -> None:
     from specbench.config.suite import read_suite
+    from specbench.report.plots import of_suite
     from specbench.report.suite_report import collect
+    from specbench.report.writers import suite_text
 
-    return collect(read_suite(suite), results)
+    collected = collect(read_suite(name), results)
+    drawn = of_suite(collected, plots) if plots else []
+    if form is not Format.table:
+        _write(suite_text(collected, form, drawn, out.parent if out else Path()), out)
+        return
+    with _opened(out) as file:
+        show_collected(collected, terminal(file))
+    _print_paths(drawn)
 
 
-def _summaries(runs: list[Path] | None, results: Path) -> list[dict[str, Any]]:
+def _report_runs(folders: list[Path], results: Path, form: Format, out: Path | None, plots: Path | None) -> None:
     from specbench.analysis.summary import summaries_of
+    from specbench.report.plots import of_runs
+    from specbench.report.writers import RUN_WRITERS
 
-    folders = runs or newest(results)
     if not folders:
         raise ConfigError(f"no run folder in {results}; help: specbench run")
-    return summaries_of(folders)
+    summaries = summaries_of(folders)
+    drawn = of_runs(summaries, plots) if plots else []
+    if form is not Format.table:
+        _write(RUN_WRITERS[form](summaries), out)
+        return
+    with _opened(out) as file:
+        console = terminal(file)
+        if len(summaries) > 1:
+            overview(summaries, console)
+        show(summaries, console)
+        for summary in summaries:
+            place(summary.folder, console)
+    _print_paths(drawn)
 
 
 def newest(results: Path) -> list[Path]:
-    """The run folder that was written to last."""
+    """The run folder that was written to last; empty if there is none."""
     folders = [path.parent for path in results.glob("*/samples.jsonl")]
     return [max(folders, key=lambda folder: (folder / "samples.jsonl").stat().st_mtime)] if folders else []
 
 
-def terminal() -> "Console":
-    """A console as wide as the terminal; wide enough for every column where there is none."""
-    from rich.console import Console
-
-    console = Console()
-    return console if console.is_terminal else Console(width=WIDTH)
+def _opened(out: Path | None) -> contextlib.AbstractContextManager[TextIO | None]:
+    return out.open("w", encoding="utf-8") if out else contextlib.nullcontext()
 
 
-def _into(file: Any) -> "Console":
-    from rich.console import Console
-
-    return Console(file=file, width=WIDTH)
-
-
-def show_suite(suite: "Suite", results: Path, console: "Console", changed: bool) -> None:
-    """A suite's tables and verdicts, where anything of it was measured."""
-    from specbench.report.suite_report import collect
-
-    try:
-        show_collected(collect(suite, results, changed), console)
-    except ConfigError as error:  # nothing to show is no failure of what was asked for
-        say(str(error), console)
+def _write(text: str, out: Path | None) -> None:
+    """Write to a file, or print."""
+    if not out:
+        print(text, end="")
+        return
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(text, encoding="utf-8")
+    print(f"wrote {printable(out)}", file=sys.stderr)
 
 
-def show_collected(collected: "Collected", console: "Console") -> None:
-    """Tables, what was expected of them, conditions, and what is not there."""
-    from specbench.report.markdown_page import said
-
-    suite = collected.suite
-    say(f"{suite.paper}, {suite.shows}: {suite.description}", console, "bold")
-    for table in collected.tables:
-        print_table(table, console)
-    for line in said(collected):
-        say(line, console)
-
-
-def overview(summaries: list[dict[str, Any]], console: "Console") -> None:
-    """One table of several runs, with their conditions and warnings."""
-    from specbench.report.notes import common_notes
-    from specbench.report.tables import across
-
-    print_table(across(summaries), console)
-    for note in common_notes(summaries):
-        say(note, console)
-
-
-def show(summaries: list[dict[str, Any]], console: "Console") -> None:
-    """The tables of each summary, with its notes."""
-    from specbench.report.notes import notes
-    from specbench.report.tables import of_runs
-
-    for summary, tables in of_runs(summaries):
-        for table in tables:
-            print_table(table, console)
-        for note in notes(summary):
-            say(note, console)
-        console.print()
-
-
-def say(note: str, console: "Console", style: str = "") -> None:
-    """A note, whatever is in it; warnings in another colour unless there is a `style`."""
-    from rich.text import Text
-
-    shown = style or ("yellow" if note.startswith("!") else "dim")
-    for line in note.splitlines():
-        console.print(Text(printable(line), style=shown))
-
-
-def place(path: Path | str, console: "Console") -> None:
-    """A path, on one line however long it is, so that it can be copied."""
-    from rich.text import Text
-
-    console.print(Text(printable(path), style="dim"), soft_wrap=True)
-
-
-def printable(text: Path | str) -> str:
-    """A name or path as a terminal can show it."""
-    from specbench.report import escaping
-
-    return escaping.terminal(str(text))
-
-
-def print_table(table: "Table", console: "Console", left: bool = False) -> None:
-    """One table under its title; numbers to the right, unless all is `left`."""
-    from rich import box
-    from rich.table import Table as Drawing
-    from rich.text import Text
-
-    title = Text(printable(table.title), style="bold") if table.title else None
-    drawn = Drawing(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
-    for i, head in enumerate(table.heads):
-        drawn.add_column(Text(printable(head)), justify="right" if i and not left else "left", overflow="fold")
-    for row in table.rows:
-        drawn.add_row(*(Text(printable(cell)) for cell in row))
-    console.print(drawn)
+def _print_paths(paths: list[Path]) -> None:
+    for path in paths:
+        print(printable(path))

@@ -104,7 +104,7 @@ def measure(request: Request) -> ExitCode:
     else:
         show(results.summaries, console)
     for summary in results.summaries:
-        place(request.out / summary["run"], console)
+        place(request.out / summary.run, console)
     if results.unscored:
         raise results.unscored
     return ExitCode.SOME_FAILED if results.some_failed else ExitCode.OK

@@ -11,8 +11,8 @@ result = specbench.run("sd", "tiny", "gsm8k", limit=8, gamma=6, repeats=1, data=
 print(result.table().to_string(index=False))
 
 # %% Acceptance by position is in the summary of the run.
-(sd,) = (row for row in result.summaries[0]["methods"] if row["method"] == "sd")
-rates = sd["acceptance_by_position"]
+(sd,) = (row for row in result.summaries[0].methods if row.method == "sd")
+rates = sd.acceptance_by_position
 
 # %% Plot.
 figure, axes = plt.subplots(figsize=(5, 3), layout="constrained")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from specbench.analysis.bootstrap import Estimate
-from specbench.analysis.metrics import complete, identical_share, seconds, speedup
+from specbench.analysis.metrics import complete, identical_output, seconds, speedup
 from specbench.analysis.summary import summarise
 from specbench.cli.progress import Terminal
 from specbench.cli.report import newest
@@ -23,6 +23,7 @@ from specbench.errors import ConfigError, ExitCode
 from specbench.experiment.pipeline import run
 from specbench.experiment.request import Request
 from specbench.files import write
+from specbench.report.columns import column_of
 from specbench.runs.run_folder import read
 
 RUNS = Path("build/bench")
@@ -86,17 +87,18 @@ def _told(pair: str) -> str:
 
 def _page(folder: Path, told: str) -> str:
     records, summary = list(read(folder)), summarise(folder)
-    rows: dict[str, dict[str, Any]] = {row["method"]: row for row in summary["methods"]}
-    decoding, env, gamma = summary["decoding"], summary["environment"], rows["sd"]["config"]["proposer"]["gamma"]
+    rows = {row.method: row for row in summary.methods}
+    decoding, env = summary.decoding, summary.environment
+    gamma = summary.traits(rows["sd"]).draft_length
     lines = [
         "# specbench against transformers on a CPU",
         "",
-        f"Pair {told}, engine {summary['engine']['name']}, float32, greedy, {decoding['max_new_tokens']} new tokens,"
-        f" {summary['data']['samples']} synthetic prompts x {decoding['repeats']} repeats, draft length {gamma}, the four"
+        f"Pair {told}, engine {summary.spec.engine}, float32, greedy, {decoding.max_new_tokens} new tokens,"
+        f" {summary.data.samples} synthetic prompts x {decoding.repeats} repeats, draft length {gamma}, the four"
         " interleaved in one process. Whole calls, prefill included; intervals are 95 %, bootstrapped over prompts. Wanted is"
         " what is asked of the tiny pair. Made by `make bench`.",
         "",
-        "| ours | theirs | ms a token, ours | theirs | ours is faster by | wanted | same tokens |",
+        "| ours | theirs | ms/token, ours | theirs | ours is faster by | wanted | same tokens |",
         "| :-- | :-- | --: | --: | --: | --: | --: |",
     ]
     for name, peer in PEERS.items():
@@ -104,29 +106,33 @@ def _page(folder: Path, told: str) -> str:
         ratio: Estimate = speedup(mine, other, end_to_end=True)
         lines.append(
             f"| {name} | {peer} | {_ms(mine):.2f} | {_ms(other):.2f} | {_times(ratio)} | {WANTED[name]:.2f}x |"
-            f" {identical_share(mine, other):.0%} |"
+            f" {identical_output(mine, other):.0%} |"
         )
     lines += [
         "",
-        "| method | ms a decoded token | outside model forwards | at most | of the memory's bound | acceptance |",
+        "| method | ms/decoded token | outside forwards | at most | of memory bandwidth | acceptance |",
         "| :-- | --: | --: | --: | --: | --: |",
     ]
     for name, row in rows.items():
         most = f"{MOST_OUTSIDE[name]:.0%}" if name in MOST_OUTSIDE else "–"
-        accepted = "–" if row["acceptance_rate"] is None else f"{row['acceptance_rate']:.3f}"
+        outside, bound, accepted = (
+            column_of(key).text(summary, row) for key in ("outside_forwards", "bound_share", "acceptance_rate")
+        )
         lines.append(
-            f"| {name} | {1e3 / row['tokens_per_second']:.2f} | {row['outside_forwards']:.1%} | {most} |"
-            f" {row['bound_share']:.0%} | {accepted} |"
+            f"| {name} | {1e3 / (row.tokens_per_second or 1.0):.2f} | {outside} | {most} | {bound} | {accepted} |"
         )
     sd = rows["sd"]
-    own = Estimate(**sd["speedup"])
+    assert sd.speedup
+    corrected, predicted, cost_ratio, share = (
+        column_of(key).text(summary, sd) for key in ("corrected", "predicted", "cost_ratio", "measured_over_corrected")
+    )
     lines += [
         "",
-        f"Our sd over our ar, decoding alone: {_times(own)}; {own.value / sd['corrected']:.2f} of the {sd['corrected']:.2f}x"
-        f" that theory gives from the measured acceptance, c = {sd['cost_ratio']:.2f} and block prices (wanted:"
-        f" {LEAST_OF_THEORY:.2f}); with a block at the price of one token it gives {sd['predicted']:.2f}x.",
+        f"Our sd over our ar, decoding alone: {_times(sd.speedup)}; {share} of the {corrected} that theory gives from the"
+        f" measured acceptance, c = {cost_ratio} and block prices (wanted: {LEAST_OF_THEORY:.2f}); with a block at the price"
+        f" of one token it gives {predicted}.",
         "",
-        f"`{json.dumps({k: env[k] for k in ('cpu', 'cores', 'threads', 'load_1min', 'python', 'packages', 'git')})}`",
+        f"`{json.dumps({k: dict(env)[k] for k in ('cpu', 'cores', 'threads', 'load_1min', 'python', 'packages', 'git')})}`",
     ]
     return "\n".join(lines) + "\n"
 

@@ -17,7 +17,7 @@ import torch
 
 import specbench.tasks  # noqa: F401  (registers the tasks)
 from specbench.analysis.bootstrap import Estimate
-from specbench.analysis.metrics import quality
+from specbench.analysis.quality import score_estimate
 from specbench.config.construct import construct
 from specbench.config.options import Options
 from specbench.config.pair import BUNDLED, PACKAGE, Pair
@@ -34,6 +34,7 @@ from specbench.machine.hardware import fingerprint
 from specbench.methods.autoregressive import Autoregressive
 from specbench.models.loader import LoadedPair, load
 from specbench.models.resolve import Placement, resolve_models
+from specbench.report.formats import SCORE
 from specbench.sandbox import Sandbox
 from specbench.scoring.metric import Scored
 
@@ -138,7 +139,7 @@ def _score(method: Method, loaded: LoadedPair, task: Task, data: Data) -> Estima
     metric = next(each for each in task.metrics if each.name == task.headline)
     texts = [(sample, text) for sample, text, _ in _generate(method, loaded, task, data)]
     values = [Scored(task.score(sample, text, box)[metric.name], sample.id, sample.group) for sample, text in texts]
-    return quality(values, metric.combine)
+    return score_estimate(values, metric.combine)
 
 
 def _card(families: list[tuple[str, list[Line]]], prompts: int) -> str:
@@ -155,7 +156,7 @@ def _card(families: list[tuple[str, list[Line]]], prompts: int) -> str:
         rows = [["model", *measured, "ms a forward"], [":--", *["--:"] * (len(heads) + 1)]]
         for line in lines:
             cost = "–" if line.milliseconds is None else f"{line.milliseconds:.1f}"
-            rows.append([line.name, *(_told(line.scores[task]) for task in heads), cost])
+            rows.append([line.name, *(SCORE.text(line.scores[task]) for task in heads), cost])
         parts += [f"## {name}", _table(rows), *_better(lines)]
     stages = [["model", "parameters", "stages: tokens seen in steps, last answer loss"], [":--", "--:", ":--"]]
     for name in PAIRS:
@@ -204,17 +205,6 @@ def _parameters(folder: Path) -> int:
 
     with safe_open(folder / "model.safetensors", "pt") as file:
         return sum(torch.Size(file.get_slice(key).get_shape()).numel() for key in file.keys())  # noqa: SIM118  (no mapping)
-
-
-def _told(estimate: Estimate | None) -> str:
-    if estimate is None:
-        return "–"
-    value, low, high = estimate
-    return (
-        f"{100 * value:.1f}"
-        if low is None or high is None
-        else f"{100 * value:.1f} [{100 * low:.1f}, {100 * high:.1f}]"
-    )
 
 
 def _table(rows: list[list[str]]) -> str:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import specbench
+from specbench.analysis.run_summary import MethodSummary, RunSummary
 from specbench.analysis.summary import summaries_of
 from specbench.config.construct import Named
 from specbench.config.options import Access, Options, SandboxKind, draft_lengths, scoped_values
@@ -20,7 +21,7 @@ from specbench.errors import ConfigError, MissingAsset, hint
 from specbench.experiment import pipeline, plugins
 from specbench.experiment.request import Request
 from specbench.observer import Observer
-from specbench.report import html, latex, tables
+from specbench.report.writers import RUN_WRITERS
 from specbench.runs.record import Record
 from specbench.runs.run_folder import SAMPLES, read
 
@@ -29,31 +30,24 @@ if TYPE_CHECKING:
 
 Names = str | Iterable[str]
 Format = Literal["md", "csv", "json", "latex", "html"]
-WRITERS = {
-    "md": tables.markdown,
-    "csv": tables.flat,
-    "json": tables.as_json,
-    "latex": lambda summaries: latex.latex(tables.all_tables(summaries)),
-    "html": html.of_runs,
-}
 
 
 @dataclass(frozen=True)
 class RunResult:
     """What one or several run folders hold.
 
-    `summaries` has one dictionary per run folder, as `specbench report --format json` writes it. `unscored` says why some
-    runs could not be scored, for example because no sandbox is available; it is None if all were.
+    `summaries` has one `RunSummary` per run folder, with the content of `specbench report --format json`. `unscored` says why
+    some runs could not be scored, for example because no sandbox is available; it is None if all were.
     """
 
     folders: tuple[Path, ...]
-    summaries: tuple[dict[str, Any], ...]
+    summaries: tuple[RunSummary, ...]
     unscored: MissingAsset | None = None
 
     @property
     def complete(self) -> bool:
         """Whether every run has all of its generations."""
-        return all(summary["complete"] for summary in self.summaries)
+        return all(summary.complete for summary in self.summaries)
 
     def records(self) -> Iterator[Record]:
         """Every generation, in the order in which it was measured, failed ones included."""
@@ -70,7 +64,7 @@ class RunResult:
         """
         import pandas as pd
 
-        return pd.DataFrame([_row(summary, row) for summary in self.summaries for row in summary["methods"]])
+        return pd.DataFrame([_row(summary, row) for summary in self.summaries for row in summary.methods])
 
 
 @dataclass(frozen=True)
@@ -131,7 +125,7 @@ def run(
     """
     request = _request((method, pair, task), options, out=out, access=Access(fresh=fresh), sandbox=sandbox)
     results = pipeline.run(request, observer)
-    folders = tuple(Path(summary["folder"]) for summary in results.summaries)
+    folders = tuple(Path(summary.folder) for summary in results.summaries)
     return RunResult(folders, tuple(results.summaries), results.unscored)
 
 
@@ -153,9 +147,9 @@ def load(*folders: str | PathLike[str]) -> RunResult:
 
 def report(result: RunResult, format: Format = "md") -> str:
     """A report of runs as Markdown, CSV, JSON, LaTeX or one HTML page. Raises ConfigError for another format."""
-    if format not in WRITERS:
-        raise ConfigError(f"format = {format!r}: write one of {', '.join(WRITERS)}")
-    return WRITERS[format](list(result.summaries))
+    if format not in RUN_WRITERS:
+        raise ConfigError(f"format = {format!r}: write one of {', '.join(RUN_WRITERS)}")
+    return RUN_WRITERS[format](result.summaries)
 
 
 def register(plugin: type[Named] | str | PathLike[str]) -> None:
@@ -212,24 +206,23 @@ def _names(names: Names) -> tuple[str, ...]:
     return (names,) if isinstance(names, str) else tuple(names)
 
 
-def _row(summary: dict[str, Any], row: dict[str, Any]) -> dict[str, Any]:
-    speedup = row.get("speedup") or {}
-    quality = row.get("quality", {}).get(summary["headline"]) or {}
+def _row(summary: RunSummary, row: MethodSummary) -> dict[str, object]:
+    score = summary.score(row)
     return {
-        "pair": summary["pair"],
-        "task": summary["task"],
-        "method": row["method"],
-        "generations": row["generations"],
-        "failed": row["failed"],
-        "tokens_per_second": row.get("tokens_per_second"),
-        "speedup": speedup.get("value"),
-        "speedup_low": speedup.get("low"),
-        "speedup_high": speedup.get("high"),
-        "predicted": row.get("predicted"),
-        "corrected": row.get("corrected"),
-        "acceptance_rate": row.get("acceptance_rate"),
-        "metric": summary["headline"],
-        "score": quality.get("value"),
+        "pair": summary.pair,
+        "task": summary.task,
+        "method": row.method,
+        "generations": row.generations,
+        "failed": row.failed,
+        "tokens_per_second": row.tokens_per_second,
+        "speedup": row.speedup.value if row.speedup else None,
+        "speedup_low": row.speedup.low if row.speedup else None,
+        "speedup_high": row.speedup.high if row.speedup else None,
+        "predicted": row.number("predicted"),
+        "corrected": row.number("corrected"),
+        "acceptance_rate": row.acceptance_rate,
+        "metric": summary.headline,
+        "score": score.value if score else None,
     }
 
 

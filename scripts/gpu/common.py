@@ -188,14 +188,14 @@ def generator(device: torch.device, seed: int) -> torch.Generator:
     return torch.Generator(device).manual_seed(seed)
 
 
-def record(method: str, sample: int, repeat: int, models: Any, out: Generation, made_up: str) -> Record:
+def record(method: str, sample: int, repeat: int, models: Any, out: Generation, simulated: str) -> Record:
     """A generation as the report's metrics read it; `models` are the sessions that it was decoded with."""
     return Record(
         method=method, sample=str(sample), repeat=repeat, seed=repeat, order=0, tokens=out.tokens, finish=out.finish,
         rounds=[round_of(step) for step in out.rounds] if any(step.drafted for step in out.rounds) else [],
         models={role: usage_of(session.calls) for role, session in models.sessions.items()},
         first_token_seconds=out.first_token_seconds, prefill_seconds=out.prefill_seconds,
-        decode_seconds=out.decode_seconds, made_up=made_up,
+        decode_seconds=out.decode_seconds, simulated=simulated,
     )  # fmt: skip
 
 

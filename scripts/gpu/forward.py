@@ -72,7 +72,7 @@ class Figure:
     what: str
     models: str
     engine: str
-    made_up: str
+    simulated: str
     value: float | None
     unit: str
     low: float | None = None
@@ -98,7 +98,7 @@ class Figure:
         wanted = f">= {told(self.least)}" if self.least is not None else f"<= {told(self.most)}" if self.most else ""
         met = {None: "", True: "met", False: "not met"}[self.met]
         beside = ", ".join(f"{key} {told(value)}" for key, value in self.beside.items())
-        return [self.what, self.models, self.engine, self.made_up or "–", measured, wanted, met, beside]
+        return [self.what, self.models, self.engine, self.simulated or "–", measured, wanted, met, beside]
 
 
 HEAD = ("what", "models", "engine", "made up", "measured", "wanted", "", "beside")
@@ -155,7 +155,7 @@ def race(runs: Mapping[str, Callable[[], None]], settings: Settings) -> dict[str
 def forward(settings: Settings) -> list[Figure]:
     """Copying, then every model of llama-2 by every engine: a forward, a block, a drafted token, autoregressive decoding."""
     bandwidth = copy_bandwidth(settings.device.type)
-    out = [Figure(what="copy bandwidth", models="–", engine="–", made_up="", value=bandwidth / 1e9, unit="GB/s")]
+    out = [Figure(what="copy bandwidth", models="–", engine="–", simulated="", value=bandwidth / 1e9, unit="GB/s")]
     pair, found, loaded = dummy_pair("llama-2", settings)
     for role in pair.models:
         network = loaded.networks[role]
@@ -167,7 +167,7 @@ def forward(settings: Settings) -> list[Figure]:
                 each.prepare(max(settings.prompt + settings.tokens, LONG) + BLOCK, BLOCK)
         engines = Engines(loaded.models[role], network, graphs, loaded.vocabulary, fused)
         bench = _Bench(
-            settings, engines, found[role], bandwidth, {"models": named(pair, settings)(role), "made_up": "dummy"}
+            settings, engines, found[role], bandwidth, {"models": named(pair, settings)(role), "simulated": "dummy"}
         )
         out += [
             *bench.blocks(role, settings.prompt),
@@ -189,9 +189,9 @@ class _Bench:
     same: dict[str, str]
 
     @property
-    def traffic(self) -> dict[str, float]:
-        """The bytes that a forward reads at least: of weights, and of the cache per position."""
-        return {"forward": self.found.source.forward_bytes, "position": self.found.source.position_bytes}
+    def traffic(self) -> metrics.Traffic:
+        """The bytes that a forward reads at least."""
+        return metrics.Traffic(self.found.source.forward_bytes, self.found.source.position_bytes)
 
     def wanted(self, engine: str, most: float) -> float | None:
         """Of the engine that a GPU is given, at real shapes."""
@@ -211,7 +211,7 @@ class _Bench:
         }
         say(f"{role}: forwards of 1 and of {BLOCK} tokens after {prompt}")
         seconds = race(runs, self.settings)
-        least = (self.traffic["forward"] + self.traffic["position"] * prompt) / self.bandwidth
+        least = (self.traffic.forward + self.traffic.position * prompt) / self.bandwidth
         after = "" if prompt == self.settings.prompt else f", after {prompt}"
         out = []
         for engine in sessions:

@@ -35,7 +35,7 @@ class Arm(NamedTuple):
     method: Method
     pair: LoadedPair
     engine: str
-    made_up: str
+    simulated: str
 
 
 def peers(settings: Settings) -> list[Figure]:
@@ -64,7 +64,7 @@ def peers(settings: Settings) -> list[Figure]:
     rows, failed, warm_ups = _called(arms, settings)
     models, out = " and ".join(map(named(pair, settings), roles)), []
     for arm in arms:
-        same: dict[str, Any] = {"models": models, "engine": arm.engine, "made_up": arm.made_up}
+        same: dict[str, Any] = {"models": models, "engine": arm.engine, "simulated": arm.simulated}
         if arm.name in failed or not rows[arm.name]:
             why = {"error": failed.get(arm.name, "no time was left")}
             out.append(Figure(what=f"{arm.name}, a token", value=None, unit="ms", beside=why, **same))
@@ -81,9 +81,10 @@ def peers(settings: Settings) -> list[Figure]:
         ("sd, synthetic", "ar, synthetic", None),
     ]:
         if rows[one] and rows[other]:
-            ratio, made_up = metrics.speedup(rows[one], rows[other]), next(a.made_up for a in arms if a.name == one)
+            ratio, simulated = metrics.speedup(rows[one], rows[other]), next(a.simulated for a in arms if a.name == one)
             out.append(
-                Figure(what=f"{one} over {other}", models=models, engine=ours, made_up=made_up, value=ratio.value, unit="x",
+                Figure(what=f"{one} over {other}", models=models, engine=ours, simulated=simulated,
+                       value=ratio.value, unit="x",
                        low=ratio.low, high=ratio.high, least=None if settings.small else least)
             )  # fmt: skip
     return out
@@ -123,7 +124,7 @@ def _call(arm: Arm, settings: Settings, prompt: int, repeat: int) -> tuple[Recor
     out = decode(arm.method, models, Sampler(temperature=0.0), Limits(frozenset(), settings.tokens))
     synchronise(settings.device)
     seconds = time.perf_counter() - begin - sum(session.calls.off_clock for session in models.sessions.values())
-    return record(arm.name, prompt, repeat, models, out, arm.made_up), seconds
+    return record(arm.name, prompt, repeat, models, out, arm.simulated), seconds
 
 
 def ensemble(settings: Settings) -> list[Figure]:
@@ -139,7 +140,7 @@ def ensemble(settings: Settings) -> list[Figure]:
     if isinstance(pair.acceptance, dict):
         rates |= pair.acceptance  # by task
     models, out = " and ".join(map(named(pair, settings), roles)), []
-    same: dict[str, Any] = {"models": models, "engine": found[roles[0]].engine, "made_up": "dummy synthetic"}
+    same: dict[str, Any] = {"models": models, "engine": found[roles[0]].engine, "simulated": "dummy synthetic"}
     end = time.perf_counter() + settings.seconds
     for name, rate in rates.items():
         if time.perf_counter() > end:

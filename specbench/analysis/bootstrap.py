@@ -1,8 +1,9 @@
-"""Values with intervals: percentile bootstraps over prompts, all repeats of a prompt together, 95 %."""
+"""95 % percentile bootstrap intervals over prompts. All repeats of a prompt stay together."""
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -10,8 +11,9 @@ RESAMPLES = 2000
 FEWEST = 5
 
 
-class Estimate(NamedTuple):
-    """A value with its 95 % interval; no interval from fewer than FEWEST prompts."""
+@dataclass(frozen=True)
+class Estimate:
+    """A value with its 95 % interval. `low` and `high` are None for fewer than FEWEST prompts."""
 
     value: float
     low: float | None
@@ -19,7 +21,7 @@ class Estimate(NamedTuple):
 
 
 def by_prompt(rows: Iterable[tuple[Any, ...]]) -> np.ndarray:
-    """Sum (value, ..., sample) rows over the repeats of each sample: (prompts, values)."""
+    """Sum rows (value, ..., sample) over the repeats of each sample. Returns an array (prompts, values)."""
     sums: dict[str, np.ndarray] = {}
     for *values, sample in rows:
         sums[sample] = sums.get(sample, np.zeros(len(values))) + np.array(values, dtype=float)
@@ -27,13 +29,13 @@ def by_prompt(rows: Iterable[tuple[Any, ...]]) -> np.ndarray:
 
 
 def wilson(share: float, n: int) -> Estimate:
-    """Wilson's interval of a share that is 0 or 1, where a bootstrap has width zero."""
+    """Wilson's interval of a share of `n` that is 0 or 1. A bootstrap interval would have width zero."""
     inner = n / (n + 1.96**2)  # the bound that is not the share itself, for a share of 1
     return Estimate(share, inner, 1.0) if share > 0.5 else Estimate(share, 0.0, 1.0 - inner)
 
 
 def bootstrap(table: np.ndarray, statistic: Callable[[np.ndarray], float]) -> Estimate:
-    """A statistic of a table (prompts, values), with the interval of its resamples."""
+    """A statistic of a table (prompts, values) with the interval over resampled prompts."""
     if len(table) < FEWEST:
         return Estimate(float(statistic(table)), None, None)
     rng = np.random.default_rng(0)
@@ -43,7 +45,7 @@ def bootstrap(table: np.ndarray, statistic: Callable[[np.ndarray], float]) -> Es
 
 
 def bootstrap_sums(table: np.ndarray, statistic: Callable[[np.ndarray], Any]) -> Estimate:
-    """The same for a statistic of column sums alone: it gets (..., values) sums, of all resamples at once."""
+    """`bootstrap` for a statistic of column sums. The statistic gets the sums (..., values) of all resamples at once."""
     value = float(statistic(table.sum(axis=0)))
     if len(table) < FEWEST:
         return Estimate(value, None, None)
@@ -53,7 +55,7 @@ def bootstrap_sums(table: np.ndarray, statistic: Callable[[np.ndarray], Any]) ->
 
 @lru_cache(maxsize=2)
 def _counts(prompts: int) -> np.ndarray:
-    """How often each resample of `bootstrap` holds each prompt, (RESAMPLES, prompts)."""
+    """How often each resample contains each prompt: an array (RESAMPLES, prompts)."""
     picks = np.random.default_rng(0).integers(0, prompts, (RESAMPLES, prompts))
     flat = np.bincount((picks + prompts * np.arange(RESAMPLES)[:, None]).ravel(), minlength=RESAMPLES * prompts)
     return flat.reshape(RESAMPLES, prompts).astype(float)

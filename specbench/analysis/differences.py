@@ -1,48 +1,62 @@
-"""Columns that distinguish the rows of merged runs: what differs between their pairs, data, settings and machines."""
+"""Columns that distinguish the rows of merged runs: differences of their pairs, data, settings and machines."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from typing import NamedTuple
 
 from specbench.analysis.chains import NONE
+from specbench.analysis.run_summary import MethodSummary, RunSummary
+from specbench.machine.hardware import Environment
+from specbench.runs.run_spec import HeadSource, ModelSource
 
-Summary = dict[str, Any]
-Line = tuple[Summary, dict[str, Any]]  # a run, and one of its methods
-HEADS = {"temperature": "T"}
-SHORT = 8  # characters of a hash
-BY_TASK = ("max_new_tokens",)  # settings that every task has its own default of
-OF_METHOD = "method "  # lines of one method, by its name
+HEADINGS = {"temperature": "T"}
+HASH_DIGITS = 8
+BY_TASK = ("max_new_tokens",)  # settings with a default of each task
+OF_METHOD = "method "  # start of the scope of properties that are compared within one method
 RUN = "run"
 
 
-class Fact(NamedTuple):
-    """One thing about a line: under which head it stands, its text, and among which lines it is compared.
+class Line(NamedTuple):
+    """A row of merged runs: a run and one of its methods."""
 
-    Every task has its own rows, for example, so that the data are compared among lines of one task.
+    summary: RunSummary
+    method: MethodSummary
+
+
+class Property(NamedTuple):
+    """One property of a row: its column heading, its text, and the rows among which it is compared.
+
+    Every task has its own data, for example, so data are compared among the rows of one task.
     """
 
-    head: str
+    heading: str
     text: str
-    among: str = ""
+    scope: str = ""
+
+
+def lines_of(summaries: Sequence[RunSummary]) -> list[Line]:
+    """Every method of every run."""
+    return [Line(summary, method) for summary in summaries for method in summary.methods]
 
 
 def differences(lines: Sequence[Line]) -> dict[str, list[str]]:
-    """A column, by its head, for each thing in which the lines differ; the run's folder only where nothing else differs."""
-    return _columns([_facts(*line) for line in lines], lines)
+    """A column, by its heading, for each property in which the rows differ. `run` only if two rows are otherwise equal."""
+    return _columns([_properties(*line) for line in lines], lines)
 
 
-def places(summaries: Sequence[Summary]) -> list[str]:
-    """A title for each run that no other has: pair, task, and in what it differs from the others."""
-    lines = [(summary, row) for summary in summaries for row in summary["methods"]]
-    facts = [_facts(*line) for line in lines]
-    columns = _columns(facts, lines)
-    words: dict[int, list[str]] = {id(summary): [summary["pair"], summary["task"]] for summary in summaries}
+def distinct_titles(summaries: Sequence[RunSummary]) -> list[str]:
+    """A title for each run, different from all others: pair, task, and the properties in which it differs."""
+    lines = lines_of(summaries)
+    properties = [_properties(*line) for line in lines]
+    columns = _columns(properties, lines)
+    words: dict[int, list[str]] = {id(summary): [summary.pair, summary.task] for summary in summaries}
     for i, (summary, row) in enumerate(lines):
-        of_method = {fact.head for fact in facts[i] if fact.among.startswith(OF_METHOD)}
+        of_method = {each.heading for each in properties[i] if each.scope.startswith(OF_METHOD)}
         words[id(summary)] += [
-            f"{row['method']} {head} = {cells[i]}" if head in of_method else f"{head} = {cells[i]}"
-            for head, cells in columns.items()
-            if head not in ("pair", RUN) and cells[i] != NONE
+            f"{row.method} {heading} = {texts[i]}" if heading in of_method else f"{heading} = {texts[i]}"
+            for heading, texts in columns.items()
+            if heading not in ("pair", RUN) and texts[i] != NONE
         ]
     titles = [", ".join(dict.fromkeys(words[id(summary)])) for summary in summaries]
     return [
@@ -51,96 +65,96 @@ def places(summaries: Sequence[Summary]) -> list[str]:
     ]
 
 
-def folders(summaries: Sequence[Summary]) -> list[str]:
-    """The name of each run's folder; its path where two have one name."""
-    paths = {summary["run"]: set[str]() for summary in summaries}
+def folders(summaries: Sequence[RunSummary]) -> list[str]:
+    """The name of each run's folder, or its path if two folders have the same name."""
+    paths: dict[str, set[str]] = defaultdict(set)
     for summary in summaries:
-        paths[summary["run"]].add(summary["folder"])
-    return [s["folder"] if len(paths[s["run"]]) > 1 else s["run"] for s in summaries]
+        paths[summary.run].add(summary.folder)
+    return [s.folder if len(paths[s.run]) > 1 else s.run for s in summaries]
 
 
-def _columns(facts: Sequence[Sequence[Fact]], lines: Sequence[Line]) -> dict[str, list[str]]:
+def _columns(properties: Sequence[Sequence[Property]], lines: Sequence[Line]) -> dict[str, list[str]]:
     seen: dict[tuple[str, str], set[str]] = defaultdict(set)
-    for known in facts:
-        for fact in known:
-            seen[fact.head, fact.among].add(fact.text)
-    differ = {head for (head, _), texts in seen.items() if len(texts) > 1}
-    heads = dict.fromkeys(fact.head for known in facts for fact in known if fact.head in differ)
-    cells = [{fact.head: fact.text for fact in reversed(known)} for known in facts]  # of several under a head the first
-    columns = {head: [each.get(head, NONE) for each in cells] for head in heads}
+    for of_line in properties:
+        for each in of_line:
+            seen[each.heading, each.scope].add(each.text)
+    differ = {heading for (heading, _), texts in seen.items() if len(texts) > 1}
+    headings = dict.fromkeys(each.heading for of_line in properties for each in of_line if each.heading in differ)
+    # of several properties with one heading, the first is shown:
+    texts = [{each.heading: each.text for each in reversed(of_line)} for of_line in properties]
+    columns = {heading: [each.get(heading, NONE) for each in texts] for heading in headings}
     rows = [
-        (summary["task"], row["label"], *(column[i] for column in columns.values()))
-        for i, (summary, row) in enumerate(lines)
+        (line.summary.task, line.method.label, *(column[i] for column in columns.values()))
+        for i, line in enumerate(lines)
     ]
     if len(set(rows)) < len(rows):
-        columns[RUN] = folders([summary for summary, _ in lines])
+        columns[RUN] = folders([line.summary for line in lines])
     return columns
 
 
-def _facts(summary: Summary, row: dict[str, Any]) -> list[Fact]:
-    """Everything that may tell a line from others, in the order of columns."""
-    task, pair = f"task {summary['task']}", f"pair {summary['pair']}"
-    data, engine = summary["data"], summary["engine"]
-    dtypes = sorted({model["dtype"] for model in summary["models"].values()})
+def _properties(summary: RunSummary, row: MethodSummary) -> list[Property]:
+    """All properties that may distinguish a row, in the order of columns."""
+    task, pair, data = f"task {summary.task}", f"pair {summary.pair}", summary.data
+    synthetic = {} if summary.spec.pair.synthetic is None else asdict(summary.spec.pair.synthetic)
     return [
-        Fact("pair", summary["pair"]),
-        Fact("made up", summary["made_up"] or NONE),
-        *(Fact(f"synthetic {key}", str(value)) for key, value in (summary["synthetic"] or {}).items()),
-        Fact("data", data["source"], task),
-        Fact("data", "synthetic" if data["source"] == "synthetic" else "real"),  # for any two tasks
-        Fact("samples", str(data["samples"]), task),
+        Property("pair", summary.pair),
+        Property("simulated", summary.simulated or NONE),
+        *(Property(f"synthetic {key}", str(value)) for key, value in synthetic.items() if value not in (None, "")),
+        Property("data", data.source, task),
+        Property("data", "synthetic" if data.source == "synthetic" else "real"),  # across tasks
+        Property("samples", str(data.samples), task),
         *_task_options(summary, task),
-        Fact("prompts' hash", data["prompts_sha256"][:SHORT], f"{task}, {data['source']}, {data['samples']}"),
+        Property("prompts' hash", data.prompts_sha256[:HASH_DIGITS], f"{task}, {data.source}, {data.samples}"),
         *(
-            Fact(HEADS.get(key, key), _text(value), task if key in BY_TASK else "")
-            for key, value in summary["decoding"].items()
+            Property(HEADINGS.get(key, key), _text(value), task if key in BY_TASK else "")
+            for key, value in asdict(summary.decoding).items()
         ),
-        Fact("baseline", summary["baseline"]),
-        *_method(row),
-        *(fact for role, model in summary["models"].items() for fact in _weights(role, model, pair)),
-        *(fact for name, head in summary["heads"].items() for fact in _weights(f"head {name}", head, pair)),
-        Fact("engine", engine["name"]),
-        Fact("device", engine["device"]),
-        Fact("dtype", " ".join(dtypes)),
-        *_machine(summary["environment"]),
+        Property("baseline", summary.baseline),
+        *_method(summary, row),
+        *(each for role, model in summary.models.items() for each in _weights(role, model, pair)),
+        *(each for name, head in summary.heads.items() for each in _weights(f"head {name}", head, pair)),
+        Property("engine", summary.spec.engine),
+        Property("device", summary.spec.device),
+        Property("dtype", " ".join(sorted({model.dtype for model in summary.models.values()}))),
+        *_machine(summary.environment),
     ]
 
 
-def _task_options(summary: Summary, among: str) -> Iterator[Fact]:
-    """How the task was set. The length limit is among the settings of decoding, and prompts of data."""
-    for key, value in summary["task_options"].items():
-        if key not in ("max_new_tokens", "revision"):
-            yield Fact(f"task.{key}", _text(value), among)
-    yield Fact("data revision", (summary["data"].get("revision") or NONE)[:SHORT], among)
+def _task_options(summary: RunSummary, scope: str) -> Iterator[Property]:
+    """The task's options, except the length limit, which is a setting of decoding, and the revision of the data."""
+    for key, value in summary.spec.task.options.items():
+        if key not in ("name", "max_new_tokens", "revision"):
+            yield Property(f"task.{key}", _text(value), scope)
+    yield Property("data revision", (summary.data.revision or NONE)[:HASH_DIGITS], scope)
 
 
-def _method(row: dict[str, Any]) -> Iterator[Fact]:
-    """How a method was set, compared among lines of the same name."""
-    among = f"{OF_METHOD}{row['method']}"
-    yield Fact("draft lengths", row["draft_length"] or NONE, among)
-    for path, value in _leaves(row["config"]):
+def _method(summary: RunSummary, row: MethodSummary) -> Iterator[Property]:
+    """The method's parameters, compared among rows with the same method."""
+    scope = f"{OF_METHOD}{row.method}"
+    yield Property("draft lengths", summary.traits(row).draft_length or NONE, scope)
+    for path, value in _leaves(summary.spec.methods[row.method].options):
         if path.rpartition(".")[2] != "gamma":
-            yield Fact(path, _text(value), among)
+            yield Property(path, _text(value), scope)
 
 
-def _weights(name: str, told: dict[str, Any], among: str) -> Iterator[Fact]:
-    """Where a model or head of a pair comes from, and a hash of it where two come from one place."""
-    yield Fact(name, told["source"], among)
-    yield Fact(f"{name}'s hash", str(told.get("checksum", NONE))[:SHORT], f"{among}, {told['source']}")
+def _weights(name: str, found: ModelSource | HeadSource, scope: str) -> Iterator[Property]:
+    """The source of a model or head, and its hash, compared among those from one source."""
+    yield Property(name, found.source, scope)
+    yield Property(f"{name}'s hash", (found.checksum or NONE)[:HASH_DIGITS], f"{scope}, {found.source}")
 
 
-def _machine(environment: dict[str, Any]) -> Iterator[Fact]:
+def _machine(environment: Environment) -> Iterator[Property]:
     git = environment["git"]
-    revision = f"{git.get('revision', NONE)[:SHORT]}{'+' if git.get('dirty') else ''}"
-    yield Fact("machine", environment.get("gpu", {}).get("name") or environment["cpu"])
-    yield Fact("threads", str(environment["threads"]))
-    yield Fact("revision", revision)
-    yield Fact("code's hash", str(environment.get("code", NONE))[:SHORT], f"revision {revision}")
+    revision = f"{git.get('revision', NONE)[:HASH_DIGITS]}{'+' if git.get('dirty') else ''}"
+    yield Property("machine", environment.get("gpu", {}).get("name") or environment["cpu"])
+    yield Property("threads", str(environment["threads"]))
+    yield Property("revision", revision)
+    yield Property("code's hash", environment.get("code", NONE)[:HASH_DIGITS], f"revision {revision}")
     for package, version in environment["packages"].items():
-        yield Fact(package, version)
+        yield Property(package, version)
 
 
-def _leaves(table: dict[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+def _leaves(table: Mapping[str, object], above: str = "") -> Iterator[tuple[str, object]]:
     for key, value in table.items():
         if isinstance(value, dict):
             yield from _leaves(value, f"{above}{key}.")
@@ -148,7 +162,7 @@ def _leaves(table: dict[str, Any], above: str = "") -> Iterator[tuple[str, Any]]
             yield f"{above}{key}", value
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     return f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,46 +1,135 @@
-"""Summaries as points: one a cell and method (and group of prompts), told apart by a suite's dimensions, with its values and
-the paper's own beside them."""
+"""Points of suites: one per run, method and group of prompts, with its values and the paper's own values."""
 
 import csv
 import io
 import re
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from importlib import resources
-from typing import Any
 
-Summary = dict[str, Any]
-Point = dict[str, Any]
-PLACE = ("pair", "task", "group", "T", "method", "setting", "made_up", "data", "run")
-ANY = ""  # in a reference: whatever this dimension is
-COMPARED = {"speedup": "papers_speedup"}  # what of ours is by the papers' own averaging, where a value is not
+from specbench.analysis.bootstrap import Estimate
+from specbench.analysis.run_metrics import Spread, Value
+from specbench.analysis.run_summary import MethodSummary, RunSummary
 
-
-def points(summaries: Iterable[Summary], reference: Iterable[Point] = ()) -> list[Point]:
-    """All points of some runs. `values` are numbers or estimates {value, low, high}; `paper` the reference's values of those
-    whose pair, method, task and temperature are the paper's, and whose models and data are real."""
-    reference, found = list(reference), []
-    for summary in summaries:
-        for row in summary["methods"]:
-            if "tokens" in row:
-                found += _of(summary, row)
-    for point in found:
-        real = not point["made_up"] and point["data"] != "synthetic"
-        point["paper"] = _papers(point, reference) if real else {}
-    return found
+PLACE = ("pair", "task", "group", "T", "method", "setting", "simulated", "data", "run")  # columns of an exported point
+ANY = ""  # in a reference: the dimension is not restricted
+COMPARED = {"speedup": "papers_speedup"}  # our value that follows the paper's convention, where the shown one does not
+OF_BASELINE = ("speedup", "papers_speedup", "end_to_end_speedup", "relative_latency", "geometric_mean_speedup")  # 1
 
 
-def reference_of(suite: str) -> list[Point]:
-    """What the paper prints for a suite's cells, from configs/reference/; empty where it prints no numbers."""
+@dataclass(frozen=True)
+class Choice:
+    """A summary of a quality-latency curve, with its 95 % interval over resamples of prompts.
+
+    `value` is None if the curve does not reach the condition. `setting` is the chosen point's. `unseen` is what the choices
+    of the resamples were worth on the prompts that they left out, `held` how often they still met the condition there,
+    `reached` how often a resample met it. They are None for too few prompts.
+    """
+
+    value: float | None
+    low: float | None
+    high: float | None
+    setting: str | None = None
+    unseen: float | None = None
+    held: float | None = None
+    reached: float | None = None
+
+
+PointValue = Value | Choice | str | list[float] | dict[str, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Point:
+    """One method at one setting in one run, or on one group of its prompts.
+
+    `x` is the swept number of the setting, and `variant` the rest of the setting. `is_curve` marks the summaries of a whole
+    curve. `values` are by name. `paper` are the values that the paper prints for this point.
+    """
+
+    pair: str
+    task: str
+    T: float
+    method: str
+    run: str
+    group: str = ""
+    setting: str = ""
+    x: float | None = None
+    variant: str = ""
+    label: str = ""
+    simulated: str = ""
+    data: str = ""
+    baseline: bool = False
+    is_curve: bool = False
+    values: Mapping[str, PointValue] = field(default_factory=dict)
+    paper: Mapping[str, float] = field(default_factory=dict)
+
+    def dimension(self, name: str) -> str | float | None:
+        """The value of a dimension, by the name that suites use (`specbench.config.suite.DIMENSIONS`)."""
+        found: str | float | None = getattr(self, name)
+        return found
+
+    def at(self, names: Iterable[str]) -> tuple[str | float | None, ...]:
+        """The values of several dimensions."""
+        return tuple(map(self.dimension, names))
+
+    def matches(self, wanted: Mapping[str, object]) -> bool:
+        """Whether every dimension has the wanted value, or one of a list of values."""
+        return all(
+            self.dimension(name) in (value if isinstance(value, list) else [value]) for name, value in wanted.items()
+        )
+
+    def number(self, name: str) -> float | None:
+        """A value without its interval; None if the point does not have it."""
+        return number_of(self.values.get(name))
+
+    def bounds(self, name: str) -> tuple[float, float] | None:
+        """The interval of a value; the number twice if it has no interval."""
+        return bounds_of(self.values.get(name))
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A value that a paper prints. Empty dimensions are not restricted, except for the group."""
+
+    pair: str
+    method: str
+    task: str
+    group: str
+    T: str
+    metric: str
+    value: float
+
+    def covers(self, point: Point) -> bool:
+        """Whether the paper prints this value for a point."""
+        ours = {"pair": point.pair, "method": point.method, "task": point.task, "T": f"{point.T:g}"}
+        return self.group == point.group and all(getattr(self, key) in (ANY, value) for key, value in ours.items())
+
+
+def points(summaries: Iterable[RunSummary], reference: Sequence[Reference] = ()) -> list[Point]:
+    """All points of some runs. Real models on real data have the paper's values beside their own."""
+    return [
+        point
+        for summary in summaries
+        for method in summary.measured
+        for point in _points_of(summary, method, reference)
+    ]
+
+
+def reference_of(suite: str) -> list[Reference]:
+    """The values that the paper prints for a suite, from configs/reference/. Empty if it prints no numbers."""
     path = resources.files("specbench.configs") / "reference" / f"{suite}.csv"
     if not path.is_file():
         return []
     rows = csv.DictReader(io.StringIO(path.read_text(encoding="utf-8")))
-    return [{**row, "value": float(row["value"])} for row in rows]
+    return [
+        Reference(**{key: each for key, each in row.items() if key != "value"}, value=float(row["value"]))
+        for row in rows
+    ]
 
 
 def swept(setting: str) -> tuple[float | None, str]:
-    """The number of a setting like `alpha=0.3`, or `gamma=[5, 1]` (its first), and what else was set (`models=...`)."""
+    """The number of a setting and the rest of it: `alpha=0.3` has 0.3, `gamma=[5, 1]` its first, 5."""
     first, *rest = re.split(r", (?=\w+=)", setting)
     try:
         value = tomllib.loads(f"v = {first.partition('=')[2]}")["v"]
@@ -51,68 +140,66 @@ def swept(setting: str) -> tuple[float | None, str]:
     return number, ", ".join(rest)
 
 
-def _of(summary: Summary, row: dict[str, Any]) -> list[Point]:
-    method, _, setting = row["method"].partition("(")
-    base, setting = row["method"] == summary["baseline"], setting.removesuffix(")")
+def _points_of(summary: RunSummary, row: MethodSummary, reference: Sequence[Reference]) -> list[Point]:
+    """The point of a method, and one for each group of prompts."""
+    method, _, setting = row.method.partition("(")
+    setting = setting.removesuffix(")")
     x, variant = swept(setting)
-    place: Point = {
-        "pair": summary["pair"],
-        "task": summary["task"].partition("@")[0],
-        "group": "",
-        "T": summary["decoding"]["temperature"],
-        "method": method,
-        "setting": setting,
-        "x": x,
-        "variant": variant,
-        "label": row["label"],
-        "made_up": summary["made_up"],
-        "data": summary["data"]["source"],
-        "run": summary["run"],
-        "baseline": base,
+    is_baseline = row.method == summary.baseline
+    of_baseline: dict[str, PointValue] = dict.fromkeys(OF_BASELINE, 1.0) if is_baseline else {}
+
+    def point(group: str, values: dict[str, PointValue]) -> Point:
+        found = Point(
+            pair=summary.pair, task=summary.spec.task.name, group=group, T=summary.decoding.temperature, method=method,
+            setting=setting, x=x, variant=variant, label=row.label, simulated=summary.simulated, data=summary.data.source,
+            run=summary.run, baseline=is_baseline, values=values,
+        )  # fmt: skip
+        is_real = not found.simulated and found.data != "synthetic"
+        return replace(found, paper={each.metric: each.value for each in reference if is_real and each.covers(found)})
+
+    ratios: dict[str, PointValue] = {key: of_baseline[key] for key in ("speedup", "papers_speedup") if is_baseline}
+    groups = [point(group, {**values, **ratios}) for group, values in row.groups.items()]
+    return [point("", {**_values(summary, row), **of_baseline}), *groups]
+
+
+def _values(summary: RunSummary, row: MethodSummary) -> dict[str, PointValue]:
+    """The values of a method under the names that suites use."""
+    values: dict[str, PointValue] = {
+        "generations": row.generations,
+        "failed": row.failed,
+        "prompts": row.prompts,
+        "tokens": row.tokens,
+        "no_answer": row.no_answer,
+        **{name: value for name, value in row.values.items() if value is not None},
+        "acceptance_by_position": row.acceptance_by_position,
+        "acceptance_by_model": row.acceptance_by_model,
+        "forwards_per_token": row.forwards_per_token,
+        "round_milliseconds": row.round_milliseconds,
+        "headline": summary.headline,
+        "score": summary.score(row),
+        **row.quality,
     }
-    values = {key: value for key, value in row.items() if isinstance(value, int | float | list | dict | tuple)}
-    values |= {"score": row["quality"].get(summary["headline"]), "headline": summary["headline"]}
-    values |= row["quality"]
-    if row.get("generations"):
-        values["answer_length"] = row["tokens"] / row["generations"]
-    values["target_calls"] = row["forwards_per_token"].get(list(summary["models"])[-1])
-    rate = row["rule_rate"] if row.get("rule_rate") is not None else values["target_calls"]
-    values["deferral_rate"] = rate  # the oracle runs both models everywhere: only its rule tells
-    if base:
-        values |= dict.fromkeys(("speedup", "papers_speedup", "end_to_end_speedup", "relative_latency"), 1.0)
-    if row["method"] == "sd":
+    # A rule of an oracle runs both models at every position, so its own rate is the deferral rate:
+    rule_rate = row.value("rule_rate")
+    values["deferral_rate"] = row.value("target_calls") if rule_rate is None else rule_rate
+    if row.method == "sd":
         values["over_sd"] = 1.0
-    out = [{**place, "values": values}]
-    for group in row.get("groups", {}):
-        inner = dict(row["groups"][group]) | ({"speedup": 1.0, "papers_speedup": 1.0} if base else {})
-        out.append({**place, "group": group, "values": inner})
-    return out
+    return values
 
 
-def _papers(point: Point, reference: list[Point]) -> dict[str, float]:
-    """The paper's values of a point."""
-
-    def same(known: Point) -> bool:
-        ours = {**point, "T": f"{point['T']:g}"}
-        alike = all(known[key] in (ANY, ours[key]) for key in ("pair", "method", "task", "T"))
-        return alike and known["group"] == ours["group"]  # none is the whole of them
-
-    return {known["metric"]: known["value"] for known in reference if same(known)}
-
-
-def number_of(value: Any) -> float | None:
-    """A value's number, whatever it is told as."""
-    if isinstance(value, dict):
-        value = value.get("value")
-    if isinstance(value, list | tuple):
-        value = value[0] if value else None
+def number_of(value: PointValue) -> float | None:
+    """The number in a value, without its interval or spread; None for texts and undefined values."""
+    if isinstance(value, Estimate | Choice):
+        return value.value
+    if isinstance(value, Spread | list):
+        return value[0] if value else None
     return float(value) if isinstance(value, int | float) else None
 
 
-def bounds_of(value: Any) -> tuple[float, float] | None:
-    """A value's interval; the number itself where it has none."""
+def bounds_of(value: PointValue) -> tuple[float, float] | None:
+    """The interval of a value. A number without an interval is returned twice; None for a value without a number."""
     number = number_of(value)
     if number is None:
         return None
-    low, high = (value.get("low"), value.get("high")) if isinstance(value, dict) else (None, None)
+    low, high = (value.low, value.high) if isinstance(value, Estimate | Choice) else (None, None)
     return (number, number) if low is None or high is None else (low, high)

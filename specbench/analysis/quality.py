@@ -1,56 +1,83 @@
-"""What scores.json says of each method of a run."""
+"""Scores of each method of a run, from scores.json."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from specbench.analysis import metrics as m
+import numpy as np
+
+from specbench.analysis.bootstrap import Estimate, bootstrap, bootstrap_sums, wilson
 from specbench.errors import ConfigError
 from specbench.files import read_sealed
 from specbench.runs.run_folder import SCORES
 from specbench.runs.scores import ScoreRow, Scores
+from specbench.scoring import metric
 from specbench.scoring.metric import NO_ANSWER, Scored, is_combiner
 
 
 def scores_of(folder: Path) -> Scores:
-    """The run's scores.json; one without rows where nothing was scored yet. Raises ConfigError where it is damaged."""
+    """A run's scores.json, without rows if nothing was scored yet. Raises ConfigError if it is damaged."""
     path = folder / SCORES
     if path.exists():
         scores = read_sealed(path, Scores, f"specbench score {folder}")
-        names = [metric["name"] for metric in scores["metrics"]]
+        names = [each["name"] for each in scores["metrics"]]
         if scores["headline"] and scores["headline"] not in names:
             raise ConfigError(
                 f"{path}: damaged: headline '{scores['headline']}' is none of its metrics; help: specbench score"
             )
-        if wrong := next((m["combine"] for m in scores["metrics"] if not is_combiner(m["combine"])), None):
+        if wrong := next((e["combine"] for e in scores["metrics"] if not is_combiner(e["combine"])), None):
             raise ConfigError(f"{path}: damaged: unknown way to combine scores '{wrong}'; help: specbench score")
         return scores
     return {"metrics": [], "headline": "", "records": 0, "rows": [], "not_executed": False, "version": ""}
 
 
 def groups_of(scores: Scores) -> dict[str, str]:
-    """Sample -> its subject or category; empty where all are of one."""
+    """The subject or category of each sample. Empty if all have the same."""
     groups = {row["sample"]: row["group"] for row in scores["rows"]}
     return groups if len(set(groups.values())) > 1 else {}
 
 
-def quality(method: str, scores: Scores) -> dict[str, Any]:
-    """Every metric of one method, the headline by group as well, and how often no answer was found.
+@dataclass(frozen=True)
+class Quality:
+    """The scores of one method: every metric, the main one by group, and the share of generations without an answer."""
 
-    Over those generations that no method failed at: a method must not gain by failing where it is hard.
+    quality: dict[str, Estimate | None]
+    quality_by_group: dict[str, Estimate | None]
+    no_answer: float | None
+
+
+def quality(method: str, scores: Scores) -> Quality:
+    """The scores of one method, over the generations that no method failed at.
+
+    A method must not gain from failing on hard prompts.
     """
     rows = [row for row in _shared(scores["rows"]) if row["method"] == method]
     unanswered = [float(v) for row in rows if isinstance(v := row["values"].get(NO_ANSWER), int | float)]
-    combine = {metric["name"]: metric["combine"] for metric in scores["metrics"]}
-    groups = sorted(set(groups_of(scores).values())) if scores["headline"] else []
+    combine = {each["name"]: each["combine"] for each in scores["metrics"]}
     headline = scores["headline"]
-    return {
-        "quality": {name: _estimate(rows, name, how) for name, how in combine.items()},
-        "quality_by_group": {
-            group: _estimate([row for row in rows if row["group"] == group], headline, combine[headline])
+    groups = sorted(set(groups_of(scores).values())) if headline else []
+    return Quality(
+        {name: _score(rows, name, how) for name, how in combine.items()},
+        {
+            group: _score([row for row in rows if row["group"] == group], headline, combine[headline])
             for group in groups
         },
-        "no_answer": sum(unanswered) / len(unanswered) if unanswered else None,
-    }
+        sum(unanswered) / len(unanswered) if unanswered else None,
+    )
+
+
+def score_estimate(scored: Sequence[Scored], combine: str) -> Estimate | None:
+    """A metric over prompts, with its interval. None if it is undefined, as pass@k from fewer than k generations.
+
+    Repeats of a prompt stay together. If every score is 0 or 1 and all are equal, the interval is Wilson's.
+    """
+    rows, whole = metric.table(combine, scored), metric.combiner(combine).whole
+    ones = np.stack([rows[:, 0], np.ones(len(rows))], axis=1)
+    found = bootstrap_sums(ones, lambda s: s[..., 0] / s[..., 1]) if combine == "mean" else bootstrap(rows, whole)
+    if np.isnan(found.value):
+        return None
+    is_share = rows.shape[1] == 2 and set(rows[:, 0].tolist()) in ({0.0}, {1.0})
+    return wilson(found.value, len(rows)) if is_share and found.low is not None else found
 
 
 def _shared(rows: list[ScoreRow]) -> list[ScoreRow]:
@@ -62,7 +89,6 @@ def _shared(rows: list[ScoreRow]) -> list[ScoreRow]:
     return [row for row in rows if (row["sample"], row["repeat"]) in common]
 
 
-def _estimate(rows: list[ScoreRow], name: str, combine: str) -> dict[str, float | None] | None:
+def _score(rows: list[ScoreRow], name: str, combine: str) -> Estimate | None:
     scored = [Scored(row["values"][name], row["sample"], row["group"]) for row in rows if name in row["values"]]
-    found = m.quality(scored, combine) if scored else None
-    return found._asdict() if found else None
+    return score_estimate(scored, combine) if scored else None

@@ -1,88 +1,115 @@
-"""What explains methods that draft unlike plain speculation: runs, levels of a chain, and the work by the papers' count."""
+"""Metrics of methods that do not draft a fixed number of tokens: SPRINTER's runs, chains, and floating-point operations."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from specbench.analysis import theory
-from specbench.analysis.metrics import seconds
+from specbench.analysis.rows import Rows, rounds_of, token_count
+from specbench.analysis.run_metrics import Context, metric, metric_in_context, register
 from specbench.decoding.traits import Traits
-from specbench.runs.record import Record, Round
+from specbench.runs.record import Round
+from specbench.runs.run_spec import ModelSource, Shape
 
-Rows = Sequence[Record]
 
-
+@metric("tokens/run")
 def average_tokens(rows: Rows) -> float | None:
-    """SPRINTER's "Avg tokens": drafted tokens that came through a run, untested or accepted, without the target's own.
+    """Drafted tokens that a run committed, untested or accepted, without the target's own. The paper's "Avg tokens".
 
-    None where nothing was drafted.
+    None if nothing was drafted.
     """
-    rounds = [x for r in rows for x in r.rounds if x["drafted"]]
+    rounds = [x for x in rounds_of(rows) if x["drafted"]]
     return sum(x.get("untested", 0) + x["accepted"] for x in rounds) / len(rounds) if rounds else None
 
 
-def generation_milliseconds(rows: Rows) -> tuple[float, float]:
-    """Mean and standard deviation over generations of the milliseconds from the prompt to the last token."""
-    spent = [1e3 * seconds(r, end_to_end=True) for r in rows]
-    return float(np.mean(spent)), float(np.std(spent))
-
-
+@metric("share")
 def verifier_rate(rows: Rows) -> float | None:
-    """How often SPRINTER's verifier accepted what it was asked about; None without one."""
-    noted = [x["noted"] for r in rows for x in r.rounds if "verifier_calls" in x.get("noted", {})]
-    calls = sum(x["verifier_calls"] for x in noted)
-    return sum(x["verifier_accepts"] for x in noted) / calls if calls else None
+    """Accepted / judged by the trained verifier.
+
+    None for methods without a verifier.
+    """
+    counts = [x["noted"] for x in rounds_of(rows) if "verifier_calls" in x.get("noted", {})]
+    calls = sum(x["verifier_calls"] for x in counts)
+    return sum(x["verifier_accepts"] for x in counts) / calls if calls else None
 
 
-def gigaflops(rows: Rows, shapes: dict[str, dict[str, int]]) -> float:
-    """10^9 floating-point operations a generation by SPRINTER's formula for one position, over all tokens that were fed.
+def shapes_of(models: Mapping[str, ModelSource]) -> dict[str, Shape]:
+    """The layer sizes of models, by role."""
+    return {role: model.shape for role, model in models.items()}
 
-    Prompts included, by the formula for as many positions. Heads are left out.
+
+def gigaflops(rows: Rows, shapes: Mapping[str, Shape]) -> float:
+    """10^9 operations per generation by the paper's formula for one position, over all tokens fed, including prompts.
+
+    Prompts are counted by the formula for as many positions. Heads are left out.
     """
     total = 0.0
     for r in rows:
         for role, calls in r.models.items():
             if role in shapes:
-                total += calls["fed"] * theory.forward_flops(s=1, **shapes[role])
-                total += theory.forward_flops(s=calls["prefill_fed"], **shapes[role])
+                total += calls["fed"] * theory.forward_flops(s=1, **vars(shapes[role]))
+                total += theory.forward_flops(s=calls["prefill_fed"], **vars(shapes[role]))
     return total / len(rows) / 1e9
 
 
-def papers_gigaflops(rows: Rows, method: Traits, shapes: dict[str, dict[str, int]]) -> float | None:
-    """The same as the paper counts it, without prompts: n (F_q + F_v) + F_p a run of SPRINTER, n F_q + n F_p of speculation.
+register("gigaflops", "GFLOP", gigaflops, lambda rows, of: gigaflops(rows, shapes_of(of.models)), lambda *_: True)
 
-    SPRINTER's target is charged for one position a run, though it has to read the whole run: with that, nothing is saved
-    (docs/papers/sprinter.md, Floating-point operations). F_v is left out. None of other methods.
+
+def papers_gigaflops(rows: Rows, method: Traits, shapes: Mapping[str, Shape]) -> float | None:
+    """10^9 operations per generation as the paper counts them, without prompts.
+
+    A run of SPRINTER costs n (F_q + F_v) + F_p, and one of speculation n F_q + n F_p. SPRINTER's target is charged for one
+    position per run, although it reads the whole run: at the full price, nothing is saved (docs/papers/sprinter.md,
+    Floating-point operations). F_v is left out. None for other methods.
     """
     if not method.flops:
         return None
     draft, target = method.roles[0], method.roles[-1]
-    rounds = [x for r in rows for x in r.rounds]
-    f_q, f_p = (theory.forward_flops(s=1, **shapes[role]) for role in (draft, target))
+    f_q, f_p = (theory.forward_flops(s=1, **vars(shapes[role])) for role in (draft, target))
     total: float
     if method.flops == "sprinter":
-        total = sum(x["drafted"] * f_q + x["tested"] * f_p for x in rounds)
+        total = sum(x["drafted"] * f_q + x["tested"] * f_p for x in rounds_of(rows))
     else:
-        total = sum(theory.speculative_flops(x["drafted"], f_q, f_p) for x in rounds)
+        total = sum(theory.speculative_flops(x["drafted"], f_q, f_p) for x in rounds_of(rows))
     return total / len(rows) / 1e9
+
+
+def _papers_gigaflops(rows: Rows, context: Context) -> float | None:
+    return papers_gigaflops(rows, context.method.traits, shapes_of(context.models))
+
+
+register("papers_gigaflops", "GFLOP", papers_gigaflops, _papers_gigaflops, lambda *_: True)
+
+
+@metric_in_context()
+def predicted_distance(rows: Rows, context: Context) -> float | None:
+    """Distance from the target's distribution by Theorem 1 over the head's own test texts, at T = 1.
+
+    None under other settings, and for methods without a verifier.
+    """
+    return context.predicted_distance
 
 
 @dataclass(frozen=True)
 class Level:
-    """One level of a chain: whose drafts were tested there, and how they fared."""
+    """One level of a chain: whose drafts it tested, and how they fared.
+
+    `rounds` is per round of the target. `length` and `lengths_sd` are the mean and standard deviation of tokens per round,
+    including replacement and bonus tokens. `drafted` is the mean length of a tested block.
+    """
 
     by: str
-    rounds: float  # of the level, a round of the target's
+    rounds: float
     acceptance: float | None
-    length: float  # tokens a round, replacement or bonus included
-    lengths_sd: float  # their standard deviation
-    drafted: float  # tokens of a block that was tested
+    length: float
+    lengths_sd: float
+    drafted: float
 
 
 def levels(rows: Rows) -> list[Level]:
-    """The levels of a chain, the innermost first, the target's last; empty where nothing was nested."""
-    outer = [x for r in rows for x in r.rounds]
+    """The levels of a chain, innermost first, the target's last. Empty for methods without nested rounds."""
+    outer = list(rounds_of(rows))
     found: list[Level] = []
     here = outer
     while here:
@@ -99,16 +126,14 @@ def _level(rounds: list[Round], outer: int) -> Level:
     return Level(by, len(rounds) / outer, accepted, float(np.mean(lengths)), float(np.std(lengths)), drafted)
 
 
-def length_counts(rows: Rows) -> dict[int, int]:
-    """How many rounds committed how many tokens."""
-    lengths, counts = np.unique([x["tokens"] for r in rows for x in r.rounds] or [0], return_counts=True)
-    return dict(zip(lengths.tolist(), counts.tolist(), strict=True))
+@metric("tokens/token")
+def discarded_per_token(rows: Rows) -> float | None:
+    """Tokens that the middle model had verified and the target rejected or did not read / committed tokens.
 
-
-def discarded(rows: Rows) -> float | None:
-    """Tokens that a chain's middle had verified and the target refused or never looked at, a committed token."""
-    rounds = [x for r in rows for x in r.rounds if x.get("inner")]
+    None for methods without nested rounds.
+    """
+    rounds = [x for x in rounds_of(rows) if x.get("inner")]
     if not rounds:
         return None
     lost: int = sum(x["drafted"] - x["accepted"] for x in rounds)
-    return lost / sum(len(r.tokens) for r in rows)
+    return lost / token_count(rows)

@@ -1,216 +1,168 @@
-"""A run folder as one dictionary: per method its speeds, what explains them, what theory predicted, and its quality."""
+"""Summaries of run folders: read from summary.json, or computed from the records."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import cache
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 from specbench.analysis import metrics as m
-from specbench.analysis import speculation as d
+from specbench.analysis import run_metrics
 from specbench.analysis.predictions import predictions
 from specbench.analysis.quality import groups_of, quality, scores_of
-from specbench.config.construct import Table
+from specbench.analysis.rows import Rows, complete, paired, token_count
+from specbench.analysis.run_metrics import Context, Values
+from specbench.analysis.run_summary import SCHEMA, Captured, MethodSummary, RunSummary, from_table, to_table
 from specbench.errors import ConfigError
 from specbench.files import read_sealed, write_sealed
 from specbench.machine.hardware import Environment
-from specbench.runs.record import Record
 from specbench.runs.run_folder import CONFIG, ENVIRONMENT, MANIFEST, SAMPLES, SCORES, SUMMARY, load, spec_of
 from specbench.runs.run_spec import MethodSpec, RunSpec
+from specbench.runs.scores import Scores
 
-MUCH = 32 << 20  # bytes of records that are worth another process
-END = 1 << 16  # bytes of a file's beginning and end that tell it from another
-PLAIN = "sd"  # speculative decoding, which adaptive lengths and SPRINTER are held against
+PARALLEL_BYTES = 32 << 20  # of records, from which on summaries are computed in several processes
+SD = "sd"  # plain speculative decoding, which adaptive drafts are compared with
+HASHED_ENDS = 1 << 16  # bytes at the start and end of a file that its stamp covers
 
 
-def summary_of(folder: Path) -> dict[str, Any]:
-    """The summary that lies in a run folder, where it is of these records, these scores and this code; else a new one."""
+def summary_of(folder: Path) -> RunSummary:
+    """The summary of a run folder: the one in summary.json if it is up to date, else a new one.
+
+    Raises ConfigError if the folder holds no run.
+    """
+    return _stored(folder) or summarise(folder)
+
+
+def save_summary(folder: Path, summary: RunSummary) -> None:
+    """Write a summary into its run folder."""
+    write_sealed(folder / SUMMARY, to_table(summary), indent=1)
+
+
+def _stored(folder: Path) -> RunSummary | None:
+    """The summary in summary.json. None if it is missing, damaged or outdated, since it can be computed again."""
     path = folder / SUMMARY
-    if path.exists():
-        known = _kept(path)
-        if known.get("stamp") == stamp(folder):
-            return known | {"folder": str(folder), "run": folder.name}
-    return summarise(folder)
-
-
-def save_summary(folder: Path, summary: dict[str, Any]) -> None:
-    """Keep a run folder's summary in the folder."""
-    write_sealed(folder / SUMMARY, summary, indent=1)
-
-
-def _kept(path: Path) -> dict[str, Any]:
-    """A summary that was written earlier; nothing where it is damaged, since it can be made again."""
+    if not path.exists():
+        return None
     try:
-        return read_sealed(path, dict[str, Any])
+        table = read_sealed(path, dict[str, Any])
+        if (table.get("schema"), table.get("stamp")) != (SCHEMA, stamp(folder)):
+            return None
+        return from_table({**table, "folder": str(folder), "run": folder.name}, str(path))
     except ConfigError:
-        return {}
+        return None
 
 
-def summaries_of(folders: Sequence[Path]) -> list[dict[str, Any]]:
-    """The summaries of run folders, several at a time where there is much to read."""
-    if len(folders) < 2 or sum((folder / SAMPLES).stat().st_size for folder in folders if _has(folder)) < MUCH:
+def summaries_of(folders: Sequence[Path]) -> list[RunSummary]:
+    """The summaries of run folders, computed in several processes if there are many records."""
+    size = sum((folder / SAMPLES).stat().st_size for folder in folders if (folder / SAMPLES).exists())
+    if len(folders) < 2 or size < PARALLEL_BYTES:
         return [summary_of(folder) for folder in folders]
-    with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:  # what torch holds is not to be forked
+    with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:  # torch's state cannot be forked
         return list(pool.map(summary_of, folders))
 
 
-def _has(folder: Path) -> bool:
-    return (folder / SAMPLES).exists()
-
-
 def stamp(folder: Path) -> str:
-    """What a summary depends on: the run's files, by their sizes, times and ends, and the code that summarises."""
+    """A hash of what a summary depends on: sizes, times and ends of the run's files, and the code that computes it."""
     digest = hashlib.sha256(_code().encode())
     for path in (folder / name for name in (SAMPLES, SCORES, CONFIG, ENVIRONMENT, MANIFEST)):
         if path.exists():
             size = path.stat().st_size
             digest.update(str(path.stat().st_mtime_ns).encode())
             with path.open("rb") as file:
-                digest.update(f"{path.name}:{size}".encode() + file.read(END))
-                file.seek(max(size - END, 0))
+                digest.update(f"{path.name}:{size}".encode() + file.read(HASHED_ENDS))
+                file.seek(max(size - HASHED_ENDS, 0))
                 digest.update(file.read())
     return digest.hexdigest()[:16]
 
 
 @cache
 def _code() -> str:
-    """Of the sources whose change may change a summary."""
+    """A hash of the sources whose change may change a summary."""
     package = Path(__file__).parents[1]
     sources = sorted(path for part in ("analysis", "report", "scoring") for path in (package / part).rglob("*.py"))
     return hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()
 
 
-def summarise(folder: Path) -> dict[str, Any]:
-    """The summary of a run folder, complete or not. Raises ConfigError where the folder holds no run."""
+def summarise(folder: Path) -> RunSummary:
+    """Compute the summary of a run folder, complete or not. Raises ConfigError if the folder holds no run."""
     if not (folder / CONFIG).exists() or not (folder / SAMPLES).exists():
         raise ConfigError(f"{folder} holds no run (no run.toml and samples.jsonl); help: specbench run")
     spec = spec_of(folder)
     environment = read_sealed(folder / ENVIRONMENT, Environment)
     recorded, scores = load(folder), scores_of(folder)
     records = recorded.records
-    return {
-        "schema": 1,
-        "stamp": stamp(folder),
-        "run": folder.name,
-        "folder": str(folder),
-        "pair": spec.pair.name,
-        "models": {role: _but_none(each.identity) for role, each in spec.pair.models.items()},
-        "task": spec.task.label,
-        "task_options": spec.task.options,
-        "data": asdict(spec.task.data),
-        "decoding": asdict(spec.decoding),
-        "engine": {"name": spec.engine, "device": spec.device},
-        "made_up": spec.pair.simulated,
-        "heads": {name: asdict(each) for name, each in spec.pair.heads.items()},
-        "synthetic": asdict(spec.pair.synthetic) if spec.pair.synthetic else None,
-        "baseline": spec.baseline,
-        "clock": spec.clock,
-        "environment": environment,
-        "complete": recorded.complete,
-        "problems": recorded.problems,
-        "captured": {
-            "graphs": sum(each.captured for each in records),
-            "seconds": sum(each.capture_seconds for each in records),
-        },
-        "metrics": scores["metrics"],
-        "headline": scores["headline"],
-        "scored_by": scores["version"],
-        "continues": spec.task.continues,
-        "not_executed": scores["not_executed"],
-        "scored": scores["records"] == len(records),
-        "methods": [
-            _method(name, records, spec, groups_of(scores), environment["copy_bytes_per_second"])
-            | quality(name, scores)
-            for name in spec.methods
-        ],
-    }
+    bandwidth = environment["copy_bytes_per_second"]
+    return RunSummary(
+        spec=spec,
+        stamp=stamp(folder),
+        run=folder.name,
+        folder=str(folder),
+        environment=environment,
+        complete=recorded.complete,
+        problems=recorded.problems,
+        captured=Captured(sum(each.captured for each in records), sum(each.capture_seconds for each in records)),
+        metrics=scores["metrics"],
+        headline=scores["headline"],
+        scored_by=scores["version"],
+        not_executed=scores["not_executed"],
+        scored=scores["records"] == len(records),
+        methods=[_method(name, spec, records, scores, bandwidth) for name in spec.methods],
+    )
 
 
-def _method(
-    name: str, records: list[Record], spec: RunSpec, groups: dict[str, str], bandwidth: float
-) -> dict[str, Any]:
-    rows, base = m.complete(records, name), m.complete(records, spec.baseline)
-    plain = m.complete(records, PLAIN) if name != PLAIN else []
-    later_turns = spec.task.data.later_turns > 0
-    shapes = {role: asdict(each.shape) for role, each in spec.pair.models.items()}
-    out: dict[str, Any] = {
-        "method": name,
-        "label": " ".join([name, *(f"({word})" for word in spec.pair.simulated.split())]),
-        "config": spec.methods[name].options,
-        "draft_length": spec.methods[name].traits.draft_length,
-        "generations": len(rows),
-        "failed": sum(r.method == name and r.error is not None for r in records),
-        "first_error": next((r.error for r in records if r.method == name and r.error), None),
-        "prompts": len({r.sample for r in rows}),
-    }
+def _method(name: str, spec: RunSpec, records: Rows, scores: Scores, bandwidth: float) -> MethodSummary:
+    """The summary of one method. Without a complete generation it has counts only."""
+    rows, context = complete(records, name), _context_of(name, spec, records, bandwidth)
+    errors = [r.error for r in records if r.method == name and r.error is not None]
+    summary = MethodSummary(
+        method=name,
+        label=" ".join([name, *(f"({word})" for word in spec.pair.simulated.split())]),
+        generations=len(rows),
+        failed=len(errors),
+        first_error=errors[0] if errors else None,
+        prompts=len({r.sample for r in rows}),
+        **vars(quality(name, scores)),
+    )
     if not rows:
-        return out
-    out |= {
-        "tokens": sum(len(r.tokens) for r in rows),
-        "tokens_per_second": m.tokens_per_second(rows),
-        "end_to_end_tokens_per_second": m.tokens_per_second(rows, end_to_end=True),
-        "first_token_seconds": m.first_token_seconds(rows),
-        "round_milliseconds": m.round_milliseconds(rows),
-        "accepted_length": m.accepted_length(rows),
-        "acceptance_rate": m.acceptance_rate(rows),
-        "acceptance_by_position": m.acceptance_by_position(rows),
-        "acceptance_by_model": m.acceptance_by_model(rows),
-        "wasted_share": m.wasted_share(rows),
-        "forwards_per_token": m.forwards_per_token(rows),
-        "noted": m.noted(rows),
-        "average_tokens": d.average_tokens(rows),
-        "generation_milliseconds": list(d.generation_milliseconds(rows)),
-        "gigaflops": d.gigaflops(rows, shapes),
-        "verifier_rate": d.verifier_rate(rows),
-        "predicted_distance": _predicted_distance(spec.methods[name], spec),
-        "papers_gigaflops": d.papers_gigaflops(rows, spec.methods[name].traits, shapes),
-        "levels": [asdict(level) for level in d.levels(rows)],
-        "discarded_per_token": d.discarded(rows),
-        "length_counts": d.length_counts(rows),
-        "rule_rate": m.rule_rate(rows),
-        "communication_share": m.communication_share(rows),
-        "moved_bytes_per_token": m.moved_per_token(rows),
-        "rejections_per_token": m.rejections_per_token(rows),
-        "outside_forwards": m.outside_forwards(rows),
-        "bound_share": m.bound_share(
-            rows,
-            {
-                role: {"forward": each.forward_bytes, "position": each.position_bytes}
-                for role, each in spec.pair.models.items()
-            },
-            bandwidth,
-        ),
-        "drift": m.drift(rows),
-        "groups": _by_group(rows, base, groups, later_turns),
-        "cut_by_length": sum(r.finish in ("length", "window") for r in rows) / len(rows),
-        "cut_prompts": sum(r.prompt_cut > 0 for r in rows) / len(rows),
-    }
-    if plain and m.paired(rows, plain)[0]:
-        out["over_sd"] = m.completion_speedup(rows, plain)._asdict()
-    if name != spec.baseline and m.paired(rows, base)[0]:
-        baseline = spec.methods[spec.baseline].traits.roles
-        predicted = predictions(spec.methods[name].traits.theory, baseline, rows, base)
-        out |= {
-            "speedup": m.speedup(rows, base)._asdict(),
-            "end_to_end_speedup": m.speedup(rows, base, end_to_end=True)._asdict(),
-            "relative_latency": m.relative_latency(rows, base)._asdict(),
-            "geometric_mean_speedup": m.geometric_mean_speedup(rows, base)._asdict(),
-            "papers_speedup": m.papers_speedup(rows, base, later_turns),
-            "identical_output": m.identical_share(rows, base),
-            **(asdict(predicted) if predicted else {}),
-        }
-        if out.get("corrected"):
-            out["measured_over_corrected"] = out["speedup"]["value"] / out["corrected"]
-    return out
+        return summary
+    return replace(
+        summary,
+        tokens=token_count(rows),
+        values=run_metrics.compute(rows, context) | _predictions(rows, context),
+        acceptance_by_position=m.acceptance_by_position(rows),
+        acceptance_by_model=m.acceptance_by_model(rows),
+        forwards_per_token=m.forwards_per_token(rows),
+        round_milliseconds=m.round_milliseconds(rows),
+        length_counts=m.length_counts(rows),
+        noted=m.counters(rows),
+        levels=m.levels(rows),
+        groups=_by_group(rows, context, groups_of(scores)),
+    )
+
+
+def _context_of(name: str, spec: RunSpec, records: Rows, bandwidth: float) -> Context:
+    """What the metrics of one method may use. `records` are those of all methods."""
+    models = spec.pair.models
+    return Context(
+        baseline=complete(records, spec.baseline),
+        sd=complete(records, SD) if name != SD else [],
+        method=spec.methods[name],
+        baseline_roles=spec.methods[spec.baseline].traits.roles,
+        models=models,
+        bandwidth=bandwidth,
+        target=next(reversed(models), ""),
+        later_turns=spec.task.data.later_turns > 0,
+        predicted_distance=_predicted_distance(spec.methods[name], spec),
+    )
 
 
 def _predicted_distance(method: MethodSpec, spec: RunSpec) -> float | None:
-    """The distance from the target that a verifier's head predicts on its unseen texts (SPRINTER, Theorem 1).
+    """The distance from the target that Theorem 1 gives on the test texts of a verifier's head.
 
-    None except at T = 1, unfiltered, with tau_inf = 1/2, and on a task that those texts are of.
+    None except for SPRINTER at T = 1, unfiltered, with tau_inf = 1/2, on a task that these texts are from.
     """
     if method.traits.flops != "sprinter" or method.options.get("threshold") != 0.5:
         return None
@@ -219,21 +171,23 @@ def _predicted_distance(method: MethodSpec, spec: RunSpec) -> float | None:
     return head.predicted_distance if plain and spec.task.name in head.tasks else None
 
 
-def _but_none(table: Table) -> Table:
-    """A model's identity without what is empty."""
-    return {key: value for key, value in table.items() if value not in ("", [], {})}
+def _predictions(rows: Rows, context: Context) -> Values:
+    """The speedups that theory predicts at the measured acceptance and prices. Empty for the baseline."""
+    if not run_metrics.is_compared(rows, context):
+        return {}
+    found = predictions(context.method.traits.theory, context.baseline_roles, rows, context.baseline)
+    values: Values = {} if found is None else {key: value for key, value in asdict(found).items() if value is not None}
+    if corrected := values.get("corrected"):
+        assert isinstance(corrected, float)
+        values["measured_over_corrected"] = m.speedup(rows, context.baseline).value / corrected
+    return values
 
 
-def _by_group(rows: m.Rows, base: m.Rows, groups: dict[str, str], later_turns: bool) -> dict[str, dict[str, Any]]:
-    """Speed on each subject or category; a sample that was not scored yet is of none."""
-    out: dict[str, dict[str, Any]] = {}
+def _by_group(rows: Rows, context: Context, groups: Mapping[str, str]) -> dict[str, Values]:
+    """Metrics by subject or category. `groups` are by sample; a sample that was not scored yet has none."""
+    out: dict[str, Values] = {}
     for group in sorted(set(groups.values())):
-        ours, theirs = ([r for r in side if groups.get(r.sample) == group] for side in (rows, base))
-        if m.paired(ours, theirs)[0]:
-            out[group] = {"accepted_length": m.accepted_length(ours)}
-            if rows is not base and rows[0].method != base[0].method:
-                out[group] |= {
-                    "speedup": m.speedup(ours, theirs)._asdict(),
-                    "papers_speedup": m.papers_speedup(ours, theirs, later_turns),
-                }
+        ours, theirs = ([r for r in side if groups.get(r.sample) == group] for side in (rows, context.baseline))
+        if paired(ours, theirs)[0]:
+            out[group] = run_metrics.compute(ours, replace(context, baseline=theirs), by_group=True)
     return out

@@ -1,36 +1,36 @@
-"""Where each token of a generation came from, by what its rounds recorded."""
+"""Provenance of tokens: which step of a round each token of a generation came from."""
 
 from specbench.runs.record import Record, Round
 
 MEANING = {
     "a": "drafted and accepted",
-    "d": "drafted and kept untested",
-    "r": "replaced a refused one",
-    "b": "bonus behind an accepted draft",
-    "m": "a model's own, without a draft",
-    "x": "drafted and refused, or behind that",
-}  # letters; what was refused is no token of the output
+    "d": "drafted, committed untested",
+    "r": "replaces a rejected token",
+    "b": "bonus token after an accepted draft",
+    "m": "sampled by a model without a draft",
+    "x": "drafted and rejected, or drafted after a rejected token",
+}  # letters of provenance; rejected tokens are not part of the output
 
 
-def origins(record: Record) -> str:
-    """A letter of MEANING for each token."""
-    told = "".join(map(of_round, record.rounds))
-    return told[: len(record.tokens)] + "m" * (len(record.tokens) - len(told))
+def provenance(record: Record) -> str:
+    """A letter of MEANING for each token of a generation."""
+    letters = "".join(map(of_round, record.rounds))
+    return letters[: len(record.tokens)] + "m" * (len(record.tokens) - len(letters))
 
 
-def of_round(told: Round) -> str:
-    """A letter for each token that a round committed: untested ones, then accepted ones, then its own."""
-    untested, accepted = int(told.get("untested", 0)), int(told["accepted"])
-    rest = int(told["tokens"]) - untested - accepted
-    own = "r" if told["tested"] > accepted else "b" if told["drafted"] or accepted else "m"
+def of_round(found: Round) -> str:
+    """A letter for each token that a round committed: untested tokens first, then accepted ones, then the model's own."""
+    untested, accepted = int(found.get("untested", 0)), int(found["accepted"])
+    rest = int(found["tokens"]) - untested - accepted
+    own = "r" if found["tested"] > accepted else "b" if found["drafted"] or accepted else "m"
     return "d" * untested + "a" * accepted + own * rest
 
 
-def lost(record: Record) -> list[tuple[int, str]]:
-    """What was drafted and refused, and behind which token the refused one would have stood."""
-    found, at = [], 0
+def rejected(record: Record) -> list[tuple[int, str]]:
+    """Rejected drafts as (position of the rejected token in the output, text of the draft from there)."""
+    found, position = [], 0
     for each in record.rounds:
         if each.get("refused"):
-            found.append((at + each.get("untested", 0) + each["accepted"], each["refused"]))
-        at += each["tokens"]
+            found.append((position + each.get("untested", 0) + each["accepted"], each["refused"]))
+        position += each["tokens"]
     return found

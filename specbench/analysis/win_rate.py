@@ -1,32 +1,35 @@
 """Win rates: how often a judge preferred one method's continuation to another's."""
 
 from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from specbench.analysis.bootstrap import bootstrap, by_prompt
-from specbench.analysis.points import Point
+from specbench.analysis.points import Point, PointValue
 from specbench.files import read_sealed
 from specbench.runs.run_folder import JUDGED
 from specbench.runs.scores import Judged
 
+JUDGE = "judge"  # the value of a point that names the judge
 
-def judged_points(folder: Path, places: list[Point]) -> list[Point]:
-    """The win rates of a judged run as points, at the place of the judged method's own; nothing of other runs.
 
-    `win_rate` counts a tie as half a win, `wins` as none; `win_rate_spread` is the standard deviation over repeats, as the
-    paper prints one.
+def judged_points(folder: Path, points: Sequence[Point]) -> list[Point]:
+    """The win rates of a judged run, in the place of the judged method's point. Empty for other runs.
+
+    `win_rate` counts a tie as half a win, `wins` as none. `win_rate_spread` is the standard deviation over repeats, as in
+    SPRINTER's table.
     """
     path = folder / JUDGED
     if not path.exists():
         return []
-    told = read_sealed(path, Judged, "restore or delete it; the suite's command judges again")
-    rows = told["rows"]
-    method, _, setting = told["of"].partition("(")
+    judged = read_sealed(path, Judged, "restore or delete it; the suite's command judges again")
+    rows = judged["rows"]
+    method, _, setting = judged["of"].partition("(")
     place = next(
-        (p for p in places if p["run"] == folder.name and (p["method"], p["setting"]) == (method, setting.rstrip(")"))),
-        None,
+        (p for p in points if (p.run, p.method, p.setting) == (folder.name, method, setting.rstrip(")"))), None
     )
     if place is None or not rows:
         return []
@@ -34,11 +37,11 @@ def judged_points(folder: Path, places: list[Point]) -> list[Point]:
     repeats = defaultdict(list)
     for row in rows:
         repeats[row["repeat"]].append(row["verdict"])
-    values = {
-        "win_rate": bootstrap(table, lambda t: float(t[:, 0].sum() / t[:, 1].sum()))._asdict(),
+    values: dict[str, PointValue] = {
+        "win_rate": bootstrap(table, lambda t: float(t[:, 0].sum() / t[:, 1].sum())),
         "wins": sum(row["verdict"] == 1.0 for row in rows) / len(rows),
         "ties": sum(row["verdict"] == 0.5 for row in rows) / len(rows),
         "win_rate_spread": float(np.std([np.mean(each) for each in repeats.values()])),
+        JUDGE: f"{judged['judge'].get('name')}, {judged['judge'].get('path')}",
     }
-    judge = f"{told['judge'].get('name')}, {told['judge'].get('path')}"
-    return [{**place, "values": {**values, "judge": judge}}]
+    return [replace(place, values=values)]

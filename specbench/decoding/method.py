@@ -88,6 +88,11 @@ class Method(Named):
         """How many tokens it drafts per round, as text for a table; empty for a method that does not draft."""
         return ""
 
+    @property
+    def adaptive(self) -> bool:
+        """Whether a stop rule decides how long a draft is."""
+        return False
+
     def theory(self) -> Theory | None:
         """The formula that predicts its speed from the measured acceptance; None where there is none."""
         return None
@@ -103,6 +108,7 @@ class Method(Named):
             roles=self.roles(),
             heads=self.heads,
             draft_length=self.draft_length,
+            adaptive=self.adaptive,
             theory=self.theory(),
             flops=self.flops,
         )

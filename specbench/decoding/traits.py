@@ -25,12 +25,14 @@ class Theory:
 class Traits:
     """A method's answers to questions that outlive the method object.
 
-    `draft_length` is text for a table (`5`, `5, 1`, `up to 10`); empty for methods that do not draft. `flops` names the
+    `draft_length` is text for a table (`5`, `5, 1`, `up to 10`); empty for methods that do not draft.
+    `adaptive` says that a stop rule decides how long a draft is. `flops` names the
     paper's formula for the work per generation, which takes the first and the last of `roles`.
     """
 
     roles: tuple[str, ...]
     heads: tuple[str, ...] = ()
     draft_length: str = ""
+    adaptive: bool = False
     theory: Theory | None = None
     flops: Literal["", "speculation", "sprinter"] = ""

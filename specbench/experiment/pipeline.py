@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import specbench.tasks  # noqa: F401  (registers the tasks)
+from specbench.analysis.run_summary import RunSummary
 from specbench.analysis.summary import save_summary, summarise
 from specbench.config.options import SandboxKind
 from specbench.config.presets import require_known
@@ -31,13 +31,13 @@ class Resolved:
 class Results:
     """The summaries of a request's runs, and what kept some of them from being scored."""
 
-    summaries: list[dict[str, Any]]
+    summaries: list[RunSummary]
     unscored: MissingAsset | None
 
     @property
     def some_failed(self) -> bool:
         """Whether a generation failed."""
-        return any(row["failed"] for summary in self.summaries for row in summary["methods"])
+        return any(row.failed for summary in self.summaries for row in summary.methods)
 
 
 def unused_options(request: Request) -> dict[str, ConfigError]:
@@ -82,7 +82,7 @@ def run(request: Request, observer: Observer | None = None) -> Results:
     if not request.tasks and len({spec.task.name for spec in plan.specs}) > 1:
         count = sum(spec.generations for spec in plan.specs)
         observer.message(f"{len(plan.runs)} runs, {count} generations; -t, -n and --repeats make it fewer")
-    summaries = []
+    summaries: list[RunSummary] = []
     with locked((each.folder for each in plan.runs), request.access) as locks:
         for each in plan.runs:
             decode(plan, each, locks[each.folder], request.access.fresh, observer)
@@ -114,7 +114,7 @@ def score(run: PlannedRun, sandbox: Sandbox | None, observer: Observer) -> None:
             scorer.score(run.folder, run.task, run.data, sandbox, advance)
 
 
-def summarised(folder: Path) -> dict[str, Any]:
+def summarised(folder: Path) -> RunSummary:
     """Summarize a run folder, and keep the summary in it."""
     summary = summarise(folder)
     save_summary(folder, summary)

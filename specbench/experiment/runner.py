@@ -113,7 +113,7 @@ def measure(run: PlannedRun, loaded: LoadedPair, recorder: Recorder) -> Iterator
     for order, (repeat, sample, label) in enumerate(todo, len(recorder.done)):
         blank = _blank(label, sample.id, repeat, spec.decoding, order)
         record = attempt(methods[label], blank, setting, sample, conversations.before(sample, label, repeat))
-        record.made_up = spec.pair.simulated
+        record.simulated = spec.pair.simulated
         record.captured, record.capture_seconds = record.captured + captured[0], record.capture_seconds + captured[1]
         captured = 0, 0.0
         record = recorder.append(record)

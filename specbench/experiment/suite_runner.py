@@ -223,8 +223,8 @@ def _state(step: _Step, observer: Observer) -> dict[str, object]:
         run.folder.mkdir(parents=True, exist_ok=True)
         (run.folder / "error.log").write_text(traceback.format_exc(), encoding="utf-8")
         return {"state": FAILED, "why": f"{type(error).__name__}: {error}"}
-    failed = sum(row["failed"] for row in summary["methods"])
-    first = next((row["first_error"] for row in summary["methods"] if row["first_error"]), "")
+    failed = sum(row.failed for row in summary.methods)
+    first = next((row.first_error for row in summary.methods if row.first_error), "")
     return {
         "state": DONE,
         "failed": failed,
@@ -235,6 +235,6 @@ def _state(step: _Step, observer: Observer) -> dict[str, object]:
 def _entry(step: _Step) -> dict[str, object]:
     """What the index records of a run besides its state."""
     spec, suite = step.run.spec, step.request.suite
-    entry: dict[str, object] = {"pair": spec.pair.name, "task": spec.task.name, "made_up": spec.pair.simulated}
+    entry: dict[str, object] = {"pair": spec.pair.name, "task": spec.task.name, "simulated": spec.pair.simulated}
     entry |= {"folder": spec.folder, "generations": spec.generations}
     return entry | ({"levels": levels_of(step.part.line.methods[0])} if suite.kind == "profile" else {})

@@ -53,6 +53,10 @@ class Speculative(Method, name="speculative"):
         return self.proposer.draft_length
 
     @property
+    def adaptive(self) -> bool:
+        return isinstance(self.proposer, DraftModel) and self.proposer.stop is not None
+
+    @property
     def flops(self) -> Literal["", "speculation"]:
         return "speculation" if isinstance(self.proposer, DraftModel) else ""
 

@@ -41,11 +41,11 @@ class LoadedPair:
         tokenizers: dict[str, PreTrainedTokenizerBase],
         networks: dict[str, Network] | None = None,
         graphs: dict[str, Graphs] | None = None,
-        made_up: bool = False,
+        simulated: bool = False,
     ) -> None:
         """Raises ConfigError, naming both, where two roles' tokenizers differ. Made-up models have no tokenizer of theirs."""
         self.models, self._tokenizers = models, tokenizers
-        self.networks, self.graphs, self.made_up = networks or {}, graphs or {}, made_up
+        self.networks, self.graphs, self.simulated = networks or {}, graphs or {}, simulated
         self.heads: dict[str, Head] = {}
         self.streams: dict[str, Any] = {}  # of models that run side by side on a GPU, by role
         self.laws: dict[str, Law] = {}
@@ -56,11 +56,11 @@ class LoadedPair:
             _require_same(self.tokenizer, other, last, role)
         # Padded embeddings differ within a family: crop to what the tokenizers and all models have.
         rows = [m.get_output_embeddings().weight.shape[0] for m in models.values()]
-        if made_up and min(rows) < len(self.tokenizer):
+        if simulated and min(rows) < len(self.tokenizer):
             raise ConfigError(
                 f"a dummy vocabulary of {min(rows)} is too small for the prompts' {len(self.tokenizer)} tokens"
             )
-        self.vocabulary = min(rows) if made_up else min(*rows, *(len(t) for t in tokenizers.values()))
+        self.vocabulary = min(rows) if simulated else min(*rows, *(len(t) for t in tokenizers.values()))
         self.encoder_decoder = models[last].config.is_encoder_decoder
         self.eos = frozenset(i for m in models.values() for i in _eos(m)) or frozenset({self.tokenizer.eos_token_id})
         windows = [w for model in models.values() if (w := window_of(model)) is not None]
@@ -81,7 +81,7 @@ class LoadedPair:
             {r: self._tokenizers[r] for r in roles},
             {r: self.networks[r] for r in roles if r in self.networks},
             {r: self.graphs[r] for r in roles if r in self.graphs},
-            self.made_up,
+            self.simulated,
         )
         if spread is not None:
             pair.laws = {role: Law(pair.vocabulary, i, spread) for i, role in enumerate(roles)}
@@ -207,7 +207,7 @@ def load(
         for role, each in found.items()
         if each.engine in ("graph", "compiled")
     }
-    pair = LoadedPair(models, tokenizers, networks, graphs, made_up=any(f.weights != "real" for f in found.values()))
+    pair = LoadedPair(models, tokenizers, networks, graphs, simulated=any(f.weights != "real" for f in found.values()))
     pair.workers = Workers(found, base)
     for name, head in (heads or {}).items():
         pair.heads[name] = loaded = load_head(name, head, found, base, models[head.spec.base])

@@ -1,4 +1,4 @@
-"""One method of one cell, BASE against NEW: does it decode as before, as well as before, as fast as before?"""
+"""Checks of one method of one run, BASE against NEW: decoding, quality and speed."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -156,15 +156,15 @@ def _effect(a: Rows, b: Rows) -> str:
 def quality(base: Measured, new: Measured, method: str, name: str, limits: Limits) -> Finding | None:
     """One metric of one method; None where neither side has it. McNemar's exact test over prompts where a prompt is right
     or wrong, a paired bootstrap over prompts otherwise."""
-    told = {each["name"]: each for each in new.metrics}
+    theirs = {each["name"]: each for each in new.metrics}
     own = next(each for each in base.metrics if each["name"] == name)
     rows = shared(base.generations[method], new.generations[method])
     scored = [[row for row in side if name in row.values] for side in rows]
     if not any(scored):
         return None
-    if name not in told or told[name]["signature"] != own["signature"]:
+    if name not in theirs or theirs[name]["signature"] != own["signature"]:
         detail = (
-            f"{name} is computed otherwise: {own['signature']} | {told.get(name, {}).get('signature', 'not at all')}"
+            f"{name} is computed otherwise: {own['signature']} | {theirs.get(name, {}).get('signature', 'not at all')}"
         )
         return Finding(Status.incomparable, "other metric", detail, f"{name}: other metric")
     if not all(scored):

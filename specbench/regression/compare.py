@@ -1,4 +1,4 @@
-"""BASE against NEW, cell by cell and method by method: what regressed, what improved, what cannot be compared.
+"""Comparison of BASE with NEW, run by run and method by method: regressions, improvements, and what is not comparable.
 
 The verdicts tell apart a method that decodes otherwise (*acceptance changed*, *decoding changed*), one that decodes as
 before in another time (*overhead changed*), and a baseline that lost against the outside anchor (*engine changed*), which
@@ -10,7 +10,7 @@ from typing import Any
 
 from specbench.config.construct import Table, to_table
 from specbench.machine.hardware import LIBRARIES, incomparable
-from specbench.regression import checks as aspects
+from specbench.regression import checks
 from specbench.regression.checks import Finding
 from specbench.regression.measurement import Measured
 from specbench.regression.verdict import Limits, Status, Verdict
@@ -21,7 +21,7 @@ EXACT = ("cpu", "instructions", "threads", *LIBRARIES)  # equal: greedy or sampl
 
 
 def compare(base: list[Measured], new: list[Measured], limits: Limits) -> list[Verdict]:
-    """The verdicts of every cell of BASE; cells that only NEW has are none of its business."""
+    """The verdicts on every run of BASE. Runs that only NEW has are ignored."""
     out = []
     for cell, nearest in zip(base, _paired(base, new), strict=True):
         if nearest is None:
@@ -46,7 +46,7 @@ def compare(base: list[Measured], new: list[Measured], limits: Limits) -> list[V
 
 
 def _paired(base: list[Measured], new: list[Measured]) -> list[Measured | None]:
-    """For each cell of BASE the most similar one of NEW. No cell of NEW is taken twice."""
+    """For each run of BASE the most similar run of NEW. No run of NEW is used twice."""
     pairs = sorted(
         (_distance(cell, other), i, j)
         for i, cell in enumerate(base)
@@ -90,7 +90,7 @@ def differences(base: Measured, new: Measured) -> list[str]:
 
 
 def _incomplete(base: Measured, new: Measured) -> list[str]:
-    """Why one of two cells is not a whole measurement, with the counts; empty where both are."""
+    """The reasons why one of two runs is incomplete, with counts. Empty if both are complete."""
     return [f"{side}: {why}" for side, cell in (("BASE", base), ("NEW", new)) for why in cell.problems]
 
 
@@ -121,18 +121,18 @@ def _of_method(base: Measured, new: Measured, method: str, limits: Limits) -> li
         )
         return [verdict("decoding", Finding(Status.regression, "generations failed", why, "failed"))]
     inexact = f"compared with tolerance (settings changed: {', '.join(changes)})" if changes else _inexact(base, new)
-    decoded = aspects.decoding(base.generations[method], new.generations[method], inexact, limits.alpha, bool(changes))
+    decoded = checks.decoding(base.generations[method], new.generations[method], inexact, limits.alpha, bool(changes))
     timed = [] if limits.counters_only else _timed(base, new, method, limits)
     if decoded.status in (Status.regression, Status.improved):
         cost = "; ".join(found.detail for _, found in timed if found.status is not Status.skipped)
         decoded = decoded._replace(detail=f"{decoded.detail}; {cost}" if cost else decoded.detail)
-        timed = [each for each in timed if each[1].status is not decoded.status]  # told already
+        timed = [each for each in timed if each[1].status is not decoded.status]  # reported already
     if changes:
-        told = ", ".join(changes)
+        text = ", ".join(changes)
         decoded = decoded._replace(
-            detail=f"{told}; {decoded.detail}".removesuffix("; "), short=f"{decoded.short} ({told})"
+            detail=f"{text}; {decoded.detail}".removesuffix("; "), short=f"{decoded.short} ({text})"
         )
-    scored = [aspects.quality(base, new, method, each["name"], limits) for each in base.metrics]
+    scored = [checks.quality(base, new, method, each["name"], limits) for each in base.metrics]
     return [
         verdict("decoding", decoded),
         *(verdict("quality", found) for found in scored if found),
@@ -168,7 +168,7 @@ def _timed(base: Measured, new: Measured, method: str, limits: Limits) -> list[t
     if why:
         status = Status.incomparable if limits.require_speed else Status.skipped
         return [(aspect, Finding(status, f"other conditions for {aspect}", why, "not comparable"))]
-    found = aspects.speed(base.sessions, new.sessions, method, over, limits)
+    found = checks.speed(base.sessions, new.sessions, method, over, limits)
     if found.status in (Status.regression, Status.improved):
         found = found._replace(title="engine changed" if own else "overhead changed")
     return [(aspect, found)]
@@ -210,7 +210,8 @@ def _model(model: ModelSource) -> Table:
 
 def _head(head: HeadSource) -> Table:
     """What identifies a head, without what it reports about itself."""
-    identity = _but(_but(to_table(head), "tasks"), "predicted_distance")
+    reported = ("tasks", "trained_on", "skipped", "predicted_distance")
+    identity = {key: value for key, value in to_table(head).items() if key not in reported}
     return _but(identity, "source") if head.checksum or head.revision else identity
 
 

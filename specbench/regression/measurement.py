@@ -1,4 +1,4 @@
-"""What a run comes to for a comparison: counters, quality and seconds by round."""
+"""The measurements of a run for a comparison: counters, quality, and seconds by round."""
 
 import json
 import zlib
@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from specbench.analysis import metrics as m
 from specbench.analysis.quality import scores_of
+from specbench.analysis.rows import complete, seconds
 from specbench.files import read_sealed
 from specbench.machine.hardware import Environment, conditions
 from specbench.runs.record import Record
@@ -45,7 +45,7 @@ class Generation:
 
 @dataclass(frozen=True)
 class Measured:
-    """One cell as it was measured, in one process or in several."""
+    """One run as it was measured, in one or several processes."""
 
     spec: RunSpec
     environment: dict[str, Any]  # what counters and speeds depend on
@@ -83,7 +83,7 @@ def of_run(folder: Path) -> Measured:
         metrics=[{key: each[key] for key in ("name", "signature", "combine")} for each in scores["metrics"]],
         groups=groups,
         generations={
-            name: [_generation(r, values.get(r.key, {})) for r in m.complete(records, name)] for name in methods
+            name: [_generation(r, values.get(r.key, {})) for r in complete(records, name)] for name in methods
         },
         failed={name: sum(r.method == name and r.error is not None for r in records) for name in methods},
         sessions=[session_of(records, methods, spec.clock == "end to end")],
@@ -114,7 +114,7 @@ def session_of(records: Sequence[Record], methods: list[str], end_to_end: bool) 
         samples = {r.sample for r in records if all((name, r.sample, repeat) in done for name in methods)}
         for name in methods if samples else ():
             rows = [done[name, sample, repeat] for sample in samples]
-            session[name].append((sum(len(r.tokens) for r in rows), sum(m.seconds(r, end_to_end) for r in rows)))
+            session[name].append((sum(len(r.tokens) for r in rows), sum(seconds(r, end_to_end) for r in rows)))
     return session
 
 

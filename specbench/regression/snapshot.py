@@ -85,20 +85,20 @@ def load(path: Path, outdated: bool = False) -> Snapshot:
     """
     recording = f"help: specbench gate record {path} -m METHOD ..."
     try:
-        told = read_json(path, dict[str, Any])
-        schema, semantics = told["schema"], told["semantics"]
+        table = read_json(path, dict[str, Any])
+        schema, semantics = table["schema"], table["semantics"]
     except (ConfigError, KeyError):
         raise ConfigError(f"{path} is no snapshot; {recording}") from None
     if schema != SCHEMA or (semantics != SEMANTICS and not outdated):
         help_ = f"specbench gate update {path}" if schema == SCHEMA else "specbench gate record"
         raise ConfigError(f"{path} was recorded by another version of specbench; help: {help_}")
-    checked(told, _File, str(path))
-    if not told["runs"]:
+    checked(table, _File, str(path))
+    if not table["runs"]:
         raise ConfigError(f"{path} holds no runs; {recording}")
-    for command in told["commands"]:
+    for command in table["commands"]:
         _require_command(command, path)
     try:
-        held = Snapshot(told["commands"], [_run_of(each, path) for each in told["runs"]], told["counters_only"])
+        held = Snapshot(table["commands"], [_run_of(each, path) for each in table["runs"]], table["counters_only"])
     except (KeyError, TypeError, ValueError) as error:
         raise ConfigError(
             f"{path} is damaged ({type(error).__name__}: {error}); help: restore it, or record it again"
@@ -168,15 +168,17 @@ def _rounded(session: Session) -> Session:
     return {name: [(tokens, round(seconds, 6)) for tokens, seconds in rounds] for name, rounds in session.items()}
 
 
-def _run_of(told: dict[str, Any], path: Path) -> Measured:
-    names = [each["name"] for each in told["metrics"]]
+def _run_of(stored: dict[str, Any], path: Path) -> Measured:
+    names = [each["name"] for each in stored["metrics"]]
     generations = {
         method: [_row_of(row, table["roles"], names) for row in table["rows"]]
-        for method, table in told["generations"].items()
+        for method, table in stored["generations"].items()
     }
-    sessions = [{name: [(int(n), s) for n, s in rounds] for name, rounds in each.items()} for each in told["sessions"]]
-    spec = RunSpec.from_toml(told["spec"], f"{path}: spec")
-    return Measured(**{**told, "spec": spec, "generations": generations, "sessions": sessions})
+    sessions = [
+        {name: [(int(n), s) for n, s in rounds] for name, rounds in each.items()} for each in stored["sessions"]
+    ]
+    spec = RunSpec.from_toml(stored["spec"], f"{path}: spec")
+    return Measured(**{**stored, "spec": spec, "generations": generations, "sessions": sessions})
 
 
 def _row_of(row: list[Any], roles: list[str], names: list[str]) -> Generation:

@@ -1,1 +1,1 @@
-"""Floor 5: from records to numbers to tables. No torch."""
+"""Reports: tables, notes, plots and pages from summaries of runs. Imports no torch."""

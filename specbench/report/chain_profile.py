@@ -1,32 +1,37 @@
-"""Polybasic's Table 1 for any chain, and what theory says of keeping its middle models, from a run of all pairs.
+"""The profile of a chain: Polybasic's Table 1, and whether theory keeps its middle models.
 
-The run measured every model alone and every pair of levels as plain speculation, under the names of `alone` and `under`.
+It is computed from a run of every model alone and of every pair of levels as plain speculation, under the names that `alone`
+and `under` give.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from specbench.analysis import metrics as m
 from specbench.analysis import theory
 from specbench.analysis.chains import NONE, alone, under
+from specbench.analysis.run_summary import RunSummary
+from specbench.report.columns import column_of
+from specbench.report.formats import HUNDREDTHS, TIMES, Format
 from specbench.report.tables import Table
 from specbench.runs.run_folder import read
 
-DRAFTED, THRESHOLDS = range(1, 9), range(1, 17)  # what is tried: beyond them, prices would be guesses
+DRAFTED, THRESHOLDS = range(1, 9), range(1, 17)  # tried draft lengths and thresholds; beyond them prices are guesses
+BLOCK = 6  # tokens that the target reads to verify a draft of five
+MILLISECONDS = Format("{:.2f}", scale=1e3)
 
 
-def kinds_of(summary: dict[str, Any]) -> dict[str, str]:
-    """The kinds of a run's heads, by name."""
-    return {name: head["kind"] for name, head in summary["heads"].items()}
+def kinds_of(summary: RunSummary) -> dict[str, str]:
+    """The kind of each head of a run, by the head's name."""
+    return {name: head.kind for name, head in summary.heads.items()}
 
 
 @dataclass(frozen=True)
 class Pairing:
-    """One level drafting for another: tokens a round, acceptance, and acceptance of a round's first token."""
+    """One level that drafts for another: tokens per round, acceptance, and acceptance of a round's first token."""
 
     length: float
     acceptance: float
@@ -34,10 +39,10 @@ class Pairing:
 
 
 class Profile:
-    """What was measured of a chain, its levels from the target down to the drafter."""
+    """The measurements of a chain. `levels` are from the target down to the drafter."""
 
     def __init__(self, folder: Path, levels: Sequence[str], baseline: str, kinds: dict[str, str] | None = None) -> None:
-        """`kinds` are those of the heads by name: a head's calls are booked under its name, and its level is its kind."""
+        """Read the run folder. `kinds` maps the names of heads, under which calls are recorded, to their levels."""
         kinds = kinds or {}
         records = list(read(folder))
         self.levels = list(levels)
@@ -50,10 +55,10 @@ class Profile:
                     self._prices[kinds.get(role, role)].setdefault(fed, []).append(seconds)
 
     def seconds(self, level: str, fed: int = 1) -> float | None:
-        """Seconds of a forward that feeds so many tokens: as measured, or on the line through what was measured.
+        """Seconds of a forward that feeds `fed` tokens: as measured, or on the line through the measured lengths.
 
-        None of a level that costs nothing, as prompt lookup. The smallest block measured stands for one token where none was
-        fed alone.
+        None for a level without cost, such as prompt lookup. If no single token was fed, the price of the smallest measured
+        block is returned for it.
         """
         prices = {k: float(np.mean(each)) for k, each in sorted(self._prices[level].items())}
         if not prices:
@@ -67,11 +72,11 @@ class Profile:
 
     @property
     def longest(self) -> int:
-        """The most tokens that a price was measured of, over all levels that cost anything."""
+        """The longest block with a measured price in every level that has a cost."""
         return min(max(prices) for prices in self._prices.values() if prices)
 
     def pairing(self, low: str, high: str) -> Pairing | None:
-        """How a level's drafts fared under another's verdict; None where that was not measured."""
+        """The results of one level's drafts under verification by another. None if the pair was not measured."""
         rows = self._rows.get(under(low, high))
         rate = m.acceptance_rate(rows) if rows else None
         if rows is None or rate is None:
@@ -79,13 +84,13 @@ class Profile:
         return Pairing(m.accepted_length(rows), rate, m.acceptance_by_position(rows)[0])
 
     def cost(self, levels: Sequence[str], blocks: bool) -> theory.Cost:
-        """What a forward costs, the drafter first; a block at its own price, or at that of one token."""
+        """The cost of a forward, the drafter first. A block has its own price with `blocks`, else that of one token."""
         return lambda i, k: self.seconds(levels[i], k if blocks else 1) or 0.0
 
     def keeps(self, middle: int, blocks: bool) -> theory.Middle | None:
-        """What theory says of the `middle`th level between its neighbours. None where a pair of them was not measured.
+        """Theory for level number `middle` between its neighbors. None if a pair of them was not measured.
 
-        Where nothing drafts for the level above directly, the alternative is the middle itself as the drafter.
+        If no pair skips the level, the alternative is the level itself as the drafter.
         """
         high, here, low = self.levels[middle - 1 : middle + 2]
         outer, inner, direct = self.pairing(here, high), self.pairing(low, here), self.pairing(low, high)
@@ -102,27 +107,28 @@ class Profile:
 
 
 def forwards_table(profile: Profile) -> Table:
-    """T per forward: of one token, and of as many as a draft of five and one more."""
+    """The time of a forward of one token, and of a block that verifies a draft of five."""
     rows = []
     for i, level in enumerate(profile.levels, 1):
-        one, six = profile.seconds(level, 1), profile.seconds(level, 6)
+        one, block = profile.seconds(level, 1), profile.seconds(level, BLOCK)
         top = profile.seconds(profile.levels[0], 1)
-        share = NONE if one is None or not top else f"{one / top:.2f}"
-        rows.append([f"M{i}: {level}", *(NONE if each is None else f"{1e3 * each:.2f}" for each in (one, six)), share])
-    return Table("Forwards", ["model", "ms, 1 token", "ms, 6 tokens", "over M1's"], rows)
+        share = None if one is None or not top else one / top
+        rows.append([f"M{i}: {level}", *map(MILLISECONDS.text, (one, block)), HUNDREDTHS.text(share)])
+    return Table("Forwards", ["model", "ms, 1 token", f"ms, {BLOCK} tokens", "relative to M1"], rows)
 
 
 def pairs_table(profile: Profile) -> Table:
-    """Mean accepted length (with the token that follows), acceptance, and that of a round's first token, of each pair.
+    """Mean accepted length, acceptance, and acceptance of a round's first token, of each pair of levels.
 
-    At T = 0 acceptance is agreement of the likeliest tokens.
+    The accepted length includes the token that follows. At T = 0, acceptance is agreement of the most likely tokens.
     """
     rows = []
     for i, high in enumerate(profile.levels, 1):
         for j, low in enumerate(profile.levels[i:], i + 1):
             found = profile.pairing(low, high)
-            told = [f"{found.length:.2f}", f"{found.acceptance:.3f}", f"{found.first:.3f}"] if found else [NONE] * 3
-            rows.append([f"M{i} - M{j}: {low} under {high}", *told])
+            length, rate = (column_of(key).format.text for key in ("accepted_length", "acceptance_rate"))
+            texts = [length(found.length), rate(found.acceptance), rate(found.first)] if found else [NONE] * 3
+            rows.append([f"M{i} - M{j}: {low} under {high}", *texts])
     return Table("Pairs", ["pair", "mean accepted length", "acceptance", "of the first token"], rows)
 
 
@@ -133,15 +139,15 @@ def verdicts(profile: Profile) -> list[str]:
         high, here, low = profile.levels[middle - 1 : middle + 2]
         found, ideal = profile.keeps(middle, blocks=True), profile.keeps(middle, blocks=False)
         if found is None or ideal is None:
-            lines.append(f"{here}: its pairs were not all measured, so theory says nothing")
+            lines.append(f"{here}: no prediction, since not all of its pairs were measured")
             continue
         two = " + ".join((low, here, high)[i] for i in found.models)
-        without = "" if profile.pairing(low, high) else f" (nothing drafts for {high} directly)"
+        without = "" if profile.pairing(low, high) else f" (no level drafts for {high} directly)"
         lines.append(
-            f"{here}: {'keep it' if found.pays else 'leave it out'}. Three models {found.three.speedup:.2f}x (draft"
-            f" {found.three.drafted}, threshold {found.three.thresholds[0]}), two {found.two.speedup:.2f}x ({two}, draft"
-            f" {found.two.drafted}){without}, at the prices of blocks, measured up to {profile.longest} tokens and on"
-            f" a line beyond; with a block for the price of one token"
-            f" {ideal.three.speedup:.2f}x and {ideal.two.speedup:.2f}x"
+            f"{here}: {'keep it' if found.pays else 'leave it out'}. Three models {TIMES.text(found.three.speedup)} (draft"
+            f" {found.three.drafted}, threshold {found.three.thresholds[0]}), two {TIMES.text(found.two.speedup)} ({two},"
+            f" draft {found.two.drafted}){without}, at the prices of blocks, measured up to {profile.longest} tokens and"
+            f" extrapolated on a line; with a block for the price of one token {TIMES.text(ideal.three.speedup)} and"
+            f" {TIMES.text(ideal.two.speedup)}"
         )
     return lines

@@ -1,104 +1,249 @@
-"""Columns of tables, and the tables that only some methods have: cascades, drafts of varying length, chains."""
+"""The registry of report columns. To add a column to a table, add an entry to COLUMNS.
 
-from collections.abc import Callable, Mapping
-from typing import Any
+The columns of a table appear in the order of the registry. The tables of docs/reading-a-table.md are generated from it by
+`python -m scripts.column_reference`. Entries for suites only have no place in the tables of a run; suites name them by key.
+"""
 
 from specbench.analysis.chains import NONE
+from specbench.analysis.run_summary import RunSummary
+from specbench.report import run_tables as t
+from specbench.report.column import (
+    Column,
+    counter,
+    defined,
+    headline_scores,
+    levels,
+    score,
+    score_groups,
+    speed_groups,
+)
+from specbench.report.formats import (
+    CHANGE,
+    COUNT,
+    HUNDREDTHS,
+    MILLISECONDS,
+    PERCENT,
+    SCORE,
+    TENTHS,
+    TENTHS_OF_PERCENT,
+    TEXT,
+    THOUSANDTHS,
+    THREE_DIGITS,
+    TIMES,
+)
 
-Cell = Callable[[dict[str, Any]], str]
-Columns = dict[str, Cell]
+POSITIONS = 6  # of a draft that the column "by position" shows
+COLUMNS = (
+    Column(
+        key="method", heading="method", format=TEXT, tables=t.RUN_TABLES, value=lambda run, row: row.label,
+        definition="Name of the method. `(dummy)`: random weights. `(synthetic)`: synthetic logits.",
+    ),
+    Column(key="tokens_per_second", heading="tokens/s", clock=t.DECODING, format=TENTHS, tables=(t.SPEED, t.MERGED)),
+    Column(
+        key="end_to_end_speedup", heading="speedup", heading_in_run="speedup over {baseline}", clock=t.END_TO_END,
+        format=TIMES, tables=(t.SPEED, t.MERGED, t.CONVENTIONS), one_for="baseline",
+        shown=lambda run, table: table == t.CONVENTIONS or run.end_to_end,
+    ),
+    Column(
+        key="speedup", heading="speedup", heading_in_run="speedup over {baseline}", clock=t.DECODING, format=TIMES,
+        tables=(t.SPEED, t.MERGED, t.CHAINS), one_for="baseline",
+    ),
+    Column(
+        key="papers_prediction", heading="paper's theory", format=TIMES, tables=(t.SPEED,),
+        shown=defined("papers_prediction"),
+        definition="Speculative Ensemble of two models: its Theorem 3.6 as printed, which describes one cycle and not the"
+        " long run.",
+    ),
+    Column(
+        key="predicted", heading="theory", format=TIMES, tables=(t.SPEED, t.MERGED),
+        definition="The long-run speedup at the measured acceptance rate and cost ratio c, if a model reads a block for the"
+        " price of one token, as the papers assume.",
+    ),
+    Column(
+        key="corrected", heading="corrected", format=TIMES, tables=(t.SPEED, t.MERGED),
+        definition="The same at the measured price of a block of each length; lengths that did not occur are interpolated.",
+    ),
+    Column(
+        key="measured_over_corrected", heading="measured/corrected", format=HUNDREDTHS, tables=(t.SPEED,),
+        definition="speedup / corrected. A value well below 1 means that time is spent on something that theory does not"
+        " contain (see outside forwards).",
+    ),
+    Column(
+        key="score", heading="score", format=SCORE, tables=(t.SPEED, t.QUALITY), split=headline_scores, unit="x 100",
+        definition="A column per metric of the task, under the metric's name. The first table has the main metric only.",
+    ),
+    Column(
+        key="draft_lengths", heading="draft lengths", format=TEXT, tables=(t.ACCEPTANCE,), unit="tokens",
+        value=lambda run, row: run.traits(row).draft_length or NONE,
+        definition="gamma, one per model in the order of the ensemble; \"up to N\" if a rule may stop earlier; \"then at"
+        " least N\" for the threshold of a chain.",
+    ),
+    Column(key="acceptance_rate", heading="acceptance", format=THOUSANDTHS, tables=(t.ACCEPTANCE, t.MERGED)),
+    Column(
+        key="metric", heading="metric", format=TEXT, tables=(t.MERGED,), value=lambda run, row: run.headline or None,
+        definition="The task's main metric.",
+    ),
+    Column(
+        key="main_score", heading="score", format=SCORE, tables=(t.MERGED,), unit="x 100",
+        value=lambda run, row: score(run.headline)(run, row), definition="The score by that metric.",
+    ),
+    Column(
+        key="prompts", heading="prompts", format=COUNT, tables=(t.MERGED,), value=lambda run, row: row.prompts,
+        definition="Prompts of which a generation completed.",
+    ),
+    Column(
+        key="acceptance_by_position", heading="by position", format=HUNDREDTHS, tables=(t.ACCEPTANCE,),
+        value=lambda run, row: row.acceptance_by_position[:POSITIONS],
+        definition=f"Acceptance rate of the first, second, ... token that a round tests, given that all tokens before it were"
+        f" accepted; at most {POSITIONS}. After a deferred bonus token, the first is that token.",
+    ),
+    Column(key="accepted_length", heading="accepted length", format=HUNDREDTHS, tables=(t.ACCEPTANCE, t.CHAINS)),
+    Column(
+        key="forwards_per_token", heading="forwards/token", format=HUNDREDTHS, tables=(t.ACCEPTANCE,),
+        value=lambda run, row: row.forwards_per_token,
+        definition="Forwards of each model, including its first, / committed tokens.",
+    ),
+    Column(
+        key="cost_ratio", heading="c", format=HUNDREDTHS, tables=(t.ACCEPTANCE,),
+        definition="Seconds of a one-token forward of the first model / of the last. The c of SE and of Leviathan et al.",
+    ),
+    Column(key="outside_forwards", heading="outside forwards", format=TENTHS_OF_PERCENT, tables=(t.ACCEPTANCE,)),
+    Column(
+        key="relative_latency", heading="relative latency", clock=t.END_TO_END, format=HUNDREDTHS, tables=(t.CASCADES,),
+        one_for="baseline", lower_is_better=True,
+    ),
+    Column(key="average_tokens", heading="tokens/run", format=HUNDREDTHS, tables=(t.SPRINTER,)),
+    Column(
+        key="generation_milliseconds", heading="ms/generation", clock=t.END_TO_END, format=TENTHS, tables=(t.SPRINTER,),
+        lower_is_better=True,
+    ),
+    Column(key="over_sd", heading="speedup over sd", clock=t.END_TO_END, format=TIMES, tables=(t.SPRINTER,), one_for="sd"),
+    Column(key="answer_length", heading="tokens/generation", format=TENTHS, tables=(t.CASCADES, t.SPRINTER)),
+    Column(key="rule_rate", heading="rule rate", format=TENTHS_OF_PERCENT, tables=(t.CASCADES,)),
+    Column(
+        key="target_calls", heading="target forwards/token", format=THOUSANDTHS, tables=(t.CASCADES, t.SPRINTER),
+        lower_is_better=True,
+    ),
+    Column(key="rejections_per_token", heading="rejections/token", format=THOUSANDTHS, tables=(t.CASCADES,)),
+    Column(
+        key="fallbacks", heading="fallbacks", format=COUNT, tables=(t.CASCADES,), value=counter("fallbacks"),
+        definition="BiLD: how often the small model was not confident, over the run.",
+    ),
+    Column(
+        key="rollbacks", heading="rollbacks", format=COUNT, tables=(t.CASCADES,), value=counter("rollbacks"),
+        definition="BiLD: how often the large model rejected tokens, over the run.",
+    ),
+    Column(key="gigaflops", heading="GFLOP/generation", format=THREE_DIGITS, tables=(t.SPRINTER,), unit="GFLOP"),
+    Column(
+        key="papers_gigaflops", heading="GFLOP/generation, paper's count", format=THREE_DIGITS, tables=(t.SPRINTER,),
+        definition="The same without prompts. A run costs n F_q + F_p, as if the target read one position of it, although it"
+        " reads the whole run. Speculation costs n F_q + n F_p.",
+    ),
+    Column(key="verifier_rate", heading="verifier acceptance", format=TENTHS_OF_PERCENT, tables=(t.SPRINTER,)),
+    Column(key="predicted_distance", heading="predicted distance from target", format=THOUSANDTHS, tables=(t.SPRINTER,)),
+    Column(
+        key="levels", heading="levels", format=TEXT, tables=(t.CHAINS,), value=levels,
+        definition="Innermost first: the model whose drafts were tested, acceptance rate, tokens/round ± standard deviation,"
+        " rounds per round of the target.",
+    ),
+    Column(key="discarded_per_token", heading="discarded by target/token", format=HUNDREDTHS, tables=(t.CHAINS,)),
+    Column(
+        key="round_milliseconds", heading="ms/round", format=TENTHS, tables=(t.TIME,), unit="ms",
+        value=lambda run, row: row.round_milliseconds,
+        definition="Milliseconds of each model's forwards per round; `host` is everything else.",
+    ),
+    Column(key="first_token_seconds", heading="ms to first token", format=MILLISECONDS, tables=(t.TIME,), unit="ms"),
+    Column(
+        key="bound_share", heading="of memory bandwidth", format=PERCENT, tables=(t.TIME,),
+        definition="(Bytes of weights and cache that the forwards had to read / speed of a plain copy, measured at the start)"
+        " / decoding seconds. Above 100 % if weights fit into a processor's cache. A baseline below 50 % gets a warning.",
+    ),
+    Column(
+        key="end_to_end_tokens_per_second", heading="tokens/s", clock=t.END_TO_END, format=TENTHS, tables=(t.TIME,),
+    ),
+    Column(
+        key="drift", heading="drift", format=CHANGE, tables=(t.TIME,),
+        definition="Last repeat's tokens/s / first repeat's, minus 1: the drift of the machine. Beyond 10 % it gets a"
+        " warning.",
+    ),
+    Column(
+        key="communication_share", heading="communication", format=TENTHS_OF_PERCENT, tables=(t.TIME,),
+        shown=defined("communication_share"),
+    ),
+    Column(
+        key="moved_bytes_per_token", heading="bytes moved/token", format=COUNT, tables=(t.TIME,), unit="bytes",
+        shown=defined("communication_share"),
+    ),
+    Column(
+        key="geometric_mean_speedup", heading="geometric mean speedup", clock=t.DECODING, format=TIMES,
+        tables=(t.CONVENTIONS,), one_for="baseline",
+    ),
+    Column(
+        key="papers_speedup", heading="papers' average", clock=t.END_TO_END, format=TIMES, tables=(t.CONVENTIONS,),
+        one_for="baseline",
+    ),
+    Column(key="wasted_share", heading="wasted drafts", format=PERCENT, tables=(t.CONVENTIONS,)),
+    Column(key="identical_output", heading="same output", format=PERCENT, tables=(t.CONVENTIONS,)),
+    Column(
+        key="no_answer", heading="no answer", format=PERCENT, tables=(t.QUALITY,), value=lambda run, row: row.no_answer,
+        shown=lambda run, table: any(row.no_answer is not None for row in run.methods),
+        definition="Share of generations whose text contains no answer.",
+    ),
+    Column(key="cut_by_length", heading="cut by length", format=PERCENT, tables=(t.QUALITY,)),
+    Column(key="cut_prompts", heading="cut prompts", format=PERCENT, tables=(t.QUALITY,)),
+    Column(
+        key="score_groups", heading="by group", format=SCORE, tables=(t.SCORE_GROUPS,), split=score_groups, unit="x 100",
+        definition=f"The main score of each subject or category, {t.MOST_GROUPS} at most.",
+    ),
+    Column(
+        key="speed_groups", heading="by group", format=TIMES, tables=(t.SPEED_GROUPS,), split=speed_groups,
+        definition=f"The decoding speedup on each subject or category, {t.MOST_GROUPS} at most.",
+    ),
+    Column(
+        key="deferral_rate", heading="deferral rate", format=TENTHS_OF_PERCENT, tables=(t.SUITES,),
+        definition="The rule rate; for methods without a rule, target forwards/token.",
+    ),
+    Column(
+        key="matching", heading="speed at the large model's quality", clock=t.END_TO_END, format=TIMES, tables=(t.SUITES,),
+        definition="The large model's latency / the smallest latency at which the curve reaches its quality.",
+    ),
+    Column(
+        key="best", heading="best quality within its latency", format=SCORE, tables=(t.SUITES,), unit="x 100",
+        definition="The best score of a point that is no slower than the large model.",
+    ),
+    Column(
+        key="win_rate", heading="win rate, ties half", format=TENTHS_OF_PERCENT, tables=(t.SUITES,),
+        definition="Wins plus half the ties / comparisons, by the judge that the page names.",
+    ),
+    Column(
+        key="wins", heading="wins", format=TENTHS_OF_PERCENT, tables=(t.SUITES,),
+        definition="Comparisons in which the judge preferred the method's continuation / comparisons.",
+    ),
+    Column(
+        key="ties", heading="ties", format=TENTHS_OF_PERCENT, tables=(t.SUITES,),
+        definition="Comparisons in which the judge preferred neither / comparisons.",
+    ),
+    Column(
+        key="win_rate_spread", heading="win rate, standard deviation", format=TENTHS_OF_PERCENT, tables=(t.SUITES,),
+        definition="Standard deviation of the win rate over repeats, as SPRINTER prints it.",
+    ),
+)  # fmt: skip
+BY_KEY = {column.key: column for column in COLUMNS}
 
 
-def special(methods: list[dict[str, Any]], base: str, large: str) -> dict[str, Columns]:
-    """The tables, by title, that these methods call for. `large` is the model that verifies last."""
-    out: dict[str, Columns] = {}
-    if any(r["rule_rate"] is not None for r in methods):
-        out["Cascades"] = {
-            "method": lambda r: r["label"],
-            "relative latency, end to end": relative_latency(base),
-            "tokens an answer": _answer_length,
-            "rule rate": number("rule_rate", "{:.1%}"),
-            "large-model calls/token": _calls(large),
-            "rejections/token": number("rejections_per_token", "{:.3f}"),
-            "fallbacks": lambda r: _count(r, "fallbacks"),
-            "rollbacks": lambda r: _count(r, "rollbacks"),
-        }
-    if any(r["verifier_rate"] is not None or "stop" in r["config"].get("proposer", {}) for r in methods):
-        out["Runs (as SPRINTER counts)"] = {
-            "method": lambda r: r["label"],
-            "avg tokens": number("average_tokens", "{:.2f}"),
-            "ms a generation, end to end": lambda r: "{:.1f} ± {:.1f}".format(*r["generation_milliseconds"]),
-            "speedup over sd, end to end": over("sd", "over_sd"),
-            "tokens an answer": _answer_length,
-            "target calls/token": _calls(large),
-            "GFLOP a generation": number("gigaflops", "{:.3g}"),
-            "by the paper's count": number("papers_gigaflops", "{:.3g}"),
-            "verifier accepts": number("verifier_rate", "{:.1%}"),
-            "distance from target, predicted": number("predicted_distance", "{:.3f}"),
-        }
-    if any(r["levels"] for r in methods):
-        out["Chains (as Polybasic counts)"] = {
-            "method": lambda r: r["label"],
-            "speedup (c), decoding": over(base, "speedup"),
-            "accepted length (mu)": number("accepted_length", "{:.2f}"),
-            "levels": _levels,
-            "middle's tokens discarded/token": number("discarded_per_token", "{:.2f}"),
-        }
-    return out
+def columns_of(table: str, run: RunSummary) -> list[Column]:
+    """The columns of a table of a run, with split columns replaced by their parts."""
+    shown = [column for column in COLUMNS if table in column.tables and column.shown(run, table)]
+    return [part for column in shown for part in (column.split(run, table) if column.split else [column])]
 
 
-def _answer_length(row: dict[str, Any]) -> str:
-    return f"{row['tokens'] / row['generations']:.1f}"
+def merged_columns(runs: list[RunSummary]) -> list[Column]:
+    """The measured columns of the merged table of several runs."""
+    return [
+        column for column in COLUMNS if t.MERGED in column.tables and any(column.shown(run, t.MERGED) for run in runs)
+    ]
 
 
-def _calls(large: str) -> Cell:
-    return lambda r: f"{r['forwards_per_token'].get(large, 0.0):.3f}"
-
-
-def _levels(row: dict[str, Any]) -> str:
-    """What each level tested, from the innermost: whose drafts, at which acceptance, how many tokens a round, how often."""
-    return (
-        "; ".join(
-            f"{level['by'] or 'none'} {'' if level['acceptance'] is None else format(level['acceptance'], '.2f')}:"
-            f" {level['length']:.2f} ± {level['lengths_sd']:.2f} tokens, {level['rounds']:.2f} rounds"
-            for level in row["levels"]
-        )
-        or NONE
-    )
-
-
-def number(key: str, form: str) -> Cell:
-    return lambda row: NONE if row.get(key) is None else form.format(row[key])
-
-
-def over(base: str, key: str) -> Cell:
-    """An estimate of how a method compares with the baseline; the baseline's own is 1."""
-    return lambda row: "1.00x" if row["method"] == base else times(row.get(key))
-
-
-def relative_latency(base: str) -> Cell:
-    """Seconds an answer over the baseline's: lower is faster, so without the x of a speedup."""
-    return lambda row: "1" if row["method"] == base else interval(row.get("relative_latency"), "{:.2f}") or NONE
-
-
-def _count(row: dict[str, Any], key: str) -> str:
-    return f"{row['noted'][key]:.0f}" if key in row["noted"] else NONE
-
-
-def times(estimate: dict[str, float] | None) -> str:
-    return interval(estimate, "{:.2f}", "x") or NONE
-
-
-def interval(estimate: Mapping[str, float | None] | None, form: str, unit: str = "", scale: float = 1.0) -> str:
-    """The value, with its interval where there is one; nothing for nothing."""
-    if not estimate:
-        return ""
-    value, low, high = (estimate[key] for key in ("value", "low", "high"))
-    assert value is not None
-    told = form.format(scale * value) + unit
-    return told if low is None or high is None else f"{told} [{form.format(scale * low)}, {form.format(scale * high)}]"
-
-
-def score(metric: str, missing: str = NONE) -> Cell:
-    """A metric times 100, as papers print it; `missing` where it was not scored."""
-    return lambda row: interval(row["quality"].get(metric), "{:.1f}", scale=100.0) or missing
+def column_of(key: str) -> Column:
+    """The column of a value; for a value without an entry, such as a metric of a task, a plain one under its own name."""
+    return BY_KEY.get(key) or Column(key=key, heading=key, format=HUNDREDTHS)

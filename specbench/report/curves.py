@@ -1,11 +1,14 @@
-"""One run's curves of quality against relative latency: its points, its two summaries, and how far to believe them."""
+"""Quality-latency curves of one run: the points, the two summaries, and how reliable these are."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from specbench.analysis.frontier import FEWEST_POINTS, frontier_points
-from specbench.analysis.points import Point, points
+from specbench.analysis.points import Choice, Point, points
 from specbench.analysis.summary import summary_of
 from specbench.config.suite import TableSpec
+from specbench.report.columns import column_of
+from specbench.report.formats import NOT_REACHED, PERCENT
 from specbench.report.notes import notes
 from specbench.report.suite_tables import pivot
 from specbench.report.tables import Table
@@ -14,41 +17,47 @@ POINTS = TableSpec(
     rows=("method", "setting"),
     values=("score", "relative_latency", "end_to_end_speedup", "rule_rate", "acceptance_rate", "target_calls"),
 )
-SUMMARIES = TableSpec(title="What the curves come to", rows=("method",), values=("matching", "best"))
+SUMMARIES = TableSpec(title="Summaries of the curves", rows=("method",), values=("matching", "best"))
+CONDITIONS = {"matching": "the large model's quality", "best": "its latency"}
 
 
 def points_of(folder: Path) -> list[Point]:
-    """A run's points, and behind them the two summaries of each of its curves."""
+    """The points of a run, followed by the summaries of each of its curves."""
     found = points([summary_of(folder)])
     return found + frontier_points(folder, found)
 
 
-def curve_tables(found: list[Point]) -> list[Table]:
-    """The points, and the cascades paper's two summaries."""
+def curve_tables(found: Sequence[Point]) -> list[Table]:
+    """The table of the points, and SpecCascade's two summaries."""
     return [table for spec in (POINTS, SUMMARIES) if (table := pivot(spec, found)).rows]
 
 
-def remarks(folder: Path, found: list[Point]) -> list[str]:
-    """What the summaries chose, what the choices were worth on prompts that they did not see, and the run's own notes."""
+def remarks(folder: Path, found: Sequence[Point]) -> list[str]:
+    """The choices of the summaries, their values on unseen prompts, and the notes of the run."""
     few = [] if choices(found) else [f"! no summaries: a curve needs {FEWEST_POINTS} scored settings of a method"]
     return [*choices(found), *few, *notes(summary_of(folder))]
 
 
-def choices(found: list[Point]) -> list[str]:
+def choices(found: Sequence[Point]) -> list[str]:
     """A line for each summary of each curve."""
     lines = []
     for point in found:
-        if "curve" not in point["values"]:
-            continue
-        made_up = "".join(f" ({word})" for word in point["made_up"].split())
-        place = f"{point['label']}{made_up}, {point['task']}, T = {point['T']:g}"
-        for key, where, scale in (("matching", "the large model's quality", 1.0), ("best", "its latency", 100.0)):
-            told = point["values"][key]
-            chosen = f"chose {told['setting']}" if told["setting"] else "not reached"
-            reached = "" if told["reached"] is None else f"; reached in {told['reached']:.0%} of resamples"
-            unseen = "" if told["unseen"] is None else (
-                f"; what they chose was worth {scale * told['unseen']:.2f} on the prompts that they left out, and held"
-                f" there in {told['held']:.0%}"
-            )  # fmt: skip
-            lines.append(f"{place}, at {where}: {chosen}{reached}{unseen}")
+        labels = "".join(f" ({word})" for word in point.simulated.split())
+        for name, condition in CONDITIONS.items():
+            choice = point.values.get(name)
+            if isinstance(choice, Choice):
+                place = f"{point.label}{labels}, {point.task}, T = {point.T:g}, at {condition}"
+                lines.append(f"{place}: {_choice_text(name, choice)}")
     return lines
+
+
+def _choice_text(name: str, choice: Choice) -> str:
+    parts = [f"chose {choice.setting}" if choice.setting else NOT_REACHED]
+    if choice.reached is not None:
+        parts.append(f"reached in {PERCENT.text(choice.reached)} of resamples")
+    if choice.unseen is not None:
+        parts.append(
+            f"the choices of the resamples were worth {column_of(name).format.text(choice.unseen)} on the prompts that they"
+            f" left out, and held there in {PERCENT.text(choice.held)}"
+        )
+    return "; ".join(parts)

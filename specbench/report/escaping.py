@@ -1,6 +1,6 @@
-"""Text from data, names, paths and error messages, as each output format may hold it: one function per format.
+"""Escaping of texts from data, names, paths and error messages: one function per output format.
 
-Writers escape once, where a text enters its format; tables, notes and points hold the text as it is.
+Writers escape once, when a text enters the format. Tables, notes and points contain the text unchanged.
 """
 
 import html
@@ -8,24 +8,23 @@ import json
 import re
 import unicodedata
 from collections.abc import Mapping
-from typing import Any
 
-# Control characters, bidirectional overrides and marks, zero-width spaces, tags and lone surrogates: what would act on a
-# terminal, reorder the text or hide in it. Joiners, which several scripts and emoji need, stay.
+# Control characters, bidirectional overrides and marks, zero-width spaces, tags and lone surrogates: they would control a
+# terminal, reorder the text or be invisible. Joiners are not included, since several scripts and emoji need them.
 HIDDEN = re.compile(
     "[\x00-\x1f\x7f-\x9f\u061c\u180e\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e007f]"
 )
 SPACES = re.compile("[\t\n\v\f\r\x1c-\x1e\x85\u2028\u2029]+")  # line breaks and tabs
-FORMULA = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")  # what a spreadsheet takes for a formula
+FORMULA = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")  # starts of a formula in a spreadsheet
 MARKDOWN = re.compile(
-    r"(?P<code>(?<!`)(?P<ticks>`+)(?!`).*?(?<!`)(?P=ticks)(?!`))"  # a code span shows what it holds
-    r"|(?P<backslash>\\(?=[!-/:-@\[-`{-~]))"  # would escape what follows it
+    r"(?P<code>(?<!`)(?P<ticks>`+)(?!`).*?(?<!`)(?P=ticks)(?!`))"  # a code span is shown verbatim
+    r"|(?P<backslash>\\(?=[!-/:-@\[-`{-~]))"  # would escape the next character
     r"|(?P<angle>[<>])"
     r"|(?P<entity>&(?=#?\w+;))"
     r"|(?P<star>\*)"
     r"|(?P<strike>~)"
-    r"|(?P<address>:(?=//)|(?<=www)\.)"  # GitHub makes a link of a bare address
-    r"|(?P<edge>(?<![^\W_])_|_(?![^\W_]))"  # an underscore within a word is no emphasis
+    r"|(?P<address>:(?=//)|(?<=www)\.)"  # GitHub turns a bare address into a link
+    r"|(?P<edge>(?<![^\W_])_|_(?![^\W_]))"  # within a word, an underscore is not emphasis
     r"|(?P<link>(?<=\])[(\[:])"
 )
 LATEX: Mapping[str, str] = {
@@ -57,7 +56,7 @@ def terminal_lines(text: str) -> str:
 
 
 def markdown(text: str) -> str:
-    """The text in a paragraph or list item: no HTML, emphasis, web links or images, on one line. Code spans stay."""
+    """The text in a paragraph or list item: no HTML, emphasis, web links or images, on one line. Code spans are kept."""
     return MARKDOWN.sub(_in_markdown, terminal(text))
 
 
@@ -67,22 +66,24 @@ def markdown_cell(text: str) -> str:
 
 
 def latex(text: str) -> str:
-    """The text for pdfLaTeX without packages; a character that it cannot set becomes its code, `U+4E2D`."""
-    told = "".join(map(_in_latex, terminal(unicodedata.normalize("NFC", text))))
-    return f"{{{told[0]}}}{told[1:]}" if told.startswith(("[", "*")) else told  # else an argument of \\ or \midrule
+    """The text for pdfLaTeX without packages; a character that it cannot set is replaced by its code, `U+4E2D`."""
+    out = "".join(map(_in_latex, terminal(unicodedata.normalize("NFC", text))))
+    return (
+        f"{{{out[0]}}}{out[1:]}" if out.startswith(("[", "*")) else out
+    )  # which would be an argument of \\ or \midrule
 
 
-def csv_value(value: Any) -> Any:
-    """A cell of CSV: text on one line, and where a spreadsheet would take it for a formula a quote before it.
+def csv_value(value: object) -> object:
+    """A cell of CSV: text on one line, with a quote before it if a spreadsheet would interpret it as a formula.
 
-    Numbers, and texts that are numbers, stay.
+    Numbers, and texts that are numbers, are returned unchanged.
     """
     if not isinstance(value, str):
         return value
-    told = terminal(value)
-    if told.lstrip().startswith(FORMULA) and not _is_number(told):
-        return f"'{told}"
-    return told
+    text = terminal(value)
+    if text.lstrip().startswith(FORMULA) and not _is_number(text):
+        return f"'{text}"
+    return text
 
 
 def html_text(text: str) -> str:
@@ -91,18 +92,18 @@ def html_text(text: str) -> str:
 
 
 def figure(text: str) -> str:
-    """The text in a figure, where matplotlib reads what stands between dollars as mathematics."""
+    """The text in a figure, where matplotlib would read text between dollar signs as mathematics."""
     return terminal(text).replace("$", r"\$")
 
 
-def json_text(value: Any, indent: int | None = None) -> str:
-    """JSON with non-ASCII letters as they are and hidden characters as escapes, which a reader gets back unchanged."""
+def json_text(value: object, indent: int | None = None) -> str:
+    """JSON with non-ASCII letters as they are and hidden characters as escapes, which a parser returns unchanged."""
     separators = None if indent else (",", ":")
-    told = json.dumps(value, indent=indent, separators=separators, ensure_ascii=False)
-    return HIDDEN.sub(_in_json, told)
+    text = json.dumps(value, indent=indent, separators=separators, ensure_ascii=False)
+    return HIDDEN.sub(_in_json, text)
 
 
-def json_script(value: Any) -> str:
+def json_script(value: object) -> str:
     """JSON as the content of a <script> element."""
     return json_text(value).replace("<", "\\u003c")
 
@@ -119,7 +120,7 @@ def _in_markdown(found: re.Match[str]) -> str:
 
 
 def _in_json(found: re.Match[str]) -> str:
-    return "\n" if found[0] == "\n" else json.dumps(found[0])[1:-1]  # line breaks are the indentation's
+    return "\n" if found[0] == "\n" else json.dumps(found[0])[1:-1]  # from the indentation
 
 
 def _in_latex(letter: str) -> str:
@@ -129,10 +130,10 @@ def _in_latex(letter: str) -> str:
         return letter
     base, *marks = list(unicodedata.normalize("NFD", letter))
     if base.isascii() and marks and all(mark in ACCENTS for mark in marks):
-        told = {"i": r"\i", "j": r"\j"}.get(base, base)
+        out = {"i": r"\i", "j": r"\j"}.get(base, base)
         for mark in marks:
-            told = f"{ACCENTS[mark]}{{{told}}}"
-        return told
+            out = f"{ACCENTS[mark]}{{{out}}}"
+        return out
     return rf"\texttt{{U+{ord(letter):04X}}}"
 
 

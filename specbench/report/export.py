@@ -1,28 +1,89 @@
-"""Measured points as JSON and CSV."""
+"""Summaries of runs and points of suites as JSON and CSV."""
 
 import csv
 import io
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
 
 from specbench.analysis.points import PLACE, Point, bounds_of, number_of
+from specbench.analysis.run_summary import MethodSummary, RunSummary, to_table
 from specbench.report import escaping
 
+HEAD_IDENTITY = ("source", "checksum")  # columns of a head
+RUN_COLUMNS = ("run", "folder", "simulated", "pair", "task", "baseline", "headline", "complete")
 
-def as_json(found: Iterable[Point]) -> str:
-    return escaping.json_text(list(found), indent=1) + "\n"
+
+def runs_json(summaries: Sequence[RunSummary]) -> str:
+    """Summaries as JSON, as summary.json has them."""
+    return escaping.json_text([to_table(summary) for summary in summaries], indent=2) + "\n"
 
 
-def as_csv(found: Iterable[Point]) -> str:
-    """A line a point and value: what it is, its interval, and the paper's."""
+def runs_csv(summaries: Sequence[RunSummary]) -> str:
+    """A CSV line per run and method. Keys of nested values are joined by dots."""
+    lines = [
+        {escaping.csv_value(key): escaping.csv_value(value) for key, value in _line(summary, row).items()}
+        for summary in summaries
+        for row in summary.methods
+    ]
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(dict.fromkeys(k for line in lines for k in line)), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(lines)
+    return text.getvalue()
+
+
+def _line(summary: RunSummary, row: MethodSummary) -> dict[str, object]:
+    """A run's conditions under the names of its config, and what was measured of one method."""
+    table, spec, environment = to_table(summary), summary.spec, summary.environment
+    heads = {name: {key: getattr(head, key) for key in HEAD_IDENTITY} for name, head in summary.heads.items()}
+    machine = {
+        "cpu": environment["cpu"],
+        "gpu": environment.get("gpu", {}).get("name"),
+        "threads": environment["threads"],
+        "revision": environment["git"].get("revision"),
+    }
+    nested = {
+        "data": {key: value for key, value in vars(summary.data).items() if key != "source"},
+        "decoding": vars(summary.decoding),
+        "engine": {"device": spec.device},
+        "models": {role: model.identity for role, model in summary.models.items()},
+        "heads": heads,
+        "machine": machine,
+    }
+    (method,) = (each for each in table["methods"] if each["method"] == row.method)
+    return {
+        **{key: table[key] for key in RUN_COLUMNS},
+        "data": summary.data.source,
+        "engine": spec.engine,
+        **_flatten(nested),
+        **_flatten(method),
+    }
+
+
+def _flatten(value: object, path: str = "") -> dict[str, object]:
+    if isinstance(value, list | tuple):
+        value = dict(enumerate(value))
+    if not isinstance(value, Mapping):
+        return {path: value}
+    return {k: v for key, each in value.items() for k, v in _flatten(each, f"{path}.{key}".lstrip(".")).items()}
+
+
+def as_json(points: Iterable[Point]) -> str:
+    """Points as JSON."""
+    return escaping.json_text(msgspec.to_builtins(list(points), str_keys=True), indent=1) + "\n"
+
+
+def as_csv(points: Iterable[Point]) -> str:
+    """A CSV line per point and value: its place, the value with its interval, and the paper's value."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow([*PLACE, "metric", "value", "low", "high", "paper"])
-    for point in found:
-        for metric, value in point["values"].items():
+    for point in points:
+        for metric, value in point.values.items():
             number, bounds = number_of(value), bounds_of(value)
             if number is not None and bounds is not None:
                 low, high = bounds if bounds != (number, number) else ("", "")
-                paper = point["paper"].get(metric, "")
-                line = [*(point[key] for key in PLACE), metric, number, low, high, paper]
+                line = [*point.at(PLACE), metric, number, low, high, point.paper.get(metric, "")]
                 writer.writerow(map(escaping.csv_value, line))
     return text.getvalue()

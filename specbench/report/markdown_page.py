@@ -1,10 +1,11 @@
-"""A suite as a page of Markdown: the paper's table, plots, what was expected, and what a reader must know to believe it."""
+"""A suite as a Markdown page: tables, plots, expectations, and the conditions of the measurements."""
 
 import os
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
+from specbench.analysis.run_summary import RunSummary
+from specbench.analysis.win_rate import JUDGE
 from specbench.report import escaping
 from specbench.report.curves import choices
 from specbench.report.notes import common_notes
@@ -14,47 +15,41 @@ from specbench.report.tables import markdown_list, markdown_table
 from specbench.runs.suite_index import DONE
 
 
-def said(collected: Collected) -> list[str]:
-    """What was expected and what came of it, then the conditions and warnings, then the cells that are not there."""
+def suite_notes(collected: Collected) -> list[str]:
+    """Expectations and their outcomes, then conditions and warnings, then the runs that are missing."""
     lines = [*collected.verdicts]
-    if any(SELECTED in word for table in collected.tables for row in table.rows for word in row):
-        lines.append(f"{SELECTED} the best of several settings, chosen by these very numbers, as the paper does.")
-    judges = sorted({p["values"]["judge"] for p in collected.points if "judge" in p["values"]})
+    if any(SELECTED in text for table in collected.tables for row in table.rows for text in row):
+        lines.append(f"{SELECTED} the best of several settings, chosen by these numbers, as in the paper.")
+    judges = sorted({str(p.values[JUDGE]) for p in collected.points if JUDGE in p.values})
     lines += [f"judge: {judge}; a tie counts as half a win in the win rate." for judge in judges]
     lines += choices(collected.points)
     lines += common_notes(collected.summaries)
-    lines += [f"! {folder}: measured once, and not here now" for folder in collected.gone]
+    lines += [f"! {folder}: measured once, and no longer there" for folder in collected.missing]
     if collected.index.changes:
-        lines.append(f"! options of the suite were overruled: {', '.join(collected.index.changes)}")
-    absent = [cell for cell in collected.index.cells.values() if cell["state"] != DONE]
-    return lines + [f"! {cell['state']}: {cell['pair']}, {cell['task']}: {cell['why']}" for cell in absent]
+        lines.append(f"! options of the suite were overridden: {', '.join(collected.index.changes)}")
+    absent = [run for run in collected.index.cells.values() if run["state"] != DONE]
+    return lines + [f"! {run['state']}: {run['pair']}, {run['task']}: {run['why']}" for run in absent]
 
 
 def page(collected: Collected, plots: list[Path], beside: Path) -> str:
-    """The whole page, to lie in the folder `beside`, from where its plots are linked."""
-    suite = collected.suite
-    whose = f"{suite.paper}, {suite.shows}"
-    twin = f"A twin of {suite.of} on the bundled tiny models and synthetic data: it mirrors the grid, not the figures. "
-    machine = collected.summaries[0]["environment"]
-    others = {
-        (s["environment"].get("gpu", {}).get("name"), s["environment"]["cpu"], _revision(s["environment"]))
-        for s in collected.summaries
-    }
-    last = f", the first of {len(others)} machines or revisions" if len(others) > 1 else ""
+    """The page as text. It links its plots relative to the folder `beside`."""
+    suite, first = collected.suite, collected.summaries[0]
+    tiny = f"The counterpart of {suite.of} on the bundled tiny models and synthetic data: the same grid, other models. "
+    setups = {(s.machine, s.environment["cpu"], _revision(s)) for s in collected.summaries}
+    others = f", the first of {len(setups)} machines or revisions" if len(setups) > 1 else ""
     command = f"specbench run --suite {suite.asked or suite.name}"
-    where = machine.get("gpu", {}).get("name") or machine["cpu"]
     parts = [
-        f"# {escaping.markdown(f'{whose}: {suite.description}')}",
-        f"{twin if suite.is_tiny else ''}`{escaping.terminal(command).replace('`', '')}` measured"
-        f" {len(collected.folders)} cells in {collected.index.minutes:.1f} minutes on {escaping.markdown(where)},"
-        f" {machine['threads']} threads, at revision {_revision(machine)[:9] or 'unknown'}{last}.",
+        f"# {escaping.markdown(f'{suite.paper}, {suite.shows}: {suite.description}')}",
+        f"{tiny if suite.is_tiny else ''}`{escaping.terminal(command).replace('`', '')}` measured"
+        f" {len(collected.folders)} runs in {collected.index.minutes:.1f} minutes on {escaping.markdown(first.machine)},"
+        f" {first.environment['threads']} threads, at revision {_revision(first)[:9] or 'unknown'}{others}.",
         *map(markdown_table, collected.tables),
         *(f"![{escaping.markdown(plot.stem)}]({quote(os.path.relpath(plot, beside))})" for plot in plots),
-        markdown_list(said(collected)),
+        markdown_list(suite_notes(collected)),
     ]
     return "\n\n".join(parts) + "\n"
 
 
-def _revision(environment: dict[str, Any]) -> str:
+def _revision(summary: RunSummary) -> str:
     """The commit of a run; empty for an installed package."""
-    return str(environment["git"].get("revision", ""))
+    return summary.environment["git"].get("revision", "")

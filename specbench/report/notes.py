@@ -1,142 +1,181 @@
-"""What a reader must know to believe a table."""
+"""Notes below the tables of a run: the conditions of the measurement, then warnings, which start with `!`."""
 
 import re
-from typing import Any
+from collections.abc import Iterator, Sequence
 
+from specbench.analysis.run_summary import MethodSummary, RunSummary
+from specbench.report.columns import column_of
 from specbench.runs.run_folder import listed
 
-Summary = dict[str, Any]
 FEWEST_REPEATS = 3
-LEAST_BOUND = 0.5  # of the memory bandwidth, for a baseline
-NUMBERS = r"[-+]?\d[\d.,]*%?|\(.*?\)"  # and what stands in brackets
-
-BY_METHOD = {  # warnings with a number a method: what they say, of which value, its form, from where on
-    "outputs that the length limit cut": ("cut_by_length", "{:.0%}", 0.05),
-    "prompts that were cut to fit": ("cut_prompts", "{:.0%}", 0.0),
-    "drift of the speed within the run, is the machine shared?": ("drift", "{:+.0%}", 0.1),
+LEAST_BANDWIDTH = 0.5  # share of the memory bandwidth below which a baseline gets a warning
+NUMBERS = r"[-+]?\d[\d.,]*%?|\(.*?\)"  # numbers and texts in brackets
+LENGTH_CUTS = "cut_by_length"
+LIMITS = {  # warnings with a value for each method, by column: the text, and the value from which on it is shown
+    LENGTH_CUTS: ("outputs cut by the length limit", 0.05),
+    "cut_prompts": ("truncated prompts", 0.0),
+    "drift": ("drift of the speed within the run; other programs may use the machine", 0.1),
 }
+INTERVALS = (
+    "Intervals are 95 %, bootstrapped over prompts (Wilson's if all scores are 0 or all are 1). There is none for fewer than"
+    " five prompts. theory: from the measured acceptance and c, a block for the price of one token. corrected: at the"
+    " measured price."
+)
 
 
-def notes(summary: Summary) -> list[str]:
-    """What a reader must know to believe the tables: conditions, then warnings."""
-    decoding, data, env = summary["decoding"], summary["data"], summary["environment"]
-    length = f"fixed length of {decoding['max_new_tokens']}" if decoding["ignore_eos"] else "natural stop"
-    dtype = sorted({m["dtype"] for m in summary.get("models", {}).values()})
-    out = [
-        f"{data['samples']} prompts ({data['source']}) x {decoding['repeats']} repeats, T = {decoding['temperature']:g},"
-        f" {length}, seed {decoding['seed']}; engine {summary['engine']['name']} on {summary['engine']['device']}"
-        f" {' '.join(dtype)}, {env.get('gpu', {}).get('name') or env['cpu']}, {env['threads']} threads",
-        "Intervals are 95 %, bootstrapped over prompts (Wilson's where all are right or all wrong); none from fewer than"
-        " five. theory: from measured acceptance and c, a block at the price of one token; corrected: at the measured price.",
-    ]
-    if captured := summary["captured"]["graphs"]:
-        out.append(
-            f"{captured} CUDA graphs were captured in {summary['captured']['seconds']:.1f} s, outside all timings."
+def notes(summary: RunSummary) -> list[str]:
+    """The conditions of a run, and warnings about it."""
+    sections = (_conditions, _models, _methods, _completeness, _comparability, _scores, _limits)
+    return [note for section in sections for note in section(summary)]
+
+
+def _conditions(summary: RunSummary) -> Iterator[str]:
+    decoding, data, env = summary.decoding, summary.data, summary.environment
+    length = f"fixed length of {decoding.max_new_tokens}" if decoding.ignore_eos else "natural stop"
+    dtypes = " ".join(sorted({model.dtype for model in summary.models.values()}))
+    yield (
+        f"{data.samples} prompts ({data.source}) x {decoding.repeats} repeats, T = {decoding.temperature:g}, {length}, seed"
+        f" {decoding.seed}; engine {summary.spec.engine} on {summary.spec.device} {dtypes}, {summary.machine},"
+        f" {env['threads']} threads"
+    )
+    yield INTERVALS
+    if summary.captured.graphs:
+        yield (
+            f"{summary.captured.graphs} CUDA graphs were captured in {summary.captured.seconds:.1f} s, outside all timings."
         )
-    if summary["made_up"]:
-        out.append(_made_up(summary))
-    for name, head in summary["heads"].items():
-        trained = head.get("data", {})
-        if data["sha256"] in trained.get("sha256", []):
-            out.append(f"! head {name} was trained on these very rows, but for the first {trained.get('skipped', 0)}")
-    if any(row["predicted_distance"] is not None for row in summary["methods"] if "tokens" in row):
-        out.append("distance from target, predicted: Theorem 1 over the head's own test texts (docs/heads.md).")
-    if any(head["kind"] == "eagle" for head in summary["heads"].values()):
-        out.append(
-            "Theory leaves out what an EAGLE head reads again, and the forwards by which a middle catches up for it."
+
+
+def _models(summary: RunSummary) -> Iterator[str]:
+    if summary.simulated:
+        yield _not_real(summary)
+    for name, head in summary.heads.items():
+        if summary.data.sha256 in head.trained_on:
+            yield f"! head {name} was trained on the rows of this data set, except the first {head.skipped}"
+
+
+def _methods(summary: RunSummary) -> Iterator[str]:
+    rows = summary.methods
+    if any(row.value("predicted_distance") is not None for row in rows):
+        yield "predicted distance from target: Theorem 1 over the head's own test texts (docs/heads.md)."
+    if any(head.kind == "eagle" for head in summary.heads.values()):
+        yield (
+            "Theory leaves out the tokens that an EAGLE head reads again, and the forwards in which a middle model catches up"
+            " for it."
         )
-    base: dict[str, Any] = next((row for row in summary["methods"] if row["method"] == summary["baseline"]), {})
-    if base.get("bound_share") is not None and base["bound_share"] < LEAST_BOUND:
-        out.append(
-            f"! {base['method']} runs at {base['bound_share']:.0%} of what copying memory allows: on a faster engine speedups"
-            " over it are smaller"
+    base = next((row for row in rows if row.method == summary.baseline), None)
+    bound = base.number("bound_share") if base else None
+    if base and bound is not None and bound < LEAST_BANDWIDTH:
+        yield (
+            f"! {base.method} runs at {column_of('bound_share').format.text(bound)} of the speed of copying memory: on a"
+            " faster engine, speedups over it are smaller"
         )
-    if any(row["method"].startswith("hf-") for row in summary["methods"]):
-        out.append("hf-*: transformers runs these itself, whatever the engine of the others.")
-    failed = sum(row["failed"] for row in summary["methods"])
-    if data["samples"] < data["total"] and data["source"] != "synthetic":
-        out.append(f"! {data['samples']} of {data['total']} samples: not comparable with published scores")
+    if any(row.method.startswith("hf-") for row in rows):
+        yield "hf-*: run by transformers itself, whatever the engine of the other methods."
+
+
+def _completeness(summary: RunSummary) -> Iterator[str]:
+    data, rows = summary.data, summary.methods
+    failed = sum(row.failed for row in rows)
+    if data.samples < data.total and data.source != "synthetic":
+        yield f"! {data.samples} of {data.total} samples: not comparable with published scores"
     if failed:
-        first = next(row["first_error"] for row in summary["methods"] if row["first_error"])
-        out.append(f"! {failed} generations failed and have no timing (`error` in samples.jsonl); the first: {first}")
-    if summary["problems"]:
-        count, what = len(summary["problems"]), listed(summary["problems"])
-        out.append(f"! {count} lines of samples.jsonl are not counted: {what}")
-    if not summary["complete"]:
-        done = sum(row["generations"] + row["failed"] for row in summary["methods"])
-        wanted = len(summary["methods"]) * data["samples"] * decoding["repeats"]
-        out.append(f"! not complete: {done} of {wanted} generations are there; the same command resumes it")
+        first = next(row.first_error for row in rows if row.first_error)
+        yield f"! {failed} generations failed and have no timing (`error` in samples.jsonl); the first: {first}"
+    if summary.problems:
+        yield f"! {len(summary.problems)} lines of samples.jsonl are not counted: {listed(summary.problems)}"
+    if not summary.complete:
+        done = sum(row.generations + row.failed for row in rows)
+        expected = len(rows) * data.samples * summary.decoding.repeats
+        yield f"! not complete: {done} of {expected} generations are there; the same command resumes it"
+
+
+def _comparability(summary: RunSummary) -> Iterator[str]:
+    decoding, env = summary.decoding, summary.environment
     if env["load_1min"] > env["cores"] / 2:
-        out.append(f"! the machine was busy when the run began: a load of {env['load_1min']:g} on {env['cores']} cores")
-    if decoding["repeats"] < FEWEST_REPEATS:
-        out.append(f"! {decoding['repeats']} repeats: drift within the run shows only from {FEWEST_REPEATS} on")
-    if data["later_turns"] and decoding["temperature"] > 0:
-        out.append("Later turns go on with each method's own answers, so their prompts differ between methods.")
-    if decoding["temperature"] > 0 and not decoding["ignore_eos"]:
-        out.append("Sampled outputs differ in length; --ignore-eos compares speeds at a fixed one.")
-    if decoding["ignore_eos"]:
-        out.append("Text that runs past its end is not scored; quality is for natural stop.")
-    elif summary["not_executed"]:
-        out.append(
+        yield f"! the machine was busy when the run began: a load of {env['load_1min']:g} on {env['cores']} cores"
+    if decoding.repeats < FEWEST_REPEATS:
+        yield f"! {decoding.repeats} repeats: at least {FEWEST_REPEATS} are needed to see drift within the run"
+    if summary.data.later_turns and decoding.temperature > 0:
+        yield "Later turns continue each method's own answers, so their prompts differ between methods."
+    if decoding.temperature > 0 and not decoding.ignore_eos:
+        yield "Sampled outputs differ in length; --ignore-eos compares speeds at a fixed length."
+
+
+def _scores(summary: RunSummary) -> Iterator[str]:
+    ignore_eos = summary.decoding.ignore_eos
+    if ignore_eos:
+        yield "Text that runs past its end is not scored; quality needs natural stop."
+    elif summary.not_executed:
+        yield (
             "! generated code was not executed, so it has no score; help: specbench score"
-            f" {summary['folder']} --allow-code-execution"
+            f" {summary.folder} --allow-code-execution"
         )
-    elif not summary["scored"]:
-        out.append(f"! scores are missing or outdated; help: specbench score {summary['folder']}")
-    version = summary["task"].rpartition("@")[2]
-    if summary["scored_by"] not in ("", version):
-        out.append(f"! generated under version {version} of the task, scored by version {summary['scored_by']}")
-    for metric in summary["metrics"]:
-        out.append(f"{metric['name']}: {metric['signature']}")
-        undefined = any(row["generations"] and row["quality"].get(metric["name"]) is None for row in summary["methods"])
-        if metric["combine"].startswith("pass@") and undefined and not decoding["ignore_eos"] and summary["scored"]:
-            out.append(f"! {metric['name']} needs that many generations of every prompt: --repeats, at T > 0")
-    natural = not decoding["ignore_eos"] and not summary["continues"]
-    for what, (key, form, least) in BY_METHOD.items():
-        if key == "cut_by_length" and not natural:
+    elif not summary.scored:
+        yield f"! scores are missing or outdated; help: specbench score {summary.folder}"
+    version = summary.spec.task.version
+    if summary.scored_by not in ("", version):
+        yield f"! generated under version {version} of the task, scored by version {summary.scored_by}"
+    for metric in summary.metrics:
+        yield f"{metric['name']}: {metric['signature']}"
+        undefined = any(row.quality.get(metric["name"]) is None for row in summary.measured)
+        if metric["combine"].startswith("pass@") and undefined and not ignore_eos and summary.scored:
+            yield f"! {metric['name']} needs that many generations of every prompt: --repeats, at T > 0"
+
+
+def _limits(summary: RunSummary) -> Iterator[str]:
+    natural = not summary.decoding.ignore_eos and not summary.spec.task.continues
+    for key, (text, least) in LIMITS.items():
+        if key == LENGTH_CUTS and not natural:
             continue
-        found = {row["method"]: row[key] for row in summary["methods"] if abs(row.get(key) or 0.0) > least}
-        told = {name: form.format(value) for name, value in found.items()}
-        if len(told) > 2 and len(told) == len(summary["methods"]) and len(set(told.values())) == 1:
-            told = {"all methods": next(iter(told.values()))}
-        if told:
-            out.append(f"! {what}: " + ", ".join(map(" ".join, told.items())))
-    return out
+        texts = {row.method: _beyond(row, key, least) for row in summary.methods if _beyond(row, key, least)}
+        if len(texts) > 2 and len(texts) == len(summary.methods) and len(set(texts.values())) == 1:
+            texts = {"all methods": next(iter(texts.values()))}
+        if texts:
+            yield f"! {text}: " + ", ".join(map(" ".join, texts.items()))
 
 
-def _made_up(summary: Summary) -> str:
-    told = {
-        "dummy": "the weights are random (dummy), so a forward costs what it costs and texts are noise",
-        "synthetic": "what the models say is replaced by synthetic laws",
+def _beyond(row: MethodSummary, key: str, least: float) -> str:
+    """A value of a method as text; empty if it is within the limit."""
+    value = row.number(key)
+    return column_of(key).format.text(value) if value is not None and abs(value) > least else ""
+
+
+def _not_real(summary: RunSummary) -> str:
+    """What is not real about the models, and what it means for the numbers."""
+    texts = {
+        "dummy": "the weights are random (dummy), so a forward has its real cost and the text is noise",
+        "synthetic": "synthetic logits replace the models' logits",
     }
-    parts = [told[word] for word in summary["made_up"].split()]
-    law = summary["synthetic"]
-    if not law:
-        parts.append("acceptance, and with it the speed of methods that draft, means nothing")
-    elif "acceptance" in law:
+    parts = [texts[word] for word in summary.simulated.split()]
+    synthetic = summary.spec.pair.synthetic
+    if not synthetic:
+        parts.append("acceptance, and with it the speed of methods that draft, has no meaning")
+    elif synthetic.acceptance is not None:
         parts.append(
-            f"what {law['proposer']} drafts under {law['method']} is accepted at the rate that was set,"
-            f" {law['acceptance']:g}, and all other rates follow from that"
+            f"drafts of {synthetic.proposer} under {synthetic.method} are accepted at a rate that was set,"
+            f" {synthetic.acceptance:g}, and all other rates follow from it"
         )
     return "! Not a measurement of these models: " + "; ".join(parts)
 
 
-def common_notes(summaries: list[Summary]) -> list[str]:
-    """What is to be known of a table of several runs: their conditions, and one line for warnings that differ in their
-    numbers or methods alone, with the tasks that they are of."""
-    told = list(dict.fromkeys(note for summary in summaries for note in notes(summary)[:1]))
-    if any(summary["data"]["source"] == "synthetic" for summary in summaries):
-        told.append(
-            "Scores on a synthetic twin are not scores on the task. How each is computed: specbench report FOLDER"
-        )
+def common_notes(summaries: Sequence[RunSummary]) -> list[str]:
+    """Notes for a table of several runs.
+
+    Their conditions, then their warnings. Warnings that differ only in numbers or methods are one line, with their tasks.
+    """
+    each = [(summary, notes(summary)) for summary in summaries]
+    out = list(dict.fromkeys(lines[0] for _, lines in each))
+    if any(summary.data.source == "synthetic" for summary in summaries):
+        out.append("Scores on synthetic data are not scores on the task. How each is computed: specbench report FOLDER")
     kinds: dict[str, list[tuple[str, str]]] = {}
-    for summary in summaries:
-        for note in notes(summary):
+    for summary, lines in each:
+        for note in lines:
             if note.startswith(("!", "Sampled", "Text that runs")):
-                kind = next((what for what in BY_METHOD if note.startswith(f"! {what}: ")), re.sub(NUMBERS, "#", note))
-                kinds.setdefault(kind, []).append((note, summary["task"]))
+                texts = (f"! {text}: " for text, _ in LIMITS.values())
+                kind = next((text for text in texts if note.startswith(text)), re.sub(NUMBERS, "#", note))
+                kinds.setdefault(kind, []).append((note, summary.task))
     for alike in kinds.values():
         first, tasks = alike[0][0], ", ".join(dict.fromkeys(task for _, task in alike))
         often = f"in {len(alike)} runs, here the first's: " if len({note for note, _ in alike}) > 1 else ""
-        told.append(f"{first} ({often}{tasks})")
-    return told
+        out.append(f"{first} ({often}{tasks})")
+    return out

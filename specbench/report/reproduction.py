@@ -1,23 +1,40 @@
-"""How much of the papers is reproduced: every table and figure, on what models, and the command."""
+"""Coverage of the papers: every table and figure, the models it was reproduced on, and the command."""
 
 import tomllib
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import NotRequired, TypedDict
 
 from specbench.config.suite import TINY
+from specbench.files import checked
 from specbench.report.tables import Table
 from specbench.runs.suite_index import Index
 
 WEIGHTS, BUNDLED, MADE_UP, NOT_YET = "the paper's weights", "tiny", "dummy + synthetic", "not yet"
-BY_TESTS = "by tests"  # what is no measurement
+BY_TESTS = "by tests"  # of items that are not measurements
 PARTLY = ", in part"
+
+
+class _Item(TypedDict):
+    """An item of configs/papers.toml: one of `suite`, `evidence` with `command`, and `tests`."""
+
+    paper: str
+    shows: str
+    what: str
+    suite: NotRequired[str]
+    evidence: NotRequired[str]
+    command: NotRequired[str]
+    tests: NotRequired[str]
+
+
+class _Paper(TypedDict):
+    item: list[_Item]
 
 
 @dataclass(frozen=True)
 class Item:
-    """A table or figure of a paper, and what stands for it."""
+    """A table or figure of a paper, the state of its reproduction, and the command or tests that reproduce it."""
 
     paper: str
     shows: str
@@ -27,38 +44,39 @@ class Item:
 
 
 def papers(results: Path) -> list[Item]:
-    """Every table and figure of the papers, with its state by what lies in a results folder."""
+    """Every table and figure of the papers, with its state according to a results folder."""
     text = (resources.files("specbench.configs") / "papers.toml").read_text(encoding="utf-8")
-    return [_item(each, results) for each in tomllib.loads(text)["item"]]
+    return [_item(each, results) for each in checked(tomllib.loads(text), _Paper, "papers.toml")["item"]]
 
 
-def _item(told: dict[str, Any], results: Path) -> Item:
-    place = (told["paper"], told["shows"], told["what"])
-    if "suite" in told:
-        state, suite = state_of(told["suite"], results)
+def _item(item: _Item, results: Path) -> Item:
+    place = (item["paper"], item["shows"], item["what"])
+    if "suite" in item:
+        state, suite = state_of(item["suite"], results)
         return Item(*place, state, f"specbench run --suite {suite}")
-    if "evidence" in told:
-        there = (results / told["evidence"]).exists()
-        return Item(*place, BUNDLED if there else NOT_YET, told["command"])
-    return Item(*place, BY_TESTS, told["tests"])
+    if "evidence" in item:
+        exists = (results / item["evidence"]).exists()
+        return Item(*place, BUNDLED if exists else NOT_YET, item["command"])
+    return Item(*place, BY_TESTS, item["tests"])
 
 
 def state_of(suite: str, results: Path) -> tuple[str, str]:
-    """What a suite was measured on, best first, and the suite to run for it: itself, or its twin."""
+    """The best models that a suite was measured on, and the suite to run for it: itself, or the one on tiny models."""
     own, changed = Index.of(suite, results), Index.of(suite, results, changed=True)
-    real = [cell for cell in own.done if not cell["made_up"]]
+    real = [run for run in own.done if not run["simulated"]]
     if not changed.swaps:
-        real += [cell for cell in changed.done if not cell["made_up"]]
+        real += [run for run in changed.done if not run["simulated"]]
     if real:
-        return WEIGHTS + ("" if own.complete and not any(cell["made_up"] for cell in own.done) else PARTLY), suite
-    twin = Index.of(suite + TINY, results)
-    if twin.done:
-        return BUNDLED + ("" if twin.complete else PARTLY), suite + TINY
-    if any(cell["made_up"] for cell in (*own.done, *changed.done)):
+        return WEIGHTS + ("" if own.complete and not any(run["simulated"] for run in own.done) else PARTLY), suite
+    tiny = Index.of(suite + TINY, results)
+    if tiny.done:
+        return BUNDLED + ("" if tiny.complete else PARTLY), suite + TINY
+    if any(run["simulated"] for run in (*own.done, *changed.done)):
         return MADE_UP + ("" if own.complete else PARTLY), suite
     return NOT_YET, suite
 
 
 def papers_table(items: list[Item]) -> Table:
+    """The items as a table."""
     heads = ["paper", "shows", "what", "reproduced on", "by"]
     return Table("", heads, [[item.paper, item.shows, item.what, item.state, item.command] for item in items])

@@ -1,80 +1,79 @@
-"""The rounds of one generation as lines: who drafted, how the draft fared, and every token by its origin."""
+"""The rounds of one generation as lines: the drafting model, the counts, and every token with its provenance."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from specbench.analysis.metrics import acceptance_rate, accepted_length
+from specbench.report.columns import column_of
 from specbench.runs.record import Record
 
 INDENT = "    "
-Span = tuple[str, list[str]]  # a letter of origins.MEANING, and the tokens that follow one another with that origin
+Span = tuple[str, list[str]]  # a letter of token_origin.MEANING, and neighboring tokens with that provenance
+Spelled = Mapping[str, Any]  # a recorded round with the `ids`, `pieces` and `origins` of its tokens
 
 
 class Line(NamedTuple):
-    """One round: its place, who drafted and how many, and its tokens. Rounds within it are indented."""
+    """One round: its number and counts, and its tokens. Nested rounds are indented."""
 
     label: str
     spans: list[Span]
 
 
-def lines(rounds: Sequence[dict[str, Any]], depth: int = 0, above: str = "") -> Iterator[Line]:
-    """Each round, followed by those that made its draft.
-
-    A round is as records have it, with the `ids`, `pieces` and `origins` of its tokens.
-    """
+def lines(rounds: Sequence[Spelled], depth: int = 0, above: str = "") -> Iterator[Line]:
+    """A line for each round, followed by the lines of the rounds that made its draft."""
     width = len(str(len(rounds)))
-    for number, told in enumerate(rounds, 1):
+    for number, each in enumerate(rounds, 1):
         place = f"{above}{number:>{0 if above else width}}"
-        yield Line(f"{INDENT * depth}{place}  {counts(told)}", spans(told))
-        yield from lines(told.get("inner", []), depth + 1, f"{place.strip()}.")
+        yield Line(f"{INDENT * depth}{place}  {counts(each)}", spans(each))
+        yield from lines(each.get("inner", []), depth + 1, f"{place.strip()}.")
 
 
-def counts(told: dict[str, Any]) -> str:
-    """Who had drafted what was tested, and how much was drafted, tested, accepted, and kept untested."""
-    tally = Counter(told["by"])
+def counts(found: Spelled) -> str:
+    """The models that drafted, and the numbers of drafted, tested, accepted and untested tokens."""
+    tally = Counter[str](found["by"])
     drafters = ", ".join(f"{name} {count}" if len(tally) > 1 else name for name, count in tally.items())
-    words = f"{told['drafted']} drafted, {told['tested']} tested, {told['accepted']} accepted"
-    untested = f", {told['untested']} untested" if told.get("untested") else ""
+    words = f"{found['drafted']} drafted, {found['tested']} tested, {found['accepted']} accepted"
+    untested = f", {found['untested']} untested" if found.get("untested") else ""
     return f"{drafters}: {words}{untested}" if drafters else f"{words}{untested}"
 
 
-def spans(told: dict[str, Any]) -> list[Span]:
-    """The tokens of a round, neighbours of one origin together; what was refused stands before what replaced it."""
-    found: list[Span] = []
-    own = told.get("untested", 0) + told["accepted"]
-    lost = [("x", visible(told["refused"]))] if told.get("refused") else []
+def spans(found: Spelled) -> list[Span]:
+    """The tokens of a round, grouped by provenance. Rejected drafts precede the tokens that replaced them."""
+    out: list[Span] = []
+    own = found.get("untested", 0) + found["accepted"]
+    rejected = [("x", visible(found["refused"]))] if found.get("refused") else []
     shown = [
-        (origin, visible(piece) or f"<{id_}>")  # a special token, or a part of a character
-        for origin, piece, id_ in zip(told["origins"], told["pieces"], told["ids"], strict=True)
+        (origin, visible(piece) or f"<{id_}>")  # of special tokens and parts of characters
+        for origin, piece, id_ in zip(found["origins"], found["pieces"], found["ids"], strict=True)
     ]
-    for origin, text in shown[:own] + lost + shown[own:]:
-        if found and found[-1][0] == origin:
-            found[-1][1].append(text)
+    for origin, text in shown[:own] + rejected + shown[own:]:
+        if out and out[-1][0] == origin:
+            out[-1][1].append(text)
         else:
-            found.append((origin, [text]))
-    return found
+            out.append((origin, [text]))
+    return out
 
 
 def plain(line: Line) -> str:
-    """A line without colours: `a[ the| cat] x[ sat] r[ ran]`, a letter before the tokens of each origin."""
-    told = [f"{origin}[{'|'.join(tokens)}]" for origin, tokens in line.spans]
-    return f"{line.label}  {' '.join(told)}"
+    """A line without colors, with a letter before the tokens of each provenance: `a[ the| cat] x[ sat] r[ ran]`."""
+    parts = [f"{origin}[{'|'.join(tokens)}]" for origin, tokens in line.spans]
+    return f"{line.label}  {' '.join(parts)}"
 
 
 def closing(record: Record) -> list[str]:
-    """What the rounds came to: tokens, rounds, accepted length, acceptance rate, and forwards by model."""
+    """Totals of a generation: tokens, rounds, accepted length, acceptance rate, and forwards by model."""
     rounds = len(record.rounds) or len(record.tokens)
     rate = acceptance_rate([record])
-    told = "" if rate is None else f", acceptance rate {rate:.3f}"
+    acceptance = "" if rate is None else f", acceptance rate {column_of('acceptance_rate').format.text(rate)}"
     forwards = ", ".join(f"{name} {calls['forwards']}" for name, calls in record.models.items())
-    length = f"accepted length {accepted_length([record]):.2f}"
+    length = f"accepted length {column_of('accepted_length').format.text(accepted_length([record]))}"
     return [
-        f"{len(record.tokens)} tokens, {rounds} rounds, {length}{told}, ended by {record.finish}",
+        f"{len(record.tokens)} tokens, {rounds} rounds, {length}{acceptance}, ended by {record.finish}",
         f"forwards: {forwards}",
     ]
 
 
 def visible(text: str, kept: str = "") -> str:
-    """The text on one line, with what a terminal would act upon escaped; `kept` stays."""
+    """The text on one line with control characters escaped, except those in `kept`."""
     return "".join(c if c.isprintable() or c in kept else c.encode("unicode_escape").decode() for c in text)

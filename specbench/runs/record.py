@@ -92,7 +92,7 @@ class Record:
     prefill_seconds: Seconds | None = None  # each model's first forward, its encoder's included
     decode_seconds: Annotated[float, Meta(gt=0.0)] | None = None  # all else between the prompt and the last token
     peak_bytes: Count | None = None  # CUDA only
-    made_up: str = ""  # what about the models is not real: dummy weights, synthetic laws
+    simulated: str = ""  # what about the models is not real: dummy weights, synthetic laws
     captured: Count = 0  # CUDA graphs captured for this generation, before its clock started
     capture_seconds: Seconds = 0.0
     error: str | None = None

@@ -40,7 +40,7 @@ class Recorder:
         if not record.has_valid_times:
             record = Record(
                 method=record.method, sample=record.sample, repeat=record.repeat, seed=record.seed, order=record.order,
-                prompt_tokens=record.prompt_tokens, made_up=record.made_up,
+                prompt_tokens=record.prompt_tokens, simulated=record.simulated,
                 error="ValueError: the measured times are negative or not finite",
             )  # fmt: skip
         line = line_of(record)

@@ -64,7 +64,11 @@ class ModelSource:
 
 @dataclass(frozen=True, kw_only=True)
 class HeadSource:
-    """One trained head of a run. `predicted_distance` is what the head expects on its own `tasks`, where it expects any."""
+    """One trained head of a run.
+
+    `trained_on` are the SHA-256 of the rows that it was trained on, without the first `skipped` ones, of `tasks`. On these
+    tasks it predicts the output's distance from the target, `predicted_distance`, if it is a verifier.
+    """
 
     source: str
     kind: str
@@ -73,6 +77,8 @@ class HeadSource:
     checksum: str = ""
     weights: Literal["real", "dummy"] = "real"
     tasks: tuple[str, ...] = ()
+    trained_on: tuple[str, ...] = ()
+    skipped: int = 0
     predicted_distance: float | None = None
 
 

@@ -26,7 +26,7 @@ class CellTable(TypedDict):
     folder: NotRequired[str]
     generations: NotRequired[int]
     failed: NotRequired[int]
-    made_up: NotRequired[str]
+    simulated: NotRequired[str]
     levels: NotRequired[list[str]]
 
 

@@ -44,23 +44,23 @@ def test_what_a_choice_is_worth_on_unseen_prompts_has_no_luck_of_the_choice_in_i
     Over 10 worlds the mean of the chosen quality is above 0.55, that of the unseen one within 0.05 of 0.5: its standard
     error is 0.5 / sqrt(40 x 10) = 0.025 at most, less by averaging over resamples.
     """
-    told = [summaries_of(noise(20, 40, seed))["rule"] for seed in range(10)]
-    assert np.mean([each["best"]["value"] for each in told]) > 0.55
-    assert abs(np.mean([each["best"]["unseen"] for each in told]) - 0.5) < 0.05
+    found = [summaries_of(noise(20, 40, seed))["rule"] for seed in range(10)]
+    assert np.mean([each.best.value for each in found]) > 0.55
+    assert abs(np.mean([each.best.unseen for each in found]) - 0.5) < 0.05
     # What matched the large model where it was chosen need not match it elsewhere; every point is faster than it:
-    assert 0.2 < np.mean([each["matching"]["held"] for each in told]) < 0.8
-    assert all(each["best"]["held"] == 1.0 for each in told)
+    assert 0.2 < np.mean([each.matching.held for each in found]) < 0.8
+    assert all(each.best.held == 1.0 for each in found)
 
 
 def test_intervals_hold_the_value_and_a_resample_that_does_not_reach_counts_as_nothing():
-    told = summaries_of(noise(3, 30, 1))["rule"]
-    assert told["best"]["reached"] == 1.0  # every point is faster than the large model
-    assert told["best"]["low"] <= told["best"]["value"] <= told["best"]["high"]
-    assert 0.0 < told["matching"]["reached"] < 0.975
-    assert told["matching"]["low"] == 0.0
+    found = summaries_of(noise(3, 30, 1))["rule"]
+    assert found.best.reached == 1.0  # every point is faster than the large model
+    assert found.best.low <= found.best.value <= found.best.high
+    assert 0.0 < found.matching.reached < 0.975
+    assert found.matching.low == 0.0
 
 
 def test_from_few_prompts_there_is_no_interval():
-    told = summaries_of(noise(3, 4, 1))["rule"]["best"]
-    assert told["value"] is not None
-    assert (told["low"], told["unseen"], told["reached"]) == (None, None, None)
+    found = summaries_of(noise(3, 4, 1))["rule"].best
+    assert found.value is not None
+    assert (found.low, found.unseen, found.reached) == (None, None, None)

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from specbench.analysis import metrics as m
-from specbench.analysis.quality import groups_of, quality
+from specbench.analysis.bootstrap import Estimate
+from specbench.analysis.quality import groups_of, quality, score_estimate
 from specbench.runs.record import Record
 from specbench.scoring.metric import Scored
 
@@ -56,7 +57,7 @@ def test_intervals_cover_and_shrink():
     """A ratio of 1.5 with 10 % noise a prompt: the interval holds it, and 16 times the prompts make it 4 times narrower."""
     rng = np.random.default_rng(1)
 
-    def interval(prompts: int) -> m.Estimate:
+    def interval(prompts: int) -> Estimate:
         ours = [row(str(i), 30, 2.0 * rng.lognormal(0, 0.1)) for i in range(prompts)]
         return m.speedup(ours, [row(str(i), 20, 2.0) for i in range(prompts)])
 
@@ -112,7 +113,7 @@ def test_forwards_prices_and_the_share_outside():
 
 def test_quality_averages_repeats_within_a_prompt():
     scored = [Scored(1.0, "a"), Scored(0.0, "a"), Scored(1.0, "b")]
-    assert m.quality(scored, "mean").value == pytest.approx(0.75)
+    assert score_estimate(scored, "mean").value == pytest.approx(0.75)
 
 
 def test_drift_compares_the_same_prompts_in_the_last_and_the_first_repeat():
@@ -121,8 +122,9 @@ def test_drift_compares_the_same_prompts_in_the_last_and_the_first_repeat():
 
 
 def test_no_interval_from_a_handful_of_prompts_and_none_of_width_zero_for_a_share():
-    assert m.speedup(OURS, BASE)[1:] == (None, None)
-    everybody = m.quality([Scored(1.0, str(i)) for i in range(20)], "mean")
+    few = m.speedup(OURS, BASE)
+    assert (few.low, few.high) == (None, None)
+    everybody = score_estimate([Scored(1.0, str(i)) for i in range(20)], "mean")
     assert everybody.value == everybody.high == 1.0
     assert everybody.low == pytest.approx(0.839, abs=1e-3), "Wilson"
 
@@ -142,22 +144,22 @@ def test_speeds_and_scores_by_group():
     assert groups_of(scores) == {"a": "law", "b": "art"}
     assert groups_of(scores | {"rows": rows[:1]}) == {}
     found = quality("x", scores)
-    assert {group: told["value"] for group, told in found["quality_by_group"].items()} == {"art": 0.0, "law": 1.0}
-    assert found["quality"]["ok"]["value"] == 0.5
-    assert found["no_answer"] is None
-    assert quality("y", scores)["quality"] == {"ok": None}
+    assert {group: estimate.value for group, estimate in found.quality_by_group.items()} == {"art": 0.0, "law": 1.0}
+    assert found.quality["ok"].value == 0.5
+    assert found.no_answer is None
+    assert quality("y", scores).quality == {"ok": None}
 
 
 def test_quality_is_over_what_no_method_failed_at():
     had = (("x", "a", 1.0), ("y", "a", 1.0), ("y", "b", 0.0))
     rows = [{"method": x, "sample": s, "repeat": 0, "group": "", "values": {"ok": v}} for x, s, v in had]
     scores = {"metrics": [{"name": "ok", "combine": "mean"}], "headline": "ok", "rows": rows}
-    assert [quality(method, scores)["quality"]["ok"]["value"] for method in "xy"] == [1.0, 1.0]
+    assert [quality(method, scores).quality["ok"].value for method in "xy"] == [1.0, 1.0]
 
 
 def test_wilson_is_for_shares_alone():
     silent = [Scored([0.0, 9.0] + [0.0] * 8, str(i)) for i in range(9)]
-    assert m.quality(silent, "bleu") == (0.0, 0.0, 0.0)
+    assert score_estimate(silent, "bleu") == Estimate(0.0, 0.0, 0.0)
 
 
 def test_the_share_of_the_memorys_bound():

@@ -16,8 +16,8 @@ from specbench.analysis.theory import (
     sprinter,
     sprinter_acceptance,
     sprinter_distance,
+    sprinter_distribution,
     sprinter_flops,
-    sprinter_law,
     stopping_time,
 )
 
@@ -38,14 +38,14 @@ def test_theorem_1_and_7_at_the_published_position():
 
     eta_fp = .3 gives .7 p + .3 q = (.29, .23, .395, .085) and an acceptance of .72.
     """
-    assert sprinter_law(Q, P, 0.3) == pytest.approx([0.29, 0.23, 0.395, 0.085])
-    assert sprinter_distance(Q, P, 0.3) == pytest.approx(0.3 * 0.4) == tv(P, sprinter_law(Q, P, 0.3))
+    assert sprinter_distribution(Q, P, 0.3) == pytest.approx([0.29, 0.23, 0.395, 0.085])
+    assert sprinter_distance(Q, P, 0.3) == pytest.approx(0.3 * 0.4) == tv(P, sprinter_distribution(Q, P, 0.3))
     assert sprinter_acceptance(Q, P, 0.3) == pytest.approx(0.72)
     assert sprinter_acceptance(Q, P, 0.0) == pytest.approx(1 - 0.4), "speculative decoding's"
-    assert sprinter_law(Q, P, 1) == pytest.approx(Q) and sprinter_law(Q, P, 0) == pytest.approx(P)
-    assert sprinter_law(Q, Q, 0.5) == pytest.approx(Q) and false_positive_rate(Q, Q, 0.5) == 0.0
+    assert sprinter_distribution(Q, P, 1) == pytest.approx(Q) and sprinter_distribution(Q, P, 0) == pytest.approx(P)
+    assert sprinter_distribution(Q, Q, 0.5) == pytest.approx(Q) and false_positive_rate(Q, Q, 0.5) == 0.0
     with pytest.raises(ValueError, match="shorter"):
-        sprinter_law(Q, P, (0.1,))
+        sprinter_distribution(Q, P, (0.1,))
 
 
 def test_a_perfect_verifier_with_a_tolerance_has_token_dependent_false_positives():
@@ -54,7 +54,7 @@ def test_a_perfect_verifier_with_a_tolerance_has_token_dependent_false_positives
     tau = 1.5 accepts the second token, which is not acceptable: (.2, .3, .4125, .0875), TV .1, acceptance .7.
     """
     fp = [float(q <= 1.5 * p) for q, p in zip(Q, P, strict=True)]
-    assert sprinter_law(Q, P, fp) == pytest.approx([0.2, 0.3, 0.4125, 0.0875])
+    assert sprinter_distribution(Q, P, fp) == pytest.approx([0.2, 0.3, 0.4125, 0.0875])
     assert (sprinter_distance(Q, P, fp), sprinter_acceptance(Q, P, fp)) == pytest.approx((0.1, 0.7))
 
 
@@ -73,12 +73,12 @@ def test_the_rate_of_theorem_1_is_weighted_by_what_q_has_too_much():
 def test_theorem_1_is_exact_for_any_laws():
     """The law sums to 1 and is as far from p as said; with one rate it is the mixture. To rounding, 300 random pairs."""
     for q, p, fp in random_laws():
-        law = sprinter_law(q, p, fp)
+        law = sprinter_distribution(q, p, fp)
         assert sum(law) == pytest.approx(1.0) and tv(p, law) == pytest.approx(sprinter_distance(q, p, fp))
         rate = false_positive_rate(q, p, fp)
         assert sprinter_distance(q, p, rate) == pytest.approx(sprinter_distance(q, p, fp))
         mixture = [(1 - rate) * y + rate * x for x, y in zip(q, p, strict=True)]
-        assert sprinter_law(q, p, rate) == pytest.approx(mixture)
+        assert sprinter_distribution(q, p, rate) == pytest.approx(mixture)
 
 
 @pytest.mark.parametrize("eta_tp", [0.4, 1.0])
@@ -92,7 +92,7 @@ def test_a_simulated_verifier_emits_that_law_whatever_it_does_to_acceptable_toke
     residual = np.maximum(p - q, 0.0)
     emitted = np.where(kept, x, rng.choice(4, n, p=residual / residual.sum()))
     found = np.bincount(emitted, minlength=4) / n
-    assert found == pytest.approx(sprinter_law(Q, P, fp.tolist()), abs=5 * 0.5 / n**0.5)
+    assert found == pytest.approx(sprinter_distribution(Q, P, fp.tolist()), abs=5 * 0.5 / n**0.5)
     assert kept.mean() == pytest.approx(sprinter_acceptance(Q, P, fp.tolist()), abs=5 * 0.5 / n**0.5)
 
 

@@ -270,7 +270,7 @@ def test_several_tasks_are_one_table(tmp_path):
     for word in ("wmt@1-A", "xsum@1-A", "bleu", "rouge2", "more of each: specbench report"):
         assert word in done.stdout
     told = " ".join(done.stdout.split())
-    assert "drift within the run shows only from 3 on (wmt@1-A, xsum@1-A)" in told, "one line for both"
+    assert "at least 3 are needed to see drift within the run (wmt@1-A, xsum@1-A)" in told, "one line for both"
     shown = specbench("report", *(tmp_path / "results").iterdir(), cwd=tmp_path).stdout
     assert "tok:13a" in shown, "signatures stand beside the scores"
 
@@ -338,7 +338,7 @@ def test_cut_prompts_are_counted(tmp_path):
     (tmp_path / "own.jsonl").write_text(json.dumps({"prompt": "1 " * 100}) + "\n")
     command = ["run", "-m", "ar", "-p", "pair.toml", "-t", "prompts", "--data", "own.jsonl"]
     shown = specbench(*command, "--on-overflow", "truncate-left", *FEW, cwd=tmp_path).stdout
-    assert "prompts that were cut to fit: ar 100%" in shown
+    assert "truncated prompts: ar 100%" in shown
     (folder,) = (tmp_path / "results").iterdir()
     (row,) = rows_of(folder)
     assert row["prompt_tokens"] == 64 - 12

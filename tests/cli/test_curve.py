@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from specbench.analysis.bootstrap import bootstrap, bootstrap_sums
-from specbench.analysis.points import points
+from specbench.analysis.points import Choice, points
 from specbench.analysis.summary import summarise, summary_of
 from specbench.analysis.win_rate import judged_points
 from specbench.data.task import Data, Sample
@@ -39,7 +39,7 @@ CURVE = (
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("curve")
     done = specbench(*CURVE, "--over", "target.alpha=[0.0, 0.5, 1.0]", "--plots", "drawn", cwd=folder)
-    assert "What the curves come to" in done.stdout
+    assert "Summaries of the curves" in done.stdout
     latency = (
         r"cascade-chow, wmt, T = 1, at its latency: (chose alpha=|not reached)"  # some points are slower by chance
     )
@@ -50,10 +50,10 @@ def folder(tmp_path_factory):
 def test_a_curve_has_a_point_a_value_and_its_two_summaries(folder):
     (run,) = (folder / "results").iterdir()
     found = points_of(run)
-    swept = {point["x"] for point in found if point["method"] == "cascade-chow" and "curve" not in point["values"]}
+    swept = {point.x for point in found if point.method == "cascade-chow" and not point.is_curve}
     assert swept == {0.0, 0.5, 1.0}
-    (summary,) = [point for point in found if "curve" in point["values"]]
-    assert set(summary["values"]["best"]) == {"value", "low", "high", "setting", "unseen", "held", "reached"}
+    (summary,) = [point for point in found if point.is_curve]
+    assert isinstance(summary.values["best"], Choice)
     assert {path.suffix for path in (folder / "drawn").iterdir()} == {".png", ".svg"}
 
 
@@ -99,17 +99,17 @@ def test_what_cannot_be_swept_is_told(tmp_path, over, message):
     assert message in specbench("curve", "-p", "tiny-t5", "-t", "wmt", *over, cwd=tmp_path, code=2).stderr
 
 
-def test_the_recorded_summary_serves_until_something_changes(folder):
-    """A report of many runs reads their summaries; another record, or other code, makes a new one."""
+def test_a_stored_summary_is_used_until_its_run_changes(folder):
+    """Another record, or other code, makes a new one."""
     (run,) = (folder / "results").iterdir()
     recorded = run / "summary.json"
-    marked = json.loads(recorded.read_text()) | {"mark": True}
+    marked = json.loads(recorded.read_text()) | {"headline": "marked"}
     del marked["sha256"]
     recorded.write_text(json.dumps(marked))
-    assert summary_of(run)["mark"]
+    assert summary_of(run).headline == "marked"
     with (run / "samples.jsonl").open("a") as file:
         file.write('{"method": "ar", "sample": "9", "repeat": 0, "seed": 0, "order": 99, "error": "none"}\n')
-    assert "mark" not in summary_of(run)
+    assert summary_of(run).headline != "marked"
 
 
 def test_sums_are_resampled_as_rows_are():
@@ -117,7 +117,7 @@ def test_sums_are_resampled_as_rows_are():
     table = np.random.default_rng(3).random((40, 2))
     quick = bootstrap_sums(table, lambda s: s[..., 0] / s[..., 1])
     slow = bootstrap(table, lambda t: t[:, 0].sum() / t[:, 1].sum())
-    assert quick == pytest.approx(slow)
+    assert (quick.value, quick.low, quick.high) == pytest.approx((slow.value, slow.low, slow.high))
 
 
 def test_a_prompted_judge_that_is_swayed_by_the_order_gives_a_tie():
@@ -172,6 +172,6 @@ def test_a_judged_run_has_a_win_rate_and_equal_texts_are_ties(folder, monkeypatc
     texts = {(r["method"], r["sample"]): r.get("text", "") for r in records}
     pairs = [(texts[first, s.id], texts[second, s.id]) for s in samples if (first, s.id) in texts]
     ties = sum(one == two for one, two in pairs) / len(pairs)
-    assert point["values"]["ties"] == ties
-    assert point["values"]["win_rate"]["value"] == pytest.approx(1.0 - ties / 2)
-    assert point["method"] == "cascade-chow"
+    assert point.values["ties"] == ties
+    assert point.values["win_rate"].value == pytest.approx(1.0 - ties / 2)
+    assert point.method == "cascade-chow"

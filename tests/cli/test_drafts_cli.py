@@ -48,7 +48,7 @@ def test_records_hold_every_level(chains):
             assert sum(inner["tokens"] for inner in x["inner"]) == x["drafted"]
             assert all(inner["by"] == ["eagle"] * inner["tested"] for inner in x["inner"])
             assert x["by"] == ["middle"] * x["tested"]
-    assert "Chains (as Polybasic counts)" in shown and "5, then at least 8" in shown
+    assert "Chains" in shown and "discarded by target/token" in shown and "5, then at least 8" in shown
 
 
 def test_heads_stand_in_the_resolved_config(chains):
@@ -62,7 +62,7 @@ def test_adaptive_lengths_and_sprinter_share_a_table(tmp_path):
     names = "sprinter,adaedl,specdec++,dsl,confidence,sd"
     over = ["--over", "sprinter.head=['sprinter', 'sprinter-q']"]
     shown = specbench("run", "-m", names, "-p", "tiny", "-t", "gsm8k", *few, *over, cwd=tmp_path).stdout
-    assert "sprinter(head=sprinter-q)" in shown and "Runs (as SPRINTER counts)" in shown
+    assert "sprinter(head=sprinter-q)" in shown and "tokens/run" in shown
     (summary,) = (json.loads(path.read_text()) for path in tmp_path.glob("results/*/summary.json"))
     rows = {row["method"]: row for row in summary["methods"]}
     assert all(rows[name]["identical_output"] == 1.0 for name in ("adaedl", "specdec++", "dsl", "confidence", "sd"))
@@ -143,7 +143,7 @@ def test_levels_and_runs_are_counted_by_hand():
     low, high = d.levels([record("x", tokens=[1] * 8, rounds=[outer, outer])])
     assert (low.by, low.rounds, low.length, low.acceptance) == ("eagle", 2.0, 3.0, pytest.approx(2 / 3))
     assert (high.by, high.rounds, high.length, high.acceptance) == ("middle", 1.0, 4.0, 0.75)
-    assert d.discarded([record("x", tokens=[1] * 8, rounds=[outer, outer])]) == 6 / 8
+    assert d.discarded_per_token([record("x", tokens=[1] * 8, rounds=[outer, outer])]) == 6 / 8
     noted = {"verifier_calls": 4, "verifier_accepts": 3}
     run = {"tokens": 5, "drafted": 4, "tested": 1, "accepted": 1, "by": ["draft"], "untested": 3, "noted": noted}
     rows = [record("sprinter", tokens=[1] * 5, rounds=[run])]

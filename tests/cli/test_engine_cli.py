@@ -71,13 +71,13 @@ def test_made_up_models_say_so_in_every_row_and_have_no_quality(tmp_path):
     folder = folder_of(tmp_path)
     assert "we-se (dummy) (synthetic)" in shown
     assert "Not a measurement of these models" in shown
-    assert all(row["made_up"] == "dummy synthetic" for row in rows_of(folder))
+    assert all(row["simulated"] == "dummy synthetic" for row in rows_of(folder))
     config = tomllib.loads((folder / "run.toml").read_text())
     assert config["decoding"]["ignore_eos"] is True
     assert config["pair"]["synthetic"]["acceptance"] == 0.684, "what Table 2 implies on gsm8k"
     assert config["pair"]["models"]["llama"]["config"]["num_hidden_layers"] == 2
     flat = list(csv.DictReader(io.StringIO(specbench("report", folder, "-f", "csv", cwd=tmp_path).stdout)))
-    assert {row["made_up"] for row in flat} == {"dummy synthetic"}
+    assert {row["simulated"] for row in flat} == {"dummy synthetic"}
     for form in ("md", "json", "table"):
         assert "(dummy) (synthetic)" in specbench("report", folder, "-f", form, cwd=tmp_path).stdout
     assert all(row["quality"] == {} or set(row["quality"].values()) == {None}

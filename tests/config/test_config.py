@@ -36,10 +36,11 @@ def test_every_bundled_method_builds_on_a_tiny_pair():
 
 def test_synthetic_logits_and_heads_do_not_go_together(tmp_path):
     """One line, before anything is measured; prompt lookup, which is no model, has no rate to be calibrated to."""
-    made_up = ["-p", "tiny", "-t", "gsm8k", "-n", 1, "--repeats", 1, "--set", "pair.logits=synthetic"]
-    assert "trained head" in console.specbench("run", "-m", "eagle", *made_up, cwd=tmp_path, code=2).stderr
+    simulated = ["-p", "tiny", "-t", "gsm8k", "-n", 1, "--repeats", 1, "--set", "pair.logits=synthetic"]
+    assert "trained head" in console.specbench("run", "-m", "eagle", *simulated, cwd=tmp_path, code=2).stderr
     assert (
-        "pld (synthetic)" in console.specbench("run", "-m", "pld", *made_up, "--max-new-tokens", 8, cwd=tmp_path).stdout
+        "pld (synthetic)"
+        in console.specbench("run", "-m", "pld", *simulated, "--max-new-tokens", 8, cwd=tmp_path).stdout
     )
 
 

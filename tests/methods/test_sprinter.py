@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from specbench.analysis.theory import expected_drafts, expected_run, run_odds, sprinter_law
+from specbench.analysis.theory import expected_drafts, expected_run, run_odds, sprinter_distribution
 from specbench.decoding.method import End
 from specbench.decoding.sampling import Sampler, exact_law
 from specbench.decoding.targets import Last
@@ -143,7 +143,7 @@ def test_the_first_token_has_the_law_of_the_vectors(rate, expected, fp):
     for settings in ({}, {"max_run": 1, "test_on_cap": False}):
         found = gated(rate, models, 1, **settings)
         assert [found[(x,)] for x in range(4)] == pytest.approx(expected)
-    assert sprinter_law(Q, P, fp) == pytest.approx(expected)
+    assert sprinter_distribution(Q, P, fp) == pytest.approx(expected)
     away = distance(found, {(x,): odds for x, odds in enumerate(P)})
     if isinstance(fp, tuple) and fp[0] == 0.9:
         assert away == pytest.approx(0.28)
@@ -158,7 +158,7 @@ def test_without_bonus_every_token_follows_theorem_1s_mixture(sampling):
         grown: Law = {}
         for prefix, odds in mixtures.items():
             rows = [models[role]._row((0, *prefix)) for role in ("draft", "target")]
-            each = sprinter_law(*(sampler.probs(row).tolist() for row in rows), 0.3)
+            each = sprinter_distribution(*(sampler.probs(row).tolist() for row in rows), 0.3)
             grown |= {(*prefix, x): odds * mass for x, mass in enumerate(each)}
         mixtures = grown
     assert distance(gated(at_rates(0.6, 0.3), models, 3, sampling=sampling, bonus=False), mixtures) < ROUNDING

@@ -1,4 +1,4 @@
-"""Names, paths and subjects hold anything: no format is broken by them, and none lets them act on whoever opens it."""
+"""Names, paths and subjects with any characters break no format and cannot act on the program that opens it."""
 
 import csv
 import io
@@ -29,7 +29,7 @@ HARMFUL = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u206
 
 @pytest.fixture(scope="module")
 def where(tmp_path_factory):
-    """A folder with a run on questions of nasty kinds, from a nasty file, into a nasty folder."""
+    """A run on categories, from a file and into a folder with special characters in their names."""
     folder = tmp_path_factory.mktemp("escaping")
     rows = ({"category": each, "turns": [f"Count to {i}."]} for i, each in enumerate(SUBJECTS))
     (folder / DATA).write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -105,7 +105,7 @@ def test_no_cell_of_csv_is_a_formula(where):
     assert all(value > 0 for value in drift), "numbers stay numbers"
 
 
-def test_json_gives_back_what_was_there_and_hides_nothing(where):
+def test_json_returns_the_original_texts(where):
     text = report(where, "json")
     assert not HARMFUL.search(text)
     (summary,) = json.loads(text)
@@ -148,19 +148,19 @@ def test_a_suites_own_words_are_text_in_every_format(tmp_path):
     (tmp_path / "mine.toml").write_text(SUITE)
     shown = specbench("run", "--suite", "mine.toml", cwd=tmp_path).stdout
     assert "a|b [/b] <b>" in shown
-    told = {
+    texts = {
         form: specbench("report", "--suite", "mine.toml", "-f", form, cwd=tmp_path).stdout
         for form in ("table", "md", "latex", "csv", "json", "html")
     }
     for form in ("table", "md", "latex", "csv"):
-        assert not HARMFUL.search(told[form])
-    assert "<script>" not in told["md"]
-    assert "<b>" not in told["md"]
-    assert "<script>alert" not in told["html"]
-    assert told["html"].count('id="data"') == 1
-    (title,) = re.findall(r"<h1>(.*?)</h1>", told["html"], re.DOTALL)
+        assert not HARMFUL.search(texts[form])
+    assert "<script>" not in texts["md"]
+    assert "<b>" not in texts["md"]
+    assert "<script>alert" not in texts["html"]
+    assert texts["html"].count('id="data"') == 1
+    (title,) = re.findall(r"<h1>(.*?)</h1>", texts["html"], re.DOTALL)
     assert title.startswith("A {{data}} paper, Table &lt;1&gt;: {{data}}&lt;/script&gt;")
-    assert json.loads(re.search(r'id="data">(.*?)</script>', told["html"], re.DOTALL).group(1))["tables"]
+    assert json.loads(re.search(r'id="data">(.*?)</script>', texts["html"], re.DOTALL).group(1))["tables"]
 
 
 @pytest.mark.parametrize("form", ["table", "md"])

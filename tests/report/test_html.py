@@ -1,4 +1,4 @@
-"""The HTML report, as data and in a browser: one file, nothing fetched, tables that sort, tokens coloured by their origin."""
+"""The HTML report, as data and in a browser: one file, nothing fetched, tables that sort, tokens colored by provenance."""
 
 import json
 import re
@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from specbench.analysis.token_origin import lost, origins
+from specbench.analysis.token_origin import provenance, rejected
 from specbench.runs.record import Record
 from tests.fixtures.console import specbench
 
@@ -23,21 +23,21 @@ def page(tmp_path_factory):
     return folder / "page.html"
 
 
-def rounds(*told):
+def rounds(*rows):
     keys = ("tokens", "drafted", "tested", "accepted", "untested", "refused")
-    return [dict(zip(keys, each, strict=False)) for each in told]
+    return [dict(zip(keys, each, strict=False)) for each in rows]
 
 
-def test_every_token_has_the_origin_that_its_round_gives_it():
+def test_provenance_of_tokens_follows_from_the_rounds():
     record = Record(method="m", sample="0", repeat=0, seed=0, order=0, tokens=list(range(9)))
     record.rounds = rounds((3, 2, 2, 2), (2, 5, 2, 1, 0, "lost words"), (3, 3, 1, 0, 2, "x"), (1, 0, 0, 0))
-    assert origins(record) == "aabarddrm"
-    assert lost(record) == [(4, "lost words"), (7, "x")]
+    assert provenance(record) == "aabarddrm"
+    assert rejected(record) == [(4, "lost words"), (7, "x")]
     record.rounds = []
-    assert origins(record) == "m" * 9
+    assert provenance(record) == "m" * 9
 
 
-def test_pieces_are_the_text_and_refused_drafts_are_told(page):
+def test_samples_have_a_piece_per_token_and_rejected_drafts(page):
     text = page.read_text()
     data = json.loads(re.search(r'id="data">(.*?)</script>', text, re.S).group(1))
     samples = [sample for run in data["runs"] for sample in run["samples"]]
@@ -59,7 +59,7 @@ def test_nothing_in_the_file_points_outside(page):
 
 
 @pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="needs Debian's chromium and chromium-driver")
-def test_in_a_browser(page):
+def test_the_page_works_in_a_browser(page):
     """Plots are visible, a table sorts, the sample browser works, no console error, no request leaves the file."""
     webdriver = pytest.importorskip("selenium.webdriver", reason="needs selenium")
     options = webdriver.ChromeOptions()

@@ -1,4 +1,4 @@
-"""Reports of several runs: no two rows, titles or lines that a reader cannot tell apart."""
+"""Reports of several runs: all rows, titles and CSV lines are different."""
 
 import csv
 import io
@@ -53,7 +53,7 @@ def only_run(folder):
 
 
 @pytest.mark.parametrize("column", VARIANTS)
-def test_what_differs_between_two_runs_is_a_column_and_in_every_title(results, column):
+def test_a_difference_between_two_runs_is_a_column_and_in_every_title(results, column):
     runs = [only_run(results / name) for name in ("base", column)]
     shown = specbench("report", *runs, "-f", "md", cwd=results).stdout
     (_, rows), *each = markdown_tables(shown)
@@ -72,7 +72,7 @@ def test_what_differs_between_two_runs_is_a_column_and_in_every_title(results, c
     assert len(set(places)) == len(places)
 
 
-def test_every_row_of_all_runs_together_is_different_from_every_other(results):
+def test_all_rows_of_many_runs_are_different(results):
     runs = [only_run(results / name) for name in ("base", *VARIANTS)]
     shown = specbench("report", *runs, "-f", "md", cwd=results).stdout
     (_, rows), *_ = markdown_tables(shown)
@@ -81,7 +81,7 @@ def test_every_row_of_all_runs_together_is_different_from_every_other(results):
     assert len(places) == 2 * len(runs) == len(set(places))
 
 
-def test_tasks_own_defaults_are_no_columns(tmp_path):
+def test_defaults_of_a_task_are_not_columns(tmp_path):
     specbench("run", "-m", "ar", "-t", "mmlu,wmt", "-n", 2, "--repeats", 1, cwd=tmp_path)
     runs = sorted(path.parent for path in tmp_path.glob("results/*/samples.jsonl"))
     (_, rows), *_ = markdown_tables(specbench("report", *runs, "-f", "md", cwd=tmp_path).stdout)
@@ -101,7 +101,7 @@ def test_one_run_on_two_machines_names_the_machine(results, tmp_path):
     assert "run" not in rows[0]
 
 
-def test_the_folder_tells_runs_apart_where_nothing_else_does(results, tmp_path):
+def test_otherwise_equal_runs_are_distinguished_by_folder(results, tmp_path):
     run = only_run(results / "base")
     renamed, copied = tmp_path / "renamed", tmp_path / run.name
     for copy in (renamed, copied):
@@ -142,7 +142,7 @@ values = ["acceptance_rate", "tokens_per_second"]
 """
 
 
-def test_a_suites_table_merges_no_two_points(tmp_path):
+def test_a_suite_table_does_not_merge_different_points(tmp_path):
     """Two seeds of two settings and two baselines: six rows, though the suite names the pair alone."""
     (tmp_path / "mine.toml").write_text(SUITE)
     specbench("run", "--suite", "mine.toml", cwd=tmp_path)

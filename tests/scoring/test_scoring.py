@@ -7,7 +7,7 @@ import pytest
 from rouge_score.rouge_scorer import RougeScorer
 from sacrebleu.metrics import BLEU, CHRF
 
-from specbench.analysis import metrics as m
+from specbench.analysis.quality import score_estimate
 from specbench.data.task import Sample
 from specbench.errors import MissingAsset
 from specbench.scoring.hf_evaluate import Evaluate
@@ -55,8 +55,8 @@ def test_pass_at_k_is_the_chance_of_a_draw_without_replacement(n, right, k):
 
 def test_pass_at_k_of_fewer_than_k_is_undefined_and_says_so():
     assert math.isnan(pass_at(2, 1, 1))
-    assert m.quality(scored([1, 1, 0, 1, 1], "abcde"), "pass@2") is None
-    assert m.quality(scored([1, 0, 0, 0], "aabb"), "pass@2").value == 0.5
+    assert score_estimate(scored([1, 1, 0, 1, 1], "abcde"), "pass@2") is None
+    assert score_estimate(scored([1, 0, 0, 0], "aabb"), "pass@2").value == 0.5
 
 
 def test_corpus_bleu_and_chrf_are_sacrebleus_own():

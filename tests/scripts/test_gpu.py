@@ -146,7 +146,7 @@ def bench(part: str, folder: Path, *more: str) -> list[dict]:
     assert all(row["value"] is not None for row in rows), [row["beside"] for row in rows]
     assert all(row["value"] > 0 for row in rows)
     assert all(
-        "shrunk" in row["models"] and "dummy" in row["made_up"] for row in rows if row["what"] != "copy bandwidth"
+        "shrunk" in row["models"] and "dummy" in row["simulated"] for row in rows if row["what"] != "copy bandwidth"
     )
     return rows
 
@@ -167,7 +167,7 @@ def test_peers_in_turns(tmp_path):
     assert {rows[f"{name}, a token"]["engine"] for name in ("generate", "generate, static cache", "assisted")} == {
         "transformers"
     }
-    assert {row["made_up"] for what, row in rows.items() if "synthetic" in what} == {"dummy synthetic"}
+    assert {row["simulated"] for what, row in rows.items() if "synthetic" in what} == {"dummy synthetic"}
     assert rows["sd, synthetic, a token"]["beside"]["acceptance"] > 0.4 > rows["sd, a token"]["beside"]["acceptance"]
     assert {"ar over generate", "ar over generate, static cache", "sd over assisted"} < rows.keys()
 
@@ -177,12 +177,12 @@ def test_the_ensemble_beside_its_theory_and_paper(tmp_path, capsys):
     low, high = (rows[f"we-se over we at {rate}"]["beside"] for rate in ("mmlu (0.582)", "0.95"))
     assert low["acceptance"] < high["acceptance"] and 1.0 < low["theory"] < high["theory"] < 2.0
     assert low["SE's Table 2"] == 1.41 and "SE's Table 2" not in high, "a paper's figure stands at the rate made for it"
-    assert {row["made_up"] for row in rows.values()} == {"dummy synthetic"}
+    assert {row["simulated"] for row in rows.values()} == {"dummy synthetic"}
     assert "humaneval 1.58x, gsm8k 1.52x, mmlu 1.41x, cnndm 1.46x" in " ".join(capsys.readouterr().out.split())
 
 
 def test_wanted_figures_are_met_or_not():
-    one = {"what": "a", "models": "b", "engine": "graph", "made_up": "dummy", "unit": "ms"}
+    one = {"what": "a", "models": "b", "engine": "graph", "simulated": "dummy", "unit": "ms"}
     assert [Figure(value=value, most=0.3, **one).met for value in (0.2, 0.3, 0.4)] == [True, True, False]
     assert [Figure(value=value, least=1.0, **one).met for value in (0.9, 1.0)] == [False, True]
     assert Figure(value=None, most=0.3, **one).met is False

@@ -132,7 +132,7 @@ def test_a_verifier_is_trained_from_the_command_line_and_used(tmp_path):
     assert head.provenance.base["source"] == "specbench:tiny/models/draft"
     short = ["-n", 5, "--repeats", 1, "--max-new-tokens", 20, "--head", "sprinter=gate", "--temperature", 1]
     shown = specbench("run", "-m", "sprinter,sd", *FEW, *short, cwd=tmp_path).stdout
-    assert "avg tokens" in shown and f"{report['predicted_tv']:.3f}" in shown
+    assert "tokens/run" in shown and f"{report['predicted_tv']:.3f}" in shown
     wrong = specbench("run", "-m", "sd", *FEW, "--head", "sprinter=gate", cwd=tmp_path, code=2)
     assert "none of sd reads it" in wrong.stderr
 

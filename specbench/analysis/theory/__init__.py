@@ -1,4 +1,4 @@
-"""Floor 0: what the papers' theory predicts. Plain numbers, no torch.
+"""Predictions of the papers' theory, from plain numbers.
 
 Throughout: acceptance events are independent with a rate per proposing model, and drawing and combining cost nothing.
 `cost(i, k)` is what a forward of model i costs that feeds k tokens. The papers assume cost(i, k) = cost(i, 1): a block for
@@ -66,8 +66,8 @@ from specbench.analysis.theory.sprinting import (
     sprinter,
     sprinter_acceptance,
     sprinter_distance,
+    sprinter_distribution,
     sprinter_flops,
-    sprinter_law,
     stopping_time,
 )
 
@@ -117,8 +117,8 @@ __all__ = [
     "sprinter",
     "sprinter_acceptance",
     "sprinter_distance",
+    "sprinter_distribution",
     "sprinter_flops",
-    "sprinter_law",
     "stopping_time",
     "true_forwards",
     "useful_proposer",

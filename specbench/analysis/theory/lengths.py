@@ -1,6 +1,6 @@
 """Laws of lengths: tokens of a round, tokens of a block of rounds, and how many rounds a block takes.
 
-A law is {length in tokens: probability}. Tests accept with the same odds `a`, independently.
+A distribution is {length in tokens: probability}. Tests accept with the same odds `a`, independently.
 """
 
 from collections import defaultdict
@@ -33,22 +33,22 @@ def variation(a: float, n: int) -> float:
     return float(max(variance, 0.0) ** 0.5 / mean)  # at a = 1 rounding leaves a little on either side of 0
 
 
-def expectation(law: Lengths) -> float:
+def expectation(distribution: Lengths) -> float:
     """The mean length, in tokens."""
-    return sum(length * odds for length, odds in law.items())
+    return sum(length * odds for length, odds in distribution.items())
 
 
 def round_lengths(a: float, drafted: int | Lengths) -> dict[int, float]:
-    """The law of a round's tokens, accepted ones and one replacement or bonus: 1 .. k + 1 of k drafted.
+    """The distribution of a round's tokens, accepted ones and one replacement or bonus: 1 .. k + 1 of k drafted.
 
-    `drafted` is how many, or the law of how many. Leviathan et al. 2023, eq. 1, mixed over k.
+    `drafted` is how many, or the distribution of how many. Leviathan et al. 2023, eq. 1, mixed over k.
     """
-    law: dict[int, float] = defaultdict(float)
+    distribution: dict[int, float] = defaultdict(float)
     for k, odds in ({drafted: 1.0} if isinstance(drafted, int) else drafted).items():
         for accepted in range(k):
-            law[accepted + 1] += odds * a**accepted * (1.0 - a)
-        law[k + 1] += odds * a**k
-    return dict(law)
+            distribution[accepted + 1] += odds * a**accepted * (1.0 - a)
+        distribution[k + 1] += odds * a**k
+    return dict(distribution)
 
 
 def visits(rounds: Lengths, threshold: int) -> list[float]:
@@ -62,7 +62,7 @@ def visits(rounds: Lengths, threshold: int) -> list[float]:
 def inner_rounds(rounds: Lengths, threshold: int) -> float:
     """Expected rounds until at least `threshold` tokens are pending: every visit below it costs one round.
 
-    `rounds` is the law of a round's tokens, by `round_lengths` or as measured.
+    `rounds` is the distribution of a round's tokens, by `round_lengths` or as measured.
 
     See docs/papers/polybasic.md, Lengths of rounds and blocks.
     """
@@ -70,22 +70,23 @@ def inner_rounds(rounds: Lengths, threshold: int) -> float:
 
 
 def block_lengths(rounds: Lengths, threshold: int) -> dict[int, float]:
-    """The law of a block's tokens: rounds are added until at least `threshold` are pending.
+    """The distribution of a block's tokens: rounds are added until at least `threshold` are pending.
 
     Of rounds of 1 .. K + 1 tokens: threshold .. threshold + K. Polybasic 2025, Algorithm 1, corrected in
     docs/papers/polybasic.md, Three models.
     """
-    law: dict[int, float] = defaultdict(float)
+    distribution: dict[int, float] = defaultdict(float)
     for s, odds in enumerate(visits(rounds, threshold)):
         for length, p in rounds.items():
             if s + length >= threshold:
-                law[s + length] += odds * p
-    return dict(law)
+                distribution[s + length] += odds * p
+    return dict(distribution)
 
 
 def committed(a: float, blocks: int | Lengths) -> float:
     """Expected tokens committed a forward that tests a block, replacement or bonus included: Polybasic's L_1.
 
-    `blocks` is the block's length or its law, a the odds that a token of it is accepted: the mean of (1 - a^(t+1)) / (1 - a).
+    `blocks` is the block's length or its distribution, a the odds that a token of it is accepted: the mean of
+    (1 - a^(t+1)) / (1 - a).
     """
     return expectation(round_lengths(a, blocks))

@@ -2,7 +2,7 @@
 
 As in a `Cost`, model 0 drafts, and the last model is the target. acceptance[i] is the rate at which model i + 1 accepts what
 model i hands up; thresholds[i] is how many tokens model i + 1 collects at least before it hands them up, for every model
-between the two. What a middle hands up follows its own law, so the rounds of a level are independent and alike.
+between the two. What a middle hands up follows its own distribution, so the rounds of a level are independent and alike.
 
 See docs/papers/polybasic.md, Speedup with measured prices.
 """
@@ -55,7 +55,7 @@ class Middle(NamedTuple):
 
 
 class _Levels(NamedTuple):
-    """The laws of a chain, level by level. A round of level i tests a block of level i - 1 in one forward of model i."""
+    """The distributions of a chain by level. A round of level i tests a block of level i - 1 in one forward of model i."""
 
     acceptance: Sequence[float]  # of what level i hands up
     least: list[int]  # tokens of a block of level i + 1
@@ -76,13 +76,13 @@ def _levels(acceptance: Sequence[float], drafted: int, thresholds: Sequence[int]
         rounds.append(round_lengths(a, blocks[-1]))
         blocks.append(block_lengths(rounds[-1], threshold))
     many = [1.0]
-    for law, threshold in zip(reversed(rounds), reversed(least), strict=True):
-        many.insert(0, many[0] * inner_rounds(law, threshold))
+    for distribution, threshold in zip(reversed(rounds), reversed(least), strict=True):
+        many.insert(0, many[0] * inner_rounds(distribution, threshold))
     return _Levels(acceptance, least, rounds, blocks, many)
 
 
 def _tested(a: float, ends: Ends) -> Ends:
-    """The law of a round that tests such blocks: a model that read less than it accepts has the rest to read as well."""
+    """The distribution of a round that tests such blocks. A model that read less than it accepts reads the rest too."""
     found: Ends = defaultdict(float)
     for (length, unread), odds in ends.items():
         for accepted in range(length + 1):
@@ -111,7 +111,7 @@ def _unread(levels: _Levels, i: int) -> dict[int, float]:
 
 
 def chain_round(acceptance: Sequence[float], drafted: int, thresholds: Sequence[int]) -> ChainRound:
-    """What a forward of the target commits and brings with it, exactly, by the laws of lengths from the drafter up.
+    """What a forward of the target commits and brings with it, exactly, by the distributions of lengths from the drafter up.
 
     A forward feeds what a cache lacks: the block to test and the one token before; two where the model's last block was
     accepted whole, and one more for each level above that accepted it whole as well. Every draw is a forward of the drafter.
@@ -123,10 +123,10 @@ def chain_round(acceptance: Sequence[float], drafted: int, thresholds: Sequence[
     forwards = []
     for i, many in enumerate(levels.many):
         fed: dict[int, float] = defaultdict(float)
-        behind = _unread(levels, i)
+        unread_tokens = _unread(levels, i)
         for length, odds in below[i].items():
             fed[length + 1] += odds * (calls[i] - many)
-            for unread, times in behind.items():
+            for unread, times in unread_tokens.items():
                 fed[length + unread] += odds * times
         forwards.append({k: times for k, times in sorted(fed.items()) if times > 0.0})
     return ChainRound(expectation(levels.blocks[-1]), forwards)

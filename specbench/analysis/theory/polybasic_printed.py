@@ -38,7 +38,7 @@ def printed_forwards(lengths: Sequence[float], kappa: float, tokens: float = 1.0
 def ceil_forwards(lengths: Sequence[float], kappa: float, tokens: float = 1.0) -> list[float]:
     """phi_1 .. phi_n with the ceiling multiplied, phi_i = phi_{i-1} ceil(L_{i-1} / L_i). Still not the truth.
 
-    Rounds run until a threshold is pending, not until L_1 are accepted: too few where the target refuses much, and too many
+    Rounds run until a threshold is pending, not until L_1 are accepted: too few where the target rejects much, and too many
     where it accepts nearly all.
     """
     phi = [tokens / lengths[0]]
@@ -97,7 +97,7 @@ def condition_2_printed(two: float, lengths: Sequence[float], middle: float, dra
 def condition_by_ceil(two: float, lengths: Sequence[float], seconds: Sequence[float], kappa: float) -> Condition:
     """What Theorem 3.2 is about, by `ceil_forwards`: seconds per token of three models below those of two.
 
-    seconds are T_1, T_2', T_3, the drafter the same in both. It keeps middles that lose where the target refuses much:
+    seconds are T_1, T_2', T_3, the drafter the same in both. It keeps middles that lose where the target rejects much:
     `keeps_middle` decides.
 
     See docs/papers/polybasic.md, Theorem 3.2.

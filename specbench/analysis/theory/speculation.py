@@ -35,7 +35,7 @@ def speculative(
     is committed (exact, paper): Leviathan et al. 2023, Theorem 3.8, tokens a round (1 - a^(gamma + 1)) / (1 - a). Without,
     SE's Theorem 3.1, (1 - a^gamma) / (1 - a). The drafter reads two tokens in a round's first forward where the last round
     was accepted whole and followed by a bonus. Where it is a scorer too, it reads its last drafted token for an exact bonus
-    at once, in a forward more; a deferred one is accepted at the rate `pending`, and costs a forward where it is refused.
+    at once, in a forward more; a deferred one is accepted at the rate `pending`, and costs a forward where it is rejected.
     """
     whole, blocks = a**gamma, expected_accepted(a, gamma)
     if drafter_scores and bonus == "deferred":

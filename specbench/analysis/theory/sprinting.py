@@ -1,7 +1,7 @@
 """SPRINTER: a learned verifier reads every drafted token, the target only the last one of a run.
 
-q is the draft's law, p the target's; a token is acceptable iff q <= p. eta_tp is how often the verifier accepts acceptable
-tokens, eta_fp how often the others. fp is the latter rate, one for all tokens or one a token.
+q is the draft's distribution, p the target's. A token is acceptable iff q <= p. eta_tp is how often the verifier accepts
+acceptable tokens, eta_fp how often it accepts the others. fp is the latter rate: one for all tokens, or one per token.
 
 See docs/papers/sprinter.md, Theory.
 """
@@ -20,23 +20,23 @@ def _above(q: Sequence[float], p: Sequence[float], fp: Rates) -> list[tuple[floa
     return [(max(x - y, 0.0), rate) for x, y, rate in zip(q, p, rates, strict=True)]
 
 
-def sprinter_law(q: Sequence[float], p: Sequence[float], fp: Rates) -> list[float]:
-    """The law of an emitted token: (1 - fp) p + fp q where q > p, and where not q and a share of what the others lost.
+def sprinter_distribution(q: Sequence[float], p: Sequence[float], fp: Rates) -> list[float]:
+    """The distribution of an emitted token: (1 - fp) p + fp q where q > p, elsewhere q and a share of what these tokens lost.
 
     With one rate for all tokens it is (1 - fp) p + fp q everywhere, Theorem 1. eta_tp does not matter: what it wrongly sends
-    to the target is accepted there. With state features the verifier knows the prefix alone: the law of each prefix is then q
-    or p, and this is the mean over prefixes.
+    to the target is accepted there. With state features the verifier knows the prefix alone: the distribution of each prefix
+    is then q or p, and this is the mean over prefixes.
     """
     above = _above(q, p, fp)
-    distance, refused = sum(more for more, _ in above), sum((1.0 - rate) * more for more, rate in above)
+    distance, rejected = sum(more for more, _ in above), sum((1.0 - rate) * more for more, rate in above)
     return [
-        (1.0 - rate) * y + rate * x if more else x + (refused * (y - x) / distance if distance else 0.0)
+        (1.0 - rate) * y + rate * x if more else x + (rejected * (y - x) / distance if distance else 0.0)
         for x, y, (more, rate) in zip(q, p, above, strict=True)
     ]
 
 
 def sprinter_distance(q: Sequence[float], p: Sequence[float], fp: Rates) -> float:
-    """Total variation of that law from p: the sum of fp(x) (q - p)+, which is eta_fp TV(q, p) with one rate (Theorem 1)."""
+    """Total variation of that distribution from p: the sum of fp(x) (q - p)+. With one rate, eta_fp TV(q, p) (Theorem 1)."""
     return sum(rate * more for more, rate in _above(q, p, fp))
 
 
@@ -74,7 +74,7 @@ def expected_run(n: int, eta_tp: float, eta_fp: float) -> float:
 
 
 def expected_drafts(n: int, eta_tp: float, eta_fp: float, most: int | None = None) -> float:
-    """E[X + 1], drafted tokens of a run, its last and refused one included (Theorem 3); infinite at eta_fp = 1.
+    """E[X + 1], drafted tokens of a run, its last and rejected one included (Theorem 3); infinite at eta_fp = 1.
 
     (1 - eta_tp^n) / (1 - eta_tp) + eta_tp^n / (1 - eta_fp), the sum of P(X >= j). A run of `most` tokens ends there.
     """
@@ -126,9 +126,9 @@ def sprinter(
     """Long-run speedup of SPRINTER over a baseline that costs `baseline` per token.
 
     Model 0 drafts, model 1 is the target. `drafted` tokens, measured, go to a forward of the target, the last of them is
-    tested and `accepted` at that rate; all are committed, that one or its replacement, and behind an accepted one a bonus.
-    The target reads all of them and one before, or one less where no bonus needs the row behind. The draft reads two tokens
-    behind a bonus. `gate` is what the verifier costs a token. Exact where the price of a block is linear in its length.
+    tested and `accepted` at that rate; all are committed, that one or its replacement, and after an accepted one a bonus.
+    The target reads all of them and one before, or one less if there is no bonus token. The draft reads two tokens after a
+    bonus token. `gate` is what the verifier costs a token. Exact where the price of a block is linear in its length.
 
     See docs/papers/sprinter.md, Speedup with measured prices.
     """

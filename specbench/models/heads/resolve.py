@@ -26,7 +26,8 @@ class ResolvedHead:
     @property
     def source(self) -> HeadSource:
         """The head as run.toml holds it."""
-        tasks, distance = self.data.get("tasks", []), self.report.get("predicted_tv")
+        tasks, rows, skipped = (self.data.get(key) for key in ("tasks", "sha256", "skipped"))
+        distance = self.report.get("predicted_tv")
         return HeadSource(
             source=self.spec.path,
             kind=self.spec.kind,
@@ -35,6 +36,8 @@ class ResolvedHead:
             checksum=self.checksum,
             weights="real" if self.weights == "real" else "dummy",
             tasks=tuple(map(str, tasks)) if isinstance(tasks, list) else (),
+            trained_on=tuple(map(str, rows)) if isinstance(rows, list) else (),
+            skipped=skipped if isinstance(skipped, int) else 0,
             predicted_distance=distance if isinstance(distance, float) else None,
         )
 

@@ -1,0 +1,135 @@
+"""Acceptance of drafts, and other counts of rounds."""
+
+from collections import defaultdict
+
+import numpy as np
+
+from specbench.analysis.rows import Rows, round_count, rounds_of, seconds, token_count
+from specbench.analysis.run_metrics import metric
+
+NOT_COUNTS = ("score", "threshold")  # numbers of a sequential cascade's rounds that have no meaningful sum
+
+
+@metric("tokens/round", by_group=True)
+def accepted_length(rows: Rows) -> float:
+    """Committed tokens / verification rounds, including replacement and bonus tokens. 1.00 without drafting."""
+    return token_count(rows) / round_count(rows)
+
+
+@metric("share")
+def acceptance_rate(rows: Rows) -> float | None:
+    """Accepted / tested draft tokens. Tokens drafted after a rejection are never tested and do not count.
+
+    None if no token was tested.
+    """
+    tested = sum(x["tested"] for x in rounds_of(rows))
+    return sum(x["accepted"] for x in rounds_of(rows)) / tested if tested else None
+
+
+def acceptance_by_position(rows: Rows) -> list[float]:
+    """Acceptance rate of the first, second, ... token that a round tests, given that all tokens before it were accepted."""
+    tested: dict[int, int] = defaultdict(int)
+    accepted: dict[int, int] = defaultdict(int)
+    for x in rounds_of(rows):
+        for position in range(x["tested"]):
+            tested[position] += 1
+            accepted[position] += position < x["accepted"]
+    return [accepted[position] / tested[position] for position in sorted(tested)]
+
+
+def acceptance_by_model(rows: Rows) -> dict[str, float]:
+    """Acceptance rate of each model's proposals."""
+    tested: dict[str, int] = defaultdict(int)
+    accepted: dict[str, int] = defaultdict(int)
+    for x in rounds_of(rows):
+        for position, role in enumerate(x["by"]):
+            tested[role] += 1
+            accepted[role] += position < x["accepted"]
+    return {role: accepted[role] / tested[role] for role in tested}
+
+
+def counters(rows: Rows) -> dict[str, float]:
+    """What the method counted in its rounds, summed over all generations."""
+    sums: dict[str, float] = defaultdict(float)
+    for x in rounds_of(rows):
+        for key, value in x.get("noted", {}).items():
+            if key not in NOT_COUNTS:
+                sums[key] += value
+    return dict(sums)
+
+
+def length_counts(rows: Rows) -> dict[int, int]:
+    """The number of rounds by the number of tokens that they committed."""
+    lengths, counts = np.unique([x["tokens"] for x in rounds_of(rows)] or [0], return_counts=True)
+    return dict(zip(lengths.tolist(), counts.tolist(), strict=True))
+
+
+@metric("share")
+def rule_rate(rows: Rows) -> float | None:
+    """Deferrals / positions at which the rule was evaluated; for a sequential cascade, answers. SpecCascade's deferral rate.
+
+    None for methods without a rule.
+    """
+    sums = counters(rows)
+    return sums["deferrals"] / sums["positions"] if sums.get("positions") else None
+
+
+@metric("share")
+def communication_share(rows: Rows) -> float | None:
+    """Share of decoding seconds for sending and receiving between parallel models, beyond the slowest model.
+
+    None if all models ran in one process.
+    """
+    sums = counters(rows)
+    return sums["communication_seconds"] / sum(map(seconds, rows)) if "communication_seconds" in sums else None
+
+
+@metric("bytes/token")
+def moved_bytes_per_token(rows: Rows) -> float | None:
+    """Bytes sent between the processes of parallel models / committed tokens.
+
+    None if all models ran in one process.
+    """
+    sums = counters(rows)
+    return sums["moved_bytes"] / token_count(rows) if "moved_bytes" in sums else None
+
+
+@metric("tokens/token")
+def rejections_per_token(rows: Rows) -> float | None:
+    """Rejected draft tokens / committed tokens.
+
+    None if no token was tested.
+    """
+    if not any(x["tested"] for x in rounds_of(rows)):
+        return None
+    rejected: int = sum(x["tested"] - x["accepted"] for x in rounds_of(rows))
+    return rejected / token_count(rows)
+
+
+@metric("share")
+def wasted_share(rows: Rows) -> float | None:
+    """Drafted tokens that were never committed (rejected or never tested) / drafted tokens.
+
+    None if nothing was drafted.
+    """
+    drafted = sum(x["drafted"] for x in rounds_of(rows))
+    kept = sum(x["accepted"] + x.get("untested", 0) for x in rounds_of(rows))
+    return 1.0 - kept / drafted if drafted else None
+
+
+@metric("share")
+def cut_by_length(rows: Rows) -> float:
+    """Share of generations that ended at the length limit or the context window."""
+    return sum(r.finish in ("length", "window") for r in rows) / len(rows)
+
+
+@metric("share")
+def cut_prompts(rows: Rows) -> float:
+    """Share of generations whose prompt was truncated."""
+    return sum(r.prompt_cut > 0 for r in rows) / len(rows)
+
+
+@metric("tokens/generation")
+def answer_length(rows: Rows) -> float:
+    """Tokens / generations."""
+    return token_count(rows) / len(rows)

@@ -1,0 +1,124 @@
+"""The registry of run metrics. A run metric is a number computed from the records of one method.
+
+To add a metric, write a function of the records in this package and decorate it with `metric`, `comparison` or
+`metric_in_context`. The function's name is the metric's name. The first line of its docstring is its definition. A metric
+appears in summary.json, in the JSON and CSV reports, and as a value for the tables of suites. To show it in the tables of a
+run as well, add an entry to `specbench/report/columns.py`.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple, TypeVar
+
+from specbench.analysis.bootstrap import Estimate
+from specbench.analysis.rows import Rows, paired
+from specbench.runs.run_spec import MethodSpec, ModelSource
+
+
+class Spread(NamedTuple):
+    """A mean with its standard deviation."""
+
+    mean: float
+    deviation: float
+
+
+Value = float | int | Estimate | Spread | None  # None: not defined for this method
+Values = dict[str, Value]  # by the metric's name
+Compute = Callable[[Rows, "Context"], Value]
+Applies = Callable[[Rows, "Context"], bool]
+F = TypeVar("F", bound=Callable[..., Value])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Context:
+    """What a metric may use besides the records of its method.
+
+    `baseline` and `sd` are the records of the baseline and of plain speculative decoding; `sd` is empty if the run has no
+    such method. `target` is the model that verifies last; `models` are by role. `bandwidth` is in bytes per second.
+    """
+
+    baseline: Rows
+    sd: Rows = ()
+    method: MethodSpec
+    baseline_roles: tuple[str, ...] = ()
+    models: Mapping[str, ModelSource]
+    bandwidth: float
+    target: str = ""
+    later_turns: bool = False
+    predicted_distance: float | None = None
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A registered metric. It is left out for records to which it does not apply."""
+
+    name: str
+    unit: str
+    definition: str
+    compute: Compute
+    applies: Applies
+    by_group: bool = False  # whether it is also computed for each group of prompts
+
+
+METRICS: dict[str, Metric] = {}  # by name
+
+
+def register(
+    name: str, unit: str, function: Callable[..., Value], compute: Compute, applies: Applies, by_group: bool = False
+) -> None:
+    """Register a metric. Its definition is the first line of the function's docstring."""
+    assert name not in METRICS, f"two metrics are called {name}"
+    assert function.__doc__, f"the metric {name} needs a docstring"
+    METRICS[name] = Metric(name, unit, function.__doc__.strip().splitlines()[0], compute, applies, by_group)
+
+
+def metric(unit: str = "", by_group: bool = False) -> Callable[[F], F]:
+    """Register a function of the method's records."""
+
+    def decorate(function: F) -> F:
+        register(function.__name__, unit, function, lambda rows, context: function(rows), _always, by_group)
+        return function
+
+    return decorate
+
+
+def metric_in_context(unit: str = "") -> Callable[[F], F]:
+    """Register a function of the method's records and a `Context`."""
+
+    def decorate(function: F) -> F:
+        register(function.__name__, unit, function, function, _always)
+        return function
+
+    return decorate
+
+
+def comparison(unit: str = "x", by_group: bool = False) -> Callable[[F], F]:
+    """Register a function of the records of a method and of its baseline. It is not computed for the baseline itself."""
+
+    def decorate(function: F) -> F:
+        register(
+            function.__name__,
+            unit,
+            function,
+            lambda rows, context: function(rows, context.baseline),
+            is_compared,
+            by_group,
+        )
+        return function
+
+    return decorate
+
+
+def is_compared(rows: Rows, context: Context) -> bool:
+    """Whether these are not the baseline's own records, and both completed some of the same generations."""
+    return bool(paired(rows, context.baseline)[0]) and rows[0].method != context.baseline[0].method
+
+
+def compute(rows: Rows, context: Context, by_group: bool = False) -> Values:
+    """All metrics that apply to the records of one method, or those that are computed for each group of prompts."""
+    chosen = (each for each in METRICS.values() if each.by_group or not by_group)
+    return {each.name: each.compute(rows, context) for each in chosen if each.applies(rows, context)}
+
+
+def _always(rows: Rows, context: Context) -> bool:
+    return True

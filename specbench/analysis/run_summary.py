@@ -1,0 +1,219 @@
+"""Summaries of runs, typed: what summary.json and the JSON report contain."""
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from specbench.analysis.bootstrap import Estimate
+from specbench.analysis.metrics import Level
+from specbench.analysis.run_metrics import Value, Values
+from specbench.decoding.traits import Traits
+from specbench.files import parse_json
+from specbench.machine.hardware import Environment
+from specbench.runs.run_spec import DataSpec, DecodingSpec, HeadSource, ModelSource, RunSpec
+from specbench.runs.scores import MetricTable
+
+SCHEMA = 3  # of summary.json
+SPEC = "spec"  # the field of RunSummary that has a reader of its own
+VALUES = "values"  # the field of MethodSummary that JSON has no key of its own for
+
+
+@dataclass(frozen=True)
+class Captured:
+    """CUDA graphs that were captured during the run, outside all timings."""
+
+    graphs: int
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class MethodSummary:
+    """One method of a run.
+
+    `values` has every registered run metric (`specbench/analysis/run_metrics.py`) by its name, and the predictions of theory.
+    It is empty if all generations failed. `quality` has every score by the name of its metric, None if it is undefined.
+    """
+
+    method: str
+    label: str  # the method's name, with labels of what is not real about the models
+    generations: int
+    failed: int
+    first_error: str | None
+    prompts: int
+    tokens: int = 0
+    values: Values = field(default_factory=dict)
+    acceptance_by_position: list[float] = field(default_factory=list)
+    acceptance_by_model: dict[str, float] = field(default_factory=dict)
+    forwards_per_token: dict[str, float] = field(default_factory=dict)
+    round_milliseconds: dict[str, float] = field(default_factory=dict)
+    length_counts: dict[int, int] = field(default_factory=dict)  # rounds by the tokens that they committed
+    noted: dict[str, float] = field(default_factory=dict)  # what the method counted in its rounds
+    levels: list[Level] = field(default_factory=list)  # of a chain, innermost first
+    groups: dict[str, Values] = field(default_factory=dict)  # metrics by subject or category
+    quality: dict[str, Estimate | None] = field(default_factory=dict)
+    quality_by_group: dict[str, Estimate | None] = field(default_factory=dict)
+    no_answer: float | None = None  # share of generations without an answer
+
+    def value(self, name: str) -> Value:
+        """A run metric or prediction; None if it is not defined for this method."""
+        return self.values.get(name)
+
+    def number(self, name: str) -> float | None:
+        """A run metric or prediction without its interval."""
+        value = self.values.get(name)
+        if isinstance(value, Estimate):
+            return value.value
+        return value[0] if isinstance(value, tuple) else value
+
+    @property
+    def measured(self) -> bool:
+        """Whether any generation completed."""
+        return self.generations > 0
+
+    @property
+    def speedup(self) -> Estimate | None:
+        """Speedup over the baseline while decoding; None for the baseline."""
+        value = self.values.get("speedup")
+        return value if isinstance(value, Estimate) else None
+
+    @property
+    def acceptance_rate(self) -> float | None:
+        return self.number("acceptance_rate")
+
+    @property
+    def accepted_length(self) -> float | None:
+        return self.number("accepted_length")
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        return self.number("tokens_per_second")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunState:
+    """What was measured of a run: its state, and a summary of each method, the baseline first.
+
+    `stamp` identifies the files and the code that the summary was computed from. `problems` are lines of samples.jsonl that
+    do not count. `metrics` are those of the scores, `headline` is the task's main one.
+    """
+
+    schema: int = SCHEMA
+    stamp: str
+    run: str
+    folder: str
+    environment: Environment
+    complete: bool
+    problems: list[str]
+    captured: Captured
+    metrics: list[MetricTable]
+    headline: str
+    scored_by: str  # the version of the task that computed the scores
+    not_executed: bool
+    scored: bool
+    methods: list[MethodSummary]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSummary(RunState):
+    """One run: its spec, its state, and a summary of each method."""
+
+    spec: RunSpec
+
+    @property
+    def pair(self) -> str:
+        """The pair's name."""
+        return self.spec.pair.name
+
+    @property
+    def task(self) -> str:
+        """The task and its version."""
+        return self.spec.task.label
+
+    @property
+    def simulated(self) -> str:
+        """What is not real about the models: `dummy`, `synthetic`, both or nothing."""
+        return self.spec.pair.simulated
+
+    @property
+    def data(self) -> DataSpec:
+        return self.spec.task.data
+
+    @property
+    def decoding(self) -> DecodingSpec:
+        return self.spec.decoding
+
+    @property
+    def models(self) -> dict[str, ModelSource]:
+        return self.spec.pair.models
+
+    @property
+    def heads(self) -> dict[str, HeadSource]:
+        return self.spec.pair.heads
+
+    @property
+    def baseline(self) -> str:
+        """The label of the baseline."""
+        return self.spec.baseline
+
+    @property
+    def target(self) -> str:
+        """The model that verifies last; empty for a run without models."""
+        return next(reversed(self.models), "")
+
+    @property
+    def end_to_end(self) -> bool:
+        """Whether the run's main speedup includes prefill."""
+        return self.spec.clock == "end to end"
+
+    def traits(self, method: MethodSummary) -> Traits:
+        """What a method answered about itself when the run was resolved."""
+        return self.spec.methods[method.method].traits
+
+    def score(self, method: MethodSummary) -> Estimate | None:
+        """A method's score by the task's main metric."""
+        return method.quality.get(self.headline)
+
+    @property
+    def measured(self) -> list[MethodSummary]:
+        """The methods of which a generation completed."""
+        return [method for method in self.methods if method.measured]
+
+    @property
+    def score_groups(self) -> list[str]:
+        """The groups of prompts that have a score."""
+        return sorted({group for method in self.measured for group in method.quality_by_group})
+
+    @property
+    def speed_groups(self) -> list[str]:
+        """The groups of prompts that have a speed."""
+        return sorted({group for method in self.measured for group in method.groups})
+
+    @property
+    def machine(self) -> str:
+        """The accelerator; without one, the processor."""
+        return self.environment.get("gpu", {}).get("name") or self.environment["cpu"]
+
+
+def to_table(summary: RunSummary) -> dict[str, Any]:
+    """A summary as built-in containers, the values of each method beside its other keys, the spec under `spec`."""
+    state = {key: value for key, value in vars(summary).items() if key != SPEC}
+    table: dict[str, Any] = msgspec.to_builtins(state, str_keys=True)
+    for method in table["methods"]:
+        method |= method.pop(VALUES)
+    shown = {"pair": summary.pair, "task": summary.task, "simulated": summary.simulated, "baseline": summary.baseline}
+    return {**shown, **table, SPEC: summary.spec.to_toml()}
+
+
+def from_table(table: dict[str, Any], where: str) -> RunSummary:
+    """The summary that `to_table` wrote. Raises ConfigError, naming `where` and the key, for another shape."""
+    known = {each for each in MethodSummary.__dataclass_fields__ if each != VALUES}
+    methods = [
+        {key: value for key, value in method.items() if key in known}
+        | {VALUES: {key: value for key, value in method.items() if key not in known}}
+        for method in table["methods"]
+    ]
+    state = {key: table[key] for key in RunState.__dataclass_fields__ if key in table}
+    found = parse_json(json.dumps({**state, "methods": methods}), RunState, where)
+    return RunSummary(spec=RunSpec.from_toml(table[SPEC], f"{where}: spec"), **vars(found))

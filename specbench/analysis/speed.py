@@ -1,0 +1,147 @@
+"""Speeds, speedups and latencies. Seconds are decoding seconds unless a name says end to end."""
+
+from collections.abc import Set
+
+import numpy as np
+
+from specbench.analysis.bootstrap import Estimate, bootstrap_sums, by_prompt
+from specbench.analysis.rows import Rows, paired, seconds, token_count
+from specbench.analysis.run_metrics import Context, Spread, comparison, is_compared, metric, register
+
+
+def tokens_per_second(rows: Rows, end_to_end: bool = False) -> float:
+    """Total tokens / total decoding seconds."""
+    return token_count(rows) / sum(seconds(r, end_to_end) for r in rows)
+
+
+register("tokens_per_second", "tokens/s", tokens_per_second, lambda rows, _: tokens_per_second(rows), lambda *_: True)
+
+
+@metric("tokens/s")
+def end_to_end_tokens_per_second(rows: Rows) -> float:
+    """Total tokens / total seconds, including prefill."""
+    return tokens_per_second(rows, end_to_end=True)
+
+
+def speedup(rows: Rows, base: Rows, end_to_end: bool = False) -> Estimate:
+    """(The method's tokens / its seconds) / (the baseline's tokens / its seconds), over the generations both completed."""
+    ours, theirs = paired(rows, base)
+    table = by_prompt(
+        (len(a.tokens), seconds(a, end_to_end), len(b.tokens), seconds(b, end_to_end), a.sample)
+        for a, b in zip(ours, theirs, strict=True)
+    )
+    return bootstrap_sums(table, lambda s: (s[..., 0] / s[..., 1]) / (s[..., 2] / s[..., 3]))
+
+
+register("speedup", "x", speedup, lambda rows, of: speedup(rows, of.baseline), is_compared, by_group=True)
+
+
+@comparison()
+def end_to_end_speedup(rows: Rows, base: Rows) -> Estimate:
+    """The speedup over the baseline with prefill included in the seconds."""
+    return speedup(rows, base, end_to_end=True)
+
+
+@comparison()
+def relative_latency(rows: Rows, base: Rows) -> Estimate:
+    """Seconds per answer, end to end, over the baseline's. Below 1 is faster. SpecCascade's latency axis."""
+    ours, theirs = paired(rows, base)
+    table = by_prompt((seconds(a, True), seconds(b, True), a.sample) for a, b in zip(ours, theirs, strict=True))
+    return bootstrap_sums(table, lambda s: s[..., 0] / s[..., 1])
+
+
+@comparison()
+def geometric_mean_speedup(rows: Rows, base: Rows) -> Estimate:
+    """Geometric mean over prompts of the ratios of tokens per decoding second. Every prompt has the same weight."""
+    ours, theirs = paired(rows, base)
+    table = by_prompt(
+        (len(a.tokens), seconds(a), len(b.tokens), seconds(b), a.sample) for a, b in zip(ours, theirs, strict=True)
+    )
+    logs = np.log((table[:, 0] / table[:, 1]) / (table[:, 2] / table[:, 3]))
+    return bootstrap_sums(np.stack([logs, np.ones(len(logs))], axis=1), lambda s: np.exp(s[..., 0] / s[..., 1]))
+
+
+def papers_speedup(rows: Rows, base: Rows, later_turns: bool = False) -> float:
+    """Mean over questions of tokens per second, end to end, then the ratio. The averaging of SE and Spec-Bench.
+
+    With `later_turns`, tokens and seconds are first summed over the turns of a question within each repeat, as in
+    Spec-Bench's script.
+    """
+    ours, theirs = paired(rows, base)
+    firsts = first_turns({r.sample for r in (*rows, *base)}) if later_turns else {}
+    rates = []
+    for side in (ours, theirs):
+        table = by_prompt((len(r.tokens), seconds(r, True), (firsts.get(r.sample, r.sample), r.repeat)) for r in side)
+        rates.append(np.mean(table[:, 0] / table[:, 1]))
+    return float(rates[0] / rates[1])
+
+
+register(
+    "papers_speedup", "x", papers_speedup,
+    lambda rows, of: papers_speedup(rows, of.baseline, of.later_turns), is_compared, by_group=True,
+)  # fmt: skip
+
+
+def first_turns(samples: Set[str]) -> dict[str, str]:
+    """The first turn of each later turn of a conversation, by sample.
+
+    A run folder names the turns of question `81` as `81`, `81.2`, `81.3`. A sample counts as turn n >= 2 only if turn n - 1
+    exists.
+    """
+    firsts: dict[str, str] = {}
+    for sample in samples:
+        question, _, turn = sample.rpartition(".")
+        if question in samples and turn.isdecimal() and int(turn) >= 2:
+            before = (f"{question}.{n}" for n in range(2, int(turn)))
+            if all(each in samples for each in before):
+                firsts[sample] = question
+    return firsts
+
+
+def completion_speedup(rows: Rows, base: Rows) -> Estimate:
+    """Completion time of `sd` / the method's, end to end, over the generations both completed. SPRINTER's speedup.
+
+    Equals the ratio of the mean milliseconds per generation: 0.92 s / 0.56 s = 1.64 in the paper's Table 2. The number of
+    tokens does not enter, so a shorter answer is a faster one.
+    """
+    ours, theirs = paired(rows, base)
+    table = by_prompt((seconds(a, True), seconds(b, True), a.sample) for a, b in zip(ours, theirs, strict=True))
+    return bootstrap_sums(table, lambda s: s[..., 1] / s[..., 0])
+
+
+def _has_sd(rows: Rows, context: Context) -> bool:
+    return bool(paired(rows, context.sd)[0]) and rows[0].method != context.sd[0].method
+
+
+register("over_sd", "x", completion_speedup, lambda rows, of: completion_speedup(rows, of.sd), _has_sd)
+
+
+@comparison("share")
+def identical_output(rows: Rows, base: Rows) -> float:
+    """Share of generations whose tokens equal the baseline's. 100 % for a lossless method at T = 0 in float32."""
+    ours, theirs = paired(rows, base)
+    return sum(a.tokens == b.tokens for a, b in zip(ours, theirs, strict=True)) / len(ours)
+
+
+@metric("s")
+def first_token_seconds(rows: Rows) -> float:
+    """Median time from the prompt to the first committed tokens."""
+    return float(np.median([r.first_token_seconds or 0.0 for r in rows]))
+
+
+@metric("ms")
+def generation_milliseconds(rows: Rows) -> Spread:
+    """Mean ± standard deviation over generations of the time from the prompt to the last token."""
+    spent = [1e3 * seconds(r, end_to_end=True) for r in rows]
+    return Spread(float(np.mean(spent)), float(np.std(spent)))
+
+
+@metric("share")
+def drift(rows: Rows) -> float | None:
+    """Last repeat's tokens/s / first repeat's, minus 1: the drift of the machine.
+
+    None for a single repeat.
+    """
+    repeats = sorted({r.repeat for r in rows})
+    first, last = ([r for r in rows if r.repeat == repeat] for repeat in (repeats[0], repeats[-1]))
+    return tokens_per_second(last) / tokens_per_second(first) - 1.0 if len(repeats) > 1 else None

@@ -1,0 +1,45 @@
+"""The tables of a run's report: their titles, order and conditions."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from specbench.analysis.run_summary import RunSummary
+
+SPEED, ACCEPTANCE, CASCADES, SPRINTER, CHAINS, TIME, CONVENTIONS, QUALITY, SCORE_GROUPS, SPEED_GROUPS, MERGED, SUITES = (
+    "speed", "acceptance", "cascades", "sprinter", "chains", "time", "conventions", "quality", "score groups",
+    "speed groups", "merged", "suites",
+)  # fmt: skip
+DECODING, END_TO_END = "decoding", "end to end"  # clocks
+MOST_GROUPS = 8  # that a table shows
+RUN_TABLES = (SPEED, ACCEPTANCE, CASCADES, SPRINTER, CHAINS, TIME, CONVENTIONS, QUALITY, SCORE_GROUPS, SPEED_GROUPS)
+
+
+@dataclass(frozen=True)
+class RunTable:
+    """A table of a run's report: its key in `Column.tables`, its title, and the condition under which a run has it."""
+
+    key: str
+    title: str
+    shown: Callable[[RunSummary], bool] = lambda run: True
+
+
+TABLES = (
+    RunTable(SPEED, "Speed and quality"),
+    RunTable(ACCEPTANCE, "Acceptance and forwards"),
+    RunTable(CASCADES, "Cascades", lambda run: any(row.value("rule_rate") is not None for row in run.measured)),
+    RunTable(
+        SPRINTER,
+        "SPRINTER",
+        lambda run: any(row.value("verifier_rate") is not None or run.traits(row).adaptive for row in run.measured),
+    ),
+    RunTable(CHAINS, "Chains", lambda run: any(row.levels for row in run.measured)),
+    RunTable(TIME, "Time"),
+    RunTable(CONVENTIONS, "Other conventions"),
+    RunTable(QUALITY, "Quality"),
+    RunTable(SCORE_GROUPS, "{headline} by group", lambda run: _is_shown(run.score_groups)),
+    RunTable(SPEED_GROUPS, "speedup over {baseline}, decoding, by group", lambda run: _is_shown(run.speed_groups)),
+)
+
+
+def _is_shown(groups: list[str]) -> bool:
+    return 1 < len(groups) <= MOST_GROUPS
