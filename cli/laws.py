@@ -8,6 +8,7 @@ import typer
 
 from specbench.cli.arguments import imported
 from specbench.cli.params import Plugins, known
+from specbench.config.options import Options, parse_override
 from specbench.errors import ConfigError, ExitCode
 
 GAMMAS = ((1,), (2,))  # draft lengths: the branches to follow grow with V to their power
@@ -26,15 +27,14 @@ def laws(
     set_: Annotated[list[str] | None, typer.Option("--set", "-s", help="Override a key: method.target.mu=0.2.")] = None,
     plugin: Plugins = None,
 ) -> None:
-    """Compare a method's law with the one it declares, exactly.
+    """Test a method's output distribution exactly, by enumeration.
 
-    Of three tokens, on models that are small tables.
+    Compares the distribution of three tokens with the declared one. The models are small tables.
 
     Exit code 5 where they differ, 2 where the method declares none, as a biased bonus does.
     """
     imported(plugin)
-    from specbench.config.options import Options, parse_override
-    from specbench.experiment import run_spec as cells
+    from specbench.experiment import run_spec as cells  # these import torch
     from specbench.experiment.method_resolution import arms, have_lengths
     from specbench.verification.enumeration import LENGTH, Finding, examine
 

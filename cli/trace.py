@@ -2,23 +2,30 @@
 
 import hashlib
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.console import Console
+from rich.text import Text
 
+import specbench.tasks  # noqa: F401  (registers the tasks)
+from specbench.analysis.token_origin import MEANING, of_round
 from specbench.cli import params as choices
 from specbench.cli.arguments import options_of
 from specbench.cli.params import known
 from specbench.cli.progress import status
 from specbench.config.options import Options
 from specbench.config.presets import require_known
+from specbench.data.prompting import encode, pieces
+from specbench.data.task import Data, Sample
 from specbench.errors import ConfigError
+from specbench.report.trace import Line, closing, lines, plain, visible
+from specbench.runs.record import Record, Round
 
 if TYPE_CHECKING:
     from specbench.decoding.round import Step
     from specbench.experiment.plan import Bench, Job
-    from specbench.report.trace import Line
-    from specbench.runs.record import Record, Round
 
 STYLES = {"a": "green", "d": "cyan", "r": "bold yellow", "b": "bold blue", "m": "", "x": "red strike"}  # by origin
 
@@ -44,7 +51,7 @@ def trace(
     plugin: choices.Plugins = None,
     as_json: choices.Json = False,
 ) -> None:
-    """Decode one prompt, and show what became of each drafted token.
+    """Decode one prompt and show the origin of each token.
 
     Round by round: what was drafted, kept, refused and replaced, and which model drafted it.
 
@@ -81,11 +88,7 @@ def _settled(
     method: str, pair_name: str, task_name: str | None, prompt: str | None, index: int, options: Options
 ) -> tuple["Bench", "Job"]:
     """The method and one prompt as a cell of one sample, on a bench whose models are loaded."""
-    from pathlib import Path
-
-    import specbench.tasks  # noqa: F401  (registers the tasks)
-    from specbench.data.task import Data, Sample
-    from specbench.experiment import plan as bench
+    from specbench.experiment import plan as bench  # imports torch
     from specbench.experiment import run_spec as cells
 
     found, pair = cells.read_pair(pair_name, options)
@@ -105,11 +108,9 @@ def _settled(
     return made, made.jobs[0]
 
 
-def _decoded(bench: "Bench", job: "Job") -> tuple["Record", list[dict[str, Any]]]:
+def _decoded(bench: "Bench", job: "Job") -> tuple[Record, list[dict[str, Any]]]:
     """What the method generated, and its rounds with their tokens' text. Raises ConfigError where the prompt does not fit."""
-    from specbench.data.prompting import encode
-    from specbench.experiment import runner
-    from specbench.runs.record import Record
+    from specbench.experiment import runner  # imports torch
 
     cell, task, sample = job.cell, job.task, job.data.samples[0]
     pair, decoding = bench.load().only(cell.roles, cell.spread), cell.config["decoding"]
@@ -128,11 +129,8 @@ def _decoded(bench: "Bench", job: "Job") -> tuple["Record", list[dict[str, Any]]
     return record, rounds
 
 
-def _spelled(told: "Round", step: "Step", before: list[int], tokenizer: Any) -> dict[str, Any]:
+def _spelled(told: Round, step: "Step", before: list[int], tokenizer: Any) -> dict[str, Any]:
     """A round as it is recorded, with what its tokens, and those of the rounds that made its draft, are and whence."""
-    from specbench.analysis.token_origin import of_round
-    from specbench.data.prompting import pieces
-
     spelled = {**told, "origins": of_round(told), "ids": step.tokens, "refused": tokenizer.decode(step.refused)}
     spelled["pieces"] = pieces(tokenizer, before, step.tokens, encoder_decoder=False)
     inner = []
@@ -142,13 +140,8 @@ def _spelled(told: "Round", step: "Step", before: list[int], tokenizer: Any) -> 
     return {**spelled, "inner": inner}
 
 
-def _show(told: dict[str, Any], record: "Record", rounds: list[dict[str, Any]]) -> None:
+def _show(told: dict[str, Any], record: Record, rounds: list[dict[str, Any]]) -> None:
     """A legend, the rounds, what they came to, and the text whole."""
-    from rich.console import Console
-
-    from specbench.analysis.token_origin import MEANING
-    from specbench.report.trace import closing, lines, plain, visible
-
     console = Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
     coloured = console.is_terminal and not console.no_color
     console.print(visible("{method} on {pair}, T = {temperature:g}, seed {seed}".format(**told)))
@@ -168,9 +161,7 @@ def _show(told: dict[str, Any], record: "Record", rounds: list[dict[str, Any]]) 
     console.print(visible(record.text, kept="\n\t"))
 
 
-def _print_colours(console: Any, shown: list["Line"], legend: dict[str, str]) -> None:
-    from rich.text import Text
-
+def _print_colours(console: Any, shown: list[Line], legend: dict[str, str]) -> None:
     told = [Text(meaning, STYLES[origin]) for origin, meaning in legend.items()]
     console.print(Text("; ").join(told))
     for label, spans in shown:
