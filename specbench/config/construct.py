@@ -82,8 +82,7 @@ def convert(value: Any, kind: Any, where: str) -> Any:
         raise ConfigError(f"{where} = {value!r}{hint(str(value), map(str, arguments))}")
     if origin in (types.UnionType, typing.Union):
         kinds = [a for a in arguments if a is not type(None)]
-        plain = {a: typing.get_origin(a) or a for a in kinds}
-        fitting = [a for a in kinds if isinstance(plain[a], type) and isinstance(value, plain[a])]
+        fitting = [a for a in kinds if _fits(value, a)]
         return convert(value, [*fitting, *kinds][0], where)
     if origin is tuple:
         if not isinstance(value, list | tuple):
@@ -110,3 +109,9 @@ def convert(value: Any, kind: Any, where: str) -> Any:
     if type(value) is not kind:
         raise ConfigError(f"{where} = {value!r} must be of type {kind.__name__}, not {type(value).__name__}")
     return value
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    """Return whether a value has the outer type of a member of a union. TOML's arrays are lists, the fields are tuples."""
+    plain = typing.get_origin(kind) or kind
+    return isinstance(value, list | tuple) if plain is tuple else isinstance(plain, type) and isinstance(value, plain)
