@@ -7,7 +7,14 @@ INSTALLED := $(VENV)/.installed
 TYPES := build/types
 ARGS ?=
 
-.PHONY: run test coverage check gate faults bench cascades drafts suites gate-trials gpu-check gpu-bench card tiny heads clean
+# The package as it is installed, put together from links, for tools that read files and not imports.
+define LINK_TYPES
+rm -rf $(TYPES) && mkdir -p $(TYPES)/specbench
+ln -s $(CURDIR)/specbench/* $(CURDIR)/cli $(CURDIR)/configs $(CURDIR)/tasks $(TYPES)/specbench/
+ln -s $(CURDIR)/scripts $(TYPES)/
+endef
+
+.PHONY: run test coverage check docs gate faults bench cascades drafts suites gate-trials gpu-check gpu-bench card tiny heads clean
 
 run: $(INSTALLED)  ## the first table: Speculative Ensemble on the bundled pair and all six tasks
 	$(BIN)/specbench run -n 40 --repeats 1 --allow-code-execution $(ARGS)
@@ -21,11 +28,14 @@ coverage: $(INSTALLED)  ## the tests with line coverage of the library and the c
 check: $(INSTALLED)  ## format, lint, types, imports between packages
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	rm -rf $(TYPES) && mkdir -p $(TYPES)/specbench
-	ln -s $(CURDIR)/specbench/* $(CURDIR)/cli $(CURDIR)/configs $(CURDIR)/tasks $(TYPES)/specbench/
-	ln -s $(CURDIR)/scripts $(TYPES)/
+	$(LINK_TYPES)
 	MYPYPATH=$(TYPES) $(BIN)/mypy -p specbench -p scripts
 	cd $(TYPES) && $(CURDIR)/$(BIN)/lint-imports --no-cache --config $(CURDIR)/pyproject.toml
+
+docs: $(INSTALLED)  ## the documentation site, build/site: every warning is an error
+	$(LINK_TYPES)
+	$(BIN)/python -m scripts.build_docs
+	$(BIN)/zensical build --strict --config-file mkdocs.yml $(ARGS)
 
 gate: $(INSTALLED)  ## token ids and counters against the recorded ones, results/baselines/tiny.json: exit code 5 where they differ
 	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/specbench gate --baseline results/baselines/tiny.json --counters-only $(ARGS)

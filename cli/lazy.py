@@ -48,4 +48,4 @@ class LazyGroup(TyperGroup):
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
-        self.commands |= {name: LazyCommand(name, entry) for name, entry in self.table.items()}
+        self.commands.update({name: LazyCommand(name, entry) for name, entry in self.table.items()})
