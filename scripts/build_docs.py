@@ -9,6 +9,7 @@ import os
 import re
 import shutil
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -217,7 +218,7 @@ def kind_of(node: dict[str, Any]) -> str:
     return str({"object": "table"}.get(node.get("type", ""), node.get("type", "any")))
 
 
-def table(heads: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:
+def table(heads: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> list[str]:
     """Return a Markdown table without its empty columns."""
     kept = [i for i in range(len(heads)) if any(row[i] for row in rows)]
     lines = [[heads[i] for i in kept], [":--"] * len(kept), *([cell(row[i]) for i in kept] for row in rows)]
