@@ -7,7 +7,14 @@ INSTALLED := $(VENV)/.installed
 TYPES := build/types
 ARGS ?=
 
-.PHONY: run test coverage check gate faults bench cascades drafts suites gate-trials gpu-check gpu-bench card tiny heads clean
+# The package as it is installed, put together from links, for tools that read files and not imports.
+define LINK_TYPES
+rm -rf $(TYPES) && mkdir -p $(TYPES)/specbench
+ln -s $(CURDIR)/specbench/* $(CURDIR)/cli $(CURDIR)/configs $(CURDIR)/tasks $(TYPES)/specbench/
+ln -s $(CURDIR)/scripts $(TYPES)/
+endef
+
+.PHONY: run test coverage check docs gate faults bench suites real-text gate-trials gpu-check gpu-bench card tiny heads clean
 
 run: $(INSTALLED)  ## the first table: Speculative Ensemble on the bundled pair and all six tasks
 	$(BIN)/specbench run -n 40 --repeats 1 --allow-code-execution $(ARGS)
@@ -21,21 +28,28 @@ coverage: $(INSTALLED)  ## the tests with line coverage of the library and the c
 check: $(INSTALLED)  ## format, lint, types, imports between packages
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	rm -rf $(TYPES) && mkdir -p $(TYPES)/specbench
-	ln -s $(CURDIR)/specbench/* $(CURDIR)/cli $(CURDIR)/configs $(CURDIR)/tasks $(TYPES)/specbench/
-	ln -s $(CURDIR)/scripts $(TYPES)/
+	$(LINK_TYPES)
 	MYPYPATH=$(TYPES) $(BIN)/mypy -p specbench -p scripts
 	cd $(TYPES) && $(CURDIR)/$(BIN)/lint-imports --no-cache --config $(CURDIR)/pyproject.toml
 
-gate: $(INSTALLED)  ## token ids and counters against the recorded ones, results/baselines/tiny.json: exit code 5 where they differ
-	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/specbench gate --baseline results/baselines/tiny.json --counters-only $(ARGS)
+docs: $(INSTALLED)  ## the documentation site, build/site: every warning is an error
+	$(LINK_TYPES)
+	$(BIN)/python -m scripts.build_docs
+	$(BIN)/zensical build --strict --config-file mkdocs.yml $(ARGS)
 
-suites: $(INSTALLED)  ## the tiny twin of every table and figure of the papers, alone on the machine: writes results/suites/
-	for suite in $$($(BIN)/specbench list suites | awk '/-tiny/ {print $$1}'); do \
+gate: $(INSTALLED)  ## token ids and counters against the recorded ones, results/snapshots/tiny.json: exit code 5 if they differ
+	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/specbench gate check results/snapshots/tiny.json --counters-only $(ARGS)
+
+suites: $(INSTALLED)  ## every suite on the bundled models, alone on the machine: writes results/suites/
+	for suite in $$($(BIN)/specbench list suites | awk '/-tiny|^ *tiny-(cascades|drafts|chains)/ {print $$1}'); do \
 		$(BIN)/specbench run --suite $$suite --allow-code-execution $(ARGS) && \
 		$(BIN)/specbench report --suite $$suite -f md --plots results/suites/$$suite -o results/suites/$$suite/README.md || exit 1; \
 	done
 	rm -f results/suites/*/*.png
+
+real-text: $(INSTALLED)  ## bundled models on real text, ARGS="--data wiki-summary=FILE --data spec-bench=FILE": writes results/suites/
+	$(BIN)/specbench run --suite tiny-real-text $(ARGS)
+	$(BIN)/specbench report --suite tiny-real-text -f md -o results/suites/tiny-real-text/README.md
 
 gate-trials: $(INSTALLED)  ## does the gate cry wolf, does it catch what it should? Alone on the machine: writes results/gate-tiny.md
 	OMP_NUM_THREADS=1 $(BIN)/python -m scripts.gate_trials $(ARGS)
@@ -45,12 +59,6 @@ faults: $(INSTALLED)  ## the fault campaign: kills, damaged files, fuzzed config
 
 bench: $(INSTALLED)  ## against transformers, side by side: writes results/cpu-peers.md
 	$(BIN)/python -m scripts.bench_transformers $(ARGS)
-
-cascades: $(INSTALLED)  ## five leniences of every cascade rule: writes results/cascades-tiny-t5.md
-	$(BIN)/python -m scripts.sweep_cascades $(ARGS)
-
-drafts: $(INSTALLED)  ## adaptive lengths, SPRINTER and chains, ARGS="--data FOLDER": writes results/sprinter-tiny.md and results/polybasic-tiny.md
-	$(BIN)/python -m scripts.sweep_drafting $(ARGS)
 
 # A GPU's own Python is taken as it is: nothing is installed, and the package is put together from links.
 gpu-check:  ## what decodes on a GPU: logits, greedy tokens, laws; writes results/DEVICE/check.md, exit code 5 where one is wrong

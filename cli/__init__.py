@@ -1,4 +1,4 @@
-"""Floor 6: the command line. `main`, the console script, installs the handler of SIGTERM before it imports the commands."""
+"""The command line. `main`, the console script, installs the handler of SIGTERM before it imports the table of commands."""
 
 import signal
 import sys

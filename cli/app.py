@@ -1,8 +1,8 @@
-"""`specbench`: the Typer app, its exit codes, and nothing that imports torch.
+"""`specbench`: the table of commands, and the exit codes of errors. Imports no command.
 
-Exit codes: 0 ok, 1 a bug of ours, 2 usage or config, 3 some samples failed, 4 a missing model, data set or device, a folder
-in use or a full disk, 5 a law that differs or a regression, 6 not comparable or inconclusive, 130 interrupted and 143
-terminated, both resumable.
+Exit codes: 0 ok, 1 a bug in specbench, 2 usage or config, 3 some samples failed, 4 a missing model, data set or device, a
+folder in use or a full disk, 5 a distribution that differs or a regression, 6 not comparable or inconclusive, 130 interrupted
+and 143 terminated, both resumable.
 """
 
 import errno
@@ -15,51 +15,49 @@ from typing import NoReturn
 import typer
 
 from specbench._logging import quiet
-from specbench.cli import (
-    catalog,
-    compare,
-    curve,
-    doctor,
-    enumerate,
-    fetch,
-    gate,
-    plan,
-    profile,
-    report,
-    reproduce,
-    run,
-    score,
-    trace,
-    train,
-    verify,
-)
+from specbench.cli.lazy import STYLE, Entry, LazyGroup
 from specbench.errors import ConfigError, ExitCode, FolderInUse, MissingAsset
+
+COMMANDS = {  # in the order of `specbench --help`; each line equals the first line of the function's docstring
+    "run": Entry("run:run", "Measure methods on a pair and tasks, beside their baselines."),
+    "plan": Entry("plan:plan", "Show what a run or a suite would measure, without measuring."),
+    "curve": Entry("curve:curve", "Sweep a method's parameter: its quality against its latency."),
+    "report": Entry("report:report", "Show runs or a suite as tables, plots or one HTML file."),
+    "reproduce": Entry("reproduce:reproduce", "List the papers' tables and figures and how each is reproduced."),
+    "score": Entry("score:score", "Score stored generations again with the current tasks."),
+    "train": Entry("train:train", "Train a head for a pair, and measure it on unseen texts."),
+    "profile": Entry("profile:profile", "Measure what a chain's models cost, and accept of one another."),
+    "compare": Entry("compare:compare", "Compare two measurements: decoding, quality, speed."),
+    "gate": Entry("gate:gate", "Check, record or update a snapshot of a measurement."),
+    "list": Entry("catalog:list_", "List the methods, pairs, tasks or suites."),
+    "doctor": Entry("doctor:doctor", "Check this machine: one line per item, with advice."),
+    "fetch": Entry("fetch:fetch", "Download what pairs, tasks or a suite need from the hub."),
+    "enumerate": Entry("enumerate:enumerate_", "Compare a method's exact output distribution with the declared one."),
+    "verify": Entry("verify:verify", "Test whether a method is lossless here: this pair, this device."),
+    "trace": Entry("trace:trace", "Decode one prompt and show the origin of each token."),
+    "show": Entry("catalog:show", "Print a preset and its path."),
+    "schema": Entry("schema:schema", "Write JSON Schemas of the TOML files, for editors and checks."),
+}
+
+
+class Commands(LazyGroup):
+    """The commands of `specbench`."""
+
+    table = COMMANDS
+
 
 app = typer.Typer(
     name="specbench",
-    help="Does this way of decoding make this model pair faster on this task, by how much, and can I believe the number?",
+    cls=Commands,
     no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,  # which would swallow the defaults that stand in brackets
     context_settings={"help_option_names": ["-h", "--help"]},
+    **{**STYLE, "add_completion": True},
 )
-app.command("run")(run.run)
-app.command("plan")(plan.plan)
-app.command("curve")(curve.curve)
-app.command("report")(report.report)
-app.command("reproduce")(reproduce.reproduce)
-app.command("score")(score.score)
-app.command("train")(train.train)
-app.command("profile")(profile.profile)
-app.command("compare")(compare.compare)
-app.add_typer(gate.gate, name="gate")
-app.command("list")(catalog.list_)
-app.command("doctor")(doctor.doctor)
-app.command("fetch")(fetch.fetch)
-app.command("enumerate")(enumerate.enumerate_)
-app.command("verify")(verify.verify)
-app.command("trace")(trace.trace)
-app.command("show")(catalog.show)
+
+
+@app.callback()
+def specbench() -> None:
+    """Measure how much faster a decoding method is, what it costs in quality, and how reliable the numbers are."""
 
 
 def main(command: Callable[[], None] = app) -> None:
@@ -125,7 +123,7 @@ def _in_plugin(error: Exception) -> str | None:
 
 def fail(kind: str, error: object, code: int) -> NoReturn:
     """Print an error and exit. Control characters are printed as escapes."""
-    from specbench.report.escaping import terminal_lines
+    from specbench.report.escaping import terminal_lines  # needed for errors only
 
     print(f"error[{kind}]: {terminal_lines(str(error))}", file=sys.stderr)
     sys.exit(code)

@@ -27,7 +27,7 @@ def list_(
     plugin: Plugins = None,
     as_json: Json = False,
 ) -> None:
-    """List the methods, pairs, tasks or suites that there are."""
+    """List the methods, pairs, tasks or suites."""
     imported(plugin)
     singular = next(k for k, plural in KINDS.items() if plural == kind)
     found = [(name, preset(singular, name)) for name in names(singular)]
@@ -60,7 +60,7 @@ def show(
     name: Annotated[str, typer.Argument(help="A preset's name, or a path to a TOML file.", autocompletion=known_there)],
     plugin: Plugins = None,
 ) -> None:
-    """Print one preset, and where it lies, to copy it."""
+    """Print a preset and its path."""
     imported(plugin)
     if kind not in KINDS:
         raise ConfigError(f"unknown kind '{kind}'{hint(kind, KINDS)}")
@@ -76,7 +76,7 @@ def _print_markdown(text: str) -> None:
     if not sys.stdout.isatty():
         print(f"\n{text}", end="")
         return
-    from rich.console import Console
+    from rich.console import Console  # a tenth of a second that `list` can save
     from rich.markdown import Markdown
 
     Console().print(Markdown(text))

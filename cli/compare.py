@@ -21,6 +21,8 @@ from specbench.cli.verdict_output import (
     limits_of,
     tell,
 )
+from specbench.regression import compare as comparison
+from specbench.regression import snapshot
 
 
 def compare(
@@ -41,10 +43,7 @@ def compare(
 
     Exit code 5 where something regressed, 6 where something could not be compared or decided.
     """
-    from specbench.regression import compare as comparison
-    from specbench.regression import snapshot as baseline
-
     limits = limits_of(alpha, max_slowdown, max_quality_drop, require_speed, counters_only, across_config)
-    verdicts = comparison.compare(baseline.open_(base), baseline.open_(new), limits)
+    verdicts = comparison.compare(snapshot.open_(base), snapshot.open_(new), limits)
     code = tell(verdicts, form, junit, f"{new} against {base}", inconclusive)
     sys.exit(0 if exit_zero else code)

@@ -7,9 +7,13 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import Console
+from rich.text import Text
 
 from specbench.cli.params import Json
 from specbench.errors import ExitCode
+from specbench.machine.doctor import checks
+from specbench.report.escaping import terminal
 
 STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 
@@ -24,12 +28,6 @@ def doctor(
 
     Exit code 4 where something that every run needs is missing.
     """
-    from rich.console import Console
-    from rich.text import Text
-
-    from specbench.machine.doctor import checks
-    from specbench.report.escaping import terminal
-
     console = Console(highlight=False, markup=False, soft_wrap=True)
     done = []
     for check in checks(out):

@@ -3,18 +3,22 @@
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+import specbench.tasks  # noqa: F401  (registers the tasks)
 from specbench.cli.arguments import imported, words
 from specbench.cli.params import Json, Plugins, known
+from specbench.cli.progress import status
+from specbench.cli.report import print_table, terminal
+from specbench.config.options import Options
+from specbench.config.pair import Pair
+from specbench.config.suite import Line, read_suite
+from specbench.data import download as fetching
+from specbench.data.download import Need, Repository, needs_of_pair, needs_of_task, source
 from specbench.errors import ConfigError, ExitCode, MissingAsset
-
-if TYPE_CHECKING:
-    from specbench.config.pair import Pair
-    from specbench.config.suite import Line
-    from specbench.data.download import Need, Repository
+from specbench.report.tables import Table
 
 GIB = 1 << 30
 
@@ -52,9 +56,6 @@ def fetch(
     Weights are taken in one form, safetensors where there are. Bundled models and local folders need nothing. Exit code 4
     where something cannot be had.
     """
-    from specbench.cli.progress import status
-    from specbench.data import download as fetching
-
     pairs, tasks = words(pair), words(task)
     if suite and (pairs or tasks):
         raise ConfigError("--suite brings its pairs and tasks: leave out -p and -t")
@@ -81,19 +82,13 @@ def fetch(
     sys.exit(ExitCode.MISSING if refused else ExitCode.OK)
 
 
-def _of(pairs: list[str], tasks: list[str], plugins: Any) -> list["Need"]:
+def _of(pairs: list[str], tasks: list[str], plugins: Any) -> list[Need]:
     """What pairs need whole, and what tasks need: from where the pairs' defaults take them, else from the hub."""
-    from specbench.config.options import Options
-    from specbench.config.suite import Line
-
     return _of_line(Line(methods=(), pairs=tuple(pairs), tasks=tuple(tasks), options=Options(plugins=plugins)))
 
 
-def _of_suite(name: str, plugins: Any) -> list["Need"]:
+def _of_suite(name: str, plugins: Any) -> list[Need]:
     """What the lines of a suite need, and the model that judges."""
-    from specbench.config.suite import read_suite
-    from specbench.data.download import source
-
     suite = read_suite(name, plugins=plugins)
     needs = [need for line in suite.grid for need in _of_line(line, whole=suite.kind == "profile")]
     if "path" in suite.judge:
@@ -101,12 +96,9 @@ def _of_suite(name: str, plugins: Any) -> list["Need"]:
     return list(dict.fromkeys(needs))
 
 
-def _of_line(line: "Line", whole: bool = False) -> list["Need"]:
+def _of_line(line: Line, whole: bool = False) -> list[Need]:
     """What a line's pairs and tasks need. Without methods, or `whole`: all of a pair."""
-    import specbench.tasks  # noqa: F401  (registers the tasks)
-    from specbench.config.pair import Pair
-    from specbench.data.download import needs_of_pair, needs_of_task
-    from specbench.experiment import selection
+    from specbench.experiment import selection  # imports torch
 
     needs: list[Need] = []
     pairs = []
@@ -122,9 +114,9 @@ def _of_line(line: "Line", whole: bool = False) -> list["Need"]:
     return list(dict.fromkeys(needs))
 
 
-def _parts(line: "Line", pair: "Pair") -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _parts(line: Line, pair: Pair) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The models and heads of a pair that a line's methods need."""
-    from specbench.experiment.method_resolution import heads_of, roles_of
+    from specbench.experiment.method_resolution import heads_of, roles_of  # imports torch
 
     try:
         return roles_of(line.methods, pair, line.options), heads_of(line.methods, pair, line.options)
@@ -132,12 +124,9 @@ def _parts(line: "Line", pair: "Pair") -> tuple[tuple[str, ...], tuple[str, ...]
         return tuple(pair.models), tuple(pair.heads)
 
 
-def _announce(needs: list["Need"], repositories: list["Repository"], as_json: bool) -> None:
+def _announce(needs: list[Need], repositories: list[Repository], as_json: bool) -> None:
     """What is needed, from where and how large, and the total that is about to be downloaded."""
     if not as_json:
-        from specbench.cli.report import print_table, terminal
-        from specbench.report.tables import Table
-
         rows = [["; ".join(each.whats), *_row(each)] for each in repositories]
         rows += [[need.what, "–", "–", "–", "–", need.why] for need in needs if not need.repo]
         print_table(Table("", ["needed for", "repository", "commit", "gated", "GiB", ""], rows), terminal(), left=True)
@@ -151,14 +140,14 @@ def _announce(needs: list["Need"], repositories: list["Repository"], as_json: bo
     )
 
 
-def _row(each: "Repository") -> list[str]:
+def _row(each: Repository) -> list[str]:
     state = "cannot be had" if each.wrong else "here" if each.complete else "to fetch"
     known = not each.wrong
     size = f"{each.bytes / GIB:.2f}" if known else "–"
     return [each.repo, each.commit[:8] or "–", ("yes" if each.gated else "no") if known else "–", size, state]
 
 
-def _told(needs: list["Need"], repositories: list["Repository"]) -> dict[str, Any]:
+def _told(needs: list[Need], repositories: list[Repository]) -> dict[str, Any]:
     return {
         "repositories": [
             {

@@ -11,6 +11,7 @@ import typer
 
 from specbench.cli import params as choices
 from specbench.cli.arguments import imported, options_of, words
+from specbench.cli.lazy import STYLE
 from specbench.cli.verdict_output import (
     AcrossConfig,
     Alpha,
@@ -31,11 +32,7 @@ from specbench.config.presets import require_known
 from specbench.experiment import gate as gating
 from specbench.experiment.fresh_process import Commands
 
-gate = typer.Typer(
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    help="Check, record or update a snapshot of a measurement, for continuous integration.",
-)
+gate = typer.Typer(no_args_is_help=True, help="Check, record or update a snapshot of a measurement.", **STYLE)
 Files = Annotated[list[Path], typer.Argument(help="Snapshot files.", show_default=False)]
 Kept = Annotated[Path | None, typer.Option("--out", "-o", help="Keep the run folders in a new subfolder of this path.")]
 Sessions = Annotated[

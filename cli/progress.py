@@ -9,8 +9,13 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import NoReturn
 
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.text import Text
+
 from specbench.errors import ExitCode
 from specbench.observer import Observer
+from specbench.report.escaping import terminal
 
 PLAIN_SECONDS = 10.0  # between progress lines where there is no terminal
 
@@ -43,11 +48,6 @@ def interrupted(fresh: bool = False) -> NoReturn:
 @contextmanager
 def status(text: str) -> Iterator[None]:
     """Says what is being waited for: a spinner on a terminal, else a line."""
-    from rich.console import Console
-    from rich.text import Text
-
-    from specbench.report.escaping import terminal
-
     console = Console(stderr=True)
     if not console.is_terminal:
         print(text, file=sys.stderr, flush=True)
@@ -60,11 +60,6 @@ def status(text: str) -> Iterator[None]:
 @contextmanager
 def progress(label: str, total: int, done: int = 0) -> Iterator[Callable[[], None]]:
     """Counts finished generations: a bar on a terminal, else a line every ten seconds."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    from specbench.report.escaping import terminal
-
     if done:
         print(f"resuming {label}: {done} of {total} are there", file=sys.stderr)
     console = Console(stderr=True)

@@ -8,6 +8,7 @@ from typing import Annotated, TextIO
 
 import typer
 
+from specbench.analysis.summary import summaries_of
 from specbench.cli.console import (
     overview,
     place,
@@ -20,7 +21,12 @@ from specbench.cli.console import (
     terminal,
 )
 from specbench.cli.params import known
+from specbench.config.suite import read_suite
 from specbench.errors import ConfigError
+from specbench.report.plots import of_runs as plots_of_runs
+from specbench.report.plots import of_suite as plots_of_suite
+from specbench.report.suite_report import collect
+from specbench.report.writers import RUN_WRITERS, suite_text
 
 __all__ = ["newest", "overview", "place", "print_table", "report", "say", "show", "show_suite", "terminal"]
 
@@ -59,13 +65,8 @@ def report(
 
 
 def _report_suite(name: str, results: Path, form: Format, out: Path | None, plots: Path | None) -> None:
-    from specbench.config.suite import read_suite
-    from specbench.report.plots import of_suite
-    from specbench.report.suite_report import collect
-    from specbench.report.writers import suite_text
-
     collected = collect(read_suite(name), results)
-    drawn = of_suite(collected, plots) if plots else []
+    drawn = plots_of_suite(collected, plots) if plots else []
     if form is not Format.table:
         _write(suite_text(collected, form, drawn, out.parent if out else Path()), out)
         return
@@ -75,14 +76,10 @@ def _report_suite(name: str, results: Path, form: Format, out: Path | None, plot
 
 
 def _report_runs(folders: list[Path], results: Path, form: Format, out: Path | None, plots: Path | None) -> None:
-    from specbench.analysis.summary import summaries_of
-    from specbench.report.plots import of_runs
-    from specbench.report.writers import RUN_WRITERS
-
     if not folders:
         raise ConfigError(f"no run folder in {results}; help: specbench run")
     summaries = summaries_of(folders)
-    drawn = of_runs(summaries, plots) if plots else []
+    drawn = plots_of_runs(summaries, plots) if plots else []
     if form is not Format.table:
         _write(RUN_WRITERS[form](summaries), out)
         return

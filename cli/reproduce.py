@@ -8,6 +8,8 @@ from typing import Annotated
 import typer
 
 from specbench.cli.params import Json
+from specbench.cli.report import print_table, terminal
+from specbench.report.reproduction import papers, papers_table
 
 
 def reproduce(
@@ -17,12 +19,10 @@ def reproduce(
     results: Annotated[Path, typer.Option("--from", help="Where results lie.")] = Path("results"),
     as_json: Json = False,
 ) -> None:
-    """List how far the papers are reproduced here, and the commands.
+    """List the papers' tables and figures and how each is reproduced.
 
-    Every table and figure: on the paper's weights, on tiny, on dummy weights, or not yet."""
-    from specbench.cli.report import print_table, terminal
-    from specbench.report.reproduction import papers, papers_table
-
+    A table or figure is reproduced on the paper's weights, on the tiny models, on dummy weights, or not yet.
+    """
     items = papers(results)
     if as_json:
         print(json.dumps([asdict(item) for item in items], indent=1, ensure_ascii=False))

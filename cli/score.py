@@ -7,7 +7,13 @@ import typer
 
 from specbench.cli.arguments import imported
 from specbench.cli.params import BreakLock, Plugins, Wait
-from specbench.config.options import SandboxKind
+from specbench.cli.progress import progress
+from specbench.cli.report import newest, show, terminal
+from specbench.config.options import Access, SandboxKind
+from specbench.errors import ConfigError
+from specbench.runs.locking import locked
+from specbench.runs.run_folder import read
+from specbench.sandbox import Sandbox
 
 
 def score(
@@ -24,18 +30,11 @@ def score(
     wait: Wait = False,
     break_lock: BreakLock = False,
 ) -> None:
-    """Score stored generations anew, by the tasks as they are now."""
+    """Score stored generations again with the current tasks."""
     imported(plugin)
     import specbench.tasks  # noqa: F401  (registers the tasks)
-    from specbench.cli.progress import progress
-    from specbench.cli.report import newest, show, terminal
-    from specbench.config.options import Access
-    from specbench.errors import ConfigError
-    from specbench.experiment import scorer
+    from specbench.experiment import scorer  # imports torch
     from specbench.experiment.pipeline import summarised
-    from specbench.runs.locking import locked
-    from specbench.runs.run_folder import read
-    from specbench.sandbox import Sandbox
 
     folders = runs or newest(results)
     if not folders:

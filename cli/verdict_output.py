@@ -7,15 +7,16 @@ import sys
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
+from xml.etree import ElementTree as Tree
 
 import typer
 
 from specbench import files
-
-if TYPE_CHECKING:
-    from specbench.regression.verdict import Limits, Verdict
-    from specbench.report.tables import Table
+from specbench.errors import ConfigError
+from specbench.regression.verdict import UNDECIDED_STATUSES, Limits, Status, Verdict, exit_code, fails
+from specbench.report.escaping import terminal_lines
+from specbench.report.tables import Table, markdown_list, markdown_table
 
 
 class VerdictFormat(StrEnum):
@@ -63,11 +64,8 @@ def limits_of(
     require_speed: bool,
     counters_only: bool,
     across_config: bool,
-) -> "Limits":
+) -> Limits:
     """Raises ConfigError for a value out of range."""
-    from specbench.errors import ConfigError
-    from specbench.regression.verdict import Limits
-
     for name, value, most in (
         ("alpha", alpha, 1.0), ("max-slowdown", max_slowdown, 100.0), ("max-quality-drop", max_quality_drop, 100.0),
     ):  # fmt: skip
@@ -83,13 +81,11 @@ def limits_of(
     )
 
 
-def tell(verdicts: "list[Verdict]", form: VerdictFormat, junit: Path | None, title: str, undecided: Undecided) -> int:
+def tell(verdicts: list[Verdict], form: VerdictFormat, junit: Path | None, title: str, undecided: Undecided) -> int:
     """Write the verdicts to wherever they are wanted. Returns the exit code that they come to.
 
     Within GitHub Actions annotations follow whatever was printed (on stderr behind JSON), and the step summary gets a table.
     """
-    from specbench.regression.verdict import exit_code
-
     code = exit_code(verdicts, undecided is Undecided.passes)
     if form is VerdictFormat.table:
         _print(verdicts, title)
@@ -112,10 +108,8 @@ def tell(verdicts: "list[Verdict]", form: VerdictFormat, junit: Path | None, tit
     return code
 
 
-def table_of(verdicts: "list[Verdict]", title: str) -> "Table":
+def table_of(verdicts: list[Verdict], title: str) -> Table:
     """A line a method of a cell, its aspects side by side."""
-    from specbench.report.tables import Table
-
     lines: dict[tuple[str, str], dict[str, list[str]]] = {}
     for each in verdicts:
         column = {"engine": "speed", "comparability": "decoding"}.get(each.aspect, each.aspect)
@@ -126,14 +120,14 @@ def table_of(verdicts: "list[Verdict]", title: str) -> "Table":
     return Table(title, ["cell", "method", *columns], rows)
 
 
-def findings(verdicts: "list[Verdict]") -> list[str]:
+def findings(verdicts: list[Verdict]) -> list[str]:
     """A sentence for everything that is not as it was."""
     return [
         f"{each.status.value}: {each.title}, {_where(each)}: {each.detail}" for each in verdicts if each.status != "ok"
     ]
 
 
-def outcome(verdicts: "list[Verdict]") -> str:
+def outcome(verdicts: list[Verdict]) -> str:
     """How many verdicts came out how, the worst first."""
     counts = {
         status: sum(each.status == status for each in verdicts) for status in (*FAILING, "improved", "skipped", "ok")
@@ -141,14 +135,12 @@ def outcome(verdicts: "list[Verdict]") -> str:
     return ", ".join(f"{count} {status}" for status, count in counts.items() if count) or "nothing to compare"
 
 
-def markdown(verdicts: "list[Verdict]", title: str) -> str:
-    from specbench.report.tables import markdown_list, markdown_table
-
+def markdown(verdicts: list[Verdict], title: str) -> str:
     notes = markdown_list([*findings(verdicts), outcome(verdicts)])
     return f"{markdown_table(table_of(verdicts, title))}\n\n{notes}\n\n"
 
 
-def annotations(verdicts: "list[Verdict]") -> list[str]:
+def annotations(verdicts: list[Verdict]) -> list[str]:
     """GitHub's workflow commands: an error a regression, a warning for what is undecided, a notice an improvement."""
     return [
         f"::{LEVELS[each.status]} title={_property(f'{each.title}: {_where(each)}')}::{_message(each.detail)}"
@@ -157,12 +149,8 @@ def annotations(verdicts: "list[Verdict]") -> list[str]:
     ]
 
 
-def junit_xml(verdicts: "list[Verdict]", title: str, undecided_passes: bool = False) -> bytes:
+def junit_xml(verdicts: list[Verdict], title: str, undecided_passes: bool = False) -> bytes:
     """A test case per verdict. A case fails where the verdict alone makes the exit code other than 0."""
-    from xml.etree import ElementTree as Tree
-
-    from specbench.regression.verdict import UNDECIDED_STATUSES, Status, fails
-
     failed = [each for each in verdicts if fails(each.status, undecided_passes)]
     passing = UNDECIDED_STATUSES | {Status.skipped}
     skipped = [each for each in verdicts if each.status in passing and each not in failed]
@@ -181,8 +169,12 @@ def junit_xml(verdicts: "list[Verdict]", title: str, undecided_passes: bool = Fa
     return bytes(Tree.tostring(root, encoding="utf-8", xml_declaration=True)) + b"\n"
 
 
-def _print(verdicts: "list[Verdict]", title: str) -> None:
-    from specbench.cli.report import print_table, say, terminal
+def _print(verdicts: list[Verdict], title: str) -> None:
+    from specbench.cli.report import (
+        print_table,
+        say,
+        terminal,
+    )  # imports numpy, which `gate` loads after it checks names
 
     console = terminal()
     print_table(table_of(verdicts, title), console)
@@ -192,13 +184,11 @@ def _print(verdicts: "list[Verdict]", title: str) -> None:
     say(outcome(verdicts), console, "none")
 
 
-def _where(verdict: "Verdict") -> str:
+def _where(verdict: Verdict) -> str:
     return f"{verdict.method} on {verdict.cell}" if verdict.method else verdict.cell
 
 
 def _message(text: str) -> str:
-    from specbench.report.escaping import terminal_lines
-
     return terminal_lines(text).replace("%", "%25").replace("\n", "%0A")
 
 

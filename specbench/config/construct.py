@@ -84,8 +84,7 @@ def convert(value: Any, kind: Any, where: str) -> Any:
         raise ConfigError(f"{where} = {value!r}{hint(str(value), map(str, arguments))}")
     if origin in (types.UnionType, typing.Union):
         kinds = [a for a in arguments if a is not type(None)]
-        plain = {a: typing.get_origin(a) or a for a in kinds}
-        fitting = [a for a in kinds if isinstance(plain[a], type) and isinstance(value, plain[a])]
+        fitting = [a for a in kinds if _fits(value, a)]
         return convert(value, [*fitting, *kinds][0], where)
     if origin is tuple:
         if not isinstance(value, list | tuple):
@@ -133,3 +132,9 @@ def _plain(value: object) -> object:
     if isinstance(value, dict):
         return {key: _plain(item) for key, item in value.items() if item is not None}
     return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    """Return whether a value has the outer type of a member of a union. TOML's arrays are lists, the fields are tuples."""
+    plain = typing.get_origin(kind) or kind
+    return isinstance(value, list | tuple) if plain is tuple else isinstance(plain, type) and isinstance(value, plain)

@@ -2,7 +2,6 @@
 
 import json
 import re
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -79,14 +78,12 @@ def test_reference_answers_score_the_maximum(name):
 
 
 @needs_data
-def test_all_canonical_solutions_pass_in_the_sandbox_in_under_90_seconds():
+def test_all_canonical_solutions_pass_in_the_sandbox():
     one, path, box = task("humaneval", timeout=10.0), str(REAL / FILES["humaneval"]), Sandbox.find()
     data, rows = one.data(path), one.rows(path).rows
-    begin = time.monotonic()
     with ThreadPoolExecutor(2) as pool:
         scores = pool.map(lambda s, row: one.score(s, row["canonical_solution"], box), data.samples, rows)
         assert sum(score["pass@1"] for score in scores) == 164
-    assert time.monotonic() - begin < 90
     last = rows[0]["canonical_solution"].rstrip().rpartition("\n")[0]
     assert one.score(data.samples[0], f"{last}\n    return not False\n", box) == {"pass@1": 0.0}
 

@@ -103,19 +103,30 @@ def test_what_cannot_be_had_is_said():
         calibrate(0.3, 0, [0, 1], Mixture(), Sampler())
 
 
-class SlowLaw(Law):
-    def __call__(self, contexts):
-        time.sleep(0.02)
-        return super().__call__(contexts)
+def test_time_of_the_synthetic_logits_is_not_measured(monkeypatch):
+    """Twelve forwards of 1 s and, with them, synthetic logits of 20 s, on a clock that only these two advance."""
+    now = 0.0
 
+    def advance(seconds):
+        nonlocal now
+        now += seconds
 
-def test_the_laws_time_is_on_no_clock():
-    """Twelve forwards of a law that takes 20 ms each: neither decoding nor the first token took that long."""
-    models = Opened({"target": SyntheticSession(TableSession(50, 0), SlowLaw(50, 0, 1.0), CPU)})
+    class SlowLaw(Law):
+        def __call__(self, contexts):
+            advance(20.0)
+            return super().__call__(contexts)
+
+    class SlowSession(TableSession):
+        def score(self, *arguments, **named):
+            advance(1.0)
+            return super().score(*arguments, **named)
+
+    monkeypatch.setattr(time, "perf_counter", lambda: now)
+    models = Opened({"target": SyntheticSession(SlowSession(50, 0), SlowLaw(50, 0, 1.0), CPU)})
     out = decode(Autoregressive(scorers=("target",), target=Last()), models, Sampler(), Limits(frozenset(), 12))
-    assert models["target"].calls.off_clock > 12 * 0.02
-    assert 0 < out.first_token_seconds < 0.02
-    assert 0 < out.prefill_seconds + out.decode_seconds < 12 * 0.02 / 2
+    assert models["target"].calls.off_clock == 12 * 20.0
+    assert out.first_token_seconds == 1.0
+    assert out.prefill_seconds + out.decode_seconds == 12.0
 
 
 def test_what_an_encoder_reads_is_part_of_the_context():

@@ -246,15 +246,20 @@ def test_the_recipes_name_every_verdict_and_no_option_that_is_none():
     assert all(option in shown for option in re.findall(r"--[a-z]+(?:-[a-z]+)*", text))
 
 
-def test_a_slowed_function_takes_a_tenth_longer_and_says_the_same():
-    taken = []
+def test_a_slowed_function_takes_a_tenth_longer_and_returns_the_same(monkeypatch):
+    """On a clock that advances by 1 s for each time that it is read and by 1,000 s for the work."""
+    now = 0.0
+
+    def read() -> float:
+        nonlocal now
+        now += 1.0
+        return now
 
     def work(value: int) -> int:
-        begin = time.perf_counter()
-        time.sleep(0.005)
-        taken.append(time.perf_counter() - begin)
+        nonlocal now
+        now += 1000.0
         return value
 
-    begin = time.perf_counter()
+    monkeypatch.setattr(time, "perf_counter", read)
     assert gate_trials.slowed(work)(3) == 3
-    assert time.perf_counter() - begin >= (1 + gate_trials.SLOWER) * taken[0]
+    assert now == pytest.approx((1 + gate_trials.SLOWER) * 1000.0, abs=5.0)

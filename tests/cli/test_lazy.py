@@ -1,0 +1,68 @@
+"""Commands are imported when they are invoked."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+import typer
+
+from specbench.cli.app import COMMANDS, app
+from specbench.cli.lazy import LazyCommand
+from tests.fixtures.console import specbench
+
+SLOW = {"torch", "transformers", "pandas", "datasets", "matplotlib"}
+
+
+def imported_by(*lines: list[str]) -> set[str]:
+    """Return the modules that a new process has imported after these command lines."""
+    code = (
+        "import contextlib, io, sys\n"
+        "from specbench.cli.app import main\n"
+        f"for line in {lines!r}:\n"
+        "    sys.argv = ['specbench', *line]\n"
+        "    with contextlib.redirect_stdout(io.StringIO()):\n"
+        "        try: main()\n"
+        "        except SystemExit as end: assert not end.code, line\n"
+        "print(*sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=os.environ)
+    assert done.returncode == 0, done.stderr
+    return set(done.stdout.split())
+
+
+def test_help_imports_no_command():
+    found = imported_by(["--help"])
+    assert {name for name in found if name.startswith("specbench.cli.")} == {"specbench.cli.app", "specbench.cli.lazy"}
+    assert not found & {*SLOW, "numpy", "rich"}
+
+
+def test_list_imports_one_command():
+    found = imported_by(["list", "methods"])
+    assert "specbench.cli.catalog" in found
+    assert "specbench.cli.run" not in found
+    assert not found & {*SLOW, "numpy", "rich"}
+
+
+def test_the_help_of_every_command_imports_nothing_slow():
+    assert not imported_by(*([name, "--help"] for name in COMMANDS)) & SLOW
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_table_has_the_first_line_of_the_commands_docstring(name):
+    loaded = LazyCommand(name, COMMANDS[name]).load()
+    assert (loaded.name, (loaded.help or "").splitlines()[0]) == (name, COMMANDS[name].help)
+
+
+def test_the_app_is_a_typer_app_with_every_command():
+    group = typer.main.get_command(app)
+    assert list(group.commands) == list(COMMANDS)
+    assert {each.name for each in group.commands["list"].load().params} == {"kind", "plugin", "as_json"}
+
+
+def test_an_unknown_command_names_the_nearest(tmp_path):
+    assert "Did you mean 'report'" in specbench("reprot", cwd=tmp_path, code=2).stderr
+
+
+def test_usage_names_the_command(tmp_path):
+    assert "specbench list [OPTIONS]" in specbench("list", "--help", cwd=tmp_path).stdout
