@@ -39,7 +39,7 @@ def enumerate_(
         options = replace(plain, gamma=(("", (gamma,)),) if gamma else ())
         resolved = groups_of([method], roles, dict.fromkeys(roles.models, 1), options)[0][-1]
         label, built = resolved.label, resolved.method
-        if built.law() is None:
+        if built.declared_distribution() is None:
             why = ": with this bonus it is biased" if hasattr(built, "bonus") else ""
             raise ConfigError(f"{label} declares no distribution that its output follows exactly{why}")
         for found in examine(built, {name: roles.heads[name].kind for name in built.heads}):

@@ -74,12 +74,12 @@ def fetch(
                 fetching.download(repository)
     if as_json:
         print(json.dumps(_told(needs, repositories), indent=2))
-    refused = [repository.wrong for repository in repositories if repository.wrong]
-    for why in refused:
+    rejected = [repository.wrong for repository in repositories if repository.wrong]
+    for why in rejected:
         print(f"error[asset]: {why}", file=sys.stderr)
-    if not dry_run and repositories and not refused:
+    if not dry_run and repositories and not rejected:
         print("everything is here", file=sys.stderr)
-    sys.exit(ExitCode.MISSING if refused else ExitCode.OK)
+    sys.exit(ExitCode.MISSING if rejected else ExitCode.OK)
 
 
 def _of(pairs: list[str], tasks: list[str], plugins: Any) -> list[Need]:
@@ -131,17 +131,17 @@ def _announce(needs: list[Need], repositories: list[Repository], as_json: bool) 
         rows += [[need.what, "–", "–", "–", "–", need.why] for need in needs if not need.repo]
         print_table(Table("", ["needed for", "repository", "commit", "gated", "GiB", ""], rows), terminal(), left=True)
     whole, missing = (sum(getattr(each, key) for each in repositories) for key in ("bytes", "missing_bytes"))
-    refused = sum(bool(each.wrong) for each in repositories)
-    told = f"; {refused} cannot be had" if refused else ""
+    rejected = sum(bool(each.wrong) for each in repositories)
+    note = f"; {rejected} cannot be downloaded" if rejected else ""
     print(
-        f"{len(repositories)} repositories, {whole / GIB:.2f} GiB, of which {missing / GIB:.2f} GiB are to fetch{told}",
+        f"{len(repositories)} repositories, {whole / GIB:.2f} GiB, of which {missing / GIB:.2f} GiB are to fetch{note}",
         file=sys.stderr if as_json else sys.stdout,
         flush=True,
     )
 
 
 def _row(each: Repository) -> list[str]:
-    state = "cannot be had" if each.wrong else "here" if each.complete else "to fetch"
+    state = "unavailable" if each.wrong else "here" if each.complete else "to fetch"
     known = not each.wrong
     size = f"{each.bytes / GIB:.2f}" if known else "–"
     return [each.repo, each.commit[:8] or "–", ("yes" if each.gated else "no") if known else "–", size, state]

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from specbench.verification.run import Verification
 
 OUTCOMES = {
-    "differs": ExitCode.REGRESSION, "inconclusive": ExitCode.INCONCLUSIVE, "no law": ExitCode.INCONCLUSIVE
+    "differs": ExitCode.REGRESSION, "inconclusive": ExitCode.INCONCLUSIVE, "no distribution": ExitCode.INCONCLUSIVE
 }  # fmt: skip
 
 

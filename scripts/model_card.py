@@ -111,7 +111,7 @@ def _milliseconds(name: str) -> dict[str, float]:
         method, (count, seconds) = _arms(pair)[role], (0, 0.0)
         for _, _, models in _generate(method, _load(name, (role,)), task, task.data("synthetic").first(QUIET)):
             for session in models.sessions.values():
-                forwards, spent = session.calls.by_fed.get(1, (0, 0.0))
+                forwards, spent = session.usage.by_fed.get(1, (0, 0.0))
                 count, seconds = count + forwards, seconds + spent
         out[role] = 1e3 * seconds / count
     return out

@@ -11,12 +11,12 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, 
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerFast, T5Config
 from transformers import T5ForConditionalGeneration as T5
 
-from specbench.data.synthetic import COPYING, TWINS, WMT_BACK, Twin
+from specbench.data.synthetic import COPYING, SYNTHETIC_TASKS, WMT_BACK, SyntheticTask
 
 EOS, PAD = "<|endoftext|>", "<|pad|>"  # ids 0 and 1
 VOCABULARY = 1024
 POSITIONS = 8192  # rows are shorter, but real articles must fit
-SOURCES = {**TWINS, "wmt-back": WMT_BACK, "copying": COPYING}
+SOURCES = {**SYNTHETIC_TASKS, "wmt-back": WMT_BACK, "copying": COPYING}
 SEQ2SEQ_PROMPTS = {  # the field's T5 forms, of the rows of three twins
     "cnndm": lambda row: f"summarize: {row['article']}",
     "xsum": lambda row: f"summarize: {row['document']}",
@@ -171,7 +171,11 @@ def make_tokenizer(texts: int = 24_000) -> Tokenizer:
         show_progress=False,
     )
     each = texts // len(SOURCES)
-    samples = (_text(twin, row) for twin in SOURCES.values() for row in itertools.islice(twin.rows("train", 0), each))
+    samples = (
+        _text(synthetic, row)
+        for synthetic in SOURCES.values()
+        for row in itertools.islice(synthetic.rows("train", 0), each)
+    )
     tokenizer.train_from_iterator(samples, trainer)
     return tokenizer
 
@@ -190,5 +194,5 @@ def dressed(tokenizer: Tokenizer, seq2seq: bool) -> PreTrainedTokenizerFast:
     )
 
 
-def _text(twin: Twin, row: dict[str, object]) -> str:
-    return twin.prompt(row) + twin.answer(row)
+def _text(synthetic: SyntheticTask, row: dict[str, object]) -> str:
+    return synthetic.prompt(row) + synthetic.answer(row)

@@ -37,10 +37,10 @@ def examples(tokenizer: Tokenizer, mix: Mix, seed: int, seq2seq: bool = False) -
     streams = {source: SOURCES[source].rows("train", seed) for source in mix}
     while True:
         source = rng.choices(list(mix), list(mix.values()))[0]
-        twin, row = SOURCES[source], next(streams[source])
-        asked = SEQ2SEQ_PROMPTS[source](row) if seq2seq else twin.prompt(row)
+        synthetic, row = SOURCES[source], next(streams[source])
+        asked = SEQ2SEQ_PROMPTS[source](row) if seq2seq else synthetic.prompt(row)
         prompt = tokenizer.encode(asked).ids
-        yield prompt + [0] * seq2seq, [*tokenizer.encode(twin.answer(row)).ids, 0]
+        yield prompt + [0] * seq2seq, [*tokenizer.encode(synthetic.answer(row)).ids, 0]
 
 
 def row(stream: Iterator[Example]) -> tuple[list[int], list[float]]:

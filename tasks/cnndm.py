@@ -8,7 +8,7 @@ Example row: {"article": "A fire closed the station. Nobody was hurt.", "highlig
 from dataclasses import dataclass
 from typing import ClassVar
 
-from specbench.data.synthetic import TWINS, Row
+from specbench.data.synthetic import SYNTHETIC_TASKS, Row
 from specbench.data.task import Hub, Sample, filled
 from specbench.tasks.rouge_scored import RougeScored
 
@@ -31,7 +31,7 @@ class CnnDm(RougeScored, name="cnndm"):
     version: ClassVar[str] = "1-A"
     hub: ClassVar[Hub] = Hub("abisee/cnn_dailymail", "3.0.0/{split}-00000-of-00001.parquet")
     fields: ClassVar[dict[str, type]] = {"article": str, "highlights": str}
-    twin = TWINS["cnndm"]
+    synthetic = SYNTHETIC_TASKS["cnndm"]
 
     prompt: str = "Summarize the following article:\n\n{article}\n\nSummary:"
     shots: int = 0

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import ClassVar, Literal
 
-from specbench.data.synthetic import TWINS, Row
+from specbench.data.synthetic import SYNTHETIC_TASKS, Row
 from specbench.data.task import Hub, Sample, Task, filled, without
 from specbench.sandbox import Sandbox
 from specbench.scoring.metric import NO_ANSWER, Metric, Score
@@ -58,7 +58,7 @@ class Gsm8k(Task, name="gsm8k"):
     version: ClassVar[str] = "2-A"
     hub: ClassVar[Hub] = Hub("openai/gsm8k", "main/{split}-00000-of-00001.parquet")
     fields: ClassVar[dict[str, type]] = {"question": str, "answer": str}
-    twin = TWINS["gsm8k"]
+    synthetic = SYNTHETIC_TASKS["gsm8k"]
 
     prompt: str = "Question: {question}\nAnswer:"
     shots: int = 4

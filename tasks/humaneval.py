@@ -8,7 +8,7 @@ Example row: {"task_id": "X/0", "prompt": "def f(x):\\n    \\"\\"\\"Return x dou
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from specbench.data.synthetic import TWINS, Row
+from specbench.data.synthetic import SYNTHETIC_TASKS, Row
 from specbench.data.task import Hub, Sample, Task, filled, without
 from specbench.errors import MissingAsset
 from specbench.sandbox import Limits, Sandbox
@@ -28,7 +28,7 @@ class HumanEval(Task, name="humaneval"):
     version: ClassVar[str] = "1-A"
     hub: ClassVar[Hub] = Hub("openai/openai_humaneval", "openai_humaneval/{split}-00000-of-00001.parquet")
     fields: ClassVar[dict[str, type]] = dict.fromkeys(("task_id", "prompt", "test", "entry_point"), str)
-    twin = TWINS["humaneval"]
+    synthetic = SYNTHETIC_TASKS["humaneval"]
     executes_code: ClassVar[bool] = True
 
     prompt: str = "{prompt}"

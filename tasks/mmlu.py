@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from specbench.data.synthetic import TWINS, Row
+from specbench.data.synthetic import SYNTHETIC_TASKS, Row
 from specbench.data.task import Hub, Sample, Task, filled, without
 from specbench.errors import ConfigError, MissingAsset
 from specbench.files import read_json
@@ -47,7 +47,7 @@ class Mmlu(Task, name="mmlu"):
     hub: ClassVar[Hub] = Hub("cais/mmlu", "all/{split}-00000-of-00001.parquet")
     splits: ClassVar[tuple[str, ...]] = ("test", "dev")
     fields: ClassVar[dict[str, type]] = {"question": str, "subject": str, "choices": list, "answer": int}
-    twin = TWINS["mmlu"]
+    synthetic = SYNTHETIC_TASKS["mmlu"]
 
     prompt: str = "Question: {question}\n{choices}\nAnswer:"
     choice: str = "{letter}. {text}"

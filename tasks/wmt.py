@@ -8,7 +8,7 @@ Example row: {"translation": {"de": "Das Haus ist alt.", "en": "The house is old
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from specbench.data.synthetic import TWINS, Row
+from specbench.data.synthetic import SYNTHETIC_TASKS, Row
 from specbench.data.task import Hub, Sample, Task, filled
 from specbench.errors import ConfigError
 from specbench.sandbox import Sandbox
@@ -25,7 +25,7 @@ class Wmt(Task, name="wmt"):
     version: ClassVar[str] = "1-A"
     hub: ClassVar[Hub] = Hub("wmt/wmt14", "de-en/{split}-00000-of-00001.parquet")
     fields: ClassVar[dict[str, type]] = {"translation": dict}
-    twin = TWINS["wmt"]
+    synthetic = SYNTHETIC_TASKS["wmt"]
     scorer: ClassVar[Translation] = Translation()
 
     prompt: str = "{from} phrase: {source}\n\n{to} phrase:"

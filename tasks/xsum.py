@@ -8,7 +8,7 @@ Example row: {"document": "The bridge shut. It opened on Friday.", "summary": "A
 from dataclasses import dataclass
 from typing import ClassVar
 
-from specbench.data.synthetic import TWINS, Row
+from specbench.data.synthetic import SYNTHETIC_TASKS, Row
 from specbench.data.task import CONVERTED, Hub, Sample, filled
 from specbench.tasks.rouge_scored import RougeScored
 
@@ -20,7 +20,7 @@ class XSum(RougeScored, name="xsum"):
     version: ClassVar[str] = "1-A"
     hub: ClassVar[Hub] = Hub("EdinburghNLP/xsum", "default/{split}/0000.parquet", CONVERTED)
     fields: ClassVar[dict[str, type]] = {"document": str, "summary": str}
-    twin = TWINS["xsum"]
+    synthetic = SYNTHETIC_TASKS["xsum"]
 
     prompt: str = "Document: {document}\n\nA one-sentence summary of the above document is:"
 

@@ -25,7 +25,7 @@ from specbench.files import write
 from specbench.models import random_weights as dummy
 from specbench.models.eager_session import EagerSession
 from specbench.models.engine import Graphs, GraphSession, LeanSession, Network, network_of
-from specbench.runs.record import Record, round_of, usage_of
+from specbench.runs.record import Record, round_record, usage_record
 from specbench.verification.enumeration import Opened
 
 ENGINES = ("eager", "lean", "graph")
@@ -192,8 +192,8 @@ def record(method: str, sample: int, repeat: int, models: Any, out: Generation, 
     """A generation as the report's metrics read it; `models` are the sessions that it was decoded with."""
     return Record(
         method=method, sample=str(sample), repeat=repeat, seed=repeat, order=0, tokens=out.tokens, finish=out.finish,
-        rounds=[round_of(step) for step in out.rounds] if any(step.drafted for step in out.rounds) else [],
-        models={role: usage_of(session.calls) for role, session in models.sessions.items()},
+        rounds=[round_record(step) for step in out.rounds] if any(step.drafted for step in out.rounds) else [],
+        models={role: usage_record(session.usage) for role, session in models.sessions.items()},
         first_token_seconds=out.first_token_seconds, prefill_seconds=out.prefill_seconds,
         decode_seconds=out.decode_seconds, simulated=simulated,
     )  # fmt: skip

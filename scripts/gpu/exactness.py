@@ -16,10 +16,10 @@ from scripts.gpu.common import Engines, Small, generator
 from specbench.decoding.drafting import roll
 from specbench.decoding.loop import Limits, decode
 from specbench.decoding.method import Method
-from specbench.decoding.sampling import Draft, Sampler, Verified, exact_law, verify_at_once
+from specbench.decoding.sampling import Draft, Sampler, Verified, exact_distribution, verify_at_once
 from specbench.decoding.session import Session
 from specbench.decoding.targets import Contrastive, Last, Mixture
-from specbench.decoding.usage import Calls
+from specbench.decoding.usage import Usage
 from specbench.methods.autoregressive import Autoregressive
 from specbench.methods.proposers import DraftModel
 from specbench.methods.speculative import Speculative
@@ -56,7 +56,7 @@ class Listed:
     keeps_hidden = False
 
     def __init__(self, law: Law | None, device: torch.device) -> None:
-        self.calls, self._rows = Calls(), dict[tuple[int, ...], Tensor]()
+        self.usage, self._rows = Usage(), dict[tuple[int, ...], Tensor]()
         if law is None:
             return
         source, prefixes = SyntheticSession(_Silent(None, device), law, device), [[0]]
@@ -134,7 +134,7 @@ def law_holds(world: World, engine: str, name: str, draws: int, seed: int) -> Ve
     """
     (method, plain), limits = METHODS[name], Limits(frozenset(), FEW)
     truth = "listed" if engine == "listed" else "eager"
-    exact = exact_law(lambda sampler: tuple(decode(plain, world.open(truth), sampler, limits).tokens))
+    exact = exact_distribution(lambda sampler: tuple(decode(plain, world.open(truth), sampler, limits).tokens))
     sampler, counts, n = Sampler(generator=generator(world.device, seed)), dict.fromkeys(exact, 0), 0
     begin = time.perf_counter()
     with ExitStack() as stack:

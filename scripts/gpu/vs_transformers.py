@@ -91,7 +91,7 @@ def peers(settings: Settings) -> list[Figure]:
 
 
 def _called(arms: list[Arm], settings: Settings) -> tuple[dict[str, list[Record]], dict[str, str], dict[str, float]]:
-    """Whole-call seconds of every arm, as records; the errors of those that broke; and the seconds of the first calls."""
+    """Whole-call seconds of every arm, as records; the errors of those that broke; and the seconds of the first usage."""
     rows, failed, warm_ups = {arm.name: list[Record]() for arm in arms}, dict[str, str](), dict[str, float]()
     end = time.perf_counter() + settings.seconds
     for arm in arms:
@@ -123,7 +123,7 @@ def _call(arm: Arm, settings: Settings, prompt: int, repeat: int) -> tuple[Recor
     models = arm.pair.open(ids)
     out = decode(arm.method, models, Sampler(temperature=0.0), Limits(frozenset(), settings.tokens))
     synchronise(settings.device)
-    seconds = time.perf_counter() - begin - sum(session.calls.off_clock for session in models.sessions.values())
+    seconds = time.perf_counter() - begin - sum(session.usage.off_clock for session in models.sessions.values())
     return record(arm.name, prompt, repeat, models, out, arm.simulated), seconds
 
 

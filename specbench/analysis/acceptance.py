@@ -42,7 +42,7 @@ def acceptance_by_model(rows: Rows) -> dict[str, float]:
     tested: dict[str, int] = defaultdict(int)
     accepted: dict[str, int] = defaultdict(int)
     for x in rounds_of(rows):
-        for position, role in enumerate(x["by"]):
+        for position, role in enumerate(x["proposers"]):
             tested[role] += 1
             accepted[role] += position < x["accepted"]
     return {role: accepted[role] / tested[role] for role in tested}
@@ -52,7 +52,7 @@ def counters(rows: Rows) -> dict[str, float]:
     """What the method counted in its rounds, summed over all generations."""
     sums: dict[str, float] = defaultdict(float)
     for x in rounds_of(rows):
-        for key, value in x.get("noted", {}).items():
+        for key, value in x.get("counters", {}).items():
             if key not in NOT_COUNTS:
                 sums[key] += value
     return dict(sums)

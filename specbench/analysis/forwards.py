@@ -16,8 +16,8 @@ def forwards_per_token(rows: Rows) -> dict[str, float]:
     total = token_count(rows)
     forwards: dict[str, int] = defaultdict(int)
     for r in rows:
-        for role, calls in r.models.items():
-            forwards[role] += calls["forwards"] + (1 if calls["prefill_fed"] else 0)
+        for role, usage in r.models.items():
+            forwards[role] += usage["forwards"] + (1 if usage["prefill_fed"] else 0)
     return {role: count / total for role, count in forwards.items()}
 
 
@@ -30,7 +30,7 @@ def target_calls(rows: Rows, context: Context) -> float | None:
 @metric("share")
 def outside_forwards(rows: Rows) -> float:
     """Share of decoding seconds outside model forwards: sampling, verification, bookkeeping, communication."""
-    inside: float = sum(calls["seconds"] - calls["beside"] for r in rows for calls in r.models.values())
+    inside: float = sum(usage["seconds"] - usage["beside"] for r in rows for usage in r.models.values())
     return 1.0 - inside / sum(seconds(r) for r in rows)
 
 
@@ -48,9 +48,9 @@ def bound_share(rows: Rows, traffic: Mapping[str, Traffic], bandwidth: float) ->
     cache. Heads are left out.
     """
     read: float = sum(
-        calls["forwards"] * traffic[role].forward + calls["read"] * traffic[role].position
+        usage["forwards"] * traffic[role].forward + usage["read"] * traffic[role].position
         for r in rows
-        for role, calls in r.models.items()
+        for role, usage in r.models.items()
         if role in traffic
     )
     return read / bandwidth / sum(seconds(r) for r in rows)
@@ -68,8 +68,8 @@ def forward_seconds(rows: Rows) -> dict[str, dict[int, float]]:
     """Mean seconds of a decoding forward, by model and by the number of tokens fed."""
     sums: dict[str, dict[int, list[float]]] = defaultdict(dict)
     for r in rows:
-        for role, calls in r.models.items():
-            for fed, (count, spent) in calls["by_fed"].items():
+        for role, usage in r.models.items():
+            for fed, (count, spent) in usage["by_fed"].items():
                 entry = sums[role].setdefault(int(fed), [0.0, 0.0])
                 entry[0] += count
                 entry[1] += spent
@@ -91,7 +91,7 @@ def round_milliseconds(rows: Rows) -> dict[str, float]:
     rounds = round_count(rows)
     sums: dict[str, float] = defaultdict(float)
     for r in rows:
-        for role, calls in r.models.items():
-            sums[role] += calls["seconds"] - calls["beside"]
+        for role, usage in r.models.items():
+            sums[role] += usage["seconds"] - usage["beside"]
     sums["host"] = sum(map(seconds, rows)) - sum(sums.values())
     return {role: 1e3 * spent / rounds for role, spent in sums.items()}

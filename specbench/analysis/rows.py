@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from specbench.runs.record import Record, Round
+from specbench.runs.record import Record, RoundRecord
 
 Rows = Sequence[Record]
 
@@ -35,6 +35,6 @@ def round_count(rows: Rows) -> int:
     return sum(len(r.rounds) or len(r.tokens) for r in rows)
 
 
-def rounds_of(rows: Rows) -> Iterator[Round]:
+def rounds_of(rows: Rows) -> Iterator[RoundRecord]:
     """All recorded rounds of all generations."""
     return (x for r in rows for x in r.rounds)

@@ -49,7 +49,7 @@ class MethodSummary:
     forwards_per_token: dict[str, float] = field(default_factory=dict)
     round_milliseconds: dict[str, float] = field(default_factory=dict)
     length_counts: dict[int, int] = field(default_factory=dict)  # rounds by the tokens that they committed
-    noted: dict[str, float] = field(default_factory=dict)  # what the method counted in its rounds
+    counters: dict[str, float] = field(default_factory=dict)  # what the method counted in its rounds
     levels: list[Level] = field(default_factory=list)  # of a chain, innermost first
     groups: dict[str, Values] = field(default_factory=dict)  # metrics by subject or category
     quality: dict[str, Estimate | None] = field(default_factory=dict)

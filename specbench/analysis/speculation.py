@@ -9,7 +9,7 @@ from specbench.analysis import theory
 from specbench.analysis.rows import Rows, rounds_of, token_count
 from specbench.analysis.run_metrics import Context, metric, metric_in_context, register
 from specbench.decoding.traits import Traits
-from specbench.runs.record import Round
+from specbench.runs.record import RoundRecord
 from specbench.runs.run_spec import ModelSource, Shape
 
 
@@ -29,9 +29,9 @@ def verifier_rate(rows: Rows) -> float | None:
 
     None for methods without a verifier.
     """
-    counts = [x["noted"] for x in rounds_of(rows) if "verifier_calls" in x.get("noted", {})]
-    calls = sum(x["verifier_calls"] for x in counts)
-    return sum(x["verifier_accepts"] for x in counts) / calls if calls else None
+    counts = [x["counters"] for x in rounds_of(rows) if "verifier_calls" in x.get("counters", {})]
+    usage = sum(x["verifier_calls"] for x in counts)
+    return sum(x["verifier_accepts"] for x in counts) / usage if usage else None
 
 
 def shapes_of(models: Mapping[str, ModelSource]) -> dict[str, Shape]:
@@ -46,10 +46,10 @@ def gigaflops(rows: Rows, shapes: Mapping[str, Shape]) -> float:
     """
     total = 0.0
     for r in rows:
-        for role, calls in r.models.items():
+        for role, usage in r.models.items():
             if role in shapes:
-                total += calls["fed"] * theory.forward_flops(s=1, **vars(shapes[role]))
-                total += theory.forward_flops(s=calls["prefill_fed"], **vars(shapes[role]))
+                total += usage["fed"] * theory.forward_flops(s=1, **vars(shapes[role]))
+                total += theory.forward_flops(s=usage["prefill_fed"], **vars(shapes[role]))
     return total / len(rows) / 1e9
 
 
@@ -99,7 +99,7 @@ class Level:
     including replacement and bonus tokens. `drafted` is the mean length of a tested block.
     """
 
-    by: str
+    proposer: str
     rounds: float
     acceptance: float | None
     length: float
@@ -118,12 +118,12 @@ def levels(rows: Rows) -> list[Level]:
     return found if len(found) > 1 else []
 
 
-def _level(rounds: list[Round], outer: int) -> Level:
+def _level(rounds: list[RoundRecord], outer: int) -> Level:
     tested, lengths = sum(x["tested"] for x in rounds), [x["tokens"] for x in rounds]
-    by = next((x["by"][0] for x in rounds if x["by"]), "")
+    proposer = next((x["proposers"][0] for x in rounds if x["proposers"]), "")
     accepted = sum(x["accepted"] for x in rounds) / tested if tested else None
     drafted = sum(x["drafted"] for x in rounds) / len(rounds)
-    return Level(by, len(rounds) / outer, accepted, float(np.mean(lengths)), float(np.std(lengths)), drafted)
+    return Level(proposer, len(rounds) / outer, accepted, float(np.mean(lengths)), float(np.std(lengths)), drafted)
 
 
 @metric("tokens/token")

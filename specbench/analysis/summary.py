@@ -137,7 +137,7 @@ def _method(name: str, spec: RunSpec, records: Rows, scores: Scores, bandwidth: 
         forwards_per_token=m.forwards_per_token(rows),
         round_milliseconds=m.round_milliseconds(rows),
         length_counts=m.length_counts(rows),
-        noted=m.counters(rows),
+        counters=m.counters(rows),
         levels=m.levels(rows),
         groups=_by_group(rows, context, groups_of(scores)),
     )

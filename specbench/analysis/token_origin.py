@@ -1,6 +1,6 @@
 """Provenance of tokens: which step of a round each token of a generation came from."""
 
-from specbench.runs.record import Record, Round
+from specbench.runs.record import Record, RoundRecord
 
 MEANING = {
     "a": "drafted and accepted",
@@ -18,7 +18,7 @@ def provenance(record: Record) -> str:
     return letters[: len(record.tokens)] + "m" * (len(record.tokens) - len(letters))
 
 
-def of_round(found: Round) -> str:
+def of_round(found: RoundRecord) -> str:
     """A letter for each token that a round committed: untested tokens first, then accepted ones, then the model's own."""
     untested, accepted = int(found.get("untested", 0)), int(found["accepted"])
     rest = int(found["tokens"]) - untested - accepted
@@ -30,7 +30,7 @@ def rejected(record: Record) -> list[tuple[int, str]]:
     """Rejected drafts as (position of the rejected token in the output, text of the draft from there)."""
     found, position = [], 0
     for each in record.rounds:
-        if each.get("refused"):
-            found.append((position + each.get("untested", 0) + each["accepted"], each["refused"]))
+        if each.get("rejected"):
+            found.append((position + each.get("untested", 0) + each["accepted"], each["rejected"]))
         position += each["tokens"]
     return found

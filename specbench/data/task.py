@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 from specbench.config.construct import Named
 from specbench.data.hub import Rows, fetch_parquet, read_jsonl
-from specbench.data.synthetic import Row, Twin
+from specbench.data.synthetic import Row, SyntheticTask
 from specbench.data.synthetic.generator import Split
 from specbench.errors import ConfigError, NotOnHub, hint
 from specbench.sandbox import Sandbox
@@ -107,7 +107,7 @@ class Task(Named):
     hub: ClassVar[Hub | None] = None
     splits: ClassVar[tuple[str, ...]] = ("test",)  # whose rows its prompts are made of
     fields: ClassVar[dict[str, type]] = {}  # what a row must hold
-    twin: ClassVar[Twin | None] = None
+    synthetic: ClassVar[SyntheticTask | None] = None
     executes_code: ClassVar[bool] = False  # scoring runs what models wrote
     continues: ClassVar[bool] = False  # outputs have no end of their own: being cut by length is no fault
 
@@ -160,7 +160,7 @@ class Task(Named):
         told = []
         for row in rows:
             try:
-                told.append(self.twin.answer(row) if self.twin else "")
+                told.append(self.synthetic.answer(row) if self.synthetic else "")
             except KeyError:  # the twin's rows say more than the real ones
                 told.append("")
         return told
@@ -181,9 +181,9 @@ class Task(Named):
             repo, file, revision = self.hub
             rows = fetch_parquet(repo, file.format(split=split), self.revision or revision or None)
         elif source == "synthetic":
-            if self.twin is None:
-                raise ConfigError(f"task {self.name} has no synthetic twin: pass --data FILE.jsonl, or --data hub")
-            rows = Rows(_synthetic(self.twin, "test" if split == "test" else "train"), "synthetic", None)
+            if self.synthetic is None:
+                raise ConfigError(f"task {self.name} has no synthetic synthetic: pass --data FILE.jsonl, or --data hub")
+            rows = Rows(_synthetic(self.synthetic, "test" if split == "test" else "train"), "synthetic", None)
         else:
             rows = read_jsonl(Path(source) if split == "test" else Path(source).with_name(f"{split}.jsonl"))
         for number, row in enumerate(rows.rows, 1):
@@ -200,9 +200,9 @@ class Task(Named):
 
 
 @cache
-def _synthetic(twin: Twin, split: Split) -> list[Row]:
+def _synthetic(synthetic: SyntheticTask, split: Split) -> list[Row]:
     """A twin's first rows, made once per process: a suite asks for them again and again."""
-    return list(itertools.islice(twin.rows(split), SYNTHETIC_ROWS))
+    return list(itertools.islice(synthetic.rows(split), SYNTHETIC_ROWS))
 
 
 def filled(template: str, **fields: str) -> str:

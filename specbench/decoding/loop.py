@@ -7,8 +7,8 @@ from typing import Protocol
 
 import torch
 
-from specbench.decoding.method import End, Method, Sessions
-from specbench.decoding.round import Step
+from specbench.decoding.method import Method, Sessions, StopCriteria
+from specbench.decoding.round import Round
 from specbench.decoding.sampling import Sampler
 from specbench.decoding.session import Session
 
@@ -26,7 +26,7 @@ class Generation:
 
     tokens: list[int] = field(default_factory=list)
     finish: str = ""  # eos | stop | length | window
-    rounds: list[Step] = field(default_factory=list)
+    rounds: list[Round] = field(default_factory=list)
     first_token_seconds: float = 0.0  # from the prompt to the first committed tokens
     prefill_seconds: float = 0.0
     decode_seconds: float = 0.0
@@ -43,7 +43,7 @@ class Limits:
     stop: tuple[str, ...] = ()
     detokenise: Callable[[list[int]], str] | None = None
 
-    def end(self, prompt: int) -> End:
+    def end(self, prompt: int) -> StopCriteria:
         """Raises ValueError for an empty prompt, and for one that leaves no room in the window."""
         if not prompt:
             raise ValueError("the prompt has no tokens")
@@ -51,7 +51,7 @@ class Limits:
             raise ValueError(f"the prompt has {prompt} tokens, the models' context window {self.window}")
         length = prompt + self.max_new_tokens
         stopped = self.stopped if self.stop else None
-        return End(self.eos, length if self.window is None else min(length, self.window), stopped)
+        return StopCriteria(self.eos, length if self.window is None else min(length, self.window), stopped)
 
     def stopped(self, tokens: list[int]) -> bool:
         """Whether the last token completed a stop string."""
@@ -72,13 +72,13 @@ def decode(method: Method, models: Opened, sampler: Sampler, limits: Limits) -> 
     end = limits.end(len(models.ids))
     out, clock, finish = Generation(), 0.0, ""
     with torch.inference_mode():
-        steps = method.steps(models, sampler, end)
+        steps = method.rounds(models, sampler, end)
         while not finish:
             begin = time.perf_counter()
             step = next(steps)
             clock += time.perf_counter() - begin
             if not out.first_token_seconds:
-                off = sum(session.calls.off_clock for session in models.sessions.values())
+                off = sum(session.usage.off_clock for session in models.sessions.values())
                 out.first_token_seconds = clock - off if step.at is None else step.at
             kept = 0
             while not finish and kept < len(step.tokens):
@@ -88,11 +88,11 @@ def decode(method: Method, models: Opened, sampler: Sampler, limits: Limits) -> 
             out.rounds.append(step.cut(kept))
     for session in models.sessions.values():
         session.settle()
-    calls = [session.calls for session in models.sessions.values()]
-    clock -= sum(each.off_clock for each in calls)
-    out.finish, out.prefill_seconds = finish, sum(each.prefill_seconds - each.prefill_beside for each in calls)
+    usage = [session.usage for session in models.sessions.values()]
+    clock -= sum(each.off_clock for each in usage)
+    out.finish, out.prefill_seconds = finish, sum(each.prefill_seconds - each.prefill_beside for each in usage)
     out.decode_seconds = clock - out.prefill_seconds
-    out.forward_seconds = sum(each.seconds - each.beside for each in calls)
+    out.forward_seconds = sum(each.seconds - each.beside for each in usage)
     return out
 
 

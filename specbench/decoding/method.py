@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from specbench.config.construct import Named
-from specbench.decoding.round import Step as Step  # what a method yields
+from specbench.decoding.round import Round as Round  # what a method yields
 from specbench.decoding.sampling import Draft, Sampler, read_tokens, verify
 from specbench.decoding.session import Concurrent, InstrumentedModel, Session, TrainedHead
 from specbench.decoding.targets import Target
@@ -20,7 +20,7 @@ Propose = Callable[[list[int], int], Draft]  # (ids, room) -> a draft of at most
 
 
 @dataclass(frozen=True)
-class End:
+class StopCriteria:
     """What ends a sequence: EOS ids, the greatest length of prompt and output, and stop strings for whoever runs on alone."""
 
     eos: frozenset[int]
@@ -54,10 +54,10 @@ class Sessions(Protocol):
     def head(self, name: str, kind: type[H], /) -> H:
         """A trained head of the pair's."""
 
-    def book(self, name: str, session: Session, /) -> None:
+    def track(self, name: str, session: Session, /) -> None:
         """Count what another session costs under a name of its own."""
 
-    def watched(self, role: str, /) -> InstrumentedModel:
+    def instrumented(self, role: str, /) -> InstrumentedModel:
         """The transformers model itself, for a library that runs it alone."""
 
     def concurrent(self, roles: Sequence[str], /) -> Sequence[Concurrent]:
@@ -113,7 +113,7 @@ class Method(Named):
             flops=self.flops,
         )
 
-    def law(self) -> tuple[tuple[str, ...], Target] | None:
+    def declared_distribution(self) -> tuple[tuple[str, ...], Target] | None:
         """Whose logits make the law that the output follows exactly, and how; None where it follows none that is declared."""
         return None
 
@@ -121,16 +121,16 @@ class Method(Named):
         """Who drafts (first), whose logits make the target, and the target; None where no draft is tested."""
         return None
 
-    def piloted(self, pilot: "Pilot") -> "Method":
+    def calibrated(self, pilot: "Pilot") -> "Method":
         """The method with what it leaves to a pilot settled: parameters that are told relative to what models say."""
         return self
 
     @abstractmethod
-    def steps(self, models: Sessions, sampler: Sampler, end: End) -> Iterator[Step]:
+    def rounds(self, models: Sessions, sampler: Sampler, end: StopCriteria) -> Iterator[Round]:
         """Rounds, until no room is left. The driver cuts at EOS, stop strings and limits."""
 
 
-Pilot = Callable[[Method], Iterable[list[Step]]]  # runs a method on every prompt of a run, before anything is timed
+Pilot = Callable[[Method], Iterable[list[Round]]]  # runs a method on every prompt of a run, before anything is timed
 
 
 class Level(NamedTuple):
@@ -178,80 +178,93 @@ class Proposer(Named):
         return (self.role,)
 
     @abstractmethod
-    def open(self, models: Sessions, sampler: Sampler, end: End) -> Propose:
+    def open(self, models: Sessions, sampler: Sampler, end: StopCriteria) -> Propose:
         """A function from (ids, room) to a draft, for one sequence."""
 
 
 @dataclass(frozen=True)
-class Round:
-    """What one round of speculation gave: its step, and pi (rows, V), the laws that the committed tokens follow."""
+class VerifiedRound:
+    """One verified round, and pi (rows, V), the distributions that the committed tokens follow.
 
-    step: Step
+    `beyond` has the logits (1, V) of the last scorer beyond the draft, where there is one and it accepted the whole draft.
+    """
+
+    round: Round
     pi: Tensor
-    # Where scorers read beyond a draft, and it was accepted whole: the last one's logits (1, V) there.
     beyond: Tensor | None
 
     @property
     def draft(self) -> Draft:
         """What the round committed, which follows pi, and so is again a draft."""
-        return Draft(self.step.tokens, self.pi[: len(self.step.tokens)])
+        return Draft(self.round.tokens, self.pi[: len(self.round.tokens)])
 
 
-def speculate(
-    ids: list[int],
-    propose: Propose,
-    scorers: list[Session],
-    target: Target,
-    sampler: Sampler,
-    end: End,
-    *,
-    by: str,
-    bonus: bool = False,
-    beyond: Sequence[Session] = (),
-) -> Round:
-    """One round: a draft, one parallel pass of the scorers, verification.
+@dataclass(frozen=True, kw_only=True)
+class Speculation:
+    """Draft, score in parallel, verify: Leviathan et al. 2023, Algorithm 1, for any pi (SpecCascade, Algorithm 4).
 
-    With `bonus`, a token of pi follows a draft that was accepted whole, for models of which none drafts. `beyond` are those
-    scorers that read the whole draft although the drafting one, and so pi, does not follow them there. A draft without
-    tokens, which a stop rule may leave, gives one token from pi, or where there are scorers beyond nothing. Leviathan et
-    al. 2023, Algorithm 1, for any pi (SpecCascade, Algorithm 4).
+    `proposer` is the role that drafted tokens are attributed to. With `bonus`, a token of pi follows a draft that was
+    accepted whole, for models of which none drafts. `beyond` are those scorers that read the whole draft although the
+    drafting one, and so pi, does not follow them there.
     """
-    room = end.room(ids)
-    draft = propose(ids, room - 1 if bonus else room)
-    k, going_on = len(draft.tokens), not end.closes(draft.tokens)
-    rows = k + 1 if going_on and (bonus or (not k and not beyond)) else k
-    read, start = ids + draft.tokens, len(ids) - 1
-    going_beyond = going_on and room > k
-    if going_beyond:
-        for scorer in beyond:
-            scorer.score(read, start)
-    if not rows:
-        return Round(Step([], noted=noted_of(draft)), draft.probs, beyond[-1].score(read, start))
-    logits = [scorer.score(read[: start + rows], start) for scorer in scorers]  # n x (rows, V)
-    pi, deferred = target.ruled(logits, sampler)  # (rows, V), (rows,) or None
-    out = verify(draft, pi, sampler, unread=deferred)
-    tested = min(out.accepted + 1, k)
-    noted = noted_of(draft, out.read[: len(out.tokens)])
-    lost = tuple(draft.tokens[out.accepted :])
-    step = Step(out.tokens, k, tested, out.accepted, (by,) * tested, noted=noted, inner=draft.steps, refused=lost)
-    whole = out.accepted == k and going_beyond
-    after = beyond[-1].score(read, len(read) - 1) if whole and beyond else None
-    return Round(step, pi, after)
+
+    proposer: str
+    propose: Propose
+    scorers: Sequence[Session]
+    target: Target
+    sampler: Sampler
+    bonus: bool = False
+    beyond: Sequence[Session] = ()
+
+    def round(self, ids: list[int], stop: StopCriteria) -> VerifiedRound:
+        """One round after ids.
+
+        A draft without tokens, which a stop rule may leave, gives one token from pi; where scorers are beyond it, nothing.
+        """
+        room, sampler = stop.room(ids), self.sampler
+        draft = self.propose(ids, room - 1 if self.bonus else room)
+        k, is_open = len(draft.tokens), not stop.closes(draft.tokens)
+        rows = k + 1 if is_open and (self.bonus or (not k and not self.beyond)) else k
+        read, start = ids + draft.tokens, len(ids) - 1
+        reads_beyond = is_open and room > k
+        if reads_beyond:
+            for scorer in self.beyond:
+                scorer.score(read, start)
+        if not rows:
+            empty = Round([], counters=counters_of(draft))
+            return VerifiedRound(empty, draft.probs, self.beyond[-1].score(read, start))
+        logits = [scorer.score(read[: start + rows], start) for scorer in self.scorers]  # n x (rows, V)
+        pi, deferred = self.target.with_deferral(logits, sampler)  # (rows, V), (rows,) or None
+        out = verify(draft, pi, sampler, unread=deferred)
+        tested = min(out.accepted + 1, k)
+        made = Round(
+            out.tokens,
+            k,
+            tested,
+            out.accepted,
+            (self.proposer,) * tested,
+            counters=counters_of(draft, out.read[: len(out.tokens)]),
+            inner=draft.rounds,
+            rejected=tuple(draft.tokens[out.accepted :]),
+        )
+        whole = out.accepted == k and reads_beyond
+        after = self.beyond[-1].score(read, len(read) - 1) if whole and self.beyond else None
+        return VerifiedRound(made, pi, after)
 
 
-def noted_of(draft: Draft | None, deferred: Sequence[int] = ()) -> dict[str, float]:
+def counters_of(draft: Draft | None, deferred: Sequence[int] = ()) -> dict[str, float]:
     """What a step notes of a stop rule, and of a deferral rule at each committed position: 1 where it deferred."""
-    noted: dict[str, float] = {"fallbacks": 1} if draft is not None and draft.stopped else {}
+    counters: dict[str, float] = {"fallbacks": 1} if draft is not None and draft.stopped else {}
     if deferred:
-        noted |= {"positions": len(deferred), "deferrals": sum(deferred)}
-    return noted
+        counters |= {"positions": len(deferred), "deferrals": sum(deferred)}
+    return counters
 
 
 def drawn(pi: Tensor, deferred: Tensor | None, sampler: Sampler) -> tuple[list[int], dict[str, float]]:
     """A token drawn from pi (1, V), and what a step notes of whether the rule deferred there; one read of the device."""
     picked = sampler.choose(pi)  # (1,)
     token, *flags = read_tokens(picked if deferred is None else torch.cat([picked, deferred]))
-    return [token], noted_of(None, flags)
+    return [token], counters_of(None, flags)
 
 
 def _heads_in(part: object) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from specbench.decoding.round import Step
+from specbench.decoding.round import Round
 
 NO_LAW = -1  # what is drawn from a row that is no law, where nobody could be told yet
 ROUNDING = 1e-2  # how far from 1 a law's sum may be, by rounding in half precision over a large vocabulary
@@ -26,7 +26,7 @@ class Draft:
     tokens: list[int]  # (k,)
     probs: Tensor  # (k, V)
     stopped: bool = False  # whether a stop rule ended it
-    steps: tuple[Step, ...] = ()  # the rounds that made it, where it was verified itself
+    rounds: tuple[Round, ...] = ()  # the rounds that made it, where it was verified itself
 
 
 @dataclass(frozen=True)
@@ -260,7 +260,7 @@ class EnumeratingSampler(Sampler):
 Outcome = TypeVar("Outcome", bound=Hashable)
 
 
-def exact_law(
+def exact_distribution(
     run: Callable[[Sampler], Outcome], temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0
 ) -> dict[Outcome, float]:
     """The exact law of `run(sampler)`: every branch of its choices, weighted. Feasible for table models only."""

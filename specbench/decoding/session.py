@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Protocol
 from torch import Tensor
 
 from specbench.decoding.sampling import Draft, Sampler
-from specbench.decoding.usage import Calls
+from specbench.decoding.usage import Usage
 
 
 class Session(Protocol):
@@ -18,7 +18,7 @@ class Session(Protocol):
     keeps_hidden: bool
 
     @property
-    def calls(self) -> Calls: ...
+    def usage(self) -> Usage: ...
 
     def score(self, ids: list[int], start: int) -> Tensor:
         """Logits (len(ids) - start, V): row j is the next token's after ids[: start + j + 1]."""
@@ -43,7 +43,7 @@ class Concurrent(Protocol):
     """A session that works while others do: asked first, it answers later."""
 
     @property
-    def calls(self) -> Calls:
+    def usage(self) -> Usage:
         """What it has cost so far; a new object with every answer."""
 
     @property
@@ -82,12 +82,12 @@ class InstrumentedModel(Protocol):
         """The ids that it reads first: the prompt, or what its encoder reads."""
 
     @property
-    def calls(self) -> Calls:
+    def usage(self) -> Usage:
         """What its forwards have cost so far."""
 
     @property
     def fed(self) -> list[int]:
         """Tokens of every forward so far, the first one included."""
 
-    def watching(self) -> AbstractContextManager[None]:
+    def instrument(self) -> AbstractContextManager[None]:
         """Count and time every forward while this is open."""

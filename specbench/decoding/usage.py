@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass
-class Calls:
+class Usage:
     """What a session has cost. The first forward, with the encoder's, is prefill; all others are decoding."""
 
     prefill_fed: int = 0  # tokens of the first forward, and of the encoder's
@@ -32,7 +32,7 @@ class Calls:
         size[0] += 1
         size[1] += seconds
 
-    def overlapped(self, before: "Calls") -> None:
+    def overlapped(self, before: "Usage") -> None:
         """What was spent since `before` was spent beside a slower model."""
         self.beside += self.seconds - before.seconds
         self.prefill_beside += self.prefill_seconds - before.prefill_seconds

@@ -13,10 +13,10 @@ import torch
 from specbench.data.prompting import Turn, continuation, encode, pieces
 from specbench.data.task import Sample, Task, without
 from specbench.decoding.loop import Generation, Limits, decode
-from specbench.decoding.method import Method, Step
+from specbench.decoding.method import Method, Round
 from specbench.decoding.sampling import Sampler
 from specbench.models.loader import LoadedPair, Models
-from specbench.runs.record import Record, round_of, usage_of
+from specbench.runs.record import Record, round_record, usage_record
 from specbench.runs.run_spec import DecodingSpec
 
 
@@ -103,7 +103,7 @@ def capture(pair: LoadedPair, length: int, block: int = 0) -> tuple[int, float]:
 def calibrated(method: Method, setting: Setting, samples: list[Sample]) -> Method:
     """The method with what it calibrates on a run's own prompts, decoded as by the first repeat, before any clock starts."""
 
-    def pilot(method: Method) -> Iterator[list[Step]]:
+    def pilot(method: Method) -> Iterator[list[Round]]:
         for sample in samples:
             try:
                 prompt, _ = encode(setting.pair.tokenizer, setting.task, sample, [], setting.pair.window)
@@ -114,16 +114,16 @@ def calibrated(method: Method, setting: Setting, samples: list[Sample]) -> Metho
             except Exception:
                 continue  # the sample fails again when it is measured, and is recorded then
 
-    return method.piloted(pilot)
+    return method.calibrated(pilot)
 
 
 def _fill(record: Record, out: Generation, models: Models, tokenizer: Any) -> None:
     record.tokens, record.finish = out.tokens, out.finish
     record.first_token_seconds = out.first_token_seconds
     record.prefill_seconds, record.decode_seconds = out.prefill_seconds, out.decode_seconds
-    record.models = {role: usage_of(session.calls) for role, session in models.sessions.items()}
-    if any(step.drafted or step.noted for step in out.rounds):
-        record.rounds = [round_of(step) for step in out.rounds]
+    record.models = {role: usage_record(session.usage) for role, session in models.sessions.items()}
+    if any(step.drafted or step.counters for step in out.rounds):
+        record.rounds = [round_record(step) for step in out.rounds]
         for entry, step in zip(record.rounds, out.rounds, strict=True):
-            if step.refused:
-                entry["refused"] = tokenizer.decode(step.refused)
+            if step.rejected:
+                entry["rejected"] = tokenizer.decode(step.rejected)

@@ -10,14 +10,14 @@ from specbench.analysis.token_origin import of_round
 from specbench.config.options import Options
 from specbench.data.prompting import encode, pieces
 from specbench.data.task import Data, Sample
-from specbench.decoding.method import Step
+from specbench.decoding.method import Round
 from specbench.errors import ConfigError
 from specbench.experiment import selection
 from specbench.experiment.generation import Setting, calibrated, generate
 from specbench.experiment.plan import Plan, PlannedRun, make_plan
 from specbench.experiment.selection import Selected
 from specbench.observer import Observer
-from specbench.runs.record import Record, Round
+from specbench.runs.record import Record, RoundRecord
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,9 +91,9 @@ def _decoded(plan: Plan, run: PlannedRun) -> tuple[Record, list[dict[str, Any]]]
     return record, rounds
 
 
-def _with_text(entry: Round, step: Step, before: list[int], tokenizer: Any) -> dict[str, Any]:
+def _with_text(entry: RoundRecord, step: Round, before: list[int], tokenizer: Any) -> dict[str, Any]:
     """A round as it is recorded, with the ids, text and origin of its tokens, and of the rounds that made its draft."""
-    spelled = {**entry, "origins": of_round(entry), "ids": step.tokens, "refused": tokenizer.decode(step.refused)}
+    spelled = {**entry, "origins": of_round(entry), "ids": step.tokens, "rejected": tokenizer.decode(step.rejected)}
     spelled["pieces"] = pieces(tokenizer, before, step.tokens, encoder_decoder=False)
     inner = []
     for each, made in zip(entry.get("inner", []), step.inner, strict=True):

@@ -117,8 +117,8 @@ def _measured(folder: Path, proposer: str) -> float:
     tested = accepted = 0
     for record in read(folder) if (folder / SAMPLES).exists() else ():
         for each in record.rounds:
-            tested += each["by"].count(proposer)
-            accepted += each["by"][: each["accepted"]].count(proposer)
+            tested += each["proposers"].count(proposer)
+            accepted += each["proposers"][: each["accepted"]].count(proposer)
     if not tested:
         raise ConfigError(f"acceptance = {str(folder)!r}: no run there in which '{proposer}' drafted")
     return accepted / tested

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from specbench.decoding.method import End, Method, Sessions, Step, drawn
+from specbench.decoding.method import Method, Round, Sessions, StopCriteria, drawn
 from specbench.decoding.sampling import Sampler
 from specbench.decoding.targets import Last, Target
 
@@ -24,19 +24,19 @@ class Autoregressive(Method, name="autoregressive"):
     def roles(self) -> tuple[str, ...]:
         return self.scorers
 
-    def law(self) -> tuple[tuple[str, ...], Target]:
+    def declared_distribution(self) -> tuple[tuple[str, ...], Target]:
         return self.scorers, self.target
 
-    def steps(self, models: Sessions, sampler: Sampler, end: End) -> Iterator[Step]:
+    def rounds(self, models: Sessions, sampler: Sampler, end: StopCriteria) -> Iterator[Round]:
         sessions, ids = [models[role] for role in self.scorers], list(models.ids)
         while end.room(ids) > 0:
             if isinstance(self.target, Last):
                 for session in sessions[:-1]:
                     session.score(ids, len(ids) - 1)
-                step = Step(sessions[-1].roll(ids, 1, sampler, frozenset()).tokens)
+                step = Round(sessions[-1].roll(ids, 1, sampler, frozenset()).tokens)
             else:
                 logits = [session.score(ids, len(ids) - 1) for session in sessions]  # n x (1, V)
-                tokens, noted = drawn(*self.target.ruled(logits, sampler), sampler)
-                step = Step(tokens, noted=noted)
+                tokens, counters = drawn(*self.target.with_deferral(logits, sampler), sampler)
+                step = Round(tokens, counters=counters)
             ids += step.tokens
             yield step

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 
-from specbench.decoding.method import End, Method, Sessions, Step, noted_of, speculate
+from specbench.decoding.method import Method, Round, Sessions, Speculation, StopCriteria, counters_of
 from specbench.decoding.sampling import Draft, Sampler, read_tokens
 from specbench.decoding.targets import Bild
 from specbench.decoding.targets.deferral import within
@@ -49,28 +49,36 @@ class OriginalBild(Method, name="bild"):
     def draft_length(self) -> str:
         return f"up to {self.gamma}"
 
-    def steps(self, models: Sessions, sampler: Sampler, end: End) -> Iterator[Step]:
+    def rounds(self, models: Sessions, sampler: Sampler, end: StopCriteria) -> Iterator[Round]:
         ids, small, large = list(models.ids), models[self.small], models[self.large]
         proposer = DraftModel(model=self.small, gamma=self.gamma, stop=Unsure(threshold=self.fallback))
-        propose, target = proposer.open(models, sampler, end), Bild(alpha=self.rollback, discrepancy="cross-entropy")
-        step = Step(read_tokens(sampler.draw(large.score(ids, len(ids) - 1))[0]))
+        propose = proposer.open(models, sampler, end)
+        speculation = Speculation(
+            proposer=self.small,
+            propose=propose,
+            scorers=[small, large],
+            target=Bild(alpha=self.rollback, discrepancy="cross-entropy"),
+            sampler=sampler,
+            beyond=[large],
+        )
+        current = Round(read_tokens(sampler.draw(large.score(ids, len(ids) - 1))[0]))
         while True:
-            ids += step.tokens
-            yield step
+            ids += current.tokens
+            yield current
             if not end.room(ids):
                 return
             draft = propose(ids, end.room(ids))
             if not self.check_eos and end.closes(draft.tokens):
-                step = Step(draft.tokens, len(draft.tokens), noted=noted_of(draft))
+                current = Round(draft.tokens, len(draft.tokens), counters=counters_of(draft))
                 continue
-            given = partial(_given, draft)
-            round_ = speculate(ids, given, [small, large], target, sampler, end, by=self.small, beyond=[large])
-            step = round_.step
-            step.noted["rollbacks"] = step.tested - step.accepted
-            if round_.beyond is not None:
-                step = replace(step, tokens=step.tokens + read_tokens(sampler.draw(round_.beyond)[0]))
+            verified = replace(speculation, propose=partial(_given, draft)).round(ids, end)
+            current = verified.round
+            current.counters["rollbacks"] = current.tested - current.accepted
+            if verified.beyond is not None:
+                bonus = read_tokens(sampler.draw(verified.beyond)[0])
+                current = replace(current, tokens=current.tokens + bonus)
 
 
 def _given(draft: Draft, ids: list[int], room: int) -> Draft:
-    """A proposer of what was drafted already."""
+    """A proposer that returns a draft that was made before."""
     return draft

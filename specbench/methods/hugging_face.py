@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from transformers import GenerationConfig, StoppingCriteria, StoppingCriteriaList
 
-from specbench.decoding.method import End, Method, Sessions, Step
+from specbench.decoding.method import Method, Round, Sessions, StopCriteria
 from specbench.decoding.sampling import Sampler
 from specbench.decoding.session import InstrumentedModel
 
@@ -28,11 +28,11 @@ class Generate(Method, name="hf-generate"):
     def roles(self) -> tuple[str, ...]:
         return (self.model,)
 
-    def steps(self, models: Sessions, sampler: Sampler, end: End) -> Iterator[Step]:
-        target = models.watched(self.model)
+    def rounds(self, models: Sessions, sampler: Sampler, end: StopCriteria) -> Iterator[Round]:
+        target = models.instrumented(self.model)
         rounds = _Rounds(target, models.ids, end)
         implementation = {"cache_implementation": "static"} if self.cache == "static" else {}
-        with target.watching():
+        with target.instrument():
             _generate(target, models.ids, sampler, end, rounds, **implementation)
         yield from rounds.steps()
 
@@ -56,8 +56,8 @@ class Assisted(Method, name="hf-assisted"):
     def draft_length(self) -> str:
         return str(self.gamma)
 
-    def steps(self, models: Sessions, sampler: Sampler, end: End) -> Iterator[Step]:
-        draft, target = models.watched(self.draft), models.watched(self.model)
+    def rounds(self, models: Sessions, sampler: Sampler, end: StopCriteria) -> Iterator[Round]:
+        draft, target = models.instrumented(self.draft), models.instrumented(self.model)
         if draft.model is target.model:
             raise ValueError("transformers' assisted generation needs two models; the draft and the target are one")
         rounds = _Rounds(target, models.ids, end)
@@ -69,7 +69,7 @@ class Assisted(Method, name="hf-assisted"):
         }
         with ExitStack() as stack:
             for each in (draft, target):
-                stack.enter_context(each.watching())
+                stack.enter_context(each.instrument())
             stack.enter_context(_set(draft.model.generation_config, told))
             _generate(target, models.ids, sampler, end, rounds, assistant_model=draft.model)
         yield from rounds.steps(self.draft)
@@ -78,7 +78,7 @@ class Assisted(Method, name="hf-assisted"):
 class _Rounds(StoppingCriteria):  # type: ignore[misc]  # transformers is untyped
     """What the library tells while it runs: a streamer that notes its tokens, and a criterion that knows the stop strings."""
 
-    def __init__(self, target: InstrumentedModel, start: list[int], end: End) -> None:
+    def __init__(self, target: InstrumentedModel, start: list[int], end: StopCriteria) -> None:
         self._target, self._start, self._end = target, start, end
         self._told: list[tuple[list[int], float]] = []  # tokens of a round, seconds since the beginning
         self._looked, self._begin = len(start), time.perf_counter()
@@ -97,21 +97,21 @@ class _Rounds(StoppingCriteria):  # type: ignore[misc]  # transformers is untype
             new = ids[len(self._start) :]
             stopped = any(self._end.stopped(new[:i]) for i in range(self._looked - len(self._start) + 1, len(new) + 1))
         self._looked = len(ids)
-        self._target.calls.off_clock += time.perf_counter() - begin
+        self._target.usage.off_clock += time.perf_counter() - begin
         return torch.tensor([stopped], device=input_ids.device)
 
-    def steps(self, draft: str = "") -> Iterator[Step]:
+    def steps(self, draft: str = "") -> Iterator[Round]:
         """A step a round; the first thing told is what the sequence starts with."""
         feeds = self._target.fed
         for i, (tokens, seconds) in enumerate(self._told[1:]):
             drafted = feeds[i] - (len(self._start) if i == 0 else 1) if draft else 0
             accepted = min(len(tokens) - 1, drafted) if draft else 0
             tested = min(accepted + 1, drafted)
-            yield Step(tokens, drafted, tested, accepted, by=(draft,) * tested, at=seconds)
+            yield Round(tokens, drafted, tested, accepted, proposers=(draft,) * tested, at=seconds)
 
 
 def _generate(
-    target: InstrumentedModel, start: list[int], sampler: Sampler, end: End, rounds: _Rounds, **more: Any
+    target: InstrumentedModel, start: list[int], sampler: Sampler, end: StopCriteria, rounds: _Rounds, **more: Any
 ) -> None:
     """One call, with nothing left to the model's own generation config. Chance comes from the sampler's generator."""
     seq2seq = target.model.config.is_encoder_decoder

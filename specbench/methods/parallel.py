@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from specbench.decoding.method import End, Method, Sessions, Step
+from specbench.decoding.method import Method, Round, Sessions, StopCriteria
 from specbench.decoding.sampling import Sampler, read_tokens
 from specbench.decoding.targets import Target
 
@@ -29,13 +29,13 @@ class Parallel(Method, name="parallel"):
     def roles(self) -> tuple[str, ...]:
         return self.scorers
 
-    def law(self) -> tuple[tuple[str, ...], Target]:
+    def declared_distribution(self) -> tuple[tuple[str, ...], Target]:
         return self.scorers, self.target
 
-    def steps(self, models: Sessions, sampler: Sampler, end: End) -> Iterator[Step]:
+    def rounds(self, models: Sessions, sampler: Sampler, end: StopCriteria) -> Iterator[Round]:
         sessions, ids, moved = models.concurrent(self.scorers), list(models.ids), 0
         while end.room(ids) > 0:
-            before, begin = [session.calls for session in sessions], time.perf_counter()
+            before, begin = [session.usage for session in sessions], time.perf_counter()
             for session in sessions:
                 session.ask(ids, len(ids) - 1)
             logits = [session.answer() for session in sessions]  # n x (1, V)
@@ -43,9 +43,9 @@ class Parallel(Method, name="parallel"):
             slowest = busy.index(max(busy))
             for i, session in enumerate(sessions):
                 if i != slowest:
-                    session.calls.overlapped(before[i])
+                    session.usage.overlapped(before[i])
             tokens = read_tokens(sampler.choose(self.target(logits, sampler)))
             ids += tokens
             sent, moved = sum(session.moved for session in sessions) - moved, sum(session.moved for session in sessions)
-            noted = {"communication_seconds": waited - max(busy), "moved_bytes": sent} if any(busy) else {}
-            yield Step(tokens, noted=noted)
+            counters = {"communication_seconds": waited - max(busy), "moved_bytes": sent} if any(busy) else {}
+            yield Round(tokens, counters=counters)

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import torch
 
 from specbench.decoding.drafting import common_prefix, roll
-from specbench.decoding.method import End, Level, Propose, Proposer, Sessions, speculate
-from specbench.decoding.round import Step
+from specbench.decoding.method import Level, Propose, Proposer, Sessions, StopCriteria, Speculation
+from specbench.decoding.round import Round
 from specbench.decoding.sampling import Draft, Sampler, to_device
 from specbench.decoding.targets import Last
 from specbench.decoding.targets.deferral import within
@@ -42,7 +42,7 @@ class DraftModel(Proposer, name="model"):
     def draft_length(self) -> str:
         return str(self.gamma) if self.stop is None else f"up to {self.gamma}"
 
-    def open(self, models: Sessions, sampler: Sampler, end: End) -> Propose:
+    def open(self, models: Sessions, sampler: Sampler, end: StopCriteria) -> Propose:
         session = models[self.model]
         if self.stop is None:
             return lambda ids, room: session.roll(ids, min(self.gamma, room), sampler, end.eos)
@@ -77,7 +77,7 @@ class PromptLookup(Proposer, name="pld"):
     def roles(self) -> tuple[str, ...]:
         return ()
 
-    def open(self, models: Sessions, sampler: Sampler, end: End) -> Propose:
+    def open(self, models: Sessions, sampler: Sampler, end: StopCriteria) -> Propose:
         seen = _Places(self.ngram)
 
         def propose(ids: list[int], room: int) -> Draft:
@@ -158,9 +158,9 @@ class Eagle(Proposer, name="eagle"):
     def roles(self) -> tuple[str, ...]:
         return (self.base,)
 
-    def open(self, models: Sessions, sampler: Sampler, end: End) -> Propose:
+    def open(self, models: Sessions, sampler: Sampler, end: StopCriteria) -> Propose:
         session = EagleSession(models.head(self.head, EagleHead), models[self.base], self.catch_up)
-        models.book(self.head, session)
+        models.track(self.head, session)
         return lambda ids, room: session.draft(ids, min(self.gamma, room), sampler, end.eos)
 
 
@@ -204,24 +204,26 @@ class Chain(Proposer, name="chain"):
     def roles(self) -> tuple[str, ...]:
         return (*self.proposer.roles(), self.model)
 
-    def open(self, models: Sessions, sampler: Sampler, end: End) -> Propose:
-        inner, session, law, by = (
-            self.proposer.open(models, sampler, end),
-            models[self.model],
-            Last(),
-            self.proposer.role,
+    def open(self, models: Sessions, sampler: Sampler, end: StopCriteria) -> Propose:
+        inner = Speculation(
+            proposer=self.proposer.role,
+            propose=self.proposer.open(models, sampler, end),
+            scorers=[models[self.model]],
+            target=Last(),
+            sampler=sampler,
+            bonus=True,
         )
 
         def propose(ids: list[int], room: int) -> Draft:
-            here = End(end.eos, len(ids) + room)
+            here = StopCriteria(end.eos, len(ids) + room)
             tokens: list[int] = []
-            laws: list[torch.Tensor] = []
-            steps: list[Step] = []
+            probs: list[torch.Tensor] = []
+            rounds: list[Round] = []
             while len(tokens) < min(self.threshold, room) and not end.closes(tokens):
-                round_ = speculate(ids + tokens, inner, [session], law, sampler, here, by=by, bonus=True)
-                tokens += round_.draft.tokens
-                laws.append(round_.draft.probs)
-                steps.append(round_.step)
-            return Draft(tokens, torch.cat(laws) if laws else torch.empty(0, 0), steps=tuple(steps))
+                verified = inner.round(ids + tokens, here)
+                tokens += verified.draft.tokens
+                probs.append(verified.draft.probs)
+                rounds.append(verified.round)
+            return Draft(tokens, torch.cat(probs) if probs else torch.empty(0, 0), rounds=tuple(rounds))
 
         return propose

@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-from specbench.decoding.method import End, Method, Pilot, Sessions, Step
+from specbench.decoding.method import Method, Pilot, Round, Sessions, StopCriteria
 from specbench.decoding.sampling import Sampler, read_tokens
 from specbench.decoding.session import Session
 from specbench.decoding.traits import Theory
@@ -43,26 +43,26 @@ class SequenceCascade(Method, name="sequence-cascade"):
     def theory(self) -> Theory:
         return Theory(formula="sequence cascade", models=self.roles())
 
-    def piloted(self, pilot: Pilot) -> Method:
+    def calibrated(self, pilot: Pilot) -> Method:
         if self.quantile is None:
             return self
         keeping = replace(self, quantile=None, threshold=-math.inf)
-        scores = [steps[0].noted["score"] for steps in pilot(keeping)]
+        scores = [steps[0].counters["score"] for steps in pilot(keeping)]
         if not scores:  # every prompt failed, and will again in its turn
             return keeping
         below = math.inf if self.quantile == 1.0 else float(np.quantile(scores, self.quantile, method="higher"))
         return replace(self, quantile=None, threshold=below)  # this share of the scores is below it
 
-    def steps(self, models: Sessions, sampler: Sampler, end: End) -> Iterator[Step]:
+    def rounds(self, models: Sessions, sampler: Sampler, end: StopCriteria) -> Iterator[Round]:
         assert self.threshold is not None
         tokens, chances = _sequence(models[self.small], list(models.ids), sampler, end)
         score = self._score(chances)
         deferred = score < self.threshold
         if deferred:
             tokens, _ = _sequence(models[self.large], list(models.ids), sampler, end)
-        noted = {"score": score, "threshold": self.threshold, "positions": 1, "deferrals": int(deferred)}
-        yield Step(tokens[:1], noted={key: value for key, value in noted.items() if math.isfinite(value)})
-        yield from (Step([token]) for token in tokens[1:])
+        counters = {"score": score, "threshold": self.threshold, "positions": 1, "deferrals": int(deferred)}
+        yield Round(tokens[:1], counters={key: value for key, value in counters.items() if math.isfinite(value)})
+        yield from (Round([token]) for token in tokens[1:])
 
     def _score(self, chances: list[float]) -> float:
         """In nats, from the logarithms of the tokens' probabilities."""
@@ -71,7 +71,7 @@ class SequenceCascade(Method, name="sequence-cascade"):
         return sum(chances) if self.score == "product" else sum(chances) / len(chances)
 
 
-def _sequence(session: Session, ids: list[int], sampler: Sampler, end: End) -> tuple[list[int], list[float]]:
+def _sequence(session: Session, ids: list[int], sampler: Sampler, end: StopCriteria) -> tuple[list[int], list[float]]:
     """A model's whole answer, up to EOS, stop string or limit, and each token's log qbar."""
     tokens: list[int] = []
     chances: list[float] = []
@@ -84,9 +84,9 @@ def _sequence(session: Session, ids: list[int], sampler: Sampler, end: End) -> t
     return tokens, chances
 
 
-def _stopped(session: Session, tokens: list[int], end: End) -> bool:
+def _stopped(session: Session, tokens: list[int], end: StopCriteria) -> bool:
     """Whether a stop string is complete; looking for it is on no clock."""
     begin = time.perf_counter()
     stopped = end.stopped is not None and bool(tokens) and end.stopped(tokens)
-    session.calls.off_clock += time.perf_counter() - begin
+    session.usage.off_clock += time.perf_counter() - begin
     return stopped

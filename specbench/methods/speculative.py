@@ -6,7 +6,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from specbench.decoding.method import End, Method, Proposer, Sessions, Step, drawn, noted_of, speculate
+from specbench.decoding.method import Method, Proposer, Round, Sessions, Speculation, StopCriteria, counters_of, drawn
 from specbench.decoding.sampling import Draft, Sampler, read_tokens, verify
 from specbench.decoding.targets import Target
 from specbench.decoding.traits import Theory
@@ -77,57 +77,67 @@ class Speculative(Method, name="speculative"):
     def verification(self) -> tuple[str, tuple[str, ...], Target]:
         return self.proposer.role, self.scorers, self.target
 
-    def law(self) -> tuple[tuple[str, ...], Target] | None:
+    def declared_distribution(self) -> tuple[tuple[str, ...], Target] | None:
         return None if self.bonus == "paper" and self.proposer.role in self.scorers else (self.scorers, self.target)
 
-    def steps(self, models: Sessions, sampler: Sampler, end: End) -> Iterator[Step]:
-        ids, drafter, others = (
-            list(models.ids),
-            self.proposer.role,
-            [r for r in self.scorers if r != self.proposer.role],
+    def rounds(self, models: Sessions, sampler: Sampler, end: StopCriteria) -> Iterator[Round]:
+        ids, drafter = list(models.ids), self.proposer.role
+        others = [role for role in self.scorers if role != drafter]
+        scorers = [models[role] for role in self.scorers]
+        is_known = drafter not in self.scorers  # pi after a draft is known without the drafter
+        speculation = Speculation(
+            proposer=drafter,
+            propose=self.proposer.open(models, sampler, end),
+            scorers=scorers,
+            target=self.target,
+            sampler=sampler,
+            bonus=is_known and self.bonus != "none",
+            beyond=[] if is_known or self.bonus == "none" else [models[role] for role in others],
         )
-        propose, scorers = self.proposer.open(models, sampler, end), [models[role] for role in self.scorers]
-        known = drafter not in self.scorers  # pi behind a draft
-        beyond = [] if known or self.bonus == "none" else [models[role] for role in others]
-        bonus = known and self.bonus != "none"
 
         def pi() -> tuple[Tensor, Tensor | None]:
-            """The law of the next token, and where a rule deferred."""
-            return self.target.ruled([scorer.score(ids, len(ids) - 1) for scorer in scorers], sampler)
+            """The distribution of the next token (1, V), and where a rule deferred (1,)."""
+            return self.target.with_deferral([scorer.score(ids, len(ids) - 1) for scorer in scorers], sampler)
 
-        pending: Draft | None = None  # t, and the law that the last other scorer had drawn it from
-        told = Step([])  # what a round did that committed nothing yet
+        pending: Draft | None = None  # t, and the distribution that the last other scorer drew it from
+        current = Round([])  # what the round has done so far
         while end.room(ids) > 0:
             if pending is not None:
                 if end.room(ids) > 1 and not end.closes(pending.tokens):  # t is read too, for what follows it
                     models[drafter].score(ids + pending.tokens, len(ids) - 1)
-                law, deferred = pi()
-                out = verify(pending, law, sampler, unread=deferred)
+                target, deferred = pi()
+                out = verify(pending, target, sampler, unread=deferred)
                 ids += out.tokens
-                (proposed,) = pending.tokens
-                pending, noted = None, noted_of(None, out.read)
-                lost = () if out.accepted else (proposed,)
-                by = (others[-1],)
-                told = told.then(Step(out.tokens, tested=1, accepted=out.accepted, by=by, noted=noted, refused=lost))
+                rejected = () if out.accepted else tuple(pending.tokens)
+                pending, counters = None, counters_of(None, out.read)
+                tested = Round(
+                    out.tokens,
+                    tested=1,
+                    accepted=out.accepted,
+                    proposers=(others[-1],),
+                    counters=counters,
+                    rejected=rejected,
+                )
+                current = current.then(tested)
                 if not out.accepted or end.closes(out.tokens) or not end.room(ids):
-                    yield told
-                    told = Step([])
+                    yield current
+                    current = Round([])
                     continue
-            round_ = speculate(ids, propose, scorers, self.target, sampler, end, by=drafter, bonus=bonus, beyond=beyond)
-            ids += round_.step.tokens
-            told = told.then(round_.step)
-            if round_.beyond is not None:
+            verified = speculation.round(ids, end)
+            ids += verified.round.tokens
+            current = current.then(verified.round)
+            if verified.beyond is not None:
                 if self.bonus == "exact":
-                    tokens, noted = drawn(*pi(), sampler)
-                    told = told.with_noted(noted)
+                    tokens, counters = drawn(*pi(), sampler)
+                    current = current.with_counters(counters)
                 else:
-                    token, law = sampler.draw(round_.beyond)  # (1,), (1, V)
+                    token, probs = sampler.draw(verified.beyond)  # (1,), (1, V)
                     tokens = read_tokens(token)
                 if self.bonus == "deferred":
-                    pending, told = Draft(tokens, law), replace(told, drafted=told.drafted + 1)
+                    pending, current = Draft(tokens, probs), replace(current, drafted=current.drafted + 1)
                 else:
                     ids += tokens
-                    told = replace(told, tokens=told.tokens + tokens)
-            if told.tokens:
-                yield told
-                told = Step([])
+                    current = replace(current, tokens=current.tokens + tokens)
+            if current.tokens:
+                yield current
+                current = Round([])

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from specbench.decoding.method import End, Method, Sessions, Step
+from specbench.decoding.method import Method, Round, Sessions, StopCriteria
 from specbench.decoding.sampling import Draft, Sampler, verify
 from specbench.decoding.targets import Target
 from specbench.decoding.traits import Theory
@@ -56,13 +56,13 @@ class SpeculativeEnsemble(Method, name="speculative-ensemble"):
     def theory(self) -> Theory:
         return Theory(formula="ensemble", models=self.models, gamma=self.gamma)
 
-    def law(self) -> tuple[tuple[str, ...], Target]:
+    def declared_distribution(self) -> tuple[tuple[str, ...], Target]:
         return self.models, self.target
 
     def verification(self) -> tuple[str, tuple[str, ...], Target]:
         return self.models[0], self.models, self.target
 
-    def steps(self, models: Sessions, sampler: Sampler, end: End) -> Iterator[Step]:
+    def rounds(self, models: Sessions, sampler: Sampler, end: StopCriteria) -> Iterator[Round]:
         ids, n, drafted = list(models.ids), len(self.models), 0
         pending: deque[Proposal] = deque()  # B
         scored: list[deque[Tensor]] = [deque() for _ in range(n)]  # C_i: model i's logits (1, V), from B's head on
@@ -109,12 +109,12 @@ class SpeculativeEnsemble(Method, name="speculative-ensemble"):
                 pending.append(Proposal(out.read[0], law, self.models[i]))
                 drafted += 1
             ids += out.tokens
-            refused = out.accepted < len(heads)
-            lost = [*heads[out.accepted :], *pending] if refused else []
+            rejected = out.accepted < len(heads)
+            lost = [*heads[out.accepted :], *pending] if rejected else []
             by = tuple(head.owner for head in heads[: out.accepted + 1])
-            yield Step(out.tokens, drafted, len(by), out.accepted, by, refused=tuple(p.token for p in lost))
+            yield Round(out.tokens, drafted, len(by), out.accepted, by, rejected=tuple(p.token for p in lost))
             drafted = 0
-            if refused:
+            if rejected:
                 pending.clear()
                 for rows in scored:
                     rows.clear()

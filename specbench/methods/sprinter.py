@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from specbench.decoding.method import End, Method, Sessions, Step
+from specbench.decoding.method import Method, Round, Sessions, StopCriteria
 from specbench.decoding.sampling import Draft, Sampler, read_tokens, verify
 from specbench.decoding.targets.deferral import confidence, within
 from specbench.decoding.traits import Theory
@@ -53,7 +53,7 @@ class Sprinter(Method, name="sprinter"):
     def theory(self) -> Theory:
         return Theory(formula="sprinter", models=self.roles(), bonus="exact" if self.bonus else "none")
 
-    def steps(self, models: Sessions, sampler: Sampler, end: End) -> Iterator[Step]:
+    def rounds(self, models: Sessions, sampler: Sampler, end: StopCriteria) -> Iterator[Round]:
         ids, draft, target = list(models.ids), models[self.draft], models[self.target]
         verifier = models.head(self.head, Verifier)
         draft.keeps_hidden = True
@@ -71,10 +71,10 @@ class Sprinter(Method, name="sprinter"):
                 over = end.closes(run) or len(run) == end.room(ids)
                 if not sure or capped or over:
                     break
-            noted: dict[str, float] = {"verifier_calls": len(run), "verifier_accepts": judged}
+            counters: dict[str, float] = {"verifier_calls": len(run), "verifier_accepts": judged}
             if sure and not (capped and self.test_on_cap):
                 ids += run
-                yield Step(run, len(run), noted=noted, untested=len(run))
+                yield Round(run, len(run), counters=counters, untested=len(run))
                 continue
             read = ids + run
             more = self.bonus and not over
@@ -83,4 +83,4 @@ class Sprinter(Method, name="sprinter"):
             tokens = run[:-1] + out.tokens
             ids += tokens
             lost, by = () if out.accepted else (run[-1],), (self.draft,)
-            yield Step(tokens, len(run), 1, out.accepted, by, noted=noted, untested=len(run) - 1, refused=lost)
+            yield Round(tokens, len(run), 1, out.accepted, by, counters=counters, untested=len(run) - 1, rejected=lost)

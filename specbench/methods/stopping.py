@@ -139,7 +139,7 @@ class _AdaEDL(Rule):
 
 @dataclass(frozen=True, kw_only=True)
 class SpecDecPlusPlus(Lengthened, name="specdec++"):
-    """Stops where a trained head says that some drafted token was likely refused: 1 - prod phat_i > threshold.
+    """Stops where a trained head says that some drafted token was likely rejected: 1 - prod phat_i > threshold.
 
     Huang et al. 2024. phat_i is read off the drafter's state at x_i, which is there once x_i is read, a step later; the token
     drawn from the distribution of that step is the last one (docs/papers/drafting.md, SpecDec++).

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from specbench.decoding.method import End, Method, Sessions, Step
+from specbench.decoding.method import Method, Round, Sessions, StopCriteria
 from specbench.decoding.sampling import Sampler, read_tokens
 from specbench.decoding.targets import Target, Unaided
 from specbench.decoding.traits import Theory
@@ -33,10 +33,10 @@ class TokenCascade(Method, name="token-cascade"):
     def theory(self) -> Theory:
         return Theory(formula="token cascade", models=self.roles())
 
-    def law(self) -> tuple[tuple[str, ...], Target]:
+    def declared_distribution(self) -> tuple[tuple[str, ...], Target]:
         return self.roles(), self.target
 
-    def steps(self, models: Sessions, sampler: Sampler, end: End) -> Iterator[Step]:
+    def rounds(self, models: Sessions, sampler: Sampler, end: StopCriteria) -> Iterator[Round]:
         assert isinstance(self.target, Unaided)
         ids = list(models.ids)
         while end.room(ids) > 0:
@@ -46,4 +46,4 @@ class TokenCascade(Method, name="token-cascade"):
                 logits = models[self.large].score(ids, len(ids) - 1)
             tokens = read_tokens(sampler.draw(logits)[0])
             ids += tokens
-            yield Step(tokens, noted={"positions": 1, "deferrals": int(deferred)})
+            yield Round(tokens, counters={"positions": 1, "deferrals": int(deferred)})

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from specbench.decoding.drafting import common_prefix, roll
 from specbench.decoding.sampling import Draft, Sampler, read_tokens, to_device
-from specbench.decoding.usage import Calls
+from specbench.decoding.usage import Usage
 from specbench.models.draft_graph import Drafted, DraftGraph, Drafting, Start
 from specbench.models.hidden_states import States
 
@@ -32,7 +32,7 @@ class CachedSession(ABC):
     """
 
     def __init__(self, name: str, device: torch.device) -> None:
-        self.calls = Calls()
+        self.usage = Usage()
         self.keeps_hidden = False
         self._states = States()
         self._name, self._device = name, device
@@ -226,6 +226,6 @@ class CachedSession(ABC):
     def _book(self, feeds: Feeds, seconds: float) -> None:
         for fed, known in feeds:
             if known:
-                self.calls.decoding(fed, seconds / len(feeds), known)
+                self.usage.decoding(fed, seconds / len(feeds), known)
             else:
-                self.calls.prefill(fed, seconds / len(feeds))
+                self.usage.prefill(fed, seconds / len(feeds))

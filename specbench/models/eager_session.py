@@ -7,7 +7,7 @@ from torch import Tensor
 from transformers import Cache, DynamicCache, EncoderDecoderCache, PreTrainedModel
 from transformers.cache_utils import DynamicLayer
 
-from specbench.decoding.usage import Calls
+from specbench.decoding.usage import Usage
 from specbench.models.cached_session import CachedSession
 
 
@@ -42,7 +42,7 @@ class EagerSession(CachedSession):
                 out = self._model(input_ids=fed, past_key_values=self._cache, logits_to_keep=keep, **told)
             else:
                 if self._encoded is None:
-                    self._encoded = encoded(self._model, self._source, self.calls)
+                    self._encoded = encoded(self._model, self._source, self.usage)
                 out = self._model(
                     decoder_input_ids=fed, encoder_outputs=self._encoded, past_key_values=self._cache, **told
                 )
@@ -55,10 +55,10 @@ class EagerSession(CachedSession):
             return logits if logits.dtype == torch.float64 else logits.float(), states
 
 
-def encoded(model: PreTrainedModel, source: list[int], calls: Calls) -> Any:
+def encoded(model: PreTrainedModel, source: list[int], usage: Usage) -> Any:
     """The encoder's output for `source`, as transformers gives it; its seconds belong to the forward that asks for it."""
-    calls.encodes += 1
-    calls.prefill_fed += len(source)
+    usage.encodes += 1
+    usage.prefill_fed += len(source)
     return model.get_encoder()(input_ids=torch.tensor([source], device=model.device))
 
 

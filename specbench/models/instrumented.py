@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from specbench.decoding.usage import Calls
+from specbench.decoding.usage import Usage
 
 
 def _hook(stack: ExitStack, module: Any, before: Callable[..., None], after: Callable[..., None]) -> None:
@@ -18,17 +18,17 @@ def _hook(stack: ExitStack, module: Any, before: Callable[..., None], after: Cal
     stack.callback(module.register_forward_hook(after, with_kwargs=True).remove)
 
 
-class Watched:
+class InstrumentedSession:
     """A loaded model and the ids that it reads: the prompt, or what its encoder reads. It cannot be asked for logits."""
 
     def __init__(self, model: PreTrainedModel, prompt: list[int]) -> None:
         self.model, self.prompt = model, prompt
-        self.calls = Calls()
+        self.usage = Usage()
         self.fed: list[int] = []  # tokens of every forward, the first one included
         self._marks: list[tuple[int, int | None, Any, Any]] = []  # tokens fed, cached before, notes before and behind
 
     @contextmanager
-    def watching(self) -> Iterator[None]:
+    def instrument(self) -> Iterator[None]:
         """While this is open, whoever calls the model is booked."""
         begun: list[tuple[int | None, Any]] = []
 
@@ -45,8 +45,8 @@ class Watched:
 
         def encoder_behind(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
             _, start = begun.pop()
-            self.calls.encodes += 1
-            self.calls.prefill(len(self.prompt), self._between(start, self._now()))
+            self.usage.encodes += 1
+            self.usage.prefill(len(self.prompt), self._between(start, self._now()))
 
         def compiled(config: Any) -> Callable[..., Any]:
             """transformers' compiled call, with the clock around it: inside it, hooks would be compiled too."""
@@ -75,9 +75,9 @@ class Watched:
         for fed, known, begin, end in self._marks:
             seconds = self._between(begin, end)
             if total:
-                self.calls.decoding(fed, seconds, total if known is None else known)
+                self.usage.decoding(fed, seconds, total if known is None else known)
             else:
-                self.calls.prefill(fed, seconds)
+                self.usage.prefill(fed, seconds)
             total += fed
         self._marks = []
 

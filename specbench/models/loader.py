@@ -18,7 +18,7 @@ from specbench.models.engine import Graphs, GraphSession, LeanSession, Network, 
 from specbench.models.heads import EagleHead, EagleNetwork, Head
 from specbench.models.heads.loader import load_head
 from specbench.models.heads.resolve import ResolvedHead
-from specbench.models.instrumented import Watched
+from specbench.models.instrumented import InstrumentedSession
 from specbench.models.parallel import StreamSession, Workers
 from specbench.models.quantization import quantise, stored_by
 from specbench.models.resolve import ResolvedModel
@@ -123,7 +123,9 @@ class Models:
 
     def __init__(self, pair: LoadedPair, prompt: list[int]) -> None:
         self._pair, self._prompt = pair, prompt
-        self.sessions: dict[str, Any] = {}  # Session, Watched or Concurrent: whatever has `calls` and settles
+        self.sessions: dict[
+            str, Any
+        ] = {}  # Session, InstrumentedSession or Concurrent: whatever has `calls` and settles
         if pair.encoder_decoder:
             config = next(iter(pair.models.values())).config
             self.ids: list[int] = [config.decoder_start_token_id]
@@ -146,7 +148,7 @@ class Models:
             raise ValueError(f"head '{name}' is a {head.kind} head, not a {kind.kind} one")
         return head
 
-    def book(self, name: str, session: Session) -> None:
+    def track(self, name: str, session: Session) -> None:
         self.sessions[name] = session
 
     def __getitem__(self, role: str) -> Session:
@@ -155,12 +157,12 @@ class Models:
         session: Session = self.sessions[role]
         return session
 
-    def watched(self, role: str) -> Watched:
+    def instrumented(self, role: str) -> InstrumentedSession:
         """The transformers model of a role. Raises ValueError where its logits were to be replaced."""
         if role in self._pair.laws:
             raise ValueError("transformers' own decoding cannot be given synthetic laws")
-        watched = self.sessions[role] = Watched(self._pair.models[role], self._prompt)
-        return watched
+        instrumented = self.sessions[role] = InstrumentedSession(self._pair.models[role], self._prompt)
+        return instrumented
 
     def concurrent(self, roles: Sequence[str]) -> list[Concurrent]:
         """Sessions that run at the same time. Raises ValueError where the logits were to be replaced."""

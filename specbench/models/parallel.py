@@ -23,7 +23,7 @@ from torch import Tensor
 from specbench._logging import quietly
 from specbench.decoding.drafting import common_prefix
 from specbench.decoding.session import Session
-from specbench.decoding.usage import Calls
+from specbench.decoding.usage import Usage
 from specbench.models.resolve import ResolvedModel
 
 
@@ -100,7 +100,7 @@ class RemoteSession:
 
     def __init__(self, worker: Worker, opening: Opening) -> None:
         self._worker, self._opening, self._ids, self._rows = worker, opening, list[int](), 0
-        self.calls, self.busy, self.moved = Calls(), 0.0, 0
+        self.usage, self.busy, self.moved = Usage(), 0.0, 0
 
     def ask(self, ids: list[int], start: int) -> None:
         known = common_prefix(ids, self._ids)
@@ -109,11 +109,11 @@ class RemoteSession:
         self._ids, self._rows = list(ids), len(ids) - start
 
     def answer(self) -> Tensor:
-        (logits, calls, self.busy), moved = self._worker.answer()
+        (logits, usage, self.busy), moved = self._worker.answer()
         self.moved += moved
-        own = Calls(**calls)
-        own.beside, own.prefill_beside = self.calls.beside, self.calls.prefill_beside
-        self.calls = own
+        own = Usage(**usage)
+        own.beside, own.prefill_beside = self.usage.beside, self.usage.prefill_beside
+        self.usage = own
         return torch.from_numpy(np.frombuffer(logits, dtype=np.float32).reshape(self._rows, -1).copy())
 
     def settle(self) -> None:
@@ -134,8 +134,8 @@ class StreamSession:
         self.busy, self.moved = 0.0, 0
 
     @property
-    def calls(self) -> Calls:
-        return self._session.calls
+    def usage(self) -> Usage:
+        return self._session.usage
 
     def ask(self, ids: list[int], start: int) -> None:
         self._stream.wait_stream(torch.cuda.current_stream(self._stream.device))
@@ -150,14 +150,14 @@ class StreamSession:
         self._session.settle()
         self._settled = True
         if all(peer._settled for peer in self._peers):
-            overlapping([peer.calls for peer in self._peers])
+            overlapping([peer.usage for peer in self._peers])
 
 
-def overlapping(calls: Sequence[Calls]) -> None:
+def overlapping(usage: Sequence[Usage]) -> None:
     """Book what models that ran side by side took beside the slowest of them, over a whole sequence."""
-    slowest, slowest_prefill = max(each.seconds for each in calls), max(each.prefill_seconds for each in calls)
+    slowest, slowest_prefill = max(each.seconds for each in usage), max(each.prefill_seconds for each in usage)
     over, over_prefill = False, False
-    for each in calls:
+    for each in usage:
         if each.seconds == slowest and not over:
             over = True
         else:
@@ -205,7 +205,7 @@ def _serve(role: str, found: ResolvedModel, base: Path, pipe: Connection) -> Non
             ids = ids[:known] + new
             with torch.inference_mode():
                 logits = session.score(ids, start)[:, :vocabulary].float().numpy().tobytes()
-            answer: Any = (logits, asdict(session.calls), time.perf_counter() - begin)
+            answer: Any = (logits, asdict(session.usage), time.perf_counter() - begin)
         except Exception as error:  # told to whoever asked
             answer = error
         try:

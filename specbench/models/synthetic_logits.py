@@ -15,7 +15,7 @@ from torch import Tensor
 from specbench.decoding.drafting import common_prefix, roll
 from specbench.decoding.sampling import Draft, Sampler
 from specbench.decoding.session import Session
-from specbench.decoding.usage import Calls
+from specbench.decoding.usage import Usage
 from specbench.errors import ConfigError
 
 SUPPORT = 16  # tokens that a context may be followed by
@@ -70,8 +70,8 @@ class SyntheticSession:
         self._hashes: list[int] = []  # of every prefix of _ids, as signed 64-bit integers
 
     @property
-    def calls(self) -> Calls:
-        return self._inner.calls
+    def usage(self) -> Usage:
+        return self._inner.usage
 
     def score(self, ids: list[int], start: int) -> Tensor:
         self._inner.score(ids, start)
@@ -82,7 +82,7 @@ class SyntheticSession:
             hashes.append(context_hash(hashes[-1] if hashes else self._first, token))
         self._ids, self._hashes = list(ids), hashes
         logits = self._law(torch.tensor(hashes[start:], device=self._device))
-        self.calls.off_clock += self._now() - begin
+        self.usage.off_clock += self._now() - begin
         return logits
 
     def _now(self) -> float:

@@ -141,6 +141,6 @@ def _generation(record: Record, values: dict[str, float | list[float]]) -> Gener
         len(record.tokens),
         len(record.rounds) or len(record.tokens),
         **sums,
-        forwards={role: calls["forwards"] + bool(calls["prefill_fed"]) for role, calls in record.models.items()},
+        forwards={role: usage["forwards"] + bool(usage["prefill_fed"]) for role, usage in record.models.items()},
         values=values,
     )

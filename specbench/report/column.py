@@ -82,14 +82,14 @@ def score(name: str) -> ValueOf:
 
 def counter(name: str) -> ValueOf:
     """What the method counted under a name in its rounds; None if it did not."""
-    return lambda run, row: row.noted.get(name)
+    return lambda run, row: row.counters.get(name)
 
 
 def levels(run: RunSummary, row: MethodSummary) -> str:
     """The levels of a chain, innermost first: drafter, acceptance rate, tokens per round, rounds per round of the target."""
     return (
         "; ".join(
-            f"{level.by or 'none'} {'' if level.acceptance is None else format(level.acceptance, '.2f')}:"
+            f"{level.proposer or 'none'} {'' if level.acceptance is None else format(level.acceptance, '.2f')}:"
             f" {level.length:.2f} ± {level.lengths_sd:.2f} tokens, {level.rounds:.2f} rounds"
             for level in row.levels
         )

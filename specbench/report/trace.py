@@ -31,7 +31,7 @@ def lines(rounds: Sequence[Spelled], depth: int = 0, above: str = "") -> Iterato
 
 def counts(found: Spelled) -> str:
     """The models that drafted, and the numbers of drafted, tested, accepted and untested tokens."""
-    tally = Counter[str](found["by"])
+    tally = Counter[str](found["proposers"])
     drafters = ", ".join(f"{name} {count}" if len(tally) > 1 else name for name, count in tally.items())
     words = f"{found['drafted']} drafted, {found['tested']} tested, {found['accepted']} accepted"
     untested = f", {found['untested']} untested" if found.get("untested") else ""
@@ -42,7 +42,7 @@ def spans(found: Spelled) -> list[Span]:
     """The tokens of a round, grouped by provenance. Rejected drafts precede the tokens that replaced them."""
     out: list[Span] = []
     own = found.get("untested", 0) + found["accepted"]
-    rejected = [("x", visible(found["refused"]))] if found.get("refused") else []
+    rejected = [("x", visible(found["rejected"]))] if found.get("rejected") else []
     shown = [
         (origin, visible(piece) or f"<{id_}>")  # of special tokens and parts of characters
         for origin, piece, id_ in zip(found["origins"], found["pieces"], found["ids"], strict=True)
@@ -66,7 +66,7 @@ def closing(record: Record) -> list[str]:
     rounds = len(record.rounds) or len(record.tokens)
     rate = acceptance_rate([record])
     acceptance = "" if rate is None else f", acceptance rate {column_of('acceptance_rate').format.text(rate)}"
-    forwards = ", ".join(f"{name} {calls['forwards']}" for name, calls in record.models.items())
+    forwards = ", ".join(f"{name} {usage['forwards']}" for name, usage in record.models.items())
     length = f"accepted length {column_of('accepted_length').format.text(accepted_length([record]))}"
     return [
         f"{len(record.tokens)} tokens, {rounds} rounds, {length}{acceptance}, ended by {record.finish}",

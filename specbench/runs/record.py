@@ -9,8 +9,8 @@ from typing import Annotated, NotRequired, TypedDict, cast
 
 from msgspec import Meta
 
-from specbench.decoding.round import Step
-from specbench.decoding.usage import Calls
+from specbench.decoding.round import Round
+from specbench.decoding.usage import Usage
 from specbench.errors import ConfigError
 from specbench.files import parse_json
 
@@ -21,22 +21,22 @@ Seconds = Annotated[float, Meta(ge=0.0)]
 Key = tuple[str, str, int]  # method, sample, repeat
 
 
-class Round(TypedDict):
-    """One round as it is recorded (`step.Step`). `refused` is the text of the draft from the rejected token on."""
+class RoundRecord(TypedDict):
+    """One round as it is recorded (`step.Round`). `refused` is the text of the draft from the rejected token on."""
 
     tokens: Count
     drafted: Count
     tested: Count
     accepted: Count
-    by: list[str]
-    noted: NotRequired[dict[str, float]]
+    proposers: list[str]
+    counters: NotRequired[dict[str, float]]
     untested: NotRequired[Count]
-    inner: "NotRequired[list[Round]]"
-    refused: NotRequired[str]
+    inner: "NotRequired[list[RoundRecord]]"
+    rejected: NotRequired[str]
 
 
-class Usage(TypedDict):
-    """What one model's session cost (`calls.Calls`)."""
+class UsageRecord(TypedDict):
+    """What one model's session cost (`usage.Usage`)."""
 
     prefill_fed: Count
     prefill_seconds: Seconds
@@ -51,22 +51,26 @@ class Usage(TypedDict):
     prefill_beside: float
 
 
-def usage_of(calls: Calls) -> Usage:
+def usage_record(usage: Usage) -> UsageRecord:
     """What a session cost, as it is recorded."""
-    return cast(Usage, dataclasses.asdict(calls))
+    return cast(UsageRecord, dataclasses.asdict(usage))
 
 
-def round_of(step: Step) -> Round:
+def round_record(step: Round) -> RoundRecord:
     """A round as it is recorded; the text of what was rejected is the caller's to add."""
-    out = Round(
-        tokens=len(step.tokens), drafted=step.drafted, tested=step.tested, accepted=step.accepted, by=list(step.by)
+    out = RoundRecord(
+        tokens=len(step.tokens),
+        drafted=step.drafted,
+        tested=step.tested,
+        accepted=step.accepted,
+        proposers=list(step.proposers),
     )
-    if step.noted:
-        out["noted"] = step.noted
+    if step.counters:
+        out["counters"] = step.counters
     if step.untested:
         out["untested"] = step.untested
     if step.inner:
-        out["inner"] = [round_of(each) for each in step.inner]
+        out["inner"] = [round_record(each) for each in step.inner]
     return out
 
 
@@ -86,8 +90,8 @@ class Record:
     text: str = ""  # without what follows a stop string
     pieces: list[str] = field(default_factory=list)  # what each token adds to the text
     finish: str = ""  # eos | stop | length | window
-    rounds: list[Round] = field(default_factory=list)  # of methods that draft or note
-    models: dict[str, Usage] = field(default_factory=dict)  # by role
+    rounds: list[RoundRecord] = field(default_factory=list)  # of methods that draft or note
+    models: dict[str, UsageRecord] = field(default_factory=dict)  # by role
     first_token_seconds: Seconds | None = None  # from the prompt to the first committed tokens
     prefill_seconds: Seconds | None = None  # each model's first forward, its encoder's included
     decode_seconds: Annotated[float, Meta(gt=0.0)] | None = None  # all else between the prompt and the last token
@@ -137,6 +141,8 @@ def parse_record(line: bytes) -> Record:
         raise ConfigError("a generation without an error has no tokens")
     if record.rounds and sum(each["tokens"] for each in record.rounds) != len(record.tokens):
         raise ConfigError("its rounds do not add up to its tokens")
-    if any(each["accepted"] > each["tested"] or len(each["by"]) not in (0, each["tested"]) for each in record.rounds):
+    if any(
+        each["accepted"] > each["tested"] or len(each["proposers"]) not in (0, each["tested"]) for each in record.rounds
+    ):
         raise ConfigError("a round accepts more than it tests")
     return record

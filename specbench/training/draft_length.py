@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from specbench.decoding.drafting import Rule, roll
-from specbench.decoding.method import End, speculate
+from specbench.decoding.method import Speculation, StopCriteria
 from specbench.decoding.sampling import Draft, Sampler, read_tokens
 from specbench.decoding.targets import Last
 from specbench.decoding.targets.deferral import confidence, within
@@ -100,17 +100,20 @@ def dsl_rows(pair: LoadedPair, text: Text, walk: Walk) -> Rows:
     walk = walk.fitting(pair, text)
     sampler, models = _sampler(pair, text, walk), pair.open(text.prompt)
     draft, target, ids = models[walk.draft], models[walk.target], list(models.ids)
-    end, rule = End(pair.eos, len(ids) + walk.steps), _Noting(LengthHead())
+    end, rule = StopCriteria(pair.eos, len(ids) + walk.steps), _Noting(LengthHead())
     inputs: list[Tensor] = []
     labels: list[float] = []
 
     def propose(ids: list[int], room: int) -> Draft:
         return roll(draft, ids, min(walk.gamma, room), sampler, pair.eos, rule)
 
+    speculation = Speculation(
+        proposer=walk.draft, propose=propose, scorers=[target], target=Last(), sampler=sampler, bonus=True
+    )
     with torch.inference_mode():
         tokens: list[int] = []
         while end.room(ids) and not end.closes(tokens):
-            step = speculate(ids, propose, [target], Last(), sampler, end, by=walk.draft, bonus=True).step
+            step = speculation.round(ids, end).round
             inputs += rule.seen[: step.tested]
             labels += [1.0] * step.accepted + [0.0] * (step.tested - step.accepted)
             tokens = step.tokens

@@ -30,15 +30,15 @@ class Case:
     warmer: float = 1.25  # the temperature of a control that is no model of its own, in units of the law's
 
     @property
-    def law(self) -> tuple[tuple[str, ...], Target]:
-        declared = self.method.law()
+    def declared(self) -> tuple[tuple[str, ...], Target]:
+        declared = self.method.declared_distribution()
         assert declared is not None
         return declared
 
     @property
     def plain(self) -> Method:
         """The method that has the declared law by construction."""
-        scorers, target = self.law
+        scorers, target = self.declared
         return Autoregressive(scorers=scorers, target=target)
 
 
@@ -62,8 +62,8 @@ def first_tests(output: Output, roles: tuple[str, ...]) -> Iterator[tuple[int, s
     """
     at = 0
     for step in output.rounds:
-        if step.tested and step.by and step.by[0] in roles:
-            yield at, step.by[0], step.accepted > 0
+        if step.tested and step.proposers and step.proposers[0] in roles:
+            yield at, step.proposers[0], step.accepted > 0
         at += len(step.tokens)
 
 

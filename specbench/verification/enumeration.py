@@ -1,8 +1,8 @@
-"""Floor 2: is a method lossless? Its exact joint law over models that are tables, against the law that it declares.
+"""Comparison of a method's exact output distribution, over models that are tables, with the one that it declares.
 
-On vocabularies of two or three tokens every choice that a method makes can be followed (`sampling.exact_law`), so the law of
-its first tokens is known to rounding: no sampling, no noise floor. Models are fixed random functions of the whole prefix,
-so that any misplaced row shows.
+On vocabularies of two or three tokens every choice of a method can be followed (`sampling.exact_distribution`), so the joint
+distribution of its first tokens is exact up to rounding. Models are fixed random functions of the whole prefix, so that any
+misplaced row shows.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,14 +14,14 @@ from torch import Tensor
 from transformers import LlamaConfig
 
 from specbench.decoding.drafting import common_prefix, roll
-from specbench.decoding.method import End, Method, Step
-from specbench.decoding.sampling import Draft, Sampler, exact_law
+from specbench.decoding.method import Method, Round, StopCriteria
+from specbench.decoding.sampling import Draft, Sampler, exact_distribution
 from specbench.decoding.session import Concurrent, Session, TrainedHead
-from specbench.decoding.usage import Calls
+from specbench.decoding.usage import Usage
 from specbench.methods.autoregressive import Autoregressive
 from specbench.models.heads import EagleHead, Head, LengthHead
 from specbench.models.heads.head import kind_named
-from specbench.models.instrumented import Watched
+from specbench.models.instrumented import InstrumentedSession
 
 WIDTH = 8  # of hidden states
 STATE = 1  # tells their random numbers from those of logits; a number, since Python's hash of a word changes from run to run
@@ -44,7 +44,7 @@ class TableSession:
     """A model whose logits are a fixed random function of the whole prefix."""
 
     def __init__(self, vocabulary: int, seed: int, spread: float = 1.5) -> None:
-        self.calls = Calls()
+        self.usage = Usage()
         self.keeps_hidden = False
         self._vocabulary, self._seed, self._spread = vocabulary, seed, spread
         self.asked: list[int] = []  # the sequence last scored
@@ -53,7 +53,7 @@ class TableSession:
 
     def score(self, ids: list[int], start: int) -> Tensor:
         self.asked = list(ids)
-        self.calls.decoding(len(ids) - start, 0.0)
+        self.usage.decoding(len(ids) - start, 0.0)
         return torch.stack([self._row(tuple(ids[: i + 1])) for i in range(start, len(ids))])
 
     def roll(self, ids: list[int], k: int, sampler: Sampler, eos: frozenset[int]) -> Draft:
@@ -110,10 +110,10 @@ class Opened:
         assert isinstance(head, kind)
         return head
 
-    def book(self, name: str, session: Session) -> None:
+    def track(self, name: str, session: Session) -> None:
         self.sessions[name] = session
 
-    def watched(self, role: str) -> Watched:
+    def instrumented(self, role: str) -> InstrumentedSession:
         raise ValueError("there is no transformers model here to run alone")
 
     def concurrent(self, roles: Sequence[str]) -> list[Concurrent]:
@@ -128,8 +128,8 @@ class _InTurn:
         self.busy, self.moved = 0.0, 0
 
     @property
-    def calls(self) -> Calls:
-        return self._session.calls
+    def usage(self) -> Usage:
+        return self._session.usage
 
     def ask(self, ids: list[int], start: int) -> None:
         self._asked = ids, start
@@ -167,15 +167,15 @@ def untrained(kind: str, vocabulary: int, seed: int = 0) -> Head:
     return head.placed(torch.device("cpu"))
 
 
-def generate(method: Method, models: Opened, sampler: Sampler, length: int) -> tuple[list[int], list[Step]]:
+def generate(method: Method, models: Opened, sampler: Sampler, length: int) -> tuple[list[int], list[Round]]:
     """Exactly `length` tokens, and the steps they came in."""
-    steps = list(method.steps(models, sampler, End(frozenset(), len(models.ids) + length)))
+    steps = list(method.rounds(models, sampler, StopCriteria(frozenset(), len(models.ids) + length)))
     return [token for step in steps for token in step.tokens], steps
 
 
 def law(method: Method, models: Opened, length: int, **sampling: float) -> Law:
     """The exact joint law of a method's first `length` tokens."""
-    return exact_law(lambda sampler: tuple(generate(method, models, sampler, length)[0]), **sampling)  # type: ignore[arg-type]  # top_k is an int
+    return exact_distribution(lambda sampler: tuple(generate(method, models, sampler, length)[0]), **sampling)  # type: ignore[arg-type]  # top_k is an int
 
 
 def distance(one: Law, two: Law) -> float:
@@ -205,7 +205,7 @@ def examine(method: Method, heads: Mapping[str, str] | None = None) -> list[Find
     `heads` names the kinds of the heads that it reads: untrained ones do, since no law may depend on them. Its draft lengths
     must be small: the number of branches grows with V to their power.
     """
-    declared = method.law()
+    declared = method.declared_distribution()
     assert declared is not None
     scorers, target = declared
     plain = Autoregressive(scorers=scorers, target=target)

@@ -14,15 +14,15 @@ CHANCE = 1e-6  # odds that rounding may leave where there are none
 
 def greedy(case: Case, advance: Callable[[], None]) -> list[Check]:
     """At T = 0: the output is the law's arg max everywhere, near-ties apart, and drafts fare as they should."""
-    (scorers, target), prompts = case.law, [*case.prompts, *cut_somewhere(case.prompts, 1, case.decoding.seed)]
+    (scorers, target), prompts = case.declared, [*case.prompts, *cut_somewhere(case.prompts, 1, case.decoding.seed)]
     equal, found, gap, room = 0, [], [], []
     plain = put_out(case.plain, case.pair, prompts, 0.0, case.decoding)
     for output, told in zip(put_out(case.method, case.pair, prompts, 0.0, case.decoding), plain, strict=True):
         logits = forced(case.reference, case.method.roles(), output)
-        law = {role: logits[role] for role in scorers}
+        declared = {role: logits[role] for role in scorers}
         equal += output.tokens == told.tokens
-        gap.append(gaps(target, list(law.values()), output.tokens))
-        room.append(allowed(law, case.dtype))
+        gap.append(gaps(target, list(declared.values()), output.tokens))
+        room.append(allowed(declared, case.dtype))
         found += list(_greedy_tests(case, output, logits, gap[-1], room[-1]))
         advance()
     off, limit = torch.cat(gap), torch.cat(room)
@@ -52,7 +52,7 @@ def greedy(case: Case, advance: Callable[[], None]) -> list[Check]:
 
 def _greedy_tests(case: Case, output: Output, logits: dict[str, Tensor], gap: Tensor, room: Tensor) -> Iterator[str]:
     """right, wrong or tie: for each round, whether its first tested token was accepted as the two arg maxes say."""
-    scorers, target = case.law
+    scorers, target = case.declared
     for at, role, accepted in first_tests(output, case.method.roles()):
         best = logits[role][at].double().topk(2)
         laws = [logits[each][at : at + 1] for each in scorers]

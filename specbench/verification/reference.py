@@ -10,7 +10,7 @@ from torch import Tensor
 
 from specbench.decoding.loop import Limits, Opened, decode
 from specbench.decoding.method import Method
-from specbench.decoding.round import Step
+from specbench.decoding.round import Round
 from specbench.decoding.sampling import Sampler
 from specbench.decoding.targets import Target
 
@@ -38,7 +38,7 @@ class Output(NamedTuple):
     prompt: list[int]
     ids: list[int]
     tokens: list[int]
-    rounds: list[Step]
+    rounds: list[Round]
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from specbench.observer import Observer
 from specbench.runs.run_spec import MethodSpec
 from specbench.verification.case import Case
 from specbench.verification.reference import Decoding
-from specbench.verification.verdict import Verdict, lawless, outputs, verify
+from specbench.verification.verdict import Verdict, outputs, undeclared, verify
 
 TEMPERATURE = 2.0  # small models are confident, and near-certain distributions cannot be told apart
 TASK = "gsm8k"  # where the pair names none that suits it
@@ -71,8 +71,8 @@ def verify_method(request: VerifyRequest, observer: Observer | None = None) -> V
     resolved, baseline = group[-1], group[0].method
     needed = {role: each for role, each in models.items() if role in resolved.method.roles()}
     tasks: tuple[str, ...] = ()
-    if resolved.method.law() is None:
-        verdict = lawless(resolved.method, resolved.label)
+    if resolved.method.declared_distribution() is None:
+        verdict = undeclared(resolved.method, resolved.label)
     else:
         with observer.status(f"loading {', '.join(needed)}, twice"):
             loaded = load(needed, base, on.device, resolve_heads(pair, resolved.method.heads, base))

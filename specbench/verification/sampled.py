@@ -30,7 +30,7 @@ class Followed:
         self._odds: list[float] = []
 
     def see(self, output: Output) -> None:
-        (scorers, target), roles = self._case.law, self._case.method.roles()
+        (scorers, target), roles = self._case.declared, self._case.method.roles()
         logits = forced(self._case.reference, roles, output)
         laws = {role: _law(self._sampler.probs(rows)) for role, rows in logits.items()}
         pi = _law(target([logits[role] for role in scorers], self._sampler))
@@ -72,7 +72,7 @@ def _statistics(pi: Tensor, laws: dict[str, Tensor]) -> dict[str, Tensor]:
 
 def control_of(case: Case) -> tuple[str, Method, float]:
     """What does not follow the law, and must be told apart: its name, the method, and the temperature that it runs at."""
-    method, (scorers, target) = case.method, case.law
+    method, (scorers, target) = case.method, case.declared
     found, proposer = method.verification(), getattr(method, "proposer", None)
     while isinstance(proposer, Chain):
         proposer = proposer.proposer

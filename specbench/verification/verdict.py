@@ -15,7 +15,7 @@ class Outcome(StrEnum):
     declared = "as declared"  # it follows the law that it declares, which is not its baseline's
     differs = "differs"  # it does not follow the law that it declares, or does not accept as it should
     inconclusive = "inconclusive"  # nothing was found, and a control that should have failed did not
-    lawless = "no law"  # nothing to hold it against
+    undeclared = "no distribution"  # nothing to compare with
 
 
 @dataclass(frozen=True)
@@ -33,23 +33,23 @@ def verify(case: Case, name: str, baseline: Method, advance: Callable[[], None] 
     `baseline` tells whether that law is lossless. `advance` is called once an output, `outputs` times.
     """
     checks = greedy(case, advance) + (sampled(case, advance) if case.temperature else [])
-    scorers, target = case.law
-    law = f"the law '{target.name}' of {', '.join(scorers)}"
+    scorers, target = case.declared
+    declared = f"the distribution '{target.name}' of {', '.join(scorers)}"
     failed = [check.name for check in checks if check.passed is False and not check.is_control]
     if any("tokens" in each for each in failed):
-        return Verdict(Outcome.differs, f"NOT lossless: {name} departs from {law}: {', '.join(failed)}", checks)
+        return Verdict(Outcome.differs, f"NOT lossless: {name} departs from {declared}: {', '.join(failed)}", checks)
     if failed:
-        line = (
-            f"NOT as foreseen: {name} follows {law}, but its drafts do not fare as their model's law says they should"
-        )
+        line = f"NOT as expected: {name} follows {declared}, but its drafts are not accepted as often as they should be"
         return Verdict(Outcome.differs, line, checks)
     if any(check.passed is False for check in checks):
-        line = f"inconclusive: {name} passed, but so nearly did the control; more -n or --repeats, or --temperature"
+        line = f"inconclusive: {name} passed, but the control was not rejected; help: larger -n, --repeats or --temperature"
         return Verdict(Outcome.inconclusive, line, checks)
     how = f"greedy and at T = {case.temperature:g}" if case.temperature else "greedy; not sampled"
-    if baseline.law() == case.method.law():
-        return Verdict(Outcome.lossless, f"lossless: {name} follows {law}, {how}", checks)
-    return Verdict(Outcome.declared, f"follows its declared law, which is lossy: {name}, {law}, {how}", checks)
+    if baseline.declared_distribution() == case.method.declared_distribution():
+        return Verdict(Outcome.lossless, f"lossless: {name} follows {declared}, {how}", checks)
+    return Verdict(
+        Outcome.declared, f"follows its declared distribution, which is lossy: {name}, {declared}, {how}", checks
+    )
 
 
 def outputs(case: Case) -> int:
@@ -57,11 +57,13 @@ def outputs(case: Case) -> int:
     return len(case.prompts) * (2 + (2 * case.cuts if case.temperature else 0))
 
 
-def lawless(method: Method, name: str) -> Verdict:
+def undeclared(method: Method, name: str) -> Verdict:
     """The verdict on a method that declares no law."""
     why = ""
     if getattr(method, "bonus", "") == "paper":
         why = ": its bonus token is the target's, untested, which biases the output (bonus = 'deferred' does not)"
     elif method.greedy_only:
         why = ": it is a greedy heuristic of two models"
-    return Verdict(Outcome.lawless, f"cannot be verified: {name} declares no law that its output follows{why}", [])
+    return Verdict(
+        Outcome.undeclared, f"cannot be verified: {name} declares no distribution that its output follows{why}", []
+    )

@@ -164,7 +164,7 @@ def test_wilson_is_for_shares_alone():
 
 def test_the_share_of_the_memorys_bound():
     """Two forwards of 100 bytes and 30 cached positions of 2 bytes, at 50 bytes a second, in 10 seconds of decoding."""
-    calls = {"forwards": 2, "read": 30, "seconds": 8.0, "prefill_fed": 5, "by_fed": {}}
-    rows = [row("a", 2, 10.0, models={"target": calls})]
+    usage = {"forwards": 2, "read": 30, "seconds": 8.0, "prefill_fed": 5, "by_fed": {}}
+    rows = [row("a", 2, 10.0, models={"target": usage})]
     traffic = {"target": {"forward": 100, "position": 2}}
     assert m.bound_share(rows, traffic, 50.0) == pytest.approx((2 * 100 + 30 * 2) / 50 / 10)

@@ -27,10 +27,10 @@ from specbench.analysis.theory import (
 from specbench.config.presets import preset
 from specbench.decoding import method as method_module
 from specbench.decoding.drafting import common_prefix, roll
-from specbench.decoding.method import End
+from specbench.decoding.method import StopCriteria
 from specbench.decoding.sampling import Sampler, Verified, tv
 from specbench.decoding.targets import Diff, Opt, Target
-from specbench.decoding.usage import Calls
+from specbench.decoding.usage import Usage
 from specbench.methods import speculative as speculative_module
 from specbench.methods import speculative_ensemble as ensemble_module
 from specbench.methods.proposers import DraftModel
@@ -94,14 +94,14 @@ class Fixed:
     """A session that always draws its own token, and counts what it is fed."""
 
     def __init__(self, own: int, n: int) -> None:
-        self.calls, self.read = Calls(), []
+        self.usage, self.read = Usage(), []
         self.row = torch.full((n + 1,), -torch.inf)
         self.row[own] = 0.0
 
     def score(self, ids, start):
         known = common_prefix(ids, self.read)
         if known < len(ids):
-            self.calls.decoding(len(ids) - known, 0.0)
+            self.usage.decoding(len(ids) - known, 0.0)
             self.read = list(ids)
         return self.row.expand(len(ids) - start, -1)
 
@@ -129,10 +129,12 @@ def cycles(method, a, tokens):
     n, counted = len(a), Counter()
     for _ in range(RUNS):
         models = Opened({role: Fixed(i, n) for i, role in enumerate("abc"[:n])}, [n])
-        committed = sum(len(s.tokens) for s in method.steps(models, Sampler(), End(frozenset(), tokens // RUNS + 1)))
+        committed = sum(
+            len(s.tokens) for s in method.rounds(models, Sampler(), StopCriteria(frozenset(), tokens // RUNS + 1))
+        )
         assert committed == tokens // RUNS
         for i, role in enumerate("abc"[:n]):
-            counted.update({(i, k): count for k, (count, _) in models[role].calls.by_fed.items()})
+            counted.update({(i, k): count for k, (count, _) in models[role].usage.by_fed.items()})
     return counted
 
 
@@ -278,13 +280,13 @@ def test_lemma_3_in_counted_rejections():
     models, target, n = table_world(5, seed=3), Diff(alpha=0.05), 8000
     sampler = Sampler(generator=torch.Generator().manual_seed(1))
     method = Speculative(proposer=DraftModel(model="a", gamma=1), scorers=("a", "b"), target=target, bonus="none")
-    refused = sum(not generate(method, models, sampler, 1)[1][0].accepted for _ in range(n)) / n
+    rejected = sum(not generate(method, models, sampler, 1)[1][0].accepted for _ in range(n)) / n
     logits = [models[role].score([0], 0) for role in "ab"]
-    deferred = target.ruled(logits, sampler)[1]
+    deferred = target.with_deferral(logits, sampler)[1]
     q, p = (sampler.probs(each) for each in logits)
     expected = rejection(deferred.tolist(), tv(q, p).tolist())
     assert 0.1 < expected < 0.9
-    assert abs(refused - expected) < 5 * (expected * (1 - expected) / n) ** 0.5
+    assert abs(rejected - expected) < 5 * (expected * (1 - expected) / n) ** 0.5
 
 
 def test_lemma_5_bounds_the_regret_of_the_plug_in():
@@ -294,7 +296,7 @@ def test_lemma_5_bounds_the_regret_of_the_plug_in():
     for alpha in (0.0, 0.3, 1.0):
         losses = [1 - truth.gather(-1, law.argmax(-1, keepdim=True)).squeeze(-1) for law in (q, p)]
         keep, defer = losses[0], losses[1] + alpha * tv(q, p)
-        chosen = torch.where(Opt(alpha=alpha).ruled([q.log(), p.log()], Sampler())[1], defer, keep)
+        chosen = torch.where(Opt(alpha=alpha).with_deferral([q.log(), p.log()], Sampler())[1], defer, keep)
         regrets = chosen - torch.minimum(keep, defer)
         bounds = [regret_bound(*laws) for laws in zip(truth.tolist(), q.tolist(), p.tolist(), strict=True)]
         assert (regrets <= torch.tensor(bounds) + 1e-12).all()

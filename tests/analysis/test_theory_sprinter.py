@@ -175,12 +175,12 @@ def counted(passes, accepts, most, bonus, tests_at_cap, tokens=40_000):
 
     while sums["committed"] < tokens:
         start = sums["committed"]
-        refused = min(rng.geometric(1 - passes), most)
-        stopped = refused < most or rng.random() >= passes
-        for x in range(refused):
+        rejected = min(rng.geometric(1 - passes), most)
+        stopped = rejected < most or rng.random() >= passes
+        for x in range(rejected):
             feed(0, start + x)
-        sums["drafted"] += refused
-        sums["committed"] += refused
+        sums["drafted"] += rejected
+        sums["committed"] += rejected
         if not (stopped or tests_at_cap):
             continue
         feed(1, sums["committed"] - (not bonus))  # up to the row of the tested token, or of the bonus

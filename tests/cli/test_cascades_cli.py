@@ -64,9 +64,9 @@ def test_each_encoder_runs_once_a_prompt_and_a_lazy_one_only_when_asked(cascades
     (folder,) = (where / "results").iterdir()
     rows = [json.loads(line) for line in (folder / "samples.jsonl").read_text().splitlines()]
     for row in rows:
-        assert all(calls["encodes"] == 1 for calls in row["models"].values())
+        assert all(usage["encodes"] == 1 for usage in row["models"].values())
         if row["method"] == "token-cascade":
-            deferrals = sum(each["noted"]["deferrals"] for each in row["rounds"])
+            deferrals = sum(each["counters"]["deferrals"] for each in row["rounds"])
             assert ("target" in row["models"]) == (deferrals > 0)
             if deferrals:
                 assert 1 + row["models"]["target"]["forwards"] == deferrals
@@ -138,7 +138,7 @@ def test_a_models_own_draft_is_measured_against_the_target():
 def test_every_cascade_preset_declares_its_law():
     for name in names("method"):
         arm = groups_of([name], pair_of(name), SIZES, Options())[0][-1]
-        lawless = {
+        undeclared = {
             "bild",
             "seq-cascade",
             "seq-cascade-threshold",
@@ -147,7 +147,7 @@ def test_every_cascade_preset_declares_its_law():
             "hf-static",
             "hf-assisted",
         }
-        assert (arm.method.law() is None) == (name in lawless), name
+        assert (arm.method.declared_distribution() is None) == (name in undeclared), name
 
 
 @pytest.mark.parametrize(

@@ -74,9 +74,9 @@ def test_a_record_holds_what_the_issue_of_belief_needs(done_run):
     assert row["decode_seconds"] > 0
     assert row["prefill_seconds"] > 0
     assert sum(step["tokens"] for step in row["rounds"]) == 12
-    assert {role for step in row["rounds"] for role in step["by"]} <= {"math", "code"}
-    for calls in row["models"].values():
-        assert sum(int(fed) * count for fed, (count, _) in calls["by_fed"].items()) == calls["fed"]
+    assert {role for step in row["rounds"] for role in step["proposers"]} <= {"math", "code"}
+    for usage in row["models"].values():
+        assert sum(int(fed) * count for fed, (count, _) in usage["by_fed"].items()) == usage["fed"]
 
 
 def test_the_same_command_reports_a_complete_run_without_measuring(done_run):

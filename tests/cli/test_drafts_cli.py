@@ -46,8 +46,8 @@ def test_records_hold_every_level(chains):
         assert {"middle", "target", "eagle"} <= set(row["models"])
         for x in row["rounds"]:
             assert sum(inner["tokens"] for inner in x["inner"]) == x["drafted"]
-            assert all(inner["by"] == ["eagle"] * inner["tested"] for inner in x["inner"])
-            assert x["by"] == ["middle"] * x["tested"]
+            assert all(inner["proposers"] == ["eagle"] * inner["tested"] for inner in x["inner"])
+            assert x["proposers"] == ["middle"] * x["tested"]
     assert "Chains" in shown and "discarded by target/token" in shown and "5, then at least 8" in shown
 
 
@@ -87,7 +87,7 @@ def record(method, **more):
     return Record(**(table | {"prefill_seconds": 0.0} | more))
 
 
-def calls(*sizes):
+def usage(*sizes):
     """Forwards by tokens fed: (fed, seconds of each), ten each."""
     by = {str(fed): [10, 10 * seconds] for fed, seconds in sizes}
     total = sum(10 * seconds for _, seconds in sizes)
@@ -114,14 +114,14 @@ def rounds(tested, accepted, by):
 def test_a_cheap_faithful_middle_is_kept_and_a_dear_one_is_not(tmp_path, middle, kept):
     """The verdict follows the prices: the target 1 s a forward of any size, the middle `middle` s, the drafter 0.05 s."""
     flat = {"target": (1, 1.0), "middle": (1, middle), "draft": (1, 0.05)}
-    rows = [record("ar", tokens=[1] * 10, models={"target": calls(flat["target"])})]
-    rows.append(record(alone("middle"), tokens=[1] * 10, models={"middle": calls(flat["middle"])}))
+    rows = [record("ar", tokens=[1] * 10, models={"target": usage(flat["target"])})]
+    rows.append(record(alone("middle"), tokens=[1] * 10, models={"middle": usage(flat["middle"])}))
     for low, high, tested, accepted in (
         ("middle", "target", 5, 5),
         ("draft", "target", 3, 2),
         ("draft", "middle", 5, 4),
     ):
-        models = {high: calls((6, flat[high][1])), low: calls(flat[low])}
+        models = {high: usage((6, flat[high][1])), low: usage(flat[low])}
         rows.append(
             record(
                 under(low, high), tokens=[1] * 10 * (accepted + 1), models=models, rounds=rounds(tested, accepted, low)
@@ -141,10 +141,10 @@ def test_levels_and_runs_are_counted_by_hand():
     inner = [{"tokens": 3, "drafted": 5, "tested": 3, "accepted": 2, "by": ["eagle"] * 3}]
     outer = {"tokens": 4, "drafted": 6, "tested": 4, "accepted": 3, "by": ["middle"] * 4, "inner": inner * 2}
     low, high = d.levels([record("x", tokens=[1] * 8, rounds=[outer, outer])])
-    assert (low.by, low.rounds, low.length, low.acceptance) == ("eagle", 2.0, 3.0, pytest.approx(2 / 3))
-    assert (high.by, high.rounds, high.length, high.acceptance) == ("middle", 1.0, 4.0, 0.75)
+    assert (low.proposers, low.rounds, low.length, low.acceptance) == ("eagle", 2.0, 3.0, pytest.approx(2 / 3))
+    assert (high.proposers, high.rounds, high.length, high.acceptance) == ("middle", 1.0, 4.0, 0.75)
     assert d.discarded_per_token([record("x", tokens=[1] * 8, rounds=[outer, outer])]) == 6 / 8
-    noted = {"verifier_calls": 4, "verifier_accepts": 3}
-    run = {"tokens": 5, "drafted": 4, "tested": 1, "accepted": 1, "by": ["draft"], "untested": 3, "noted": noted}
+    counters = {"verifier_calls": 4, "verifier_accepts": 3}
+    run = {"tokens": 5, "drafted": 4, "tested": 1, "accepted": 1, "by": ["draft"], "untested": 3, "counters": counters}
     rows = [record("sprinter", tokens=[1] * 5, rounds=[run])]
     assert (d.average_tokens(rows), d.verifier_rate(rows), d.levels(rows)) == (4.0, 0.75, [])

@@ -16,7 +16,7 @@ def round_(origins, pieces, **told):
 
 def test_a_refused_draft_stands_before_what_replaced_it_and_inner_rounds_are_indented():
     inner = round_("ab", [" x", " y"])
-    outer = round_("dar", [" a", " b", " c"], untested=1, refused=" B", inner=[inner])
+    outer = round_("dar", [" a", " b", " c"], untested=1, rejected=" B", inner=[inner])
     told = [plain(line) for line in lines([outer])]
     assert told == [
         "1  draft: 3 drafted, 2 tested, 1 accepted, 1 untested  d[ a] a[ b] x[ B] r[ c]",
@@ -25,7 +25,7 @@ def test_a_refused_draft_stands_before_what_replaced_it_and_inner_rounds_are_ind
 
 
 def test_drafters_of_one_round_are_told_apart():
-    (line,) = lines([round_("aa", ["x", "y"], by=["draft", "draft", "target"])])
+    (line,) = lines([round_("aa", ["x", "y"], proposers=["draft", "draft", "target"])])
     assert line.label.startswith("1  draft 2, target 1: ")
 
 
@@ -62,21 +62,21 @@ def test_the_rounds_tokens_are_the_output_and_each_has_an_origin(told, method):
         assert len(each["origins"]) == len(each["pieces"]) == each["tokens"]
         assert each["origins"].count("a") == each["accepted"] <= each["tested"]
         assert each["origins"].count("d") == each.get("untested", 0)
-        assert each["tested"] == each["accepted"] or each["refused"]
+        assert each["tested"] == each["accepted"] or each["rejected"]
     assert trace["finish"] == "length"
     assert len(trace["tokens"]) == 16
 
 
 def test_each_kind_of_method_shows_what_is_its_own(told):
-    assert any("r" in each["origins"] and each["refused"] for each in told["sd"]["rounds"])
+    assert any("r" in each["origins"] and each["rejected"] for each in told["sd"]["rounds"])
     assert any("d" in each["origins"] for each in told["sprinter"]["rounds"])
     assert told["sd"]["forwards"]["draft"] > told["sd"]["forwards"]["target"] > 0
 
 
 def test_a_chains_inner_rounds_are_the_draft_that_the_target_tested(told):
     for each in told["polybasic"]["rounds"]:
-        assert set(each["by"]) == {"middle"}
-        assert {name for inner in each["inner"] for name in inner["by"]} == {"eagle"}
+        assert set(each["proposers"]) == {"middle"}
+        assert {name for inner in each["inner"] for name in inner["proposers"]} == {"eagle"}
         drafted = [id_ for inner in each["inner"] for id_ in inner["ids"]]
         assert drafted[: each["accepted"]] == each["ids"][: each["accepted"]]
 

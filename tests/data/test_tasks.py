@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from specbench.config.presets import names, preset
-from specbench.data.synthetic import TWINS
+from specbench.data.synthetic import SYNTHETIC_TASKS
 from specbench.data.task import Data, Sample, Task, filled, without
 from specbench.errors import ConfigError, MissingAsset
 from specbench.sandbox import Sandbox
@@ -129,11 +129,11 @@ def test_a_wrong_answer_scores_less_on_every_real_file():
         assert combiner(metric.combine).whole(table(metric.combine, values)) < 0.5, name
 
 
-@pytest.mark.parametrize("name", sorted(TWINS))
+@pytest.mark.parametrize("name", sorted(SYNTHETIC_TASKS))
 def test_twins_are_scored_by_the_same_code(name):
     """The twin's own answers score the maximum, and its 0-shot prompt is the task's."""
-    twin, one = (
-        TWINS[name],
+    synthetic, one = (
+        SYNTHETIC_TASKS[name],
         task(
             name,
             **(
@@ -149,8 +149,8 @@ def test_twins_are_scored_by_the_same_code(name):
     assert data == one.data("synthetic")
     box = Sandbox.find("none") if one.executes_code else None
     for sample, row in list(zip(data.samples, rows, strict=True))[: 25 if box else 300]:
-        assert sample.prompt == twin.prompt(row)
-        score = one.score(sample, without(one.stop, twin.answer(row)), box)
+        assert sample.prompt == synthetic.prompt(row)
+        score = one.score(sample, without(one.stop, synthetic.answer(row)), box)
         for metric in one.metrics:
             value = combiner(metric.combine).whole(table(metric.combine, [Scored(score[metric.name], "a")]))
             assert value == pytest.approx(1.0), (metric.name, row)

@@ -6,12 +6,12 @@ import re
 
 import pytest
 
-from specbench.data.synthetic import COPYING, TWINS, WMT_BACK, Twin
+from specbench.data.synthetic import COPYING, SYNTHETIC_TASKS, WMT_BACK, SyntheticTask
 from specbench.data.synthetic.gsm8k import LARGEST
 from specbench.data.synthetic.mmlu import TOWNS
 from specbench.tasks.mmlu import stated
 
-ALL = {**TWINS, "wmt-back": WMT_BACK}
+ALL = {**SYNTHETIC_TASKS, "wmt-back": WMT_BACK}
 SCHEMAS = {
     "gsm8k": {"question", "answer"},
     "humaneval": {"task_id", "prompt", "canonical_solution", "test", "entry_point"},
@@ -23,8 +23,8 @@ SCHEMAS = {
 }
 
 
-def some(twin: Twin, count: int, split: str = "train", seed: int = 9) -> list[dict]:
-    return list(itertools.islice(twin.rows(split, seed), count))
+def some(synthetic: SyntheticTask, count: int, split: str = "train", seed: int = 9) -> list[dict]:
+    return list(itertools.islice(synthetic.rows(split, seed), count))
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -37,9 +37,9 @@ def test_rows_have_the_real_schema_and_a_seed_gives_them_again(name):
 
 @pytest.mark.parametrize("name", ALL)
 def test_splits_share_no_prompt_whatever_the_seed(name):
-    twin = ALL[name]
-    train = {twin.prompt(row) for row in some(twin, 3000, seed=2)}
-    test = {twin.prompt(row) for seed in range(3) for row in some(twin, 300, "test", seed)}
+    synthetic = ALL[name]
+    train = {synthetic.prompt(row) for row in some(synthetic, 3000, seed=2)}
+    test = {synthetic.prompt(row) for seed in range(3) for row in some(synthetic, 300, "test", seed)}
     assert not train & test
 
 
@@ -50,7 +50,7 @@ def test_no_test_row_comes_twice(name):
 
 
 def test_word_problems_are_worked_right_and_numbers_stay_small():
-    for row in some(TWINS["gsm8k"], 2000):
+    for row in some(SYNTHETIC_TASKS["gsm8k"], 2000):
         sums = re.findall(r"(\d+[-+*/]\d+)=<<\1=(\d+)>>\2", row["answer"])
         assert sums
         assert all(eval(left) == int(right) for left, right in sums)
@@ -59,7 +59,7 @@ def test_word_problems_are_worked_right_and_numbers_stay_small():
 
 
 def test_functions_pass_their_tests_and_the_docstrings_example_is_true():
-    for row in some(TWINS["humaneval"], 300):
+    for row in some(SYNTHETIC_TASKS["humaneval"], 300):
         space: dict = {}
         exec(row["prompt"] + row["canonical_solution"] + row["test"], space)
         space["check"](space[row["entry_point"]])
@@ -70,7 +70,7 @@ def test_functions_pass_their_tests_and_the_docstrings_example_is_true():
 def test_a_wrong_function_fails_the_tests():
     """The tests tell functions apart: a constant passes at most one in twenty."""
     passed = 0
-    for row in some(TWINS["humaneval"], 200):
+    for row in some(SYNTHETIC_TASKS["humaneval"], 200):
         space: dict = {}
         exec(row["test"], space)
         try:
@@ -82,7 +82,7 @@ def test_a_wrong_function_fails_the_tests():
 
 
 def test_rationales_end_in_the_right_letter():
-    for row in some(TWINS["mmlu"], 2000):
+    for row in some(SYNTHETIC_TASKS["mmlu"], 2000):
         assert len(set(row["choices"])) == 4
         assert stated(row["rationale"]) == "ABCD"[row["answer"]]
         assert row["choices"][row["answer"]] in row["rationale"]
@@ -90,7 +90,7 @@ def test_rationales_end_in_the_right_letter():
 
 def test_days_are_counted_right():
     days = "Monday Tuesday Wednesday Thursday Friday Saturday Sunday".split()
-    for row in some(TWINS["mmlu"], 3000):
+    for row in some(SYNTHETIC_TASKS["mmlu"], 3000):
         if row["subject"] == "calendar":
             step, start = re.search(r"comes (\d+) days after (\w+)\?", row["question"]).groups()
             assert days[(days.index(start) + int(step)) % 7] == row["choices"][row["answer"]]
@@ -106,7 +106,7 @@ def test_copying_says_its_words_over_and_over():
 def test_facts_are_the_same_in_every_row():
     facts: dict[str, str] = {}
     for split in ("train", "test"):
-        for row in some(TWINS["mmlu"], 2000, split):
+        for row in some(SYNTHETIC_TASKS["mmlu"], 2000, split):
             if row["subject"] != "vocabulary":
                 assert facts.setdefault(row["question"], row["choices"][row["answer"]]) == row["choices"][row["answer"]]
     assert len(facts) == 4 * len(TOWNS) + 7 * 3
@@ -115,7 +115,7 @@ def test_facts_are_the_same_in_every_row():
 def test_summaries_say_only_what_the_story_says():
     """Every name and number of a summary stands in its story, but for twice and its like."""
     for name, story, summary in (("cnndm", "article", "highlights"), ("xsum", "document", "summary")):
-        for row in some(TWINS[name], 500):
+        for row in some(SYNTHETIC_TASKS[name], 500):
             facts = set(re.findall(r"\d+|(?<!^)(?<!\n)\b[A-Z]\w+", row[summary])) - {"Cost"}
             missing = {fact for fact in facts if fact not in row[story]}
             assert not missing, row
@@ -125,7 +125,7 @@ def test_german_agrees_and_its_verbs_are_in_place():
     genders = {"Mann": "m", "Frau": "f", "Kind": "n", "Brief": "m", "Lampe": "f", "Buch": "n"}
     nominative = {"m": "der", "f": "die", "n": "das"}
     seen = 0
-    for row in some(TWINS["wmt"], 3000):
+    for row in some(SYNTHETIC_TASKS["wmt"], 3000):
         german, english = row["translation"]["de"], row["translation"]["en"]
         assert german.endswith(".") and english.endswith(".")
         subject = re.match(r"(Der|Die|Das) (Mann|Frau|Kind)\b", german)

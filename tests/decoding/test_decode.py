@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from specbench.decoding.loop import Generation, Limits, decode
-from specbench.decoding.method import End, Method, Step
+from specbench.decoding.method import Method, Round, StopCriteria
 from specbench.decoding.sampling import Sampler
 from specbench.decoding.targets import Chow, Diff, Last, Mixture
 from specbench.methods.autoregressive import Autoregressive
@@ -31,10 +31,10 @@ class Blocks(Method, name="test-blocks"):
     def roles(self) -> tuple[str, ...]:
         return ()
 
-    def steps(self, models, sampler, end: End):
+    def rounds(self, models, sampler, end: StopCriteria):
         for block in self.blocks:
             k = len(block) - 1
-            yield Step(block, drafted=k, tested=k, accepted=k, by=("a",) * k)
+            yield Round(block, drafted=k, tested=k, accepted=k, proposers=("a",) * k)
 
 
 def run(blocks: list[list[int]], **limits) -> Generation:
@@ -48,7 +48,7 @@ def check_identities(out: Generation) -> None:
     for step in out.rounds:
         assert step.accepted <= step.tested <= step.accepted + 1
         assert 0 <= len(step.tokens) - step.accepted <= 1
-        assert len(step.by) == step.tested
+        assert len(step.proposers) == step.tested
 
 
 @pytest.mark.parametrize("offset", range(4))
@@ -152,10 +152,10 @@ def test_prefill_is_each_models_first_forward_and_all_else_is_decoding():
     begin = time.perf_counter()
     out = decode(method, models, Sampler(), Limits(eos=frozenset(), max_new_tokens=20))
     wall = time.perf_counter() - begin
-    calls = [models[role].calls for role in "ab"]
-    assert [each.prefill_fed for each in calls] == [3, 4], "the second model's first forward reads the draft too"
-    assert out.prefill_seconds == sum(each.prefill_seconds for each in calls) > 0
-    assert out.forward_seconds == sum(each.seconds for each in calls) > 0
+    usage = [models[role].usage for role in "ab"]
+    assert [each.prefill_fed for each in usage] == [3, 4], "the second model's first forward reads the draft too"
+    assert out.prefill_seconds == sum(each.prefill_seconds for each in usage) > 0
+    assert out.forward_seconds == sum(each.seconds for each in usage) > 0
     assert 0 < out.forward_seconds < out.decode_seconds < wall - out.prefill_seconds
     assert out.prefill_seconds < out.first_token_seconds < out.prefill_seconds + out.decode_seconds
 
@@ -163,5 +163,5 @@ def test_prefill_is_each_models_first_forward_and_all_else_is_decoding():
 @pytest.mark.parametrize("by", ["d", ("draft",), ("draft", "draft", "draft")])
 def test_a_round_names_a_role_for_each_tested_token(by):
     with pytest.raises(ValueError, match="tuple of 2 roles" if by != "d" else "tuple of 1 roles"):
-        Step([1, 2], drafted=2, tested=1 if by == "d" else 2, accepted=1, by=by)
-    assert Step([1, 2], drafted=2, tested=2, accepted=1).by == ()
+        Round([1, 2], drafted=2, tested=1 if by == "d" else 2, accepted=1, proposers=by)
+    assert Round([1, 2], drafted=2, tested=2, accepted=1).proposers == ()

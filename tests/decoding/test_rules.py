@@ -86,10 +86,10 @@ def test_beta_star_is_what_it_is_said_to_be():
     assert torch.allclose(beta_star(q, p, 0.0), torch.ones(len(q), 1, dtype=q.dtype))
     for alpha in (0.05, 0.3, 0.7):
         beta = beta_star(q, p, alpha)
-        refused = (q - p / (1 - alpha)).clamp_min(0).sum(-1)
-        some = refused > 0
+        rejected = (q - p / (1 - alpha)).clamp_min(0).sum(-1)
+        some = rejected > 0
         assert some.any() and (beta >= 1.0 - 1e-12).all()
-        assert torch.allclose((p / beta - q).clamp_min(0).sum(-1)[some], refused[some])
+        assert torch.allclose((p / beta - q).clamp_min(0).sum(-1)[some], rejected[some])
         printed = torch.maximum(torch.minimum(q, p / (1 - alpha)), p / beta)
         assert torch.allclose(printed.sum(-1)[some], torch.ones(int(some.sum()), dtype=q.dtype))
         assert torch.allclose(printed[some], lossy(q, p, alpha, beta)[some])
@@ -98,15 +98,15 @@ def test_beta_star_is_what_it_is_said_to_be():
 
 
 def test_no_other_replacement_is_nearer_to_p_than_beta_stars():
-    """For the same share refused: mixing the replacement with any other law never lowers KL(p || pi)."""
+    """For the same share rejected: mixing the replacement with any other law never lowers KL(p || pi)."""
     q, p = random_laws(500)
     pi = LossyStar(alpha=0.3)([q.log(), p.log()], T1)
     kept = torch.minimum(q, p / 0.7)
-    refused = 1 - kept.sum(-1, keepdim=True)
+    rejected = 1 - kept.sum(-1, keepdim=True)
     for seed in range(5):
         other = random_laws(500, seed=10 + seed)[0]
         for share in (0.05, 0.5, 1.0):
-            mixed = kept + (1 - share) * (pi - kept) + share * refused * other
+            mixed = kept + (1 - share) * (pi - kept) + share * rejected * other
             assert (kl(p, mixed) >= kl(p, pi) - 1e-12).all()
 
 
@@ -181,7 +181,7 @@ def test_opt_is_diff_when_greedy():
 def test_a_rule_rejects_where_it_defers_by_the_total_variation(name):
     """Lemma 3: the chance of a rejection at a position is delta TV(p, q)."""
     q, p = random_laws(2000)
-    pi, deferred = RULES[name].ruled([q.log(), p.log()], T1)
+    pi, deferred = RULES[name].with_deferral([q.log(), p.log()], T1)
     assert deferred.any() and not deferred.all()
     assert torch.allclose(tv(q, pi), deferred * tv(p, q))
 

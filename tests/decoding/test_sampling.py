@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from specbench.decoding.sampling import Draft, EnumeratingSampler, Sampler, exact_law, residual, tv, verify
+from specbench.decoding.sampling import Draft, EnumeratingSampler, Sampler, exact_distribution, residual, tv, verify
 from specbench.decoding.targets import Contrastive, Last, Mixture, Realigned
 
 Q = torch.tensor([0.5, 0.3, 0.15, 0.05], dtype=torch.float64)
@@ -53,7 +53,7 @@ def test_verification_returns_pi_and_accepts_one_minus_tv(target, pi, by_q, by_p
         assert out.accepted == 1 or out.tokens != [drafted]
         return out.tokens[0], out.accepted
 
-    found = exact_law(run)
+    found = exact_distribution(run)
     for token in range(4):
         assert sum(w for (t, _), w in found.items() if t == token) == pytest.approx(law_pi[0, token].item(), abs=1e-12)
     assert sum(w for (_, accepted), w in found.items() if accepted) == pytest.approx(1 - tv(Q, law_pi[0]).item())
@@ -64,7 +64,7 @@ def test_a_choice_of_how_many_stay_is_that_many_tests_in_a_row():
     q = torch.tensor([[0.5, 0.5], [0.9, 0.1], [0.25, 0.75]], dtype=torch.float64)
     pi = torch.tensor([[0.2, 0.8], [0.6, 0.4], [0.2, 0.8]], dtype=torch.float64)
     stay = [0.4, 2 / 3, 0.8]  # of token 0
-    found = exact_law(lambda sampler: verify(Draft([0, 0, 0], q), pi, sampler).accepted)
+    found = exact_distribution(lambda sampler: verify(Draft([0, 0, 0], q), pi, sampler).accepted)
     expected = {0: 1 - stay[0], 1: stay[0] * (1 - stay[1]), 2: stay[0] * stay[1] * (1 - stay[2]), 3: math.prod(stay)}
     assert found == pytest.approx(expected)
 
@@ -157,6 +157,6 @@ def test_choices_are_uniform_and_independent():
 
 
 def test_the_enumerating_twin_covers_all_mass_and_forks_off_no_certainty():
-    found = exact_law(lambda sampler: tuple(sampler.choose(torch.tensor([[0.25, 0.75], [1.0, 0.0]])).tolist()))
+    found = exact_distribution(lambda sampler: tuple(sampler.choose(torch.tensor([[0.25, 0.75], [1.0, 0.0]])).tolist()))
     assert found == pytest.approx({(0, 0): 0.25, (1, 0): 0.75})
     assert EnumeratingSampler([]).choose(torch.tensor([0.0, 1.0])).item() == 1

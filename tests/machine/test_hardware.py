@@ -40,4 +40,4 @@ def test_positions_that_were_read_are_counted(engine):
     for ids in ([1, 2, 3, 4], [1, 2, 3, 4, 5], [1, 2, 3, 6, 7]):  # prefill, one behind four, two behind three
         session.score(ids, len(ids) - 1)
     session.settle()
-    assert (session.calls.read, session.calls.forwards, session.calls.fed) == (4 + 3, 2, 3)
+    assert (session.usage.read, session.usage.forwards, session.usage.fed) == (4 + 3, 2, 3)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from specbench.decoding.drafting import roll
-from specbench.decoding.sampling import Sampler, exact_law
+from specbench.decoding.sampling import Sampler, exact_distribution
 from specbench.decoding.targets import (
     Bild,
     Chow,
@@ -20,7 +20,7 @@ from specbench.decoding.targets import (
     OptLog,
     TokenSpecific,
 )
-from specbench.decoding.usage import Calls
+from specbench.decoding.usage import Usage
 from specbench.methods.autoregressive import Autoregressive
 from specbench.methods.proposers import DraftModel
 from specbench.methods.speculative import Speculative
@@ -115,7 +115,7 @@ def test_the_papers_bonus_is_biased(gamma, least):
     models, target = table_world(3, seed=4), Diff(alpha=0.05)
     biased = distance(law(speculative(target, gamma, "paper"), models, 4), reference(target, models, 4))
     assert biased > least
-    assert speculative(target, gamma, "paper").law() is None
+    assert speculative(target, gamma, "paper").declared_distribution() is None
 
 
 def test_the_papers_bonus_is_exact_where_the_target_is_the_large_model():
@@ -161,9 +161,9 @@ def test_an_eos_ends_a_draft_and_a_pending_token_without_bias():
     eos, models = 1, table_world(3, seed=7)
     target = Diff(alpha=0.05)
 
-    plain = exact_law(lambda s: until_eos(Autoregressive(scorers=("a", "b"), target=target), models, eos, s))
+    plain = exact_distribution(lambda s: until_eos(Autoregressive(scorers=("a", "b"), target=target), models, eos, s))
     for bonus in BONUS:
-        found = exact_law(lambda s, b=bonus: until_eos(speculative(target, 2, b), models, eos, s))
+        found = exact_distribution(lambda s, b=bonus: until_eos(speculative(target, 2, b), models, eos, s))
         assert distance(found, plain) < ROUNDING
 
 
@@ -171,7 +171,7 @@ class Counting:
     """A table session as a cache would see it: forwards, and tokens fed to each."""
 
     def __init__(self, inner):
-        self.inner, self.calls, self.read, self.fed = inner, Calls(), [], []
+        self.inner, self.usage, self.read, self.fed = inner, Usage(), [], []
 
     def score(self, ids, start):
         known = 0
@@ -199,17 +199,17 @@ def test_a_deferred_bonus_costs_a_forward_only_where_it_is_refused():
     models, gamma = counting(10), 3
     sampler = Sampler(generator=torch.Generator().manual_seed(2))
     _, steps = generate(speculative(Diff(alpha=0.05), gamma), models, sampler, 300)
-    pending = [step for step in steps if step.by[:1] == ("b",)]
-    refused = [step for step in pending if not step.accepted]
-    blocks = len(steps) - len(refused)
-    assert refused and len(pending) > len(refused)
-    drafted = sum(step.by.count("a") > 0 for step in steps)
+    pending = [step for step in steps if step.proposers[:1] == ("b",)]
+    rejected = [step for step in pending if not step.accepted]
+    blocks = len(steps) - len(rejected)
+    assert rejected and len(pending) > len(rejected)
+    drafted = sum(step.proposers.count("a") > 0 for step in steps)
     assert drafted == blocks
     assert len(models["b"].fed) == blocks
     last = steps[-1]
     full = gamma * (blocks - 1) + last.drafted  # the length limit cuts the last draft alone
-    assert len(models["a"].fed) <= full + len(refused)
-    assert len(models["a"].fed) >= full + len(refused) - gamma
+    assert len(models["a"].fed) <= full + len(rejected)
+    assert len(models["a"].fed) >= full + len(rejected) - gamma
 
 
 def test_steps_account_for_every_token():
@@ -218,11 +218,11 @@ def test_steps_account_for_every_token():
         sampler = Sampler(generator=torch.Generator().manual_seed(3))
         tokens, steps = generate(speculative(Diff(alpha=0.05), 3, bonus), models, sampler, 200)
         assert len(tokens) == 200
-        assert all(step.tested == len(step.by) and 0 <= step.tested - step.accepted <= 1 for step in steps)
+        assert all(step.tested == len(step.proposers) and 0 <= step.tested - step.accepted <= 1 for step in steps)
         assert all(len(step.tokens) - step.accepted in (0, 1) for step in steps)
         assert sum(step.drafted for step in steps) >= sum(step.tested for step in steps)
-        assert all(0 <= step.noted["deferrals"] <= step.noted["positions"] for step in steps)
-        assert sum(step.noted["positions"] for step in steps) + (bonus == "paper") * sum(
+        assert all(0 <= step.counters["deferrals"] <= step.counters["positions"] for step in steps)
+        assert sum(step.counters["positions"] for step in steps) + (bonus == "paper") * sum(
             len(step.tokens) - step.accepted == 1 and step.accepted == step.tested for step in steps
         ) == 200  # fmt: skip
 
@@ -233,7 +233,7 @@ def test_a_pending_token_belongs_to_the_model_that_drew_it():
     models = table_world(3, seed=3)
     assert distance(law(method, models, 4), reference(Diff(alpha=0.05), models, 4)) < ROUNDING
     _, steps = generate(method, models, Sampler(generator=torch.Generator().manual_seed(1)), 60)
-    assert {step.by[0] for step in steps if step.by} == {"a", "b"}
+    assert {step.proposers[0] for step in steps if step.proposers} == {"a", "b"}
 
 
 def test_an_exact_bonus_costs_a_forward_only_where_a_draft_was_accepted_whole():

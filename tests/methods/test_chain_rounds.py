@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 import torch
 
-from specbench.decoding.method import End
+from specbench.decoding.method import StopCriteria
 from specbench.decoding.sampling import Sampler
 from specbench.decoding.targets import Last
 from specbench.methods.proposers import Chain, DraftModel, PromptLookup, _Places
@@ -62,7 +62,7 @@ def apart(method: Speculative, vocabulary: int, alike: bool = False) -> tuple[fl
     chance = sampler(3)
     while any(len(seen) < m for seen, m in zip(moves, looked_at, strict=True)):
         ids = [0]
-        for step in method.steps(models, chance, End(frozenset(), 1000)):
+        for step in method.rounds(models, chance, StopCriteria(frozenset(), 1000)):
             ids += step.tokens
             if len(ids) > 200:  # far from any limit
                 break
@@ -109,11 +109,11 @@ def test_a_steps_inner_rounds_are_the_draft_that_it_tested(thresholds):
     def nested(step, level: int, whole: bool) -> None:
         nonlocal checked
         if level < 0:
-            assert not step.inner and step.drafted <= k and set(step.by) <= {"a"}
+            assert not step.inner and step.drafted <= k and set(step.proposers) <= {"a"}
             return
         tokens = [token for each in step.inner for token in each.tokens]
         assert len(tokens) == step.drafted and tokens[: step.accepted] == step.tokens[: step.accepted]
-        assert step.tested == min(step.accepted + 1, step.drafted) and set(step.by) <= {"bc"[level]}
+        assert step.tested == min(step.accepted + 1, step.drafted) and set(step.proposers) <= {"bc"[level]}
         if step.accepted < step.tested:
             assert tokens[step.accepted] != step.tokens[step.accepted]
         if whole:
@@ -132,8 +132,8 @@ def test_a_steps_inner_rounds_are_the_draft_that_it_tested(thresholds):
 
 
 def forwards(models: Opened, role: str) -> int:
-    calls = models[role].calls
-    return calls.forwards + bool(calls.prefill_fed)
+    usage = models[role].usage
+    return usage.forwards + bool(usage.prefill_fed)
 
 
 def disturbed(model, seed: int):
@@ -168,7 +168,7 @@ def test_behind_an_outer_block_that_was_accepted_whole_the_middle_reads_two_toke
     models = open_models(dict.fromkeys("abc", model), [1, 2, 3], "lean")
     _, steps = generate(chain(2, 4), models, sampler(), outer * 7)
     assert [(step.drafted, step.accepted, len(step.inner)) for step in steps] == [(6, 6, 2)] * outer
-    times = {role: {fed: n for fed, (n, _) in models[role].calls.by_fed.items()} for role in "abc"}
+    times = {role: {fed: n for fed, (n, _) in models[role].usage.by_fed.items()} for role in "abc"}
     assert times["c"] == {7: outer - 1}, "the block and the token before it; the first is the prompt's"
     assert times["b"] == {4: outer - 1, 3: outer}, "once a block its own last token and the target's are both unread"
     assert times["a"] == {1: 2 * outer, 2: outer, 3: outer - 1}, "and the drafter lacks one token more"
@@ -192,7 +192,7 @@ def longest_match(ids: list[int], n: int) -> int:
 
 def test_prompt_lookup_by_hand():
     """The longest n-gram first, its newest occurrence; up to gamma tokens and the room; cut at an EOS; certain laws."""
-    propose = PromptLookup(gamma=3, ngram=3).open(tables(("t",), 10), Sampler(), End(frozenset({9}), 99))
+    propose = PromptLookup(gamma=3, ngram=3).open(tables(("t",), 10), Sampler(), StopCriteria(frozenset({9}), 99))
     for ids, room, expected in [
         ([1, 2, 3, 4, 5, 1, 2, 3], 9, [4, 5, 1]),
         ([1, 2, 3, 4, 5, 1, 2, 3], 2, [4, 5]),

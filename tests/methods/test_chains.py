@@ -7,8 +7,8 @@ The target is the last of `roles`; tokens of a middle model are verified with it
 import pytest
 import torch
 
-from specbench.decoding.method import End
-from specbench.decoding.sampling import Draft, Sampler, exact_law
+from specbench.decoding.method import StopCriteria
+from specbench.decoding.sampling import Draft, Sampler, exact_distribution
 from specbench.decoding.targets import Last
 from specbench.methods.autoregressive import Autoregressive
 from specbench.methods.proposers import Chain, DraftModel, Eagle, PromptLookup
@@ -108,7 +108,7 @@ class DraftersLaw(Chain, name="drafters-law-mutant"):
             if not draft.tokens:
                 return draft
             rows = session.score(ids + draft.tokens[:-1], len(ids) - 1)
-            return Draft(draft.tokens, sampler.probs(rows), steps=draft.steps)
+            return Draft(draft.tokens, sampler.probs(rows), rounds=draft.rounds)
 
         return propose
 
@@ -121,9 +121,9 @@ class DropsRounds(Chain, name="last-round-mutant"):
 
         def propose(ids, room):
             draft = inner(ids, room)
-            dropped = len(draft.steps[-1].tokens) if draft.steps and draft.tokens[-1] == 1 else 0
+            dropped = len(draft.rounds[-1].tokens) if draft.rounds and draft.tokens[-1] == 1 else 0
             kept = len(draft.tokens) - dropped
-            return Draft(draft.tokens[:kept], draft.probs[:kept], steps=draft.steps)
+            return Draft(draft.tokens[:kept], draft.probs[:kept], rounds=draft.rounds)
 
         return propose
 
@@ -156,13 +156,13 @@ def test_the_drafters_law_in_the_middle_of_a_chain_of_four_fails():
 def test_an_eos_inside_a_block_ends_it_and_biases_nothing(kind):
     """Up to the first EOS the law is the target's; no round, inner or outer, has a token behind an EOS."""
     eos, models = 1, world("abc", seed=3)
-    expected = exact_law(lambda s: until_eos(Autoregressive(scorers=("c",), target=Last()), models, eos, s, 4))
+    expected = exact_distribution(lambda s: until_eos(Autoregressive(scorers=("c",), target=Last()), models, eos, s, 4))
     method = three(kind, 3)
-    assert distance(exact_law(lambda s: until_eos(method, models, eos, s, 4)), expected) < ROUNDING
+    assert distance(exact_distribution(lambda s: until_eos(method, models, eos, s, 4)), expected) < ROUNDING
     shortened = 0
     for seed in range(30):
         sampler = Sampler(generator=torch.Generator().manual_seed(seed))
-        step = next(method.steps(models, sampler, End(frozenset({eos}), 20)))
+        step = next(method.rounds(models, sampler, StopCriteria(frozenset({eos}), 20)))
         inner = [token for each in step.inner for token in each.tokens]
         assert eos not in inner[:-1] and eos not in step.tokens[:-1]
         shortened += len(inner) < 3

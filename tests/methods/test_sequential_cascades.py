@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from specbench.decoding.method import End
+from specbench.decoding.method import StopCriteria
 from specbench.decoding.sampling import Sampler
 from specbench.decoding.targets import Chow, ChowLog, Diff, Last
 from specbench.methods.autoregressive import Autoregressive
@@ -34,11 +34,11 @@ def test_a_token_cascade_calls_the_large_model_once_a_deferral():
     models = counting(9)
     method = TokenCascade(small="a", large="b", target=Chow(alpha=0.6))
     _, steps = generate(method, models, Sampler(generator=torch.Generator().manual_seed(1)), 40)
-    deferrals = sum(step.noted["deferrals"] for step in steps)
+    deferrals = sum(step.counters["deferrals"] for step in steps)
     assert 0 < deferrals < 40
     assert len(models["b"].fed) == deferrals
     assert models["a"].fed == [1] * 40
-    assert sum(models["b"].fed) == max(i for i, step in enumerate(steps) if step.noted["deferrals"]) + 1
+    assert sum(models["b"].fed) == max(i for i, step in enumerate(steps) if step.counters["deferrals"]) + 1
 
 
 def sequences(models, role, length):
@@ -78,8 +78,8 @@ def test_a_quantile_of_the_scores_defers_that_share():
             yield generate(method, models, Sampler(generator=torch.Generator().manual_seed(seed)), 5)[1]
 
     for quantile, share in ((0.0, 0.0), (0.3, 0.3), (1.0, 1.0)):
-        settled = SequenceCascade(small="a", large="b", quantile=quantile).piloted(pilot)
-        deferrals = [steps[0].noted["deferrals"] for steps in pilot(settled)]
+        settled = SequenceCascade(small="a", large="b", quantile=quantile).calibrated(pilot)
+        deferrals = [steps[0].counters["deferrals"] for steps in pilot(settled)]
         assert sum(deferrals) / 50 == pytest.approx(share, abs=0.021)
 
 
@@ -91,7 +91,7 @@ def test_a_greedy_sequence_cascade_defers_by_unscaled_confidence(score):
         method = SequenceCascade(small="a", large="b", score=score, threshold=-1.2 if score == "product" else -0.5)
         models = table_world(3, seed)
         tokens, steps = generate(method, models, GREEDY, 3)
-        deferred = steps[0].noted["deferrals"]
+        deferred = steps[0].counters["deferrals"]
         role = "b" if deferred else "a"
         assert tokens == generate(Autoregressive(scorers=(role,), target=Last()), models, GREEDY, 3)[0]
         deferrals.add(deferred)
@@ -106,13 +106,13 @@ def test_a_long_product_does_not_underflow():
         for seed in range(6):
             yield generate(method, models, Sampler(generator=torch.Generator().manual_seed(seed)), 400)[1]
 
-    settled = SequenceCascade(small="a", large="b", quantile=0.5).piloted(pilot)
+    settled = SequenceCascade(small="a", large="b", quantile=0.5).calibrated(pilot)
     assert settled.threshold < -700
-    assert sum(steps[0].noted["deferrals"] for steps in pilot(settled)) == 3
+    assert sum(steps[0].counters["deferrals"] for steps in pilot(settled)) == 3
 
 
 def test_a_pilot_that_finds_nothing_defers_nothing():
-    assert SequenceCascade(small="a", large="b", quantile=0.5).piloted(lambda method: []).threshold == -math.inf
+    assert SequenceCascade(small="a", large="b", quantile=0.5).calibrated(lambda method: []).threshold == -math.inf
 
 
 def bild_by_hand(models, length, fallback, rollback, most):
@@ -141,17 +141,17 @@ def bild_by_hand(models, length, fallback, rollback, most):
 
 @pytest.mark.parametrize(("fallback", "rollback"), [(0.6, 5.0), (0.4, 1.0), (0.0, 0.5), (1.1, 5.0)])
 def test_bild_is_its_loop_written_out(fallback, rollback):
-    noted = {}
+    counters = {}
     for seed in range(20):
         models = table_world(5, seed)
         method = OriginalBild(small="a", large="b", fallback=fallback, rollback=rollback, gamma=4)
         tokens, steps = generate(method, models, GREEDY, 20)
         assert tokens == bild_by_hand(models, 20, fallback, rollback, 4)
         for step in steps:
-            for key, count in step.noted.items():
-                noted[key] = noted.get(key, 0) + count
-    assert (noted.get("fallbacks", 0) > 0) == (fallback > 0)
-    assert (noted["rollbacks"] > 0) == (fallback < 1)
+            for key, count in step.counters.items():
+                counters[key] = counters.get(key, 0) + count
+    assert (counters.get("fallbacks", 0) > 0) == (fallback > 0)
+    assert (counters["rollbacks"] > 0) == (fallback < 1)
 
 
 def test_bild_may_end_at_an_unread_eos():
@@ -166,7 +166,7 @@ def test_bild_may_end_at_an_unread_eos():
         ends = []
         for check in (True, False):
             method = OriginalBild(small="a", large="b", fallback=0.0, rollback=0.01, gamma=4, check_eos=check)
-            steps = method.steps(models, GREEDY, End(frozenset({eos}), 9))
+            steps = method.rounds(models, GREEDY, StopCriteria(frozenset({eos}), 9))
             next(steps)
             ends.append(next(steps).tokens)
         assert ends[1] == [eos] != ends[0]

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from specbench.analysis.theory import expected_drafts, expected_run, run_odds, sprinter_distribution
-from specbench.decoding.method import End
-from specbench.decoding.sampling import Sampler, exact_law
+from specbench.decoding.method import StopCriteria
+from specbench.decoding.sampling import Sampler, exact_distribution
 from specbench.decoding.targets import Last
 from specbench.methods.autoregressive import Autoregressive
 from specbench.methods.sprinter import Sprinter
@@ -87,7 +87,7 @@ def gated(rate: Rate, models: Opened, length: int, eos: int = -1, sampling=SAMPL
         models.heads = {"gate": Gate(rate, models, sampler)}
         return until_eos(sprinter(**settings), models, eos, sampler, length)
 
-    return exact_law(run, **sampling)
+    return exact_distribution(run, **sampling)
 
 
 def plain(models: Opened, role: str, length: int, **sampling) -> Law:
@@ -181,11 +181,11 @@ def test_run_lengths_follow_theorem_2(n, tp, fp, mean):
             return tp if len(models["draft"].asked) <= n else fp  # the prompt is one token
 
         models.heads = {"gate": Gate(rate, models, sampler)}
-        step = next(sprinter(max_run=cap).steps(models, sampler, End(frozenset(), 1 + 2 * cap)))
-        assert step.drafted == step.noted["verifier_calls"] == min(int(step.noted["verifier_accepts"]) + 1, cap)
-        return int(step.noted["verifier_accepts"])
+        step = next(sprinter(max_run=cap).rounds(models, sampler, StopCriteria(frozenset(), 1 + 2 * cap)))
+        assert step.drafted == step.counters["verifier_calls"] == min(int(step.counters["verifier_accepts"]) + 1, cap)
+        return int(step.counters["verifier_accepts"])
 
-    found = exact_law(run, temperature=0.0)
+    found = exact_distribution(run, temperature=0.0)
     assert all(found[k] == pytest.approx(run_odds(k, n, tp, fp), abs=ROUNDING) for k in range(cap))
     assert sum(k * odds for k, odds in found.items()) == pytest.approx(mean, abs=1e-4)
     assert expected_run(n, tp, fp) == pytest.approx(mean, abs=1e-4)
@@ -197,7 +197,7 @@ def test_run_lengths_follow_theorem_2(n, tp, fp, mean):
 def test_an_eos_in_a_run_ends_it_and_biases_nothing(settings):
     """It is committed where the gate accepts it, tested where not; a refused one goes on. With a perfect gate: p's law."""
     models, eos = world(4), 1
-    expected: Law = exact_law(
+    expected: Law = exact_distribution(
         lambda sampler: until_eos(Autoregressive(scorers=("target",), target=Last()), models, eos, sampler, 4)
     )
     assert len({len(tokens) for tokens in expected}) == 4

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from specbench.decoding.loop import Limits, decode
-from specbench.decoding.method import End
-from specbench.decoding.round import Step
+from specbench.decoding.method import StopCriteria
+from specbench.decoding.round import Round
 from specbench.decoding.sampling import Sampler
 from specbench.methods.sprinter import Sprinter
 from specbench.models.heads import Verifier
@@ -44,12 +44,12 @@ def sampler(seed: int = 0) -> Sampler:
     return Sampler(generator=torch.Generator().manual_seed(seed))
 
 
-def kinds(step: Step) -> str:
+def kinds(step: Round) -> str:
     """One letter a token: u(ntested), a(ccepted), r(eplaced), b(onus)."""
     return "u" * step.untested + "a" * step.accepted + "r" * (step.tested - step.accepted) + "b" * bonus(step)
 
 
-def bonus(step: Step) -> int:
+def bonus(step: Round) -> int:
     return len(step.tokens) - step.untested - step.tested
 
 
@@ -64,13 +64,13 @@ def test_a_rounds_tokens_are_untested_accepted_replaced_and_bonus(settings):
     for step in steps:
         assert 0 <= step.tested - step.accepted <= 1
         assert 0 <= bonus(step) <= (step.accepted if settings.get("bonus", True) else 0)
-        assert step.drafted == step.untested + step.tested == step.noted["verifier_calls"]
-        assert step.by == ("draft",) * step.tested and step.tested <= 1
-        assert step.noted["verifier_accepts"] in (step.drafted, step.drafted - 1)
+        assert step.drafted == step.untested + step.tested == step.counters["verifier_calls"]
+        assert step.proposers == ("draft",) * step.tested and step.tested <= 1
+        assert step.counters["verifier_accepts"] in (step.drafted, step.drafted - 1)
         assert step.drafted <= settings.get("max_run", 20)
     drafted, tested = (sum(getattr(step, what) for step in steps) for what in ("drafted", "tested"))
-    assert models["draft"].calls.forwards == models.heads["gate"].asked == drafted
-    assert models["target"].calls.forwards == tested < drafted
+    assert models["draft"].usage.forwards == models.heads["gate"].asked == drafted
+    assert models["target"].usage.forwards == tested < drafted
     assert "".join(map(kinds, steps)).count("u") > 0
     seen = set("".join(map(kinds, steps)))
     assert seen == set("uarb" if settings.get("bonus", True) else "uar")
@@ -84,7 +84,7 @@ def test_at_the_cap_the_last_token_is_tested_or_it_is_not():
     models = world(1.0)
     _, steps = generate(sprinter(max_run=3, test_on_cap=False), models, sampler(), 60)
     assert {(step.drafted, step.untested, step.tested) for step in steps} == {(3, 3, 0)}
-    assert models["target"].calls.forwards == 0
+    assert models["target"].usage.forwards == 0
 
 
 @pytest.mark.parametrize(("rate", "kind"), [(0.0, "ar"), (1.0, "u")])
@@ -104,7 +104,7 @@ def test_an_eos_in_a_run_ends_it_with_its_step():
     for seed in range(40):
         out = decode(sprinter(), world(0.5), sampler(seed), Limits(frozenset({2}), 12))
         assert 2 not in out.tokens[:-1]
-        for step in sprinter().steps(world(0.5), sampler(seed), End(frozenset({2}), 12)):
+        for step in sprinter().rounds(world(0.5), sampler(seed), StopCriteria(frozenset({2}), 12)):
             assert 2 not in step.tokens[:-1]
             if 2 in step.tokens:
                 break
@@ -116,7 +116,7 @@ def test_an_eos_in_a_run_ends_it_with_its_step():
     assert ends == set("uarb")
 
 
-def cuts(steps: list[Step], cut=Step.cut) -> None:
+def cuts(steps: list[Round], cut=Round.cut) -> None:
     """Whatever is kept of a step, its counts are those of the tokens that are kept."""
     for step in steps:
         letters = kinds(step)
@@ -124,7 +124,7 @@ def cuts(steps: list[Step], cut=Step.cut) -> None:
             short = cut(step, kept)
             assert short.tokens == step.tokens[:kept]
             assert kinds(short) == letters[:kept]
-            assert len(short.by) == short.tested
+            assert len(short.proposers) == short.tested
 
 
 def test_a_step_cut_short_counts_what_is_left_of_it():
@@ -133,14 +133,16 @@ def test_a_step_cut_short_counts_what_is_left_of_it():
     cuts(
         [
             *steps,
-            Step([1, 2, 3, 4], tested=3, accepted=3, by=("a",) * 3),
-            Step([1, 2], tested=2, accepted=1, by=("a",) * 2),
+            Round([1, 2, 3, 4], tested=3, accepted=3, proposers=("a",) * 3),
+            Round([1, 2], tested=2, accepted=1, proposers=("a",) * 2),
         ]
     )
 
-    def forgets(step: Step, kept: int) -> Step:
+    def forgets(step: Round, kept: int) -> Round:
         tested = min(step.tested, kept)
-        return replace(step.cut(kept), tested=tested, accepted=min(step.accepted, kept), by=step.by[:tested])
+        return replace(
+            step.cut(kept), tested=tested, accepted=min(step.accepted, kept), proposers=step.proposers[:tested]
+        )
 
     with pytest.raises(AssertionError):
         cuts(steps, forgets)
@@ -158,7 +160,7 @@ def test_forwards_over_real_caches_are_the_ideal_ones(settings):
     models = open_models({"draft": random_model("llama", 1), "target": random_model("llama", 1)}, [5, 3, 8], "lean")
     models.heads = {"gate": Coin(0.6)}
     _, steps = generate(sprinter(**settings), models, sampler(), 40)
-    draft, target = models["draft"].calls, models["target"].calls
+    draft, target = models["draft"].usage, models["target"].usage
     bonuses = sum(bonus(step) for step in steps[:-1])
     assert draft.forwards + 1 == sum(step.drafted for step in steps)
     assert draft.by_fed.get(2, [0])[0] == bonuses and set(draft.by_fed) <= {1, 2}

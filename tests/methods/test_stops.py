@@ -102,6 +102,6 @@ def test_at_least_min_len_tokens_are_drafted(stop):
     models = tables(("a", "b"), 3, seed=1, heads=HEADS)
     _, steps = generate(stopped(stop, 5), models, sampler(), 60)
     assert {step.drafted for step in steps[:-2]} == {2}
-    assert all(step.noted == {"fallbacks": 1} for step in steps[:-2])
+    assert all(step.counters == {"fallbacks": 1} for step in steps[:-2])
     with pytest.raises(ValueError, match="min_len"):
         type(stop)(**{**vars(stop), "min_len": 0})

@@ -23,7 +23,7 @@ from specbench.experiment.plan import Bench
 from specbench.experiment.request import Request
 from specbench.machine import hardware
 from specbench.models.heads import EagleHead
-from specbench.models.instrumented import Watched
+from specbench.models.instrumented import InstrumentedSession
 from specbench.runs.locking import locked
 from specbench.runs.record import Record
 from specbench.verification.enumeration import Opened
@@ -263,16 +263,16 @@ def test_the_clock_of_a_compiled_forward_is_around_it(device, tmp_path, monkeypa
         return called
 
     monkeypatch.setattr(torch, "compile", compiled)
-    watched = Watched(model, [1, 2, 3])
+    instrumented = InstrumentedSession(model, [1, 2, 3])
     ids = OnDevice(torch.tensor([[1, 2, 3]]))
-    with watched.watching():
+    with instrumented.instrument():
         model(input_ids=ids)
         model.get_compiled_call(None)(input_ids=ids[:, -1:])
         model(input_ids=ids)
-    watched.settle()
+    instrumented.settle()
     assert seen == [(0, 0)]
-    assert watched.fed == [3, 1, 3]
-    assert watched.calls.forwards == 2
+    assert instrumented.fed == [3, 1, 3]
+    assert instrumented.usage.forwards == 2
     assert not model._forward_hooks
     assert "get_compiled_call" not in vars(model)
 

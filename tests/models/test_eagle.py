@@ -130,9 +130,9 @@ def test_without_catching_up_the_head_goes_on_from_its_own_guess():
         session = EagleSession(head, own, catch_up)
         session.draft(ids[:-1], 1, sampler(0), NO_EOS)
         own.score(ids[:-2], len(ids) - 3)
-        before = own.calls.forwards
+        before = own.usage.forwards
         laws.append(session.draft(ids, 1, sampler(0), NO_EOS).probs[0])
-        forwards.append(own.calls.forwards - before)
+        forwards.append(own.usage.forwards - before)
     assert forwards == [1, 0]
     assert (laws[0] - laws[1]).abs().max() > 1e-3
 
@@ -143,12 +143,12 @@ def test_a_head_reads_a_token_a_forward_and_its_prompt_once():
     ids = [3, 8, 1, 22, 13]
     assert session.draft(ids[:1], 4, sampler(0), NO_EOS).tokens == [], "without a feature there is no draft"
     draft = session.draft(ids, 3, sampler(0), NO_EOS)
-    assert (session.calls.prefill_fed, session.calls.forwards, session.calls.fed) == (4, 2, 2)
+    assert (session.usage.prefill_fed, session.usage.forwards, session.usage.fed) == (4, 2, 2)
     ids += [*draft.tokens, 9]
     base.score(ids, len(ids) - 4)
     session.draft(ids, 3, sampler(1), NO_EOS)
-    assert {fed: n for fed, (n, _) in session.calls.by_fed.items()} == {1: 4, 4: 1}
-    assert base.calls.forwards == 1
+    assert {fed: n for fed, (n, _) in session.usage.by_fed.items()} == {1: 4, 4: 1}
+    assert base.usage.forwards == 1
 
 
 def test_a_draft_ends_behind_an_eos():

@@ -9,8 +9,8 @@ from transformers import AutoConfig, BitsAndBytesConfig, GPTJConfig
 
 from specbench.decoding.drafting import roll
 from specbench.decoding.loop import Limits, decode
-from specbench.decoding.method import End
-from specbench.decoding.sampling import Draft, Sampler, exact_law, verify, verify_at_once
+from specbench.decoding.method import StopCriteria
+from specbench.decoding.sampling import Draft, Sampler, exact_distribution, verify, verify_at_once
 from specbench.decoding.targets import Contrastive, Last, Mixture
 from specbench.methods.autoregressive import Autoregressive
 from specbench.methods.hugging_face import Assisted, Generate
@@ -79,9 +79,9 @@ def test_a_roll_without_looking_draws_what_a_roll_with_looking_draws(engine, eos
         assert one.tokens == two.tokens
         assert torch.allclose(one.probs, two.probs, atol=1e-5)
         read = ids + two.tokens
-        forwards = blind.calls.forwards
+        forwards = blind.usage.forwards
         assert torch.allclose(blind.score(read, len(read) - 1), looking.score(read, len(read) - 1), atol=1e-4)
-        assert blind.calls.forwards == forwards + (len(two.tokens) == 5), "only what was drafted last is unread"
+        assert blind.usage.forwards == forwards + (len(two.tokens) == 5), "only what was drafted last is unread"
         shorter = read[: len(ids) - 2]  # all of it is cached, with more behind it
         one, two = (
             each(shorter, 3, Sampler(temperature=0.0), eos) for each in (partial(roll, looking), blind.roll_at_once)
@@ -96,7 +96,7 @@ def test_a_verdict_in_one_read_has_the_same_law():
         for tokens in ([0, 1][:k], [2, 2][:k]):
             draft = Draft(tokens, q)
             one, two = (
-                exact_law(lambda sampler, how=how, draft=draft, pi=pi: tuple(how(draft, pi, sampler).tokens))
+                exact_distribution(lambda sampler, how=how, draft=draft, pi=pi: tuple(how(draft, pi, sampler).tokens))
                 for how in (verify, verify_at_once)
             )
             assert distance(one, two) < 1e-12
@@ -194,15 +194,15 @@ def test_transformers_own_methods_give_the_greedy_tokens_and_are_counted(family,
     models = peers(family)
     out = decode(peer, models, GREEDY, limits)
     assert out.tokens == decode(AR, peers(family), GREEDY, limits).tokens
-    calls = models.sessions["target"].calls
-    assert (calls.prefill_seconds > 0, calls.encodes) == (True, int(family == "t5"))
+    usage = models.sessions["target"].usage
+    assert (usage.prefill_seconds > 0, usage.encodes) == (True, int(family == "t5"))
     assert 0 < out.forward_seconds < out.decode_seconds
     assert 0 < out.first_token_seconds <= out.prefill_seconds + out.decode_seconds
     if isinstance(peer, Assisted):
-        assert len(out.rounds) == calls.forwards + 1
+        assert len(out.rounds) == usage.forwards + 1
         assert all(len(step.tokens) == step.accepted + 1 for step in out.rounds[:-1])
     else:
-        assert calls.forwards == 16, "the first forward is prefill"
+        assert usage.forwards == 16, "the first forward is prefill"
 
 
 def test_transformers_own_methods_end_where_ours_end():
@@ -221,7 +221,7 @@ def test_transformers_own_methods_end_where_ours_end():
             models = peers()
             found = decode(peer, models, GREEDY, limits)
             assert (found.tokens, found.finish) == (expected.tokens, expected.finish)
-            assert models.sessions["target"].calls.forwards <= len(expected.tokens)
+            assert models.sessions["target"].usage.forwards <= len(expected.tokens)
 
 
 def test_transformers_own_methods_sample_the_targets_law():
@@ -241,7 +241,7 @@ def test_a_peer_leaves_the_models_as_they_were():
     target, draft = (models._pair.models[role] for role in ("target", "draft"))
     before = target.generation_config, copy.deepcopy(draft.generation_config.to_dict())
     state = torch.random.get_rng_state()
-    list(Assisted(draft="draft", model="target", gamma=2).steps(models, GREEDY, End(frozenset(), 12)))
+    list(Assisted(draft="draft", model="target", gamma=2).rounds(models, GREEDY, StopCriteria(frozenset(), 12)))
     assert (target.generation_config, draft.generation_config.to_dict()) == before
     assert torch.equal(state, torch.random.get_rng_state())
     assert not target._forward_hooks and not draft._forward_pre_hooks
@@ -251,7 +251,7 @@ def test_peers_refuse_synthetic_laws():
     models = peers()
     models._pair.laws = {"target": Law(40, 0, 1.0)}
     with pytest.raises(ValueError, match="synthetic"):
-        models.watched("target")
+        models.instrumented("target")
 
 
 def test_graphs_under_a_sequence_that_outgrows_them_are_not_used_again():
@@ -283,9 +283,9 @@ def test_compiled_graphs_give_the_logits_of_plain_forwards(family, monkeypatch):
     """Traced and functionalized as for a GPU, without its kernels, which take a minute to compile on a CPU."""
     traced = Elementwise(*(torch.compile(part, backend="aot_eager", fullgraph=True) for part in PLAIN))
     attention = torch.compile(fusing._attention, backend="aot_eager", fullgraph=True, dynamic=False)
-    calls = []
-    monkeypatch.setattr(llama, "compiled", lambda: calls.append("elementwise") or traced)
-    monkeypatch.setattr(place, "compiled_attention", lambda: calls.append("attention") or attention)
+    usage = []
+    monkeypatch.setattr(llama, "compiled", lambda: usage.append("elementwise") or traced)
+    monkeypatch.setattr(place, "compiled_attention", lambda: usage.append("attention") or attention)
     network = network_of(random_model(family, 1))
     graphs = Graphs(network, CPU, fused=True)
     graphs.prepare(300, most=3)
@@ -296,7 +296,7 @@ def test_compiled_graphs_give_the_logits_of_plain_forwards(family, monkeypatch):
     for ids in (*short, long[:126], long[:128], long[:129], long, [*long, 5]):
         assert torch.allclose(compiled.score(ids, len(ids) - 1), plain.score(ids, len(ids) - 1), atol=1e-4)
     heads_are_large_enough = network.layers.dim >= place.LEAST_DIM
-    assert set(calls) == ({"elementwise", "attention"} if heads_are_large_enough else {"elementwise"})
+    assert set(usage) == ({"elementwise", "attention"} if heads_are_large_enough else {"elementwise"})
     assert network.layers.elementwise is PLAIN
 
 
@@ -396,7 +396,7 @@ def test_assisted_generation_of_a_model_by_itself_is_refused():
     models = peers()
     models._pair.models["draft"] = models._pair.models["target"]
     with pytest.raises(ValueError, match="needs two models"):
-        next(Assisted(draft="draft", model="target", gamma=2).steps(models, GREEDY, End(frozenset(), 12)))
+        next(Assisted(draft="draft", model="target", gamma=2).rounds(models, GREEDY, StopCriteria(frozenset(), 12)))
 
 
 @pytest.mark.parametrize("peer", [Generate(model="target"), Assisted(draft="draft", model="target", gamma=2)], ids=str)

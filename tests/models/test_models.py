@@ -81,7 +81,7 @@ def test_encoder_decoders_start_with_their_decoders_start_token(tmp_path):
     opened = pair.open([5, 6, 7])
     assert opened.ids == [0]
     assert opened["target"].score([0, 3], 0).shape == (2, 94)
-    assert opened["target"].calls.prefill_fed == 3 + 2
+    assert opened["target"].usage.prefill_fed == 3 + 2
     assert pair.window is None
 
 

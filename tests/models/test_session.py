@@ -95,15 +95,15 @@ def test_a_stale_position_in_the_cache_is_caught(family):
 def test_what_is_known_is_not_fed_again():
     session = open_session(random_model("llama", 1))
     session.score([1, 2, 3, 4], 3)
-    assert session.calls.forwards == 0, "the first forward is prefill"
-    assert session.calls.prefill_fed == 4
+    assert session.usage.forwards == 0, "the first forward is prefill"
+    assert session.usage.prefill_fed == 4
     session.score([1, 2, 3, 4, 5, 6], 4)
     session.score([1, 2, 3, 4, 5, 6], 4)
     session.score([1, 2, 3, 4, 5], 4)
-    assert (session.calls.forwards, session.calls.fed) == (1, 2), "re-reading costs nothing"
+    assert (session.usage.forwards, session.usage.fed) == (1, 2), "re-reading costs nothing"
     session.score([1, 2, 3, 4, 9], 4)
-    assert (session.calls.forwards, session.calls.fed) == (2, 3), "after a rejection only what differs is fed"
-    assert session.calls.by_fed.keys() == {1, 2}
+    assert (session.usage.forwards, session.usage.fed) == (2, 3), "after a rejection only what differs is fed"
+    assert session.usage.by_fed.keys() == {1, 2}
 
 
 def test_rows_that_were_dropped_cost_a_forward_and_not_the_truth():
@@ -118,7 +118,7 @@ def test_the_encoder_runs_once_a_prompt():
     session = open_session(random_model("t5", 1), "lean", SOURCE)
     for ids in ([0], [0, 1, 2], [0, 5]):
         session.score(ids, 0)
-    assert session.calls.encodes == 1
+    assert session.usage.encodes == 1
 
 
 @pytest.mark.parametrize("gamma", [1, 3])
@@ -132,7 +132,7 @@ def test_identical_models_accept_everything_at_ideal_cost(gamma):
     tokens, steps = generate(method, models, sampler, rounds * (gamma + 1))
     assert len(steps) == rounds
     assert all(step.accepted == step.tested == gamma for step in steps)
-    draft, target = (models[role].calls for role in ("draft", "target"))
+    draft, target = (models[role].usage for role in ("draft", "target"))
     assert (draft.forwards + 1, target.forwards + 1) == (rounds * gamma, rounds), "gamma drafts and one score a round"
     assert set(target.by_fed) == {gamma + 1}
     assert len(tokens) == rounds * (gamma + 1)
@@ -146,18 +146,18 @@ def test_the_trace_of_three_models():
     model = random_model("llama", 3)
     models = open_models({"a": model, "b": model, "c": model}, [1, 2, 3])
     method = SpeculativeEnsemble(models=("a", "b", "c"), gamma=(3, 2, 1), target=Mixture())
-    from specbench.decoding.method import End
+    from specbench.decoding.method import StopCriteria
 
-    steps = method.steps(models, Sampler(generator=torch.Generator().manual_seed(0)), End(frozenset(), 40))
+    steps = method.rounds(models, Sampler(generator=torch.Generator().manual_seed(0)), StopCriteria(frozenset(), 40))
 
     def forwards() -> list[int]:
-        return [models[role].calls.forwards + bool(models[role].calls.prefill_fed) for role in "abc"]
+        return [models[role].usage.forwards + bool(models[role].usage.prefill_fed) for role in "abc"]
 
     first = next(steps)
-    assert (first.tested, first.drafted, first.by) == (3, 6, ("a", "a", "a"))
+    assert (first.tested, first.drafted, first.proposers) == (3, 6, ("a", "a", "a"))
     assert forwards() == [3, 2, 1]
     second = next(steps)
-    assert (second.tested, second.drafted, second.by) == (2, 1, ("b", "b"))
+    assert (second.tested, second.drafted, second.proposers) == (2, 1, ("b", "b"))
     assert forwards() == [4, 2, 1]
 
 
@@ -166,9 +166,9 @@ def test_a_rejection_starts_again_at_the_first_model():
     models = open_models({"a": random_model("llama", 4), "b": random_model("llama", 5)}, [1, 2, 3])
     method = SpeculativeEnsemble(models=("a", "b"), gamma=(2, 2), target=Mixture())
     _, steps = generate(method, models, Sampler(generator=torch.Generator().manual_seed(1)), 24)
-    refused = [before.accepted < before.tested for before in steps[:-1]]
-    assert any(refused)
-    assert all(after.by[0] == "a" for before, after in zip(refused, steps[1:], strict=True) if before)
+    rejected = [before.accepted < before.tested for before in steps[:-1]]
+    assert any(rejected)
+    assert all(after.proposers[0] == "a" for before, after in zip(rejected, steps[1:], strict=True) if before)
 
 
 def test_nan_logits_fail_loudly():

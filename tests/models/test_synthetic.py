@@ -60,8 +60,8 @@ def test_the_measured_acceptance_is_the_wanted_one(method, wanted, temperature):
         models = world(spread)
         models.ids = [start]
         for step in generate(method, models, sampler, 200)[1]:
-            tested += step.by.count("draft")
-            accepted += sum(role == "draft" for role in step.by[: step.accepted])
+            tested += step.proposers.count("draft")
+            accepted += sum(role == "draft" for role in step.proposers[: step.accepted])
     assert tested > 1200
     assert abs(accepted / tested - wanted) < 0.025
 
@@ -124,7 +124,7 @@ def test_time_of_the_synthetic_logits_is_not_measured(monkeypatch):
     monkeypatch.setattr(time, "perf_counter", lambda: now)
     models = Opened({"target": SyntheticSession(SlowSession(50, 0), SlowLaw(50, 0, 1.0), CPU)})
     out = decode(Autoregressive(scorers=("target",), target=Last()), models, Sampler(), Limits(frozenset(), 12))
-    assert models["target"].calls.off_clock == 12 * 20.0
+    assert models["target"].usage.off_clock == 12 * 20.0
     assert out.first_token_seconds == 1.0
     assert out.prefill_seconds + out.decode_seconds == 12.0
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from specbench.config.options import Options
-from specbench.decoding.usage import Calls
+from specbench.decoding.usage import Usage
 from specbench.experiment.selection import read_pair
 from specbench.models.loader import load
 from specbench.models.parallel import Workers, overlapping
@@ -27,8 +27,8 @@ def test_a_worker_says_what_the_model_says(both):
     for ids in ([5, 6, 7], [5, 6, 7, 8], [5, 6, 9], [5, 6, 9, 10, 11]):
         remote.ask(ids, len(ids) - 2)
         assert torch.allclose(remote.answer(), local.score(ids, len(ids) - 2), atol=1e-5)
-    assert remote.calls.forwards == local.calls.forwards
-    assert remote.calls.by_fed.keys() == local.calls.by_fed.keys()
+    assert remote.usage.forwards == local.usage.forwards
+    assert remote.usage.by_fed.keys() == local.usage.by_fed.keys()
     assert remote.busy > 0
     assert remote.moved > 4 * 2 * 4 * loaded.vocabulary, "four answers of two rows of float32"
 
@@ -71,7 +71,7 @@ def test_a_worker_that_is_gone_is_told_and_replaced(both):
 
 
 def test_what_ran_beside_the_slowest_model_is_booked_once():
-    calls = [Calls(seconds=2.0, prefill_seconds=0.1), Calls(seconds=3.0, prefill_seconds=0.4), Calls(seconds=3.0)]
-    overlapping(calls)
-    assert sum(each.seconds - each.beside for each in calls) == 3.0
-    assert sum(each.prefill_seconds - each.prefill_beside for each in calls) == 0.4
+    usage = [Usage(seconds=2.0, prefill_seconds=0.1), Usage(seconds=3.0, prefill_seconds=0.4), Usage(seconds=3.0)]
+    overlapping(usage)
+    assert sum(each.seconds - each.beside for each in usage) == 3.0
+    assert sum(each.prefill_seconds - each.prefill_beside for each in usage) == 0.4

@@ -211,7 +211,7 @@ def test_failures_of_several_sessions_are_no_more_than_those_of_one():
 
 
 def test_drafts_that_were_never_accepted_are_no_change_of_acceptance():
-    def refused(ids: str):
+    def rejected(ids: str):
         return replace(
             quiet(),
             generations={
@@ -219,7 +219,7 @@ def test_drafts_that_were_never_accepted_are_no_change_of_acceptance():
             },
         )
 
-    found = by_aspect(compare([refused("0")], [refused("1")], Limits(counters_only=True)))["decoding"]
+    found = by_aspect(compare([rejected("0")], [rejected("1")], Limits(counters_only=True)))["decoding"]
     assert found.title == "decoding changed"
 
 

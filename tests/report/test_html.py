@@ -24,7 +24,7 @@ def page(tmp_path_factory):
 
 
 def rounds(*rows):
-    keys = ("tokens", "drafted", "tested", "accepted", "untested", "refused")
+    keys = ("tokens", "drafted", "tested", "accepted", "untested", "rejected")
     return [dict(zip(keys, each, strict=False)) for each in rows]
 
 

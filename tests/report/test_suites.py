@@ -82,10 +82,10 @@ def test_every_suite_has_a_tiny_counterpart_with_the_same_tables():
     assert len(papers) == 16
     assert {name + TINY for name in papers} == set(names) - set(papers)
     for name in names:
-        suite, twin = read_suite(name), read_suite(name.removesuffix(TINY) + TINY)
-        assert suite.paper == twin.paper
-        assert suite.shows == twin.shows
-        assert [each.rows for each in suite.tables] == [each.rows for each in twin.tables]
+        suite, synthetic = read_suite(name), read_suite(name.removesuffix(TINY) + TINY)
+        assert suite.paper == synthetic.paper
+        assert suite.shows == synthetic.shows
+        assert [each.rows for each in suite.tables] == [each.rows for each in synthetic.tables]
 
 
 def test_the_values_that_the_papers_print_are_stored():

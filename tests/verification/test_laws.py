@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from specbench.decoding.method import End, Method, Step
-from specbench.decoding.sampling import Draft, Sampler, exact_law, verify
+from specbench.decoding.method import Method, Round, StopCriteria
+from specbench.decoding.sampling import Draft, Sampler, exact_distribution, verify
 from specbench.decoding.targets import Contrastive, Last, Mixture, Realigned, Target
 from specbench.methods import speculative_ensemble
 from specbench.methods.autoregressive import Autoregressive
@@ -55,7 +55,7 @@ def test_speculative_decoding_has_the_targets_law(gamma, sampling):
 
 def test_speculative_decoding_with_whole_drafts_of_five_has_the_targets_law():
     models = table_world(2, seed=SEED, spread=4.0)
-    found = exact_law(_prefix(sd(5), models, KEPT, set()), **SHARP)
+    found = exact_distribution(_prefix(sd(5), models, KEPT, set()), **SHARP)
     assert distance(found, reference(models, ("b",), Last(), KEPT, **SHARP)) < ROUNDING
 
 
@@ -111,7 +111,7 @@ def test_greedy_ensembles_equal_the_arg_max_of_the_mixture():
 class _BonusFromLast(Speculative, name="bonus-from-last"):
     """A mutant: the bonus comes from the last model's law although the law is a mixture."""
 
-    def steps(self, models, sampler, end):
+    def rounds(self, models, sampler, end):
         ids, session = list(models.ids), models["b"]
         propose = self.proposer.open(models, sampler, end)
         while end.room(ids) > 0:
@@ -122,7 +122,7 @@ class _BonusFromLast(Speculative, name="bonus-from-last"):
                             sampler.probs(rows[k:])])  # fmt: skip
             out = verify(draft, pi, sampler)
             ids += out.tokens
-            yield Step(out.tokens)
+            yield Round(out.tokens)
 
 
 def test_a_bonus_from_the_last_model_alone_fails():
@@ -137,8 +137,8 @@ def _prefix(method: Method, models: Opened, kept: int, owners: set[str]) -> Call
 
     def run(sampler: Sampler) -> tuple[int, ...]:
         out: list[int] = []
-        for step in method.steps(models, sampler, End(frozenset(), 40)):
-            owners.update(step.by)
+        for step in method.rounds(models, sampler, StopCriteria(frozenset(), 40)):
+            owners.update(step.proposers)
             out += step.tokens
             if len(out) >= kept:
                 break
@@ -153,7 +153,7 @@ def test_whole_drafts_of_every_owner_have_the_ensembles_law(gamma):
     roles, models, owners = tuple("abc"[: len(gamma)]), table_world(2, seed=SEED, spread=4.0), set()
     method = SpeculativeEnsemble(models=roles, gamma=gamma, target=Mixture())
     expected = reference(models, roles, Mixture(), KEPT, **SHARP)
-    assert distance(exact_law(_prefix(method, models, KEPT, owners), **SHARP), expected) < ROUNDING
+    assert distance(exact_distribution(_prefix(method, models, KEPT, owners), **SHARP), expected) < ROUNDING
     assert owners == set(roles)
     assert 4 <= len(expected) < 2**KEPT
 
@@ -175,7 +175,7 @@ def test_testing_with_the_default_proposers_law_fails(gamma, monkeypatch):
     monkeypatch.setattr(speculative_ensemble, "Proposal", mislabelled)
     method = SpeculativeEnsemble(models=roles, gamma=gamma, target=Mixture())
     expected = reference(models, roles, Mixture(), KEPT, **SHARP)
-    assert distance(exact_law(_prefix(method, models, KEPT, owners), **SHARP), expected) > 0.02
+    assert distance(exact_distribution(_prefix(method, models, KEPT, owners), **SHARP), expected) > 0.02
 
 
 def test_a_greedy_draft_with_soft_laws_fails():
@@ -221,7 +221,7 @@ def test_an_eos_in_the_draft_biases_nothing():
         ),
     }
     laws = {
-        name: exact_law(lambda sampler, m=method: until_eos(m, models, eos, sampler))
+        name: exact_distribution(lambda sampler, m=method: until_eos(m, models, eos, sampler))
         for name, method in methods.items()
     }
     for name, found in laws.items():

@@ -119,13 +119,13 @@ def chain_round(acceptance: Sequence[float], drafted: int, thresholds: Sequence[
     """
     levels = _levels(acceptance, drafted, thresholds)
     below: list[Lengths] = [{0: 1.0}, *levels.blocks]  # what a forward of model i feeds beside the unread
-    calls = [drafted * levels.many[0], *levels.many]
+    usage = [drafted * levels.many[0], *levels.many]
     forwards = []
     for i, many in enumerate(levels.many):
         fed: dict[int, float] = defaultdict(float)
         unread_tokens = _unread(levels, i)
         for length, odds in below[i].items():
-            fed[length + 1] += odds * (calls[i] - many)
+            fed[length + 1] += odds * (usage[i] - many)
             for unread, times in unread_tokens.items():
                 fed[length + unread] += odds * times
         forwards.append({k: times for k, times in sorted(fed.items()) if times > 0.0})

@@ -6,7 +6,7 @@ Multiple choice needs it, to say the letter that stood behind a choice; little e
 import random
 
 from specbench.data.synthetic import mmlu
-from specbench.data.synthetic.generator import Row, Twin
+from specbench.data.synthetic.generator import Row, SyntheticTask
 
 WORDS = (
     mmlu.TOWNS + mmlu.BUILDINGS + mmlu.GOODS + mmlu.PEOPLE + mmlu.DAYS + list(mmlu.LETTERS)
@@ -29,4 +29,4 @@ def answer(row: Row) -> str:
     return prompt(row) * (int(row["times"]) - 1)
 
 
-COPYING = Twin(make, prompt, answer)
+COPYING = SyntheticTask(make, prompt, answer)

@@ -13,7 +13,7 @@ _TEST_BUCKETS = 16  # one row in sixteen belongs to the test split
 
 
 @dataclass(frozen=True)
-class Twin:
+class SyntheticTask:
     """A generator of rows, with the 0-shot prompt and the answer that a model is trained on.
 
     Train and test never share a prompt: they draw from different seeds, and a row belongs to one split by the checksum of

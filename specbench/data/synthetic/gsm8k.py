@@ -7,7 +7,7 @@ An answer is worked in GSM8K's own format: one step a line, each with a calculat
 import random
 from collections.abc import Callable
 
-from specbench.data.synthetic.generator import Row, Twin
+from specbench.data.synthetic.generator import Row, SyntheticTask
 
 NAMES = (
     "Ada Ben Cara Dan Ella Finn Gina Hugo Iris Jack Kira Leo Maya Noah Olga Paul Quinn Rosa Sam Tara Umar Vera Will Zoe"
@@ -159,4 +159,4 @@ _STORIES: tuple[Callable[[random.Random], Row], ...] = (
     _sharing,
 )
 
-GSM8K = Twin(make, prompt, answer)
+GSM8K = SyntheticTask(make, prompt, answer)

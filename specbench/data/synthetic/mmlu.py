@@ -8,7 +8,7 @@ which is one token for that family: all that is left for a small model to find i
 import random
 from collections.abc import Callable
 
-from specbench.data.synthetic.generator import Row, Twin
+from specbench.data.synthetic.generator import Row, SyntheticTask
 
 LETTERS = "ABCD"
 TOWNS = (
@@ -100,4 +100,4 @@ _SUBJECTS: dict[str, Callable[[random.Random], _Asked]] = {
     "calendar": _calendar,
 }
 
-MMLU = Twin(make, prompt, answer)
+MMLU = SyntheticTask(make, prompt, answer)

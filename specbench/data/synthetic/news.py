@@ -7,7 +7,7 @@ Highlights are three lines, as CNN's; an XSum summary is one sentence, which joi
 import random
 from typing import NamedTuple
 
-from specbench.data.synthetic.generator import Row, Twin
+from specbench.data.synthetic.generator import Row, SyntheticTask
 
 TOWNS = (
     "Arlow Bexford Corwell Dunstow Elmham Farleigh Grantley Hadlow Ilmore Kelby Langport Marfield Norham Oakley".split()
@@ -187,5 +187,5 @@ def prompt_summary(row: Row) -> str:
     return f"Document: {row['document']}\n\nA one-sentence summary of the above document is:"
 
 
-CNNDM = Twin(make_highlights, prompt_highlights, lambda row: f" {row['highlights']}")
-XSUM = Twin(make_summary, prompt_summary, lambda row: f" {row['summary']}")
+CNNDM = SyntheticTask(make_highlights, prompt_highlights, lambda row: f" {row['highlights']}")
+XSUM = SyntheticTask(make_summary, prompt_summary, lambda row: f" {row['summary']}")

@@ -7,7 +7,7 @@ perfect. Every sentence has one translation in each direction.
 import random
 from typing import NamedTuple
 
-from specbench.data.synthetic.generator import Row, Twin, capital
+from specbench.data.synthetic.generator import Row, SyntheticTask, capital
 
 # English, German, gender
 PEOPLE = (
@@ -16,7 +16,7 @@ PEOPLE = (
     ("cook", "Koch", "m"), ("daughter", "Tochter", "f"), ("aunt", "Tante", "f"), ("guest", "Gast", "m"),
 )  # fmt: skip
 THINGS = (
-    ("house", "Haus", "n"), ("letter", "Brief", "m"), ("lamp", "Lampe", "f"), ("book", "Buch", "n"),
+    ("house", "Haus", "n"), ("letter", "Brief", "m"), ("lamp", "Lampe", "f"), ("track", "Buch", "n"),
     ("table", "Tisch", "m"), ("bridge", "Brücke", "f"), ("picture", "Bild", "n"), ("key", "Schlüssel", "m"),
     ("clock", "Uhr", "f"), ("boat", "Boot", "n"), ("coat", "Mantel", "m"), ("bag", "Tasche", "f"),
     ("car", "Auto", "n"), ("apple", "Apfel", "m"), ("flower", "Blume", "f"), ("dog", "Hund", "m"),
@@ -156,5 +156,5 @@ def prompt_back(row: Row) -> str:
     return f"German phrase: {row['translation']['de']}\n\nEnglish phrase:"
 
 
-WMT = Twin(make, prompt, lambda row: f" {row['translation']['de']}")
-WMT_BACK = Twin(make, prompt_back, lambda row: f" {row['translation']['en']}")
+WMT = SyntheticTask(make, prompt, lambda row: f" {row['translation']['de']}")
+WMT_BACK = SyntheticTask(make, prompt_back, lambda row: f" {row['translation']['en']}")

@@ -27,9 +27,9 @@ class Deferral(TwoModels):
         """delta (k,), bool, from confidences `small` and `large` (qbar and pbar) and the laws q and p, each (k, V)."""
 
     def __call__(self, logits: list[Tensor], sampler: Sampler) -> Tensor:
-        return self.ruled(logits, sampler)[0]
+        return self.with_deferral(logits, sampler)[0]
 
-    def ruled(self, logits: list[Tensor], sampler: Sampler) -> tuple[Tensor, Tensor]:
+    def with_deferral(self, logits: list[Tensor], sampler: Sampler) -> tuple[Tensor, Tensor]:
         q, p = (sampler.probs(each) for each in logits)
         small, large = (q, p) if self.scaled or sampler.plain else (confidence(each) for each in logits)
         deferred = self.defers(small, large, q, p)  # (k,)

@@ -25,7 +25,7 @@ class Target(Named):
     def __call__(self, logits: list[Tensor], sampler: Sampler) -> Tensor:
         """logits: n tensors (k, V) -> pi (k, V)."""
 
-    def ruled(self, logits: list[Tensor], sampler: Sampler) -> tuple[Tensor, Tensor | None]:
+    def with_deferral(self, logits: list[Tensor], sampler: Sampler) -> tuple[Tensor, Tensor | None]:
         """pi, and where it is one model's law or another's: True (k,) where a rule deferred to the large one."""
         return self(logits, sampler), None
 

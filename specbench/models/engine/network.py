@@ -113,7 +113,7 @@ def can_fuse(config: Any) -> bool:
 
 
 def network_of(model: PreTrainedModel) -> Network:
-    """The lean model over these weights, which must not be refused."""
+    """The lean model over these weights, which must not be rejected."""
     return Network.members[type(model).__name__](model)
 
 

@@ -42,6 +42,6 @@ class LeanSession(CachedSession):
         """The cache, with what the encoder says of the source: once a prompt, in its first forward."""
         source = None
         if self._source is not None:
-            source = encoded(self._network.model, self._source, self.calls).last_hidden_state[0]  # (m, hidden)
+            source = encoded(self._network.model, self._source, self.usage).last_hidden_state[0]  # (m, hidden)
         self._cache = self._network.new_cache(source)
         return self._cache
