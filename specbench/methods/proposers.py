@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 
 from specbench.decoding.drafting import common_prefix, roll
-from specbench.decoding.method import Level, Propose, Proposer, Sessions, StopCriteria, Speculation
+from specbench.decoding.method import Level, Propose, Proposer, Sessions, Speculation, StopCriteria
 from specbench.decoding.round import Round
 from specbench.decoding.sampling import Draft, Sampler, to_device
 from specbench.decoding.targets import Last
