@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from specbench.api import Plan, RunResult, load, plan, register, report, run
+    from specbench.api import Plan, RunResult, Verification, load, plan, register, report, run, verify
     from specbench.errors import ConfigError, MissingAsset
     from specbench.observer import Observer
 
@@ -19,12 +19,14 @@ __all__ = [
     "Observer",
     "Plan",
     "RunResult",
+    "Verification",
     "__version__",
     "load",
     "plan",
     "register",
     "report",
     "run",
+    "verify",
 ]
 _MODULES = {"ConfigError": "errors", "MissingAsset": "errors", "Observer": "observer"}  # those of the API are the rest
 

@@ -24,6 +24,7 @@ from specbench.observer import Observer
 from specbench.report.writers import RUN_WRITERS
 from specbench.runs.record import Record
 from specbench.runs.run_folder import SAMPLES, read
+from specbench.verification.run import CUTS, PROMPTS, TOKENS, Verification, VerifyRequest, verify_method
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -98,7 +99,6 @@ def run(
     *,
     out: str | PathLike[str] = "results",
     fresh: bool = False,
-    sandbox: str | None = None,
     observer: Observer | None = None,
     **options: Any,
 ) -> RunResult:
@@ -112,18 +112,18 @@ def run(
         task: Tasks. By default those that suit the pair.
         out: The folder that run folders are written to.
         fresh: Discard what the run folders hold and measure again.
-        sandbox: How generated code is isolated when it is executed to score it: `auto`, `bwrap`, `unshare` or `none`. By
-            default generated code is not executed.
         observer: Receives progress.
         **options: Fields of `specbench.config.options.Options`: `limit`, `gamma`, `temperature`, `repeats`, `device`, ...
-            `set`, `over` and `head` take dictionaries, with the keys of the command-line options of these names. `plugins`
-            takes Python files.
+            `set`, `over` and `head` take dictionaries, with the keys of the command-line options of these names. `gamma` and
+            `data` take one value, or a dictionary by method or task. `plugins` takes Python files. `sandbox` is how generated
+            code is isolated when it is executed to score it: `auto`, `bwrap`, `unshare` or `none`; by default it is not
+            executed.
 
     Raises:
         ConfigError: An argument is wrong.
         MissingAsset: A model, data set or device is missing, or another process uses a run folder.
     """
-    request = _request((method, pair, task), options, out=out, access=Access(fresh=fresh), sandbox=sandbox)
+    request = _request((method, pair, task), options, out=out, access=Access(fresh=fresh))
     results = pipeline.run(request, observer)
     folders = tuple(Path(summary.folder) for summary in results.summaries)
     return RunResult(folders, tuple(results.summaries), results.unscored)
@@ -134,6 +134,33 @@ def plan(
 ) -> Plan:
     """Resolve what `run` would measure, without loading a model. Takes the same arguments; raises the same errors."""
     return Plan(pipeline.resolve(_request((method, pair, task), options, out=out)))
+
+
+def verify(
+    method: str, pair: str = "tiny", task: Names = (), *, observer: Observer | None = None, **options: Any
+) -> Verification:
+    """Test whether a method follows the distribution that it declares, on this pair and this device.
+
+    Args:
+        method: The name of a preset, or a path to a TOML file.
+        pair: A pair of models: the name of a preset, or a path to a TOML file.
+        task: Tasks that prompts are taken from. By default those that suit the pair.
+        observer: Receives progress.
+        **options: As for `run`. `limit` is the number of prompts, 6 by default, `max_new_tokens` is 24, and `repeats`, 6, is
+            the number of sampled outputs per prompt. `temperature` is that of the sampled checks; 0 leaves them out.
+
+    Returns:
+        A `Verification`; its `verdict` has the outcome, one line that explains it, and the checks.
+
+    Raises:
+        ConfigError: An argument is wrong.
+        MissingAsset: A model, data set or device is missing.
+    """
+    cuts = int(options.pop("repeats", CUTS))
+    request = _request((method, pair, task), {"limit": PROMPTS, "max_new_tokens": TOKENS, **options}, out="results")
+    return verify_method(
+        VerifyRequest(method=method, pair=pair, tasks=request.tasks, options=request.options, cuts=cuts), observer
+    )
 
 
 def load(*folders: str | PathLike[str]) -> RunResult:
@@ -171,11 +198,11 @@ def _request(
     *,
     out: str | PathLike[str],
     access: Access | None = None,
-    sandbox: str | None = None,
 ) -> Request:
     """A request for methods, a pair and tasks."""
     method, pair, task = what
     given = dict(options)
+    sandbox = given.pop("sandbox", None)
     files = given.pop("plugins", ())
     for name, field in (("set", "overrides"), ("over", "over"), ("head", "heads")):
         if isinstance(value := given.pop(name, None), Mapping):

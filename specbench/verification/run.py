@@ -21,6 +21,7 @@ from specbench.verification.case import Case
 from specbench.verification.reference import Decoding
 from specbench.verification.verdict import Verdict, outputs, undeclared, verify
 
+PROMPTS, TOKENS, CUTS = 6, 24, 6  # defaults: prompts, new tokens, sampled outputs per prompt
 TEMPERATURE = 2.0  # small models are confident, and near-certain distributions cannot be told apart
 TASK = "gsm8k"  # where the pair names none that suits it
 
@@ -33,7 +34,7 @@ class VerifyRequest:
     pair: str = "tiny"
     tasks: tuple[str, ...] = ()
     options: Options
-    cuts: int = 6
+    cuts: int = CUTS
 
 
 @dataclass(frozen=True)
