@@ -16,6 +16,7 @@ from typing import Any
 import typer
 import yaml
 
+from specbench._logging import quiet
 from specbench.cli.app import app
 from specbench.cli.lazy import LazyGroup
 from specbench.cli.schema import SCHEMAS
@@ -28,6 +29,7 @@ FENCE = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
 
 def main() -> None:
     """Write build/docs."""
+    quiet()
     out = ROOT / "build" / "docs"
     shutil.rmtree(out, ignore_errors=True)
     shutil.copytree(ROOT / "docs", out)
