@@ -1,4 +1,4 @@
-"""Cascades: how often they reject, what a plug-in rule may lose, and what a sequential one gains."""
+"""Cascades: the rejection rate, the regret bound of a plug-in rule, and the speedup of a sequential cascade."""
 
 from collections.abc import Sequence
 
@@ -6,23 +6,28 @@ from specbench.analysis.theory.speculation import Cost
 
 
 def rejection(defers: Sequence[bool], distances: Sequence[float]) -> float:
-    """SpecCascade's Lemma 3: how often a cascade rejects a drafted token, the mean over positions of delta TV(q, p)."""
+    """The share of drafted tokens that a cascade rejects.
+
+    (SpecCascade, Lemma 3): the mean over positions of delta TV(q, p).
+    """
     return sum(d * tv for d, tv in zip(defers, distances, strict=True)) / len(distances)
 
 
 def regret_bound(truth: Sequence[float], q: Sequence[float], p: Sequence[float]) -> float:
-    """SpecCascade's Lemma 5: the OPT plug-in's regret against the best rule that knows the truth, at a position:
-    max |P - q| + max |P - p|."""
+    """The bound of the OPT plug-in's regret against the best rule that knows the truth, at one position.
+
+    It is max |P - q| + max |P - p| (SpecCascade, Lemma 5).
+    """
     return max(abs(t - x) for t, x in zip(truth, q, strict=True)) + max(
         abs(t - x) for t, x in zip(truth, p, strict=True)
     )
 
 
 def sequential_cascade(rate: float, cost: Cost, tokens: int = 1) -> float:
-    """Speedup over the large model of a sequential cascade that defers at this rate, 1 / (c + rate).
+    """The speedup of a sequential cascade over its large model, 1 / (c + rate).
 
-    The rate is of positions, or of whole sequences. `tokens` is what the large model reads in a forward: all that were kept
-    since it was last asked.
+    `rate` is the share of positions, or of whole sequences, that are deferred. `tokens` is the number of tokens that a
+    forward of the large model reads: all tokens since the last deferral.
 
     See docs/papers/speccascade.md, Speedup.
     """

@@ -1,20 +1,20 @@
-"""Speculative Ensemble: its exact long-run speedup, and what its paper says of it."""
+"""Speculative Ensemble: its exact long-run speedup, and the statements of its paper."""
 
 from collections.abc import Sequence
 
 from specbench.analysis.theory.speculation import Cost
 
 NEGLIGIBLE = 1e-12
-MOST_TOKENS = 20_000  # a run without rejections is followed so far
+MOST_TOKENS = 20_000  # the longest run without rejections that is followed
 
 
 def speculative_ensemble(a: Sequence[float], gamma: Sequence[int], cost: Cost) -> float:
-    """Exact long-run speedup of Speculative Ensemble over the sequential ensemble, n models.
+    """The exact long-run speedup of Speculative Ensemble over the sequential ensemble of the same models.
 
-    a[i] is the acceptance rate of model i's proposals. After every rejection all models lack the same one token and model 0
-    starts afresh, so runs between rejections are independent and alike; and as long as nothing is rejected, the algorithm
-    takes one fixed course. Following that course, each forward weighted by the odds that the run gets so far, gives the
-    expected tokens and the expected cost of a run. For n = 2 it equals the closed form of three cycle types.
+    a[i] is the acceptance rate of model i's proposals. After every rejection, all models lack one token and model 0 proposes
+    again. So runs between rejections are independent and identically distributed, and without a rejection the sequence of
+    forwards is fixed. Weighting each forward by the probability that a run reaches it gives the expected tokens and the
+    expected cost of a run. For two models the result equals the closed form with three types of cycles.
 
     See docs/papers/speculative-ensemble.md, Long-run speedup.
     """
@@ -25,7 +25,7 @@ def speculative_ensemble(a: Sequence[float], gamma: Sequence[int], cost: Cost) -
 
     def draw(i: int) -> None:
         nonlocal spent
-        spent += alive * cost(i, len(pending) - scored[i] + 1)  # what it has not read of B, and one token before
+        spent += alive * cost(i, len(pending) - scored[i] + 1)  # the unread tokens of B, and one token before
         pending.append(i)
         scored[i] = len(pending)
 
@@ -43,9 +43,9 @@ def speculative_ensemble(a: Sequence[float], gamma: Sequence[int], cost: Cost) -
 
 
 def acceptance_of(speedup: float, gamma: Sequence[int], cost: Cost) -> float:
-    """The acceptance rate, the same for all models, at which `speculative_ensemble` predicts a speedup.
+    """The acceptance rate, equal for all models, at which `speculative_ensemble` predicts a given speedup.
 
-    What a paper that prints speedups alone must have had, by its own model. Raises ValueError where no rate gives it.
+    Raises ValueError if no rate gives it.
     """
     low, high = 0.0, 1.0
 
@@ -61,7 +61,7 @@ def acceptance_of(speedup: float, gamma: Sequence[int], cost: Cost) -> float:
 
 
 def alternate_proposal(a: float, gamma_q: int, gamma_p: int, c: float) -> float:
-    """SE's Theorem 3.6 as printed: one q-cycle that follows a p-cycle. Not the long-run speedup.
+    """The speedup of Theorem 3.6 as printed: one q-cycle that follows a p-cycle. It is not the long-run speedup.
 
     See erratum SE-4, docs/papers/speculative-ensemble.md, Errata.
     """
@@ -70,22 +70,24 @@ def alternate_proposal(a: float, gamma_q: int, gamma_p: int, c: float) -> float:
 
 
 def never_slower(a_q: float, a_p: float, c: float) -> float:
-    """SE's Corollary 3.7, the long-run speedup at draft lengths of 1: (1 + c) / (1 + c - P - Q c), at least 1."""
+    """The long-run speedup at draft lengths of 1 (SE, Corollary 3.7): (1 + c) / (1 + c - P - Q c), at least 1."""
     p, q = (
         a_q / (1 + a_q),
         a_q * a_p / (1 + a_q),
-    )  # shares of the cycles in which p, and q, proposes with a token pending
+    )  # shares of cycles in which p, and q, proposes with a pending token
     return (1 + c) / (1 + c - p - q * c)
 
 
 def least_acceptance(weight: float) -> float:
-    """SE's Theorem 3.2: proposals of a model of this weight in a mixture are accepted at least as often. Equal iff supports
-    are disjoint."""
+    """The least acceptance rate of the proposals of a model with this weight in a mixture (SE, Theorem 3.2).
+
+    It is attained if and only if the supports are disjoint.
+    """
     return weight
 
 
 def mixture_acceptance(weight: float, distance: float) -> float:
-    """How often a two-model mixture accepts the proposals of the model of this weight, 1 - (1 - w) TV(q, p).
+    """The acceptance rate of the proposals of a model with this weight in a mixture of two: 1 - (1 - w) TV(q, p).
 
     See docs/papers/speculative-ensemble.md, Acceptance rate.
     """
@@ -93,22 +95,22 @@ def mixture_acceptance(weight: float, distance: float) -> float:
 
 
 def better_proposer(weight_q: float) -> str:
-    """SE's Corollary 3.3, for models that cost alike: `q` or `p`, the heavier, whose acceptance is at least 1/2."""
+    """The better proposer of two models with equal cost (SE, Corollary 3.3): the one with the larger weight, `q` or `p`."""
     return "q" if weight_q >= 0.5 else "p"
 
 
 def useful_proposer(weight_q: float, c: float) -> str:
-    """SE's Corollary 3.5: the model, `q` or `p`, whose weight alone makes naive speculation by two tokens no slower.
+    """The proposer, `q` or `p`, with which naive speculation by two tokens is never slower (SE, Corollary 3.5).
 
-    Swapping the models turns c into 1/c and the weight into the rest, so one of them always is; at weight_q = c / (1 + c)
-    both are.
+    There is always one, because swapping the models turns c into 1 / c and the weight into 1 - weight. At
+    weight_q = c / (1 + c) both qualify.
     """
     return "q" if weight_q >= least_useful_acceptance(c) else "p"
 
 
 def least_useful_acceptance(c: float) -> float:
-    """SE's Corollary 3.4: with two drafted tokens naive speculation is faster iff a > c / (1 + c).
+    """The acceptance rate above which naive speculation by two tokens is faster (SE, Corollary 3.4): c / (1 + c).
 
-    By Theorem 3.2 a weight above it will do.
+    By Theorem 3.2, a larger weight is sufficient.
     """
     return c / (1 + c)

@@ -1,8 +1,8 @@
-"""Polybasic: chains of n >= 2 models, each the target of the one below: exact, not as printed in the paper.
+"""Polybasic: the exact speedup of chains of n >= 2 models. Each model verifies the tokens of the model below it.
 
-As in a `Cost`, model 0 drafts, and the last model is the target. acceptance[i] is the rate at which model i + 1 accepts what
-model i hands up; thresholds[i] is how many tokens model i + 1 collects at least before it hands them up, for every model
-between the two. What a middle hands up follows its own distribution, so the rounds of a level are independent and alike.
+Model 0 drafts, and the last model is the target, as in a `Cost`. acceptance[i] is the rate at which model i + 1 accepts
+tokens of model i. thresholds[i] is the least number of tokens that model i + 1 collects before model i + 2 tests them. Tokens
+of a middle model follow its own distribution, so the rounds of a level are independent and identically distributed.
 
 See docs/papers/polybasic.md, Speedup with measured prices.
 """
@@ -17,19 +17,19 @@ from specbench.analysis.theory.speculation import Cost
 
 Ends = dict[
     tuple[int, int], float
-]  # (tokens of a round or block, how many up to its end some model has not read): odds
-DRAFTED, THRESHOLDS = range(1, 17), range(1, 33)  # what a planner tries
+]  # (tokens of a round or block, those up to its end that a model has not read): probability
+DRAFTED, THRESHOLDS = range(1, 17), range(1, 33)  # candidates of best_chain
 
 
 class ChainRound(NamedTuple):
-    """Expected a forward of the target: the tokens it commits, and forwards[i][k], those of model i that feed k tokens."""
+    """Expectations per forward of the target: committed tokens, and forwards[i][k] of model i that feed k tokens."""
 
     tokens: float
     forwards: list[dict[int, float]]
 
 
 class Plan(NamedTuple):
-    """A chain's speedup over plain decoding by its target, at this draft length and these thresholds."""
+    """The speedup of a chain over plain decoding by its target, with its draft length and thresholds."""
 
     speedup: float
     drafted: int
@@ -57,11 +57,11 @@ class Middle(NamedTuple):
 class _Levels(NamedTuple):
     """The distributions of a chain by level. A round of level i tests a block of level i - 1 in one forward of model i."""
 
-    acceptance: Sequence[float]  # of what level i hands up
-    least: list[int]  # tokens of a block of level i + 1
+    acceptance: Sequence[float]  # of the blocks of level i
+    least: list[int]  # fewest tokens of a block of level i + 1
     rounds: list[Lengths]  # of level i + 1
     blocks: list[Lengths]  # of level i
-    many: list[float]  # blocks of level i a forward of the target
+    many: list[float]  # blocks of level i per forward of the target
 
 
 def _levels(acceptance: Sequence[float], drafted: int, thresholds: Sequence[int]) -> _Levels:
@@ -69,7 +69,7 @@ def _levels(acceptance: Sequence[float], drafted: int, thresholds: Sequence[int]
         raise ValueError(f"{len(acceptance) + 1} models need {len(acceptance) - 1} thresholds, not {len(thresholds)}")
     if min(drafted, *thresholds, 1) < 1:
         raise ValueError(f"draft length {drafted} and thresholds {list(thresholds)} must be at least 1")
-    least = [*thresholds, 1]  # what the target commits is a block of one round
+    least = [*thresholds, 1]  # a block of the target is one round
     blocks: list[Lengths] = [{drafted: 1.0}]
     rounds: list[Lengths] = []
     for a, threshold in zip(acceptance, least, strict=True):
@@ -82,7 +82,7 @@ def _levels(acceptance: Sequence[float], drafted: int, thresholds: Sequence[int]
 
 
 def _tested(a: float, ends: Ends) -> Ends:
-    """The distribution of a round that tests such blocks. A model that read less than it accepts reads the rest too."""
+    """The distribution of rounds that test such blocks. A model later reads accepted tokens that it has not read."""
     found: Ends = defaultdict(float)
     for (length, unread), odds in ends.items():
         for accepted in range(length + 1):
@@ -92,8 +92,8 @@ def _tested(a: float, ends: Ends) -> Ends:
 
 
 def _unread(levels: _Levels, i: int) -> dict[int, float]:
-    """How often, a forward of the target, model i begins a block with so many tokens unread."""
-    ends: Ends = {(length, 1): odds for length, odds in levels.blocks[i].items()}  # its own last token it never read
+    """Expected number of blocks per forward of the target that model i begins, by the number of unread tokens."""
+    ends: Ends = {(length, 1): odds for length, odds in levels.blocks[i].items()}  # it has not read its own last token
     found: dict[int, float] = defaultdict(float)
     for level in range(i, len(levels.acceptance)):
         tested, least = _tested(levels.acceptance[level], ends), levels.least[level]
@@ -111,14 +111,14 @@ def _unread(levels: _Levels, i: int) -> dict[int, float]:
 
 
 def chain_round(acceptance: Sequence[float], drafted: int, thresholds: Sequence[int]) -> ChainRound:
-    """What a forward of the target commits and brings with it, exactly, by the distributions of lengths from the drafter up.
+    """The exact expectations per forward of the target.
 
-    A forward feeds what a cache lacks: the block to test and the one token before; two where the model's last block was
-    accepted whole, and one more for each level above that accepted it whole as well. Every draw is a forward of the drafter.
-    Raises ValueError where there are not as many thresholds as models between the two, or where a length is below 1.
+    A forward feeds the block to test and the token before it. It feeds one more token if the model's last block was accepted
+    whole, and another one for each level above that accepted it whole. Every drafted token is a forward of the drafter.
+    Raises ValueError if the number of thresholds is not that of middle models, or a length is below 1.
     """
     levels = _levels(acceptance, drafted, thresholds)
-    below: list[Lengths] = [{0: 1.0}, *levels.blocks]  # what a forward of model i feeds beside the unread
+    below: list[Lengths] = [{0: 1.0}, *levels.blocks]  # tokens that a forward of model i feeds besides the unread ones
     usage = [drafted * levels.many[0], *levels.many]
     forwards = []
     for i, many in enumerate(levels.many):
@@ -135,10 +135,9 @@ def chain_round(acceptance: Sequence[float], drafted: int, thresholds: Sequence[
 def chain(
     acceptance: Sequence[float], drafted: int, thresholds: Sequence[int], cost: Cost, baseline: float | None = None
 ) -> float:
-    """Long-run speedup of a chain over a baseline that costs `baseline` a token; by default plain decoding by its target.
+    """Long-run speedup of a chain over a baseline that costs `baseline` per token, by default decoding by the target alone.
 
-    cost(i, k) = cost(i, 1) is a block for the price of one token. For n = 2 it is `speculative` with an exact bonus.
-    Raises ValueError as `chain_round`.
+    With two models it equals `speculative` with an exact bonus token. Raises ValueError as `chain_round` does.
     """
     tokens, forwards = chain_round(acceptance, drafted, thresholds)
     spent = sum(times * cost(i, k) for i, fed in enumerate(forwards) for k, times in fed.items())
@@ -148,9 +147,9 @@ def chain(
 def best_chain(
     acceptance: Sequence[float], cost: Cost, drafted: Iterable[int] = DRAFTED, thresholds: Iterable[int] = THRESHOLDS
 ) -> Plan:
-    """The fastest chain at these rates, of all draft lengths and all thresholds; of many models, give fewer.
+    """The fastest chain at these acceptance rates, over all given draft lengths and thresholds.
 
-    Draft lengths and thresholds trade off against measured prices, so `cost` should know a block's.
+    `cost` should include the measured price of blocks. Pass fewer candidates for chains of many models.
     """
     lengths, grid = list(drafted), list(product(thresholds, repeat=len(acceptance) - 1))
     return max(Plan(chain(acceptance, k, waits, cost), k, waits) for k in lengths for waits in grid)
@@ -164,10 +163,10 @@ def keeps_middle(
     drafted: Iterable[int] = DRAFTED,
     thresholds: Iterable[int] = THRESHOLDS,
 ) -> Middle:
-    """Whether model 1 pays between model 0 and model 2: the best chain of three beside the best of two, at their own lengths.
+    """Compare the best chain of models 0, 1 and 2 with the best chain of two of them (the question of Theorem 3.2).
 
-    Model 1 accepts model 0 at the rate `inner`, model 2 model 1 at `outer`, and model 2 model 0 at `direct`. `drafted` and
-    `thresholds` are those of the three; two models may draft up to 16 tokens. What Polybasic's Theorem 3.2 asks.
+    Model 1 accepts tokens of model 0 at the rate `inner`; model 2 accepts those of model 1 at `outer` and those of model 0 at
+    `direct`. `drafted` and `thresholds` are the candidates for three models; two models may draft up to 16 tokens.
     """
 
     def of_two(models: tuple[int, int], a: float) -> Plan:

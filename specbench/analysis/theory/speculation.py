@@ -1,4 +1,4 @@
-"""What a forward costs, and what speculation by one draft gains."""
+"""The price of forwards, and the speedup of speculation with one proposer."""
 
 from collections.abc import Callable
 from math import floor
@@ -7,14 +7,14 @@ Cost = Callable[[int, int], float]
 
 
 def price(cost: Cost, i: int, fed: float) -> float:
-    """What forwards of model i cost that feed so many tokens on average: between two lengths, in proportion."""
+    """The mean cost of forwards of model i that feed `fed` tokens on average, interpolated between whole numbers."""
     whole = floor(fed)
     least = cost(i, whole)
     return least + (fed - whole) * (cost(i, whole + 1) - least) if fed > whole else least
 
 
 def expected_accepted(a: float, k: int) -> float:
-    """Expected accepted tokens of k drafted ones, a (1 - a^k) / (1 - a); k at a = 1."""
+    """Expected number of accepted tokens among k drafted ones: a (1 - a^k) / (1 - a), and k at a = 1."""
     return sum(a**j for j in range(1, k + 1))
 
 
@@ -29,17 +29,18 @@ def speculative(
     drafter_scores: bool = False,
     pending: float = 1.0,
 ) -> float:
-    """Long-run speedup of speculation over a baseline that costs `baseline` a token.
+    """Long-run speedup of speculation over a baseline that costs `baseline` per token.
 
-    Model 0 drafts gamma tokens; models 1 .. scorers verify them in one forward each. `bonus` is the method's. With one that
-    is committed (exact, paper): Leviathan et al. 2023, Theorem 3.8, tokens a round (1 - a^(gamma + 1)) / (1 - a). Without,
-    SE's Theorem 3.1, (1 - a^gamma) / (1 - a). The drafter reads two tokens in a round's first forward where the last round
-    was accepted whole and followed by a bonus. Where it is a scorer too, it reads its last drafted token for an exact bonus
-    at once, in a forward more; a deferred one is accepted at the rate `pending`, and costs a forward where it is rejected.
+    Model 0 drafts gamma tokens, and models 1 .. scorers verify them in one forward each. `a` is the acceptance rate, `bonus`
+    that of the method. With a committed bonus token (exact, paper), a round yields (1 - a^(gamma + 1)) / (1 - a) tokens
+    (Leviathan et al. 2023, Theorem 3.8); without one, (1 - a^gamma) / (1 - a) (SE, Theorem 3.1). After a round that was
+    accepted whole and ended with a bonus token, the first forward of the drafter reads two tokens. A drafter that is also a
+    scorer needs one more forward for an exact bonus token. A deferred bonus token is accepted at the rate `pending`, and
+    costs a forward if it is rejected.
     """
     whole, blocks = a**gamma, expected_accepted(a, gamma)
     if drafter_scores and bonus == "deferred":
-        # Rounds that begin without a pending token, and with one, in this proportion:
+        # proportions of rounds that begin without and with a pending token
         fresh, opened = 1.0 - pending * whole, whole
         block = blocks + 1.0 - whole
         verifying = sum(cost(i, gamma + 1) for i in range(1, scorers + 1))
