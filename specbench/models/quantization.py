@@ -174,7 +174,7 @@ def explained(role: str, source: str, config: Any) -> Iterator[None]:
         raise
     except (ImportError, RuntimeError, ValueError) as error:
         if method := stored_by(config):
-            raise MissingAsset(f"model '{role}': {source} is quantised by {method}: {first_line(error)}") from None
+            raise MissingAsset(f"model '{role}': {source} is quantized by {method}: {first_line(error)}") from None
         raise
 
 

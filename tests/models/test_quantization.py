@@ -149,8 +149,8 @@ def test_a_quantised_copy_of_a_source_is_another_model_of_as_many_parameters():
         "same": {"path": TARGET, "quantization": "int4"}, "int8": {"path": TARGET, "quantization": "int8"},
     }}, "pair.toml")  # fmt: skip
     found = resolve_models(pair, tuple(pair.models), Path(), Placement(CPU))
-    told = [str(each.identity) for each in found.values()]
-    assert len(set(told)) == 3 and told[1] == told[2] and "quantization" not in told[0]
+    identities = [str(each.identity) for each in found.values()]
+    assert len(set(identities)) == 3 and identities[1] == identities[2]
     assert len({each.parameters for each in found.values()}) == 1
     loaded = load(found, Path(), CPU)
     assert loaded.models["int4"] is loaded.models["same"] and loaded.networks["int4"] is loaded.networks["same"]
@@ -165,14 +165,14 @@ def test_a_quantised_copy_of_a_source_is_another_model_of_as_many_parameters():
 def test_a_forward_reads_the_bits_and_the_scales():
     """int4 has a scale and a zero for 64 or 128 inputs, int8 a scale a row, nf4 a byte a block and a float for 64 such."""
     found = resolve_models(tiny("", *KINDS), ("full", *KINDS), Path(), Placement(CPU))
-    least = {kind: each.traffic["forward"] for kind, each in found.items()}
+    least = {kind: each.source.forward_bytes for kind, each in found.items()}
     whole = 7 * sum(count * i * o for (i, o), count in LINEAR.items())
     int4 = 7 * sum(count * (i * o // 2 + 8 * o * i // (128 if i == 512 else 64)) for (i, o), count in LINEAR.items())
     int8 = 7 * sum(count * (i * o + 4 * o) for (i, o), count in LINEAR.items())
     assert least["full"] - least["int4"] == 4 * whole - int4
     assert least["full"] - least["int8"] == 4 * whole - int8
     assert least["nf4"] < least["int4"] < least["int8"] < least["full"] / 3
-    assert len({each.traffic["position"] for each in found.values()}) == 1
+    assert len({each.source.position_bytes for each in found.values()}) == 1
 
 
 @needs_torchao
@@ -215,24 +215,24 @@ def test_a_model_without_linear_layers_is_refused():
         resolve_models(construct(Pair, table, "pair.toml"), ("target",), Path(), Placement(CPU))
 
 
-@pytest.mark.parametrize(("told", "library"), [
+@pytest.mark.parametrize(("stored", "library"), [
     ({"quant_method": "gptq", "bits": 4}, "optimum"), ({"quant_method": "awq", "bits": 4}, "gptqmodel"),
     ({"quant_method": "bitsandbytes", "load_in_4bit": True}, "bitsandbytes"),
 ])  # fmt: skip
-def test_a_checkpoint_that_is_quantised_already_is_transformers_matter(told, library, tmp_path):
+def test_a_checkpoint_that_is_quantised_already_is_transformers_matter(stored, library, tmp_path):
     """It runs eagerly, is not quantised again, and one line names the library that it needs."""
     folder = shutil.copytree(PACKAGE / "tiny/models/target", tmp_path / "stored")
     config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | {"quantization_config": told}))
+    (folder / "config.json").write_text(json.dumps(config | {"quantization_config": stored}))
     pair = construct(Pair, {"models": {"target": {"path": str(folder)}}}, "pair.toml")
     found = resolve_models(pair, ("target",), tmp_path, Placement(CPU))
     assert found["target"].engine == "eager"
-    assert found["target"].traffic["forward"] < 4 * found["target"].parameters / 3
+    assert found["target"].source.forward_bytes < 4 * found["target"].parameters / 3
     if find_spec(library) is None:
-        with pytest.raises(MissingAsset, match=rf"(?i)^model 'target': .* is quantised by .*{library}[^\n]*$"):
+        with pytest.raises(MissingAsset, match=rf"(?i)^model 'target': .* is quantized by .*{library}[^\n]*$"):
             load(found, tmp_path, CPU)
     again = construct(Pair, {"models": {"target": {"path": str(folder), "quantization": "int4"}}}, "pair.toml")
-    with pytest.raises(ConfigError, match=rf"model 'target': .* is quantised already, by {told['quant_method']}"):
+    with pytest.raises(ConfigError, match=rf"model 'target': .* is quantized already, by {stored['quant_method']}"):
         resolve_models(again, ("target",), tmp_path, Placement(CPU))
 
 

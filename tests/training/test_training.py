@@ -189,7 +189,7 @@ def test_a_wrong_kind_or_feature_or_pair_is_answered_with_what_there_is(tmp_path
     assert "did you mean 'state'" in wrong.stderr
     assert (
         "specbench train sprinter"
-        in specbench("run", "-m", "sprinter", "-p", "gpt2", "-t", "lm1b", cwd=tmp_path, code=2).stderr
+        in specbench("run", "-m", "sprinter", "-p", "gpt2", "-t", "lm1b", cwd=tmp_path, code=4).stderr
     )
     assert "has no key 'rat'" in specbench("train", "dsl", *FEW, "--set", "recipe.rat=1", cwd=tmp_path, code=2).stderr
     assert "dsl has neither" in specbench("train", "dsl", *FEW, "--tau", 1.5, cwd=tmp_path, code=2).stderr

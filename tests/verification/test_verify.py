@@ -135,7 +135,7 @@ def test_a_replacement_drawn_from_the_target_fails(tiny, monkeypatch):
 def test_a_bonus_from_the_target_where_the_law_is_a_mixture_fails(tiny, monkeypatch):
     """As transformers' assisted ensembles have it. At gamma 1 about every third token is such a bonus."""
     scorers = ("draft", "target")
-    monkeypatch.setattr(Speculative, "law", lambda self: (self.scorers, self.target))
+    monkeypatch.setattr(Speculative, "declared_distribution", lambda self: (self.scorers, self.target))
     drafting = groups_of(["we-sd"], tiny.pair, dict.fromkeys(tiny.found, 1), tiny.options)[0][-1].method
     biased = replace(drafting, bonus="paper")
     assert biased.scorers == scorers
@@ -181,7 +181,7 @@ def test_a_draft_whose_cache_misses_a_token_after_full_acceptance_fails(tiny, mo
 
     monkeypatch.setattr(LeanSession, "_forward", forgetful)
     verdict = tiny.verdict("sd", temperature=0.0, prompts=tiny.prompts, decoding=Decoding(24))
-    assert failures(verdict) == {"greedy acceptance"} and verdict.line.startswith("NOT as foreseen")
+    assert failures(verdict) == {"greedy acceptance"} and verdict.line.startswith("NOT as expected")
 
 
 def test_a_control_that_looks_like_the_law_makes_a_pass_inconclusive(tiny):
@@ -200,22 +200,22 @@ def test_the_command_tells_people_and_scripts(tmp_path):
     told = json.loads(done.stdout)
     assert told["outcome"] == "lossless" and told["engine"] == "lean" and told["tasks"] == ["wmt"]
     assert [check["passed"] for check in told["checks"]] == [True] * 6
-    assert "lossless: sd follows the law 'last' of target, greedy and at T = 2" in done.stderr
+    assert "lossless: sd follows the distribution 'last' of target, greedy and at T = 2" in done.stderr
 
 
 def test_the_command_fails_a_method_that_is_not_lossless(tmp_path, monkeypatch):
     monkeypatch.setattr(sampling, "residual", lambda pi, q: pi)
     done = specbench("verify", "-t", "wmt,gsm8k", "-n", "2", "--repeats", "9", "-m", "sd", cwd=tmp_path, code=5)
-    assert done.stdout.splitlines()[-1].startswith("NOT lossless: sd departs from the law 'last' of target")
+    assert done.stdout.splitlines()[-1].startswith("NOT lossless: sd departs from the distribution 'last' of target")
 
 
 def test_what_declares_no_law_is_not_verified_and_a_biased_bonus_is_named(tmp_path):
     done = specbench("verify", "-m", "cascade-opt", "-s", "method.bonus=paper", cwd=tmp_path, code=6)
     assert done.stdout.count("\n") == 1 and "biases the output" in done.stdout
     done = specbench("verify", "-m", "bild", "-p", "tiny-t5", cwd=tmp_path, code=6)
-    assert done.stdout.startswith("cannot be verified: bild declares no law"), "greedy methods are at T = 0 unless told"
+    assert done.stdout.startswith("cannot be verified: bild declares no distribution"), "greedy methods are at T = 0 unless told"
     done = specbench("verify", "-m", "sprinter", cwd=tmp_path, code=6)
-    assert done.stdout == "cannot be verified: sprinter declares no law that its output follows\n"
+    assert done.stdout == "cannot be verified: sprinter declares no distribution that its output follows\n"
 
 
 def test_synthetic_logits_are_refused(tmp_path):
