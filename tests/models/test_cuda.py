@@ -16,7 +16,8 @@ from scripts.gpu.exactness import METHODS
 from specbench.config import presets
 from specbench.config.options import Access, Options
 from specbench.decoding.loop import Generation, Limits, decode
-from specbench.decoding.sampling import Sampler, verify_at_once
+from specbench.decoding.sampling import Sampler
+from specbench.decoding.verify import verify_at_once
 from specbench.experiment import generation, runner
 from specbench.experiment.pipeline import resolve
 from specbench.experiment.plan import Plan

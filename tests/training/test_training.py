@@ -61,7 +61,7 @@ def test_auc_is_the_chance_that_a_good_one_scores_higher():
     assert (np.diff(x) >= 0).all() and (np.diff(y) >= 0).all()
     assert np.trapezoid(y, x) == pytest.approx(pairs, abs=0.02), "the curve's area is the same number"
     with pytest.raises(ConfigError, match="one label"):
-        roc.told(scores, np.ones(60), np.arange(60), 0.5)
+        roc.summary(scores, np.ones(60), np.arange(60), 0.5)
 
 
 def test_rates_at_a_threshold():
@@ -71,7 +71,7 @@ def test_rates_at_a_threshold():
 
 
 def test_a_soft_label_is_fitted_to_its_own_chance():
-    """Binary cross-entropy of soft labels is least at the label; a refusal's weight w moves it to l / (l + w (1 - l))."""
+    """Binary cross-entropy of soft labels is least at the label; a rejection's weight w moves it to l / (l + w (1 - l))."""
     logits = torch.linspace(-4, 4, 801)
     for weight in (1.0, 6.0):
         losses = torch.stack([loss_of(each[None], torch.tensor([0.6]), weight) for each in logits])
