@@ -14,18 +14,20 @@ from torch import Tensor
 
 from scripts.gpu.common import Engines, Small, generator
 from specbench.decoding.drafting import roll
+from specbench.decoding.enumerating_sampler import exact_distribution
 from specbench.decoding.loop import Limits, decode
 from specbench.decoding.method import Method
-from specbench.decoding.sampling import Draft, Sampler, Verified, exact_distribution, verify_at_once
+from specbench.decoding.sampling import Draft, Sampler
 from specbench.decoding.session import Session
 from specbench.decoding.targets import Contrastive, Last, Mixture
 from specbench.decoding.usage import Usage
+from specbench.decoding.verify import Verified, verify_at_once
 from specbench.methods.autoregressive import Autoregressive
 from specbench.methods.proposers import DraftModel
 from specbench.methods.speculative import Speculative
 from specbench.methods.speculative_ensemble import SpeculativeEnsemble
 from specbench.models.engine import GraphSession, LeanSession
-from specbench.models.synthetic_logits import Law, SyntheticSession
+from specbench.models.synthetic_logits import SyntheticDistribution, SyntheticSession
 from specbench.verification.enumeration import Opened
 
 FEW = 3
@@ -55,7 +57,7 @@ class Listed:
 
     keeps_hidden = False
 
-    def __init__(self, law: Law | None, device: torch.device) -> None:
+    def __init__(self, law: SyntheticDistribution | None, device: torch.device) -> None:
         self.usage, self._rows = Usage(), dict[tuple[int, ...], Tensor]()
         if law is None:
             return
@@ -109,7 +111,7 @@ class World:
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self._small = Small("llama", device, FEW, NOISE)
-        self._listed = {role: Listed(Law(FEW, i, SPREAD), device) for i, role in enumerate(BOTH)}
+        self._listed = {role: Listed(SyntheticDistribution(FEW, i, SPREAD), device) for i, role in enumerate(BOTH)}
 
     def open(self, engine: str) -> Opened:
         if engine == "listed":
@@ -163,6 +165,8 @@ def _credulous(draft: Draft, pi: Tensor, sampler: Sampler, unread: Tensor | None
 def synthetic_laws_agree(device: torch.device) -> Verdict:
     """Synthetic laws of a real vocabulary, here and on a CPU: a seed must mean the same everywhere."""
     contexts = torch.arange(256) * 0x9E3779B97F4A7C1
-    here, there = (Law(32_000, 1, SPREAD)(contexts.to(place)).cpu() for place in (torch.device("cpu"), device))
+    here, there = (
+        SyntheticDistribution(32_000, 1, SPREAD)(contexts.to(place)).cpu() for place in (torch.device("cpu"), device)
+    )
     error = float((here - there).abs().nan_to_num(nan=math.inf).max())
     return f"error {error:.0e}", "error <= 1e-05", error <= 1e-5

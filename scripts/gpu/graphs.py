@@ -16,14 +16,16 @@ from scripts.gpu import common as gpu
 from scripts.gpu.common import Small, generator
 from scripts.gpu.exactness import METHODS, Verdict
 from specbench.decoding import sampling
+from specbench.decoding import verify as verify_module
 from specbench.decoding.loop import Limits, decode
-from specbench.decoding.sampling import Draft, Sampler, verify_at_once
+from specbench.decoding.sampling import Draft, Sampler
 from specbench.decoding.session import Session
+from specbench.decoding.verify import verify_at_once
 from specbench.errors import MissingAsset
 from specbench.models import random_weights as dummy
 from specbench.models.eager_session import EagerSession
 from specbench.models.engine import Graphs, GraphSession, LeanSession, network_of
-from specbench.models.quantization import quantise
+from specbench.models.quantization import quantize
 from specbench.verification.enumeration import Opened
 
 HEADS = {  # heads, key-value heads, width
@@ -34,7 +36,7 @@ BLOCKS = range(1, 7)  # tokens of a forward
 FEW = range(1, 3)  # of a compiled one: each number is compiled for some seconds
 VOCABULARY, POSITIONS = 512, 2304
 TIMES_EAGER, LEAST = 2.0, 0.02  # of transformers' own bfloat16 error, and of the logits' size, that ours may have
-INT4_ERROR = 0.02  # between a graph and the plain bfloat16 forward of the same quantised weights, of the logits' size
+INT4_ERROR = 0.02  # between a graph and the plain bfloat16 forward of the same quantized weights, of the logits' size
 REPLAYS = 100  # of two models side by side
 GOOD, BAD, OVERFLOWING = [5, 1, 2, 0], [5, 1, 2, 0, 7, 8, 9, 39], 39  # a prompt, one that overflows, and by which token
 
@@ -95,12 +97,12 @@ def bfloat16_is_close(
 
 
 def int4_agrees(device: torch.device) -> Verdict:
-    quantised = model(HEADS["head size 64"], "bfloat16", device)
+    quantized = model(HEADS["head size 64"], "bfloat16", device)
     try:
-        quantise(quantised, "int4")
+        quantize(quantized, "int4")
     except MissingAsset as error:
         return f"not run: {' '.join(str(error).split())}", "", None
-    network = network_of(quantised)
+    network = network_of(quantized)
     graphs = Graphs(network, device)
     graphs.prepare(SPANS[0], max(BLOCKS))
     prompt = [(7 * i) % VOCABULARY for i in range(40)]
@@ -191,7 +193,7 @@ def verification_does_not_wait(device: torch.device) -> Verdict:
     try:
         if device.type == "cuda":
             torch.cuda.set_sync_debug_mode("error")
-        with patch.object(sampling, "read_tokens", allowed if device.type == "cuda" else read):
+        with patch.object(verify_module, "read_tokens", allowed if device.type == "cuda" else read):
             out = verify_at_once(draft, pi, sampler)
     finally:
         if device.type == "cuda":

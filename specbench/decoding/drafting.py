@@ -1,4 +1,4 @@
-"""Floor 0: drafting token by token, and what may end a draft early."""
+"""Drafting one token at a time, with a rule that may stop a draft early."""
 
 from typing import Protocol
 
@@ -9,52 +9,59 @@ from specbench.decoding.sampling import Draft, Sampler, read_tokens
 
 
 class Scoring(Protocol):
-    """What drafting needs of a session."""
+    """The part of a session that drafting needs."""
 
     def score(self, ids: list[int], start: int) -> Tensor:
-        """Logits (len(ids) - start, V) of the tokens behind ids[: start + 1] and on."""
+        """Return logits (len(ids) - start, V) of the tokens that follow ids[: start + 1], ids[: start + 2], ..."""
 
 
 class Rule:
-    """A stop rule at work on one sequence. It is shown every draft as it grows, and learns from the next `ids` how it fared.
+    """A stop rule for one sequence. It sees every draft as it grows, and learns from the next `ids` how many tokens
+    were accepted.
 
-    `start` is where the draft begins. Whatever it says, at least `min_len` tokens are drafted.
+    `start` is the position at which the current draft begins. At least `min_len` tokens are drafted regardless of the
+    rule.
     """
 
     def __init__(self, min_len: int = 0) -> None:
         self.min_len, self.start = min_len, 0
-        self._last: list[int] = []  # the sequence with the newest draft
+        self._last: list[int] = []  # ids with the newest draft appended
 
     def begin(self, ids: list[int]) -> None:
-        """A draft behind ids begins. What ids has of the last draft was accepted; one that a chain's outer level has cut away
-        altogether teaches nothing."""
-        drafted, stayed = len(self._last) - self.start, common_prefix(self._last, ids) - self.start
-        if drafted > 0 and stayed >= 0:
-            self.learn(drafted, stayed)
+        """Start a draft after ids.
+
+        The tokens of the previous draft that ids still contains were accepted. If the outer level of a chain has
+        removed the previous draft entirely, nothing is learned from it.
+        """
+        drafted, accepted = len(self._last) - self.start, common_prefix(self._last, ids) - self.start
+        if drafted > 0 and accepted >= 0:
+            self.learn(drafted, accepted)
         self.start, self._last = len(ids), []
 
     def end(self, ids: list[int]) -> None:
-        """The draft is what ids holds from `start` on."""
+        """End the draft, which is ids[start:]."""
         self._last = ids
 
     def learn(self, drafted: int, accepted: int) -> None:
-        """How the last draft fared."""
+        """Update the rule with the outcome of the previous draft."""
 
     def before(self, ids: list[int], logits: Tensor) -> bool:
-        """Whether to draw no token behind ids, from these logits (1, V)."""
+        """Return True to stop before drawing the token after ids, given its logits (1, V)."""
         return False
 
     def after(self, ids: list[int], token: int, logits: Tensor) -> bool:
-        """Whether to draw nothing behind `token`, which was drawn behind ids, from these logits (1, V)."""
+        """Return True to stop after `token`, which was drawn after ids from logits (1, V)."""
         return False
 
 
 def roll(
     session: Scoring, ids: list[int], k: int, sampler: Sampler, eos: frozenset[int], rule: Rule | None = None
 ) -> Draft:
-    """`Session.roll` by one `score` a token, each read before the next; `rule` may end it early."""
+    """Draft up to k tokens after ids as `Session.roll` does, reading each token before the next forward. `rule` may
+    stop the draft early.
+    """
     tokens: list[int] = []
-    laws: list[Tensor] = []
+    rows: list[Tensor] = []
     stopped = False
     if rule:
         rule.begin(ids)
@@ -64,18 +71,21 @@ def roll(
         if rule and rule.before(read, logits) and len(tokens) >= rule.min_len:
             stopped = True
             break
-        token, law = sampler.draw(logits)  # (1,), (1, V)
+        token, row = sampler.draw(logits)  # (1,), (1, V)
         tokens += read_tokens(token)
-        laws.append(law)
+        rows.append(row)
         stopped = bool(rule and rule.after(read, tokens[-1], logits) and len(tokens) >= rule.min_len)
     if rule:
         rule.end(ids + tokens)
-    probs = laws[0] if len(laws) == 1 else torch.cat(laws) if laws else torch.empty(0, 0)  # (k, V)
+    probs = rows[0] if len(rows) == 1 else torch.cat(rows) if rows else torch.empty(0, 0)  # (k, V)
     return Draft(tokens, probs, stopped)
 
 
 def common_prefix(a: list[int], b: list[int]) -> int:
-    """Length of the longest common prefix, by bisection over slices: long prompts compare at C speed."""
+    """Return the length of the longest common prefix.
+
+    Bisects over slices, so that long prompts are compared by C code.
+    """
     low, high = 0, min(len(a), len(b))
     if a[:high] == b[:high]:
         return high

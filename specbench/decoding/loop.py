@@ -1,4 +1,4 @@
-"""Floor 3: the driver, the only loop that knows the clock. One definition of a token, of a second, of an end."""
+"""The decoding driver: the only code that reads the clock and that cuts output at limits."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -14,7 +14,7 @@ from specbench.decoding.session import Session
 
 
 class Opened(Sessions, Protocol):
-    """Sessions of a prompt whose costs can be read."""
+    """The sessions of a prompt, with access to their usage."""
 
     @property
     def sessions(self) -> Mapping[str, Session]: ...
@@ -22,20 +22,24 @@ class Opened(Sessions, Protocol):
 
 @dataclass
 class Generation:
-    """What one decoding gave: committed tokens (the first stop included), why it ended, its rounds and its seconds."""
+    """The result of decoding one prompt: committed tokens including the first stop token, the finish reason, rounds and
+    times in seconds.
+    """
 
     tokens: list[int] = field(default_factory=list)
     finish: str = ""  # eos | stop | length | window
     rounds: list[Round] = field(default_factory=list)
-    first_token_seconds: float = 0.0  # from the prompt to the first committed tokens
+    first_token_seconds: float = 0.0  # until the first tokens are committed
     prefill_seconds: float = 0.0
     decode_seconds: float = 0.0
-    forward_seconds: float = 0.0  # the part of decode_seconds that models took
+    forward_seconds: float = 0.0  # the part of decode_seconds spent in forwards
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Where the driver cuts: EOS ids, most new tokens, the models' context window, stop strings on detokenised text."""
+    """What ends a generation: EOS ids, the maximum number of new tokens, the context window, and stop strings in the
+    detokenized text.
+    """
 
     eos: frozenset[int]
     max_new_tokens: int
@@ -43,8 +47,11 @@ class Limits:
     stop: tuple[str, ...] = ()
     detokenise: Callable[[list[int]], str] | None = None
 
-    def end(self, prompt: int) -> StopCriteria:
-        """Raises ValueError for an empty prompt, and for one that leaves no room in the window."""
+    def criteria(self, prompt: int) -> StopCriteria:
+        """Return the stop criteria for a prompt of this length.
+
+        Raises ValueError for an empty prompt and for one that fills the context window.
+        """
         if not prompt:
             raise ValueError("the prompt has no tokens")
         if self.window is not None and prompt >= self.window:
@@ -54,38 +61,39 @@ class Limits:
         return StopCriteria(self.eos, length if self.window is None else min(length, self.window), stopped)
 
     def stopped(self, tokens: list[int]) -> bool:
-        """Whether the last token completed a stop string."""
+        """Return whether the last token completed a stop string."""
         if not self.stop:
             return False
         assert self.detokenise is not None
-        tail = max(len(s.encode()) for s in self.stop) + 4  # a token has a byte at least, a character four at most
+        tail = max(len(s.encode()) for s in self.stop) + 4  # tokens have at least one byte, characters at most four
         text = self.detokenise(tokens[-tail:])
         return any(s in text for s in self.stop)
 
 
 def decode(method: Method, models: Opened, sampler: Sampler, limits: Limits) -> Generation:
-    """Run a method on one prompt to its end.
+    """Run a method on one prompt until it finishes.
 
-    The clock runs around the method's rounds alone: cutting, detokenising and bookkeeping are outside it. Each model's
-    first forward, and its encoder's, is prefill wherever it happens; everything else is decoding.
+    The clock runs only while the method computes a round; cutting, detokenizing and bookkeeping are not timed. Each
+    model's first forward, including its encoder's, counts as prefill wherever it happens; everything else counts as
+    decoding.
     """
-    end = limits.end(len(models.ids))
+    stop = limits.criteria(len(models.ids))
     out, clock, finish = Generation(), 0.0, ""
     with torch.inference_mode():
-        steps = method.rounds(models, sampler, end)
+        rounds = method.rounds(models, sampler, stop)
         while not finish:
             begin = time.perf_counter()
-            step = next(steps)
+            current = next(rounds)
             clock += time.perf_counter() - begin
             if not out.first_token_seconds:
-                off = sum(session.usage.off_clock for session in models.sessions.values())
-                out.first_token_seconds = clock - off if step.at is None else step.at
+                untimed = sum(session.usage.off_clock for session in models.sessions.values())
+                out.first_token_seconds = clock - untimed if current.at is None else current.at
             kept = 0
-            while not finish and kept < len(step.tokens):
-                out.tokens.append(step.tokens[kept])
+            while not finish and kept < len(current.tokens):
+                out.tokens.append(current.tokens[kept])
                 kept += 1
-                finish = _finish(out.tokens, limits, end.length - len(models.ids))
-            out.rounds.append(step.cut(kept))
+                finish = _finish(out.tokens, limits, stop.length - len(models.ids))
+            out.rounds.append(current.cut(kept))
     for session in models.sessions.values():
         session.settle()
     usage = [session.usage for session in models.sessions.values()]
@@ -96,12 +104,12 @@ def decode(method: Method, models: Opened, sampler: Sampler, limits: Limits) -> 
     return out
 
 
-def _finish(tokens: list[int], limits: Limits, most: int) -> str:
-    """Why decoding ends behind the last token; empty where it goes on."""
+def _finish(tokens: list[int], limits: Limits, max_tokens: int) -> str:
+    """Return why decoding ends after the last token, or an empty string if it continues."""
     if tokens[-1] in limits.eos:
         return "eos"
     if limits.stopped(tokens):
         return "stop"
-    if len(tokens) < most:
+    if len(tokens) < max_tokens:
         return ""
-    return "length" if most == limits.max_new_tokens else "window"
+    return "length" if max_tokens == limits.max_new_tokens else "window"

@@ -1,17 +1,18 @@
-"""Floor 0: a round of a method, as it is recorded."""
+"""A round of a method, as it is recorded."""
 
 from dataclasses import dataclass, field, replace
 
 
 @dataclass(frozen=True)
 class Round:
-    """One round: the tokens it committed, and how its draft fared.
+    """One round: the tokens that it committed, and the outcome of its draft.
 
-    `tokens` holds those that nobody tested, then the accepted ones, then at most one replacement or bonus. `drafted` counts
-    the proposals drawn in this round; `tested` those that were verified, `by` naming who had proposed each. tested -
-    accepted is 0 or 1. `noted` holds whatever else a method knows of: `deferrals` among `positions` that a rule was asked
-    about, `fallbacks` of a drafter that was not sure, ... `inner` are the rounds of the chain that made the draft. Of a round
-    whose tokens the driver cut, `noted`, `drafted` and `inner` count all. Raises ValueError where `by` does not fit.
+    `tokens` holds untested tokens first, then accepted ones, then at most one replacement or bonus. `drafted` counts
+    the tokens proposed in this round, `tested` those verified, and `proposers` names the proposer of each tested token;
+    tested - accepted is 0 or 1. `counters` holds whatever else a method counts: `deferrals` among the `positions` where
+    a deferral rule was evaluated, `fallbacks` of a drafter that stopped early, ... `inner` holds the rounds of the
+    chain that made the draft. If the driver cut the round's tokens, `counters`, `drafted` and `inner` still count the
+    whole round. Raises ValueError if `proposers` does not have one role per tested token.
     """
 
     tokens: list[int]
@@ -19,20 +20,20 @@ class Round:
     tested: int = 0
     accepted: int = 0
     proposers: tuple[str, ...] = ()
-    at: float | None = None  # seconds since the beginning, where the round was told of afterwards
+    at: float | None = None  # seconds since decoding began; set by methods that report their rounds afterwards
     counters: dict[str, float] = field(default_factory=dict)
-    untested: int = 0  # committed on a learned gate's word
+    untested: int = 0  # committed because a trained verifier accepted them
     inner: "tuple[Round, ...]" = ()
-    rejected: tuple[int, ...] = ()  # the drafted token that was refused, and those behind it
+    rejected: tuple[int, ...] = ()  # the rejected token and the drafted tokens after it
 
     def __post_init__(self) -> None:
         if self.proposers and (isinstance(self.proposers, str) or len(self.proposers) != self.tested):
             raise ValueError(
-                f"Round: by = {self.proposers!r} must be a tuple of {self.tested} roles, one a tested token"
+                f"Round: proposers = {self.proposers!r} must be a tuple of {self.tested} roles, one per tested token"
             )
 
     def then(self, other: "Round") -> "Round":
-        """Both as one round, where all that this one tested was accepted."""
+        """Merge with the next round. All tokens that this round tested must have been accepted."""
         if not self.tokens and not self.drafted and not self.counters:
             return other
         assert self.tested == self.accepted == len(self.tokens)
@@ -48,13 +49,15 @@ class Round:
         )
 
     def with_counters(self, more: dict[str, float]) -> "Round":
-        """The step with more counted."""
+        """Return the round with these counters added."""
         return replace(
             self, counters={key: self.counters.get(key, 0) + more.get(key, 0) for key in {**self.counters, **more}}
         )
 
     def cut(self, kept: int) -> "Round":
-        """The step as if it had ended with the `kept`th token: committed = untested + accepted + replaced + bonus holds."""
+        """Return the round as if it had ended with the `kept`th token, so that committed = untested + accepted +
+        replaced + bonus still holds.
+        """
         if kept == len(self.tokens):
             return self
         untested = min(self.untested, kept)

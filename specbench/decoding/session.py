@@ -1,4 +1,4 @@
-"""What decoding needs of models: sessions, sessions that work at the same time, and models that a library runs itself."""
+"""Interfaces between decoding and models: sessions, concurrent sessions, and models that a library runs itself."""
 
 from contextlib import AbstractContextManager
 from typing import Any, ClassVar, Protocol
@@ -10,68 +10,73 @@ from specbench.decoding.usage import Usage
 
 
 class Session(Protocol):
-    """What a method sees of a model: next-token logits after any prefix, drafts that follow them, and what they cost.
+    """What a method sees of a model: next-token logits after any prefix, drafts that follow them, and usage.
 
-    `keeps_hidden`, set before the first forward, makes it keep its hidden states for those who ask.
+    Setting `keeps_hidden` before the first forward makes the session keep its hidden states.
     """
 
     keeps_hidden: bool
 
     @property
-    def usage(self) -> Usage: ...
+    def usage(self) -> Usage:
+        """What the forwards have cost so far."""
 
     def score(self, ids: list[int], start: int) -> Tensor:
-        """Logits (len(ids) - start, V): row j is the next token's after ids[: start + j + 1]."""
+        """Return logits (len(ids) - start, V); row j is for the token after ids[: start + j + 1]."""
 
     def roll(self, ids: list[int], k: int, sampler: Sampler, eos: frozenset[int]) -> Draft:
-        """Draft up to k tokens after ids, a forward each, none behind an EOS. The first forward reads what is unread."""
+        """Draft up to k tokens after ids, one forward each, ending at an EOS. The first forward also reads the ids not
+        yet read.
+        """
 
     def hidden(self, ids: list[int], start: int) -> Tensor:
-        """The last layer's states of ids[start:], as the head reads them, (len(ids) - start, H); what is unread is read."""
+        """Return the last layer's states of ids[start:], as the LM head reads them, (len(ids) - start, H). Reads ids
+        first if needed.
+        """
 
     def known(self, ids: list[int]) -> int:
-        """How many of ids, from the first on, it has read."""
+        """Return how many of ids, counted from the first, the session has read."""
 
     def logits_of(self, states: Tensor) -> Tensor:
-        """What the LM head makes of states (n, H), its own or somebody else's guess of them: logits (n, V)."""
+        """Return the LM head's logits (n, V) of states (n, H), which may be another module's predictions."""
 
     def settle(self) -> None:
-        """Book what a device has not told yet. Raises FloatingPointError for logits that were not finite."""
+        """Record timings still pending on the device. Raises FloatingPointError if any logits were not finite."""
 
 
 class Concurrent(Protocol):
-    """A session that works while others do: asked first, it answers later."""
+    """A session that works while others do: `submit` starts a forward, `result` returns its logits."""
 
     @property
     def usage(self) -> Usage:
-        """What it has cost so far; a new object with every answer."""
+        """What it has cost so far; replaced by a new object with every result."""
 
     @property
     def busy(self) -> float:
-        """Seconds that it worked on its last answer; 0 where nobody can tell."""
+        """Seconds that the last result took to compute; 0 if unknown."""
 
     @property
     def moved(self) -> int:
-        """Bytes that went to it and came from it so far."""
+        """Bytes sent and received so far."""
 
-    def ask(self, ids: list[int], start: int) -> None:
-        """Begin what `Session.score` does."""
+    def submit(self, ids: list[int], start: int) -> None:
+        """Start what `Session.score` computes."""
 
-    def answer(self) -> Tensor:
-        """What `Session.score` would have given."""
+    def result(self) -> Tensor:
+        """Return what `Session.score` would have returned."""
 
     def settle(self) -> None:
-        """As `Session.settle`."""
+        """Finish as `Session.settle` does."""
 
 
 class TrainedHead(Protocol):
-    """A trained module of a pair, which some methods read."""
+    """A trained module of a pair that some methods read."""
 
     kind: ClassVar[str]
 
 
 class InstrumentedModel(Protocol):
-    """A transformers model that a library runs itself. Its forwards are counted and timed as a session's are."""
+    """A transformers model that a library runs itself. Its forwards are counted and timed like a session's."""
 
     @property
     def model(self) -> Any:
@@ -79,7 +84,7 @@ class InstrumentedModel(Protocol):
 
     @property
     def prompt(self) -> list[int]:
-        """The ids that it reads first: the prompt, or what its encoder reads."""
+        """The ids that it reads first: the prompt, or the encoder's input."""
 
     @property
     def usage(self) -> Usage:
@@ -87,7 +92,7 @@ class InstrumentedModel(Protocol):
 
     @property
     def fed(self) -> list[int]:
-        """Tokens of every forward so far, the first one included."""
+        """The number of tokens in each forward so far, including the first."""
 
     def instrument(self) -> AbstractContextManager[None]:
-        """Count and time every forward while this is open."""
+        """Return a context manager within which every forward is counted and timed."""

@@ -1,4 +1,4 @@
-"""What reports need to know of a method, as plain data that run.toml can hold."""
+"""A method's properties that reports need, as plain data that run.toml can hold."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -8,9 +8,9 @@ from typing import Literal
 class Theory:
     """The formula that predicts a method's speed, and the parameters that it takes from the method.
 
-    `formula` is a key of `specbench.analysis.predictions.FORMULAS`. `models` are the roles whose forwards cost time, the
-    default proposer first and the target last. `thresholds` has one entry per middle model of a chain, the innermost first.
-    `drafter_scores` says whether the proposer is also one of the scorers.
+    `formula` is a key of `specbench.analysis.predictions.FORMULAS`. `models` are the roles whose forwards cost time,
+    the default proposer first and the target last. `thresholds` has one entry per middle model of a chain, the
+    innermost first. `drafter_scores` says whether the proposer is also one of the scorers.
     """
 
     formula: str
@@ -23,11 +23,11 @@ class Theory:
 
 @dataclass(frozen=True, kw_only=True)
 class Traits:
-    """A method's answers to questions that outlive the method object.
+    """The properties of a method that are stored with its results.
 
-    `draft_length` is text for a table (`5`, `5, 1`, `up to 10`); empty for methods that do not draft.
-    `adaptive` says that a stop rule decides how long a draft is. `flops` names the
-    paper's formula for the work per generation, which takes the first and the last of `roles`.
+    `draft_length` is text for a table (`5`, `5, 1`, `up to 10`); empty for methods that do not draft. `adaptive` says
+    that a stop rule decides how long a draft is. `flops` names the paper's formula for the work per generation, which
+    takes the first and the last of `roles`.
     """
 
     roles: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""Floor 2: one file a method. Importing the package registers them all."""
+"""Decoding methods, one file per method. Importing the package registers all of them."""
 
 from specbench.methods import (
     autoregressive,

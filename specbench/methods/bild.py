@@ -1,12 +1,13 @@
-"""BiLD as its authors have it (Kim et al. 2023): greedy; the small model writes while it is sure, the large one corrects."""
+"""BiLD as published (Kim et al. 2023): greedy; the small model drafts while it is confident, the large one corrects."""
 
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 
-from specbench.decoding.method import Method, Round, Sessions, Speculation, StopCriteria, counters_of
+from specbench.decoding.method import Method, Round, Sessions, StopCriteria
 from specbench.decoding.sampling import Draft, Sampler, read_tokens
+from specbench.decoding.speculation import Speculation, counters_of
 from specbench.decoding.targets import Bild
 from specbench.decoding.targets.deferral import within
 from specbench.methods.proposers import DraftModel
@@ -15,14 +16,15 @@ from specbench.methods.stopping import Unsure
 
 @dataclass(frozen=True, kw_only=True)
 class OriginalBild(Method, name="bild"):
-    """Greedy decoding only; its output is near the large model's arg max, not equal to it.
+    """Greedy decoding only; the output is close to the large model's arg max, not equal to it.
 
-    The first token is the large model's. Then the small one goes on while its likeliest token has at least the probability
-    `fallback`, for `gamma` tokens at most; the token that it was not sure of is dropped undrawn. The large model reads them
-    in one forward: at the first one whose -log pbar exceeds `rollback` nats and which is not its own choice, it takes over
-    (a rollback); otherwise it adds a token of its own. (The authors look no further than the first that exceeds it, even
-    where that is the large model's choice, which can only be where none has a probability above e^-rollback.) `check_eos =
-    False` ends at a small model's EOS unread, as in the authors' code.
+    The large model writes the first token. The small one then continues while its likeliest token has at least the
+    probability `fallback`, for at most `gamma` tokens; a less likely token is dropped before it is drawn. The large
+    model reads the draft in one forward. At the first token whose -log pbar exceeds `rollback` nats and which is not
+    its own choice, it replaces that token and drops the rest (a rollback); otherwise it appends a token of its own.
+    (The authors' code stops at the first token that exceeds the threshold, even if the large model would choose it too,
+    which requires that no token has a probability above e^-rollback.) With `check_eos = False` the output ends at a
+    small model's EOS that the large one has not read, as in the authors' code.
     """
 
     small: str
@@ -49,10 +51,10 @@ class OriginalBild(Method, name="bild"):
     def draft_length(self) -> str:
         return f"up to {self.gamma}"
 
-    def rounds(self, models: Sessions, sampler: Sampler, end: StopCriteria) -> Iterator[Round]:
+    def rounds(self, models: Sessions, sampler: Sampler, stop: StopCriteria) -> Iterator[Round]:
         ids, small, large = list(models.ids), models[self.small], models[self.large]
         proposer = DraftModel(model=self.small, gamma=self.gamma, stop=Unsure(threshold=self.fallback))
-        propose = proposer.open(models, sampler, end)
+        propose = proposer.open(models, sampler, stop)
         speculation = Speculation(
             proposer=self.small,
             propose=propose,
@@ -65,13 +67,13 @@ class OriginalBild(Method, name="bild"):
         while True:
             ids += current.tokens
             yield current
-            if not end.room(ids):
+            if not stop.room(ids):
                 return
-            draft = propose(ids, end.room(ids))
-            if not self.check_eos and end.closes(draft.tokens):
+            draft = propose(ids, stop.room(ids))
+            if not self.check_eos and stop.closes(draft.tokens):
                 current = Round(draft.tokens, len(draft.tokens), counters=counters_of(draft))
                 continue
-            verified = replace(speculation, propose=partial(_given, draft)).round(ids, end)
+            verified = replace(speculation, propose=partial(_given, draft)).round(ids, stop)
             current = verified.round
             current.counters["rollbacks"] = current.tested - current.accepted
             if verified.beyond is not None:
@@ -80,5 +82,5 @@ class OriginalBild(Method, name="bild"):
 
 
 def _given(draft: Draft, ids: list[int], room: int) -> Draft:
-    """A proposer that returns a draft that was made before."""
+    """Return a draft that was made before: a proposer for `Speculation`."""
     return draft

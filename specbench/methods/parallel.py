@@ -1,4 +1,6 @@
-"""The parallel ensemble, WE-P and CD-P (CoS): every model reads every token, all at the same time."""
+"""The parallel ensemble, WE-P and CD-P (CoS): every model reads every token, and all forwards of a token run
+concurrently.
+"""
 
 import time
 from collections.abc import Iterator
@@ -11,11 +13,11 @@ from specbench.decoding.targets import Target
 
 @dataclass(frozen=True, kw_only=True)
 class Parallel(Method, name="parallel"):
-    """x ~ E(p_1, ..., p_n), as the sequential ensemble, with the n forwards of a token side by side.
+    """x ~ E(p_1, ..., p_n), as in the sequential ensemble, with the n forwards of a token running concurrently.
 
-    On a CPU every model has a process, and an equal share of the threads; on a GPU a stream. Ideally a token takes as long as
-    the slowest model. `communication_seconds` is what asking and gathering took beyond that, `moved_bytes` what was sent;
-    between streams nothing is sent, and their overlap is booked when they settle.
+    On a CPU every model has a process and an equal share of the threads; on a GPU, a stream. Ideally a token takes as
+    long as the slowest model. `communication_seconds` counts the time beyond that, `moved_bytes` the data sent between
+    processes. Streams send nothing, and their overlap is recorded when the sessions settle.
     """
 
     scorers: tuple[str, ...]
@@ -24,7 +26,9 @@ class Parallel(Method, name="parallel"):
     def __post_init__(self) -> None:
         self.target.check(len(self.scorers))
         if len(set(self.scorers)) < len(self.scorers):
-            raise ValueError(f"scorers = {list(self.scorers)}: a model runs once at a time; name each once")
+            raise ValueError(
+                f"scorers = {list(self.scorers)}: a model cannot run twice at the same time; list each role once"
+            )
 
     def roles(self) -> tuple[str, ...]:
         return self.scorers
@@ -32,13 +36,13 @@ class Parallel(Method, name="parallel"):
     def declared_distribution(self) -> tuple[tuple[str, ...], Target]:
         return self.scorers, self.target
 
-    def rounds(self, models: Sessions, sampler: Sampler, end: StopCriteria) -> Iterator[Round]:
+    def rounds(self, models: Sessions, sampler: Sampler, stop: StopCriteria) -> Iterator[Round]:
         sessions, ids, moved = models.concurrent(self.scorers), list(models.ids), 0
-        while end.room(ids) > 0:
+        while stop.room(ids) > 0:
             before, begin = [session.usage for session in sessions], time.perf_counter()
             for session in sessions:
-                session.ask(ids, len(ids) - 1)
-            logits = [session.answer() for session in sessions]  # n x (1, V)
+                session.submit(ids, len(ids) - 1)
+            logits = [session.result() for session in sessions]  # n x (1, V)
             waited, busy = time.perf_counter() - begin, [session.busy for session in sessions]
             slowest = busy.index(max(busy))
             for i, session in enumerate(sessions):

@@ -1,4 +1,4 @@
-"""Floor 1: proposers, the sources of drafts."""
+"""Proposers, the sources of drafts."""
 
 import math
 from dataclasses import dataclass
@@ -6,9 +6,10 @@ from dataclasses import dataclass
 import torch
 
 from specbench.decoding.drafting import common_prefix, roll
-from specbench.decoding.method import Level, Propose, Proposer, Sessions, Speculation, StopCriteria
+from specbench.decoding.method import Level, Propose, Proposer, Sessions, StopCriteria
 from specbench.decoding.round import Round
 from specbench.decoding.sampling import Draft, Sampler, to_device
+from specbench.decoding.speculation import Speculation
 from specbench.decoding.targets import Last
 from specbench.decoding.targets.deferral import within
 from specbench.methods.stopping import Stop
@@ -17,7 +18,7 @@ from specbench.models.heads import EagleHead, EagleSession
 
 @dataclass(frozen=True, kw_only=True)
 class DraftModel(Proposer, name="model"):
-    """A model that drafts gamma tokens, or up to its EOS, or until a stop rule ends the draft."""
+    """A model that drafts gamma tokens, fewer if it draws an EOS or a stop rule ends the draft."""
 
     model: str
     gamma: int
@@ -42,21 +43,22 @@ class DraftModel(Proposer, name="model"):
     def draft_length(self) -> str:
         return str(self.gamma) if self.stop is None else f"up to {self.gamma}"
 
-    def open(self, models: Sessions, sampler: Sampler, end: StopCriteria) -> Propose:
+    def open(self, models: Sessions, sampler: Sampler, stop: StopCriteria) -> Propose:
         session = models[self.model]
         if self.stop is None:
-            return lambda ids, room: session.roll(ids, min(self.gamma, room), sampler, end.eos)
+            return lambda ids, room: session.roll(ids, min(self.gamma, room), sampler, stop.eos)
         rule = self.stop.open(models, session, sampler)
-        return lambda ids, room: roll(session, ids, min(self.gamma, room), sampler, end.eos, rule)
+        return lambda ids, room: roll(session, ids, min(self.gamma, room), sampler, stop.eos, rule)
 
 
 @dataclass(frozen=True, kw_only=True)
 class PromptLookup(Proposer, name="pld"):
-    """What followed the last time that the sequence's newest tokens occurred in it: no model at all.
+    """Copies what followed the last earlier occurrence of the sequence's newest tokens; uses no model.
 
-    The longest n-gram at the end of the sequence, of `ngram` tokens down to 1, that occurs earlier is looked for, its newest
-    occurrence first; up to gamma of the tokens behind it are the draft. Each is certain, q = 1, so that pi accepts x with
-    probability pi(x). Where nothing is found the draft is empty. Saxena 2023; Spec-Bench's PLD takes the first occurrence.
+    Looks for the longest n-gram at the end of the sequence, from `ngram` tokens down to 1, that also occurs earlier,
+    and takes its newest earlier occurrence. Up to gamma of the tokens after it are the draft. Each has q = 1, so that
+    pi accepts x with probability pi(x). If nothing is found the draft is empty. Saxena 2023; Spec-Bench's PLD takes the
+    first occurrence.
     """
 
     gamma: int = 10
@@ -77,15 +79,15 @@ class PromptLookup(Proposer, name="pld"):
     def roles(self) -> tuple[str, ...]:
         return ()
 
-    def open(self, models: Sessions, sampler: Sampler, end: StopCriteria) -> Propose:
-        seen = _Places(self.ngram)
+    def open(self, models: Sessions, sampler: Sampler, stop: StopCriteria) -> Propose:
+        index = _NGramIndex(self.ngram)
 
         def propose(ids: list[int], room: int) -> Draft:
-            at = seen.behind(ids)
+            at = index.continuation(ids)
             tokens = ids[at : at + min(self.gamma, room)] if at else []
-            closing = next((i for i, token in enumerate(tokens, 1) if token in end.eos), len(tokens))
-            tokens = tokens[:closing]
-            probs = torch.zeros(len(tokens), models.vocabulary, device=models.device)
+            length = next((i for i, token in enumerate(tokens, 1) if token in stop.eos), len(tokens))
+            tokens = tokens[:length]
+            probs = torch.zeros(len(tokens), models.vocabulary, device=models.device)  # (k, V)
             if tokens:
                 probs.scatter_(1, to_device(tokens, models.device).unsqueeze(1), 1.0)
             return Draft(tokens, probs)
@@ -93,16 +95,18 @@ class PromptLookup(Proposer, name="pld"):
         return propose
 
 
-class _Places:
-    """Where each n-gram of a sequence ended last, brought up to date by what is new of it."""
+class _NGramIndex:
+    """The positions at which each n-gram of a sequence ended, updated incrementally."""
 
     def __init__(self, longest: int) -> None:
         self._longest = longest
         self._ids: list[int] = []
-        self._ends: dict[tuple[int, ...], list[int]] = {}  # n-gram -> the places behind it, oldest first
+        self._ends: dict[tuple[int, ...], list[int]] = {}  # n-gram -> positions after its occurrences, oldest first
 
-    def behind(self, ids: list[int]) -> int:
-        """The place behind the newest earlier occurrence of the longest n-gram that ids ends with; 0 where there is none."""
+    def continuation(self, ids: list[int]) -> int:
+        """Return the position after the newest earlier occurrence of the longest n-gram that ids ends with; 0 if there
+        is none.
+        """
         self._read(ids)
         for n in range(min(self._longest, len(ids)), 0, -1):
             earlier = self._ends[tuple(ids[-n:])]
@@ -111,6 +115,7 @@ class _Places:
         return 0
 
     def _read(self, ids: list[int]) -> None:
+        """Remove the n-grams of dropped tokens and add those of new tokens."""
         known = common_prefix(ids, self._ids)
         for end in range(len(self._ids), known, -1):
             for n in range(1, min(self._longest, end) + 1):
@@ -125,8 +130,8 @@ class _Places:
 class Eagle(Proposer, name="eagle"):
     """An EAGLE-1 head that drafts a chain of gamma tokens from its base's features.
 
-    `catch_up`: where a level above has added a token behind one that the base has not read, the base reads it in a forward of
-    its own; otherwise the head goes on from its own guess of the feature that is missing.
+    If a level above has added a token after one that the base has not read, then with `catch_up` the base reads it in
+    an extra forward; otherwise the head continues from its own prediction of the missing feature.
 
     See Li et al. 2024; docs/papers/drafting.md, EAGLE-1.
     """
@@ -158,10 +163,10 @@ class Eagle(Proposer, name="eagle"):
     def roles(self) -> tuple[str, ...]:
         return (self.base,)
 
-    def open(self, models: Sessions, sampler: Sampler, end: StopCriteria) -> Propose:
+    def open(self, models: Sessions, sampler: Sampler, stop: StopCriteria) -> Propose:
         session = EagleSession(models.head(self.head, EagleHead), models[self.base], self.catch_up)
         models.track(self.head, session)
-        return lambda ids, room: session.draft(ids, min(self.gamma, room), sampler, end.eos)
+        return lambda ids, room: session.draft(ids, min(self.gamma, room), sampler, stop.eos)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,9 +174,9 @@ class Chain(Proposer, name="chain"):
     """A verified draft: `model` speculates over an inner proposer until at least `threshold` tokens are pending.
 
     Polybasic (PB, Algorithm 1, corrected in docs/papers/polybasic.md, Three models). The threshold is the paper's mu_1.
-    Whatever made them, the tokens are exact samples of this model's law, which is the q of the level above
-    (docs/papers/polybasic.md, Chain of n models); when to stop collecting depends on their number alone. The inner
-    proposer may be a chain again.
+    The tokens are exact samples of this model's distribution, which is the q of the level above, whatever proposed them
+    (docs/papers/polybasic.md, Chain of n models). When to stop collecting depends on their number only. The inner
+    proposer may itself be a chain.
     """
 
     proposer: Proposer
@@ -204,10 +209,10 @@ class Chain(Proposer, name="chain"):
     def roles(self) -> tuple[str, ...]:
         return (*self.proposer.roles(), self.model)
 
-    def open(self, models: Sessions, sampler: Sampler, end: StopCriteria) -> Propose:
+    def open(self, models: Sessions, sampler: Sampler, stop: StopCriteria) -> Propose:
         inner = Speculation(
             proposer=self.proposer.role,
-            propose=self.proposer.open(models, sampler, end),
+            propose=self.proposer.open(models, sampler, stop),
             scorers=[models[self.model]],
             target=Last(),
             sampler=sampler,
@@ -215,12 +220,12 @@ class Chain(Proposer, name="chain"):
         )
 
         def propose(ids: list[int], room: int) -> Draft:
-            here = StopCriteria(end.eos, len(ids) + room)
+            limited = StopCriteria(stop.eos, len(ids) + room)
             tokens: list[int] = []
             probs: list[torch.Tensor] = []
             rounds: list[Round] = []
-            while len(tokens) < min(self.threshold, room) and not end.closes(tokens):
-                verified = inner.round(ids + tokens, here)
+            while len(tokens) < min(self.threshold, room) and not stop.closes(tokens):
+                verified = inner.round(ids + tokens, limited)
                 tokens += verified.draft.tokens
                 probs.append(verified.draft.probs)
                 rounds.append(verified.round)

@@ -1,4 +1,6 @@
-"""SeqCascade [Chow] (SpecCascade, Section 3): the small model answers; where it was not sure, the large one does anew."""
+"""SeqCascade [Chow] (SpecCascade, Section 3): the small model answers; if it was not confident, the large one answers
+instead.
+"""
 
 import math
 import time
@@ -16,13 +18,14 @@ from specbench.decoding.traits import Theory
 
 @dataclass(frozen=True, kw_only=True)
 class SequenceCascade(Method, name="sequence-cascade"):
-    """Keeps the small model's sequence where its score is at least `threshold`, else gives the large model's.
+    """Keeps the small model's sequence if its score is at least `threshold`, otherwise returns the large model's.
 
-    Scores are of the unscaled probabilities qbar of its tokens, in nats: the logarithm of their product (the paper's), of
-    their geometric mean, or of the least of them; so the paper's rule s < 1 - alpha has the threshold log(1 - alpha). But a
-    product over a long text is tiny whatever the text is worth, so by default the threshold is a `quantile` of the scores on
-    the run's own prompts, as its first repeat decodes them: a pilot finds it before any clock starts, and about this share of
-    sequences is deferred. Later turns of a conversation take no part in the pilot. Not lossless for any law of single tokens.
+    Scores are computed from the unscaled probabilities qbar of its tokens, in nats: the logarithm of their product (as
+    in the paper), of their geometric mean, or of their minimum. The paper's rule s < 1 - alpha has the threshold log(1
+    - alpha). Since the product over a long text is tiny regardless of quality, the threshold is by default a `quantile`
+    of the scores on the run's own prompts, as the first repeat decodes them: a pilot computes it before timing starts,
+    and about this share of sequences is deferred. Later turns of a conversation are not part of the pilot. The output
+    follows no distribution over single tokens that could be verified.
     """
 
     small: str
@@ -47,46 +50,48 @@ class SequenceCascade(Method, name="sequence-cascade"):
         if self.quantile is None:
             return self
         keeping = replace(self, quantile=None, threshold=-math.inf)
-        scores = [steps[0].counters["score"] for steps in pilot(keeping)]
-        if not scores:  # every prompt failed, and will again in its turn
+        scores = [rounds[0].counters["score"] for rounds in pilot(keeping)]
+        if not scores:  # every prompt failed, and will fail again when measured
             return keeping
         below = math.inf if self.quantile == 1.0 else float(np.quantile(scores, self.quantile, method="higher"))
-        return replace(self, quantile=None, threshold=below)  # this share of the scores is below it
+        return replace(
+            self, quantile=None, threshold=below
+        )  # the quantile's share of the scores is below the threshold
 
-    def rounds(self, models: Sessions, sampler: Sampler, end: StopCriteria) -> Iterator[Round]:
+    def rounds(self, models: Sessions, sampler: Sampler, stop: StopCriteria) -> Iterator[Round]:
         assert self.threshold is not None
-        tokens, chances = _sequence(models[self.small], list(models.ids), sampler, end)
-        score = self._score(chances)
+        tokens, log_probs = _sequence(models[self.small], list(models.ids), sampler, stop)
+        score = self._score(log_probs)
         deferred = score < self.threshold
         if deferred:
-            tokens, _ = _sequence(models[self.large], list(models.ids), sampler, end)
+            tokens, _ = _sequence(models[self.large], list(models.ids), sampler, stop)
         counters = {"score": score, "threshold": self.threshold, "positions": 1, "deferrals": int(deferred)}
         yield Round(tokens[:1], counters={key: value for key, value in counters.items() if math.isfinite(value)})
         yield from (Round([token]) for token in tokens[1:])
 
-    def _score(self, chances: list[float]) -> float:
-        """In nats, from the logarithms of the tokens' probabilities."""
+    def _score(self, log_probs: list[float]) -> float:
+        """Return the score in nats, from the logarithms of the tokens' probabilities."""
         if self.score == "min":
-            return min(chances)
-        return sum(chances) if self.score == "product" else sum(chances) / len(chances)
+            return min(log_probs)
+        return sum(log_probs) if self.score == "product" else sum(log_probs) / len(log_probs)
 
 
-def _sequence(session: Session, ids: list[int], sampler: Sampler, end: StopCriteria) -> tuple[list[int], list[float]]:
-    """A model's whole answer, up to EOS, stop string or limit, and each token's log qbar."""
+def _sequence(session: Session, ids: list[int], sampler: Sampler, stop: StopCriteria) -> tuple[list[int], list[float]]:
+    """Return a model's whole answer, up to EOS, stop string or limit, and each token's log qbar."""
     tokens: list[int] = []
-    chances: list[float] = []
-    while end.room(ids + tokens) > 0 and not end.closes(tokens) and not _stopped(session, tokens, end):
+    log_probs: list[float] = []
+    while stop.room(ids + tokens) > 0 and not stop.closes(tokens) and not _stopped(session, tokens, stop):
         read = ids + tokens
         logits = session.score(read, len(read) - 1)  # (1, V)
         token, _ = sampler.draw(logits)
         tokens += read_tokens(token)
-        chances.append(logits[0].log_softmax(-1)[tokens[-1]].item())
-    return tokens, chances
+        log_probs.append(logits[0].log_softmax(-1)[tokens[-1]].item())
+    return tokens, log_probs
 
 
-def _stopped(session: Session, tokens: list[int], end: StopCriteria) -> bool:
-    """Whether a stop string is complete; looking for it is on no clock."""
+def _stopped(session: Session, tokens: list[int], stop: StopCriteria) -> bool:
+    """Return whether a stop string is complete. The search is excluded from all timings."""
     begin = time.perf_counter()
-    stopped = end.stopped is not None and bool(tokens) and end.stopped(tokens)
+    stopped = stop.stopped is not None and bool(tokens) and stop.stopped(tokens)
     session.usage.off_clock += time.perf_counter() - begin
     return stopped

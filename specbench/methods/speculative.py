@@ -1,4 +1,4 @@
-"""Speculative decoding with any proposer and any target law: draft, score in parallel, verify."""
+"""Speculative decoding with any proposer and any target distribution: draft, score in parallel, verify."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -6,10 +6,12 @@ from typing import Literal
 
 from torch import Tensor
 
-from specbench.decoding.method import Method, Proposer, Round, Sessions, Speculation, StopCriteria, counters_of, drawn
-from specbench.decoding.sampling import Draft, Sampler, read_tokens, verify
+from specbench.decoding.method import Method, Proposer, Round, Sessions, StopCriteria
+from specbench.decoding.sampling import Draft, Sampler, read_tokens
+from specbench.decoding.speculation import Speculation, counters_of, drawn
 from specbench.decoding.targets import Target
 from specbench.decoding.traits import Theory
+from specbench.decoding.verify import verify
 from specbench.methods.proposers import DraftModel
 
 Bonus = Literal["deferred", "exact", "none", "paper"]
@@ -17,20 +19,20 @@ Bonus = Literal["deferred", "exact", "none", "paper"]
 
 @dataclass(frozen=True, kw_only=True)
 class Speculative(Method, name="speculative"):
-    """Leviathan et al. 2023, Algorithm 1, where the target is `last`; SpecCascade's Algorithm 4 where it is a cascade.
+    """Leviathan et al. 2023, Algorithm 1, if the target is `last`; SpecCascade's Algorithm 4 if it is a cascade.
 
-    `bonus` says what follows a draft that was accepted whole. Where the drafting model is a scorer, pi is not known there
-    until it has read the end of the draft (docs/papers/speccascade.md, Bonus token):
+    `bonus` selects what follows a fully accepted draft. If the drafting model is a scorer, pi is unknown there until it
+    has read the end of the draft (docs/papers/speccascade.md, Bonus token):
 
-    - deferred: a token t of the last other scorer's law, kept as a proposal. The drafter's next forward reads t together
-      with the draft's end, which gives its law at t's place and behind t; t is tested at once, and drafting goes on behind
-      it.
-    - exact: the drafter reads the draft's end, a forward of its own, and a token of pi follows.
-    - none: nothing, as in SE's naive ensembles (Section 3.2).
-    - paper: a token of the last other scorer's law, committed untested, as printed. This biases the output; all others
-      follow pi.
+    - deferred: draw a token t from the last other scorer's distribution and keep it as a proposal. The drafter's
+      next forward reads t together with the draft's end, which gives its distribution at t and after t. t is tested
+      immediately, and drafting continues after it.
+    - exact: the drafter reads the draft's end in an extra forward, and a token of pi follows.
+    - none: nothing follows, as in SE's naive ensembles (Section 3.2).
+    - paper: a token of the last other scorer's distribution is committed untested, as printed. This biases the
+      output; all other options follow pi.
 
-    Where the drafting model is no scorer, pi is known at once, and deferred is exact.
+    If the drafting model is not a scorer, pi is known immediately, and deferred equals exact.
     """
 
     proposer: Proposer
@@ -63,7 +65,7 @@ class Speculative(Method, name="speculative"):
     def theory(self) -> Theory | None:
         drafting, levels = self.proposer.innermost, self.proposer.levels
         if drafting.fixed_length is None:
-            return None  # no theory here of drafts whose length varies
+            return None  # no formula covers drafts of varying length
         others = tuple(role for role in self.scorers if role != drafting.role)
         return Theory(
             formula="chain" if levels else "speculation",
@@ -80,14 +82,14 @@ class Speculative(Method, name="speculative"):
     def declared_distribution(self) -> tuple[tuple[str, ...], Target] | None:
         return None if self.bonus == "paper" and self.proposer.role in self.scorers else (self.scorers, self.target)
 
-    def rounds(self, models: Sessions, sampler: Sampler, end: StopCriteria) -> Iterator[Round]:
+    def rounds(self, models: Sessions, sampler: Sampler, stop: StopCriteria) -> Iterator[Round]:
         ids, drafter = list(models.ids), self.proposer.role
         others = [role for role in self.scorers if role != drafter]
         scorers = [models[role] for role in self.scorers]
-        is_known = drafter not in self.scorers  # pi after a draft is known without the drafter
+        is_known = drafter not in self.scorers  # whether pi after a draft is known without the drafter
         speculation = Speculation(
             proposer=drafter,
-            propose=self.proposer.open(models, sampler, end),
+            propose=self.proposer.open(models, sampler, stop),
             scorers=scorers,
             target=self.target,
             sampler=sampler,
@@ -96,14 +98,14 @@ class Speculative(Method, name="speculative"):
         )
 
         def pi() -> tuple[Tensor, Tensor | None]:
-            """The distribution of the next token (1, V), and where a rule deferred (1,)."""
+            """Return the distribution of the next token (1, V), and where a rule deferred (1,)."""
             return self.target.with_deferral([scorer.score(ids, len(ids) - 1) for scorer in scorers], sampler)
 
-        pending: Draft | None = None  # t, and the distribution that the last other scorer drew it from
-        current = Round([])  # what the round has done so far
-        while end.room(ids) > 0:
+        pending: Draft | None = None  # t, with the last other scorer's distribution
+        current = Round([])  # the round so far
+        while stop.room(ids) > 0:
             if pending is not None:
-                if end.room(ids) > 1 and not end.closes(pending.tokens):  # t is read too, for what follows it
+                if stop.room(ids) > 1 and not stop.closes(pending.tokens):  # also read t, for the token after it
                     models[drafter].score(ids + pending.tokens, len(ids) - 1)
                 target, deferred = pi()
                 out = verify(pending, target, sampler, unread=deferred)
@@ -119,11 +121,11 @@ class Speculative(Method, name="speculative"):
                     rejected=rejected,
                 )
                 current = current.then(tested)
-                if not out.accepted or end.closes(out.tokens) or not end.room(ids):
+                if not out.accepted or stop.closes(out.tokens) or not stop.room(ids):
                     yield current
                     current = Round([])
                     continue
-            verified = speculation.round(ids, end)
+            verified = speculation.round(ids, stop)
             ids += verified.round.tokens
             current = current.then(verified.round)
             if verified.beyond is not None:

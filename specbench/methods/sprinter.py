@@ -1,4 +1,6 @@
-"""SPRINTER (Section 4): a trained verifier decides token by token whether the target would accept, and calls it when not."""
+"""SPRINTER (Section 4): a trained verifier predicts per token whether the target would accept it, and calls the target
+only if not.
+"""
 
 import math
 from collections.abc import Iterator
@@ -6,21 +8,22 @@ from dataclasses import dataclass
 from typing import Literal
 
 from specbench.decoding.method import Method, Round, Sessions, StopCriteria
-from specbench.decoding.sampling import Draft, Sampler, read_tokens, verify
+from specbench.decoding.sampling import Draft, Sampler, read_tokens
 from specbench.decoding.targets.deferral import confidence, within
 from specbench.decoding.traits import Theory
+from specbench.decoding.verify import verify
 from specbench.models.heads import Verifier
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sprinter(Method, name="sprinter"):
-    """Drafts until the verifier gives a token less than `threshold` (tau_inf), then lets the target test that one token.
+    """Drafts until the verifier scores a token below `threshold` (tau_inf), then lets the target test that one token.
 
-    All before it are committed untested, so the output follows neither model's law, unless the verifier accepts only what the
-    target would accept with certainty, q(x) <= p(x): then p (Theorem 1). The target reads what it has not seen in one forward
-    a run. As in the authors' code, the `max_run`th token of a run is tested whatever the verifier says (`test_on_cap`;
-    without, it is committed and a new run begins), and an accepted one is followed by a `bonus` from the target. Here the
-    text is silent.
+    All tokens before it are committed untested, so the output follows neither model's distribution, unless the verifier
+    accepts only tokens that the target would accept with certainty, q(x) <= p(x): then it follows p (Theorem 1). The
+    target reads what it has not seen in one forward per run. As in the authors' code, the `max_run`th token of a run is
+    tested regardless of the verifier (with `test_on_cap`; otherwise it is committed and a new run begins), and an
+    accepted token is followed by a `bonus` from the target. The paper does not specify either.
     """
 
     draft: str
@@ -53,34 +56,36 @@ class Sprinter(Method, name="sprinter"):
     def theory(self) -> Theory:
         return Theory(formula="sprinter", models=self.roles(), bonus="exact" if self.bonus else "none")
 
-    def rounds(self, models: Sessions, sampler: Sampler, end: StopCriteria) -> Iterator[Round]:
+    def rounds(self, models: Sessions, sampler: Sampler, stop: StopCriteria) -> Iterator[Round]:
         ids, draft, target = list(models.ids), models[self.draft], models[self.target]
         verifier = models.head(self.head, Verifier)
         draft.keeps_hidden = True
-        while end.room(ids) > 0:
+        while stop.room(ids) > 0:
             run: list[int] = []
-            judged = 0
+            verifier_accepts = 0
             while True:
                 read = ids + run
                 logits = draft.score(read, len(read) - 1)  # (1, V)
                 token, q = sampler.draw(logits)  # (1,), (1, V)
                 run += read_tokens(token)
                 score = float(verifier.accepts(draft.hidden(read, len(read) - 1), token, confidence(logits))[0])
-                sure, capped = score >= self.threshold, len(run) == self.max_run
-                judged += sure
-                over = end.closes(run) or len(run) == end.room(ids)
-                if not sure or capped or over:
+                is_accepted, is_capped = score >= self.threshold, len(run) == self.max_run
+                verifier_accepts += is_accepted
+                is_over = stop.closes(run) or len(run) == stop.room(ids)
+                if not is_accepted or is_capped or is_over:
                     break
-            counters: dict[str, float] = {"verifier_calls": len(run), "verifier_accepts": judged}
-            if sure and not (capped and self.test_on_cap):
+            counters: dict[str, float] = {"verifier_calls": len(run), "verifier_accepts": verifier_accepts}
+            if is_accepted and not (is_capped and self.test_on_cap):
                 ids += run
                 yield Round(run, len(run), counters=counters, untested=len(run))
                 continue
             read = ids + run
-            more = self.bonus and not over
+            more = self.bonus and not is_over
             rows = target.score(read if more else read[:-1], len(read) - 2)  # (1 or 2, V)
             out = verify(Draft(run[-1:], q), sampler.probs(rows), sampler)
             tokens = run[:-1] + out.tokens
             ids += tokens
-            lost, by = () if out.accepted else (run[-1],), (self.draft,)
-            yield Round(tokens, len(run), 1, out.accepted, by, counters=counters, untested=len(run) - 1, rejected=lost)
+            dropped, proposers = () if out.accepted else (run[-1],), (self.draft,)
+            yield Round(
+                tokens, len(run), 1, out.accepted, proposers, counters=counters, untested=len(run) - 1, rejected=dropped
+            )

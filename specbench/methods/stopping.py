@@ -1,7 +1,8 @@
-"""Floor 1: stop rules, which decide how long a draft is.
+"""Stop rules, which decide how long a draft is.
 
-A rule may look at committed and drafted tokens and at laws, to decide whether the *next* token is drawn at all. So the
-drafted tokens still follow the laws they are tested with, and what is lossless stays so. What a rule looked at stays.
+A rule may read committed and drafted tokens and distributions to decide whether the *next* token is drawn. So drafted
+tokens still follow the distributions that they are tested with, and lossless methods stay lossless. A token that a rule
+has read must not be dropped.
 """
 
 import math
@@ -20,25 +21,25 @@ from specbench.models.heads import AcceptanceHead, LengthHead
 
 
 class Stop(Named):
-    """When to stop drafting. A rule without memory overrides `before` or `after`; one that learns, `open`."""
+    """When to stop drafting. A stateless rule overrides `before` or `after`; one that learns overrides `open`."""
 
-    min_len: int = 0  # tokens that are drafted whatever the rule says
+    min_len: int = 0  # tokens that are drafted regardless of the rule
 
     def before(self, logits: Tensor, sampler: Sampler) -> bool:
-        """Whether no token is to be drawn from these logits (1, V)."""
+        """Return True to draw no token from these logits (1, V)."""
         return False
 
     def after(self, token: int, logits: Tensor, sampler: Sampler) -> bool:
-        """Whether nothing is to be drawn behind this token, which was drawn from these logits (1, V)."""
+        """Return True to stop after this token, which was drawn from these logits (1, V)."""
         return False
 
     def open(self, models: Sessions, drafter: Session, sampler: Sampler) -> Rule:
-        """The rule for one sequence."""
-        return _Plain(self, sampler)
+        """Return the rule for one sequence."""
+        return _StatelessRule(self, sampler)
 
 
-class Lengthened(Stop):
-    """A rule of the adaptive draft lengths: at least `min_len` tokens, so that no round tests nothing."""
+class AdaptiveLength(Stop):
+    """A stop rule for adaptive draft lengths. It drafts at least `min_len` tokens, so that every round tests one."""
 
     min_len: int
 
@@ -47,8 +48,8 @@ class Lengthened(Stop):
             raise ValueError(f"min_len = {self.min_len} must be at least 1")
 
 
-class _Plain(Rule):
-    """A stop rule without memory."""
+class _StatelessRule(Rule):
+    """The rule of a `Stop` without state."""
 
     def __init__(self, stop: Stop, sampler: Sampler) -> None:
         super().__init__(stop.min_len)
@@ -72,11 +73,11 @@ class Unsure(Stop, name="unsure"):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Confidence(Lengthened, name="confidence"):
-    """DISCO's training-free form: stops behind a drafted token whose unscaled probability was below `threshold`.
+class Confidence(AdaptiveLength, name="confidence"):
+    """DISCO's training-free form: stops after a drafted token whose unscaled probability was below `threshold`.
 
-    The token stays, so no forward is wasted. At T = 0 the condition is max q < threshold (docs/papers/drafting.md, DSL
-    and DISCO).
+    The token is kept, so no forward is wasted. At T = 0 the condition is max q < threshold (docs/papers/drafting.md,
+    DSL and DISCO).
     """
 
     threshold: float = 0.4
@@ -91,15 +92,15 @@ class Confidence(Lengthened, name="confidence"):
 
 
 @dataclass(frozen=True, kw_only=True)
-class AdaEDL(Lengthened, name="adaedl"):
-    """Stops before a token whose acceptance, bounded from below by the entropy of q, may be less than a moving threshold.
+class AdaEDL(AdaptiveLength, name="adaedl"):
+    """Stops before a token if an entropy-based lower bound of its acceptance falls below a moving threshold.
 
-    Agrawal et al. 2024: acceptance is at least 1 - sqrt(KL(q || p) / 2) by Pinsker's inequality; with the divergence taken
-    as a multiple `scale` of 2 H(q), in nats, drafting stops where 1 - sqrt(scale H(q)) < lam. After each verification with
-    the share a of the draft accepted, A <- beta1 A + (1 - beta1) a, and lam moves by `step` up where A is below `wanted`
-    and down where it is not, smoothed by beta2. At T = 0, H is that of the law at T = 1. A stopped draft costs a forward
-    that yields no token. `lam` is where the threshold starts, and A starts at `wanted`: the paper leaves
-    both open (docs/papers/drafting.md, AdaEDL).
+    Agrawal et al. 2024: acceptance is at least 1 - sqrt(KL(q || p) / 2) by Pinsker's inequality; with the divergence
+    approximated by a multiple `scale` of 2 H(q), in nats, drafting stops where 1 - sqrt(scale H(q)) < lam. After each
+    verification, with accepted share a of the draft, A <- beta1 A + (1 - beta1) a, and lam moves up by `step` if A is
+    below `wanted` and down otherwise, smoothed by beta2. At T = 0, H is computed from the T = 1 distribution. A stopped
+    draft costs a forward that yields no token. `lam` is the initial threshold, and A starts at `wanted`: the paper
+    specifies neither (docs/papers/drafting.md, AdaEDL).
     """
 
     scale: float = 0.2
@@ -133,16 +134,16 @@ class _AdaEDL(Rule):
         self.lam = stop.beta2 * self.lam + (1 - stop.beta2) * moved
 
     def before(self, ids: list[int], logits: Tensor) -> bool:
-        law = confidence(logits) if self._sampler.temperature == 0.0 else self._sampler.probs(logits)
-        return 1.0 - math.sqrt(self._stop.scale * float(entropy(law)[0])) < self.lam
+        probs = confidence(logits) if self._sampler.temperature == 0.0 else self._sampler.probs(logits)
+        return 1.0 - math.sqrt(self._stop.scale * float(entropy(probs)[0])) < self.lam
 
 
 @dataclass(frozen=True, kw_only=True)
-class SpecDecPlusPlus(Lengthened, name="specdec++"):
-    """Stops where a trained head says that some drafted token was likely rejected: 1 - prod phat_i > threshold.
+class SpecDecPlusPlus(AdaptiveLength, name="specdec++"):
+    """Stops where a trained head predicts that some drafted token was rejected: 1 - prod phat_i > threshold.
 
-    Huang et al. 2024. phat_i is read off the drafter's state at x_i, which is there once x_i is read, a step later; the token
-    drawn from the distribution of that step is the last one (docs/papers/drafting.md, SpecDec++).
+    Huang et al. 2024. phat_i is computed from the drafter's state at x_i, which is available once x_i is read, one
+    forward later; the token drawn in that forward is the last one (docs/papers/drafting.md, SpecDec++).
     """
 
     head: str
@@ -158,24 +159,24 @@ class _SpecDecPlusPlus(Rule):
     def __init__(self, stop: SpecDecPlusPlus, head: AcceptanceHead, drafter: Session) -> None:
         super().__init__(stop.min_len)
         self._stop, self._head, self._drafter = stop, head, drafter
-        self._all = 1.0  # the product over the drafted tokens that were read
+        self._all = 1.0  # product of phat_i over the drafted tokens that were read
 
     def begin(self, ids: list[int]) -> None:
         super().begin(ids)
         self._all = 1.0
 
     def after(self, ids: list[int], token: int, logits: Tensor) -> bool:
-        if len(ids) > self.start:  # the newest drafted token that was read
+        if len(ids) > self.start:  # a drafted token was read
             state = self._drafter.hidden(ids, len(ids) - 1)  # (1, H)
             self._all *= float(self._head.accepts(state)[0])
         return 1.0 - self._all > self._stop.threshold
 
 
 @dataclass(frozen=True, kw_only=True)
-class Dsl(Lengthened, name="dsl"):
-    """Stops behind a drafted token that a trained classifier of q gives less than `threshold` to be accepted.
+class Dsl(AdaptiveLength, name="dsl"):
+    """Stops after a drafted token whose acceptance a trained classifier of q predicts with less than `threshold`.
 
-    DISCO (Mamou et al. 2024): two layers on the ten largest probabilities, the entropy, and the place in the draft
+    DISCO (Mamou et al. 2024): two layers on the ten largest probabilities, the entropy, and the position in the draft
     (docs/papers/drafting.md, DSL and DISCO).
     """
 
@@ -193,5 +194,5 @@ class _Dsl(Rule):
         self._stop, self._head = stop, head
 
     def after(self, ids: list[int], token: int, logits: Tensor) -> bool:
-        place = torch.tensor([len(ids) - self.start], device=logits.device)
-        return bool(self._head.accepts(confidence(logits), place)[0] < self._stop.threshold)
+        position = torch.tensor([len(ids) - self.start], device=logits.device)  # (1,)
+        return bool(self._head.accepts(confidence(logits), position)[0] < self._stop.threshold)

@@ -1,4 +1,6 @@
-"""TokenCascade [Chow] (SpecCascade, Section 3): the small model says what it is sure of, the large one the rest."""
+"""TokenCascade [Chow] (SpecCascade, Section 3): the small model writes the tokens it is confident of, the large one the
+rest.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,10 +13,10 @@ from specbench.decoding.traits import Theory
 
 @dataclass(frozen=True, kw_only=True)
 class TokenCascade(Method, name="token-cascade"):
-    """Exact samples of the rule's pi. The small model reads every token, the large one only when it is deferred to.
+    """Exact samples of the rule's pi. The small model reads every token, the large one only if it is deferred to.
 
-    It then reads all that it has not seen in one forward; an encoder of its own runs at the first deferral. The rule must
-    not need the large model: `chow` or `chow-log`.
+    The large model then reads all that it has not seen in one forward; its encoder, if any, runs at the first deferral.
+    The rule must not need the large model: `chow` or `chow-log`.
     """
 
     small: str
@@ -24,7 +26,7 @@ class TokenCascade(Method, name="token-cascade"):
     def __post_init__(self) -> None:
         if not isinstance(self.target, Unaided):
             raise ValueError(
-                f"target '{self.target.name}' needs the large model at every position; take chow or chow-log"
+                f"target '{self.target.name}' needs the large model at every position; use chow or chow-log"
             )
 
     def roles(self) -> tuple[str, ...]:
@@ -36,10 +38,10 @@ class TokenCascade(Method, name="token-cascade"):
     def declared_distribution(self) -> tuple[tuple[str, ...], Target]:
         return self.roles(), self.target
 
-    def rounds(self, models: Sessions, sampler: Sampler, end: StopCriteria) -> Iterator[Round]:
+    def rounds(self, models: Sessions, sampler: Sampler, stop: StopCriteria) -> Iterator[Round]:
         assert isinstance(self.target, Unaided)
         ids = list(models.ids)
-        while end.room(ids) > 0:
+        while stop.room(ids) > 0:
             logits = models[self.small].score(ids, len(ids) - 1)  # (1, V)
             deferred = self.target.alone(logits, sampler)
             if deferred:

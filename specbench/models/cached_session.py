@@ -102,7 +102,7 @@ class CachedSession(ABC):
         rows: list[Tensor] = []
         for i in range(k):
             if drawn:
-                fed = drawn[-1].clamp_min(0)  # NO_LAW, which `read_tokens` reports, has no embedding
+                fed = drawn[-1].clamp_min(0)  # INVALID, which `read_tokens` reports, has no embedding
                 logits = self._timed(fed, keep=1, known=known + i - 1)
                 rows.append(logits[0])
             token, law = sampler.draw(logits, None if uniforms is None else uniforms[i : i + 1])  # (1,), (1, V)

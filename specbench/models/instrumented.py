@@ -43,7 +43,7 @@ class InstrumentedSession:
             self.fed.append(ids.shape[-1])
             self._marks.append((ids.shape[-1], *begun.pop(), self._now()))
 
-        def encoder_behind(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        def after_encoder(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
             _, start = begun.pop()
             self.usage.encodes += 1
             self.usage.prefill(len(self.prompt), self._between(start, self._now()))
@@ -65,7 +65,7 @@ class InstrumentedSession:
         with ExitStack() as stack, ExitStack() as own:
             _hook(own, self.model, before, behind)
             if self.model.config.is_encoder_decoder:
-                _hook(stack, self.model.get_encoder(), before, encoder_behind)
+                _hook(stack, self.model.get_encoder(), before, after_encoder)
             self.model.get_compiled_call = compiled
             stack.callback(delattr, self.model, "get_compiled_call")
             yield

@@ -20,9 +20,9 @@ from specbench.models.heads.loader import load_head
 from specbench.models.heads.resolve import ResolvedHead
 from specbench.models.instrumented import InstrumentedSession
 from specbench.models.parallel import StreamSession, Workers
-from specbench.models.quantization import quantise, stored_by
+from specbench.models.quantization import quantize, stored_by
 from specbench.models.resolve import ResolvedModel
-from specbench.models.synthetic_logits import Law, SyntheticSession
+from specbench.models.synthetic_logits import SyntheticDistribution, SyntheticSession
 
 H = TypeVar("H", bound=TrainedHead)
 PROBE = "How many apples?\n  Zwölf — 12 + 30 = 42; def f(x):\n\treturn x ** 2"  # tokenizers that agree on it agree
@@ -48,7 +48,7 @@ class LoadedPair:
         self.networks, self.graphs, self.simulated = networks or {}, graphs or {}, simulated
         self.heads: dict[str, Head] = {}
         self.streams: dict[str, Any] = {}  # of models that run side by side on a GPU, by role
-        self.laws: dict[str, Law] = {}
+        self.synthetic: dict[str, SyntheticDistribution] = {}
         self.workers: Workers | None = None
         last = list(models)[-1]
         self.tokenizer = tokenizers[last]
@@ -84,7 +84,7 @@ class LoadedPair:
             self.simulated,
         )
         if spread is not None:
-            pair.laws = {role: Law(pair.vocabulary, i, spread) for i, role in enumerate(roles)}
+            pair.synthetic = {role: SyntheticDistribution(pair.vocabulary, i, spread) for i, role in enumerate(roles)}
         pair.workers, pair.heads, pair.streams = self.workers, self.heads, self.streams
         return pair
 
@@ -115,7 +115,9 @@ class LoadedPair:
             session = GraphSession(self.graphs[role], self.vocabulary)
         else:
             session = LeanSession(network, self.vocabulary, source)
-        return SyntheticSession(session, self.laws[role], self.device, source) if role in self.laws else session
+        return (
+            SyntheticSession(session, self.synthetic[role], self.device, source) if role in self.synthetic else session
+        )
 
 
 class Models:
@@ -159,7 +161,7 @@ class Models:
 
     def instrumented(self, role: str) -> InstrumentedSession:
         """The transformers model of a role. Raises ValueError where its logits were to be replaced."""
-        if role in self._pair.laws:
+        if role in self._pair.synthetic:
             raise ValueError("transformers' own decoding cannot be given synthetic laws")
         instrumented = self.sessions[role] = InstrumentedSession(self._pair.models[role], self._prompt)
         return instrumented
@@ -167,7 +169,7 @@ class Models:
     def concurrent(self, roles: Sequence[str]) -> list[Concurrent]:
         """Sessions that run at the same time. Raises ValueError where the logits were to be replaced."""
         pair, source = self._pair, self._prompt if self._pair.encoder_decoder else None
-        if pair.laws:
+        if pair.synthetic:
             raise ValueError("models that run in parallel cannot be given synthetic laws")
         opened: list[Concurrent]
         if pair.device.type == "cuda":
@@ -199,7 +201,7 @@ def load(
         if same != role and each.weights == "real":
             models[role], tokenizers[role] = models[same], tokenizers[same]
         else:
-            models[role], tokenizers[role] = _brought(role, each, base, device)
+            models[role], tokenizers[role] = _loaded_model(role, each, base, device)
         if each.engine != "eager":
             networks[role] = (
                 networks[same] if models[role] is models[same] and same in networks else network_of(models[role])
@@ -218,7 +220,7 @@ def load(
     return pair
 
 
-def _brought(
+def _loaded_model(
     role: str, each: ResolvedModel, base: Path, device: torch.device
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     source = str(folder(each.spec.path, base) or each.spec.path)
@@ -237,7 +239,7 @@ def _brought(
         model = model.to(device)
     model.eval().requires_grad_(False)
     if each.spec.quantization:
-        quantise(model, each.spec.quantization)
+        quantize(model, each.spec.quantization)
     return model, tokenizer
 
 

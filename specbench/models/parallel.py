@@ -55,7 +55,7 @@ class Worker:
     def _gone(self) -> RuntimeError:
         return RuntimeError(f"the process '{self._process.name}' ended")
 
-    def ask(self, *message: Any) -> int:
+    def submit(self, *message: Any) -> int:
         """Returns the bytes sent. Raises RuntimeError where the process is gone."""
         self._asked += 1
         sent = pickle.dumps((self._asked, *message))
@@ -65,7 +65,7 @@ class Worker:
             raise self._gone() from None
         return len(sent)
 
-    def answer(self) -> tuple[Any, int]:
+    def result(self) -> tuple[Any, int]:
         """What the worker says to what it was last asked, and its bytes; answers that nobody fetched are dropped.
 
         Raises what the worker raised, and RuntimeError where it is gone.
@@ -102,14 +102,14 @@ class RemoteSession:
         self._worker, self._opening, self._ids, self._rows = worker, opening, list[int](), 0
         self.usage, self.busy, self.moved = Usage(), 0.0, 0
 
-    def ask(self, ids: list[int], start: int) -> None:
+    def submit(self, ids: list[int], start: int) -> None:
         known = common_prefix(ids, self._ids)
         opening = None if self._ids else self._opening
-        self.moved += self._worker.ask(opening, known, ids[known:], start)
+        self.moved += self._worker.submit(opening, known, ids[known:], start)
         self._ids, self._rows = list(ids), len(ids) - start
 
-    def answer(self) -> Tensor:
-        (logits, usage, self.busy), moved = self._worker.answer()
+    def result(self) -> Tensor:
+        (logits, usage, self.busy), moved = self._worker.result()
         self.moved += moved
         own = Usage(**usage)
         own.beside, own.prefill_beside = self.usage.beside, self.usage.prefill_beside
@@ -137,12 +137,12 @@ class StreamSession:
     def usage(self) -> Usage:
         return self._session.usage
 
-    def ask(self, ids: list[int], start: int) -> None:
+    def submit(self, ids: list[int], start: int) -> None:
         self._stream.wait_stream(torch.cuda.current_stream(self._stream.device))
         with torch.cuda.stream(self._stream):
             self._logits = self._session.score(ids, start)
 
-    def answer(self) -> Tensor:
+    def result(self) -> Tensor:
         torch.cuda.current_stream(self._stream.device).wait_stream(self._stream)
         return self._logits
 

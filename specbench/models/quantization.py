@@ -1,4 +1,4 @@
-"""Floor 0: weight-only quantisation of loaded models: torchao rounds and scales, torch multiplies.
+"""Floor 0: weight-only quantization of loaded models: torchao rounds and scales, torch multiplies.
 
 Every linear layer but the LM head holds integers and scales in place of its matrix, and multiplies in the precision of what
 comes in. Embeddings and LM head stay in full precision: one is looked up in, the other makes the law itself, and often they
@@ -9,7 +9,7 @@ are one matrix. Values are rounded to the nearest level; nothing is calibrated.
   weight is a byte, and the matrix is made again for every product.
 - `int8`: 256 levels around zero, a scale a row. A weight is a byte, and the matrix is made again for every product: it saves
   memory, not time.
-- `nf4`: 16 quantiles of a normal law, a scale for 64 inputs, and the scales quantised in turn (Dettmers et al. 2023), as
+- `nf4`: 16 quantiles of a normal law, a scale for 64 inputs, and the scales quantized in turn (Dettmers et al. 2023), as
   torchao unpacks them for every product: for its law, not for its speed.
 """
 
@@ -30,8 +30,8 @@ HELP = "quantization needs torchao, which is not here\n  help: pip install 'spec
 BLOCK = 256  # nf4's scales that share a scale of their own, at most
 
 
-class Quantised(nn.Module):
-    """A linear layer over a quantised matrix: x (..., in) -> (..., out), in x's precision.
+class QuantizedLinear(nn.Module):
+    """A linear layer over a quantized matrix: x (..., in) -> (..., out), in x's precision.
 
     Not torchao's own tensors: a product through one costs tens of microseconds of Python, and a forward has hundreds.
     """
@@ -53,7 +53,7 @@ class Quantised(nn.Module):
         return out.view(*x.shape[:-1], -1)
 
 
-class Bytes(Quantised):
+class Bytes(QuantizedLinear):
     """A weight is a signed byte times its group's scale, plus its group's zero: on any device, in any precision."""
 
     codes: Tensor
@@ -75,7 +75,7 @@ class Bytes(Quantised):
         return torch.mm(x, matrix.flatten(0, 1))
 
 
-class Tiles(Quantised):
+class Tiles(QuantizedLinear):
     """Four bits a weight, laid out as torch's own bfloat16 kernels read them: plain launches, which a CUDA graph can hold."""
 
     packed: Tensor
@@ -97,7 +97,7 @@ class Tiles(Quantised):
         return kernel(x.contiguous(), self.packed, self.size, self.scales)
 
 
-class NormalFloat(Quantised):
+class NormalFloat(QuantizedLinear):
     """torchao's NF4 tensor, unpacked for every product."""
 
     def __init__(self, layer: nn.Linear) -> None:
@@ -110,7 +110,7 @@ class NormalFloat(Quantised):
 
 
 def layers(model: Any, kind: str) -> dict[str, nn.Linear]:
-    """The layers that are quantised, by name: those but the LM head whose width a group divides; the others stay as they are.
+    """The layers that are quantized, by name: those but the LM head whose width a group divides; the others stay as they are.
 
     None of GPT-2's are, which transformers stores in a class of its own.
     """
@@ -125,7 +125,7 @@ def group_of(inputs: int, kind: str) -> int:
 
 
 def sizes(model: Any, kind: str, itemsize: int) -> dict[int, int]:
-    """Bytes that a product has to read at least of every quantised matrix, by the id of its weight: bits, and scales.
+    """Bytes that a product has to read at least of every quantized matrix, by the id of its weight: bits, and scales.
 
     `itemsize` is the bytes of a scale, and of the zero that int4 has beside it. No kind is no such matrix.
     """
@@ -143,7 +143,7 @@ def sizes(model: Any, kind: str, itemsize: int) -> dict[int, int]:
 
 
 def stored_by(config: Any) -> str:
-    """The method that a checkpoint was quantised with before it was saved: gptq, awq, bitsandbytes; empty where none was."""
+    """The method that a checkpoint was quantized with before it was saved: gptq, awq, bitsandbytes; empty where none was."""
     told = _stored(config)
     method = told.get("quant_method", "a method that its config does not name") if told else ""
     return str(getattr(method, "value", method))
@@ -161,7 +161,7 @@ def stored_as(config: Any) -> str:
 
 
 def placement(config: Any, device: torch.device) -> dict[str, Any]:
-    """What transformers is told of the device for a checkpoint that is quantised already, and may not be moved later."""
+    """What transformers is told of the device for a checkpoint that is quantized already, and may not be moved later."""
     return {"device_map": {"": device}} if stored_by(config) and device.type != "cpu" else {}
 
 
@@ -174,7 +174,7 @@ def explained(role: str, source: str, config: Any) -> Iterator[None]:
         raise
     except (ImportError, RuntimeError, ValueError) as error:
         if method := stored_by(config):
-            raise MissingAsset(f"model '{role}': {source} is quantised by {method}: {first_line(error)}") from None
+            raise MissingAsset(f"model '{role}': {source} is quantized by {method}: {first_line(error)}") from None
         raise
 
 
@@ -183,15 +183,15 @@ def _stored(config: Any) -> dict[str, Any]:
     return dict(told if isinstance(told, dict) else told.to_dict())
 
 
-def quantise(model: Any, kind: str) -> None:
-    """Put quantised layers in the place of a loaded model's own, on the device where they are."""
+def quantize(model: Any, kind: str) -> None:
+    """Put quantized layers in the place of a loaded model's own, on the device where they are."""
     for name, layer in layers(model, kind).items():
-        model.set_submodule(name, quantised(layer, kind))
+        model.set_submodule(name, quantized(layer, kind))
 
 
 @torch.no_grad()
-def quantised(layer: nn.Linear, kind: str) -> Quantised:
-    """A linear layer's quantised double. Raises MissingAsset where there is no torchao."""
+def quantized(layer: nn.Linear, kind: str) -> QuantizedLinear:
+    """A linear layer's quantized double. Raises MissingAsset where there is no torchao."""
     if kind == "nf4":
         return NormalFloat(layer)
     weight, mapping = layer.weight.data, torchao().MappingType
@@ -220,7 +220,7 @@ def _has_kernel(device: torch.device) -> bool:
 
 
 def torchao() -> Any:
-    """torchao's quantisation, which takes seconds to import. Raises MissingAsset, saying what to install, without it."""
+    """torchao's quantization, which takes seconds to import. Raises MissingAsset, saying what to install, without it."""
     try:
         from torchao import quantization
     except ImportError:

@@ -14,7 +14,7 @@ from specbench.errors import ConfigError, MissingAsset
 from specbench.models import random_weights as dummy
 from specbench.models import sizes
 from specbench.models.checkpoints import class_of, unreadable
-from specbench.models.engine import can_fuse, refusal
+from specbench.models.engine import can_fuse, unsupported
 from specbench.models.quantization import layers, stored_by, torchao
 from specbench.runs.run_spec import ModelSource, Shape
 
@@ -152,7 +152,7 @@ def engine_of(wish: str, config: PreTrainedConfig, device: torch.device, quantiz
     """
     if wish == "eager":
         return wish
-    why = refusal(config)
+    why = unsupported(config)
     if wish == "auto":
         graphs = device.type == "cuda" and not config.is_encoder_decoder and quantization != "nf4"
         return "eager" if why else "graph" if graphs else "lean"
@@ -171,7 +171,7 @@ def engine_of(wish: str, config: PreTrainedConfig, device: torch.device, quantiz
 
 
 def _require_quantizable(role: str, spec: ModelSpec, config: PreTrainedConfig) -> None:
-    """Raises ConfigError for a model that is quantised already, or has nothing to quantise; MissingAsset without torchao."""
+    """Raises ConfigError for a model that is quantized already, or has nothing to quantize; MissingAsset without torchao."""
     where = f"model '{role}': quantization = '{spec.quantization}'"
     if method := stored_by(config):
         raise ConfigError(f"{where}: {spec.path} is quantized already, by {method}; leave the key out")

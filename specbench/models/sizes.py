@@ -70,6 +70,6 @@ def _sizes(key: _Key, quantization: str, dtype: str) -> tuple[int, float]:
         looked_up |= {id(p) for p in model.get_encoder().parameters() if p is not head}
         once = (".EncDecAttention.k.", ".EncDecAttention.v.")
         looked_up |= {id(p) for name, p in model.named_parameters() if any(word in name for word in once)}
-    quantised = sizes(model, quantization or stored_as(config), size)
-    weights = (quantised.get(id(p), p.numel() * size) for p in model.parameters() if id(p) not in looked_up)
+    quantized = sizes(model, quantization or stored_as(config), size)
+    weights = (quantized.get(id(p), p.numel() * size) for p in model.parameters() if id(p) not in looked_up)
     return sum(p.numel() for p in model.parameters()), sum(weights)

@@ -28,7 +28,7 @@ _MASK = (1 << 64) - 1
 _GOLDEN, _MIX1, _MIX2 = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 
 
-class Law:
+class SyntheticDistribution:
     """Logits (m, V) of m contexts, each known by a hash. `member` numbers the models of a pair.
 
     SUPPORT tokens, evenly spaced from a hashed offset, have normal logits: BASE times the context's, plus `spread` times the
@@ -62,7 +62,9 @@ class SyntheticSession:
     It looks at every token, so on a GPU its drafts wait where those of a real model would not.
     """
 
-    def __init__(self, inner: Session, law: Law, device: torch.device, source: list[int] | None = None) -> None:
+    def __init__(
+        self, inner: Session, law: SyntheticDistribution, device: torch.device, source: list[int] | None = None
+    ) -> None:
         """`source` is what an encoder reads: part of the context."""
         self._inner, self._law, self._device = inner, law, device
         self._first = reduce(context_hash, source or [], 0)
@@ -144,7 +146,9 @@ def calibrate(acceptance: float, proposer: int, members: Sequence[int], target: 
 def acceptance_at(spread: float, proposer: int, members: Sequence[int], target: Target, sampler: Sampler) -> float:
     """How often the target accepts what the proposer drafts, where every member departs by `spread`."""
     contexts = _contexts()
-    values = {i: Law(SUPPORT, i, spread).values(contexts) for i in {proposer, *members}}  # (contexts, SUPPORT)
+    values = {
+        i: SyntheticDistribution(SUPPORT, i, spread).values(contexts) for i in {proposer, *members}
+    }  # (contexts, SUPPORT)
     pi = target([values[i] for i in members], sampler)
     return float(torch.minimum(pi, sampler.probs(values[proposer])).sum(-1).mean())
 

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from specbench.decoding.drafting import Rule, roll
-from specbench.decoding.method import Speculation, StopCriteria
+from specbench.decoding.method import StopCriteria
 from specbench.decoding.sampling import Draft, Sampler, read_tokens
+from specbench.decoding.speculation import Speculation
 from specbench.decoding.targets import Last
 from specbench.decoding.targets.deferral import confidence, within
 from specbench.models.heads import AcceptanceHead, LengthHead
@@ -29,7 +30,7 @@ DSL_RECIPE = Recipe(epochs=20, batch=32, rate=1e-3)
 
 
 @dataclass(frozen=True)
-class Walk:
+class Rollout:
     """How rows are collected: `steps` tokens behind each prompt at T = `temperature`; DSL drafts `gamma` at a time."""
 
     draft: str = "draft"
@@ -43,17 +44,17 @@ class Walk:
         for key, least in (("steps", 2), ("gamma", 1), ("temperature", 0.0)):
             within(key, getattr(self, key), least, math.inf)
 
-    def fitting(self, pair: LoadedPair, text: Text) -> "Walk":
+    def fitting(self, pair: LoadedPair, text: Text) -> "Rollout":
         """With no more steps than the models' window has room for behind a prompt."""
         return self if pair.window is None else replace(self, steps=min(self.steps, pair.window - len(text.prompt)))
 
 
-def _sampler(pair: LoadedPair, text: Text, walk: Walk) -> Sampler:
+def _sampler(pair: LoadedPair, text: Text, walk: Rollout) -> Sampler:
     seed = hash((walk.seed, text.number)) & (2**62 - 1)
     return Sampler(walk.temperature, generator=torch.Generator(pair.device).manual_seed(seed))
 
 
-def specdec_rows(pair: LoadedPair, text: Text, walk: Walk) -> Rows:
+def specdec_rows(pair: LoadedPair, text: Text, walk: Rollout) -> Rows:
     """state (n, H) of the draft once it has read a drafted token, and label (n,), min(1, p / q) of that token.
 
     The target writes; at each place the draft draws a token y, whose label is read behind the target's tokens. The draft then
@@ -77,7 +78,7 @@ def specdec_rows(pair: LoadedPair, text: Text, walk: Walk) -> Rows:
     return {"state": state[keeps].cpu(), "label": label[keeps].float().cpu()}
 
 
-class _Noting(Rule):
+class _RecordingRule(Rule):
     """A stop rule that never stops, and keeps what DSL's classifier would see of each draft."""
 
     def __init__(self, head: LengthHead) -> None:
@@ -95,12 +96,12 @@ class _Noting(Rule):
         return False
 
 
-def dsl_rows(pair: LoadedPair, text: Text, walk: Walk) -> Rows:
+def dsl_rows(pair: LoadedPair, text: Text, walk: Rollout) -> Rows:
     """inputs (n, 12) of `LengthHead` for every token that speculative decoding tested, and label (n,): accepted or not."""
     walk = walk.fitting(pair, text)
     sampler, models = _sampler(pair, text, walk), pair.open(text.prompt)
     draft, target, ids = models[walk.draft], models[walk.target], list(models.ids)
-    end, rule = StopCriteria(pair.eos, len(ids) + walk.steps), _Noting(LengthHead())
+    stop, rule = StopCriteria(pair.eos, len(ids) + walk.steps), _RecordingRule(LengthHead())
     inputs: list[Tensor] = []
     labels: list[float] = []
 
@@ -112,8 +113,8 @@ def dsl_rows(pair: LoadedPair, text: Text, walk: Walk) -> Rows:
     )
     with torch.inference_mode():
         tokens: list[int] = []
-        while end.room(ids) and not end.closes(tokens):
-            step = speculation.round(ids, end).round
+        while stop.room(ids) and not stop.closes(tokens):
+            step = speculation.round(ids, stop).round
             inputs += rule.seen[: step.tested]
             labels += [1.0] * step.accepted + [0.0] * (step.tested - step.accepted)
             tokens = step.tokens
@@ -136,13 +137,13 @@ def train_dsl(rows: Rows, recipe: Recipe, seed: int) -> tuple[LengthHead, dict[s
 
 
 def _fitted(head: AcceptanceHead | LengthHead, rows: Rows, column: str, recipe: Recipe, seed: int) -> dict[str, Any]:
-    score = head.judged if isinstance(head, LengthHead) else head
+    score = head.logits_of_features if isinstance(head, LengthHead) else head
     parts = {split: chosen(rows, mask) for split, mask in masks(rows["text"], seed).items()}
     ready = {s: (part[column], part["label"]) for s, part in parts.items()}
     losses = fit(head, score, ready["train"], ready["validation"], recipe)
     with torch.no_grad():
         scores = score(ready["test"][0]).sigmoid()
     labels = (ready["test"][1] > 0.5).float()
-    told = roc.told(scores.numpy(), labels.numpy(), parts["test"]["text"].numpy(), 0.5)
+    told = roc.summary(scores.numpy(), labels.numpy(), parts["test"]["text"].numpy(), 0.5)
     told |= {"epochs": len(losses), "validation_loss": min(losses)}
     return told | {"curve": roc.curve(scores.numpy(), labels.numpy())}

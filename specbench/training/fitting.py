@@ -17,7 +17,7 @@ from specbench.decoding.targets.deferral import within
 class Recipe:
     """Adam at `rate`, `batch` rows a step, at most `epochs`; stops `patience` epochs after the best one.
 
-    `reject_weight` multiplies the loss of a refusal; `cosine` lowers the rate to 0 over the epochs. SPRINTER's authors take
+    `reject_weight` multiplies the loss of a rejection; `cosine` lowers the rate to 0 over the epochs. SPRINTER's authors take
     batches of 10 at 5e-4, for 20 epochs of 7,000 rows; there are more rows here, and the larger batches cost a tenth.
     """
 

@@ -50,7 +50,7 @@ def rates(scores: Array, labels: Array, threshold: float) -> dict[str, float]:
     return {"eta_tp": float(accepted[good].mean()), "eta_fp": float(accepted[~good].mean())}
 
 
-def told(scores: Array, labels: Array, texts: Array, threshold: float) -> dict[str, Any]:
+def summary(scores: Array, labels: Array, texts: Array, threshold: float) -> dict[str, Any]:
     """AUC with its interval, the rates at the threshold, and the base rate of acceptable tokens.
 
     Raises ConfigError where all rows have one label: there is nothing to tell apart.

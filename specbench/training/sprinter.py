@@ -31,7 +31,7 @@ SHOWN = ("state", "q", "entropy", "q+entropy", "state+q+entropy", "state+token")
 
 
 @dataclass(frozen=True)
-class Walk:
+class Rollout:
     """How rows are collected: `steps` tokens behind each prompt, drawn at `temperature` by roles `draft` and `target`.
 
     The authors draw greedily; T = 1 is what Theorem 1 is about. Laws are read unscaled and unfiltered.
@@ -48,7 +48,7 @@ class Walk:
         within("temperature", self.temperature, 0.0, math.inf)
 
 
-def rows_of(pair: LoadedPair, text: Text, walk: Walk) -> Rows:
+def rows_of(pair: LoadedPair, text: Text, walk: Rollout) -> Rows:
     """All rows of a text, the four kinds of prefixes: a drafted token x behind each, and what both models say of it.
 
     Columns: state (n, H) of the draft before x, x, q and p its unscaled probabilities, tv between the laws, entropy of q,
@@ -70,7 +70,7 @@ def rows_of(pair: LoadedPair, text: Text, walk: Walk) -> Rows:
 
 
 def _walked(
-    models: Models, kind: str, text: Text, walk: Walk, sampler: Sampler, eos: frozenset[int]
+    models: Models, kind: str, text: Text, walk: Rollout, sampler: Sampler, eos: frozenset[int]
 ) -> tuple[list[int], list[int]]:
     """What is read behind the prompt, none behind an EOS, and the tokens drafted at each place where the walk fixed them."""
     draft, target, ids = models[walk.draft], models[walk.target], list(models.ids)
@@ -90,7 +90,7 @@ def _walked(
     return tokens, drafted
 
 
-def _read(models: Models, tokens: list[int], drafted: list[int], walk: Walk, sampler: Sampler, kind: int) -> Rows:
+def _read(models: Models, tokens: list[int], drafted: list[int], walk: Rollout, sampler: Sampler, kind: int) -> Rows:
     """Rows at every prefix of `tokens` behind the prompt, one forward of each model. The bare prompt is an original one."""
     ids = list(models.ids)
     read, start = ids + tokens[:-1], len(ids) - 1
@@ -156,7 +156,7 @@ def train(
     with torch.no_grad():
         scores = head(ready["test"][0]).sigmoid()
     test = parts["test"]
-    told = roc.told(scores.numpy(), ready["test"][1].numpy(), test["text"].numpy(), HALF)
+    told = roc.summary(scores.numpy(), ready["test"][1].numpy(), test["text"].numpy(), HALF)
     wrong = (1.0 - test["p"] / test["q"].clamp_min(1e-12)).clamp_min(0.0)  # x ~ q, so its mean is the distance
     told["draft_tv"] = float(test["tv"].mean())
     if drawn:

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T", bound="DataclassInstance")
 RECIPES: dict[HeadKind, tuple[type, ...]] = {
-    HeadKind.sprinter: (sprinter.Walk, fitting.Recipe),
-    HeadKind.specdec: (draft_length.Walk, fitting.Recipe),
-    HeadKind.dsl: (draft_length.Walk, fitting.Recipe),
+    HeadKind.sprinter: (sprinter.Rollout, fitting.Recipe),
+    HeadKind.specdec: (draft_length.Rollout, fitting.Recipe),
+    HeadKind.dsl: (draft_length.Rollout, fitting.Recipe),
     HeadKind.eagle: (eagle.EagleRecipe,),
 }
 
@@ -82,7 +82,7 @@ class Training:
             self.settings.tau,
             self.settings.seed,
         )
-        walk = self._built(sprinter.Walk, draft=base, seed=seed)
+        walk = self._built(sprinter.Rollout, draft=base, seed=seed)
         rows = sprinter.balanced(self._rows(lambda text: sprinter.rows_of(self.loaded, text, walk), walk), seed)
         recipe = self._built(fitting.Recipe, seed=seed)
         embedding = self.loaded.models[base].get_input_embeddings().weight.detach()
@@ -101,13 +101,13 @@ class Training:
         }
 
     def _specdec(self) -> tuple[Head, Table]:
-        walk = self._built(draft_length.Walk, draft=self.settings.base, seed=self.settings.seed)
+        walk = self._built(draft_length.Rollout, draft=self.settings.base, seed=self.settings.seed)
         rows = self._rows(lambda text: draft_length.specdec_rows(self.loaded, text, walk), walk)
         recipe = self._built(fitting.Recipe, draft_length.SPECDEC_RECIPE, seed=self.settings.seed)
         return draft_length.train_specdec(rows, recipe, self.settings.seed)
 
     def _dsl(self) -> tuple[Head, Table]:
-        walk = self._built(draft_length.Walk, draft=self.settings.base, seed=self.settings.seed)
+        walk = self._built(draft_length.Rollout, draft=self.settings.base, seed=self.settings.seed)
         rows = self._rows(lambda text: draft_length.dsl_rows(self.loaded, text, walk), walk)
         recipe = self._built(fitting.Recipe, draft_length.DSL_RECIPE, seed=self.settings.seed)
         return draft_length.train_dsl(rows, recipe, self.settings.seed)

@@ -1,4 +1,4 @@
-"""Floor 4: does a method, as implemented, follow the law that it declares, on this pair and device?"""
+"""Verification: does a method, as implemented, follow the distribution that it declares, on this pair and device?"""
 
 from specbench.verification.case import Case as Case
 from specbench.verification.case import Check as Check

@@ -1,11 +1,11 @@
-"""Floor 4: what is verified, and what a check says."""
+"""What is verified, and the result of one check."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 
+from specbench.config.construct import Table
 from specbench.decoding.method import Method
 from specbench.decoding.targets import Target
 from specbench.methods.autoregressive import Autoregressive
@@ -14,59 +14,67 @@ from specbench.verification.reference import Decoding, Openable, Output
 
 @dataclass(frozen=True)
 class Case:
-    """A method on a loaded pair, a second loading of that pair to hold it against, and what both are asked.
+    """A method on a loaded pair, a second loading of that pair as reference, and the prompts and settings for both.
 
-    The reference should share nothing with what is tested: other weights in memory, transformers' own modules.
+    The reference should share nothing with what is tested: separate weights in memory, transformers' own modules.
     """
 
     method: Method
     pair: Openable
     reference: Openable
-    dtype: torch.dtype  # the coarsest of the models'
+    dtype: torch.dtype  # the least precise dtype among the models
     prompts: list[list[int]]
     decoding: Decoding
-    temperature: float = 2.0  # of the sampled checks: small models are sure of themselves, and certainty hides mistakes
-    cuts: int = 6  # outputs that are sampled, a prompt
-    warmer: float = 1.25  # the temperature of a control that is no model of its own, in units of the law's
+    temperature: float = (
+        2.0  # of the sampled checks; small models are confident, and one-hot distributions hide mistakes
+    )
+    cuts: int = 6  # sampled outputs per prompt
+    warmer: float = 1.25  # factor on the temperature of a control that runs the declared distribution itself
 
     @property
     def declared(self) -> tuple[tuple[str, ...], Target]:
+        """The scorers and the target of the declared distribution."""
         declared = self.method.declared_distribution()
         assert declared is not None
         return declared
 
     @property
     def plain(self) -> Method:
-        """The method that has the declared law by construction."""
+        """The method that follows the declared distribution by construction: autoregressive decoding."""
         scorers, target = self.declared
         return Autoregressive(scorers=scorers, target=target)
 
 
 @dataclass(frozen=True)
 class Check:
-    """What one check found. `passed` is None where it could not be made; a control `passed` where it was told apart."""
+    """The result of one check. `passed` is None if the check could not be made; a control passes if it is rejected."""
 
     name: str
     found: str
     measure: str
     passed: bool | None
-    numbers: dict[str, Any] = field(default_factory=dict)  # raw, as JSON takes them
+    numbers: Table = field(default_factory=dict)  # raw values for JSON output
     is_control: bool = False
 
 
-def first_tests(output: Output, roles: tuple[str, ...]) -> Iterator[tuple[int, str, bool]]:
-    """Of each round whose first tested token a model drew: its place in the output, the model, whether it was accepted.
+def first_tested_tokens(output: Output, roles: tuple[str, ...]) -> Iterator[tuple[int, str, bool]]:
+    """Yield the position, drafting model and outcome of each round's first tested token, if a model of `roles` drew it.
 
-    That token was drawn behind the committed tokens alone, whatever kind of round: a model's draft begins there, a pending
-    bonus stands there, and a chain's draft follows its model's law.
+    That token was drawn after committed tokens only, in every kind of round: a model's draft begins there, a pending
+    bonus is tested there, and a chain's draft follows its model's distribution.
     """
-    at = 0
-    for step in output.rounds:
-        if step.tested and step.proposers and step.proposers[0] in roles:
-            yield at, step.proposers[0], step.accepted > 0
-        at += len(step.tokens)
+    position = 0
+    for each in output.rounds:
+        if each.tested and each.proposers and each.proposers[0] in roles:
+            yield position, each.proposers[0], each.accepted > 0
+        position += len(each.tokens)
 
 
-def undrafted(method: Method) -> str:
+def no_first_tests(method: Method) -> str:
+    """Return why acceptance cannot be checked."""
     found = method.verification()
-    return "nothing is drafted" if found is None else f"'{found[0]}' drafts, whose law no model of the pair gives"
+    return (
+        "nothing is drafted"
+        if found is None
+        else f"'{found[0]}' drafts, and no model of the pair computes its distribution"
+    )

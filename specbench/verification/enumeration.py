@@ -1,8 +1,8 @@
 """Comparison of a method's exact output distribution, over models that are tables, with the one that it declares.
 
-On vocabularies of two or three tokens every choice of a method can be followed (`sampling.exact_distribution`), so the joint
-distribution of its first tokens is exact up to rounding. Models are fixed random functions of the whole prefix, so that any
-misplaced row shows.
+On vocabularies of two or three tokens every choice of a method can be followed
+(`enumerating_sampler.exact_distribution`), so the joint distribution of its first tokens is exact up to rounding.
+Models are fixed random functions of the whole prefix, so that any misplaced row shows.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,8 +14,9 @@ from torch import Tensor
 from transformers import LlamaConfig
 
 from specbench.decoding.drafting import common_prefix, roll
+from specbench.decoding.enumerating_sampler import exact_distribution
 from specbench.decoding.method import Method, Round, StopCriteria
-from specbench.decoding.sampling import Draft, Sampler, exact_distribution
+from specbench.decoding.sampling import Draft, Sampler
 from specbench.decoding.session import Concurrent, Session, TrainedHead
 from specbench.decoding.usage import Usage
 from specbench.methods.autoregressive import Autoregressive
@@ -24,10 +25,10 @@ from specbench.models.heads.head import kind_named
 from specbench.models.instrumented import InstrumentedSession
 
 WIDTH = 8  # of hidden states
-STATE = 1  # tells their random numbers from those of logits; a number, since Python's hash of a word changes from run to run
+STATE = 1  # separates their random numbers from those of logits; hashes of strings would change from run to run
 START = 0  # every sequence starts with this token
-LENGTH = 3  # tokens of a joint law: behind drafts of one token, a pending token and what follows it are among them
-SEEDS = 2  # worlds that a method is tried in
+LENGTH = 3  # tokens of a joint distribution; enough for a pending token and what follows it
+SEEDS = 2  # sets of table models that a method is tried on
 ROUNDING = 1e-9
 SETTINGS: dict[str, dict[str, float]] = {
     "T = 1": {"temperature": 1.0},
@@ -36,7 +37,7 @@ SETTINGS: dict[str, dict[str, float]] = {
     "T = 0.7, top-p 0.75": {"temperature": 0.7, "top_p": 0.75},
     "T = 0": {"temperature": 0.0},
 }
-Law = dict[tuple[int, ...], float]
+Distribution = dict[tuple[int, ...], float]
 H = TypeVar("H", bound=TrainedHead)
 
 
@@ -47,12 +48,12 @@ class TableSession:
         self.usage = Usage()
         self.keeps_hidden = False
         self._vocabulary, self._seed, self._spread = vocabulary, seed, spread
-        self.asked: list[int] = []  # the sequence last scored
+        self.last_scored: list[int] = []
         self._rows: dict[tuple[int, ...], Tensor] = {}
         self._head = torch.randn(vocabulary, WIDTH, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
     def score(self, ids: list[int], start: int) -> Tensor:
-        self.asked = list(ids)
+        self.last_scored = list(ids)
         self.usage.decoding(len(ids) - start, 0.0)
         return torch.stack([self._row(tuple(ids[: i + 1])) for i in range(start, len(ids))])
 
@@ -66,7 +67,7 @@ class TableSession:
         return torch.stack([self._state(tuple(ids[: i + 1])) for i in range(start, len(ids))])
 
     def known(self, ids: list[int]) -> int:
-        return common_prefix(ids, self.asked)
+        return common_prefix(ids, self.last_scored)
 
     def logits_of(self, states: Tensor) -> Tensor:
         return states.double() @ self._head.T
@@ -75,11 +76,12 @@ class TableSession:
         pass
 
     def _state(self, prefix: tuple[int, ...]) -> Tensor:
-        """Hidden states, (WIDTH,) float32: as random as the logits, and not what they come from."""
+        """Return hidden states (WIDTH,), float32: random, and independent of the logits."""
         generator = torch.Generator().manual_seed(hash((self._seed, STATE, prefix)) & (2**62 - 1))
         return torch.randn(WIDTH, generator=generator)
 
     def _row(self, prefix: tuple[int, ...]) -> Tensor:
+        """Return logits (V,), float64, from a cache."""
         if prefix not in self._rows:
             generator = torch.Generator().manual_seed(hash((self._seed, prefix)) & (2**62 - 1))
             row = torch.randn(self._vocabulary, generator=generator, dtype=torch.float64) * self._spread
@@ -88,7 +90,9 @@ class TableSession:
 
 
 class Opened:
-    """The sessions of one sequence by role, and the ids that it starts with, as methods and the driver want them."""
+    """The sessions of one sequence by role, and the ids that it starts with; implements `Sessions` for tests and
+    verification.
+    """
 
     device = torch.device("cpu")
 
@@ -114,28 +118,28 @@ class Opened:
         self.sessions[name] = session
 
     def instrumented(self, role: str) -> InstrumentedSession:
-        raise ValueError("there is no transformers model here to run alone")
+        raise ValueError("table models have no transformers model")
 
     def concurrent(self, roles: Sequence[str]) -> list[Concurrent]:
-        return [_InTurn(self[role]) for role in roles]
+        return [_SequentialSession(self[role]) for role in roles]
 
 
-class _InTurn:
-    """A session that answers when it is asked: the contract of concurrent ones, without concurrency."""
+class _SequentialSession:
+    """A `Concurrent` session that computes when its result is requested, without concurrency."""
 
     def __init__(self, session: Session) -> None:
-        self._session, self._asked = session, ([0], 0)
+        self._session, self._submitted = session, ([0], 0)
         self.busy, self.moved = 0.0, 0
 
     @property
     def usage(self) -> Usage:
         return self._session.usage
 
-    def ask(self, ids: list[int], start: int) -> None:
-        self._asked = ids, start
+    def submit(self, ids: list[int], start: int) -> None:
+        self._submitted = ids, start
 
-    def answer(self) -> Tensor:
-        return self._session.score(*self._asked)
+    def result(self) -> Tensor:
+        return self._session.score(*self._submitted)
 
     def settle(self) -> None:
         self._session.settle()
@@ -144,14 +148,14 @@ class _InTurn:
 def tables(
     roles: tuple[str, ...], vocabulary: int, seed: int = 0, spread: float = 1.5, heads: Mapping[str, str] | None = None
 ) -> Opened:
-    """A world of table models, with untrained heads of the kinds that are named."""
+    """Return table models by role, with untrained heads of the given kinds."""
     sessions = {role: TableSession(vocabulary, 10 * seed + i, spread) for i, role in enumerate(roles)}
     made = {name: untrained(kind, vocabulary, seed) for name, kind in (heads or {}).items()}
     return Opened(sessions, vocabulary=vocabulary, heads=made)
 
 
 def untrained(kind: str, vocabulary: int, seed: int = 0) -> Head:
-    """A head with random weights that goes with table models."""
+    """Return a head with random weights that fits table models."""
     with torch.random.fork_rng([]):
         torch.manual_seed(seed)
         if kind == EagleHead.kind:
@@ -168,26 +172,27 @@ def untrained(kind: str, vocabulary: int, seed: int = 0) -> Head:
 
 
 def generate(method: Method, models: Opened, sampler: Sampler, length: int) -> tuple[list[int], list[Round]]:
-    """Exactly `length` tokens, and the steps they came in."""
-    steps = list(method.rounds(models, sampler, StopCriteria(frozenset(), len(models.ids) + length)))
-    return [token for step in steps for token in step.tokens], steps
+    """Return exactly `length` tokens, and the rounds that committed them."""
+    rounds = list(method.rounds(models, sampler, StopCriteria(frozenset(), len(models.ids) + length)))
+    return [token for each in rounds for token in each.tokens], rounds
 
 
-def law(method: Method, models: Opened, length: int, **sampling: float) -> Law:
-    """The exact joint law of a method's first `length` tokens."""
+def joint_distribution(method: Method, models: Opened, length: int, **sampling: float) -> Distribution:
+    """Return the exact joint distribution of a method's first `length` tokens."""
     return exact_distribution(lambda sampler: tuple(generate(method, models, sampler, length)[0]), **sampling)  # type: ignore[arg-type]  # top_k is an int
 
 
-def distance(one: Law, two: Law) -> float:
-    """Total variation between two laws of sequences."""
+def distance(one: Distribution, two: Distribution) -> float:
+    """Return the total variation between two distributions of sequences."""
     return sum(abs(one.get(key, 0.0) - two.get(key, 0.0)) for key in one.keys() | two.keys()) / 2
 
 
 @dataclass(frozen=True)
 class Finding:
-    """How far a method's law is from the one that it declares, at a sampling setting: the worst of some worlds.
+    """How far a method's distribution is from the one that it declares, at a sampling setting: the maximum over some
+    models.
 
-    `why` says what was found instead of a law.
+    `why` describes the error if no distribution could be computed.
     """
 
     setting: str
@@ -200,10 +205,10 @@ class Finding:
 
 
 def examine(method: Method, heads: Mapping[str, str] | None = None) -> list[Finding]:
-    """The method's law against its declared one, which there must be, at every setting.
+    """Compare the method's distribution with the one that it must declare, at every setting.
 
-    `heads` names the kinds of the heads that it reads: untrained ones do, since no law may depend on them. Its draft lengths
-    must be small: the number of branches grows with V to their power.
+    `heads` names the kinds of the heads that the method reads. Untrained heads suffice, since no distribution may
+    depend on them. Draft lengths must be small: the number of branches grows exponentially with them.
     """
     declared = method.declared_distribution()
     assert declared is not None
@@ -214,7 +219,12 @@ def examine(method: Method, heads: Mapping[str, str] | None = None) -> list[Find
     findings = []
     for name, setting in SETTINGS.items():
         try:
-            apart = max(distance(law(method, w, LENGTH, **setting), law(plain, w, LENGTH, **setting)) for w in worlds)
+            apart = max(
+                distance(
+                    joint_distribution(method, w, LENGTH, **setting), joint_distribution(plain, w, LENGTH, **setting)
+                )
+                for w in worlds
+            )
             findings.append(Finding(name, apart))
         except FloatingPointError as error:
             findings.append(Finding(name, 1.0, str(error)))

@@ -1,26 +1,39 @@
-"""Floor 4: the greedy checks of `specbench verify`. There is no chance in them."""
+"""The greedy checks of `specbench verify`, which are deterministic."""
 
 from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
 
+from specbench.config.construct import Table
 from specbench.decoding.sampling import Sampler
-from specbench.verification.case import Case, Check, first_tests, undrafted
-from specbench.verification.reference import FARTHEST, Output, allowed, cut_somewhere, forced, gaps, put_out
+from specbench.verification.case import Case, Check, first_tested_tokens, no_first_tests
+from specbench.verification.reference import (
+    FARTHEST,
+    Output,
+    allowed,
+    cut_prompts,
+    gaps,
+    generate_outputs,
+    reference_logits,
+)
 
-CHANCE = 1e-6  # odds that rounding may leave where there are none
+CHANCE = 1e-6  # probabilities below this are rounding error
 
 
 def greedy(case: Case, advance: Callable[[], None]) -> list[Check]:
-    """At T = 0: the output is the law's arg max everywhere, near-ties apart, and drafts fare as they should."""
-    (scorers, target), prompts = case.declared, [*case.prompts, *cut_somewhere(case.prompts, 1, case.decoding.seed)]
+    """Check at T = 0 that the output is the target's arg max everywhere except at near-ties, and that drafts are
+    accepted accordingly.
+    """
+    (scorers, target), prompts = case.declared, [*case.prompts, *cut_prompts(case.prompts, 1, case.decoding.seed)]
     equal, found, gap, room = 0, [], [], []
-    plain = put_out(case.plain, case.pair, prompts, 0.0, case.decoding)
-    for output, told in zip(put_out(case.method, case.pair, prompts, 0.0, case.decoding), plain, strict=True):
-        logits = forced(case.reference, case.method.roles(), output)
+    plain = generate_outputs(case.plain, case.pair, prompts, 0.0, case.decoding)
+    for output, baseline in zip(
+        generate_outputs(case.method, case.pair, prompts, 0.0, case.decoding), plain, strict=True
+    ):
+        logits = reference_logits(case.reference, case.method.roles(), output)
         declared = {role: logits[role] for role in scorers}
-        equal += output.tokens == told.tokens
+        equal += output.tokens == baseline.tokens
         gap.append(gaps(target, list(declared.values()), output.tokens))
         room.append(allowed(declared, case.dtype))
         found += list(_greedy_tests(case, output, logits, gap[-1], room[-1]))
@@ -30,7 +43,8 @@ def greedy(case: Case, advance: Callable[[], None]) -> list[Check]:
     worst = float(off.max())
     tokens = Check(
         "greedy tokens",
-        f"{equal} of {len(prompts)} outputs equal the plain method's; of {len(off)} tokens {ties} near-ties, {beyond} wrong",
+        f"{equal} of {len(prompts)} outputs equal the autoregressive method's;"
+        f" of {len(off)} tokens {ties} near-ties, {beyond} wrong",
         f"gap {worst:.1e} <= {float(limit.max()):.1e}" if not beyond else f"gap {worst:.2g} > {float(limit.max()):.1e}",
         not beyond,
         {
@@ -43,21 +57,21 @@ def greedy(case: Case, advance: Callable[[], None]) -> list[Check]:
         },
     )
     if not found:
-        return [tokens, Check("greedy acceptance", undrafted(case.method), "", None)]
+        return [tokens, Check("greedy acceptance", no_first_tests(case.method), "", None)]
     wrong = found.count("wrong")
-    share = f"{found.count('tie')} near-ties, {wrong} of {len(found)} rounds not as foreseen"
-    rounds = {"rounds": len(found), "near_ties": found.count("tie"), "wrong": wrong}
+    share = f"{found.count('tie')} near-ties, {wrong} of {len(found)} rounds not as expected"
+    rounds: Table = {"rounds": len(found), "near_ties": found.count("tie"), "wrong": wrong}
     return [tokens, Check("greedy acceptance", share, "", not wrong, rounds)]
 
 
 def _greedy_tests(case: Case, output: Output, logits: dict[str, Tensor], gap: Tensor, room: Tensor) -> Iterator[str]:
-    """right, wrong or tie: for each round, whether its first tested token was accepted as the two arg maxes say."""
+    """Yield right, wrong or tie for each round: whether its first tested token was accepted as the two arg maxes imply."""
     scorers, target = case.declared
-    for at, role, accepted in first_tests(output, case.method.roles()):
+    for at, role, accepted in first_tested_tokens(output, case.method.roles()):
         best = logits[role][at].double().topk(2)
-        laws = [logits[each][at : at + 1] for each in scorers]
-        # A lenient law may leave chance at T = 0 too, and then both outcomes are right:
-        odds = float(target(laws, Sampler(0.0))[0, best.indices[0]])
+        rows = [logits[each][at : at + 1] for each in scorers]  # n x (1, V)
+        # A lenient target may be random at T = 0 too; then both outcomes are right.
+        odds = float(target(rows, Sampler(0.0))[0, best.indices[0]])
         close = bool(best.values[0] - best.values[1] <= allowed({role: logits[role][at : at + 1]}, case.dtype)[0])
         possible = odds > CHANCE if accepted else odds < 1.0 - CHANCE
         yield "right" if possible else "tie" if close or 0 < gap[at] <= room[at] else "wrong"

@@ -1,4 +1,4 @@
-"""Floor 4: what a method put out, and what a fresh reference says of it in one pass."""
+"""The output of a method, and a reference model's logits for it."""
 
 import hashlib
 from collections.abc import Iterator, Mapping
@@ -18,13 +18,13 @@ ROUNDINGS = {
     torch.float32: 32.0,
     torch.bfloat16: 2.0,
     torch.float16: 4.0,
-}  # of a logit through a model, in units of eps
-FARTHEST = 64.0  # logits; a token that is not the law's when raised by so much never is
-HALVINGS = 30
+}  # rounding error of a logit after a whole model, in units of eps
+FARTHEST = 64.0  # logits; a token that is not chosen after such an increase never is
+HALVINGS = 30  # of the interval that contains the gap
 
 
 class Openable(Protocol):
-    """A pair of loaded models, as far as it is verified."""
+    """The part of a loaded pair that verification needs."""
 
     eos: frozenset[int]
     window: int | None
@@ -33,7 +33,9 @@ class Openable(Protocol):
 
 
 class Output(NamedTuple):
-    """What the decoder starts with is `ids`; of an encoder-decoder that is not the prompt."""
+    """The output for one prompt. `ids` is what the decoder starts with, which differs from the prompt for an
+    encoder-decoder.
+    """
 
     prompt: list[int]
     ids: list[int]
@@ -43,16 +45,16 @@ class Output(NamedTuple):
 
 @dataclass(frozen=True)
 class Decoding:
-    """How many new tokens, and the seed; EOS and window are the pair's."""
+    """The number of new tokens and the seed. EOS ids and context window are the pair's."""
 
     new: int
     seed: int = 0
 
 
-def put_out(
+def generate_outputs(
     method: Method, pair: Openable, prompts: list[list[int]], temperature: float, how: Decoding
 ) -> Iterator[Output]:
-    """An output a prompt, each with a generator of its own."""
+    """Yield one output per prompt, each with its own random generator."""
     for i, prompt in enumerate(prompts):
         models = pair.open(prompt)
         sampler = Sampler(temperature, generator=torch.Generator(models.device).manual_seed(_seed(how.seed, i)))
@@ -61,11 +63,15 @@ def put_out(
 
 
 def _seed(seed: int, i: int) -> int:
+    """Return the seed of output i."""
     return int.from_bytes(hashlib.sha256(f"{seed}:{i}".encode()).digest()[:8]) >> 1
 
 
-def cut_somewhere(prompts: list[list[int]], times: int, seed: int) -> list[list[int]]:
-    """Each prompt `times` times, cut behind a place in its later three quarters: where texts break off laws are spread."""
+def cut_prompts(prompts: list[list[int]], times: int, seed: int) -> list[list[int]]:
+    """Return each prompt `times` times, cut at a random place in its last three quarters.
+
+    Distributions are less concentrated where a text breaks off.
+    """
     generator = torch.Generator().manual_seed(_seed(seed, -1))
     shares = torch.rand(times, len(prompts), generator=generator).tolist()
     return [
@@ -75,42 +81,42 @@ def cut_somewhere(prompts: list[list[int]], times: int, seed: int) -> list[list[
     ]
 
 
-def forced(reference: Openable, roles: tuple[str, ...], output: Output) -> dict[str, Tensor]:
-    """Each model's logits (m, V) at every token of the output, read in one pass by sessions that nobody used before."""
+def reference_logits(reference: Openable, roles: tuple[str, ...], output: Output) -> dict[str, Tensor]:
+    """Return each model's logits (m, V) at every token of the output, computed in one pass by fresh sessions."""
     models = reference.open(output.prompt)
     read = output.ids + output.tokens[:-1]
     return {role: models[role].score(read, len(output.ids) - 1) for role in roles}
 
 
 def gaps(target: Target, logits: list[Tensor], tokens: list[int]) -> Tensor:
-    """By how many logits each token must be raised, in every model, for the greedy law to say it: (m,).
+    """Return by how much each token's logit must rise, in every model, for greedy decoding to choose it: (m,).
 
-    0 where the law does; inf where it never does. For one model this is the gap to its greatest logit; for a rule that
-    chooses between models it is how near the choice was as well.
+    0 where it is already chosen, inf where no increase suffices. For one model this is the gap to its largest logit;
+    for a deferral rule it also measures how close the rule was to choosing the other model.
     """
     x = torch.tensor(tokens, device=logits[0].device).unsqueeze(-1)  # (m, 1)
     greedy = Sampler(0.0)
 
-    def said(raised: Tensor) -> Tensor:
-        """Whether the law says x with so much (m, 1) added to its logits, (m, 1)."""
+    def is_chosen(raised: Tensor) -> Tensor:
+        """Return whether x is chosen with `raised` (m, 1) added to its logits: (m, 1), bool."""
         there = [each.double().scatter_add(-1, x, raised) for each in logits]
         return target(there, greedy).gather(-1, x) > 0.0
 
     low = torch.zeros(x.shape, dtype=torch.float64, device=x.device)
     high = low + FARTHEST
-    at_once = said(low)
+    at_once = is_chosen(low)
     if bool(at_once.all()):
         return low.squeeze(-1)
-    ever = said(high)
+    ever = is_chosen(high)
     for _ in range(HALVINGS):
         middle = (low + high) / 2
-        enough = said(middle)
+        enough = is_chosen(middle)
         low, high = torch.where(enough, low, middle), torch.where(enough, middle, high)
     gap = torch.where(ever, high, torch.inf)
     return torch.where(at_once, 0.0, gap).squeeze(-1)
 
 
 def allowed(logits: Mapping[str, Tensor], dtype: torch.dtype) -> Tensor:
-    """The gap (m,) that rounding in this dtype may bring about between two ways to compute the same logits."""
+    """Return the gap (m,) that rounding in this dtype can cause between two computations of the same logits."""
     largest = torch.stack([each.abs().amax(-1) for each in logits.values()]).amax(0)
     return ROUNDINGS[dtype] * torch.finfo(dtype).eps * largest.double()

@@ -1,4 +1,4 @@
-"""Verification of a method on a pair: both loaded, prompts encoded, checks made."""
+"""Verification of a method on a pair: loads models and prompts, and runs the checks."""
 
 from dataclasses import dataclass, replace
 
@@ -23,7 +23,7 @@ from specbench.verification.verdict import Verdict, outputs, undeclared, verify
 
 PROMPTS, TOKENS, CUTS = 6, 24, 6  # defaults: prompts, new tokens, sampled outputs per prompt
 TEMPERATURE = 2.0  # small models are confident, and near-certain distributions cannot be told apart
-TASK = "gsm8k"  # where the pair names none that suits it
+TASK = "gsm8k"  # for a pair that does not name a suitable one
 
 
 @dataclass(frozen=True, kw_only=True)

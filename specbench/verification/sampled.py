@@ -1,4 +1,4 @@
-"""Floor 4: the sampled checks of `specbench verify`, and the control that they must tell apart."""
+"""The sampled checks of `specbench verify`, and the control that they must reject."""
 
 from collections.abc import Callable
 
@@ -10,68 +10,71 @@ from specbench.decoding.sampling import Sampler
 from specbench.decoding.targets import Last
 from specbench.methods.autoregressive import Autoregressive
 from specbench.methods.proposers import Chain
-from specbench.verification.case import Case, Check, first_tests, undrafted
-from specbench.verification.martingale import Wager, chance
-from specbench.verification.reference import Decoding, Output, cut_somewhere, forced, put_out
+from specbench.verification.case import Case, Check, first_tested_tokens, no_first_tests
+from specbench.verification.martingale import MartingaleTest, event_test
+from specbench.verification.reference import Decoding, Output, cut_prompts, generate_outputs, reference_logits
 
-ALARM = 1e-3  # odds at which any sampled check of a sound method fails
-CLIP = 4.0  # nats; of a log-ratio of two laws
-FLOOR = 16.0  # nats; a law's logarithm goes no lower
+ALARM = 1e-3  # bound for the probability that any sampled check of a sound method fails
+CLIP = 4.0  # nats; bound of a log-ratio of two distributions
+FLOOR = 16.0  # nats; log-probabilities are clamped from below to its negative
 GROUPS = {"first": slice(0, 1), "later": slice(1, None)}  # tokens of an output
 
 
-class Followed:
-    """What sampled outputs say of the declared law: a wager for each statistic, apart for an output's first token."""
+class SampledStatistics:
+    """Martingale tests of sampled outputs against the declared distribution, separate for an output's first token."""
 
     def __init__(self, case: Case) -> None:
         self._case, self._sampler = case, Sampler(case.temperature)
-        self.wagers: dict[str, dict[str, Wager]] = {group: {} for group in GROUPS}
-        self._happened: list[bool] = []
-        self._odds: list[float] = []
+        self.tests: dict[str, dict[str, MartingaleTest]] = {group: {} for group in GROUPS}
+        self._accepted: list[bool] = []
+        self._expected: list[float] = []
 
-    def see(self, output: Output) -> None:
+    def add(self, output: Output) -> None:
+        """Add the tokens and the acceptance tests of one output."""
         (scorers, target), roles = self._case.declared, self._case.method.roles()
-        logits = forced(self._case.reference, roles, output)
-        laws = {role: _law(self._sampler.probs(rows)) for role, rows in logits.items()}
-        pi = _law(target([logits[role] for role in scorers], self._sampler))
-        x = torch.tensor(output.tokens, device=pi.device)
-        for name, g in _statistics(pi, laws).items():
+        logits = reference_logits(self._case.reference, roles, output)
+        probs = {role: _normalized(self._sampler.probs(rows)) for role, rows in logits.items()}  # (m, V) each
+        pi = _normalized(target([logits[role] for role in scorers], self._sampler))  # (m, V)
+        x = torch.tensor(output.tokens, device=pi.device)  # (m,)
+        for name, g in _statistics(pi, probs).items():
             for group, part in GROUPS.items():
                 if len(x[part]):
-                    self.wagers[group].setdefault(name, Wager()).add(g[part], pi[part], x[part])
-        for at, role, accepted in first_tests(output, roles):
-            self._happened.append(accepted)
-            self._odds.append(float(torch.minimum(laws[role][at], pi[at]).sum()))
+                    self.tests[group].setdefault(name, MartingaleTest()).add(g[part], pi[part], x[part])
+        for position, role, accepted in first_tested_tokens(output, roles):
+            self._accepted.append(accepted)
+            self._expected.append(float(torch.minimum(probs[role][position], pi[position]).sum()))
 
     @property
-    def acceptance(self) -> Wager:
-        return chance(self._happened, self._odds)
+    def acceptance(self) -> MartingaleTest:
+        """The test of the first tested tokens' acceptance."""
+        return event_test(self._accepted, self._expected)
 
     @property
     def rates(self) -> tuple[float, float]:
-        """Of first tested tokens: the share that was accepted, and the share that should be."""
-        n = max(len(self._odds), 1)
-        return sum(self._happened) / n, sum(self._odds) / n
+        """The measured and the expected acceptance rate of the first tested tokens."""
+        n = max(len(self._expected), 1)
+        return sum(self._accepted) / n, sum(self._expected) / n
 
 
-def _law(rows: Tensor) -> Tensor:
+def _normalized(rows: Tensor) -> Tensor:
+    """Rows (m, V) in float64 with sums of exactly 1."""
     exact = rows.double()
     return exact / exact.sum(-1, keepdim=True)
 
 
-def _statistics(pi: Tensor, laws: dict[str, Tensor]) -> dict[str, Tensor]:
-    """What is looked at of a token, (m, V) each: functions of its prefix and itself."""
+def _statistics(pi: Tensor, probs: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The tested statistics by name, (m, V) each: functions of a token and its prefix."""
     log_pi = pi.log().clamp_min(-FLOOR)
     ratios = {
-        f"log q/pi of {role}": (q.log().clamp_min(-FLOOR) - log_pi).clamp(-CLIP, CLIP) for role, q in laws.items()
+        f"log q/pi of {role}": (q.log().clamp_min(-FLOOR) - log_pi).clamp(-CLIP, CLIP) for role, q in probs.items()
     }
     best = torch.zeros_like(pi).scatter_(-1, pi.argmax(-1, keepdim=True), 1.0)
-    hashed = torch.arange(pi.shape[-1], device=pi.device) * 0x9E3779B97F4A7C1 // 2**32 % 2
+    hashed = torch.arange(pi.shape[-1], device=pi.device) * 0x9E3779B97F4A7C1 // 2**32 % 2  # (V,)
     return {**ratios, "log pi": log_pi, "arg max of pi": best, "hash of the token": hashed.double().expand_as(pi)}
 
 
 def control_of(case: Case) -> tuple[str, Method, float]:
-    """What does not follow the law, and must be told apart: its name, the method, and the temperature that it runs at."""
+    """Return a control that does not follow the declared distribution: its name, method and temperature."""
     method, (scorers, target) = case.method, case.declared
     found, proposer = method.verification(), getattr(method, "proposer", None)
     while isinstance(proposer, Chain):
@@ -80,55 +83,57 @@ def control_of(case: Case) -> tuple[str, Method, float]:
     if drafter in method.roles() and not (drafter == scorers[-1] and isinstance(target, Last)):
         return f"'{drafter}' alone", Autoregressive(scorers=(drafter,), target=Last()), case.temperature
     warmer = case.temperature * case.warmer
-    return f"the law at T = {warmer:g}", case.plain, warmer
+    return f"the declared distribution at T = {warmer:g}", case.plain, warmer
 
 
 def sampled(case: Case, advance: Callable[[], None]) -> list[Check]:
-    """At T > 0: the output follows the law, and drafts are accepted as often as they should; and the control does not."""
-    prompts = cut_somewhere(case.prompts, case.cuts, case.decoding.seed)
+    """Check at T > 0 that the output follows the declared distribution, that acceptance is as expected, and the control."""
+    prompts = cut_prompts(case.prompts, case.cuts, case.decoding.seed)
     name, method, temperature = control_of(case)
-    apart = Decoding(case.decoding.new, case.decoding.seed + 1)
-    followed, control = Followed(case), Followed(case)
-    for output in put_out(case.method, case.pair, prompts, case.temperature, case.decoding):
-        followed.see(output)
+    other_seed = Decoding(case.decoding.new, case.decoding.seed + 1)
+    tested, control = SampledStatistics(case), SampledStatistics(case)
+    for output in generate_outputs(case.method, case.pair, prompts, case.temperature, case.decoding):
+        tested.add(output)
         advance()
-    for output in put_out(method, case.pair, prompts, temperature, apart):
-        control.see(output)
+    for output in generate_outputs(method, case.pair, prompts, temperature, other_seed):
+        control.add(output)
         advance()
-    accepted, at = followed.acceptance, f", T = {case.temperature:g}"
-    tests = sum(wager.varied for group in followed.wagers.values() for wager in group.values()) + accepted.varied
-    checks = [_held(f"{group} tokens{at}", followed.wagers[group], tests) for group in GROUPS]
-    if accepted.tokens:
-        p, (rate, foreseen) = min(1.0, tests * accepted.p), followed.rates
-        told = f"{rate:.3f} of {accepted.tokens} first tested tokens, {foreseen:.3f} foreseen; z = {accepted.z:.1f}"
-        numbers = {"p": p, "z": accepted.z, "rounds": accepted.tokens, "accepted": rate, "foreseen": foreseen}
-        checks.append(Check(f"acceptance{at}", told, f"p {p:.1g}", p >= ALARM, numbers))
+    acceptance, at = tested.acceptance, f", T = {case.temperature:g}"
+    count = sum(test.varied for group in tested.tests.values() for test in group.values()) + acceptance.varied
+    checks = [_check(f"{group} tokens{at}", tested.tests[group], count) for group in GROUPS]
+    if acceptance.tokens:
+        p, (rate, expected) = min(1.0, count * acceptance.p), tested.rates
+        details = (
+            f"{rate:.3f} of {acceptance.tokens} first tested tokens, {expected:.3f} expected; z = {acceptance.z:.1f}"
+        )
+        numbers = {"p": p, "z": acceptance.z, "rounds": acceptance.tokens, "accepted": rate, "expected": expected}
+        checks.append(Check(f"acceptance{at}", details, f"p {p:.1g}", p >= ALARM, {**numbers}))
     else:
-        checks.append(Check(f"acceptance{at}", undrafted(case.method), "", None))
-    held = {group: _held(group, control.wagers[group], tests) for group in GROUPS}
-    measure = ", ".join(f"{group} {check.measure}" for group, check in held.items())
-    blind = [group for group, check in held.items() if check.passed is not False]
-    seen = len(blind) < len(held)
-    told_apart = {group: check.numbers for group, check in held.items()}
-    told = f"{name}: {'rejected' if seen else 'NOT rejected, so a pass would say little'}"
-    if seen and blind:
-        told += f", but not by its {blind[0]} tokens"
-    return [*checks, Check(f"control{at}", told, measure, seen, told_apart, is_control=True)]
+        checks.append(Check(f"acceptance{at}", no_first_tests(case.method), "", None))
+    return [*checks, _control_check(name, at, {g: _check(g, control.tests[g], count) for g in GROUPS})]
 
 
-def _held(name: str, seen: dict[str, Wager], tests: int) -> Check:
-    """The worst of some wagers, for the number of tests that are made in all."""
-    wagers = {each: wager for each, wager in seen.items() if wager.varied}
-    if not wagers:
-        return Check(name, "every law was certain of its token", "", None)
-    worst = min(wagers, key=lambda each: (wagers[each].p, -abs(wagers[each].z)))
-    wager = wagers[worst]
-    p = min(1.0, tests * wager.p)
-    told = f"{wager.tokens} tokens, {len(wagers)} statistics; the worst: {worst}, z = {wager.z:.1f}"
-    numbers = {
-        "p": p,
-        "tokens": wager.tokens,
-        "worst": worst,
-        "statistics": {each: {"z": w.z, "p": w.p} for each, w in wagers.items()},
-    }
-    return Check(name, told, f"p {p:.1g}", p >= ALARM, numbers)
+def _control_check(name: str, at: str, checks: dict[str, Check]) -> Check:
+    """The control's check, from one check per group of tokens: it passes if any of them fails."""
+    measure = ", ".join(f"{group} {check.measure}" for group, check in checks.items())
+    passed = [group for group, check in checks.items() if check.passed is not False]
+    is_rejected = len(passed) < len(checks)
+    details = f"{name}: {'rejected' if is_rejected else 'NOT rejected, so a pass would say little'}"
+    if is_rejected and passed:
+        details += f", but not by its {passed[0]} tokens"
+    numbers = {group: check.numbers for group, check in checks.items()}
+    return Check(f"control{at}", details, measure, is_rejected, {**numbers}, is_control=True)
+
+
+def _check(name: str, tests: dict[str, MartingaleTest], count: int) -> Check:
+    """The check with the lowest p of these tests, corrected for `count` tests in total."""
+    varied = {each: test for each, test in tests.items() if test.varied}
+    if not varied:
+        return Check(name, "every distribution was one-hot", "", None)
+    worst = min(varied, key=lambda each: (varied[each].p, -abs(varied[each].z)))
+    test = varied[worst]
+    p = min(1.0, count * test.p)
+    details = f"{test.tokens} tokens, {len(varied)} statistics; the worst: {worst}, z = {test.z:.1f}"
+    statistics = {each: {"z": other.z, "p": other.p} for each, other in varied.items()}
+    numbers = {"p": p, "tokens": test.tokens, "worst": worst, "statistics": statistics}
+    return Check(name, details, f"p {p:.1g}", p >= ALARM, {**numbers})

@@ -1,4 +1,4 @@
-"""Floor 4: from checks to a verdict."""
+"""Combines checks into a verdict."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,16 +11,18 @@ from specbench.verification.sampled import sampled
 
 
 class Outcome(StrEnum):
-    lossless = "lossless"  # it follows its baseline's law
-    declared = "as declared"  # it follows the law that it declares, which is not its baseline's
-    differs = "differs"  # it does not follow the law that it declares, or does not accept as it should
-    inconclusive = "inconclusive"  # nothing was found, and a control that should have failed did not
-    undeclared = "no distribution"  # nothing to compare with
+    """The possible results of a verification."""
+
+    lossless = "lossless"  # follows its baseline's distribution
+    declared = "as declared"  # follows the distribution that it declares, which is not its baseline's
+    differs = "differs"  # does not follow the distribution that it declares, or accepts too often or too rarely
+    inconclusive = "inconclusive"  # every check passed, but the control was not rejected
+    undeclared = "no distribution"  # declares no distribution to compare with
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """The outcome, in one line for people, and the checks that led to it."""
+    """The outcome, a one-line explanation, and the checks that led to it."""
 
     outcome: Outcome
     line: str
@@ -28,9 +30,11 @@ class Verdict:
 
 
 def verify(case: Case, name: str, baseline: Method, advance: Callable[[], None] = lambda: None) -> Verdict:
-    """Hold a method, which must declare a law, against it: greedy, and where the case's temperature is above 0, sampled.
+    """Check a method, which must declare a distribution, against it: greedy, and sampled if the case's temperature is
+    above 0.
 
-    `baseline` tells whether that law is lossless. `advance` is called once an output, `outputs` times.
+    The distribution is lossless if `baseline` declares it too. `advance` is called once per output, `outputs` times in
+    total.
     """
     checks = greedy(case, advance) + (sampled(case, advance) if case.temperature else [])
     scorers, target = case.declared
@@ -53,12 +57,12 @@ def verify(case: Case, name: str, baseline: Method, advance: Callable[[], None] 
 
 
 def outputs(case: Case) -> int:
-    """How many outputs a verdict takes, the controls' included."""
+    """Return how many outputs a verdict needs, including the controls'."""
     return len(case.prompts) * (2 + (2 * case.cuts if case.temperature else 0))
 
 
 def undeclared(method: Method, name: str) -> Verdict:
-    """The verdict on a method that declares no law."""
+    """Return the verdict on a method that declares no distribution."""
     why = ""
     if getattr(method, "bonus", "") == "paper":
         why = ": its bonus token is the target's, untested, which biases the output (bonus = 'deferred' does not)"

@@ -25,12 +25,13 @@ from specbench.analysis.theory import (
     useful_proposer,
 )
 from specbench.config.presets import preset
-from specbench.decoding import method as method_module
+from specbench.decoding import speculation as speculation_module
 from specbench.decoding.drafting import common_prefix, roll
 from specbench.decoding.method import StopCriteria
-from specbench.decoding.sampling import Sampler, Verified, tv
+from specbench.decoding.sampling import Sampler
 from specbench.decoding.targets import Diff, Opt, Target
 from specbench.decoding.usage import Usage
+from specbench.decoding.verify import Verified, tv
 from specbench.methods import speculative as speculative_module
 from specbench.methods import speculative_ensemble as ensemble_module
 from specbench.methods.proposers import DraftModel
@@ -191,7 +192,7 @@ def test_the_long_run_speedup_is_the_closed_form_and_not_theorem_36():
 @pytest.mark.parametrize(("a", "gamma"), [((0.5, 0.9), 1), ((0.8, 0.4), 3), ((0.95, 0.7), 5)])
 def test_cascades_cost_what_theory_says(a, gamma, bonus, monkeypatch):
     """Every bonus mode, where the drafting model is a scorer: measured cycles within 2 % of the formula."""
-    synthetic_acceptance(a, monkeypatch, method_module, speculative_module)
+    synthetic_acceptance(a, monkeypatch, speculation_module, speculative_module)
     tokens = 8_000
     method = Speculative(proposer=DraftModel(model="a", gamma=gamma), scorers=("a", "b"), target=Coin(a), bonus=bonus)
     counted = cycles(method, a, tokens)

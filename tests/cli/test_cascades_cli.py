@@ -269,9 +269,9 @@ class Share(TwoModels, name="{name}"):
 @pytest.mark.parametrize(
     ("name", "pi", "message"),
     [
-        ("doubled", "q + p", "a law that sums to 2, not to 1"),
-        ("lost", "0.9 * p", "a law that sums to 0.9, not to 1"),
-        ("nan", "0.0 * p / (0.0 * p)", "a law that sums to nan, not to 1"),
+        ("doubled", "q + p", "a distribution sums to 2, not to 1"),
+        ("lost", "0.9 * p", "a distribution sums to 0.9, not to 1"),
+        ("nan", "0.0 * p / (0.0 * p)", "a distribution sums to nan, not to 1"),
         ("typo", "q.maximun(p)", "typo.py:6: AttributeError"),
     ],
 )

@@ -31,7 +31,7 @@ class Blocks(Method, name="test-blocks"):
     def roles(self) -> tuple[str, ...]:
         return ()
 
-    def rounds(self, models, sampler, end: StopCriteria):
+    def rounds(self, models, sampler, stop: StopCriteria):
         for block in self.blocks:
             k = len(block) - 1
             yield Round(block, drafted=k, tested=k, accepted=k, proposers=("a",) * k)

@@ -8,7 +8,7 @@ import math
 import pytest
 import torch
 
-from specbench.decoding.sampling import Sampler, residual, tv
+from specbench.decoding.sampling import Sampler
 from specbench.decoding.targets import (
     Bild,
     Chow,
@@ -24,6 +24,7 @@ from specbench.decoding.targets import (
 )
 from specbench.decoding.targets.deferral import kl
 from specbench.decoding.targets.lossy import beta_star, lossy
+from specbench.decoding.verify import residual, tv
 from tests.methods.test_cascades import GREEDY, RULES, T1
 
 Q = torch.tensor([[0.5, 0.3, 0.15, 0.05]], dtype=torch.float64)

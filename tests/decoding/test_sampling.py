@@ -5,8 +5,10 @@ import math
 import pytest
 import torch
 
-from specbench.decoding.sampling import Draft, EnumeratingSampler, Sampler, exact_distribution, residual, tv, verify
+from specbench.decoding.enumerating_sampler import EnumeratingSampler, exact_distribution
+from specbench.decoding.sampling import Draft, Sampler
 from specbench.decoding.targets import Contrastive, Last, Mixture, Realigned
+from specbench.decoding.verify import residual, tv, verify
 
 Q = torch.tensor([0.5, 0.3, 0.15, 0.05], dtype=torch.float64)
 P = torch.tensor([0.2, 0.2, 0.5, 0.1], dtype=torch.float64)
@@ -60,7 +62,7 @@ def test_verification_returns_pi_and_accepts_one_minus_tv(target, pi, by_q, by_p
 
 
 def test_a_choice_of_how_many_stay_is_that_many_tests_in_a_row():
-    """`verify` draws the accepted count at once; its law is that of k accept-or-refuse tests, the first refusal ending."""
+    """`verify` draws the accepted count at once; its law is that of k accept-or-refuse tests, the first rejection ending."""
     q = torch.tensor([[0.5, 0.5], [0.9, 0.1], [0.25, 0.75]], dtype=torch.float64)
     pi = torch.tensor([[0.2, 0.8], [0.6, 0.4], [0.2, 0.8]], dtype=torch.float64)
     stay = [0.4, 2 / 3, 0.8]  # of token 0

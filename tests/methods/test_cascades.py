@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from specbench.decoding.drafting import roll
-from specbench.decoding.sampling import Sampler, exact_distribution
+from specbench.decoding.enumerating_sampler import exact_distribution
+from specbench.decoding.sampling import Sampler
 from specbench.decoding.targets import (
     Bild,
     Chow,
@@ -25,7 +26,7 @@ from specbench.methods.autoregressive import Autoregressive
 from specbench.methods.proposers import DraftModel
 from specbench.methods.speculative import Speculative
 from specbench.methods.stopping import Unsure
-from specbench.verification.enumeration import Opened, distance, generate, law
+from specbench.verification.enumeration import Opened, distance, generate, joint_distribution
 from tests.fixtures.worlds import table_world, until_eos
 
 ROUNDING = 1e-12
@@ -66,7 +67,7 @@ def speculative(target, gamma=2, bonus="deferred", stop=None):
 
 
 def reference(target, models, length, **sampling):
-    return law(Autoregressive(scorers=("a", "b"), target=target), models, length, **sampling)
+    return joint_distribution(Autoregressive(scorers=("a", "b"), target=target), models, length, **sampling)
 
 
 @pytest.mark.parametrize("sampling", SAMPLING.values(), ids=SAMPLING)
@@ -74,7 +75,7 @@ def reference(target, models, length, **sampling):
 @pytest.mark.parametrize("target", RULES.values(), ids=RULES)
 def test_every_rule_has_its_law_under_every_exact_bonus(target, bonus, sampling):
     models = table_world(3, seed=1)
-    found = law(speculative(target, 1, bonus), models, 3, **sampling)
+    found = joint_distribution(speculative(target, 1, bonus), models, 3, **sampling)
     assert abs(sum(found.values()) - 1.0) < 1e-9
     assert distance(found, reference(target, models, 3, **sampling)) < ROUNDING
 
@@ -83,7 +84,10 @@ def test_every_rule_has_its_law_under_every_exact_bonus(target, bonus, sampling)
 @pytest.mark.parametrize("gamma", [1, 2, 3])
 def test_drafts_of_any_length_have_the_rules_law(gamma, bonus):
     models, target = table_world(2, seed=2), Diff(alpha=0.05)
-    assert distance(law(speculative(target, gamma, bonus), models, 5), reference(target, models, 5)) < ROUNDING
+    assert (
+        distance(joint_distribution(speculative(target, gamma, bonus), models, 5), reference(target, models, 5))
+        < ROUNDING
+    )
 
 
 @pytest.mark.parametrize("bonus", BONUS)
@@ -91,7 +95,13 @@ def test_drafts_of_any_length_have_the_rules_law(gamma, bonus):
 def test_ensembles_of_three_have_their_law_under_every_exact_bonus(target, bonus):
     roles, models = ("a", "b", "c"), table_world(2)
     method = Speculative(proposer=DraftModel(model="a", gamma=2), scorers=roles, target=target, bonus=bonus)
-    assert distance(law(method, models, 4), law(Autoregressive(scorers=roles, target=target), models, 4)) < ROUNDING
+    assert (
+        distance(
+            joint_distribution(method, models, 4),
+            joint_distribution(Autoregressive(scorers=roles, target=target), models, 4),
+        )
+        < ROUNDING
+    )
 
 
 @pytest.mark.parametrize("bonus", BONUS)
@@ -101,7 +111,7 @@ def test_a_stop_rule_biases_nothing(bonus):
     lengths = set()
     for threshold in (0.0, 0.5, 0.7, 1.1):
         method = speculative(target, 2, bonus, Unsure(threshold=threshold))
-        assert distance(law(method, models, 3), reference(target, models, 3)) < ROUNDING
+        assert distance(joint_distribution(method, models, 3), reference(target, models, 3)) < ROUNDING
         lengths |= {step.drafted for step in generate(method, models, T1, 8)[1]}
     assert len(lengths) >= 2
 
@@ -113,7 +123,7 @@ def test_the_papers_bonus_is_biased(gamma, least):
     See erratum SC-1, docs/papers/speccascade.md, Errata.
     """
     models, target = table_world(3, seed=4), Diff(alpha=0.05)
-    biased = distance(law(speculative(target, gamma, "paper"), models, 4), reference(target, models, 4))
+    biased = distance(joint_distribution(speculative(target, gamma, "paper"), models, 4), reference(target, models, 4))
     assert biased > least
     assert speculative(target, gamma, "paper").declared_distribution() is None
 
@@ -121,7 +131,7 @@ def test_the_papers_bonus_is_biased(gamma, least):
 def test_the_papers_bonus_is_exact_where_the_target_is_the_large_model():
     models = table_world(3)
     method = speculative(Last(), 2, "paper")
-    assert distance(law(method, models, 4), reference(Last(), models, 4)) < ROUNDING
+    assert distance(joint_distribution(method, models, 4), reference(Last(), models, 4)) < ROUNDING
 
 
 def test_a_pending_token_tested_with_the_drafters_law_fails(monkeypatch):
@@ -132,11 +142,11 @@ def test_a_pending_token_tested_with_the_drafters_law_fails(monkeypatch):
     real = module.Draft
 
     def mislabelled(tokens, law_):
-        asked = models["b"].asked
+        asked = models["b"].last_scored
         return real(tokens, T1.probs(models["a"].score(asked, len(asked) - 1)))
 
     monkeypatch.setattr(module, "Draft", mislabelled)
-    assert distance(law(speculative(target, 1), models, 4), reference(target, models, 4)) > 0.02
+    assert distance(joint_distribution(speculative(target, 1), models, 4), reference(target, models, 4)) > 0.02
 
 
 def test_the_unnormalised_target_that_the_paper_prints_is_refused():
@@ -153,8 +163,8 @@ def test_the_unnormalised_target_that_the_paper_prints_is_refused():
     q, p = torch.tensor([[0.5, 0.3, 0.15, 0.05]]), torch.tensor([[0.2, 0.2, 0.5, 0.1]])
     assert Printed(alpha=0.2)([q.log(), p.log()], T1).sum().item() == pytest.approx(1.10)
     for bonus in BONUS:
-        with pytest.raises(FloatingPointError, match="a law that sums to 1"):
-            law(speculative(Printed(alpha=0.4), 1, bonus), table_world(3, seed=6), 3)
+        with pytest.raises(FloatingPointError, match="a distribution sums to 1"):
+            joint_distribution(speculative(Printed(alpha=0.4), 1, bonus), table_world(3, seed=6), 3)
 
 
 def test_an_eos_ends_a_draft_and_a_pending_token_without_bias():
@@ -231,7 +241,7 @@ def test_a_pending_token_belongs_to_the_model_that_drew_it():
     """Also where the drafting model is the last scorer: t is the other one's."""
     method = Speculative(proposer=DraftModel(model="b", gamma=1), scorers=("a", "b"), target=Diff(alpha=0.05))
     models = table_world(3, seed=3)
-    assert distance(law(method, models, 4), reference(Diff(alpha=0.05), models, 4)) < ROUNDING
+    assert distance(joint_distribution(method, models, 4), reference(Diff(alpha=0.05), models, 4)) < ROUNDING
     _, steps = generate(method, models, Sampler(generator=torch.Generator().manual_seed(1)), 60)
     assert {step.proposers[0] for step in steps if step.proposers} == {"a", "b"}
 

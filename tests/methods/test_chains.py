@@ -7,14 +7,15 @@ The target is the last of `roles`; tokens of a middle model are verified with it
 import pytest
 import torch
 
+from specbench.decoding.enumerating_sampler import exact_distribution
 from specbench.decoding.method import StopCriteria
-from specbench.decoding.sampling import Draft, Sampler, exact_distribution
+from specbench.decoding.sampling import Draft, Sampler
 from specbench.decoding.targets import Last
 from specbench.methods.autoregressive import Autoregressive
 from specbench.methods.proposers import Chain, DraftModel, Eagle, PromptLookup
 from specbench.methods.speculative import Speculative
 from specbench.methods.stopping import AdaEDL, Confidence
-from specbench.verification.enumeration import Law, Opened, distance, law, tables
+from specbench.verification.enumeration import Distribution, Opened, distance, joint_distribution, tables
 from tests.fixtures.worlds import until_eos
 
 ROUNDING = 1e-9
@@ -52,15 +53,15 @@ def world(roles: str, seed: int = 0, spread: float = 1.5, vocabulary: int = 2) -
     return tables(tuple(roles), vocabulary, seed, spread, heads=HEADS)
 
 
-def plain(models: Opened, target: str, length: int = LENGTH, **sampling) -> Law:
-    return law(Autoregressive(scorers=(target,), target=Last()), models, length, **sampling)
+def plain(models: Opened, target: str, length: int = LENGTH, **sampling) -> Distribution:
+    return joint_distribution(Autoregressive(scorers=(target,), target=Last()), models, length, **sampling)
 
 
 @pytest.mark.parametrize("kind", DRAFTERS)
 def test_a_chain_of_three_has_the_targets_law(kind):
     """Threshold 1, where every inner round goes up by itself: all 32 sequences."""
     models = world("abc", seed=1)
-    assert distance(law(three(kind, 1), models, LENGTH), plain(models, "c")) < ROUNDING
+    assert distance(joint_distribution(three(kind, 1), models, LENGTH), plain(models, "c")) < ROUNDING
 
 
 @pytest.mark.parametrize("threshold", [2, 3])
@@ -69,10 +70,10 @@ def test_a_chain_of_three_that_collects_has_the_targets_law(kind, threshold):
     """The twelve sequences of five tokens that sharp models leave, and for a small model all 16 of four."""
     models, sharp = world("abc", seed=1), world("abc", seed=58, spread=3.0)
     if threshold == 2 and kind == "model":
-        assert distance(law(three(kind, threshold), models, 4), plain(models, "c", 4)) < ROUNDING
+        assert distance(joint_distribution(three(kind, threshold), models, 4), plain(models, "c", 4)) < ROUNDING
     expected = plain(sharp, "c", **SHARP)
     assert len(expected) == 12
-    assert distance(law(three(kind, threshold), sharp, LENGTH, **SHARP), expected) < ROUNDING
+    assert distance(joint_distribution(three(kind, threshold), sharp, LENGTH, **SHARP), expected) < ROUNDING
 
 
 @pytest.mark.parametrize(
@@ -87,21 +88,21 @@ def test_a_chain_of_four_has_the_targets_law(kind, thresholds):
     models = world("abcd", seed=47, spread=3.0)
     expected = plain(models, "d", **SHARP)
     assert len(expected) == 8
-    assert distance(law(four(kind, thresholds), models, LENGTH, **SHARP), expected) < ROUNDING
+    assert distance(joint_distribution(four(kind, thresholds), models, LENGTH, **SHARP), expected) < ROUNDING
 
 
 @pytest.mark.parametrize("stop", [Confidence(threshold=0.5), AdaEDL(lam=0.6)], ids=lambda stop: stop.name)
 def test_a_drafter_that_stops_by_itself_biases_no_chain(stop):
     models = world("abc", seed=58, spread=3.0)
     method = over(Chain(proposer=DraftModel(model="a", gamma=2, stop=stop), model="b", threshold=2), "c")
-    assert distance(law(method, models, 4, **SHARP), plain(models, "c", 4, **SHARP)) < ROUNDING
+    assert distance(joint_distribution(method, models, 4, **SHARP), plain(models, "c", 4, **SHARP)) < ROUNDING
 
 
 class DraftersLaw(Chain, name="drafters-law-mutant"):
     """A mutant: what a middle has verified is handed up with the drafter's law."""
 
-    def open(self, models, sampler, end):
-        inner, session = super().open(models, sampler, end), models["a"]
+    def open(self, models, sampler, stop):
+        inner, session = super().open(models, sampler, stop), models["a"]
 
         def propose(ids, room):
             draft = inner(ids, room)
@@ -116,8 +117,8 @@ class DraftersLaw(Chain, name="drafters-law-mutant"):
 class DropsRounds(Chain, name="last-round-mutant"):
     """A mutant: the round that ended the collecting is dropped where its last token is a 1 (as Algorithm 1's line 15 may)."""
 
-    def open(self, models, sampler, end):
-        inner = super().open(models, sampler, end)
+    def open(self, models, sampler, stop):
+        inner = super().open(models, sampler, stop)
 
         def propose(ids, room):
             draft = inner(ids, room)
@@ -140,16 +141,16 @@ def test_a_chain_that_is_wrong_about_its_law_fails(mutant, threshold):
     """
     method = over(mutant(proposer=DraftModel(model="a", gamma=1), model="b", threshold=threshold), "c")
     models, sharp = world("abc", seed=3), world("abc", seed=58, spread=3.0)
-    assert distance(law(method, models, 3), plain(models, "c", 3)) > 0.1
+    assert distance(joint_distribution(method, models, 3), plain(models, "c", 3)) > 0.1
     if mutant is DraftersLaw:
-        assert distance(law(method, sharp, LENGTH, **SHARP), plain(sharp, "c", **SHARP)) > 0.1
+        assert distance(joint_distribution(method, sharp, LENGTH, **SHARP), plain(sharp, "c", **SHARP)) > 0.1
 
 
 def test_the_drafters_law_in_the_middle_of_a_chain_of_four_fails():
     """The same mutant one level down, in the world that the chains of four are held against."""
     inner = DraftersLaw(proposer=DraftModel(model="a", gamma=1), model="b", threshold=1)
     method, models = over(Chain(proposer=inner, model="c", threshold=2), "d"), world("abcd", seed=47, spread=3.0)
-    assert distance(law(method, models, LENGTH, **SHARP), plain(models, "d", **SHARP)) > 0.1
+    assert distance(joint_distribution(method, models, LENGTH, **SHARP), plain(models, "d", **SHARP)) > 0.1
 
 
 @pytest.mark.parametrize("kind", DRAFTERS)

@@ -12,7 +12,7 @@ from specbench.methods.autoregressive import Autoregressive
 from specbench.methods.bild import OriginalBild
 from specbench.methods.sequence_cascade import SequenceCascade
 from specbench.methods.token_cascade import TokenCascade
-from specbench.verification.enumeration import distance, generate, law
+from specbench.verification.enumeration import distance, generate, joint_distribution
 from tests.fixtures.worlds import table_world
 from tests.methods.test_cascades import GREEDY, ROUNDING, SAMPLING, T1, counting, reference
 
@@ -22,7 +22,9 @@ from tests.methods.test_cascades import GREEDY, ROUNDING, SAMPLING, T1, counting
 def test_a_token_cascade_has_its_rules_law(target, sampling):
     models = table_world(3, seed=8)
     method = TokenCascade(small="a", large="b", target=target)
-    assert distance(law(method, models, 3, **sampling), reference(target, models, 3, **sampling)) < ROUNDING
+    assert (
+        distance(joint_distribution(method, models, 3, **sampling), reference(target, models, 3, **sampling)) < ROUNDING
+    )
 
 
 def test_a_token_cascade_wants_a_rule_of_the_small_model():
@@ -42,7 +44,7 @@ def test_a_token_cascade_calls_the_large_model_once_a_deferral():
 
 
 def sequences(models, role, length):
-    return law(Autoregressive(scorers=(role,), target=Last()), models, length)
+    return joint_distribution(Autoregressive(scorers=(role,), target=Last()), models, length)
 
 
 @pytest.mark.parametrize("score", ["product", "mean", "min"])
@@ -65,7 +67,7 @@ def test_a_sequence_cascade_keeps_what_the_small_model_was_sure_of(score):
     kept = {tokens: mass for tokens, mass in small.items() if scores[tokens] >= threshold}
     deferred = 1.0 - sum(kept.values())
     expected = {tokens: kept.get(tokens, 0.0) + deferred * large[tokens] for tokens in large}
-    found = law(SequenceCascade(small="a", large="b", score=score, threshold=threshold), models, length)
+    found = joint_distribution(SequenceCascade(small="a", large="b", score=score, threshold=threshold), models, length)
     assert 0.05 < deferred < 0.99
     assert distance(found, expected) < 1e-9
 

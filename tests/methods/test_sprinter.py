@@ -9,13 +9,14 @@ import pytest
 import torch
 
 from specbench.analysis.theory import expected_drafts, expected_run, run_odds, sprinter_distribution
+from specbench.decoding.enumerating_sampler import exact_distribution
 from specbench.decoding.method import StopCriteria
-from specbench.decoding.sampling import Sampler, exact_distribution
+from specbench.decoding.sampling import Sampler
 from specbench.decoding.targets import Last
 from specbench.methods.autoregressive import Autoregressive
 from specbench.methods.sprinter import Sprinter
 from specbench.models.heads import Verifier
-from specbench.verification.enumeration import WIDTH, Law, Opened, TableSession, distance, law
+from specbench.verification.enumeration import WIDTH, Distribution, Opened, TableSession, distance, joint_distribution
 from tests.fixtures.worlds import until_eos
 
 ROUNDING = 1e-9
@@ -50,7 +51,7 @@ class Gate(Verifier):
         self.rate, self.models, self.sampler = rate, models, sampler
 
     def accepts(self, state, x, q):
-        read = self.models["draft"].asked
+        read = self.models["draft"].last_scored
         rows = [session._row(tuple(read)) for session in self.models.sessions.values()]
         rate = self.rate(*(float(self.sampler.probs(row)[int(x)]) for row in rows))
         return self.sampler.choose(torch.tensor([[1.0 - rate, rate]], dtype=torch.float64)).double()
@@ -80,7 +81,7 @@ def sprinter(**settings) -> Sprinter:
     return Sprinter(draft="draft", target="target", head="gate", **settings)
 
 
-def gated(rate: Rate, models: Opened, length: int, eos: int = -1, sampling=SAMPLING["T=1"], **settings) -> Law:
+def gated(rate: Rate, models: Opened, length: int, eos: int = -1, sampling=SAMPLING["T=1"], **settings) -> Distribution:
     """The exact law of the first `length` tokens, to the first EOS where there is one."""
 
     def run(sampler: Sampler) -> tuple[int, ...]:
@@ -90,8 +91,8 @@ def gated(rate: Rate, models: Opened, length: int, eos: int = -1, sampling=SAMPL
     return exact_distribution(run, **sampling)
 
 
-def plain(models: Opened, role: str, length: int, **sampling) -> Law:
-    return law(Autoregressive(scorers=(role,), target=Last()), models, length, **sampling)
+def plain(models: Opened, role: str, length: int, **sampling) -> Distribution:
+    return joint_distribution(Autoregressive(scorers=(role,), target=Last()), models, length, **sampling)
 
 
 @pytest.mark.parametrize("sampling", [SAMPLING[name] for name in ("T=0.7", "top-k", "T=0")], ids=str)
@@ -153,9 +154,9 @@ def test_the_first_token_has_the_law_of_the_vectors(rate, expected, fp):
 def test_without_bonus_every_token_follows_theorem_1s_mixture(sampling):
     """Given all before it, whatever it was that brought it there. Control: a bonus follows p, and so the mixture no more."""
     models, sampler = world(2, 2), Sampler(**sampling)
-    mixtures: Law = {(): 1.0}
+    mixtures: Distribution = {(): 1.0}
     for _ in range(3):
-        grown: Law = {}
+        grown: Distribution = {}
         for prefix, odds in mixtures.items():
             rows = [models[role]._row((0, *prefix)) for role in ("draft", "target")]
             each = sprinter_distribution(*(sampler.probs(row).tolist() for row in rows), 0.3)
@@ -178,7 +179,7 @@ def test_run_lengths_follow_theorem_2(n, tp, fp, mean):
 
     def run(sampler: Sampler) -> int:
         def rate(q: float, p: float) -> float:
-            return tp if len(models["draft"].asked) <= n else fp  # the prompt is one token
+            return tp if len(models["draft"].last_scored) <= n else fp  # the prompt is one token
 
         models.heads = {"gate": Gate(rate, models, sampler)}
         step = next(sprinter(max_run=cap).rounds(models, sampler, StopCriteria(frozenset(), 1 + 2 * cap)))
@@ -197,7 +198,7 @@ def test_run_lengths_follow_theorem_2(n, tp, fp, mean):
 def test_an_eos_in_a_run_ends_it_and_biases_nothing(settings):
     """It is committed where the gate accepts it, tested where not; a refused one goes on. With a perfect gate: p's law."""
     models, eos = world(4), 1
-    expected: Law = exact_distribution(
+    expected: Distribution = exact_distribution(
         lambda sampler: until_eos(Autoregressive(scorers=("target",), target=Last()), models, eos, sampler, 4)
     )
     assert len({len(tokens) for tokens in expected}) == 4

@@ -10,7 +10,7 @@ from specbench.methods.proposers import DraftModel
 from specbench.methods.speculative import Speculative
 from specbench.methods.stopping import AdaEDL, Confidence, Dsl, SpecDecPlusPlus, Stop, Unsure
 from specbench.models.heads import LengthHead
-from specbench.verification.enumeration import Opened, distance, generate, law, tables
+from specbench.verification.enumeration import Opened, distance, generate, joint_distribution, tables
 from tests.fixtures.worlds import spread_out, table_world
 
 ROUNDING = 1e-9
@@ -39,7 +39,7 @@ def stopped(stop: Stop | None, gamma: int = 3, kind: type[DraftModel] = DraftMod
 
 
 def plain(models: Opened, length: int, **sampling):
-    return law(Autoregressive(scorers=("b",), target=Last()), models, length, **sampling)
+    return joint_distribution(Autoregressive(scorers=("b",), target=Last()), models, length, **sampling)
 
 
 @pytest.mark.parametrize("sampling", SAMPLING.values(), ids=SAMPLING)
@@ -49,7 +49,7 @@ def test_a_stop_rule_biases_nothing(name, sampling):
     models = tables(("a", "b"), 2, seed=4, heads=HEADS)
     models.heads["long"] = spread_out(LengthHead())
     method = stopped(RULES[name])
-    assert distance(law(method, models, 4, **sampling), plain(models, 4, **sampling)) < ROUNDING
+    assert distance(joint_distribution(method, models, 4, **sampling), plain(models, 4, **sampling)) < ROUNDING
     drafted = {step.drafted for seed in range(8) for step in generate(method, models, sampler(seed), 12)[1][:-2]}
     assert len(drafted) > 1 and min(drafted) < 3
 
@@ -76,7 +76,7 @@ def test_a_rule_that_drops_what_it_looked_at_fails(name):
     biases nothing there, which this knows as well.
     """
     models = tables(("a", "b"), 3, seed=4, heads=HEADS)
-    away = distance(law(stopped(RULES[name], 2, Drops), models, 3), plain(models, 3))
+    away = distance(joint_distribution(stopped(RULES[name], 2, Drops), models, 3), plain(models, 3))
     assert away > 0.02 if name == "confidence" else away < ROUNDING
 
 
@@ -89,8 +89,8 @@ class LooksAtValue(Stop, name="value-mutant"):
 
 def test_a_rule_may_look_at_a_tokens_value_and_may_not_drop_it():
     models = table_world(3, seed=4)
-    assert distance(law(stopped(LooksAtValue()), models, 3), plain(models, 3)) < ROUNDING
-    assert distance(law(stopped(LooksAtValue(), 3, Drops), models, 3), plain(models, 3)) > 0.1
+    assert distance(joint_distribution(stopped(LooksAtValue()), models, 3), plain(models, 3)) < ROUNDING
+    assert distance(joint_distribution(stopped(LooksAtValue(), 3, Drops), models, 3), plain(models, 3)) > 0.1
 
 
 @pytest.mark.parametrize("stop", [

@@ -16,10 +16,11 @@ from scripts.gpu.exactness import METHODS
 from specbench.config import presets
 from specbench.config.options import Access, Options
 from specbench.decoding.loop import Generation, Limits, decode
-from specbench.decoding.sampling import Sampler, verify_at_once
-from specbench.experiment import runner
+from specbench.decoding.sampling import Sampler
+from specbench.decoding.verify import verify_at_once
+from specbench.experiment import generation, runner
 from specbench.experiment.pipeline import resolve
-from specbench.experiment.plan import Bench
+from specbench.experiment.plan import Plan
 from specbench.experiment.request import Request
 from specbench.machine import hardware
 from specbench.models.heads import EagleHead
@@ -57,12 +58,12 @@ class Cost(NamedTuple):
     launches: int
 
 
-def bench_of(methods: list[str], engine: str, folder: Path, pair: str = "tiny", **options) -> Bench:
-    asked = Options(device="cuda", dtype="float32", engine=engine, repeats=1, ignore_eos=True, **options)
-    return resolve(Request(methods=tuple(methods), pair=pair, tasks=("gsm8k",), options=asked, out=folder)).bench
+def plan_of(methods: list[str], engine: str, folder: Path, pair: str = "tiny", **options) -> Plan:
+    chosen = Options(device="cuda", dtype="float32", engine=engine, repeats=1, ignore_eos=True, **options)
+    return resolve(Request(methods=tuple(methods), pair=pair, tasks=("gsm8k",), options=chosen, out=folder)).plan
 
 
-def run(bench: Bench, device: SimulatedCuda) -> dict[str, tuple[Record, Cost]]:
+def run(plan: Plan, device: SimulatedCuda) -> dict[str, tuple[Record, Cost]]:
     """Each method's last record, and the cost of its decoding."""
     done: dict[str, tuple[Record, Cost]] = {}
     with pytest.MonkeyPatch.context() as patch:
@@ -74,13 +75,13 @@ def run(bench: Bench, device: SimulatedCuda) -> dict[str, tuple[Record, Cost]]:
             costs.append(Cost(out, device.syncs - syncs, device.launches - launches))
             return out
 
-        patch.setattr(runner, "decode", counted)
+        patch.setattr(generation, "decode", counted)
         patch.setattr(runner, "copy_bandwidth", lambda _: 1e9)
         patch.setattr(runner, "WARM_UP_TOKENS", 6)
-        for job in bench.jobs:
-            with locked([job.folder], Access()) as locks:
-                recorder = runner.prepare(job.cell, job.data, locks[job.folder], True)
-                for record in bench.measure(job, recorder):
+        for planned in plan.runs:
+            with locked([planned.folder], Access()) as locks:
+                recorder = runner.prepare(planned, locks[planned.folder], True)
+                for record in runner.measure(planned, plan.load(), recorder):
                     assert record.error is None, (record.method, record.error)
                     done[record.method] = record, costs[-1]
     return done
@@ -94,7 +95,7 @@ def everything(engine: str, folder: Path, names: list[str]) -> dict[str, tuple[R
     with SimulatedCuda() as device:
         for methods, pair, temperature in settings:
             options = {"temperature": temperature, "limit": 1, "max_new_tokens": 8}
-            done |= run(bench_of(methods, engine, folder / f"{engine}-{pair}-{temperature}", pair, **options), device)
+            done |= run(plan_of(methods, engine, folder / f"{engine}-{pair}-{temperature}", pair, **options), device)
     assert not device.problems
     return done
 
@@ -131,7 +132,7 @@ def test_graphs_and_plain_forwards_decode_the_same_tokens(on_graphs, tmp_path):
 
 
 def test_transformers_modules_draft_without_a_read_of_each_token(device, tmp_path):
-    done = run(bench_of(["sd"], "eager", tmp_path, limit=1, max_new_tokens=16, temperature=1.0), device)
+    done = run(plan_of(["sd"], "eager", tmp_path, limit=1, max_new_tokens=16, temperature=1.0), device)
     _, cost = done["sd"]
     reads = sum(count for place, count in cost.syncs.items() if place.startswith("tolist"))
     assert reads == 2 * len(cost.out.rounds), "the draft and its verification"
@@ -179,8 +180,8 @@ def test_a_grown_cache_is_cleared_and_captured_again(small):
 
 def test_a_sequence_that_outgrows_the_graphs_is_captured_for_off_the_clock_and_recorded(device, tmp_path, monkeypatch):
     monkeypatch.setattr(runner, "_longest", lambda *_: 8)  # as if later turns were far longer than first ones
-    bench = bench_of(["sd"], "graph", tmp_path, limit=1, max_new_tokens=200, temperature=0.0)
-    record, _ = run(bench, device)["ar"]
+    plan = plan_of(["sd"], "graph", tmp_path, limit=1, max_new_tokens=200, temperature=0.0)
+    record, _ = run(plan, device)["ar"]
     assert record.captured > 0
     assert record.capture_seconds > 0.0
     forwards = record.models["target"]["forwards"]
@@ -188,21 +189,21 @@ def test_a_sequence_that_outgrows_the_graphs_is_captured_for_off_the_clock_and_r
 
 
 def test_released_models_and_graphs_are_freed(device, tmp_path):
-    bench = bench_of(["sd", "eagle"], "graph", tmp_path, limit=1, max_new_tokens=8, temperature=1.0)
-    run(bench, device)
-    loaded = bench.load()
+    plan = plan_of(["sd", "eagle"], "graph", tmp_path, limit=1, max_new_tokens=8, temperature=1.0)
+    run(plan, device)
+    loaded = plan.load()
     left = [weakref.ref(each) for each in (*loaded.models.values(), *loaded.graphs.values(), *loaded.heads.values())]
     assert len(device.live) > 0
     del loaded
-    bench.release()
+    plan.release()
     assert [each() for each in left if each() is not None] == []
     assert len(device.live) == 0
 
 
 def test_each_model_captures_on_a_stream_and_into_a_pool_of_its_own(device, tmp_path):
-    bench = bench_of(["we-p", "eagle"], "graph", tmp_path, limit=2, max_new_tokens=8, temperature=1.0)
-    run(bench, device)
-    loaded = bench.load()
+    plan = plan_of(["we-p", "eagle"], "graph", tmp_path, limit=2, max_new_tokens=8, temperature=1.0)
+    run(plan, device)
+    loaded = plan.load()
     head = next(each for each in loaded.heads.values() if isinstance(each, EagleHead))
     own = {id(graphs): captured_by(graphs, device) for graphs in (*loaded.graphs.values(), head.graphs)}
     assert all(len(each) == 1 for each in own.values()), "one stream and one pool for a model"
@@ -218,9 +219,9 @@ def captured_by(graphs, device: SimulatedCuda) -> set[tuple[int, int]]:
 
 
 def test_models_side_by_side_keep_their_streams(device, tmp_path):
-    bench = bench_of(["we-p"], "lean", tmp_path, limit=3, max_new_tokens=8, temperature=1.0)
+    plan = plan_of(["we-p"], "lean", tmp_path, limit=3, max_new_tokens=8, temperature=1.0)
     before = Stream.made
-    run(bench, device)
+    run(plan, device)
     assert Stream.made - before == 2, "a stream a model, not one a prompt"
 
 
@@ -252,7 +253,7 @@ def test_copying_is_timed_by_events_after_a_warm_up(device, monkeypatch):
 
 def test_the_clock_of_a_compiled_forward_is_around_it(device, tmp_path, monkeypatch):
     """What transformers compiles has no hooks: they would be compiled with it."""
-    loaded = bench_of(["sd"], "eager", tmp_path, limit=1).load()
+    loaded = plan_of(["sd"], "eager", tmp_path, limit=1).load()
     model, seen = loaded.models["target"], []
 
     def compiled(call, **_):

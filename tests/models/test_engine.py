@@ -8,22 +8,24 @@ import torch
 from transformers import AutoConfig, BitsAndBytesConfig, GPTJConfig
 
 from specbench.decoding.drafting import roll
+from specbench.decoding.enumerating_sampler import exact_distribution
 from specbench.decoding.loop import Limits, decode
 from specbench.decoding.method import StopCriteria
-from specbench.decoding.sampling import Draft, Sampler, exact_distribution, verify, verify_at_once
+from specbench.decoding.sampling import Draft, Sampler
 from specbench.decoding.targets import Contrastive, Last, Mixture
+from specbench.decoding.verify import verify, verify_at_once
 from specbench.methods.autoregressive import Autoregressive
 from specbench.methods.hugging_face import Assisted, Generate
 from specbench.methods.proposers import DraftModel
 from specbench.methods.speculative import Speculative
 from specbench.methods.speculative_ensemble import SpeculativeEnsemble
-from specbench.models.engine import Graphs, GraphSession, LeanSession, fusing, llama, network_of, place, refusal
+from specbench.models.engine import Graphs, GraphSession, LeanSession, fusing, llama, network_of, place, unsupported
 from specbench.models.engine.fusing import PLAIN, Elementwise
 from specbench.models.engine.network import RMSNorm
 from specbench.models.loader import LoadedPair, Models
 from specbench.models.resolve import engine_of
-from specbench.models.synthetic_logits import Law
-from specbench.verification.enumeration import Opened, distance, generate, law
+from specbench.models.synthetic_logits import SyntheticDistribution
+from specbench.verification.enumeration import Opened, distance, generate, joint_distribution
 from tests.fixtures.worlds import ENGINES, FAMILIES, open_models, open_session, random_model
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
@@ -118,7 +120,13 @@ def test_both_paths_have_the_targets_law(method, at_once, monkeypatch):
 
     target = method.verification()[2]
     scorers = method.verification()[1]
-    assert distance(law(method, models(), 3), law(Autoregressive(scorers=scorers, target=target), models(), 3)) < 1e-6
+    assert (
+        distance(
+            joint_distribution(method, models(), 3),
+            joint_distribution(Autoregressive(scorers=scorers, target=target), models(), 3),
+        )
+        < 1e-6
+    )
 
 
 class _Blind(LeanSession):
@@ -152,19 +160,19 @@ def test_the_engine_is_chosen_by_architecture_and_device(wish, device, expected)
 def test_what_the_lean_engine_cannot_do_it_says():
     dynamic = FAMILIES["llama-scaled"]()
     dynamic.rope_parameters = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}
-    quantised = FAMILIES["llama"]()
-    quantised.quantization_config = BitsAndBytesConfig(load_in_4bit=True)
+    quantized = FAMILIES["llama"]()
+    quantized.quantization_config = BitsAndBytesConfig(load_in_4bit=True)
     late = FAMILIES["opt"]()
     late.do_layer_norm_before = False
-    for config, word in ((dynamic, "dynamic"), (quantised, "quantised"), (late, "normalises"), (GPTJConfig(), "GPTJ")):
-        assert word in refusal(config)
+    for config, word in ((dynamic, "dynamic"), (quantized, "quantized"), (late, "normalises"), (GPTJConfig(), "GPTJ")):
+        assert word in unsupported(config)
         assert engine_of("auto", config, CPU) == "eager"
         with pytest.raises(ValueError, match=word):
             engine_of("lean", config, CPU)
     with pytest.raises(ValueError, match="CUDA"):
         engine_of("graph", FAMILIES["llama"](), CPU)
     assert engine_of("auto", FAMILIES["t5"](), CUDA) == "lean"
-    assert refusal(AutoConfig.for_model("llama")) == ""
+    assert unsupported(AutoConfig.for_model("llama")) == ""
 
 
 # transformers' own decoding
@@ -249,7 +257,7 @@ def test_a_peer_leaves_the_models_as_they_were():
 
 def test_peers_refuse_synthetic_laws():
     models = peers()
-    models._pair.laws = {"target": Law(40, 0, 1.0)}
+    models._pair.synthetic = {"target": SyntheticDistribution(40, 0, 1.0)}
     with pytest.raises(ValueError, match="synthetic"):
         models.instrumented("target")
 

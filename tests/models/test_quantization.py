@@ -1,4 +1,4 @@
-"""Quantised weights: what a layer computes, what a model says and costs, and who may not be quantised."""
+"""QuantizedLinear weights: what a layer computes, what a model says and costs, and who may not be quantized."""
 
 import copy
 import json
@@ -16,12 +16,12 @@ from specbench.config.construct import construct
 from specbench.config.pair import PACKAGE, Pair
 from specbench.config.presets import preset
 from specbench.data.synthetic import gsm8k
-from specbench.decoding.sampling import tv
+from specbench.decoding.verify import tv
 from specbench.errors import ConfigError, MissingAsset
 from specbench.models import random_weights as dummy
 from specbench.models.engine import Graphs, GraphSession, LeanSession
 from specbench.models.loader import LoadedPair, load
-from specbench.models.quantization import Bytes, Quantised, Tiles, group_of, layers, quantise, quantised
+from specbench.models.quantization import Bytes, QuantizedLinear, Tiles, group_of, layers, quantize, quantized
 from specbench.models.resolve import Placement, engine_of, resolve_models
 from tests.fixtures.worlds import ENGINES, open_session, random_model
 
@@ -34,7 +34,7 @@ needs_torchao = pytest.mark.skipif(find_spec("torchao") is None, reason="needs t
 
 
 def tiny(*kinds: str, **more: object) -> Pair:
-    """The bundled target, quantised or not, in a role of the kind's name."""
+    """The bundled target, quantized or not, in a role of the kind's name."""
     models = {kind or "full": {"path": TARGET, "quantization": kind, **more} for kind in kinds}
     return construct(Pair, {"models": models}, "pair.toml")
 
@@ -43,7 +43,7 @@ def brought(pair: Pair, engine: str = "auto", roles: tuple[str, ...] = ()) -> Lo
     return load(resolve_models(pair, roles or tuple(pair.models), Path(), Placement(CPU, "auto", engine)), Path(), CPU)
 
 
-def rounded(double: Quantised, weight: torch.Tensor) -> torch.Tensor:
+def rounded(double: QuantizedLinear, weight: torch.Tensor) -> torch.Tensor:
     """(out, in): what a layer's double multiplies with."""
     return double.product(torch.eye(weight.shape[1], dtype=weight.dtype, device=weight.device)).t()
 
@@ -55,7 +55,7 @@ def test_a_layer_multiplies_with_its_matrix_rounded_to_few_levels(kind, device):
     """Within a step of what it was: a 15th of what a group spans, a 127th of a row's greatest, or NF4's widest half gap."""
     torch.manual_seed(0)
     layer = nn.Linear(192, 48, device=device).requires_grad_(False)
-    double, group = quantised(layer, kind), group_of(192, kind)
+    double, group = quantized(layer, kind), group_of(192, kind)
     weight, matrix = (each.unflatten(1, (-1, group)) for each in (layer.weight, rounded(double, layer.weight)))
     span, greatest = weight.amax(-1, keepdim=True) - weight.amin(-1, keepdim=True), weight.abs().amax(-1, keepdim=True)
     step = {"int4": span / 15, "int8": greatest / 127, "nf4": 0.17 * greatest}[kind]
@@ -73,9 +73,9 @@ def test_in_bfloat16_int4_is_four_bits_a_weight_and_the_same_matrix(width, devic
     """The kernels' layouts of codes, scales and zeros, at every group size: a tenth of a step from what bytes say."""
     torch.manual_seed(0)
     layer = nn.Linear(width, 64, device=device, dtype=torch.bfloat16).requires_grad_(False)
-    tiles = quantised(layer, "int4")
+    tiles = quantized(layer, "int4")
     monkeypatch.setattr("specbench.models.quantization._has_kernel", lambda device: False)
-    plain = quantised(layer, "int4")
+    plain = quantized(layer, "int4")
     assert isinstance(tiles, Tiles) and isinstance(plain, Bytes)
     apart = rounded(tiles, layer.weight).float() - rounded(plain, layer.weight).float()
     assert apart.abs().max() < 0.1 * tiles.scales[..., 0].float().min()
@@ -90,7 +90,7 @@ def test_every_engine_says_the_same_of_quantised_weights_and_cuts_back(family, k
     """In float32, grown, cut back and changed. Layers of 48 inputs, which no group of int4 divides, stay as they are."""
     model = random_model(family, 3)
     before = set(layers(model, "int8"))
-    quantise(model, kind)
+    quantize(model, kind)
     plain = {name for name, module in model.named_modules() if isinstance(module, nn.Linear)} & before
     assert bool(plain) == (kind == "int4" and family != "gpt-neo")
     source = [4, 9, 1] if "t5" in family else None
@@ -149,8 +149,8 @@ def test_a_quantised_copy_of_a_source_is_another_model_of_as_many_parameters():
         "same": {"path": TARGET, "quantization": "int4"}, "int8": {"path": TARGET, "quantization": "int8"},
     }}, "pair.toml")  # fmt: skip
     found = resolve_models(pair, tuple(pair.models), Path(), Placement(CPU))
-    told = [str(each.identity) for each in found.values()]
-    assert len(set(told)) == 3 and told[1] == told[2] and "quantization" not in told[0]
+    identities = [str(each.identity) for each in found.values()]
+    assert len(set(identities)) == 3 and identities[1] == identities[2]
     assert len({each.parameters for each in found.values()}) == 1
     loaded = load(found, Path(), CPU)
     assert loaded.models["int4"] is loaded.models["same"] and loaded.networks["int4"] is loaded.networks["same"]
@@ -158,27 +158,27 @@ def test_a_quantised_copy_of_a_source_is_another_model_of_as_many_parameters():
     plain = [m for m in loaded.models["full"].modules() if isinstance(m, nn.Linear)]
     assert len(plain) == 7 * 7 + 1, "the original keeps its matrices"
     kept = [m for m in loaded.models["int4"].modules() if isinstance(m, nn.Linear)]
-    assert kept == [loaded.models["int4"].get_output_embeddings()], "the head is not quantised"
+    assert kept == [loaded.models["int4"].get_output_embeddings()], "the head is not quantized"
 
 
 @needs_torchao
 def test_a_forward_reads_the_bits_and_the_scales():
     """int4 has a scale and a zero for 64 or 128 inputs, int8 a scale a row, nf4 a byte a block and a float for 64 such."""
     found = resolve_models(tiny("", *KINDS), ("full", *KINDS), Path(), Placement(CPU))
-    least = {kind: each.traffic["forward"] for kind, each in found.items()}
+    least = {kind: each.source.forward_bytes for kind, each in found.items()}
     whole = 7 * sum(count * i * o for (i, o), count in LINEAR.items())
     int4 = 7 * sum(count * (i * o // 2 + 8 * o * i // (128 if i == 512 else 64)) for (i, o), count in LINEAR.items())
     int8 = 7 * sum(count * (i * o + 4 * o) for (i, o), count in LINEAR.items())
     assert least["full"] - least["int4"] == 4 * whole - int4
     assert least["full"] - least["int8"] == 4 * whole - int8
     assert least["nf4"] < least["int4"] < least["int8"] < least["full"] / 3
-    assert len({each.traffic["position"] for each in found.values()}) == 1
+    assert len({each.source.position_bytes for each in found.values()}) == 1
 
 
 @needs_torchao
 @pytest.mark.parametrize("name", ["vicuna-7b-polybasic", "llama2-chat-7b-polybasic", "llama3-8b-polybasic"])
 def test_a_polybasic_pair_runs_on_dummy_weights(name):
-    """Shrunken: the middle model is quantised random weights."""
+    """Shrunken: the middle model is quantized random weights."""
     table = preset("pair", name).table
     small = {"num_hidden_layers": 1, "hidden_size": 128, "intermediate_size": 256, "num_attention_heads": 4}
     models = {role: spec | {"config": small | {"num_key_value_heads": 2}} for role, spec in table["models"].items()}
@@ -215,24 +215,24 @@ def test_a_model_without_linear_layers_is_refused():
         resolve_models(construct(Pair, table, "pair.toml"), ("target",), Path(), Placement(CPU))
 
 
-@pytest.mark.parametrize(("told", "library"), [
+@pytest.mark.parametrize(("stored", "library"), [
     ({"quant_method": "gptq", "bits": 4}, "optimum"), ({"quant_method": "awq", "bits": 4}, "gptqmodel"),
     ({"quant_method": "bitsandbytes", "load_in_4bit": True}, "bitsandbytes"),
 ])  # fmt: skip
-def test_a_checkpoint_that_is_quantised_already_is_transformers_matter(told, library, tmp_path):
-    """It runs eagerly, is not quantised again, and one line names the library that it needs."""
+def test_a_checkpoint_that_is_quantised_already_is_transformers_matter(stored, library, tmp_path):
+    """It runs eagerly, is not quantized again, and one line names the library that it needs."""
     folder = shutil.copytree(PACKAGE / "tiny/models/target", tmp_path / "stored")
     config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | {"quantization_config": told}))
+    (folder / "config.json").write_text(json.dumps(config | {"quantization_config": stored}))
     pair = construct(Pair, {"models": {"target": {"path": str(folder)}}}, "pair.toml")
     found = resolve_models(pair, ("target",), tmp_path, Placement(CPU))
     assert found["target"].engine == "eager"
-    assert found["target"].traffic["forward"] < 4 * found["target"].parameters / 3
+    assert found["target"].source.forward_bytes < 4 * found["target"].parameters / 3
     if find_spec(library) is None:
-        with pytest.raises(MissingAsset, match=rf"(?i)^model 'target': .* is quantised by .*{library}[^\n]*$"):
+        with pytest.raises(MissingAsset, match=rf"(?i)^model 'target': .* is quantized by .*{library}[^\n]*$"):
             load(found, tmp_path, CPU)
     again = construct(Pair, {"models": {"target": {"path": str(folder), "quantization": "int4"}}}, "pair.toml")
-    with pytest.raises(ConfigError, match=rf"model 'target': .* is quantised already, by {told['quant_method']}"):
+    with pytest.raises(ConfigError, match=rf"model 'target': .* is quantized already, by {stored['quant_method']}"):
         resolve_models(again, ("target",), tmp_path, Placement(CPU))
 
 

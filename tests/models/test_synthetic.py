@@ -16,7 +16,7 @@ from specbench.methods.speculative_ensemble import SpeculativeEnsemble
 from specbench.models.random_weights import architecture, random_model
 from specbench.models.synthetic_logits import (
     SUPPORT,
-    Law,
+    SyntheticDistribution,
     SyntheticSession,
     _contexts,
     _normal,
@@ -24,7 +24,7 @@ from specbench.models.synthetic_logits import (
     calibrate,
     context_hash,
 )
-from specbench.verification.enumeration import Opened, TableSession, distance, generate, law
+from specbench.verification.enumeration import Opened, TableSession, distance, generate, joint_distribution
 
 CPU = torch.device("cpu")
 SD = Speculative(proposer=DraftModel(model="draft", gamma=4), scorers=("target",), target=Last())
@@ -32,7 +32,7 @@ SD = Speculative(proposer=DraftModel(model="draft", gamma=4), scorers=("target",
 
 def world(spread: float, vocabulary: int = 500, roles: tuple[str, ...] = ("draft", "target")) -> Opened:
     return Opened({
-        role: SyntheticSession(TableSession(vocabulary, i), Law(vocabulary, i, spread), CPU) for i, role in enumerate(roles)
+        role: SyntheticSession(TableSession(vocabulary, i), SyntheticDistribution(vocabulary, i, spread), CPU) for i, role in enumerate(roles)
     })  # fmt: skip
 
 
@@ -69,9 +69,9 @@ def test_the_measured_acceptance_is_the_wanted_one(method, wanted, temperature):
 @pytest.mark.parametrize("method", [SD, ensemble(Contrastive(mu=0.3), (1, 2))], ids=str)
 def test_laws_hold_under_synthetic_logits(method):
     _, scorers, target = method.verification()
-    exact = law(Autoregressive(scorers=scorers, target=target), world(2.0, vocabulary=3), 3)
-    assert distance(law(method, world(2.0, vocabulary=3), 3), exact) < 1e-6  # float32 logits
-    assert distance(law(method, world(0.5, vocabulary=3), 3), exact) > 1e-3, "the spread matters"
+    exact = joint_distribution(Autoregressive(scorers=scorers, target=target), world(2.0, vocabulary=3), 3)
+    assert distance(joint_distribution(method, world(2.0, vocabulary=3), 3), exact) < 1e-6  # float32 logits
+    assert distance(joint_distribution(method, world(0.5, vocabulary=3), 3), exact) > 1e-3, "the spread matters"
 
 
 def test_a_law_is_a_function_of_the_context_alone():
@@ -111,7 +111,7 @@ def test_time_of_the_synthetic_logits_is_not_measured(monkeypatch):
         nonlocal now
         now += seconds
 
-    class SlowLaw(Law):
+    class SlowLaw(SyntheticDistribution):
         def __call__(self, contexts):
             advance(20.0)
             return super().__call__(contexts)
@@ -131,7 +131,7 @@ def test_time_of_the_synthetic_logits_is_not_measured(monkeypatch):
 
 def test_what_an_encoder_reads_is_part_of_the_context():
     def law_of(source: list[int]) -> torch.Tensor:
-        return SyntheticSession(TableSession(50, 0), Law(50, 0, 1.0), CPU, source).score([0, 7], 0)
+        return SyntheticSession(TableSession(50, 0), SyntheticDistribution(50, 0, 1.0), CPU, source).score([0, 7], 0)
 
     assert torch.equal(law_of([3, 4]), law_of([3, 4]))
     assert not torch.equal(law_of([3, 4]), law_of([4, 3]))

@@ -25,8 +25,8 @@ def test_a_worker_says_what_the_model_says(both):
     opened, loaded = both
     remote, local = opened(), loaded.session("draft", None)
     for ids in ([5, 6, 7], [5, 6, 7, 8], [5, 6, 9], [5, 6, 9, 10, 11]):
-        remote.ask(ids, len(ids) - 2)
-        assert torch.allclose(remote.answer(), local.score(ids, len(ids) - 2), atol=1e-5)
+        remote.submit(ids, len(ids) - 2)
+        assert torch.allclose(remote.result(), local.score(ids, len(ids) - 2), atol=1e-5)
     assert remote.usage.forwards == local.usage.forwards
     assert remote.usage.by_fed.keys() == local.usage.by_fed.keys()
     assert remote.busy > 0
@@ -35,26 +35,26 @@ def test_a_worker_says_what_the_model_says(both):
 
 def test_an_answer_that_nobody_fetched_is_dropped(both):
     opened, loaded = both
-    opened().ask([1, 2, 3], 2)
+    opened().submit([1, 2, 3], 2)
     remote = opened()
-    remote.ask([4, 5, 6, 7], 3)
-    assert torch.allclose(remote.answer(), loaded.session("draft", None).score([4, 5, 6, 7], 3), atol=1e-5)
+    remote.submit([4, 5, 6, 7], 3)
+    assert torch.allclose(remote.result(), loaded.session("draft", None).score([4, 5, 6, 7], 3), atol=1e-5)
 
 
 def test_what_a_worker_raises_is_raised_and_the_next_sequence_works(both):
     opened, loaded = both
     bad = opened()
-    bad.ask([10**9], 0)
+    bad.submit([10**9], 0)
     with pytest.raises((IndexError, RuntimeError)):
-        bad.answer()
+        bad.result()
     good = opened()
-    good.ask([1, 2], 1)
-    assert torch.allclose(good.answer(), loaded.session("draft", None).score([1, 2], 1), atol=1e-5)
+    good.submit([1, 2], 1)
+    assert torch.allclose(good.result(), loaded.session("draft", None).score([1, 2], 1), atol=1e-5)
 
 
 def asked(remote, ids):
-    remote.ask(ids, len(ids) - 1)
-    return remote.answer()
+    remote.submit(ids, len(ids) - 1)
+    return remote.result()
 
 
 def test_a_worker_that_is_gone_is_told_and_replaced(both):

@@ -61,7 +61,7 @@ def test_auc_is_the_chance_that_a_good_one_scores_higher():
     assert (np.diff(x) >= 0).all() and (np.diff(y) >= 0).all()
     assert np.trapezoid(y, x) == pytest.approx(pairs, abs=0.02), "the curve's area is the same number"
     with pytest.raises(ConfigError, match="one label"):
-        roc.told(scores, np.ones(60), np.arange(60), 0.5)
+        roc.summary(scores, np.ones(60), np.arange(60), 0.5)
 
 
 def test_rates_at_a_threshold():
@@ -71,7 +71,7 @@ def test_rates_at_a_threshold():
 
 
 def test_a_soft_label_is_fitted_to_its_own_chance():
-    """Binary cross-entropy of soft labels is least at the label; a refusal's weight w moves it to l / (l + w (1 - l))."""
+    """Binary cross-entropy of soft labels is least at the label; a rejection's weight w moves it to l / (l + w (1 - l))."""
     logits = torch.linspace(-4, 4, 801)
     for weight in (1.0, 6.0):
         losses = torch.stack([loss_of(each[None], torch.tensor([0.6]), weight) for each in logits])
@@ -189,7 +189,7 @@ def test_a_wrong_kind_or_feature_or_pair_is_answered_with_what_there_is(tmp_path
     assert "did you mean 'state'" in wrong.stderr
     assert (
         "specbench train sprinter"
-        in specbench("run", "-m", "sprinter", "-p", "gpt2", "-t", "lm1b", cwd=tmp_path, code=2).stderr
+        in specbench("run", "-m", "sprinter", "-p", "gpt2", "-t", "lm1b", cwd=tmp_path, code=4).stderr
     )
     assert "has no key 'rat'" in specbench("train", "dsl", *FEW, "--set", "recipe.rat=1", cwd=tmp_path, code=2).stderr
     assert "dsl has neither" in specbench("train", "dsl", *FEW, "--tau", 1.5, cwd=tmp_path, code=2).stderr

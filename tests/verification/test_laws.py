@@ -8,15 +8,17 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from specbench.decoding.enumerating_sampler import exact_distribution
 from specbench.decoding.method import Method, Round, StopCriteria
-from specbench.decoding.sampling import Draft, Sampler, exact_distribution, verify
+from specbench.decoding.sampling import Draft, Sampler
 from specbench.decoding.targets import Contrastive, Last, Mixture, Realigned, Target
+from specbench.decoding.verify import verify
 from specbench.methods import speculative_ensemble
 from specbench.methods.autoregressive import Autoregressive
 from specbench.methods.proposers import DraftModel
 from specbench.methods.speculative import Speculative
 from specbench.methods.speculative_ensemble import SpeculativeEnsemble
-from specbench.verification.enumeration import Opened, distance, generate, law
+from specbench.verification.enumeration import Opened, distance, generate, joint_distribution
 from tests.fixtures.worlds import table_world, until_eos
 
 ROUNDING = 1e-12
@@ -38,7 +40,7 @@ TARGETS = {
 
 
 def reference(models: Opened, scorers: tuple[str, ...], target: Target, length: int, **sampling: float):
-    return law(Autoregressive(scorers=scorers, target=target), models, length, **sampling)
+    return joint_distribution(Autoregressive(scorers=scorers, target=target), models, length, **sampling)
 
 
 def sd(gamma: int, target: Target = LAST, scorers: tuple[str, ...] = ("b",), bonus: str = "exact") -> Speculative:
@@ -50,7 +52,7 @@ def sd(gamma: int, target: Target = LAST, scorers: tuple[str, ...] = ("b",), bon
 def test_speculative_decoding_has_the_targets_law(gamma, sampling):
     models = table_world(3)
     expected = reference(models, ("b",), Last(), 3, **sampling)
-    assert distance(law(sd(gamma), models, 3, **sampling), expected) < ROUNDING
+    assert distance(joint_distribution(sd(gamma), models, 3, **sampling), expected) < ROUNDING
 
 
 def test_speculative_decoding_with_whole_drafts_of_five_has_the_targets_law():
@@ -65,7 +67,7 @@ def test_speculative_decoding_with_whole_drafts_of_five_has_the_targets_law():
 def test_naive_speculative_ensembles_have_the_ensembles_law(target, bonus, sampling):
     models = table_world(3)
     expected = reference(models, ("a", "b"), target, 3, **sampling)
-    assert distance(law(sd(2, target, ("a", "b"), bonus), models, 3, **sampling), expected) < ROUNDING
+    assert distance(joint_distribution(sd(2, target, ("a", "b"), bonus), models, 3, **sampling), expected) < ROUNDING
 
 
 @pytest.mark.parametrize("sampling", SAMPLING.values(), ids=SAMPLING)
@@ -75,7 +77,7 @@ def test_speculative_ensembles_of_two_have_the_ensembles_law(target, vocabulary,
     models = table_world(vocabulary)
     expected = reference(models, ("a", "b"), target, length, **sampling)
     method = SpeculativeEnsemble(models=("a", "b"), gamma=gamma, target=target)
-    assert distance(law(method, models, length, **sampling), expected) < ROUNDING
+    assert distance(joint_distribution(method, models, length, **sampling), expected) < ROUNDING
 
 
 @pytest.mark.parametrize("sampling", SAMPLING.values(), ids=SAMPLING)
@@ -85,7 +87,7 @@ def test_speculative_ensembles_of_three_have_the_ensembles_law(target, vocabular
     models, roles = table_world(vocabulary), ("a", "b", "c")
     expected = reference(models, roles, target, length, **sampling)
     method = SpeculativeEnsemble(models=roles, gamma=gamma, target=target)
-    assert distance(law(method, models, length, **sampling), expected) < ROUNDING
+    assert distance(joint_distribution(method, models, length, **sampling), expected) < ROUNDING
 
 
 def test_greedy_ensembles_equal_the_arg_max_of_the_mixture():
@@ -111,11 +113,11 @@ def test_greedy_ensembles_equal_the_arg_max_of_the_mixture():
 class _BonusFromLast(Speculative, name="bonus-from-last"):
     """A mutant: the bonus comes from the last model's law although the law is a mixture."""
 
-    def rounds(self, models, sampler, end):
+    def rounds(self, models, sampler, stop):
         ids, session = list(models.ids), models["b"]
-        propose = self.proposer.open(models, sampler, end)
-        while end.room(ids) > 0:
-            draft = propose(ids, end.room(ids) - 1)
+        propose = self.proposer.open(models, sampler, stop)
+        while stop.room(ids) > 0:
+            draft = propose(ids, stop.room(ids) - 1)
             k = len(draft.tokens)
             rows = session.score(ids + draft.tokens, len(ids) - 1)
             pi = torch.cat([self.target([models["a"].score(ids + draft.tokens, len(ids) - 1), rows], sampler)[:k],
@@ -129,7 +131,7 @@ def test_a_bonus_from_the_last_model_alone_fails():
     """Mutation control: transformers' assisted ensembles and SpecCascade's Algorithm 4 have this bias."""
     models, target = table_world(3), Mixture()
     mutant = _BonusFromLast(proposer=DraftModel(model="a", gamma=1), scorers=("a", "b"), target=target)
-    assert distance(law(mutant, models, 3), reference(models, ("a", "b"), target, 3)) > 0.02
+    assert distance(joint_distribution(mutant, models, 3), reference(models, ("a", "b"), target, 3)) > 0.02
 
 
 def _prefix(method: Method, models: Opened, kept: int, owners: set[str]) -> Callable[[Sampler], tuple[int, ...]]:
@@ -167,7 +169,7 @@ def test_testing_with_the_default_proposers_law_fails(gamma, monkeypatch):
     roles, models, owners = tuple("abc"[: len(gamma)]), table_world(2, seed=SEED, spread=4.0), set()
 
     def mislabelled(token: int, law: torch.Tensor, owner: str) -> speculative_ensemble.Proposal:
-        read = models[owner].asked
+        read = models[owner].last_scored
         first = Sampler(**SHARP).probs(models["a"].score(read, len(read) - 1))
         return Proposal(token, first, owner)
 
@@ -182,8 +184,8 @@ def test_a_greedy_draft_with_soft_laws_fails():
     """Mutation control: q is not the law that was sampled from."""
 
     class Greedy(DraftModel, name="greedy-mutant"):
-        def open(self, models, sampler, end):
-            inner, session = super().open(models, Sampler(temperature=0.0), end), models[self.model]
+        def open(self, models, sampler, stop):
+            inner, session = super().open(models, Sampler(temperature=0.0), stop), models[self.model]
 
             def propose(ids, room):
                 draft = inner(ids, room)
@@ -194,7 +196,7 @@ def test_a_greedy_draft_with_soft_laws_fails():
 
     models = table_world(3)
     mutant = Speculative(proposer=Greedy(model="a", gamma=2), scorers=("b",), target=Last())
-    assert distance(law(mutant, models, 3), reference(models, ("b",), Last(), 3)) > 0.02
+    assert distance(joint_distribution(mutant, models, 3), reference(models, ("b",), Last(), 3)) > 0.02
 
 
 def test_length_limits_bias_nothing():
@@ -202,9 +204,9 @@ def test_length_limits_bias_nothing():
     models = table_world(2)
     method = SpeculativeEnsemble(models=("a", "b"), gamma=(3, 1), target=Mixture())
     longer: dict[tuple[int, ...], float] = {}
-    for tokens, weight in law(method, models, 4).items():
+    for tokens, weight in joint_distribution(method, models, 4).items():
         longer[tokens[:3]] = longer.get(tokens[:3], 0.0) + weight
-    assert distance(longer, law(method, models, 3)) < ROUNDING
+    assert distance(longer, joint_distribution(method, models, 3)) < ROUNDING
 
 
 def test_an_eos_in_the_draft_biases_nothing():

@@ -10,13 +10,14 @@ import math
 import pytest
 import torch
 
-from specbench.decoding.sampling import Sampler, tv
+from specbench.decoding.sampling import Sampler
 from specbench.decoding.targets import Last, Mixture
+from specbench.decoding.verify import tv
 from specbench.methods.autoregressive import Autoregressive
 from specbench.methods.proposers import DraftModel
 from specbench.methods.speculative import Speculative
 from specbench.methods.speculative_ensemble import SpeculativeEnsemble
-from specbench.verification.enumeration import distance, generate, law
+from specbench.verification.enumeration import distance, generate, joint_distribution
 from tests.fixtures.worlds import table_world
 
 RUNS, SLACK = 4000, 0.045
@@ -42,7 +43,7 @@ RUNS, SLACK = 4000, 0.045
 )
 def test_sampled_law(method, plain):
     models = table_world(2)
-    expected = law(plain, models, 3)
+    expected = joint_distribution(plain, models, 3)
     sampler = Sampler(generator=torch.Generator().manual_seed(7))
     found: dict[tuple[int, ...], float] = {}
     for _ in range(RUNS):

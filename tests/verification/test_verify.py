@@ -13,9 +13,12 @@ import torch
 from specbench import tasks as tasks  # registers them
 from specbench.config.options import Options
 from specbench.data.prompting import encode
-from specbench.decoding import method, sampling
+from specbench.decoding import speculation
+from specbench.decoding import verify as verify_module
 from specbench.decoding.drafting import roll
-from specbench.decoding.sampling import Draft, Sampler, Verified, verify
+from specbench.decoding.method import Method
+from specbench.decoding.sampling import Draft, Sampler
+from specbench.decoding.verify import Verified, verify
 from specbench.experiment import selection
 from specbench.experiment.method_resolution import groups_of
 from specbench.methods.speculative import Speculative
@@ -65,7 +68,7 @@ class World:
         more = {"cuts": 10 if name in UNDRAFTED else 4, **more}
         return self.of(arm[0][-1].method, arm[0][0].method, **more)
 
-    def of(self, tested: method.Method, baseline: method.Method, **more: object) -> Case:
+    def of(self, tested: Method, baseline: Method, **more: object) -> Case:
         self.baseline = baseline
         roles = tested.roles()
         pairs = self.loaded.only(roles), self.reference.only(roles)
@@ -110,7 +113,7 @@ def test_sound_methods_pass_on_an_encoder_decoder(t5, name):
 
 @pytest.mark.parametrize("kept", [1, -1], ids=["one entry too many", "one entry too few"])
 def test_a_cache_that_is_cut_off_by_one_fails(tiny, kept, monkeypatch):
-    """Greedy output departs behind some refusal, and there is no chance in it. An entry is a stale token's, or lost."""
+    """Greedy output departs behind some unsupported, and there is no chance in it. An entry is a stale token's, or lost."""
 
     def forget(self, known):
         self._cache.length = max(known + kept, 0)
@@ -126,7 +129,7 @@ def test_a_cache_that_is_cut_off_by_one_fails(tiny, kept, monkeypatch):
 
 def test_a_replacement_drawn_from_the_target_fails(tiny, monkeypatch):
     """p instead of norm((p - q)+): greedy output is right, sampled output leans to the draft. p is below 1e-3 / 12 by far."""
-    monkeypatch.setattr(sampling, "residual", lambda pi, q: pi)
+    monkeypatch.setattr(verify_module, "residual", lambda pi, q: pi)
     verdict = tiny.verdict("sd", **ENOUGH)
     assert verdict.outcome == Outcome.differs and failures(verdict) & {"first tokens", "later tokens"}
     assert not failures(verdict) & {"greedy tokens", "greedy acceptance", "acceptance"}
@@ -135,7 +138,7 @@ def test_a_replacement_drawn_from_the_target_fails(tiny, monkeypatch):
 def test_a_bonus_from_the_target_where_the_law_is_a_mixture_fails(tiny, monkeypatch):
     """As transformers' assisted ensembles have it. At gamma 1 about every third token is such a bonus."""
     scorers = ("draft", "target")
-    monkeypatch.setattr(Speculative, "law", lambda self: (self.scorers, self.target))
+    monkeypatch.setattr(Speculative, "declared_distribution", lambda self: (self.scorers, self.target))
     drafting = groups_of(["we-sd"], tiny.pair, dict.fromkeys(tiny.found, 1), tiny.options)[0][-1].method
     biased = replace(drafting, bonus="paper")
     assert biased.scorers == scorers
@@ -166,7 +169,7 @@ def test_a_first_token_that_nobody_tests_fails(tiny, monkeypatch):
         rest = verify(Draft(draft.tokens[1:], draft.probs[1:]), pi[1:], sampler) if len(pi) > 1 else Verified([], 0)
         return Verified([draft.tokens[0], *rest.tokens], 1 + rest.accepted)
 
-    monkeypatch.setattr(method, "verify", credulous)
+    monkeypatch.setattr(speculation, "verify", credulous)
     found = failures(tiny.verdict("sd", **ENOUGH))
     assert {"greedy tokens", "greedy acceptance", "first tokens", "later tokens", "acceptance"} <= found
 
@@ -181,7 +184,7 @@ def test_a_draft_whose_cache_misses_a_token_after_full_acceptance_fails(tiny, mo
 
     monkeypatch.setattr(LeanSession, "_forward", forgetful)
     verdict = tiny.verdict("sd", temperature=0.0, prompts=tiny.prompts, decoding=Decoding(24))
-    assert failures(verdict) == {"greedy acceptance"} and verdict.line.startswith("NOT as foreseen")
+    assert failures(verdict) == {"greedy acceptance"} and verdict.line.startswith("NOT as expected")
 
 
 def test_a_control_that_looks_like_the_law_makes_a_pass_inconclusive(tiny):
@@ -200,22 +203,24 @@ def test_the_command_tells_people_and_scripts(tmp_path):
     told = json.loads(done.stdout)
     assert told["outcome"] == "lossless" and told["engine"] == "lean" and told["tasks"] == ["wmt"]
     assert [check["passed"] for check in told["checks"]] == [True] * 6
-    assert "lossless: sd follows the law 'last' of target, greedy and at T = 2" in done.stderr
+    assert "lossless: sd follows the distribution 'last' of target, greedy and at T = 2" in done.stderr
 
 
 def test_the_command_fails_a_method_that_is_not_lossless(tmp_path, monkeypatch):
-    monkeypatch.setattr(sampling, "residual", lambda pi, q: pi)
+    monkeypatch.setattr(verify_module, "residual", lambda pi, q: pi)
     done = specbench("verify", "-t", "wmt,gsm8k", "-n", "2", "--repeats", "9", "-m", "sd", cwd=tmp_path, code=5)
-    assert done.stdout.splitlines()[-1].startswith("NOT lossless: sd departs from the law 'last' of target")
+    assert done.stdout.splitlines()[-1].startswith("NOT lossless: sd departs from the distribution 'last' of target")
 
 
 def test_what_declares_no_law_is_not_verified_and_a_biased_bonus_is_named(tmp_path):
     done = specbench("verify", "-m", "cascade-opt", "-s", "method.bonus=paper", cwd=tmp_path, code=6)
     assert done.stdout.count("\n") == 1 and "biases the output" in done.stdout
     done = specbench("verify", "-m", "bild", "-p", "tiny-t5", cwd=tmp_path, code=6)
-    assert done.stdout.startswith("cannot be verified: bild declares no law"), "greedy methods are at T = 0 unless told"
+    assert done.stdout.startswith("cannot be verified: bild declares no distribution"), (
+        "greedy methods are at T = 0 unless told"
+    )
     done = specbench("verify", "-m", "sprinter", cwd=tmp_path, code=6)
-    assert done.stdout == "cannot be verified: sprinter declares no law that its output follows\n"
+    assert done.stdout == "cannot be verified: sprinter declares no distribution that its output follows\n"
 
 
 def test_synthetic_logits_are_refused(tmp_path):

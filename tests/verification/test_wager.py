@@ -1,22 +1,22 @@
-"""What `specbench verify` rests on: wagers that raise false alarms as seldom as they say, and gaps that are logit gaps."""
+"""What `specbench verify` rests on: tests that raise false alarms as seldom as they say, and gaps that are logit gaps."""
 
 import pytest
 import torch
 
 from specbench.decoding.targets import Contrastive, Last, Mixture
-from specbench.verification.martingale import Wager, chance
+from specbench.verification.martingale import MartingaleTest, event_test
 from specbench.verification.reference import gaps
 
 
 def _p_of(pi, drawn_from, tokens, runs, stakes):
-    """The p of `runs` wagers on tokens of a law."""
+    """The p of `runs` tests on tokens of a law."""
     out = []
     for seed in range(runs):
         generator = torch.Generator().manual_seed(seed)
         x = torch.multinomial(drawn_from, tokens, replacement=True, generator=generator)
-        wager = Wager()
-        wager.add(stakes.expand(tokens, -1), pi.expand(tokens, -1), x)
-        out.append(wager.p)
+        test = MartingaleTest()
+        test.add(stakes.expand(tokens, -1), pi.expand(tokens, -1), x)
+        out.append(test.p)
     return torch.tensor(out)
 
 
@@ -37,8 +37,8 @@ def test_a_wager_sees_another_law():
 
 
 def test_events_that_should_be_certain_and_are_not_are_told():
-    assert chance([False] * 20, [0.99] * 20).p < 1e-6 < 0.1 < chance([True] * 20, [0.99] * 20).p
-    assert chance([], []).tokens == 0 and chance([], []).p == 1.0
+    assert event_test([False] * 20, [0.99] * 20).p < 1e-6 < 0.1 < event_test([True] * 20, [0.99] * 20).p
+    assert event_test([], []).tokens == 0 and event_test([], []).p == 1.0
 
 
 def test_a_gap_is_how_far_a_token_is_from_being_the_laws():

@@ -1,4 +1,4 @@
-"""Floor 1: the law that the output must follow. Importing the package registers them all."""
+"""Target distributions: what the output must follow. Importing the package registers all of them."""
 
 from specbench.decoding.targets.deferral import (
     Bild,

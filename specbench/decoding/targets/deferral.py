@@ -1,7 +1,8 @@
-"""Cascades: a rule says at every position whose law pi is, the small model's q or the large model's p.
+"""Cascades: at every position a rule chooses pi, the small model's distribution q or the large model's p.
 
-SpecCascade (Narasimhan et al. 2024), Table 1 and Section 4: pi = (1 - delta) q + delta p, delta = 1 where the rule defers.
-qbar and pbar are the models' unscaled laws, at T = 1 and unfiltered; q and p those that tokens are drawn from.
+SpecCascade (Narasimhan et al. 2024), Table 1 and Section 4: pi = (1 - delta) q + delta p, where delta = 1 if the rule
+defers. qbar and pbar are the models' unscaled distributions, at T = 1 and unfiltered; q and p those that tokens are
+drawn from.
 """
 
 import math
@@ -12,19 +13,22 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from specbench.decoding.sampling import Sampler, tv
+from specbench.decoding.sampling import Sampler
 from specbench.decoding.targets.target import TwoModels
+from specbench.decoding.verify import tv
 
 
 @dataclass(frozen=True, kw_only=True)
 class Deferral(TwoModels):
-    """pi is q, or p where the rule defers. `scaled` reads confidences off the laws that are drawn from, q and p."""
+    """pi is q, or p where the rule defers. `scaled` takes confidences from q and p instead of qbar and pbar."""
 
     scaled: bool = False
 
     @abstractmethod
     def defers(self, small: Tensor, large: Tensor, q: Tensor, p: Tensor) -> Tensor:
-        """delta (k,), bool, from confidences `small` and `large` (qbar and pbar) and the laws q and p, each (k, V)."""
+        """Return delta (k,), bool, from the confidences `small` and `large` (qbar and pbar) and from q and p, each (k,
+        V).
+        """
 
     def __call__(self, logits: list[Tensor], sampler: Sampler) -> Tensor:
         return self.with_deferral(logits, sampler)[0]
@@ -37,23 +41,23 @@ class Deferral(TwoModels):
 
 
 class Unaided(Deferral):
-    """A rule that looks at the small model alone, so that the large one need not have read the position."""
+    """A rule that reads the small model only, so that the large one need not have read the position."""
 
     @abstractmethod
     def doubts(self, small: Tensor) -> Tensor:
-        """delta (k,), bool, from the small model's confidences (k, V)."""
+        """Return delta (k,), bool, from the small model's confidences (k, V)."""
 
     def defers(self, small: Tensor, large: Tensor, q: Tensor, p: Tensor) -> Tensor:
         return self.doubts(small)
 
     def alone(self, logits: Tensor, sampler: Sampler) -> bool:
-        """Whether it defers at a position of which only the small model's logits (1, V) are there."""
+        """Return whether the rule defers, given only the small model's logits (1, V)."""
         return bool(self.doubts(sampler.probs(logits) if self.scaled else confidence(logits)))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Chow(Unaided, name="chow"):
-    """Defers where max qbar < 1 - alpha: at alpha 0 always (but where q is certain), at 1 never."""
+    """Defers where max qbar < 1 - alpha: always at alpha = 0 (unless q is one-hot), never at 1."""
 
     alpha: float
 
@@ -79,7 +83,7 @@ class ChowLog(Unaided, name="chow-log"):
 
 @dataclass(frozen=True, kw_only=True)
 class Diff(Deferral, name="diff"):
-    """Defers where max qbar < max pbar - alpha: at alpha -1 always (but where q is certain and p spread out), at 1 never."""
+    """Defers where max qbar < max pbar - alpha: always at alpha = -1 (unless q is one-hot and p uniform), never at 1."""
 
     alpha: float
 
@@ -92,10 +96,10 @@ class Diff(Deferral, name="diff"):
 
 @dataclass(frozen=True, kw_only=True)
 class Opt(Deferral, name="opt"):
-    """Defers where max qbar < max pbar - alpha TV(q, p), the optimal rule's plug-in (Lemma 4, equation 10).
+    """Defers where max qbar < max pbar - alpha TV(q, p), the optimal rule's plug-in estimate (Lemma 4, equation 10).
 
-    alpha from -inf to inf; in theory a cost, so at least 0. Negative ones extend its curve to the large model. At T = 0 the
-    output law is that of Diff with the same alpha, for any in [0, 1) (Remark 4).
+    alpha ranges from -inf to inf. In theory it is a cost, so at least 0; negative values extend the curve to the large
+    model. At T = 0 the output distribution is that of Diff with the same alpha, for any in [0, 1) (Remark 4).
     """
 
     alpha: float
@@ -126,10 +130,10 @@ class OptLog(Deferral, name="opt-log"):
 
 @dataclass(frozen=True, kw_only=True)
 class Bild(Deferral, name="bild"):
-    """BiLD*: keeps q where it is close to p, defers where D(q, p) > alpha. The paper does not say which D.
+    """BiLD*: keeps q where it is close to p, defers where D(q, p) > alpha. The paper does not specify D.
 
-    tv, kl = KL(p || q) and reverse-kl = KL(q || p) are of the laws that are drawn from; cross-entropy is -log pbar of q's
-    likeliest token, which the original BiLD (Kim et al. 2023) compares with its rollback threshold.
+    tv, kl = KL(p || q) and reverse-kl = KL(q || p) compare q and p; cross-entropy is -log pbar of q's likeliest token,
+    which the original BiLD (Kim et al. 2023) compares with its rollback threshold.
     """
 
     alpha: float
@@ -149,10 +153,11 @@ class Bild(Deferral, name="bild"):
 
 @dataclass(frozen=True, kw_only=True)
 class TokenSpecific(TwoModels, name="token-specific"):
-    """The later, token-specific rules: q where it says a token of A, p for all else; pi(v) = q(v) 1[v in A] + q(not A) p(v).
+    """The later, token-specific rules: q on the acceptable tokens A, p for the rest; pi(v) = q(v) 1[v in A] + q(not A)
+    p(v).
 
-    A is the set of acceptable tokens by `accepts`: "difference", pbar(v) >= max pbar - alpha; "ratio", pbar(v) >=
-    (1 - alpha) max pbar; "draft", qbar(v) >= max pbar - alpha. At alpha = 1 every token is one; where A is empty, pi is p.
+    `accepts` defines A: "difference", pbar(v) >= max pbar - alpha; "ratio", pbar(v) >= (1 - alpha) max pbar; "draft",
+    qbar(v) >= max pbar - alpha. At alpha = 1 all tokens are acceptable; where A is empty, pi is p.
     """
 
     alpha: float
@@ -174,7 +179,7 @@ class TokenSpecific(TwoModels, name="token-specific"):
 
 
 def within(key: str, value: float, low: float, high: float) -> None:
-    """Raises ValueError where a parameter is out of its range."""
+    """Raise ValueError if a parameter is out of its range."""
     if not low <= value <= high:
         raise ValueError(
             f"{key} = {value} must be " + (f"at least {low:g}" if high == math.inf else f"in [{low:g}, {high:g}]")
@@ -182,15 +187,15 @@ def within(key: str, value: float, low: float, high: float) -> None:
 
 
 def confidence(logits: Tensor) -> Tensor:
-    """The unscaled law (..., V), at T = 1 and unfiltered, whatever tokens are drawn from."""
+    """Return the unscaled distribution (..., V), at T = 1 and unfiltered, whatever tokens are drawn from."""
     return (logits if logits.dtype == torch.float64 else logits.float()).softmax(-1)
 
 
-def entropy(law: Tensor) -> Tensor:
-    """Shannon entropy in nats, (..., V) -> (...)."""
-    return -torch.xlogy(law, law).sum(-1)
+def entropy(probs: Tensor) -> Tensor:
+    """Return the Shannon entropy in nats, (..., V) -> (...)."""
+    return -torch.xlogy(probs, probs).sum(-1)
 
 
 def kl(p: Tensor, q: Tensor) -> Tensor:
-    """KL(p || q) in nats, (..., V) -> (...); infinite where q misses a token of p."""
+    """Return KL(p || q) in nats, (..., V) -> (...); infinite where q is 0 at a token of p."""
     return torch.where(p > 0.0, p * (p / q).log(), 0.0).sum(-1)

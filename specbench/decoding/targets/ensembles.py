@@ -14,8 +14,8 @@ from specbench.decoding.targets.target import Target, TwoModels
 class Mixture(Target, name="mixture"):
     """Weighted ensemble, sum of w_i p_i, where each p_i is tempered and filtered first (SE, Section 3.1).
 
-    No weights are equal weights. At T = 0 the paper is silent: the arg max of the T = 1 mixture, since the literal limit,
-    a mixture of one-hot rows, is no greedy law.
+    Weights are equal by default. The paper does not define T = 0: here it is the arg max of the T = 1 mixture, since
+    the literal limit, a mixture of one-hot rows, is not a greedy distribution.
     """
 
     weights: tuple[float, ...] = ()
@@ -41,11 +41,11 @@ class Mixture(Target, name="mixture"):
 
 @dataclass(frozen=True, kw_only=True)
 class Contrastive(Target, name="contrastive"):
-    """softmax((l_n - mu l_amateur) / T): raw logits combined, then tempered and filtered once (SE, Section 3.1).
+    """softmax((l_n - mu l_amateur) / T): raw logits are combined, then tempered and filtered once (SE, Section 3.1).
 
-    With more than two models, a case no paper defines, the amateur's logits are the mean of all but the last's.
+    With more than two models, which no paper defines, the amateur's logits are the mean of all but the last model's.
     `plausibility` is the mask of the original contrastive decoding (Li et al. 2023), which SE does not use: only tokens
-    stay whose unscaled p_n reaches that share of the likeliest one's. 0 is off.
+    remain whose unscaled p_n is at least that share of the largest one. 0 disables it.
     """
 
     mu: float = 0.1
@@ -63,8 +63,8 @@ class Contrastive(Target, name="contrastive"):
         *amateurs, expert = logits
         combined = expert - self.mu * torch.stack(amateurs).mean(0)
         if self.plausibility:
-            least = expert.amax(-1, keepdim=True) + math.log(self.plausibility)
-            combined = combined.where(expert >= least, -torch.inf)
+            threshold = expert.amax(-1, keepdim=True) + math.log(self.plausibility)
+            combined = combined.where(expert >= threshold, -torch.inf)
         return sampler.probs(combined)
 
 

@@ -1,8 +1,8 @@
 """Lossy speculative decoding: the distributions that a lenient acceptance test induces.
 
-A drafted x stays with probability min(1, p(x) / ((1 - alpha) q(x))), and a rejected one is replaced from
+A drafted x is accepted with probability min(1, p(x) / ((1 - alpha) q(x))), and a rejected one is replaced from
 norm((p / beta - q)+). What comes out follows pi = min(q, p / (1 - alpha)) + R norm((p / beta - q)+), where
-R = sum of (q - p / (1 - alpha))+ is the share rejected. Verifying against this pi performs the very same steps, and unlike
+R = sum of (q - p / (1 - alpha))+ is the rejected share. Verifying against this pi performs the same steps, and unlike
 the paper's printed max{min{q, p / (1 - alpha)}, p / beta} it is a distribution for every beta.
 
 See SpecCascade, Table 1; docs/papers/speccascade.md, Lossy verification.
@@ -15,21 +15,22 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from specbench.decoding.sampling import Sampler, residual
+from specbench.decoding.sampling import Sampler
 from specbench.decoding.targets.deferral import confidence, within
 from specbench.decoding.targets.target import TwoModels
+from specbench.decoding.verify import residual
 
-MOST_LENIENT = 30.0  # of -log(1 - alpha); there alpha is 1
-POINTS = 64  # alphas that the search for a budget's tries at once
-ROUNDS = 5  # of that search; each refines one interval of the last
+MOST_LENIENT = 30.0  # upper limit of -log(1 - alpha), where alpha counts as 1
+POINTS = 64  # values of alpha per round of the search for a budget
+ROUNDS = 5  # of that search; each refines one interval of the previous round
 
 
 @dataclass(frozen=True, kw_only=True)
 class Lossy(TwoModels, name="lossy"):
-    """beta = 1, the common heuristic. alpha from 0, speculative decoding, to 1, the small model.
+    """beta = 1, the common heuristic. alpha ranges from 0, speculative decoding, to 1, the small model.
 
-    At T = 0 both distributions are one-hot and alpha changes nothing. `greedy_lenience` then keeps q's arg max x where
-    pbar(x) >= (1 - alpha) max pbar, a usual choice; the paper does not say what its greedy curve is of.
+    At T = 0 both distributions are one-hot and alpha has no effect. `greedy_lenience` then keeps q's arg max x where
+    pbar(x) >= (1 - alpha) max pbar, a common choice; the paper does not say how its greedy curve is computed.
     """
 
     alpha: float
@@ -51,7 +52,8 @@ class Lossy(TwoModels, name="lossy"):
 class LossyStar(TwoModels, name="lossy-star"):
     """beta = beta*, solved at every position, which minimises KL(p || pi) among all distributions that reject as often.
 
-    With `budget` instead of alpha, alpha is at every position the greatest one whose KL(p || pi) is within that many nats.
+    With `budget` instead of alpha, alpha is, at every position, the largest value whose KL(p || pi) is within that many
+    nats.
     """
 
     alpha: float | None = None
@@ -70,23 +72,24 @@ class LossyStar(TwoModels, name="lossy-star"):
         if self.budget is None:
             assert self.alpha is not None
             return lossy(q, p, self.alpha, beta_star(q, p, self.alpha))
-        wide_q, wide_p = q.double(), p.double()  # an alpha within 1e-13 of 1 is not 1
+        wide_q, wide_p = q.double(), p.double()  # float32 would round an alpha within 1e-13 of 1 to 1
         alpha = most_lenient(wide_q, wide_p, self.budget)
         return lossy(wide_q, wide_p, alpha, beta_star(wide_q, wide_p, alpha)).to(p.dtype)
 
 
 def lossy(q: Tensor, p: Tensor, alpha: float | Tensor, beta: float | Tensor) -> Tensor:
-    """The distribution (k, V) of what a lenient test leaves; alpha and beta are numbers or (k, 1)."""
+    """Return the output distribution (k, V) of a lenient test; alpha and beta are numbers or (k, 1)."""
     kept = torch.minimum(q, _lenient(p, alpha))
     rejected = (1.0 - kept.sum(-1, keepdim=True)).clamp_min(0.0)
     return kept + rejected * residual(p / beta, q)
 
 
 def beta_star(q: Tensor, p: Tensor, alpha: float | Tensor) -> Tensor:
-    """beta* (k, 1), for which sum of (p / beta - q)+ = R; 1 where nothing is rejected, and then it does not matter.
+    """Return beta* (k, 1), for which the sum of (p / beta - q)+ is R; 1 where nothing is rejected and beta has no
+    effect.
 
-    The sum is the greatest of P(S) / beta - Q(S) over sets S of tokens, attained on a set of greatest p / q. So beta* is the
-    greatest of P(S) / (Q(S) + R) over those V sets: nothing to search.
+    The sum is the maximum of P(S) / beta - Q(S) over sets S of tokens, attained on a set of largest p / q. So beta* is
+    the maximum of P(S) / (Q(S) + R) over those V sets, and no search is needed.
     """
     rejected = (q - _lenient(p, alpha)).clamp_min(0.0).sum(-1, keepdim=True)  # (k, 1)
     order = _ratio(p, q).argsort(-1, descending=True)
@@ -98,15 +101,16 @@ def beta_star(q: Tensor, p: Tensor, alpha: float | Tensor) -> Tensor:
 
 
 def most_lenient(q: Tensor, p: Tensor, budget: float) -> Tensor:
-    """The greatest alpha (k, 1) for which KL(p || pi) at beta* is at most `budget` nats; q and p are float64 (k, V).
+    """Return the largest alpha (k, 1) for which KL(p || pi) at beta* is at most `budget` nats; q and p are float64 (k,
+    V).
 
-    pi is p / beta* on the set S of tokens whose p / q exceeds beta*, p / (1 - alpha) on the set C of those below 1 - alpha,
-    and q between them, so
+    pi is p / beta* on the set S of tokens whose p / q exceeds beta*, p / (1 - alpha) on the set C of those below 1 -
+    alpha, and q between them, so
 
         KL(p || pi) = P(S) log beta* + sum of p log(p / q) between them + P(C) log(1 - alpha).
 
-    With tokens sorted by p / q, S is a prefix, C a suffix, and every sum a difference of cumulative sums, so each alpha costs
-    a binary search. KL grows with alpha; `POINTS` of them are tried at once.
+    With tokens sorted by p / q, S is a prefix, C a suffix, and every sum a difference of cumulative sums, so each alpha
+    costs a binary search. KL grows with alpha; `POINTS` values are tried at once.
     """
     ratio, order = _ratio(p, q).sort(-1, descending=True)  # (k, V)
     sorted_p, sorted_q = (each.gather(-1, order) for each in (p, q))  # (k, V)
@@ -115,7 +119,7 @@ def most_lenient(q: Tensor, p: Tensor, budget: float) -> Tensor:
     sum_p, sum_q, sum_terms = (F.pad(each.cumsum(-1), (1, 0)) for each in (sorted_p, sorted_q, terms))  # (k, V + 1)
     rest_p, rest_q = (
         F.pad(each.flip(-1).cumsum(-1).flip(-1), (0, 1)) for each in (sorted_p, sorted_q)
-    )  # from a token on
+    )  # (k, V + 1), of a token and all after it
     uncovered = torch.where(sorted_q == 0.0, sorted_p, 0.0).sum(-1, keepdim=True)  # (k, 1)
     enters = (sum_p[:, 1:] / ratio - sum_q[:, 1:]).clamp_min(
         0.0
@@ -141,12 +145,12 @@ def most_lenient(q: Tensor, p: Tensor, budget: float) -> Tensor:
 
 
 def _lenient(p: Tensor, alpha: float | Tensor) -> Tensor:
-    """p / (1 - alpha); at alpha = 1 no bound for what p can say, and, so that the range ends at q, for anything."""
+    """Return p / (1 - alpha); at alpha = 1, inf for every token, so that the limit is q."""
     if isinstance(alpha, Tensor):
         return torch.where(alpha < 1.0, p / (1.0 - alpha), torch.inf)
     return p / (1.0 - alpha) if alpha < 1.0 else torch.full_like(p, torch.inf)
 
 
 def _ratio(p: Tensor, q: Tensor) -> Tensor:
-    """p / q (k, V); 0 where both are 0."""
+    """Return p / q (k, V); 0 where both are 0."""
     return (p / q).nan_to_num(nan=0.0, posinf=torch.inf)

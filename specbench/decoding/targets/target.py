@@ -1,7 +1,7 @@
-"""What a target is: pi = T(p_1, ..., p_n), the law that the output must follow, from the models' logits.
+"""The interface of target distributions: pi = T(p_1, ..., p_n), computed from the models' logits.
 
 A target takes the models' raw logits in the order in which a method names its models (small before large), each (k, V),
-and returns (k, V). It is always a distribution.
+and returns a distribution (k, V).
 """
 
 from abc import abstractmethod
@@ -14,24 +14,26 @@ from specbench.decoding.sampling import Sampler
 
 
 class Target(Named):
-    """pi from n models' logits."""
+    """Computes pi from n models' logits."""
 
     def check(self, n: int) -> None:
-        """Raises ValueError where this target cannot combine n models. Methods ask when they are built."""
+        """Raise ValueError if this target cannot combine n models. Methods call it when they are constructed."""
         if n < 1:
             raise ValueError("a target needs at least one model")
 
     @abstractmethod
     def __call__(self, logits: list[Tensor], sampler: Sampler) -> Tensor:
-        """logits: n tensors (k, V) -> pi (k, V)."""
+        """Return pi (k, V) from n logits (k, V)."""
 
     def with_deferral(self, logits: list[Tensor], sampler: Sampler) -> tuple[Tensor, Tensor | None]:
-        """pi, and where it is one model's law or another's: True (k,) where a rule deferred to the large one."""
+        """Return pi (k, V), and where a rule deferred to the large model: (k,), bool, or None for a target that is no
+        such rule.
+        """
         return self(logits, sampler), None
 
 
 class TwoModels(Target):
-    """A target between a small model and a large one."""
+    """A target of a small and a large model."""
 
     def check(self, n: int) -> None:
         if n != 2:
@@ -40,7 +42,7 @@ class TwoModels(Target):
 
 @dataclass(frozen=True, kw_only=True)
 class Last(Target, name="last"):
-    """p_n: the last model's own law, as in speculative decoding."""
+    """p_n: the last model's own distribution, as in speculative decoding."""
 
     def __call__(self, logits: list[Tensor], sampler: Sampler) -> Tensor:
         return sampler.probs(logits[-1])

@@ -2,7 +2,7 @@
 
 from specbench.models.engine import gpt2, gpt_neo, llama, opt, t5
 from specbench.models.engine.graphs import Graphs, GraphSession
-from specbench.models.engine.network import Network, can_fuse, network_of, refusal
+from specbench.models.engine.network import Network, can_fuse, network_of, unsupported
 from specbench.models.engine.session import LeanSession
 
 __all__ = [
@@ -16,6 +16,6 @@ __all__ = [
     "llama",
     "network_of",
     "opt",
-    "refusal",
     "t5",
+    "unsupported",
 ]

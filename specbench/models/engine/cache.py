@@ -54,13 +54,15 @@ class Cache:
         """
         if window not in self._masks:
             n, seen = self._total - self.length, window is None or window >= self._total
-            self._masks[window] = None if n == 1 and seen else banned(self.distances(), window, self._held.dtype)
+            self._masks[window] = (
+                None if n == 1 and seen else attention_mask(self.distances(), window, self._held.dtype)
+            )
         return self._masks[window]
 
     def attend(self, layer: int, q: Tensor, kv: Tensor, mask: Tensor | None, scale: float) -> Tensor:
         """Hold kv (n, keys then values, d), and let q (n, heads, d) attend to all that is held: (n, heads * d)."""
         self._write[layer].copy_(kv)
-        return attended(q, self._keys[layer], self._values[layer], mask, scale)
+        return attention(q, self._keys[layer], self._values[layer], mask, scale)
 
     def _grow(self, least: int) -> None:
         self.capacity = max(self.capacity, STEP)
@@ -72,13 +74,13 @@ class Cache:
         self._held = larger
 
 
-def banned(distances: Tensor, window: int | None, dtype: torch.dtype) -> Tensor:
+def attention_mask(distances: Tensor, window: int | None, dtype: torch.dtype) -> Tensor:
     """-inf where a distance is negative, or `window` or more; else 0."""
     hidden = distances < 0 if window is None else (distances < 0) | (distances >= window)
     return torch.zeros(distances.shape, dtype=dtype, device=distances.device).masked_fill_(hidden, -torch.inf)
 
 
-def attended(q: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, scale: float) -> Tensor:
+def attention(q: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, scale: float) -> Tensor:
     """q (n, heads, d) over keys and values (1, key-value heads, held, d): (n, heads * d); mask (n, held) or (heads, n, held).
 
     Query heads that share a key-value head are laid behind one another as if they were more positions.

@@ -137,7 +137,7 @@ class DraftGraph:
                 if read:
                     self._place.positions.add_(1)
                 self._place.begin()
-                logits, states = self._model.step(token.clamp_min(0), self._place, states)  # NO_LAW has no embedding
+                logits, states = self._model.step(token.clamp_min(0), self._place, states)  # INVALID has no embedding
                 logits = logits[:, : self._drafting.vocabulary]
                 read.append((logits, states))
             assert logits is not None

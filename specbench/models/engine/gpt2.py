@@ -35,7 +35,7 @@ class GPT2(Network):
         self.norm = (inner.ln_f.weight, inner.ln_f.bias)
 
     @classmethod
-    def refusal(cls, config: Any) -> str:
+    def unsupported(cls, config: Any) -> str:
         if config.activation_function != "gelu_new":
             return f"the lean engine's GPT-2 has no {config.activation_function}"
         if not config.scale_attn_weights or config.scale_attn_by_inverse_layer_idx:

@@ -36,7 +36,7 @@ class GPTNeo(Network):
         self.norm = (inner.ln_f.weight, inner.ln_f.bias)
 
     @classmethod
-    def refusal(cls, config: Any) -> str:
+    def unsupported(cls, config: Any) -> str:
         known = config.activation_function == "gelu_new"
         return "" if known else f"the lean engine's GPT-Neo has no {config.activation_function}"
 

@@ -66,7 +66,7 @@ class Llama(Network):
         self.layers, self.embedding = Layers(model.model), model.model.embed_tokens.weight
 
     @classmethod
-    def refusal(cls, config: Any) -> str:
+    def unsupported(cls, config: Any) -> str:
         rope = (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default")
         if rope not in STATIC_ROPES:
             return f"the lean engine has no rotary positions of type {rope}"

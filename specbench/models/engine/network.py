@@ -26,7 +26,7 @@ Matrix = tuple[Tensor, Tensor | None]  # (in, out), and the bias (out,)
 
 @dataclass(frozen=True)
 class Apart:
-    """Layers of one input that no one matrix holds, since some of them are quantised: each multiplies for itself."""
+    """Layers of one input that no one matrix holds, since some of them are quantized: each multiplies for itself."""
 
     layers: tuple[nn.Module, ...]
 
@@ -42,7 +42,7 @@ Weights = Matrix | Apart
 class Network(ABC):
     """One architecture, in a file of its own. `forward` is one plain function over a cache.
 
-    `kinds` are the transformers classes whose weights it takes; `refusal` says why it cannot take one of them.
+    `kinds` are the transformers classes whose weights it takes; `unsupported` says why it cannot take one of them.
     """
 
     kinds: ClassVar[tuple[str, ...]]
@@ -63,7 +63,7 @@ class Network(ABC):
         return int(self.config.num_attention_heads)
 
     @classmethod
-    def refusal(cls, config: Any) -> str:
+    def unsupported(cls, config: Any) -> str:
         """Why this configuration is beyond this file; empty where it is not."""
         return ""
 
@@ -95,15 +95,15 @@ class Network(ABC):
         return out if out.dtype == torch.float64 else out.float()
 
 
-def refusal(config: Any) -> str:
+def unsupported(config: Any) -> str:
     """Why there is no lean model of this configuration; empty where there is one."""
     known = {**MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, **MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES}
     kind = known.get(config.model_type, config.model_type)
     if kind not in Network.members:
         return f"the lean engine has no {kind}, only {', '.join(sorted(Network.members))}"
     if getattr(config, "quantization_config", None) is not None:
-        return "a quantised model is run as transformers runs it"
-    return Network.members[kind].refusal(config)
+        return "a quantized model is run as transformers runs it"
+    return Network.members[kind].unsupported(config)
 
 
 def can_fuse(config: Any) -> bool:
@@ -118,7 +118,7 @@ def network_of(model: PreTrainedModel) -> Network:
 
 
 def fused(modules: Iterable[nn.Module]) -> Weights:
-    """Linear layers of one input as one: its matrix (in, sum of outs), and its bias. Quantised ones stay apart.
+    """Linear layers of one input as one: its matrix (in, sum of outs), and its bias. QuantizedLinear ones stay apart.
 
     The modules' own weights become views of it. In float32 on a CPU a matrix lies in memory as it is multiplied, which a
     product with one row gains a fifth by, in transformers' modules as in ours; elsewhere as transformers lays it.

@@ -37,7 +37,7 @@ class OPT(Network):
         self.norm = (inner.final_layer_norm.weight, inner.final_layer_norm.bias)
 
     @classmethod
-    def refusal(cls, config: Any) -> str:
+    def unsupported(cls, config: Any) -> str:
         if not config.do_layer_norm_before or config._remove_final_layer_norm:
             return "the lean engine's OPT normalises before its blocks and behind the last"
         if config.word_embed_proj_dim != config.hidden_size:

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask
 
-from specbench.models.engine.cache import Cache, attended, banned
+from specbench.models.engine.cache import Cache, attention, attention_mask
 from specbench.models.engine.fusing import compiled_attention
 
 BLOCK = 128  # positions that FlexAttention reads or skips together
@@ -39,12 +39,12 @@ class Place(Cache):
 
     def mask(self, window: int | None = None) -> Tensor | None:
         if window not in self._masks:
-            self._masks[window] = banned(self.distances(), window, self._held.dtype)
+            self._masks[window] = attention_mask(self.distances(), window, self._held.dtype)
         return self._masks[window]
 
     def attend(self, layer: int, q: Tensor, kv: Tensor, mask: Tensor | None, scale: float) -> Tensor:
         self._held[layer].index_copy_(0, self.positions, kv)
-        return attended(q, self._keys[layer], self._values[layer], mask, scale)
+        return attention(q, self._keys[layer], self._values[layer], mask, scale)
 
 
 class SplitPlace(Place):

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from specbench.models.engine.cache import Cache, attended
+from specbench.models.engine.cache import Cache, attention
 from specbench.models.engine.network import Apart, Network, RMSNorm, fused, linear
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -63,7 +63,7 @@ class T5(Network):
         self.biases = self.embedding.new_empty(self.heads, 0)
 
     @classmethod
-    def refusal(cls, config: Any) -> str:
+    def unsupported(cls, config: Any) -> str:
         return "" if config.dense_act_fn in ACTIVATIONS else f"the lean engine's T5 has no {config.dense_act_fn}"
 
     def new_cache(self, source: Tensor | None) -> T5Cache:
@@ -84,7 +84,7 @@ class T5(Network):
             heads = linear(norm(x), qkv).view(n, -1, self.dim)
             x = x + linear(cache.attend(i, heads[:, : self.heads], heads[:, self.heads :], bias, 1.0), out)
             asked = linear(norm_cross(x), q).view(n, self.heads, self.dim)
-            x = x + linear(attended(asked, *cache.source[i], None, 1.0), out_cross)
+            x = x + linear(attention(asked, *cache.source[i], None, 1.0), out_cross)
             wide = linear(norm_wide(x), up)
             if self.config.is_gated_act:
                 gate, rest = wide.chunk(2, -1)

@@ -29,7 +29,7 @@ class LengthHead(Head):
 
     def forward(self, q: Tensor, place: Tensor) -> Tensor:
         """Unscaled laws (n, V) and places in the draft (n,), from 0 -> logits (n,) of acceptance."""
-        return self.judged(self.inputs(q, place))
+        return self.logits_of_features(self.inputs(q, place))
 
     def inputs(self, q: Tensor, place: Tensor) -> Tensor:
         """Features (n, 12). Of vocabularies below ten tokens the missing probabilities are 0."""
@@ -37,7 +37,7 @@ class LengthHead(Head):
         padded = F.pad(largest, (0, LARGEST - largest.shape[-1]))
         return torch.cat([padded, entropy(q).unsqueeze(-1).float(), place.unsqueeze(-1).float() / LONGEST], -1)
 
-    def judged(self, inputs: Tensor) -> Tensor:
+    def logits_of_features(self, inputs: Tensor) -> Tensor:
         """Features (n, 12) -> logits (n,)."""
         logits: Tensor = self.two(F.relu(self.one(inputs))).squeeze(-1)
         return logits

@@ -117,7 +117,7 @@ def in_one_line(error: Exception) -> str:
 def same_model(one: Identity, two: Identity) -> bool:
     """Whether two identities name the same weights: by checksum or commit where both are known, else by source.
 
-    Precision and quantisation may differ: a head goes with a faithful copy of its model, if less well.
+    Precision and quantization may differ: a head goes with a faithful copy of its model, if less well.
     """
     for key in ("checksum", "revision"):
         if one.get(key) and two.get(key):

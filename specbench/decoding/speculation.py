@@ -1,0 +1,103 @@
+"""One round of speculative decoding: draft, score in parallel, verify."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from specbench.decoding.method import Propose, StopCriteria
+from specbench.decoding.round import Round
+from specbench.decoding.sampling import Draft, Sampler, read_tokens
+from specbench.decoding.session import Session
+from specbench.decoding.targets import Target
+from specbench.decoding.verify import verify
+
+
+@dataclass(frozen=True)
+class VerifiedRound:
+    """One verified round, and pi (rows, V), the distributions that the committed tokens follow.
+
+    `beyond` is the last extra scorer's logits (1, V) after the whole draft. It is None unless there is such a scorer
+    and the whole draft was accepted.
+    """
+
+    round: Round
+    pi: Tensor
+    beyond: Tensor | None
+
+    @property
+    def draft(self) -> Draft:
+        """The committed tokens with pi as their distribution: a draft for the next level of a chain."""
+        return Draft(self.round.tokens, self.pi[: len(self.round.tokens)])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Speculation:
+    """Draft, score in parallel, verify: Leviathan et al. 2023, Algorithm 1, for any pi (SpecCascade, Algorithm 4).
+
+    `proposer` is the role that drafted tokens are attributed to. With `bonus`, a token drawn from pi follows a fully
+    accepted draft; this requires scorers that do not draft. `beyond` are scorers that also read the position after the
+    draft, although pi is unknown there because the drafting model is a scorer and has not read the end of its draft.
+    """
+
+    proposer: str
+    propose: Propose
+    scorers: Sequence[Session]
+    target: Target
+    sampler: Sampler
+    bonus: bool = False
+    beyond: Sequence[Session] = ()
+
+    def round(self, ids: list[int], stop: StopCriteria) -> VerifiedRound:
+        """Compute one round after ids.
+
+        If a stop rule left the draft empty, the round commits one token drawn from pi, or none if there are scorers in
+        `beyond`.
+        """
+        room, sampler = stop.room(ids), self.sampler
+        draft = self.propose(ids, room - 1 if self.bonus else room)
+        k, is_open = len(draft.tokens), not stop.closes(draft.tokens)
+        rows = k + 1 if is_open and (self.bonus or (not k and not self.beyond)) else k
+        read, start = ids + draft.tokens, len(ids) - 1
+        reads_beyond = is_open and room > k
+        if reads_beyond:
+            for scorer in self.beyond:
+                scorer.score(read, start)
+        if not rows:
+            empty = Round([], counters=counters_of(draft))
+            return VerifiedRound(empty, draft.probs, self.beyond[-1].score(read, start))
+        logits = [scorer.score(read[: start + rows], start) for scorer in self.scorers]  # n x (rows, V)
+        pi, deferred = self.target.with_deferral(logits, sampler)  # (rows, V), (rows,) or None
+        out = verify(draft, pi, sampler, unread=deferred)
+        tested = min(out.accepted + 1, k)
+        made = Round(
+            out.tokens,
+            k,
+            tested,
+            out.accepted,
+            (self.proposer,) * tested,
+            counters=counters_of(draft, out.read[: len(out.tokens)]),
+            inner=draft.rounds,
+            rejected=tuple(draft.tokens[out.accepted :]),
+        )
+        whole = out.accepted == k and reads_beyond
+        after = self.beyond[-1].score(read, len(read) - 1) if whole and self.beyond else None
+        return VerifiedRound(made, pi, after)
+
+
+def counters_of(draft: Draft | None, deferred: Sequence[int] = ()) -> dict[str, float]:
+    """Return a round's counters: `fallbacks` if a stop rule ended the draft, and `positions` and `deferrals` (1 or 0
+    per committed position).
+    """
+    counters: dict[str, float] = {"fallbacks": 1} if draft is not None and draft.stopped else {}
+    if deferred:
+        counters |= {"positions": len(deferred), "deferrals": sum(deferred)}
+    return counters
+
+
+def drawn(pi: Tensor, deferred: Tensor | None, sampler: Sampler) -> tuple[list[int], dict[str, float]]:
+    """Draw a token from pi (1, V), and count whether the rule deferred there; reads the device once."""
+    picked = sampler.choose(pi)  # (1,)
+    token, *flags = read_tokens(picked if deferred is None else torch.cat([picked, deferred]))
+    return [token], counters_of(None, flags)

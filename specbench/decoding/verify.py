@@ -1,0 +1,105 @@
+"""Verification of a draft against a target distribution."""
+
+from dataclasses import dataclass, field
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from specbench.decoding.sampling import INVALID, ROUNDING, Draft, Sampler, read_tokens, to_device
+
+
+@dataclass(frozen=True)
+class Verified:
+    """The result of `verify`: accepted drafted tokens, then at most one replacement or bonus. The tokens follow pi.
+
+    `read` holds the values of `unread`, which `verify` reads from the device together with its own.
+    """
+
+    tokens: list[int]
+    accepted: int
+    read: list[int] = field(default_factory=list)
+
+
+def verify(draft: Draft, pi: Tensor, sampler: Sampler, unread: Tensor | None = None) -> Verified:
+    """Turn a draft into tokens that follow pi, whatever distributions the draft was drawn from.
+
+    Each drafted x is accepted with probability min(1, pi(x) / q(x)). pi is (k, V), or (k + 1, V) for one more token if
+    all are accepted. The number of accepted tokens is drawn at once, from the distribution that k successive tests
+    have. The first rejected token is replaced by one drawn from the residual, and the rest of the draft is dropped.
+    Leviathan et al. 2023, Algorithm 1, whose proof holds for any pi. If q(x) = 0, which only rounding can cause, x is
+    accepted by definition.
+    """
+    if pi.device.type == "cuda":
+        return verify_at_once(draft, pi, sampler, unread)
+    k, tokens, accepted = len(draft.tokens), draft.tokens, 0
+    read = [] if unread is None else read_tokens(unread)
+    assert k <= len(pi) <= k + 1 and len(draft.probs) == k
+    require_distributions(pi)
+    if k:
+        x = torch.tensor(tokens, device=pi.device).unsqueeze(-1)  # (k, 1)
+        accepted = int(sampler.choose(_accepted(x, pi[:k], draft.probs)))
+    if accepted < k:
+        probs = residual(pi[accepted], draft.probs[accepted])  # (V,)
+    elif len(pi) > k:
+        probs = pi[k]  # (V,)
+    else:
+        return Verified(tokens, k, read)
+    return Verified([*tokens[:accepted], int(sampler.choose(probs))], accepted, read)
+
+
+def verify_at_once(draft: Draft, pi: Tensor, sampler: Sampler, unread: Tensor | None = None) -> Verified:
+    """Verify as `verify` does, with one read of the device: both choices are made before either is read.
+
+    For devices that are expensive to wait for. The output distribution is the same. If no bonus is wanted and all
+    tokens were accepted, the second choice is unused.
+    """
+    k = len(draft.tokens)
+    assert k <= len(pi) <= k + 1 and len(draft.probs) == k
+    more = [] if unread is None else [unread.reshape(-1)]
+    if not k:
+        token, *read = read_tokens(torch.cat([sampler.choose(pi), *more]))
+        return Verified([token], 0, read)
+    x = to_device(draft.tokens, pi.device).unsqueeze(-1)  # (k, 1)
+    accepted = sampler.choose(_accepted(x, pi[:k], draft.probs))  # ()
+    valid = ((pi.sum(-1) - 1.0).abs() < ROUNDING).all()
+    accepted = torch.where(valid, accepted, INVALID)
+    # q is zero after the draft, so the residual there is pi and the bonus is drawn from pi:
+    q = F.pad(draft.probs, (0, 0, 0, 1))  # (k + 1, V)
+    last = accepted.clamp(0, len(pi) - 1)
+    probs = residual(pi.index_select(0, last.view(1)), q.index_select(0, last.view(1)))  # (1, V)
+    accepted_count, following, *read = read_tokens(torch.cat([accepted.view(1), sampler.choose(probs), *more]))
+    return Verified(
+        draft.tokens[:accepted_count] + ([following] if accepted_count < len(pi) else []), accepted_count, read
+    )
+
+
+def _accepted(x: Tensor, pi: Tensor, q: Tensor) -> Tensor:
+    """Return the distribution (k + 1,) of the number of accepted tokens x (k, 1) in k successive tests."""
+    stay = (pi.gather(-1, x) / q.gather(-1, x)).nan_to_num(nan=1.0).clamp(max=1.0)  # pi was checked for NaN before
+    ends = stay.new_ones(1, 1), stay.new_zeros(1, 1)
+    survival = torch.cat([ends[0], stay.cumprod(0), ends[1]]).squeeze(
+        -1
+    )  # (k + 2,): P(this token and all before it are accepted)
+    return survival[:-1] - survival[1:]
+
+
+def require_distributions(rows: Tensor) -> None:
+    """Raise FloatingPointError if a row of (k, V) does not sum to 1 or has NaN."""
+    if abs(rows.sum().item() - len(rows)) < ROUNDING:  # one sum is faster than k
+        return
+    for total in rows.sum(-1).tolist():
+        if not abs(total - 1.0) < ROUNDING:
+            raise FloatingPointError(f"a distribution sums to {total:g}, not to 1")
+
+
+def residual(pi: Tensor, q: Tensor) -> Tensor:
+    """Return norm(max(0, pi - q)), (..., V), the distribution of a replacement; pi where pi - q has no positive part."""
+    excess = (pi - q).clamp_min(0.0)
+    mass = excess.sum(-1, keepdim=True)
+    return torch.where(mass > 0.0, excess / mass, pi)
+
+
+def tv(p: Tensor, q: Tensor) -> Tensor:
+    """Return the total variation, the sum of max(0, p - q) over the last axis, in [0, 1]: (..., V) -> (...)."""
+    return (p - q).clamp_min(0.0).sum(-1)
