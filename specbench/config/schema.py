@@ -59,7 +59,7 @@ def family_schema(
 
 def suite_schema() -> Node:
     """Return the schema of a suite: the fields of `Suite`, with `options` and `grid` as `read_suite` reads them."""
-    builder = _Builder(Rules(hidden=frozenset({"name", "asked"})))
+    builder = _Builder(Rules(hidden=frozenset({"name", "requested"})))
     suite, line = builder.table(Suite, top=True), builder.table(Line)
     keys = builder.fields(Options, skip=INNER)
     keys |= {
