@@ -1,4 +1,4 @@
-"""From the words of a command line to the library's options."""
+"""Parse command-line values into the library's options."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -35,7 +35,7 @@ def options_of(
     plugin: Sequence[str] | None = None,
     **given: Any,
 ) -> Options:
-    """Build options from a command's: text is parsed, plugins are imported, everything else stays as it is."""
+    """Build options from a command's parameters: parse text, import plugins, and pass on the rest."""
     plugins = imported(plugin)  # first, since the names of a plugin's presets may be scopes
     return Options(
         gamma=tuple(map(lengths, filter(None, gamma or []))),
@@ -52,6 +52,6 @@ def imported(plugins: Sequence[str] | None) -> tuple[tuple[str, str], ...]:
     """Import plugins, and return their names and checksums. Without plugins, torch is not imported."""
     if not plugins:
         return ()
-    from specbench.experiment.plugins import load_all
+    from specbench.experiment.plugins import load_all  # imports torch
 
     return load_all(plugins)

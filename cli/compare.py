@@ -1,4 +1,4 @@
-"""`specbench compare`: did the method change, or only the machine?"""
+"""`specbench compare`: compare two measurements, and separate changes of a method from changes of the machine."""
 
 import sys
 from pathlib import Path
@@ -19,14 +19,14 @@ from specbench.cli.verdict_output import (
     Undecided,
     VerdictFormat,
     limits_of,
-    tell,
+    write,
 )
 from specbench.regression import compare as comparison
 from specbench.regression import snapshot
 
 
 def compare(
-    base: Annotated[Path, typer.Argument(help="A run folder, a folder of them, or a baseline file.")],
+    base: Annotated[Path, typer.Argument(help="A run folder, a folder of run folders, or a snapshot file.")],
     new: Annotated[Path, typer.Argument(help="The measurement to compare with BASE.")],
     form: Form = VerdictFormat.table,
     max_slowdown: MaxSlowdown = 3.0,
@@ -41,9 +41,9 @@ def compare(
 ) -> None:
     """Compare two measurements: decoding, quality, speed.
 
-    Exit code 5 where something regressed, 6 where something could not be compared or decided.
+    Exit code 5 for a regression, 6 if something could not be compared or decided.
     """
     limits = limits_of(alpha, max_slowdown, max_quality_drop, require_speed, counters_only, across_config)
     verdicts = comparison.compare(snapshot.open_(base), snapshot.open_(new), limits)
-    code = tell(verdicts, form, junit, f"{new} against {base}", inconclusive)
+    code = write(verdicts, form, junit, f"{new} against {base}", inconclusive)
     sys.exit(0 if exit_zero else code)

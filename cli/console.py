@@ -18,7 +18,7 @@ WIDTH = 160  # columns, if the output is not a terminal
 
 
 def terminal(file: TextIO | None = None) -> "Console":
-    """A console as wide as the terminal. For a file or a pipe, it is wide enough for all columns."""
+    """Return a console as wide as the terminal; for a file or a pipe, wide enough for all columns."""
     from rich.console import Console
 
     console = Console(file=file)
@@ -87,7 +87,7 @@ def place(path: Path | str, console: "Console") -> None:
 
 
 def printable(text: Path | str) -> str:
-    """A name or path with hidden characters escaped."""
+    """Return a name or path with hidden characters escaped."""
     from specbench.report import escaping
 
     return escaping.terminal(str(text))

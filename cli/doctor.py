@@ -1,4 +1,4 @@
-"""`specbench doctor`: is this machine fit to measure on, and if not, what is to be done?"""
+"""`specbench doctor`: check whether this machine is suitable for measurements."""
 
 import dataclasses
 import json
@@ -19,22 +19,22 @@ STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 
 
 def doctor(
-    out: Annotated[Path, typer.Option("--out", "-o", help="Where run folders go.")] = Path("results"),
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder of run folders.")] = Path("results"),
     as_json: Json = False,
 ) -> None:
     """Check this machine: one line per item, with advice.
 
     Python, packages, processor, GPU, memory, disk, hub, sandbox and clock.
 
-    Exit code 4 where something that every run needs is missing.
+    Exit code 4 if something that every run needs is missing.
     """
     console = Console(highlight=False, markup=False, soft_wrap=True)
     done = []
     for check in checks(out):
         done.append(check)
         if not as_json:  # each as soon as it is known
-            told = Text.assemble((f"{check.state:<5}", STYLES[check.state]), f"{check.name:<18}{terminal(check.found)}")
-            console.print(told.append(f"; help: {terminal(check.help)}" if check.help else ""))
+            line = Text.assemble((f"{check.state:<5}", STYLES[check.state]), f"{check.name:<18}{terminal(check.found)}")
+            console.print(line.append(f"; help: {terminal(check.help)}" if check.help else ""))
     if as_json:
         print(json.dumps([dataclasses.asdict(check) for check in done], indent=2))
     sys.exit(ExitCode.MISSING if any(check.state == "fail" for check in done) else ExitCode.OK)

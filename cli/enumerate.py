@@ -17,7 +17,7 @@ def enumerate_(
     method: Method,
     pair: Annotated[
         str,
-        typer.Option("--pair", "-p", help="The pair whose roles the method takes.", autocompletion=known("pair")),
+        typer.Option("--pair", "-p", help="The pair that names the models.", autocompletion=known("pair")),
     ] = "tiny",
     set_: Annotated[list[str] | None, typer.Option("--set", "-s", help="Override a key: method.target.mu=0.2.")] = None,
     plugin: Plugins = None,
@@ -29,6 +29,7 @@ def enumerate_(
     Exit code 5 if they differ, 2 if the method declares no distribution.
     """
     plain = options_of(set_=set_, plugin=plugin)
+    # imports torch
     from specbench.experiment.method_resolution import groups_of, has_draft_length
     from specbench.experiment.selection import read_pair
     from specbench.verification.enumeration import LENGTH, Finding, examine
@@ -41,10 +42,10 @@ def enumerate_(
         label, built = resolved.label, resolved.method
         if built.declared_distribution() is None:
             why = ": with this bonus it is biased" if hasattr(built, "bonus") else ""
-            raise ConfigError(f"{label} declares no distribution that its output follows exactly{why}")
+            raise ConfigError(f"{label} declares no exact output distribution{why}")
         for found in examine(built, {name: roles.heads[name].kind for name in built.heads}):
             worst[found.setting] = max(worst.get(found.setting, found), found, key=lambda each: each.distance)
-    print(f"{label}: total variation from its declared distribution, {LENGTH} tokens, the worst of several worlds")
+    print(f"{label}: total variation from its declared distribution, {LENGTH} tokens, the maximum over several models")
     for found in worst.values():
         verdict = "exact" if found.exact else f"DIFFERS {found.why}".rstrip()
         print(f"  {found.setting:<20} {found.distance:.1e}  {verdict}")

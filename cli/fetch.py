@@ -1,24 +1,25 @@
-"""`specbench fetch`: bring in what a run takes from the hub, for a machine that is offline when it runs."""
+"""`specbench fetch`: download models and data from the hub, for runs on a machine that is offline."""
 
 import json
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 import specbench.tasks  # noqa: F401  (registers the tasks)
 from specbench.cli.arguments import imported, words
+from specbench.cli.console import print_table, terminal
 from specbench.cli.params import Json, Plugins, known
 from specbench.cli.progress import status
-from specbench.cli.report import print_table, terminal
+from specbench.config.construct import Table
 from specbench.config.options import Options
 from specbench.config.pair import Pair
 from specbench.config.suite import Line, read_suite
 from specbench.data import download as fetching
 from specbench.data.download import Need, Repository, needs_of_pair, needs_of_task, source
 from specbench.errors import ConfigError, ExitCode, MissingAsset
-from specbench.report.tables import Table
+from specbench.report.tables import Table as Drawn
 
 GIB = 1 << 30
 
@@ -45,26 +46,27 @@ def fetch(
             autocompletion=known("suite"),
         ),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="List what is needed, and download nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="List what is needed without downloading.")] = False,
     plugin: Plugins = None,
     as_json: Json = False,
 ) -> None:
     """Download what pairs, tasks or a suite need from the hub.
 
-    Models, heads and data, as far as they are not in the local cache.
+    Downloads models, heads and data that are not in the local cache.
 
-    Weights are taken in one form, safetensors where there are. Bundled models and local folders need nothing. Exit code 4
-    where something cannot be had.
+    Weights are downloaded in one format, safetensors if available. Bundled models and local folders need no download.
+
+    Exit code 4 if something cannot be downloaded.
     """
     pairs, tasks = words(pair), words(task)
     if suite and (pairs or tasks):
-        raise ConfigError("--suite brings its pairs and tasks: leave out -p and -t")
+        raise ConfigError("--suite defines pairs and tasks; help: leave out -p and -t")
     if not (suite or pairs or tasks):
-        raise ConfigError("name what to fetch: -p PAIR, -t TASK, or --suite NAME")
+        raise ConfigError("nothing to fetch; help: -p PAIR, -t TASK or --suite NAME")
     plugins = imported(plugin)
     needs = _of_suite(suite, plugins) if suite else _of(pairs, tasks, plugins)
     repositories = fetching.gathered(needs)
-    with status("asking the hub"):
+    with status("reading repositories on the hub"):
         for repository in repositories:
             fetching.look(repository)
     _announce(needs, repositories, as_json)
@@ -73,22 +75,22 @@ def fetch(
             with status(f"fetching {repository.repo}"):
                 fetching.download(repository)
     if as_json:
-        print(json.dumps(_told(needs, repositories), indent=2))
+        print(json.dumps(_json(needs, repositories), indent=2))
     rejected = [repository.wrong for repository in repositories if repository.wrong]
     for why in rejected:
         print(f"error[asset]: {why}", file=sys.stderr)
     if not dry_run and repositories and not rejected:
-        print("everything is here", file=sys.stderr)
+        print("everything is in the local cache", file=sys.stderr)
     sys.exit(ExitCode.MISSING if rejected else ExitCode.OK)
 
 
-def _of(pairs: list[str], tasks: list[str], plugins: Any) -> list[Need]:
-    """What pairs need whole, and what tasks need: from where the pairs' defaults take them, else from the hub."""
+def _of(pairs: list[str], tasks: list[str], plugins: tuple[tuple[str, str], ...]) -> list[Need]:
+    """Return what pairs need as a whole, and tasks: by the pairs' default source, otherwise from the hub."""
     return _of_line(Line(methods=(), pairs=tuple(pairs), tasks=tuple(tasks), options=Options(plugins=plugins)))
 
 
-def _of_suite(name: str, plugins: Any) -> list[Need]:
-    """What the lines of a suite need, and the model that judges."""
+def _of_suite(name: str, plugins: tuple[tuple[str, str], ...]) -> list[Need]:
+    """Return what the lines of a suite need, and the model of its judge."""
     suite = read_suite(name, plugins=plugins)
     needs = [need for line in suite.grid for need in _of_line(line, whole=suite.kind == "profile")]
     if "path" in suite.judge:
@@ -97,7 +99,7 @@ def _of_suite(name: str, plugins: Any) -> list[Need]:
 
 
 def _of_line(line: Line, whole: bool = False) -> list[Need]:
-    """What a line's pairs and tasks need. Without methods, or `whole`: all of a pair."""
+    """Return what a line's pairs and tasks need. Without methods, or with `whole`, pairs are needed as a whole."""
     from specbench.experiment import selection  # imports torch
 
     needs: list[Need] = []
@@ -115,7 +117,7 @@ def _of_line(line: Line, whole: bool = False) -> list[Need]:
 
 
 def _parts(line: Line, pair: Pair) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The models and heads of a pair that a line's methods need."""
+    """Return the models and heads of a pair that a line's methods need."""
     from specbench.experiment.method_resolution import heads_of, roles_of  # imports torch
 
     try:
@@ -125,29 +127,31 @@ def _parts(line: Line, pair: Pair) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def _announce(needs: list[Need], repositories: list[Repository], as_json: bool) -> None:
-    """What is needed, from where and how large, and the total that is about to be downloaded."""
+    """Print what is needed, with repositories and sizes, and the size of the download."""
     if not as_json:
         rows = [["; ".join(each.whats), *_row(each)] for each in repositories]
         rows += [[need.what, "–", "–", "–", "–", need.why] for need in needs if not need.repo]
-        print_table(Table("", ["needed for", "repository", "commit", "gated", "GiB", ""], rows), terminal(), left=True)
+        print_table(Drawn("", ["needed for", "repository", "commit", "gated", "GiB", ""], rows), terminal(), left=True)
     whole, missing = (sum(getattr(each, key) for each in repositories) for key in ("bytes", "missing_bytes"))
     rejected = sum(bool(each.wrong) for each in repositories)
     note = f"; {rejected} cannot be downloaded" if rejected else ""
     print(
-        f"{len(repositories)} repositories, {whole / GIB:.2f} GiB, of which {missing / GIB:.2f} GiB are to fetch{note}",
+        f"{len(repositories)} repositories, {whole / GIB:.2f} GiB, {missing / GIB:.2f} GiB to download{note}",
         file=sys.stderr if as_json else sys.stdout,
         flush=True,
     )
 
 
 def _row(each: Repository) -> list[str]:
-    state = "unavailable" if each.wrong else "here" if each.complete else "to fetch"
+    """Return the cells of a repository after its purpose."""
+    state = "unavailable" if each.wrong else "cached" if each.complete else "to fetch"
     known = not each.wrong
     size = f"{each.bytes / GIB:.2f}" if known else "–"
     return [each.repo, each.commit[:8] or "–", ("yes" if each.gated else "no") if known else "–", size, state]
 
 
-def _told(needs: list[Need], repositories: list[Repository]) -> dict[str, Any]:
+def _json(needs: list[Need], repositories: list[Repository]) -> Table:
+    """Return the needs as a JSON object."""
     return {
         "repositories": [
             {

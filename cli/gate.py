@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from specbench.cli import params as choices
+from specbench.cli import params
 from specbench.cli.arguments import imported, options_of, words
 from specbench.cli.lazy import STYLE
 from specbench.cli.verdict_output import (
@@ -25,7 +25,7 @@ from specbench.cli.verdict_output import (
     Undecided,
     VerdictFormat,
     limits_of,
-    tell,
+    write,
 )
 from specbench.config.options import SandboxKind
 from specbench.config.presets import require_known
@@ -52,9 +52,9 @@ def check(
     inconclusive: Inconclusive = Undecided.fails,
     junit: JUnit = None,
     across_config: AcrossConfig = False,
-    allow_code_execution: choices.CodeExecution = False,
-    sandbox: choices.Sandbox = SandboxKind.auto,
-    plugin: choices.Plugins = None,
+    allow_code_execution: params.CodeExecution = False,
+    sandbox: params.Sandbox = SandboxKind.auto,
+    plugin: params.Plugins = None,
     out: Kept = None,
 ) -> None:
     """Measure the commands of snapshot files again, and compare.
@@ -70,37 +70,37 @@ def check(
             for number, path in enumerate(snapshots, 1)
             for each in gating.check(path, folder / f"{number}-{path.stem}", commands, limits)
         ]
-    sys.exit(tell(verdicts, form, junit, f"gate by {', '.join(map(str, snapshots))}", inconclusive))
+    sys.exit(write(verdicts, form, junit, f"gate by {', '.join(map(str, snapshots))}", inconclusive))
 
 
 @gate.command()
 def record(
     snapshot: Annotated[Path, typer.Argument(help="The snapshot file to write.", show_default=False)],
-    method: choices.Methods = None,
-    pair: choices.Pair = "tiny",
-    task: choices.Tasks = None,
+    method: params.Methods = None,
+    pair: params.Pair = "tiny",
+    task: params.Tasks = None,
     counters_only: CountersOnly = False,
     add: Annotated[bool, typer.Option("--add", help="Keep what the file holds.")] = False,
     sessions: Sessions = None,
-    data: choices.Data = None,
-    limit: choices.Limit = None,
-    gamma: choices.Gamma = None,
-    max_new_tokens: choices.MaxNewTokens = None,
-    ignore_eos: choices.IgnoreEos = False,
-    temperature: choices.Temperature = None,
-    seed: choices.Seed = 0,
+    data: params.Data = None,
+    limit: params.Limit = None,
+    gamma: params.Gamma = None,
+    max_new_tokens: params.MaxNewTokens = None,
+    ignore_eos: params.IgnoreEos = False,
+    temperature: params.Temperature = None,
+    seed: params.Seed = 0,
     repeats: Annotated[
         int | None,
         typer.Option(help="How often each method decodes each prompt. [5; 1 with --counters-only]"),
     ] = None,
-    device: choices.OnDevice = choices.Device.auto,
-    dtype: choices.InDtype = choices.Dtype.auto,
-    engine: choices.ByEngine = choices.Engine.auto,
-    set_: choices.Sets = None,
-    head: choices.Heads = None,
-    allow_code_execution: choices.CodeExecution = False,
-    sandbox: choices.Sandbox = SandboxKind.auto,
-    plugin: choices.Plugins = None,
+    device: params.OnDevice = params.Device.auto,
+    dtype: params.InDtype = params.Dtype.auto,
+    engine: params.ByEngine = params.Engine.auto,
+    set_: params.Sets = None,
+    head: params.Heads = None,
+    allow_code_execution: params.CodeExecution = False,
+    sandbox: params.Sandbox = SandboxKind.auto,
+    plugin: params.Plugins = None,
     out: Kept = None,
 ) -> None:
     """Measure methods on a pair and tasks, and write a snapshot file."""
@@ -125,9 +125,9 @@ def record(
 def update(
     snapshots: Files,
     sessions: Sessions = None,
-    allow_code_execution: choices.CodeExecution = False,
-    sandbox: choices.Sandbox = SandboxKind.auto,
-    plugin: choices.Plugins = None,
+    allow_code_execution: params.CodeExecution = False,
+    sandbox: params.Sandbox = SandboxKind.auto,
+    plugin: params.Plugins = None,
     out: Kept = None,
 ) -> None:
     """Measure the commands of snapshot files again, and write the files from the results."""

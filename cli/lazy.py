@@ -9,7 +9,7 @@ from typer.core import TyperCommand, TyperGroup
 STYLE: dict[str, Any] = {
     "add_completion": False,
     "pretty_exceptions_enable": False,
-    "rich_markup_mode": None,  # rich would drop the defaults that stand in brackets
+    "rich_markup_mode": None,  # rich would drop defaults in brackets
 }
 
 

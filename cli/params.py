@@ -1,4 +1,4 @@
-"""Options that several commands have, and what a few may be, as Typer wants to know it."""
+"""Options that several commands share, as Typer annotations, and the values of some of them."""
 
 from collections.abc import Callable
 from enum import StrEnum
@@ -13,7 +13,7 @@ from specbench.config.presets import KINDS, names
 
 
 def known(kind: str) -> Callable[[str], list[str]]:
-    """A completion of presets of a kind, the last word of a comma list included. Files are the shell's to complete."""
+    """Return a completion of preset names of a kind, also for the last name of a comma-separated list."""
 
     def complete(incomplete: str) -> list[str]:
         before, comma, last = incomplete.rpartition(",")
@@ -23,11 +23,12 @@ def known(kind: str) -> Callable[[str], list[str]]:
 
 
 def known_kinds(incomplete: str) -> list[str]:
+    """Complete the kinds of presets."""
     return [kind for kind in KINDS if kind.startswith(incomplete)]
 
 
 def known_there(ctx: typer.Context, incomplete: str) -> list[str]:
-    """A completion of presets of the kind that the argument `kind` names."""
+    """Complete preset names of the kind given by the argument `kind`."""
     kind = ctx.params.get("kind")
     return known(kind)(incomplete) if kind in KINDS else []
 
@@ -66,7 +67,7 @@ class Dtype(StrEnum):
     float16 = "float16"
 
 
-# What to measure.
+# Methods, pair and tasks.
 Methods = Annotated[
     list[str] | None,
     typer.Option(
@@ -98,7 +99,7 @@ Suite = Annotated[
     ),
 ]
 
-# On which samples, and how they are decoded.
+# Samples and decoding.
 Data = Annotated[
     list[str] | None,
     typer.Option("--data", help="hub, synthetic or a JSONL file; TASK=... for one task. [the pair's, else hub]"),
@@ -106,55 +107,59 @@ Data = Annotated[
 Limit = Annotated[
     int | None, typer.Option("--limit", "-n", help="Use only the first N samples; 0: all (synthetic data: 32).")
 ]
-Drawn = Annotated[
-    int, typer.Option(help="Only N samples, drawn at random, the same ones every time; overrules --limit.")
-]
+Drawn = Annotated[int, typer.Option(help="Use N random samples, the same ones in every run. Excludes --limit.")]
 Gamma = Annotated[
     list[str] | None,
     typer.Option(
         "--gamma", help="Draft length N, or one per model N,N; METHOD=N for one method. [by the models' sizes]"
     ),
 ]
-MaxNewTokens = Annotated[int | None, typer.Option(help="Most tokens to generate. [the task's]")]
-IgnoreEos = Annotated[bool, typer.Option("--ignore-eos", help="Fixed length: no EOS, no stop strings.")]
-Temperature = Annotated[float | None, typer.Option(help="0 is greedy. [1 for cascades and ensembles, else 0]")]
-Seed = Annotated[int, typer.Option(help="Repeat r uses seed + r.")]
-Repeats = Annotated[int | None, typer.Option(help="How often each prompt is decoded by each method. [3]")]
+MaxNewTokens = Annotated[int | None, typer.Option(help="Maximum number of tokens per generation. [the task's]")]
+IgnoreEos = Annotated[
+    bool, typer.Option("--ignore-eos", help="Decode a fixed number of tokens: ignore EOS and stop strings.")
+]
+Temperature = Annotated[
+    float | None, typer.Option(help="Sampling temperature; 0 is greedy. [1 for cascades and ensembles, else 0]")
+]
+Seed = Annotated[int, typer.Option(help="Random seed; repeat r uses seed + r.")]
+Repeats = Annotated[int | None, typer.Option(help="Number of times that each method decodes each prompt. [3]")]
 
-# On what.
-OnDevice = Annotated[Device, typer.Option(help="auto takes CUDA where there is one.")]
+# Device and scoring.
+OnDevice = Annotated[Device, typer.Option(help="auto: CUDA if available.")]
 InDtype = Annotated[Dtype, typer.Option(help="auto: float32 on a CPU, bfloat16 on a GPU.")]
 ByEngine = Annotated[
     Engine,
     typer.Option(
-        help="eager: transformers' modules; lean: our own forward; graph: lean as CUDA graphs; compiled: graph with"
-        " torch.compile; auto: graph, else lean, else eager."
+        help="eager: modules of transformers; lean: specbench's forward pass; graph: lean as CUDA graphs; compiled: graph with"
+        " torch.compile; auto: the first available of graph, lean, eager."
     ),
 ]
 CodeExecution = Annotated[
-    bool, typer.Option("--allow-code-execution", help="Run what models wrote, in a sandbox, to score it.")
+    bool, typer.Option("--allow-code-execution", help="Execute generated code in a sandbox to score it.")
 ]
-Sandbox = Annotated[SandboxKind, typer.Option(help="How generated code is isolated; none gives no protection.")]
+Sandbox = Annotated[SandboxKind, typer.Option(help="Sandbox backend; none disables isolation.")]
 
-# What is changed of the presets.
+# Changes to presets.
 Sets = Annotated[
     list[str] | None,
     typer.Option("--set", "-s", help="Override a key: method.target.mu=0.2, task.shots=0, task.mmlu.shots=0."),
 ]
 Heads = Annotated[
     list[str] | None,
-    typer.Option("--head", help="Use another head: sprinter=FOLDER, eagle@middle=FOLDER, PAIR:sprinter=FOLDER."),
+    typer.Option("--head", help="Use a trained head: sprinter=FOLDER, eagle@middle=FOLDER, PAIR:sprinter=FOLDER."),
 ]
 Plugins = Annotated[
     list[str] | None,
-    typer.Option("--plugin", help="A Python file or module with targets, stop rules, methods or tasks of your own."),
+    typer.Option(
+        "--plugin", help="A Python file or module that defines targets, stop rules, proposers, methods or tasks."
+    ),
 ]
 
-# What becomes of it.
-Out = Annotated[Path, typer.Option("--out", "-o", help="Where run folders go.")]
-Fresh = Annotated[bool, typer.Option("--fresh", help="Measure again what is already measured.")]
+# Output and locks.
+Out = Annotated[Path, typer.Option("--out", "-o", help="Folder of run folders.")]
+Fresh = Annotated[bool, typer.Option("--fresh", help="Discard existing results and measure again.")]
 Wait = Annotated[bool, typer.Option("--wait", help="Wait for another process that uses the run folder.")]
 BreakLock = Annotated[
     bool, typer.Option("--break-lock", help="Remove the lock of a process on another host that no longer runs.")
 ]
-Json = Annotated[bool, typer.Option("--json", help="Write JSON to stdout, for a script.")]
+Json = Annotated[bool, typer.Option("--json", help="Write JSON to stdout.")]

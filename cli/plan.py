@@ -8,12 +8,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from specbench.cli import params as choices
+import specbench.tasks  # noqa: F401  (registers the tasks)
+from specbench.cli import params
 from specbench.cli.arguments import options_of, words
+from specbench.cli.console import print_table, say, terminal
 from specbench.cli.progress import status
 from specbench.cli.run import suite_changes
 from specbench.config.presets import require_known
+from specbench.config.suite import Line, Suite, read_suite
 from specbench.errors import ConfigError, ExitCode
+from specbench.report.tables import Table
 
 if TYPE_CHECKING:
     from specbench.experiment.plan_table import PlanRow
@@ -22,30 +26,30 @@ GIB = 1 << 30
 
 
 def plan(
-    suite: choices.Suite = None,
-    method: choices.Methods = None,
-    pair: choices.PairOrTiny = None,
-    task: choices.Tasks = None,
-    data: choices.Data = None,
-    limit: choices.Limit = None,
-    repeats: choices.Repeats = None,
-    sample: choices.Drawn = 0,
-    gamma: choices.Gamma = None,
-    max_new_tokens: choices.MaxNewTokens = None,
-    ignore_eos: choices.IgnoreEos = False,
-    temperature: choices.Temperature = None,
-    seed: choices.Seed = 0,
-    device: choices.OnDevice = choices.Device.auto,
-    dtype: choices.InDtype = choices.Dtype.auto,
-    engine: choices.ByEngine = choices.Engine.auto,
-    out: choices.Out = Path("results"),
-    set_: choices.Sets = None,
+    suite: params.Suite = None,
+    method: params.Methods = None,
+    pair: params.PairOrTiny = None,
+    task: params.Tasks = None,
+    data: params.Data = None,
+    limit: params.Limit = None,
+    repeats: params.Repeats = None,
+    sample: params.Drawn = 0,
+    gamma: params.Gamma = None,
+    max_new_tokens: params.MaxNewTokens = None,
+    ignore_eos: params.IgnoreEos = False,
+    temperature: params.Temperature = None,
+    seed: params.Seed = 0,
+    device: params.OnDevice = params.Device.auto,
+    dtype: params.InDtype = params.Dtype.auto,
+    engine: params.ByEngine = params.Engine.auto,
+    out: params.Out = Path("results"),
+    set_: params.Sets = None,
     over: Annotated[
         list[str] | None, typer.Option("--over", help="Sweep a key: method.target.alpha=[0.1, 0.3].")
     ] = None,
-    head: choices.Heads = None,
-    plugin: choices.Plugins = None,
-    as_json: choices.Json = False,
+    head: params.Heads = None,
+    plugin: params.Plugins = None,
+    as_json: params.Json = False,
 ) -> None:
     """Show what a run or a suite would measure, without measuring.
 
@@ -53,7 +57,7 @@ def plan(
 
     Exit code 4 if something that is missing keeps a run from starting.
     """
-    from specbench.config.suite import Line, Suite, read_suite
+    # imports torch
     from specbench.experiment.plan_table import plan_rows, planned_tasks
     from specbench.experiment.selection import read_pair
     from specbench.experiment.suite_runner import resolve_grid
@@ -65,12 +69,10 @@ def plan(
     )  # fmt: skip
     if suite:
         if method or pair or task:
-            raise ConfigError("--suite brings its methods, pairs and tasks: leave out -m, -p and -t")
+            raise ConfigError("--suite defines methods, pairs and tasks; help: leave out -m, -p and -t")
         wanted = read_suite(suite, **suite_changes(options, repeats))
     else:
         require_known(words(method), pair or "tiny", words(task))
-        import specbench.tasks  # noqa: F401  (registers the tasks)
-
         found = read_pair(pair or "tiny", options)[1]
         names, tasks = tuple(words(method) or ["se"]), tuple(words(task)) or planned_tasks(found, options)
         line = Line(methods=names, pairs=(pair or "tiny",), tasks=tasks, options=options)
@@ -85,13 +87,12 @@ def plan(
     else:
         _print(rows, list(grid.unused.values()))
         if suite and any(row.state == "missing" for row in rows):
-            print(f"what is missing can be fetched where there is a network: specbench fetch --suite {suite}")
+            print(f"download missing models and data with: specbench fetch --suite {suite}")
     sys.exit(ExitCode.MISSING if any(row.state in ("missing", "invalid") for row in rows) else ExitCode.OK)
 
 
 def _print(rows: "list[PlanRow]", notes: list[str]) -> None:
-    from specbench.cli.report import print_table, say, terminal
-    from specbench.report.tables import Table
+    """Print the rows, their states, and what is missing."""
 
     def shown(row: "PlanRow") -> list[str]:
         total = "–" if row.generations is None else f"{row.done}/{row.generations}"
@@ -107,12 +108,12 @@ def _print(rows: "list[PlanRow]", notes: list[str]) -> None:
     counts = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
     least = sum(row.least_seconds or 0.0 for row in rows)
     console.print(
-        f"{len(rows)} {'run' if len(rows) == 1 else 'runs'}: {counts}; at least {_time(least)} for what is pending"
+        f"{len(rows)} {'run' if len(rows) == 1 else 'runs'}: {counts}; at least {_time(least)} for the pending ones"
     )
     console.print(
-        "bound: one forward of the baseline's models per token that the task allows, at the speed of copying memory. On a"
-        " CPU and with small models expect several times that; faster methods and answers that stop early take less. GiB:"
-        " weights, and a cache of 2,048 positions.", style="dim"
+        "bound: one forward of the baseline's models per token, up to the token limit, at the speed of copying memory. On a"
+        " CPU and with small models, expect several times that. Faster methods and early stops take less. GiB: weights, and"
+        " a cache of 2,048 positions.", style="dim"
     )  # fmt: skip
     reasons = (line for row in rows for line in row.why.split("\n"))
     for why in dict.fromkeys(line for line in (*reasons, *notes) if line):
@@ -120,5 +121,6 @@ def _print(rows: "list[PlanRow]", notes: list[str]) -> None:
 
 
 def _time(seconds: float) -> str:
+    """Format seconds with a unit that suits them."""
     minutes = seconds / 60
     return f"{seconds:.0f} s" if minutes < 1 else f"{minutes:.0f} min" if minutes < 90 else f"{minutes / 60:.1f} h"

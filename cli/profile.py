@@ -1,61 +1,65 @@
-"""`specbench profile`: what a chain's models cost and accept of one another, and whether theory keeps its middle ones."""
+"""`specbench profile`: measure forward times and acceptance of a chain's models, and predict which to keep."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from specbench.cli import params as choices
+from specbench.cli import params
 from specbench.cli.arguments import options_of
+from specbench.cli.console import place, print_table, say, terminal
 from specbench.cli.params import known
 from specbench.cli.progress import Terminal, interrupted
 from specbench.config.options import Access
 from specbench.errors import ConfigError
 from specbench.experiment.chain_profile import BASELINE, GAMMA, levels_of, pairings
 from specbench.experiment.request import Request
+from specbench.report import chain_profile
 
 
 def profile(
-    pair: choices.Pair = "tiny-polybasic",
+    pair: params.Pair = "tiny-polybasic",
     method: Annotated[
         str,
         typer.Option(
             "--method",
             "-m",
-            help="The method whose chain is meant: its proposer is a chain.",
+            help="The method whose chain of models is measured.",
             autocompletion=known("method"),
         ),
     ] = "polybasic",
     task: Annotated[
         list[str] | None,
-        typer.Option("--task", "-t", help="Prompts. [the pair's first task]", autocompletion=known("task")),
+        typer.Option(
+            "--task",
+            "-t",
+            help="The task that the prompts are from. [the pair's first task]",
+            autocompletion=known("task"),
+        ),
     ] = None,
-    data: choices.Data = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", help="Prompts; 0 is all.")] = 8,
-    gamma: Annotated[int, typer.Option(help="Draft length at which pairs are measured.")] = GAMMA,
-    temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
-    repeats: Annotated[int, typer.Option(help="How often each prompt is decoded.")] = 1,
-    max_new_tokens: Annotated[int, typer.Option(help="Tokens a generation.")] = 64,
-    device: choices.OnDevice = choices.Device.auto,
-    dtype: choices.InDtype = choices.Dtype.auto,
-    engine: choices.ByEngine = choices.Engine.auto,
-    out: choices.Out = Path("results"),
-    head: choices.Heads = None,
-    set_: choices.Sets = None,
-    fresh: choices.Fresh = False,
-    wait: choices.Wait = False,
-    break_lock: choices.BreakLock = False,
+    data: params.Data = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", help="Number of prompts; 0: all.")] = 8,
+    gamma: Annotated[int, typer.Option(help="Draft length at which pairs of models are measured.")] = GAMMA,
+    temperature: Annotated[float, typer.Option(help="Sampling temperature; 0 is greedy.")] = 0.0,
+    repeats: Annotated[int, typer.Option(help="Number of times that each prompt is decoded.")] = 1,
+    max_new_tokens: Annotated[int, typer.Option(help="Number of tokens per generation.")] = 64,
+    device: params.OnDevice = params.Device.auto,
+    dtype: params.InDtype = params.Dtype.auto,
+    engine: params.ByEngine = params.Engine.auto,
+    out: params.Out = Path("results"),
+    head: params.Heads = None,
+    set_: params.Sets = None,
+    fresh: params.Fresh = False,
+    wait: params.Wait = False,
+    break_lock: params.BreakLock = False,
 ) -> None:
     """Measure what a chain's models cost, and accept of one another.
 
-    Polybasic's Table 1.
-
-    Then what theory says of keeping the middle, before a run is paid for.
+    Prints the forward time of each model and the accepted length of each pair, as Table 1 of the Polybasic paper does, and
+    whether each middle model shortens the predicted decoding time.
     """
-    from specbench.cli.report import place, print_table, say, terminal
-    from specbench.experiment.pipeline import run
+    from specbench.experiment.pipeline import run  # imports torch
     from specbench.experiment.selection import read_pair
-    from specbench.report import chain_profile as told
 
     options = options_of(
         set_=set_, head=head, gamma=[str(gamma)], data=data, limit=limit, temperature=temperature, repeats=repeats,
@@ -65,7 +69,7 @@ def profile(
     levels = levels_of(method)
     tasks = task or list(found.defaults.tasks[:1])
     if not tasks:
-        raise ConfigError("name a task for the prompts: -t TASK")
+        raise ConfigError(f"pair {pair} has no default task for the prompts; help: -t TASK")
     access = Access(fresh=fresh, wait=wait, break_lock=break_lock)
     try:
         names = tuple(pairings(levels, found, gamma))
@@ -76,14 +80,14 @@ def profile(
         interrupted(fresh)
     console = terminal()
     for summary in results.summaries:
-        measured_ = told.Profile(Path(summary.folder), levels, BASELINE, told.kinds_of(summary))
+        measured = chain_profile.Profile(Path(summary.folder), levels, BASELINE, chain_profile.kinds_of(summary))
         say(f"{summary.pair}, {summary.task}: {' > '.join(levels)}", console, "none")
-        for table in (told.forwards_table(measured_), told.pairs_table(measured_)):
+        for table in (chain_profile.forwards_table(measured), chain_profile.pairs_table(measured)):
             print_table(table, console)
-        for line in told.verdicts(measured_):
+        for line in chain_profile.verdicts(measured):
             say(line, console, "none")
         console.print(
-            "Theory: exact laws of lengths from the measured acceptance (`theory.keeps_middle`); a head's catching up with"
-            " its base, and drafts that come out short, are left out.", style="dim"
+            "Prediction: exact distributions of accepted lengths at the measured acceptance rates (`theory.keeps_middle`),"
+            " without the forwards in which a head catches up with its base, and without shortened drafts.", style="dim"
         )  # fmt: skip
         place(summary.folder, console)

@@ -17,11 +17,11 @@ from specbench.errors import ExitCode
 from specbench.observer import Observer
 from specbench.report.escaping import terminal
 
-PLAIN_SECONDS = 10.0  # between progress lines where there is no terminal
+PLAIN_SECONDS = 10.0  # between progress lines without a terminal
 
 
 class Interrupts:
-    """SIGINT and SIGTERM raise at once, and again at `check`: Python drops an exception that is raised in a finaliser."""
+    """Raises on SIGINT and SIGTERM, and again at `check`, since Python drops exceptions raised in a finalizer."""
 
     def __init__(self) -> None:
         self._seen: BaseException | None = None
@@ -30,7 +30,7 @@ class Interrupts:
             signal.signal(signal.SIGTERM, self._note)
 
     def check(self) -> None:
-        """Raise KeyboardInterrupt, or SystemExit with code 143, where there was such a signal."""
+        """Raise KeyboardInterrupt after SIGINT, SystemExit with code 143 after SIGTERM."""
         if self._seen is not None:
             raise self._seen
 
@@ -40,14 +40,14 @@ class Interrupts:
 
 
 def interrupted(fresh: bool = False) -> NoReturn:
-    """Say how to continue after SIGINT, and exit with its code. A command with --fresh would start again."""
+    """Print how to resume after SIGINT, and exit with code 130."""
     print(f"interrupted; the same command{' without --fresh' if fresh else ''} resumes", file=sys.stderr)
     sys.exit(ExitCode.INTERRUPTED)
 
 
 @contextmanager
 def status(text: str) -> Iterator[None]:
-    """Says what is being waited for: a spinner on a terminal, else a line."""
+    """Show a status: a spinner on a terminal, otherwise a line."""
     console = Console(stderr=True)
     if not console.is_terminal:
         print(text, file=sys.stderr, flush=True)
@@ -59,9 +59,9 @@ def status(text: str) -> Iterator[None]:
 
 @contextmanager
 def progress(label: str, total: int, done: int = 0) -> Iterator[Callable[[], None]]:
-    """Counts finished generations: a bar on a terminal, else a line every ten seconds."""
+    """Show progress: a bar on a terminal, otherwise a line every ten seconds. Call the yielded function once per item."""
     if done:
-        print(f"resuming {label}: {done} of {total} are there", file=sys.stderr)
+        print(f"resuming {label}: {done} of {total} done", file=sys.stderr)
     console = Console(stderr=True)
     if not console.is_terminal:
         last = time.monotonic()
@@ -82,7 +82,7 @@ def progress(label: str, total: int, done: int = 0) -> Iterator[Callable[[], Non
 
 
 class Terminal(Observer):
-    """Shows progress on stderr, and lets SIGINT and SIGTERM end the work between two pieces of it."""
+    """Shows progress on stderr. SIGINT and SIGTERM end the work between two items."""
 
     def __init__(self) -> None:
         self._interrupts = Interrupts()

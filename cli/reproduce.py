@@ -1,4 +1,4 @@
-"""`specbench reproduce`: how much of the four papers is reproduced here, and by which command."""
+"""`specbench reproduce`: list which tables and figures of the four papers are reproduced, and by which command."""
 
 import json
 from dataclasses import asdict
@@ -7,16 +7,16 @@ from typing import Annotated
 
 import typer
 
+from specbench.cli.console import print_table, terminal
 from specbench.cli.params import Json
-from specbench.cli.report import print_table, terminal
 from specbench.report.reproduction import papers, papers_table
 
 
 def reproduce(
     status: Annotated[
-        bool, typer.Option("--status", help="Every table and figure: on what it is reproduced. What is done anyway.")
+        bool, typer.Option("--status", help="List the state of every table and figure. Always on.")
     ] = True,
-    results: Annotated[Path, typer.Option("--from", help="Where results lie.")] = Path("results"),
+    results: Annotated[Path, typer.Option("--from", help="Folder of results.")] = Path("results"),
     as_json: Json = False,
 ) -> None:
     """List the papers' tables and figures and how each is reproduced.

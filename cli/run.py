@@ -1,4 +1,4 @@
-"""`specbench run`: measure methods on a pair and tasks, beside their baselines, or the grid of a paper's table."""
+"""`specbench run`: measure methods and their baselines on a pair and tasks, or run a suite."""
 
 import sys
 from pathlib import Path
@@ -6,11 +6,13 @@ from typing import Annotated, Any
 
 import typer
 
-from specbench.cli import params as choices
+from specbench.cli import params
 from specbench.cli.arguments import options_of, words
+from specbench.cli.console import overview, place, show, show_suite, terminal
 from specbench.cli.progress import Terminal, interrupted
 from specbench.config.options import Access, Options, SandboxKind
 from specbench.config.presets import require_known
+from specbench.config.suite import read_suite
 from specbench.errors import ConfigError, ExitCode
 from specbench.experiment.request import Request
 
@@ -21,50 +23,50 @@ REPLACEABLE = (
 
 
 def run(
-    method: choices.Methods = None,
-    pair: choices.PairOrTiny = None,
-    task: choices.Tasks = None,
-    suite: choices.Suite = None,
-    data: choices.Data = None,
-    limit: choices.Limit = None,
-    sample: choices.Drawn = 0,
-    gamma: choices.Gamma = None,
-    max_new_tokens: choices.MaxNewTokens = None,
+    method: params.Methods = None,
+    pair: params.PairOrTiny = None,
+    task: params.Tasks = None,
+    suite: params.Suite = None,
+    data: params.Data = None,
+    limit: params.Limit = None,
+    sample: params.Drawn = 0,
+    gamma: params.Gamma = None,
+    max_new_tokens: params.MaxNewTokens = None,
     on_overflow: Annotated[
-        choices.Overflow | None, typer.Option(help="What becomes of a prompt that is too long. [the task's]")
+        params.Overflow | None, typer.Option(help="How to treat a prompt that is too long. [the task's]")
     ] = None,
-    chat: Annotated[
-        choices.Chat | None, typer.Option(help="Whether the models' chat template is used. [the task's]")
-    ] = None,
-    allow_code_execution: choices.CodeExecution = False,
-    sandbox: choices.Sandbox = SandboxKind.auto,
-    ignore_eos: choices.IgnoreEos = False,
-    temperature: choices.Temperature = None,
-    top_k: Annotated[int, typer.Option(help="Keep the k likeliest tokens; 0 is off.")] = 0,
-    top_p: Annotated[float, typer.Option(help="Keep the smallest set of this mass; 1 is off.")] = 1.0,
-    seed: choices.Seed = 0,
-    repeats: choices.Repeats = None,
-    device: choices.OnDevice = choices.Device.auto,
-    dtype: choices.InDtype = choices.Dtype.auto,
-    engine: choices.ByEngine = choices.Engine.auto,
-    out: choices.Out = Path("results"),
-    set_: choices.Sets = None,
+    chat: Annotated[params.Chat | None, typer.Option(help="Whether to apply the chat template. [the task's]")] = None,
+    allow_code_execution: params.CodeExecution = False,
+    sandbox: params.Sandbox = SandboxKind.auto,
+    ignore_eos: params.IgnoreEos = False,
+    temperature: params.Temperature = None,
+    top_k: Annotated[int, typer.Option(help="Sample from the k most likely tokens; 0: off.")] = 0,
+    top_p: Annotated[
+        float, typer.Option(help="Sample from the smallest set of tokens with this probability; 1: off.")
+    ] = 1.0,
+    seed: params.Seed = 0,
+    repeats: params.Repeats = None,
+    device: params.OnDevice = params.Device.auto,
+    dtype: params.InDtype = params.Dtype.auto,
+    engine: params.ByEngine = params.Engine.auto,
+    out: params.Out = Path("results"),
+    set_: params.Sets = None,
     over: Annotated[
         list[str] | None,
         typer.Option(
             "--over", help="Sweep a key; each value is a variant: method.target.alpha=[0.1, 0.3], lossy.bonus=[...]."
         ),
     ] = None,
-    head: choices.Heads = None,
-    plugin: choices.Plugins = None,
-    fresh: choices.Fresh = False,
-    wait: choices.Wait = False,
-    break_lock: choices.BreakLock = False,
+    head: params.Heads = None,
+    plugin: params.Plugins = None,
+    fresh: params.Fresh = False,
+    wait: params.Wait = False,
+    break_lock: params.BreakLock = False,
 ) -> None:
     """Measure methods on a pair and tasks, beside their baselines.
 
-    The run folder is named by everything that the numbers depend on, so the same command resumes after an interruption and
-    reports when there is nothing left to do.
+    A run folder is named by a hash of the resolved config. The same command resumes an interrupted run; for a finished run it
+    prints the tables again.
     """
     options = options_of(
         gamma=gamma, set_=set_, over=over, head=head, plugin=plugin, data=data, limit=limit, sample=sample,
@@ -77,7 +79,7 @@ def run(
     try:
         if suite:
             if method or pair or task:
-                raise ConfigError("--suite brings its methods, pairs and tasks: leave out -m, -p and -t")
+                raise ConfigError("--suite defines methods, pairs and tasks; help: leave out -m, -p and -t")
             code = _suite(suite, suite_changes(options, repeats), out, access, kind)
         else:
             methods, tasks = tuple(words(method) or ["se"]), tuple(words(task))
@@ -94,13 +96,12 @@ def run(
 def measure(request: Request) -> ExitCode:
     """Run a request and print its tables."""
     require_known(request.methods, request.pair, request.tasks)  # before torch is imported
-    from specbench.cli.report import overview, place, show, terminal
-    from specbench.experiment.pipeline import run
+    from specbench.experiment.pipeline import run  # imports torch
 
     results, console = run(request, Terminal()), terminal()
     if len(results.summaries) > 1:
         overview(results.summaries, console)
-        console.print("more of each: specbench report FOLDER", style="dim", highlight=False)
+        console.print("details: specbench report FOLDER", style="dim", highlight=False)
     else:
         show(results.summaries, console)
     for summary in results.summaries:
@@ -111,20 +112,16 @@ def measure(request: Request) -> ExitCode:
 
 
 def suite_changes(options: Options, repeats: int | None) -> dict[str, Any]:
-    """The options that replace a suite's own. Raises ConfigError for those that a suite does not let go of."""
+    """Return the options that replace a suite's own. Raises ConfigError for options that a suite fixes."""
     changes = {key: value for key, value in options.changes().items() if key != "repeats"}
     if fixed := sorted(changes.keys() - set(REPLACEABLE)):
         flags = ", ".join(f"--{key.replace('_', '-')}" for key in fixed)
-        raise ConfigError(
-            f"--suite brings its own {flags}: leave it out, or write a suite of your own (docs/suites.md)"
-        )
+        raise ConfigError(f"--suite defines {flags}; help: leave it out, or write your own suite (docs/suites.md)")
     return changes if repeats is None else {**changes, "repeats": repeats}
 
 
 def _suite(name: str, changes: dict[str, Any], out: Path, access: Access, kind: SandboxKind | None) -> ExitCode:
     """Run a suite, with the user's options in place of its own, and print its tables. Returns the exit code."""
-    from specbench.cli.report import show_suite, terminal
-    from specbench.config.suite import read_suite
     from specbench.experiment.suite_runner import SuiteRequest, run_suite
 
     suite = read_suite(name, **changes)

@@ -5,10 +5,12 @@ from typing import Annotated
 
 import typer
 
+import specbench.tasks  # noqa: F401  (registers the tasks)
 from specbench.cli.arguments import imported
+from specbench.cli.console import show, terminal
 from specbench.cli.params import BreakLock, Plugins, Wait
 from specbench.cli.progress import progress
-from specbench.cli.report import newest, show, terminal
+from specbench.cli.report import newest
 from specbench.config.options import Access, SandboxKind
 from specbench.errors import ConfigError
 from specbench.runs.locking import locked
@@ -18,23 +20,20 @@ from specbench.sandbox import Sandbox
 
 def score(
     runs: Annotated[list[Path] | None, typer.Argument(help="Run folders; default: the newest in --from.")] = None,
-    data: Annotated[str, typer.Option(help="Where the rows are now, if they have moved.")] = "",
+    data: Annotated[str, typer.Option(help="The file with the rows of the task, if it has moved.")] = "",
     allow_code_execution: Annotated[
-        bool, typer.Option("--allow-code-execution", help="Run what models wrote, in a sandbox.")
+        bool, typer.Option("--allow-code-execution", help="Execute generated code in a sandbox.")
     ] = False,
-    sandbox: Annotated[
-        SandboxKind, typer.Option(help="How it is isolated; none gives no protection.")
-    ] = SandboxKind.auto,
-    results: Annotated[Path, typer.Option("--from", help="Where run folders lie.")] = Path("results"),
+    sandbox: Annotated[SandboxKind, typer.Option(help="Sandbox backend; none disables isolation.")] = SandboxKind.auto,
+    results: Annotated[Path, typer.Option("--from", help="Folder of run folders.")] = Path("results"),
     plugin: Plugins = None,
     wait: Wait = False,
     break_lock: BreakLock = False,
 ) -> None:
     """Score stored generations again with the current tasks."""
     imported(plugin)
-    import specbench.tasks  # noqa: F401  (registers the tasks)
     from specbench.experiment import scorer  # imports torch
-    from specbench.experiment.pipeline import summarised
+    from specbench.experiment.pipeline import summarised  # imports torch
 
     folders = runs or newest(results)
     if not folders:
@@ -42,10 +41,10 @@ def score(
     for folder in folders:
         task, rows = scorer.task_of(folder, data)
         if scorer.is_executed(folder) and not allow_code_execution:
-            raise ConfigError(f"{folder} is scored by running its code; help: --allow-code-execution, to do so again")
-        box = Sandbox.find(sandbox.value) if allow_code_execution and task.executes_code else None
+            raise ConfigError(f"{folder} was scored by executing generated code; help: --allow-code-execution")
+        found = Sandbox.find(sandbox.value) if allow_code_execution and task.executes_code else None
         with locked([folder], Access(wait=wait, break_lock=break_lock)):
             with progress(f"scoring {folder.name}", sum(1 for _ in read(folder))) as advance:
-                scorer.score(folder, task, rows, box, advance)
+                scorer.score(folder, task, rows, found, advance)
             summary = summarised(folder)
         show([summary], terminal())

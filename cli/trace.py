@@ -1,62 +1,64 @@
-"""`specbench trace`: one prompt decoded, round by round, each token shown by where it came from."""
+"""`specbench trace`: decode one prompt and print its rounds, with the origin of each token."""
 
 import json
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.console import Console
+from rich.text import Text
 
-from specbench.cli import params as choices
+from specbench.analysis.token_origin import MEANING
+from specbench.cli import params
 from specbench.cli.arguments import options_of
 from specbench.cli.params import known
 from specbench.cli.progress import Terminal
 from specbench.config.presets import require_known
 from specbench.errors import ConfigError
+from specbench.report.trace import Line, closing, lines, plain, visible
 
 if TYPE_CHECKING:
     from specbench.experiment.prompt_trace import Trace
-    from specbench.report.trace import Line
 
 STYLES = {"a": "green", "d": "cyan", "r": "bold yellow", "b": "bold blue", "m": "", "x": "red strike"}  # by origin
 
 
 def trace(
-    prompt: Annotated[str | None, typer.Argument(help="What to continue; else a sample of --task.")] = None,
-    method: choices.Method = "se",
-    pair: choices.Pair = "tiny",
+    prompt: Annotated[str | None, typer.Argument(help="The prompt; without it, a sample of --task.")] = None,
+    method: params.Method = "se",
+    pair: params.Pair = "tiny",
     task: Annotated[
         str | None, typer.Option("--task", "-t", help="A task, or a TOML file.", autocompletion=known("task"))
     ] = None,
-    index: Annotated[int, typer.Option("--sample-index", min=0, help="Which sample of the task, from 0.")] = 0,
-    data: choices.Data = None,
-    gamma: choices.Gamma = None,
-    max_new_tokens: choices.MaxNewTokens = None,
-    temperature: choices.Temperature = None,
+    index: Annotated[int, typer.Option("--sample-index", min=0, help="Index of the sample of the task, from 0.")] = 0,
+    data: params.Data = None,
+    gamma: params.Gamma = None,
+    max_new_tokens: params.MaxNewTokens = None,
+    temperature: params.Temperature = None,
     seed: Annotated[int, typer.Option(help="The same seed gives the same tokens.")] = 0,
-    device: choices.OnDevice = choices.Device.auto,
-    dtype: choices.InDtype = choices.Dtype.auto,
-    engine: choices.ByEngine = choices.Engine.auto,
-    set_: choices.Sets = None,
-    head: choices.Heads = None,
-    plugin: choices.Plugins = None,
-    as_json: choices.Json = False,
+    device: params.OnDevice = params.Device.auto,
+    dtype: params.InDtype = params.Dtype.auto,
+    engine: params.ByEngine = params.Engine.auto,
+    set_: params.Sets = None,
+    head: params.Heads = None,
+    plugin: params.Plugins = None,
+    as_json: params.Json = False,
 ) -> None:
-    """Decode one prompt, and show what became of each drafted token.
+    """Decode one prompt and show the origin of each token.
 
-    Round by round: what was drafted, kept, refused and replaced, and which model drafted it.
+    Each line is a round: the drafting models, the numbers of drafted, tested and accepted tokens, and the tokens.
 
-    Coloured on a terminal; elsewhere, or with NO_COLOR, a letter before each run of tokens says where they came from.
+    Origins are colors on a terminal. Otherwise, or with NO_COLOR, a letter before each group of tokens gives their origin.
     """
     if (prompt is None) == (task is None):
-        raise ConfigError(
-            "name one of the two: a prompt, or a task whose sample is decoded (-t gsm8k --sample-index 3)"
-        )
+        raise ConfigError("give either a prompt, or a task and a sample of it; help: -t gsm8k --sample-index 3")
     if data and prompt is not None:
-        raise ConfigError("--data is where a --task's samples are from, and a prompt was given")
+        raise ConfigError("--data has no effect on a prompt; help: leave it out, or name a --task")
     options = options_of(
         gamma=gamma, set_=set_, head=head, plugin=plugin, data=data, limit=index + 1, max_new_tokens=max_new_tokens,
         temperature=temperature, seed=seed, device=device, dtype=dtype, engine=engine,
     )  # fmt: skip
     require_known([method], pair, [task] if task else [])
+    # imports torch, after names are checked
     from specbench.experiment.prompt_trace import TraceRequest, trace_prompt
 
     request = TraceRequest(method=method, pair=pair, prompt=prompt, task=task or "", index=index, options=options)
@@ -73,21 +75,16 @@ def trace(
 
 def _show(traced: "Trace") -> None:
     """Print a legend, the rounds, their totals, and the whole text."""
-    from rich.console import Console
-
-    from specbench.analysis.token_origin import MEANING
-    from specbench.report.trace import closing, lines, plain, visible
-
     console = Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
-    coloured = console.is_terminal and not console.no_color
+    colored = console.is_terminal and not console.no_color
     record = traced.record
     console.print(visible(f"{record.method} on {traced.pair}, T = {traced.temperature:g}, seed {record.seed}"))
     shown = list(lines(traced.rounds))
     used = {origin for line in shown for origin, _ in line.spans}
     if not shown:
-        console.print("nothing was drafted: every token comes from a model directly")
-    elif coloured:
-        _print_colours(console, shown, {origin: MEANING[origin] for origin in MEANING if origin in used})
+        console.print("nothing was drafted: every token was sampled from a model")
+    elif colored:
+        _print_colored(console, shown, {origin: MEANING[origin] for origin in MEANING if origin in used})
     else:
         console.print("; ".join(f"{origin}: {MEANING[origin]}" for origin in MEANING if origin in used))
         for line in shown:
@@ -98,11 +95,10 @@ def _show(traced: "Trace") -> None:
     console.print(visible(record.text, kept="\n\t"))
 
 
-def _print_colours(console: Any, shown: list["Line"], legend: dict[str, str]) -> None:
-    from rich.text import Text
-
-    told = [Text(meaning, STYLES[origin]) for origin, meaning in legend.items()]
-    console.print(Text("; ").join(told))
+def _print_colored(console: Console, shown: list[Line], legend: dict[str, str]) -> None:
+    """Print a legend and the rounds, with the tokens colored by origin."""
+    entries = [Text(meaning, STYLES[origin]) for origin, meaning in legend.items()]
+    console.print(Text("; ").join(entries))
     for label, spans in shown:
         tokens = [(token, STYLES[origin]) for origin, tokens in spans for token in tokens]
         drawn = Text().append(f"{label}  ", "dim")

@@ -1,11 +1,11 @@
-"""`specbench train`: the trained parts of methods: SPRINTER's verifier, SpecDec++'s and DSL's heads, an EAGLE head."""
+"""`specbench train`: train SPRINTER's verifier, the heads of SpecDec++ and DSL, or an EAGLE head."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from specbench.cli import params as choices
+from specbench.cli import params
 from specbench.cli.arguments import options_of, words
 from specbench.cli.params import HeadKind, known
 from specbench.cli.progress import Terminal, interrupted
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 
 def train(
-    kind: Annotated[HeadKind, typer.Argument(help="Which head.")],
-    pair: choices.Pair = "tiny",
+    kind: Annotated[HeadKind, typer.Argument(help="The kind of head.")],
+    pair: params.Pair = "tiny",
     task: Annotated[
         list[str] | None,
         typer.Option("--task", "-t", help="A task; repeat for several. [the pair's]", autocompletion=known("task")),
@@ -27,35 +27,39 @@ def train(
     data: Annotated[
         list[str] | None,
         typer.Option(
-            help="hub or synthetic, whose training split is taken, or a JSONL file; TASK=... for one task. [the pair's]"
+            help="hub or synthetic (the training split), or a JSONL file; TASK=... for one task. [the pair's]"
         ),
     ] = None,
     limit: Annotated[
-        int | None, typer.Option("--limit", "-n", help="Texts to train on; 0 is all. [by the head]")
+        int | None, typer.Option("--limit", "-n", help="Number of texts to train on; 0: all. [by the kind of head]")
     ] = None,
-    skip: Annotated[int, typer.Option(help="Leave out the first N rows of each task: to measure on them later.")] = 0,
-    base: Annotated[str, typer.Option(help="The model whose states are read. [draft; of an EAGLE head target]")] = "",
+    skip: Annotated[int, typer.Option(help="Exclude the first N rows of each task, for later measurements.")] = 0,
+    base: Annotated[
+        str, typer.Option(help="The model whose hidden states the head reads. [draft; target for an EAGLE head]")
+    ] = "",
     features: Annotated[
-        str, typer.Option(help="sprinter: what the verifier sees, e.g. state or state+q+entropy.")
+        str, typer.Option(help="sprinter: the features of the verifier, such as state or state+q+entropy.")
     ] = FEATURES,
-    tau: Annotated[float, typer.Option(help="sprinter: acceptable is q(x) <= tau p(x).")] = TAU,
-    seed: Annotated[int, typer.Option(help="Of texts, draws, splits and weights.")] = 0,
-    device: choices.OnDevice = choices.Device.auto,
-    dtype: choices.InDtype = choices.Dtype.auto,
+    tau: Annotated[
+        float, typer.Option(help="sprinter: a draft token is labeled acceptable if q(x) <= tau p(x).")
+    ] = TAU,
+    seed: Annotated[int, typer.Option(help="Random seed of texts, sampling, splits and weights.")] = 0,
+    device: params.OnDevice = params.Device.auto,
+    dtype: params.InDtype = params.Dtype.auto,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="The head's folder. [heads/PAIR/KIND]")] = None,
-    rows: Annotated[Path | None, typer.Option(help="Where what the models said is kept. [OUT/collected]")] = None,
+    rows: Annotated[Path | None, typer.Option(help="Folder of the collected model outputs. [OUT/collected]")] = None,
     set_: Annotated[
         list[str] | None, typer.Option("--set", "-s", help="Override a key: recipe.rate=1e-3, task.shots=0.")
     ] = None,
-    plugin: choices.Plugins = None,
-    wait: choices.Wait = False,
-    break_lock: choices.BreakLock = False,
+    plugin: params.Plugins = None,
+    wait: params.Wait = False,
+    break_lock: params.BreakLock = False,
 ) -> None:
     """Train a head for a pair, and measure it on unseen texts.
 
-    What the models say of the texts is collected first, into the head's folder; an interrupted training goes on from there.
+    The models' outputs are collected first, into the head's folder. The same command resumes an interrupted training.
     """
-    from specbench.experiment.head_training import TrainRequest, train_head
+    from specbench.experiment.head_training import TrainRequest, train_head  # imports torch
 
     overrides = tuple(map(parse_override, set_ or []))
     recipe = {key.removeprefix("recipe."): value for key, value in overrides if key.startswith("recipe.")}
@@ -76,11 +80,11 @@ def train(
 
 
 def _show(trained: "TrainedHead", pair: str) -> None:
-    """Print what the head is worth, and how to use it."""
+    """Print the measurements of a head, and how to use it."""
     kind, report = trained.kind, trained.report
     if kind == HeadKind.eagle:
         print(
-            f"unseen texts: a first drafted token after their own would be accepted {report['overlap']:.3f} of the time at"
+            f"unseen texts: the first drafted token is accepted with probability {report['overlap']:.3f} at"
             f" T = 1 (overlap of the distributions); smooth L1 {report['smooth_l1']:.4f}, cross-entropy"
             f" {report['cross_entropy']:.3f} nats"
         )

@@ -1,4 +1,4 @@
-"""Verdicts as `compare` and `gate` tell them: a table, Markdown, JSON, GitHub's annotations and step summary, JUnit XML."""
+"""Output of verdicts: table, Markdown, JSON, GitHub annotations and step summary, and JUnit XML."""
 
 import json
 import os
@@ -13,6 +13,7 @@ from xml.etree import ElementTree as Tree
 import typer
 
 from specbench import files
+from specbench.cli.console import print_table, say, terminal
 from specbench.errors import ConfigError
 from specbench.regression.verdict import UNDECIDED_STATUSES, Limits, Status, Verdict, exit_code, fails
 from specbench.report.escaping import terminal_lines
@@ -31,10 +32,10 @@ class Undecided(StrEnum):
     fails = "fail"
 
 
-Form = Annotated[VerdictFormat, typer.Option("--format", "-f", help="How to write the verdicts.")]
+Form = Annotated[VerdictFormat, typer.Option("--format", "-f", help="Output format.")]
 JUnit = Annotated[Path | None, typer.Option("--junit", help="Also write JUnit XML to this file.")]
 Inconclusive = Annotated[
-    Undecided, typer.Option(help="Pass, or fail with code 6, where results cannot be compared or decided.")
+    Undecided, typer.Option(help="Whether results that cannot be compared or decided pass, or fail with exit code 6.")
 ]
 Alpha = Annotated[float, typer.Option(help="Significance level of each test.")]
 MaxSlowdown = Annotated[float, typer.Option(help="A significant slow-down beyond this is a regression, in percent.")]
@@ -42,10 +43,11 @@ MaxQualityDrop = Annotated[
     float, typer.Option(help="A significant quality drop larger than this is a regression, in points of 100.")
 ]
 RequireSpeed = Annotated[
-    bool, typer.Option("--require-speed", help="Fail, with code 6, where speeds cannot be compared.")
+    bool, typer.Option("--require-speed", help="Fail with exit code 6 if speeds cannot be compared.")
 ]
 CountersOnly = Annotated[
-    bool, typer.Option("--counters-only", help="Tokens, counters and quality; no clock, so any machine will do.")
+    bool,
+    typer.Option("--counters-only", help="Compare tokens, counters and quality, but no times. Works on any machine."),
 ]
 AcrossConfig = Annotated[
     bool,
@@ -65,7 +67,7 @@ def limits_of(
     counters_only: bool,
     across_config: bool,
 ) -> Limits:
-    """Raises ConfigError for a value out of range."""
+    """Return the limits of a comparison. Raises ConfigError for a value out of range."""
     for name, value, most in (
         ("alpha", alpha, 1.0), ("max-slowdown", max_slowdown, 100.0), ("max-quality-drop", max_quality_drop, 100.0),
     ):  # fmt: skip
@@ -81,10 +83,10 @@ def limits_of(
     )
 
 
-def tell(verdicts: list[Verdict], form: VerdictFormat, junit: Path | None, title: str, undecided: Undecided) -> int:
-    """Write the verdicts to wherever they are wanted. Returns the exit code that they come to.
+def write(verdicts: list[Verdict], form: VerdictFormat, junit: Path | None, title: str, undecided: Undecided) -> int:
+    """Write the verdicts in the given format, and JUnit XML to `junit`. Returns the exit code.
 
-    Within GitHub Actions annotations follow whatever was printed (on stderr behind JSON), and the step summary gets a table.
+    In GitHub Actions, also prints annotations (on stderr if the format is JSON) and appends a table to the step summary.
     """
     code = exit_code(verdicts, undecided is Undecided.passes)
     if form is VerdictFormat.table:
@@ -109,7 +111,7 @@ def tell(verdicts: list[Verdict], form: VerdictFormat, junit: Path | None, title
 
 
 def table_of(verdicts: list[Verdict], title: str) -> Table:
-    """A line a method of a cell, its aspects side by side."""
+    """Return a table with a row per method of a run, and a column per aspect."""
     lines: dict[tuple[str, str], dict[str, list[str]]] = {}
     for each in verdicts:
         column = {"engine": "speed", "comparability": "decoding"}.get(each.aspect, each.aspect)
@@ -117,18 +119,18 @@ def table_of(verdicts: list[Verdict], title: str) -> Table:
         lines.setdefault((each.cell, each.method or "all"), {}).setdefault(column, []).append(mark + each.short)
     columns = ("decoding", "quality", "speed")
     rows = [[*place, *("; ".join(line.get(column, ["–"])) for column in columns)] for place, line in lines.items()]
-    return Table(title, ["cell", "method", *columns], rows)
+    return Table(title, ["run", "method", *columns], rows)
 
 
 def findings(verdicts: list[Verdict]) -> list[str]:
-    """A sentence for everything that is not as it was."""
+    """Return a sentence for each verdict other than ok."""
     return [
         f"{each.status.value}: {each.title}, {_where(each)}: {each.detail}" for each in verdicts if each.status != "ok"
     ]
 
 
 def outcome(verdicts: list[Verdict]) -> str:
-    """How many verdicts came out how, the worst first."""
+    """Return the number of verdicts of each status, the worst first."""
     counts = {
         status: sum(each.status == status for each in verdicts) for status in (*FAILING, "improved", "skipped", "ok")
     }
@@ -136,12 +138,13 @@ def outcome(verdicts: list[Verdict]) -> str:
 
 
 def markdown(verdicts: list[Verdict], title: str) -> str:
+    """Return the verdicts as a Markdown table with notes."""
     notes = markdown_list([*findings(verdicts), outcome(verdicts)])
     return f"{markdown_table(table_of(verdicts, title))}\n\n{notes}\n\n"
 
 
 def annotations(verdicts: list[Verdict]) -> list[str]:
-    """GitHub's workflow commands: an error a regression, a warning for what is undecided, a notice an improvement."""
+    """Return GitHub workflow commands: errors for regressions, warnings for undecided checks, notices for improvements."""
     return [
         f"::{LEVELS[each.status]} title={_property(f'{each.title}: {_where(each)}')}::{_message(each.detail)}"
         for each in verdicts
@@ -150,7 +153,7 @@ def annotations(verdicts: list[Verdict]) -> list[str]:
 
 
 def junit_xml(verdicts: list[Verdict], title: str, undecided_passes: bool = False) -> bytes:
-    """A test case per verdict. A case fails where the verdict alone makes the exit code other than 0."""
+    """Return JUnit XML with a test case per verdict. A case fails if its verdict alone causes a nonzero exit code."""
     failed = [each for each in verdicts if fails(each.status, undecided_passes)]
     passing = UNDECIDED_STATUSES | {Status.skipped}
     skipped = [each for each in verdicts if each.status in passing and each not in failed]
@@ -170,11 +173,6 @@ def junit_xml(verdicts: list[Verdict], title: str, undecided_passes: bool = Fals
 
 
 def _print(verdicts: list[Verdict], title: str) -> None:
-    from specbench.cli.report import (
-        print_table,
-        say,
-        terminal,
-    )  # imports numpy, which `gate` loads after it checks names
 
     console = terminal()
     print_table(table_of(verdicts, title), console)
@@ -197,5 +195,5 @@ def _property(text: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """Without characters that XML has no way to say."""
+    """Return the text without the characters that XML cannot represent."""
     return re.sub("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", "", text)

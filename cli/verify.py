@@ -1,4 +1,4 @@
-"""`specbench verify`: does a method, as implemented, follow the law that it declares, on this pair and this device?"""
+"""`specbench verify`: test whether a method follows its declared distribution on a pair and a device."""
 
 import dataclasses
 import json
@@ -6,8 +6,11 @@ import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich import box
+from rich.console import Console
+from rich.table import Table
 
-from specbench.cli import params as choices
+from specbench.cli import params
 from specbench.cli.arguments import options_of, words
 from specbench.cli.params import known
 from specbench.cli.progress import Terminal
@@ -23,8 +26,8 @@ OUTCOMES = {
 
 
 def verify(
-    method: choices.Method,
-    pair: choices.Pair = "tiny",
+    method: params.Method,
+    pair: params.Pair = "tiny",
     task: Annotated[
         list[str] | None,
         typer.Option(
@@ -34,38 +37,42 @@ def verify(
             autocompletion=known("task"),
         ),
     ] = None,
-    data: choices.Data = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Prompts, from the tasks in turn.")] = 6,
-    repeats: Annotated[
-        int, typer.Option(min=1, help="How often each prompt is broken off somewhere and sampled from.")
+    data: params.Data = None,
+    limit: Annotated[
+        int, typer.Option("--limit", "-n", min=1, help="Number of prompts, taken from the tasks in turn.")
     ] = 6,
-    gamma: choices.Gamma = None,
-    max_new_tokens: Annotated[int, typer.Option(help="Most tokens to generate.")] = 24,
+    repeats: Annotated[
+        int, typer.Option(min=1, help="Number of positions per prompt at which tokens are sampled.")
+    ] = 6,
+    gamma: params.Gamma = None,
+    max_new_tokens: Annotated[int, typer.Option(help="Maximum number of tokens per generation.")] = 24,
     temperature: Annotated[
-        float | None, typer.Option(help="Of the sampled checks; 0 leaves them out. [2; 0 for a greedy method]")
+        float | None, typer.Option(help="Temperature of the sampled checks; 0 skips them. [2; 0 for a greedy method]")
     ] = None,
     seed: Annotated[int, typer.Option(help="The same seed gives the same verdict.")] = 0,
-    device: choices.OnDevice = choices.Device.auto,
-    dtype: choices.InDtype = choices.Dtype.auto,
-    engine: choices.ByEngine = choices.Engine.auto,
-    set_: choices.Sets = None,
-    head: choices.Heads = None,
-    plugin: choices.Plugins = None,
-    json_: choices.Json = False,
+    device: params.OnDevice = params.Device.auto,
+    dtype: params.InDtype = params.Dtype.auto,
+    engine: params.ByEngine = params.Engine.auto,
+    set_: params.Sets = None,
+    head: params.Heads = None,
+    plugin: params.Plugins = None,
+    json_: params.Json = False,
 ) -> None:
     """Test whether a method is lossless here: this pair, this device.
 
-    Its tokens are held against the law that it declares, computed anew by transformers' own modules.
+    Compares its tokens with the distribution that it declares, computed independently with the modules of transformers.
 
-    Greedy tokens must be that law's, near-ties apart; sampled tokens must follow it, by a test that raises a false alarm
-    once in 1000 times, and must reject a control; drafts must be accepted as often as they should be. Exit code 5 where
-    they are not, 6 where the control was not rejected or the method declares no law.
+    Greedy tokens must be the most likely ones, except for near-ties. Sampled tokens must follow the distribution, by a test
+    with a false alarm rate of 1 in 1000 that also has to reject a control. Drafts must be accepted at the expected rate.
+
+    Exit code 5 if a check fails; 6 if the control was not rejected, or if the method declares no distribution.
     """
     options = options_of(
         gamma=gamma, set_=set_, head=head, plugin=plugin, data=data, limit=limit, max_new_tokens=max_new_tokens,
         temperature=temperature, seed=seed, device=device, dtype=dtype, engine=engine,
     )  # fmt: skip
     require_known([method], pair, words(task))
+    # imports torch, after names are checked
     from specbench.verification.run import VerifyRequest, verify_method
 
     request = VerifyRequest(method=method, pair=pair, tasks=tuple(words(task)), options=options, cuts=repeats)
@@ -75,11 +82,7 @@ def verify(
 
 
 def _show(verification: "Verification", as_json: bool) -> None:
-    """Print a table and one line; with JSON on stdout, on stderr."""
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-
+    """Print the checks as a table, and the verdict. With `as_json` both go to stderr, and JSON to stdout."""
     verdict, console = verification.verdict, Console(stderr=as_json)
     if not console.is_terminal:
         console = Console(stderr=as_json, width=160)

@@ -1,4 +1,4 @@
-"""Exit codes, and the mistakes that a user can correct; everything else is a failed sample or a bug."""
+"""Exit codes, and exceptions for mistakes that the user can correct."""
 
 import difflib
 import enum
@@ -20,15 +20,15 @@ class ExitCode(enum.IntEnum):
 
 
 class ConfigError(ValueError):
-    """A wrong name, key or value in a command line or a TOML file. The command ends with exit code 2."""
+    """A wrong name, key or value in a command line or a TOML file; exit code 2."""
 
 
 class MissingAsset(Exception):
-    """A model, a data set or a device that is not here. The message says what to do; exit code 4."""
+    """A missing model, data set or device. The message says what to do; exit code 4."""
 
 
 class NotOnHub(MissingAsset):
-    """A task whose data no hub has, so that the user has to name a file; exit code 4."""
+    """A task whose data is not on the hub, so that the user has to name a file; exit code 4."""
 
 
 class FolderInUse(MissingAsset):
@@ -36,7 +36,7 @@ class FolderInUse(MissingAsset):
 
 
 def hint(word: str, known: Iterable[str]) -> str:
-    """` (did you mean 'x'?)` for the nearest known word, and the list of them all; empty where nothing is known."""
+    """Return ` (did you mean 'x'?)` with the nearest known word, and the list of known words; empty if there are none."""
     names = sorted(filter(None, known))
     near = difflib.get_close_matches(word, names, n=1, cutoff=0.5)
     meant = f" (did you mean '{near[0]}'?)" if near else ""

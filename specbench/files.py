@@ -1,4 +1,4 @@
-"""Floor 0: text files in and out. A file that cannot be read is one line that names it; one that is written is whole."""
+"""Reading and writing of text files, with one-line errors that name the file, and atomic writes."""
 
 import hashlib
 import json
@@ -16,7 +16,7 @@ SEAL = "sha256"
 
 
 def read_text(path: Path) -> str:
-    """A file's text. Raises ConfigError for bytes that are not UTF-8, and OSError where it cannot be read."""
+    """Return a file's text. Raises ConfigError for bytes that are not UTF-8, and OSError if it cannot be read."""
     try:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
@@ -24,7 +24,7 @@ def read_text(path: Path) -> str:
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """A TOML file's table. Raises ConfigError, with the line, where it is damaged."""
+    """Return a TOML file's table. Raises ConfigError, with the line, if it is not valid TOML."""
     text = read_text(path)
     try:
         return tomllib.loads(text)
@@ -33,13 +33,13 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def read_json(path: Path, kind: type[T]) -> T:
-    """A JSON file's value. Raises ConfigError where it is damaged or does not have the shape of `kind`."""
+    """Return a JSON file's value. Raises ConfigError if it is damaged or is not of type `kind`."""
     return parse_json(path.read_bytes(), kind, str(path))
 
 
 def parse_json(text: bytes | str, kind: type[T], where: str) -> T:
-    """JSON as a `kind`: built-in containers, dataclasses, TypedDicts. Raises ConfigError, naming `where` and the key."""
-    import msgspec  # which `--help` need not wait for
+    """Parse JSON as a `kind`: a built-in container, dataclass or TypedDict. Raises ConfigError, naming `where` and the key."""
+    import msgspec  # imported here to keep `--help` fast
 
     try:
         return msgspec.json.decode(text, type=kind)
@@ -48,8 +48,8 @@ def parse_json(text: bytes | str, kind: type[T], where: str) -> T:
 
 
 def checked(value: Any, kind: type[T], where: str) -> T:
-    """A value of built-in containers as a `kind`. Raises ConfigError, naming the key, where its shape is another."""
-    import msgspec  # as above
+    """Convert built-in containers to a `kind`. Raises ConfigError, naming the key, if the types do not match."""
+    import msgspec  # imported here to keep `--help` fast
 
     try:
         return msgspec.convert(value, kind)
@@ -58,8 +58,8 @@ def checked(value: Any, kind: type[T], where: str) -> T:
 
 
 def write(path: Path, text: str) -> None:
-    """Write a file whole or not at all. Raises OSError, naming the file."""
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")  # two processes may write one file
+    """Write a file atomically. Raises OSError, naming the file."""
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")  # two processes may write the same file
     try:
         with named(path):
             part.write_text(text, encoding="utf-8")
@@ -70,21 +70,21 @@ def write(path: Path, text: str) -> None:
 
 
 def write_sealed(path: Path, table: Mapping[str, Any], indent: int | None = None) -> None:
-    """Write a table as JSON, with a checksum of itself under "sha256". Raises OSError, naming the file."""
-    plain = json.loads(json.dumps(table))  # as it will be read: keys are text, tuples are lists
+    """Write a table as JSON, with its checksum under "sha256". Raises OSError, naming the file."""
+    plain = json.loads(json.dumps(table))  # as it is read back: keys are strings, tuples are lists
     write(path, json.dumps({**plain, SEAL: _seal(plain)}, ensure_ascii=False, indent=indent) + "\n")
 
 
 def read_sealed(path: Path, kind: type[T], remedy: str = "restore it, or measure again with --fresh") -> T:
-    """Read what `write_sealed` wrote. Raises ConfigError, with the remedy, if the file is damaged or was changed since.
+    """Read a file of `write_sealed`. Raises ConfigError, with the remedy, if the file is damaged or was changed.
 
-    A file without a checksum, which an earlier version wrote, is taken as it is.
+    A file of an earlier version, without a checksum, is accepted.
     """
     try:
         table = read_json(path, dict[str, Any])
         known = table.pop(SEAL, None)
         if known is not None and known != _seal(table):
-            raise ConfigError(f"{path}: damaged: it was changed after it was written")
+            raise ConfigError(f"{path}: damaged: changed after it was written")
         return checked(table, kind, str(path))
     except ConfigError as error:
         raise ConfigError(f"{error}; help: {remedy}") from None
@@ -96,7 +96,7 @@ def _seal(table: dict[str, Any]) -> str:
 
 @contextmanager
 def named(path: Path) -> Iterator[None]:
-    """Give an OSError of a write the file's name, which the system call does not know."""
+    """Add the file's name to an OSError, since errors of writes lack it."""
     try:
         yield
     except OSError as error:
@@ -104,6 +104,6 @@ def named(path: Path) -> Iterator[None]:
 
 
 def in_one_line(error: BaseException) -> str:
-    """An exception's message on one line, cut after 300 characters."""
+    """Return an exception's message on one line of at most 300 characters."""
     text = " ".join(str(error).split()) or type(error).__name__
     return text if len(text) <= 300 else f"{text[:297]}..."

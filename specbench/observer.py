@@ -1,24 +1,24 @@
-"""Progress of long work, shown by the caller."""
+"""The interface through which long operations report progress to their caller."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 
 class Observer:
-    """Receives progress. This one ignores it; the command line draws bars, and a test may count."""
+    """Receives progress, and ignores it. Subclasses show it, as the command line does."""
 
     @contextmanager
     def status(self, text: str) -> Iterator[None]:
-        """Say what is being waited for while this is open."""
+        """Report an operation without countable progress for the length of a block."""
         yield
 
     @contextmanager
     def progress(self, label: str, total: int, done: int = 0) -> Iterator[Callable[[], None]]:
-        """Count finished pieces of work: call the function once for each.
+        """Report countable progress for the length of a block. Call the yielded function once per finished item.
 
-        The function raises KeyboardInterrupt or SystemExit where the user has asked to stop.
+        The function raises KeyboardInterrupt or SystemExit if the user has interrupted the command.
         """
         yield lambda: None
 
     def message(self, text: str) -> None:
-        """Pass on one line about what is going on."""
+        """Report a one-line message."""

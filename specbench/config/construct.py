@@ -1,10 +1,9 @@
-"""Config is data that calls a constructor: `Family.build(table)` turns a TOML table into a frozen dataclass.
+"""Construction of frozen dataclasses from TOML tables: `Family.build(table)`.
 
     class Target(Named): ...                       # a family
     class Mixture(Target, name="mixture"): ...     # a member, found by the table's `name`
 
-A table holds the member's own fields and nothing else. Whatever is wrong with it is one line that names the place, the
-value and the nearest right word.
+A table holds the fields of the member and `name`. Errors are one line with the place, the value and the nearest known word.
 """
 
 import dataclasses
@@ -20,7 +19,7 @@ Table = dict[str, object]  # a TOML table whose keys its reader checks
 
 
 class Named:
-    """Base of every family of configurable things. Members are keyword-only frozen dataclasses."""
+    """Base class of families of configurable classes. Members are keyword-only frozen dataclasses."""
 
     name: ClassVar[str]
     members: ClassVar[dict[str, type[Any]]]
@@ -34,16 +33,16 @@ class Named:
 
     @classmethod
     def build(cls, table: dict[str, Any], where: str) -> Self:
-        """The member that `table["name"]` names, constructed from the other keys.
+        """Construct the member that `table["name"]` names from the other keys.
 
         `where` is the file, or the file and the key, that the table came from. Raises ConfigError for an unknown name or
-        key, a missing key, a wrong type, and whatever value the member's own `__post_init__` refuses.
+        key, a missing key, a wrong type, or a value that the member's `__post_init__` rejects.
         """
         word = table.get("name")
         if not isinstance(word, str) or word not in cls.members:
             raise ConfigError(f"{where}: unknown name {word!r}{hint(str(word), cls.members)}")
         member: type[Self] = cls.members[word]
-        if not dataclasses.is_dataclass(member):  # a plugin's, that has no fields or forgot the decorator
+        if not dataclasses.is_dataclass(member):  # a plugin's class, without fields or without the decorator
             if len(table) > 1 or inspect.get_annotations(member):
                 raise ConfigError(
                     f"{where}: {member.__name__} has keys: make it a @dataclass(frozen=True, kw_only=True)"
@@ -56,7 +55,7 @@ T = TypeVar("T")
 
 
 def construct(kind: type[T], table: dict[str, Any], where: str) -> T:
-    """A dataclass from a table of its fields. Raises ConfigError as `Named.build` does."""
+    """Construct a dataclass from a table of its fields. Raises ConfigError as `Named.build` does."""
     assert dataclasses.is_dataclass(kind)
     fields = {field.name: field for field in dataclasses.fields(kind) if field.init}
     types_ = typing.get_type_hints(kind)
@@ -76,7 +75,7 @@ def construct(kind: type[T], table: dict[str, Any], where: str) -> T:
 
 
 def convert(value: Any, kind: Any, where: str) -> Any:
-    """`value`, as TOML gives it, as a `kind`: a scalar, a Literal, a tuple, an optional, or a Named family."""
+    """Convert a TOML value to a `kind`: a scalar, Literal, tuple, optional, dataclass or Named family."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin is typing.Literal:
         if value in arguments:
@@ -114,7 +113,7 @@ def convert(value: Any, kind: Any, where: str) -> Any:
 
 
 def to_table(thing: object) -> Table:
-    """The TOML table of a frozen dataclass: every field but those that are None, nested dataclasses as tables.
+    """Return the TOML table of a frozen dataclass: its fields without None, nested dataclasses as tables.
 
     A member of a `Named` family has its name under `name`, so that `Family.build(to_table(member), ...)` equals the member.
     """
@@ -126,7 +125,7 @@ def to_table(thing: object) -> Table:
 
 
 def _plain(value: object) -> object:
-    """A value as TOML can hold it."""
+    """Convert a value to one that TOML can represent."""
     if dataclasses.is_dataclass(value) or isinstance(value, Named):
         return to_table(value)
     if isinstance(value, dict):

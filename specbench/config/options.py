@@ -1,4 +1,4 @@
-"""What a user may say about a run, apart from its methods, pair and tasks."""
+"""The options of a run, apart from its methods, pair and tasks."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -15,7 +15,7 @@ ALSO_SET = {"max_new_tokens": "max_new_tokens", "on_overflow": "overflow", "chat
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What a user may say about a run. None, 0, "" and empty tuples leave it to the method, the pair or the task.
+    """The options of a run. None, 0, "" and empty tuples select the default of the method, the pair or the task.
 
     `data`, `gamma` and `heads` are pairs of a scope and a value; the empty scope covers everything. The scope of `data` is a
     task (FILE, hub or synthetic), that of `gamma` a method (draft lengths, one per model). A name in `heads` may begin with
@@ -50,16 +50,18 @@ class Options:
                 raise ConfigError(f"{name} = {value} must be at least {least}")
         for _, lengths in self.gamma:
             if not lengths or min(lengths) < 1:
-                raise ConfigError(f"--gamma {','.join(map(str, lengths))}: a draft length is at least 1")
+                raise ConfigError(f"--gamma {','.join(map(str, lengths))}: a draft length must be at least 1")
         for key, _ in self.overrides:
             override(key, None)
         for key, values in self.over:
             if not isinstance(values, list) or not values:
-                raise ConfigError(f"--over {key}: write it as method.key=[values], e.g. method.target.alpha=[0.1, 0.3]")
+                raise ConfigError(
+                    f"--over {key}: expected method.key=[values]; help: --over method.target.alpha=[0.1, 0.3]"
+                )
         self._require_consistent()
 
     def _require_consistent(self) -> None:
-        """Raise ConfigError, naming both, where two options give one setting different values."""
+        """Raise ConfigError, naming both, if two options give one setting different values."""
         if self.limit is not None and self.sample:
             raise ConfigError(f"--limit {self.limit} and --sample {self.sample} conflict: give one of them")
         for i, (key, value) in enumerate(self.overrides):
@@ -76,7 +78,7 @@ class Options:
 
     @classmethod
     def checked(cls, **given: Any) -> "Options":
-        """Options from keyword arguments. Raises ConfigError, with the nearest name, for one that there is not."""
+        """Return options from keyword arguments. Raises ConfigError, with the nearest name, for an unknown one."""
         known = {each.name for each in fields(cls)}
         for name in given:
             if name not in known:
@@ -84,36 +86,36 @@ class Options:
         return cls(**given)
 
     def changes(self) -> dict[str, Any]:
-        """The options that differ from their defaults."""
+        """Return the options that differ from their defaults."""
         return {
             each.name: getattr(self, each.name) for each in fields(self) if getattr(self, each.name) != each.default
         }
 
     def with_override(self, key: str, value: object) -> "Options":
-        """The same options with one more key overridden."""
+        """Return these options with one more override."""
         return replace(self, overrides=(*self.overrides, (key, value)))
 
     def overrides_for(self, kind: str, name: str) -> list[Override]:
-        """The overrides of a kind of table that cover a preset, those for all presets first."""
+        """Return the overrides of a kind of table that cover a preset, unscoped ones first."""
         own = [] if name.endswith(".toml") or name in names(kind) else [name]
         found = [override(key, value, [*own, Path(name).stem]) for key, value in self.overrides]
         return sorted((o for o in found if o.kind == kind and in_scope(o.scope, name)), key=lambda o: bool(o.scope))
 
     def all_overrides(self, kind: str, own: Sequence[str] = ()) -> list[Override]:
-        """The overrides of a kind of table, whatever preset they cover; `own` are names of presets that are not bundled."""
+        """Return all overrides of a kind of table. `own` are names of presets that are not bundled."""
         stems = [Path(name).stem for name in own]
         return [each for key, value in self.overrides if (each := override(key, value, stems)).kind == kind]
 
     def data_for(self, task: str) -> str:
-        """Where a task's rows come from; empty where that is left to the pair."""
+        """Return the source of a task's rows; empty for the pair's default."""
         return latest(self.data, task, "")
 
     def gamma_for(self, method: str) -> tuple[int, ...]:
-        """A method's draft lengths; empty where they are left to the method."""
+        """Return a method's draft lengths; empty for the method's default."""
         return latest(self.gamma, method, ())
 
     def heads_for(self, pair: str) -> tuple[tuple[str, str], ...]:
-        """The heads that are given to a pair, by name, kind or KIND@BASE."""
+        """Return the heads given for a pair: names, kinds or KIND@BASE, with their folders."""
         found = []
         for name, path in self.heads:
             scope, colon, rest = name.partition(":")
@@ -122,13 +124,13 @@ class Options:
         return tuple(found)
 
     def place(self, kind: str, path: Path, applied: Sequence[Override]) -> str:
-        """What an error names where a table is wrong: its file, and the overrides that changed it."""
+        """Return the place that errors in a table name: its file, and the overrides that changed it."""
         keys = ", ".join(each.key for each in applied if each.kind == kind)
         return f"{path}, changed by --set {keys}" if keys else str(path)
 
 
 def _require_single(flag: str, values: Sequence[tuple[str, str]]) -> None:
-    """Raise ConfigError where an option gives one scope two values."""
+    """Raise ConfigError if an option gives one scope two values."""
     known: dict[str, str] = {}
     for scope, value in values:
         if known.setdefault(scope, value) != value:
@@ -137,7 +139,7 @@ def _require_single(flag: str, values: Sequence[tuple[str, str]]) -> None:
 
 
 def scoped_values(value: object, name: str) -> tuple[tuple[str, Any], ...]:
-    """A scoped option from Python or TOML: one value for all, or a table of values by name. Raises ConfigError."""
+    """Return a scoped option from one value for all, or a table of values by name. Raises ConfigError for other types."""
     if isinstance(value, Mapping):
         return tuple((str(key), each) for key, each in value.items())
     if isinstance(value, str | int) or (isinstance(value, Sequence) and value):
@@ -148,7 +150,7 @@ def scoped_values(value: object, name: str) -> tuple[tuple[str, Any], ...]:
 
 
 def draft_lengths(value: object, name: str) -> tuple[int, ...]:
-    """Draft lengths from an integer or a list of them. Raises ConfigError for anything else."""
+    """Return draft lengths from an integer or a list of integers. Raises ConfigError for other types."""
     lengths = (value,) if isinstance(value, int) else tuple(value) if isinstance(value, Sequence) else ()
     if not lengths or not all(isinstance(each, int) and not isinstance(each, bool) for each in lengths):
         raise ConfigError(f"{name} = {value!r} must be an integer, or a list of one integer per model")
@@ -166,9 +168,9 @@ class SandboxKind(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Access:
-    """How a command takes the folders that it writes to.
+    """How a command accesses the folders that it writes to.
 
-    `fresh` drops what they hold, `wait` waits for another process to finish, and `break_lock` removes the lock of a process
+    `fresh` discards their content, `wait` waits for another process to finish, and `break_lock` removes the lock of a process
     that is not on this host.
     """
 

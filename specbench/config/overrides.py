@@ -6,7 +6,7 @@
     method.cascade-opt.bonus=paper      one method
     pair.gpt2.acceptance=0.7            one pair
 
-A name is a scope where the second word is no key but the name of a preset, or of a file that the request names.
+The second word is a scope if it is the name of a preset, or of a file that the request names.
 """
 
 import tomllib
@@ -27,7 +27,7 @@ EXAMPLES = {"--set": "method.target.mu=0.2", "--over": "method.target.alpha=[0.1
 
 @dataclass(frozen=True)
 class Scoped(Generic[T]):
-    """A value for one name, or for all where `scope` is empty."""
+    """A value for one name, or for all names if `scope` is empty."""
 
     scope: str
     value: T
@@ -49,16 +49,16 @@ class Override:
 
 
 def override(key: str, value: object, own: Iterable[str] = ()) -> Override:
-    """Parse a dotted key. `own` are names of presets that are no bundled ones. Raises ConfigError for a wrong first word."""
+    """Parse a dotted key. `own` are names of presets that are not bundled. Raises ConfigError for a wrong first word."""
     kind, *path = key.split(".")
     if kind not in KINDS or not path:
-        raise ConfigError(f"--set {key}: start with method., pair. or task.")
+        raise ConfigError(f"--set {key}: must start with method., pair. or task.")
     scope, rest = _scope(kind, path, own)
     return Override(kind, scope, tuple(rest), value)
 
 
 def _scope(kind: str, path: Sequence[str], own: Iterable[str]) -> tuple[str, Sequence[str]]:
-    """The preset's name at the beginning of a path, which may have dots in it, and the rest of the path."""
+    """Split a path into the preset's name at its beginning, which may contain dots, and the rest."""
     known = {*names(kind), *own}
     for count in range(len(path) - 1, 0, -1):
         if (name := ".".join(path[:count])) in known:
@@ -67,12 +67,12 @@ def _scope(kind: str, path: Sequence[str], own: Iterable[str]) -> tuple[str, Seq
 
 
 def in_scope(scope: str, name: str) -> bool:
-    """Whether a scope covers a preset: the preset itself, one of its variants, or a file of that name."""
+    """Return whether a scope covers a preset: the preset itself, its variants, or a file of that name."""
     return scope in ("", name, name.partition(":")[0], Path(name).stem)
 
 
 def scoped(text: str, kind: str, flag: str) -> tuple[str, str]:
-    """Split `NAME=VALUE` into the two; ("", text) where there is no name. Raises ConfigError for an unknown name."""
+    """Split `NAME=VALUE` into the two; ("", text) if there is no name. Raises ConfigError for an unknown name."""
     name, equals, value = text.partition("=")
     if not equals or Path(text).exists():
         return "", text
@@ -82,7 +82,7 @@ def scoped(text: str, kind: str, flag: str) -> tuple[str, str]:
 
 
 def latest(values: Sequence[tuple[str, T]], name: str, default: T) -> T:
-    """The value for a name: the one whose scope is that name, else its family's, else the one for all."""
+    """Return the value for a name: that of the name's own scope, otherwise its family's, otherwise the unscoped one."""
     by_scope = dict(values)
     for scope in (name, Path(name).stem, name.partition(":")[0], ""):
         if scope in by_scope:
@@ -91,10 +91,10 @@ def latest(values: Sequence[tuple[str, T]], name: str, default: T) -> T:
 
 
 def parse_override(text: str, flag: str = "--set") -> tuple[str, object]:
-    """Parse `a.b=VALUE`, VALUE a TOML literal or a bare word. Raises ConfigError, which names the flag."""
+    """Parse `a.b=VALUE`, where VALUE is a TOML literal or a bare word. Raises ConfigError, naming the flag."""
     key, equals, value = text.partition("=")
     if not equals or "." not in key:
-        raise ConfigError(f"{flag} {text}: write it as table.key=value, for example {EXAMPLES[flag]}")
+        raise ConfigError(f"{flag} {text}: expected table.key=value; help: {flag} {EXAMPLES[flag]}")
     try:
         return key.strip(), tomllib.loads(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:
@@ -102,15 +102,15 @@ def parse_override(text: str, flag: str = "--set") -> tuple[str, object]:
 
 
 def parse_head(text: str) -> tuple[str, str]:
-    """Parse `NAME=FOLDER`, NAME a head of the pair, a kind, or KIND@BASE, after `PAIR:` for the heads of one pair."""
+    """Parse `NAME=FOLDER` or `PAIR:NAME=FOLDER`. NAME is a head of the pair, a kind, or KIND@BASE."""
     name, _, path = text.partition("=")
     if not name or not path:
-        raise ConfigError(f"--head {text}: write it as NAME=FOLDER, for example sprinter=heads/tiny/sprinter")
+        raise ConfigError(f"--head {text}: expected NAME=FOLDER; help: --head sprinter=heads/tiny/sprinter")
     return name.strip(), path.strip()
 
 
 def changed(table: Table, changes: Iterable[tuple[Sequence[str], object]], where: str) -> Table:
-    """A copy of a table with values set at paths. Raises ConfigError where a path leads through a value."""
+    """Return a copy of a table with values set at paths. Raises ConfigError if a path passes through a value."""
     table = deepcopy(table)
     for path, value in changes:
         place = table

@@ -1,4 +1,4 @@
-"""Floor 0: a pair's description, read from TOML without torch: which models play which roles, and what suits them."""
+"""The description of a pair in TOML: models by role, trained heads and defaults. Importing it does not import torch."""
 
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -22,7 +22,7 @@ class HeadKind(StrEnum):
     eagle = "eagle"
 
 
-FEATURES, TAU = "state", 1.2  # of SPRINTER's verifier: what it reads, and the tau of its labels (best for GPT-Neo)
+FEATURES, TAU = "state", 1.2  # defaults of SPRINTER's verifier: its features, and the tau of its labels
 HEADS = tuple(kind.value for kind in HeadKind)
 
 
@@ -30,9 +30,9 @@ HEADS = tuple(kind.value for kind in HeadKind)
 class ModelSpec:
     """One model: a local folder or a Hugging Face id, at a revision.
 
-    An open revision is resolved to a commit when the model is first fetched; runs record what it was. `quantization` is done
-    here, to weights that are not quantised yet. `allowed_keys` are patterns (`lm_head.*`) of weights that the checkpoint may
-    lack, which then are random, or hold beyond its architecture; by default any such weight is an error.
+    Without a revision, the newest commit is used; runs record it. `quantization` is applied when unquantized weights are
+    loaded. `allowed_keys` are patterns (`lm_head.*`) of weights that may be missing from the checkpoint, and are then random,
+    or that may be in addition to the architecture's. By default such weights are an error.
     """
 
     path: str
@@ -45,9 +45,9 @@ class ModelSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class HeadSpec:
-    """A trained head: a local folder or a Hugging Face id, at a revision, and whose states or laws it reads.
+    """A trained head: a local folder or a Hugging Face id, at a revision.
 
-    `target` is the model whose verdict it foresees, where it does.
+    `base` is the model whose hidden states or distributions it reads, `target` the model whose verdict it predicts, if any.
     """
 
     path: str
@@ -59,12 +59,11 @@ class HeadSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class Defaults:
-    """What a run on this pair takes unless told otherwise; `task` holds keys of a task's own table, by task, and `train`
-    those of a head's recipe, by kind."""
+    """Defaults of runs on a pair. `task` holds keys of a task's table, by task; `train` keys of a recipe, by kind of head."""
 
     data: str = ""
     limit: int = 0  # 0 is all
-    tasks: tuple[str, ...] = ()  # where none is named; empty: all
+    tasks: tuple[str, ...] = ()  # if none is named; empty: all
     task: dict[str, Any] = field(default_factory=dict)
     train: dict[str, Any] = field(default_factory=dict)  # recipes of heads, by kind
 
@@ -77,9 +76,9 @@ class Defaults:
 class Pair:
     """Models by role. `ensemble` names the roles that ensembles combine, the default proposer first.
 
-    Two ways to measure speed without the models' weights: `weights = "dummy"` gives their architectures random ones, and
-    `logits = "synthetic"` replaces what they say by laws that accept one another's drafts at the rate `acceptance`: a
-    number, one by task, or a run folder, whose measured rate is taken. Whatever is made so is called so wherever it appears.
+    Speed can be measured without the models' weights: `weights = "dummy"` uses random weights, and `logits = "synthetic"`
+    replaces the models' logits by synthetic ones with the acceptance rate `acceptance`: a number, a number per task, or a run
+    folder whose measured rate is used. Results are marked as dummy or synthetic everywhere.
     """
 
     description: str = ""
@@ -95,11 +94,11 @@ class Pair:
 
     @property
     def simulated(self) -> str:
-        """What about its models is not real: dummy, synthetic, both or nothing."""
+        """What is simulated: dummy, synthetic, both, or an empty string."""
         return " ".join(word for word in (self.weights, self.logits) if word != "real")
 
     def acceptance_on(self, task: str) -> float:
-        """The rate wanted on a task. Raises ConfigError where none is given for it."""
+        """Return the acceptance rate for a task. Raises ConfigError if there is none."""
         assert not isinstance(self.acceptance, str)
         if isinstance(self.acceptance, float):
             return self.acceptance
@@ -124,7 +123,7 @@ class Pair:
                 raise ValueError(f"ensemble: no model '{role}'{hint(role, self.models)}")
 
     def group(self, name: str) -> tuple[str, ...]:
-        """The roles that `name` stands for: `ensemble`, or one role. Raises ConfigError where the pair has no such role."""
+        """Return the roles of the group `ensemble`, or of one role. Raises ConfigError for an unknown role."""
         roles = self.ensemble if name == "ensemble" else (name,)
         for role in roles:
             if role not in self.models:
@@ -132,7 +131,7 @@ class Pair:
         return roles
 
     def head_of(self, kind: str, base: str) -> str:
-        """The first head of a kind that reads a model. Raises MissingAsset, saying what to do, where the pair has none."""
+        """Return the first head of a kind that reads a model. Raises MissingAsset if the pair has none."""
         for name, head in self.heads.items():
             if (head.kind, head.base) == (kind, base):
                 return name
@@ -143,9 +142,9 @@ class Pair:
 
 
 def with_heads(table: dict[str, Any], heads: tuple[tuple[str, str], ...]) -> dict[str, Any]:
-    """A pair's table with the user's heads in it, without those whose base the pair does not have.
+    """Return a pair's table with the user's heads, without those whose base the pair does not have.
 
-    Raises ConfigError for an unknown name, and for two that name one head.
+    Raises ConfigError for an unknown name, and for two names of one head.
     """
     given: dict[str, str] = {}
     for name, path in heads:
@@ -161,14 +160,14 @@ def with_heads(table: dict[str, Any], heads: tuple[tuple[str, str], ...]) -> dic
 
 
 def default_base(kind: str) -> str:
-    """The model whose states a kind of head reads, unless a pair says otherwise."""
+    """Return the model whose states a kind of head reads by default."""
     return "target" if kind == HeadKind.eagle else "draft"
 
 
 def head_named(name: str, heads: dict[str, Any]) -> str:
-    """The pair's head that a user means by its name, or by KIND@BASE; else the name that a new one gets.
+    """Return the pair's head of a name, a kind or KIND@BASE; otherwise the name for a new head.
 
-    Raises ConfigError, with the nearest right one, for a name that is neither a head nor a kind.
+    Raises ConfigError, with the nearest known name, if the name is neither a head nor a kind.
     """
     kind, _, base = name.partition("@")
     if name in heads:
@@ -181,7 +180,7 @@ def head_named(name: str, heads: dict[str, Any]) -> str:
 
 
 def folder(path: str, base: Path) -> Path | None:
-    """The local folder that `path` names, relative to `base` or to the working directory; None for a hub id."""
+    """Return the local folder of a path relative to `base` or the working directory; None for a hub id."""
     if path.startswith(BUNDLED):
         return PACKAGE / path.removeprefix(BUNDLED)
     candidates = [base / Path(path).expanduser(), Path(path).expanduser()]

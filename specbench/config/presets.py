@@ -1,4 +1,4 @@
-"""Floor 0: the TOML files of configs/, and a user's own. Read without torch, so that `list` and `show` start fast."""
+"""Presets: the TOML files of configs/, and of the user. Reading them does not import torch."""
 
 import re
 from collections.abc import Iterable
@@ -10,13 +10,13 @@ from typing import Any
 from specbench.errors import ConfigError, hint
 from specbench.files import read_toml
 
-PLAIN = re.compile(r"[\w.+-]+(:[\w.+-]+)*")  # a preset's name: no path
+PLAIN = re.compile(r"[\w.+-]+(:[\w.+-]+)*")  # the name of a preset, not a path
 KINDS = {"method": "methods", "pair": "pairs", "task": "tasks", "suite": "suites"}
 
 
 @dataclass(frozen=True)
 class Preset:
-    """One TOML file: its name (the file's), its path, and its table. A plugin's has the plugin's path."""
+    """A preset: its name, its table, and its TOML file, or the file of the plugin that defines it."""
 
     name: str
     path: Path
@@ -24,41 +24,41 @@ class Preset:
 
     @property
     def text(self) -> str:
-        """The TOML as it stands, or as it would stand in a file."""
+        """The text of the TOML file, or the table of a plugin's preset as TOML."""
         if self.path.suffix == ".toml":
             return self.path.read_text(encoding="utf-8")
-        import tomli_w  # what `list` need not wait for
+        import tomli_w  # imported here to keep `list` fast
 
         return tomli_w.dumps(self.table)
 
 
-_ADDED: dict[tuple[str, str], Preset] = {}  # what plugins brought, by kind and name
+_ADDED: dict[tuple[str, str], Preset] = {}  # presets of plugins, by kind and name
 _UNLISTED: set[tuple[str, str]] = set()
 
 
 def add(kind: str, found: Preset, listed: bool = True) -> None:
-    """A preset that no file of configs/ holds; one that is not listed can be asked for by its name alone."""
+    """Register a preset that is not in configs/. With `listed=False` it is found by name only."""
     _ADDED[kind, found.name] = found
     (_UNLISTED.discard if listed else _UNLISTED.add)((kind, found.name))
 
 
 def added(kind: str) -> set[str]:
-    """The names of a kind that plugins brought."""
+    """Return the names of a kind that plugins registered."""
     return {name for each, name in _ADDED if each == kind and (each, name) not in _UNLISTED}
 
 
 def names(kind: str, variants: bool = True) -> list[str]:
-    """The bundled presets of a kind: method, pair, task or suite. NAME/VARIANT.toml is called NAME:VARIANT."""
+    """Return the names of all presets of a kind: method, pair, task or suite. NAME/VARIANT.toml is NAME:VARIANT."""
     found = (path.relative_to(_folder(kind)).with_suffix("") for path in _folder(kind).rglob("*.toml"))
     return sorted([*(":".join(path.parts) for path in found if variants or len(path.parts) == 1), *added(kind)])
 
 
 def preset(kind: str, name: str) -> Preset:
-    """The preset that `name` names: a bundled one, or a path to a TOML file of the user's own.
+    """Return the preset of a name, or of a path to a TOML file.
 
-    `same_as` in a bundled file makes it a second name of another. Raises ConfigError with the nearest right name.
+    A bundled file with `same_as` is a second name of another preset. Raises ConfigError with the nearest known name.
     """
-    if not isinstance(name, str):  # of a TOML file
+    if not isinstance(name, str):  # from a TOML file
         raise ConfigError(f"{kind} = {name!r} must be a name")
     if (kind, name) in _ADDED:
         return _ADDED[kind, name]
@@ -68,8 +68,7 @@ def preset(kind: str, name: str) -> Preset:
         if path is own:
             raise ConfigError(f"no {kind} file {name}")
         raise ConfigError(
-            f"unknown {kind} '{name}'{hint(name, names(kind))}; help: specbench list {KINDS[kind]}; --plugin FILE for"
-            " one of your own"
+            f"unknown {kind} '{name}'{hint(name, names(kind))}; help: specbench list {KINDS[kind]}, or --plugin FILE"
         )
     table = read_toml(path)
     if "same_as" in table and path is not own:
@@ -78,7 +77,7 @@ def preset(kind: str, name: str) -> Preset:
 
 
 def _is_file(path: Path) -> bool:
-    """Whether there is a file of this name; False for a name that no file can have."""
+    """Return whether the path is a file; False for an impossible file name."""
     try:
         return path.is_file()
     except (OSError, ValueError):
@@ -86,10 +85,10 @@ def _is_file(path: Path) -> bool:
 
 
 def sweep_of(method: str) -> tuple[str, list[Any]]:
-    """The key that a method's curve is swept over, and its values. Raises ConfigError where its preset names none."""
+    """Return the key that `curve` sweeps by default, and its values. Raises ConfigError if the preset has none."""
     found = preset("method", method).table.get("sweep")
     if not found:
-        raise ConfigError(f"method {method} has no sweep of its own; name one: --over KEY=[VALUES]")
+        raise ConfigError(f"method {method} has no default sweep; help: --over KEY=[VALUES]")
     if (
         not isinstance(found, dict)
         or not isinstance(found.get("key"), str)
@@ -104,7 +103,7 @@ def _folder(kind: str) -> Path:
 
 
 def require_known(methods: Iterable[str], pair: str, tasks: Iterable[str]) -> None:
-    """Raise ConfigError for a misspelled name, before torch is imported. Plugins are to be imported first."""
+    """Raise ConfigError for an unknown name. Call after plugins are imported, and before torch is."""
     for kind, names_ in (("method", methods), ("pair", [pair]), ("task", tasks)):
         for name in names_:
             preset(kind, name)

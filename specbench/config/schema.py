@@ -19,6 +19,8 @@ from specbench.config.suite import INNER, Line, Suite
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 SCALARS = {str: "string", bool: "boolean", int: "integer", float: "number"}
 Node = dict[str, Any]  # a JSON Schema
+LENGTH: Node = {"type": "integer", "minimum": 1}
+LENGTHS: Node = {"anyOf": [LENGTH, {"type": "array", "items": LENGTH, "minItems": 1}]}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,10 +59,12 @@ def family_schema(
 
 def suite_schema() -> Node:
     """Return the schema of a suite: the fields of `Suite`, with `options` and `grid` as `read_suite` reads them."""
-    builder = _Builder(Rules(hidden=frozenset({"name", "asked"})))
+    builder = _Builder(Rules(hidden=frozenset({"name", "requested"})))
     suite, line = builder.table(Suite, top=True), builder.table(Line)
     keys = builder.fields(Options, skip=INNER)
     keys |= {
+        "data": _scoped({"type": "string"}, "FILE, hub or synthetic: for all tasks, or by task."),
+        "gamma": _scoped(LENGTHS, "A draft length, or one per model: for all methods, or by method."),
         "set": _mapping({}, "Overrides: `task.shots = 0`, `method.target.mu = 0.2`."),
         "over": _mapping(
             {"anyOf": [{"type": "array", "minItems": 1}, {"const": "auto"}]}, "Swept keys and their values."
@@ -161,6 +165,11 @@ def _required(kind: Any) -> list[str]:
 def _object(description: str, properties: dict[str, Node], required: list[str]) -> Node:
     node: Node = {"description": description, "type": "object", "properties": properties, "additionalProperties": False}
     return {**node, "required": required} if required else node
+
+
+def _scoped(value: Node, description: str) -> Node:
+    """Return the schema of an option with one value for everything, or a table of values by scope."""
+    return {"description": description, "anyOf": [value, {"type": "object", "additionalProperties": value}]}
 
 
 def _mapping(values: Node, description: str) -> Node:

@@ -1,4 +1,4 @@
-"""Floor 1: the grid of a paper's table or figure, as configs/suites/ holds it, and what it should look like.
+"""Suites: the grid of runs for a table or figure of a paper, with its tables, plots and expectations.
 
 [[grid]]                              # methods x pairs x tasks, at these options of `specbench run`
 methods = ["we-sd", "we-se"]
@@ -6,12 +6,12 @@ pairs = ["llama-vicuna"]
 tasks = ["gsm8k:se-paper"]
 over = { "we-se.gamma" = [[5, 1], [1, 1]] }
 
-[[tables]]                            # a pivot of what was measured: what makes a row, a column, and what stands there
+[[tables]]                            # a pivot table of the results: rows, columns and values
 rows = ["pair", "method"]
 columns = ["task"]
 values = ["speedup"]
 
-[[expect]]                            # what theory or the paper leads one to expect, checked cell by cell
+[[expect]]                            # an expectation from theory or the paper, checked by group of runs
 says = "SE is at or above naive speculation"
 of = { method = "we-se" }
 value = "speedup"
@@ -28,29 +28,20 @@ from specbench.config.options import ALSO_SET, Options, draft_lengths, scoped_va
 from specbench.config.presets import names, preset, sweep_of
 from specbench.errors import ConfigError, hint
 
-INNER = {"overrides", "over", "heads", "plugins"}  # options that a suite writes otherwise, or not at all
+INNER = {"overrides", "over", "heads", "plugins"}  # options with another syntax in suites, or not allowed there
 BY_SCOPE = {"data", "gamma", "heads", "overrides"}  # options with one value per scope or key
-TINY = "-tiny"  # how the twin of a suite that runs on bundled models is called
-DIMENSIONS = (
-    "pair",
-    "task",
-    "group",
-    "T",
-    "method",
-    "setting",
-    "x",
-    "variant",
-)  # what a measured point is told apart by
+TINY = "-tiny"  # suffix of suites on the bundled models
+DIMENSIONS = ("pair", "task", "group", "T", "method", "setting", "x", "variant")  # that identify a measured point
 Kind = Literal["cells", "profile"]
-JUDGE = {"name", "path", "of", "against"}  # what a judge's table needs
+JUDGE = {"name", "path", "of", "against"}  # required keys of a judge's table
 Axis = Literal["linear", "log"]
 
 
 def require_dimensions(*words: str) -> None:
-    """Raises ValueError for a word that is none of DIMENSIONS."""
+    """Raise ValueError for a word that is not in DIMENSIONS."""
     for word in words:
         if word not in DIMENSIONS:
-            raise ValueError(f"'{word}' is no dimension{hint(word, DIMENSIONS)}")
+            raise ValueError(f"'{word}' is not a dimension{hint(word, DIMENSIONS)}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,10 +56,10 @@ class Line:
 
 @dataclass(frozen=True, kw_only=True)
 class TableSpec:
-    """A table as the paper has it: DIMENSIONS that make its rows and columns, and the values of each place.
+    """A table in the paper's layout: the DIMENSIONS of its rows and columns, and the values of each cell.
 
-    `only` keeps the points whose dimensions are so; `best` adds, to methods that were measured at several settings, a row
-    with the best of them by this value.
+    `only` selects points by their dimensions. `best` adds, for methods with several settings, a row with the best setting by
+    this value.
     """
 
     title: str = ""
@@ -86,8 +77,11 @@ class TableSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class PlotSpec:
-    """A plot: values `y` over `x` (a value, or the dimension x: what was swept), a line for each of `lines`, a panel for
-    each of `panels`. `flat` are methods drawn as horizontal lines."""
+    """A plot of `y` over `x`, which is a value, or the swept parameter (dimension x).
+
+    There is a line per value of the dimensions `lines`, and a panel per value of `panels`. `flat` are methods that are drawn as
+    horizontal lines.
+    """
 
     title: str = ""
     x: str
@@ -103,8 +97,11 @@ class PlotSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class Expectation:
-    """What theory or the paper leads one to expect of a value: `of` some points, `at_least` (or `at_most`) a number, or the
-    value of other points of the same cell. `best` compares the best settings. `because` explains a departure."""
+    """An expectation from theory or the paper: a value `of` some points is `at_least` or `at_most` a bound.
+
+    The bound is a number, or the value of other points with the same other dimensions. `best` compares the best settings.
+    `because` explains a deviation.
+    """
 
     says: str
     of: dict[str, Any]
@@ -123,10 +120,10 @@ class Expectation:
 
 @dataclass(frozen=True, kw_only=True)
 class Suite:
-    """What reproduces one table or figure: the grid to measure, and the tables, plots and expectations of what came.
+    """The reproduction of a table or figure: the grid of runs, and the tables, plots and expectations of its results.
 
-    `kind`: `cells` are runs, a `profile` is `specbench profile`. With a `judge`, completions of the methods `of` and
-    `against` are judged as well. `frontier` asks for the cascades paper's two summaries of quality against latency.
+    `kind` is `cells` for runs, `profile` for `specbench profile`. With a `judge`, completions of the methods `of` and
+    `against` are compared too. `frontier` adds the cascades paper's two summaries of quality against latency.
     """
 
     name: str
@@ -140,7 +137,7 @@ class Suite:
     tables: tuple[TableSpec, ...] = ()
     plots: tuple[PlotSpec, ...] = ()
     expect: tuple[Expectation, ...] = ()
-    asked: str = ""  # by which word; a path for a file of the user's own
+    requested: str = ""  # the name or path that the user gave
 
     def __post_init__(self) -> None:
         if self.judge and (missing := JUDGE - self.judge.keys()):
@@ -152,11 +149,11 @@ class Suite:
 
     @property
     def of(self) -> str:
-        """The suite of the paper's own models that this one is the twin of; itself."""
+        """The name of the suite on the paper's models that this one corresponds to; its own name if it is one."""
         return self.name.removesuffix(TINY)
 
     def parts(self) -> Iterator[tuple[Line, str, str]]:
-        """Every line with each of its pairs and tasks."""
+        """Yield every line of the grid with each of its pairs and tasks."""
         for line in self.grid:
             for pair in line.pairs:
                 for task in line.tasks:
@@ -164,12 +161,12 @@ class Suite:
 
 
 def suites() -> list[str]:
-    """The names of all bundled suites."""
+    """Return the names of all bundled suites."""
     return names("suite")
 
 
 def read_suite(name: str, **changes: Any) -> Suite:
-    """The suite that a name or a path names; `changes` overrule its options. Raises ConfigError for what is wrong with it."""
+    """Return the suite of a name or a path. `changes` replace its options. Raises ConfigError for mistakes in the file."""
     found = preset("suite", name)
     table, where = dict(found.table), str(found.path)
     common = convert(table.pop("options", {}), dict[str, Any], f"{where}: options")
@@ -178,25 +175,25 @@ def read_suite(name: str, **changes: Any) -> Suite:
         raise ConfigError(f"{where}: a suite needs a [[grid]]")
     table["name"] = Path(found.name).stem
     lines = tuple(_line(each, common, changes, f"{where}: options or grid[{i}]") for i, each in enumerate(grid))
-    return replace(construct(Suite, {**table, "grid": []}, where), grid=lines, asked=name)
+    return replace(construct(Suite, {**table, "grid": []}, where), grid=lines, requested=name)
 
 
 def _line(table: dict[str, Any], common: dict[str, Any], changes: dict[str, Any], where: str) -> Line:
     own = {"methods", "pairs", "tasks"}
     words = {key: table[key] for key in own if key in table}
-    told = {**common, **{key: value for key, value in table.items() if key not in own}}
+    given = {**common, **{key: value for key, value in table.items() if key not in own}}
     for key in sorted(own):
         if not words.get(key):
             raise ConfigError(f"{where}: a value for '{key}' is missing")
     lists = {key: convert(words.get(key, []), tuple[str, ...], f"{where}: {key}") for key in own}
-    return Line(**lists, options=_options(told, changes, where))
+    return Line(**lists, options=_options(given, changes, where))
 
 
 def _options(table: dict[str, Any], changes: dict[str, Any], where: str) -> Options:
-    """Options from TOML: those of `specbench run` by their names, `set`, `over` and `head` as tables.
+    """Return options from TOML: those of `specbench run` by name, with `set`, `over` and `head` as tables.
 
-    `data` and `gamma` are one value for all, or a table by task or method. The user's `changes` overrule each scope of them,
-    and each key of `set`, on its own.
+    `data` and `gamma` are one value for all, or a table by task or method. The user's `changes` replace single scopes of them,
+    and single keys of `set`.
     """
     known, types = {each.name for each in fields(Options)}, get_type_hints(Options)
     tables = {"set": "overrides", "head": "heads", "over": "over"}
@@ -215,7 +212,7 @@ def _options(table: dict[str, Any], changes: dict[str, Any], where: str) -> Opti
             made[key] = convert(value, types[key], f"{where}: {key}")
         else:
             raise ConfigError(f"{where}: unknown key '{key}'{hint(key, [*sorted(known - INNER), *tables])}")
-    if changes.get("limit") is not None:  # the user's own choice of prompts overrules the suite's
+    if changes.get("limit") is not None:  # the user's choice of prompts replaces the suite's
         made.pop("sample", None)
     for option, key in ALSO_SET.items():  # the user's choice replaces the suite's, however each is written
         if f"task.{key}" in dict(changes.get("overrides", ())):
@@ -232,14 +229,14 @@ def _options(table: dict[str, Any], changes: dict[str, Any], where: str) -> Opti
 
 
 def _merged(own: Sequence[tuple[str, Any]], changes: Sequence[tuple[str, Any]]) -> tuple[tuple[str, Any], ...]:
-    """A suite's values by key, with the user's in their place; one for all keys replaces them all."""
+    """Return a suite's values by key, replaced by the user's. A value for all keys replaces all of them."""
     if any(not key for key, _ in changes):
         return tuple(changes)
     return (*(each for each in own if each[0] not in dict(changes)), *changes)
 
 
 def _swept(name: str, values: Any) -> tuple[str, Any]:
-    """A sweep as options have it; `METHOD = "auto"` is the method's own."""
+    """Return a sweep as a key and values. `METHOD = "auto"` is the method's default sweep."""
     if values != "auto":
         return name, values
     key, own = sweep_of(name)

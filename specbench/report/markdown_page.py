@@ -37,7 +37,7 @@ def page(collected: Collected, plots: list[Path], beside: Path) -> str:
     tiny = f"The counterpart of {suite.of} on the bundled tiny models and synthetic data: the same grid, other models. "
     setups = {(s.machine, s.environment["cpu"], _revision(s)) for s in collected.summaries}
     others = f", the first of {len(setups)} machines or revisions" if len(setups) > 1 else ""
-    command = f"specbench run --suite {suite.asked or suite.name}"
+    command = f"specbench run --suite {suite.requested or suite.name}"
     parts = [
         f"# {escaping.markdown(f'{suite.paper}, {suite.shows}: {suite.description}')}",
         f"{tiny if suite.is_tiny else ''}`{escaping.terminal(command).replace('`', '')}` measured"

@@ -44,7 +44,7 @@ def collect(suite: Suite, results: Path, changed: bool = False) -> Collected:
     if not runs:
         once = f", though {len(index.done)} runs were measured once" if index.done else ""
         raise ConfigError(
-            f"nothing of {suite.name} is in {results}{once}; help: specbench run --suite {suite.asked or suite.name}"
+            f"nothing of {suite.name} is in {results}{once}; help: specbench run --suite {suite.requested or suite.name}"
         )
     folders = [results / run["folder"] for run in runs]
     summaries = summaries_of(folders)

@@ -54,7 +54,7 @@ def test_cascades_share_a_cell_with_the_large_model(cascades):
     where, shown = cascades
     (summary,) = summaries(where)
     assert [row["method"] for row in summary["methods"]] == ["ar", *CASCADES]
-    assert summary["clock"] == "end to end"
+    assert summary["spec"]["clock"] == "end to end"
     assert "speedup over ar, end to end" in shown and "Cascades" in shown
     assert all(row["quality"]["bleu"]["value"] >= 0 and not row["failed"] for row in summary["methods"])
 
@@ -112,7 +112,7 @@ def test_a_second_name_is_swept_as_the_first():
         (["-m", "lossy", "--over", "method.target.alhpa=[0.1]"], "has this key (did you mean 'method.target.alpha'?)"),
         (["-m", "lossy", "--over", "method.target.alpha=0.1"], "write it as method.key=[values]"),
         (["-m", "lossy", "--over", "sd.bonus=[1]"], "none of lossy has this key"),
-        (["-m", "bild", "--temperature", "1"], "bild is greedy"),
+        (["-m", "bild", "--temperature", "1"], "bild is defined for greedy decoding only"),
         (["-m", "lossy", "--set", "method.target.alpha=2"], "alpha = 2.0 must be in [0, 1]"),
         (["-m", "cascade-opt", "--set", "method.bonus=defered"], "did you mean"),
         (["-m", "token-cascade", "--set", "method.target.name=diff"], "needs the large model at every position"),
@@ -160,7 +160,7 @@ def test_every_cascade_preset_declares_its_law():
     ],
 )
 def test_every_preset_has_the_law_that_it_declares(name):
-    """Enumerated over tables, drafts of one or two tokens, at every sampling setting: as `specbench laws` does.
+    """Enumerated over tables, drafts of one or two tokens, at every sampling setting: as `specbench enumerate` does.
 
     Longer drafts of ensembles and chains are enumerated in files of their own.
     """
@@ -172,7 +172,9 @@ def test_every_preset_has_the_law_that_it_declares(name):
 
 
 def test_the_papers_bonus_declares_no_law(tmp_path):
-    assert "declares no law" in specbench("laws", "-m", "cascade-opt", "-s", "method.bonus=paper", cwd=tmp_path, code=2)
+    assert "declares no law" in specbench(
+        "enumerate", "-m", "cascade-opt", "-s", "method.bonus=paper", cwd=tmp_path, code=2
+    )
 
 
 def test_parallel_models_say_what_they_say_in_turn(tmp_path):
@@ -212,8 +214,8 @@ def test_the_documented_target_has_ten_lines_is_listed_law_tested_and_run(tmp_pa
     assert len([line for line in block.splitlines() if line.strip()]) <= 10
     assert "agreeable" in specbench("list", "methods", "--plugin", path, cwd=tmp_path)
     assert 'name = "agreeable"' in specbench("show", "method", "agreeable", "--plugin", path, cwd=tmp_path)
-    laws = specbench("laws", "-m", "agreeable", "--plugin", path, cwd=tmp_path)
-    assert laws.count("exact") == 5 and "DIFFERS" not in laws
+    shown = specbench("enumerate", "-m", "agreeable", "--plugin", path, cwd=tmp_path)
+    assert shown.count("exact") == 5 and "DIFFERS" not in shown
     few = ["-p", "tiny-t5", "-t", "wmt", "-n", 5, "--repeats", 1]
     shown = specbench("run", "-m", "agreeable", "--plugin", path, *few, cwd=tmp_path)
     assert "speedup over ar, end to end" in shown
@@ -238,7 +240,7 @@ def test_the_documented_stop_rule_proposer_method_and_task_run(tmp_path):
     assert all(row["identical_output"] == 1.0 for row in summary["methods"][1:]), "all of them are lossless"
     assert summary["metrics"][0]["name"] == "spelled"
     for name in ("narrow", "first-then", again):
-        assert "DIFFERS" not in specbench("laws", "-m", name, *plugins, cwd=tmp_path)
+        assert "DIFFERS" not in specbench("enumerate", "-m", name, *plugins, cwd=tmp_path)
     (folder,) = (tmp_path / "results").iterdir()
     specbench("score", folder, *plugins, cwd=tmp_path)
 
@@ -253,7 +255,11 @@ def test_the_documented_variant_of_a_task_and_pair_of_ones_own_run(tmp_path):
     few = ["-n", 1, "--repeats", 1, "--max-new-tokens", 8]
     specbench("run", "-m", "sd", "-p", pair, "-t", variant, *few, cwd=tmp_path)
     (summary,) = summaries(tmp_path)
-    assert (summary["pair"], summary["task"], summary["data"]["source"]) == ("my-pair", "short@2-A", "synthetic")
+    assert (summary["pair"], summary["task"], summary["spec"]["task"]["data"]["source"]) == (
+        "my-pair",
+        "short@2-A",
+        "synthetic",
+    )
     assert [row["failed"] for row in summary["methods"]] == [0, 0]
 
 
@@ -276,11 +282,11 @@ class Share(TwoModels, name="{name}"):
     ],
 )
 def test_a_plugin_that_gives_no_law_is_found_out(name, pi, message, tmp_path):
-    """By `laws`, and by every generation that it would have spoilt."""
+    """By `enumerate`, and by every generation that it would have spoilt."""
     (tmp_path / f"{name}.py").write_text(NO_LAW.format(name=name, pi=pi))
     plugin = ["-m", name, "--plugin", f"{name}.py"]
-    laws = specbench("laws", *plugin, cwd=tmp_path, code=2 if name == "typo" else 5)
-    assert message in laws
+    shown = specbench("enumerate", *plugin, cwd=tmp_path, code=2 if name == "typo" else 5)
+    assert message in shown
     few = ["-p", "tiny-t5", "-t", "wmt", "-n", 5, "--repeats", 1, "--max-new-tokens", 8]
     shown = " ".join(specbench("run", *plugin, *few, cwd=tmp_path, code=3).split())
     assert "5 generations failed" in shown

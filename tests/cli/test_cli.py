@@ -41,9 +41,10 @@ def test_a_speculative_ensemble_stands_beside_the_exact_prediction_and_the_paper
     summary = json.loads(next((where / "results").glob("*/summary.json")).read_text())
     row = next(row for row in summary["methods"] if row["method"] == "we-se")
     a, c = row["acceptance_by_model"], row["cost_ratio"]
-    proposer = next(iter(row["config"]["models"]))
+    models = summary["spec"]["methods"]["we-se"]["options"]["models"]
+    proposer = models[0]
     assert row["papers_prediction"] == pytest.approx(alternate_proposal(a[proposer], 1, 1, c))
-    assert row["predicted"] == pytest.approx(never_slower(*(a[role] for role in row["config"]["models"]), c), rel=1e-3)
+    assert row["predicted"] == pytest.approx(never_slower(*(a[role] for role in models), c), rel=1e-3)
     assert "paper's theory" in shown
 
 
@@ -170,7 +171,7 @@ def test_hub_ids_and_hub_data_load_offline_from_the_hubs_cache_and_record_their_
     config = tomllib.loads((folder / "run.toml").read_text())
     assert {role: each["revision"] for role, each in config["pair"]["models"].items()} == models
     assert config["task"]["data"]["revision"] == rows
-    assert config["methods"]["sd"]["proposer"]["gamma"] == 5
+    assert config["methods"]["sd"]["options"]["proposer"]["gamma"] == 5
     (repo / "refs" / "main").write_text("d" * 40)  # the hub has moved on
     done = subprocess.run([SPECBENCH, "score", folder], cwd=tmp_path, env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -203,7 +204,7 @@ def test_a_failed_sample_is_a_failed_sample(tmp_path):
         (["run", "--temperature", "-1"], 2, "temperature"),
         (["run", "--top-p", "0"], 2, "top_p"),
         (["run", "--repeats", "0"], 2, "repeats"),
-        (["run", "--set", "method.target.weigts=[1.0, 0.0]"], 2, "did you mean 'weights'?"),
+        (["run", "--set", "method.target.weigts=[1.0, 0.0]"], 2, "did you mean 'target.weights'?"),
         (["run", "--set", "method.target.weights=[0.4, 0.4]"], 2, "sum to 1"),
         (["run", "--set", "method.target.weights=[0.4, 0.3, 0.3]"], 2, "weights"),
         (["run", "-t", "prompts"], 2, "--data FILE.jsonl"),

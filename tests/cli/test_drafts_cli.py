@@ -106,8 +106,10 @@ def usage(*sizes):
     }
 
 
-def rounds(tested, accepted, by):
-    return [{"tokens": accepted + 1, "drafted": 5, "tested": tested, "accepted": accepted, "by": [by] * tested}] * 10
+def rounds(tested, accepted, proposer):
+    return [
+        {"tokens": accepted + 1, "drafted": 5, "tested": tested, "accepted": accepted, "proposers": [proposer] * tested}
+    ] * 10
 
 
 @pytest.mark.parametrize(("middle", "kept"), [(0.2, True), (3.0, False)])
@@ -138,13 +140,21 @@ def test_a_cheap_faithful_middle_is_kept_and_a_dear_one_is_not(tmp_path, middle,
 
 def test_levels_and_runs_are_counted_by_hand():
     """Two outer rounds with inner ones; a run of SPRINTER with three untested tokens."""
-    inner = [{"tokens": 3, "drafted": 5, "tested": 3, "accepted": 2, "by": ["eagle"] * 3}]
-    outer = {"tokens": 4, "drafted": 6, "tested": 4, "accepted": 3, "by": ["middle"] * 4, "inner": inner * 2}
+    inner = [{"tokens": 3, "drafted": 5, "tested": 3, "accepted": 2, "proposers": ["eagle"] * 3}]
+    outer = {"tokens": 4, "drafted": 6, "tested": 4, "accepted": 3, "proposers": ["middle"] * 4, "inner": inner * 2}
     low, high = d.levels([record("x", tokens=[1] * 8, rounds=[outer, outer])])
     assert (low.proposers, low.rounds, low.length, low.acceptance) == ("eagle", 2.0, 3.0, pytest.approx(2 / 3))
     assert (high.proposers, high.rounds, high.length, high.acceptance) == ("middle", 1.0, 4.0, 0.75)
     assert d.discarded_per_token([record("x", tokens=[1] * 8, rounds=[outer, outer])]) == 6 / 8
     counters = {"verifier_calls": 4, "verifier_accepts": 3}
-    run = {"tokens": 5, "drafted": 4, "tested": 1, "accepted": 1, "by": ["draft"], "untested": 3, "counters": counters}
+    run = {
+        "tokens": 5,
+        "drafted": 4,
+        "tested": 1,
+        "accepted": 1,
+        "proposers": ["draft"],
+        "untested": 3,
+        "counters": counters,
+    }
     rows = [record("sprinter", tokens=[1] * 5, rounds=[run])]
     assert (d.average_tokens(rows), d.verifier_rate(rows), d.levels(rows)) == (4.0, 0.75, [])

@@ -15,7 +15,7 @@ SHRUNK = {
     "num_hidden_layers": 2, "hidden_size": 32, "num_attention_heads": 4, "num_key_value_heads": 4, "intermediate_size": 48,
     "vocab_size": 1200,
 }  # fmt: skip
-MADE_UP = [
+SIMULATED = [
     "-p", "llama-vicuna", *GSM8K, "--data", "synthetic", "--set", "pair.weights=dummy", "--set", "pair.logits=synthetic",
     *(word for role in ("llama", "vicuna") for key, value in SHRUNK.items()
       for word in ("--set", f"pair.models.{role}.config.{key}={value}")),
@@ -27,16 +27,17 @@ def folder_of(where):
     return folder
 
 
-def test_the_engine_is_told_and_changes_no_token(tmp_path):
-    told, tokens = {}, {}
+def test_the_engine_is_recorded_and_changes_no_token(tmp_path):
+    recorded, tokens = {}, {}
     for engine in ("eager", "lean"):
         where = tmp_path / engine
         where.mkdir()
         specbench("run", "-m", "sd", *GSM8K, "--engine", engine, cwd=where)
         folder = folder_of(where)
-        told[engine] = tomllib.loads((folder / "run.toml").read_text())["engine"]["name"]
+        models = tomllib.loads((folder / "run.toml").read_text())["pair"]["models"]
+        recorded[engine] = {model["engine"] for model in models.values()}
         tokens[engine] = {(row["method"], row["sample"]): row["tokens"] for row in rows_of(folder)}
-    assert told == {"eager": "eager", "lean": "lean"}
+    assert recorded == {"eager": {"eager"}, "lean": {"lean"}}
     assert tokens["eager"] == tokens["lean"]
 
 
@@ -65,9 +66,9 @@ def test_transformers_own_methods_stand_in_the_same_table(tmp_path):
     assert read["hf-assisted"] == pytest.approx(read["sd"], rel=0.1)
 
 
-def test_made_up_models_say_so_in_every_row_and_have_no_quality(tmp_path):
+def test_simulated_models_are_marked_in_every_row_and_have_no_quality(tmp_path):
     """The real architectures of the paper's pair, shrunken, with random weights and laws of its own acceptance."""
-    shown = specbench("run", "-m", "we-se", *MADE_UP, cwd=tmp_path).stdout
+    shown = specbench("run", "-m", "we-se", *SIMULATED, cwd=tmp_path).stdout
     folder = folder_of(tmp_path)
     assert "we-se (dummy) (synthetic)" in shown
     assert "Not a measurement of these models" in shown
@@ -75,7 +76,7 @@ def test_made_up_models_say_so_in_every_row_and_have_no_quality(tmp_path):
     config = tomllib.loads((folder / "run.toml").read_text())
     assert config["decoding"]["ignore_eos"] is True
     assert config["pair"]["synthetic"]["acceptance"] == 0.684, "what Table 2 implies on gsm8k"
-    assert config["pair"]["models"]["llama"]["config"]["num_hidden_layers"] == 2
+    assert config["pair"]["models"]["llama"]["changes"]["num_hidden_layers"] == 2
     flat = list(csv.DictReader(io.StringIO(specbench("report", folder, "-f", "csv", cwd=tmp_path).stdout)))
     assert {row["simulated"] for row in flat} == {"dummy synthetic"}
     for form in ("md", "json", "table"):
@@ -113,9 +114,11 @@ def test_a_rate_can_be_taken_from_a_run(tmp_path):
     (["--set", "pair.models.llama.config.vocab_size=900"], 2, "too small"),
     (["--set", "pair.weights=real"], 2, "only weights = \"dummy\" can"),
 ])  # fmt: skip
-def test_what_cannot_be_made_up_is_one_message(more, code, message, tmp_path):
+def test_a_model_that_cannot_be_simulated_is_one_message(more, code, message, tmp_path):
     key = more[1].partition("=")[0] + "="
-    kept = [word for i, word in enumerate(MADE_UP) if not any(w.startswith(key) for w in map(str, MADE_UP[i : i + 2]))]
+    kept = [
+        word for i, word in enumerate(SIMULATED) if not any(w.startswith(key) for w in map(str, SIMULATED[i : i + 2]))
+    ]
     err = specbench("run", "-m", "we-se", *kept, *more, cwd=tmp_path, code=code).stderr
     assert message in err
     assert err.count("error[") == 1

@@ -1,4 +1,4 @@
-"""`specbench trace`: the rounds of one generation, and every token by where it came from."""
+"""`specbench trace`: the rounds of one generation, and the origin of every token."""
 
 import json
 
@@ -8,35 +8,34 @@ from specbench.report.trace import lines, plain, visible
 from tests.fixtures.console import specbench
 
 
-def round_(origins, pieces, **told):
-    """A round as the command makes it."""
-    counts = {"tokens": len(pieces), "drafted": 3, "tested": 2, "accepted": origins.count("a"), "by": ["draft"]}
-    return {**counts, "origins": origins, "pieces": pieces, "ids": list(range(len(pieces))), **told}
+def round_(origins, pieces, **changes):
+    """Return a round as the command passes it to `lines`."""
+    counts = {"tokens": len(pieces), "drafted": 3, "tested": 2, "accepted": origins.count("a"), "proposers": ["draft"]}
+    return {**counts, "origins": origins, "pieces": pieces, "ids": list(range(len(pieces))), **changes}
 
 
-def test_a_refused_draft_stands_before_what_replaced_it_and_inner_rounds_are_indented():
+def test_a_rejected_draft_precedes_its_replacement_and_inner_rounds_are_indented():
     inner = round_("ab", [" x", " y"])
     outer = round_("dar", [" a", " b", " c"], untested=1, rejected=" B", inner=[inner])
-    told = [plain(line) for line in lines([outer])]
-    assert told == [
+    assert [plain(line) for line in lines([outer])] == [
         "1  draft: 3 drafted, 2 tested, 1 accepted, 1 untested  d[ a] a[ b] x[ B] r[ c]",
         "    1.1  draft: 3 drafted, 2 tested, 1 accepted  a[ x] b[ y]",
     ]
 
 
-def test_drafters_of_one_round_are_told_apart():
+def test_the_drafters_of_one_round_are_counted():
     (line,) = lines([round_("aa", ["x", "y"], proposers=["draft", "draft", "target"])])
     assert line.label.startswith("1  draft 2, target 1: ")
 
 
-def test_tokens_without_text_show_their_id_and_what_a_terminal_would_obey_is_escaped():
+def test_tokens_without_text_show_their_id_and_control_characters_are_escaped():
     (line,) = lines([round_("aa", ["\x1b[2J\n", ""])])
     assert line.spans == [("a", ["\\x1b[2J\\n", "<1>"])]
     assert visible("a\nb\x1b", kept="\n") == "a\nb\\x1b"
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory):
+def traces(tmp_path_factory):
     """Traces as JSON, by method."""
     folder = tmp_path_factory.mktemp("trace")
 
@@ -53,8 +52,8 @@ def told(tmp_path_factory):
 
 
 @pytest.mark.parametrize("method", ["sd", "sprinter", "polybasic"])
-def test_the_rounds_tokens_are_the_output_and_each_has_an_origin(told, method):
-    trace = told[method]
+def test_the_rounds_tokens_are_the_output_and_each_has_an_origin(traces, method):
+    trace = traces[method]
     rounds = trace["rounds"]
     assert [id_ for each in rounds for id_ in each["ids"]] == trace["tokens"]
     assert "".join(piece for each in rounds for piece in each["pieces"]) == trace["text"]
@@ -67,55 +66,55 @@ def test_the_rounds_tokens_are_the_output_and_each_has_an_origin(told, method):
     assert len(trace["tokens"]) == 16
 
 
-def test_each_kind_of_method_shows_what_is_its_own(told):
-    assert any("r" in each["origins"] and each["rejected"] for each in told["sd"]["rounds"])
-    assert any("d" in each["origins"] for each in told["sprinter"]["rounds"])
-    assert told["sd"]["forwards"]["draft"] > told["sd"]["forwards"]["target"] > 0
+def test_each_kind_of_method_shows_its_own_origins(traces):
+    assert any("r" in each["origins"] and each["rejected"] for each in traces["sd"]["rounds"])
+    assert any("d" in each["origins"] for each in traces["sprinter"]["rounds"])
+    assert traces["sd"]["forwards"]["draft"] > traces["sd"]["forwards"]["target"] > 0
 
 
-def test_a_chains_inner_rounds_are_the_draft_that_the_target_tested(told):
-    for each in told["polybasic"]["rounds"]:
+def test_a_chains_inner_rounds_are_the_draft_that_the_target_tested(traces):
+    for each in traces["polybasic"]["rounds"]:
         assert set(each["proposers"]) == {"middle"}
         assert {name for inner in each["inner"] for name in inner["proposers"]} == {"eagle"}
         drafted = [id_ for inner in each["inner"] for id_ in inner["ids"]]
         assert drafted[: each["accepted"]] == each["ids"][: each["accepted"]]
 
 
-def test_a_prompt_of_ones_own_is_decoded_and_read_without_colours(tmp_path):
+def test_a_prompt_from_the_command_line_is_decoded_and_printed_without_colors(tmp_path):
     done = specbench("trace", "-m", "sd", "Question: 2 + 2", "--max-new-tokens", "6", "--gamma", "2", cwd=tmp_path)
-    told = done.stdout.splitlines()
-    assert told[0] == "sd on tiny, T = 0, seed 0"
+    printed = done.stdout.splitlines()
+    assert printed[0] == "sd on tiny, T = 0, seed 0"
     assert "\x1b" not in done.stdout
-    assert any("accepted  " in line and ("a[" in line or "r[" in line) for line in told)
-    assert any(line.startswith("6 tokens, ") for line in told)
-    assert any(line.startswith("forwards: draft ") for line in told)
+    assert any("accepted  " in line and ("a[" in line or "r[" in line) for line in printed)
+    assert any(line.startswith("6 tokens, ") for line in printed)
+    assert any(line.startswith("forwards: ") and "draft " in line for line in printed)
 
 
-def test_colours_are_for_terminals_that_want_them(tmp_path, monkeypatch):
-    """The same trace, as a terminal gets it; and again where NO_COLOR asks for letters."""
+def test_colors_are_used_on_terminals_without_no_color(tmp_path, monkeypatch):
+    """A terminal gets colors; with NO_COLOR it gets letters."""
     command = ("trace", "-m", "sd", "Question: 2 + 2", "--max-new-tokens", "6", "--gamma", "2")
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.delenv("NO_COLOR", raising=False)
-    coloured = specbench(*command, cwd=tmp_path).stdout
+    colored = specbench(*command, cwd=tmp_path).stdout
     monkeypatch.setenv("NO_COLOR", "1")
-    plainly = specbench(*command, cwd=tmp_path).stdout
-    rounds = [line for line in coloured.splitlines() if " tested, " in line]
+    uncolored = specbench(*command, cwd=tmp_path).stdout
+    rounds = [line for line in colored.splitlines() if " tested, " in line]
     assert any("accepted  \x1b[0m\x1b[32m" in line or "|\x1b[0m\x1b[32m" in line for line in rounds)
-    assert "a[" not in coloured
-    assert "\x1b[32m" not in plainly
-    assert "a[" in plainly or "r[" in plainly
+    assert "a[" not in colored
+    assert "\x1b[32m" not in uncolored
+    assert "a[" in uncolored or "r[" in uncolored
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [((), "a prompt, or a task"), (("x", "-t", "gsm8k"), "a prompt, or a task"), (("-m", "sdd", "x"), "mean 'sd'")],
 )
-def test_a_mistake_is_one_line(tmp_path, arguments, said):
-    assert said in specbench("trace", *arguments, cwd=tmp_path, code=2).stderr
+def test_a_mistake_is_one_line(tmp_path, arguments, message):
+    assert message in specbench("trace", *arguments, cwd=tmp_path, code=2).stderr
 
 
-def test_a_sample_that_is_not_there_is_told(tmp_path):
+def test_a_sample_index_out_of_range_is_an_error(tmp_path):
     (tmp_path / "own.jsonl").write_text('{"prompt": "One"}\n')
     command = ("trace", "-m", "sd", "-t", "prompts", "--data", "own.jsonl", "--sample-index", "3")
     assert "--sample-index 3: prompts has 1 samples" in specbench(*command, cwd=tmp_path, code=2).stderr

@@ -13,8 +13,8 @@ from specbench.config.presets import names, preset
 from specbench.data.task import Data, Sample
 from specbench.decoding.method import Method
 from specbench.decoding.targets import Mixture, Target
-from specbench.errors import ConfigError
-from specbench.experiment.method_resolution import groups_of, roles_of
+from specbench.errors import ConfigError, MissingAsset
+from specbench.experiment.method_resolution import groups_of, roles_of, unused_options
 from specbench.experiment.selection import limited, read_pair, read_task
 from tests.fixtures import console
 
@@ -22,7 +22,7 @@ SIZES = {"draft": 1, "target": 10, "math": 10, "code": 10}
 TINY = read_pair("tiny", Options())[1]
 
 
-def arm_of(method: str, pair: Pair = TINY, sizes=SIZES, **options):
+def resolved(method: str, pair: Pair = TINY, sizes=SIZES, **options):
     return groups_of([method], pair, sizes, Options(**options))[0][-1]
 
 
@@ -31,7 +31,7 @@ def test_every_bundled_method_builds_on_a_tiny_pair():
     chained = read_pair("tiny-polybasic", Options())[1]
     for name in names("method"):
         pair = chained if name.startswith("polybasic") else TINY
-        assert isinstance(arm_of(name, pair, dict.fromkeys(pair.models, 1)).method, Method)
+        assert isinstance(resolved(name, pair, dict.fromkeys(pair.models, 1)).method, Method)
 
 
 def test_synthetic_logits_and_heads_do_not_go_together(tmp_path):
@@ -48,12 +48,12 @@ def test_a_head_is_that_of_its_kind_and_of_the_model_that_drafts():
     """The first that the pair lists, unless the method's table names one; without any, the line says how to train one."""
     chained = read_pair("tiny-polybasic", Options())[1]
     sizes = dict.fromkeys(chained.models, 1)
-    assert arm_of("eagle", chained, sizes).spec.options["proposer"]["head"] == "eagle-target"
-    assert arm_of("polybasic", chained, sizes).method.heads == ("eagle",)
-    assert arm_of("sprinter").spec.options["head"] == "sprinter"
-    assert arm_of("sprinter", overrides=(("method.head", "sprinter-q"),)).spec.options["head"] == "sprinter-q"
-    with pytest.raises(ConfigError, match="specbench train dsl"):
-        arm_of("dsl", chained, sizes)
+    assert resolved("eagle", chained, sizes).spec.options["proposer"]["head"] == "eagle-target"
+    assert resolved("polybasic", chained, sizes).method.heads == ("eagle",)
+    assert resolved("sprinter").spec.options["head"] == "sprinter"
+    assert resolved("sprinter", overrides=(("method.head", "sprinter-q"),)).spec.options["head"] == "sprinter-q"
+    with pytest.raises(MissingAsset, match="specbench train dsl"):
+        resolved("dsl", chained, sizes)
     passed = read_pair("gpt2", Options(heads=(("sprinter", "heads/mine"),)))[1]
     assert passed.heads["sprinter"].path == "heads/mine" and passed.head_of("sprinter", "draft") == "sprinter"
 
@@ -62,20 +62,20 @@ def test_a_head_is_that_of_its_kind_and_of_the_model_that_drafts():
 def test_every_bundled_pair_is_valid_and_runs_the_ensembles(name):
     pair = read_pair(name, Options())[1]
     sizes = dict.fromkeys(pair.models, 10)
-    assert len(arm_of("we-se", pair, sizes).method.roles()) == len(pair.ensemble)
+    assert len(resolved("we-se", pair, sizes).method.roles()) == len(pair.ensemble)
     if "draft" in pair.models:
-        assert arm_of("cd-se", pair, sizes | {"draft": 1}).spec.options["gamma"] == [5, 1]
+        assert resolved("cd-se", pair, sizes | {"draft": 1}).spec.options["gamma"] == [5, 1]
 
 
 def test_defaults_follow_the_pair():
-    assert arm_of("se").label == "we-se"
-    assert arm_of("we-se").spec.options["models"] == ["math", "code"]
-    assert arm_of("we-se").spec.options["gamma"] == [1, 1], "models that cost alike"
-    assert arm_of("cd-se").spec.options["gamma"] == [5, 1]
-    assert arm_of("sd").spec.options["proposer"] == {"name": "model", "model": "draft", "gamma": 5}
-    assert arm_of("we-se", sizes=SIZES | {"math": 5}).spec.options["gamma"] == [5, 1], "c = 0.5"
-    assert arm_of("we-se", sizes=SIZES | {"target": 6}).spec.options["gamma"] == [1, 1]
-    assert [arm_of(m).temperature for m in ("ar", "sd", "we", "cd", "we-sd", "cd-se")] == [0, 0, 1, 1, 1, 1]
+    assert resolved("se").label == "we-se"
+    assert resolved("we-se").spec.options["models"] == ["math", "code"]
+    assert resolved("we-se").spec.options["gamma"] == [1, 1], "models that cost alike"
+    assert resolved("cd-se").spec.options["gamma"] == [5, 1]
+    assert resolved("sd").spec.options["proposer"] == {"name": "model", "model": "draft", "gamma": 5}
+    assert resolved("we-se", sizes=SIZES | {"math": 5}).spec.options["gamma"] == [5, 1], "c = 0.5"
+    assert resolved("we-se", sizes=SIZES | {"target": 6}).spec.options["gamma"] == [1, 1]
+    assert [resolved(m).temperature for m in ("ar", "sd", "we", "cd", "we-sd", "cd-se")] == [0, 0, 1, 1, 1, 1]
 
 
 def test_each_method_brings_its_baseline_and_those_that_share_one_share_a_cell():
@@ -96,20 +96,20 @@ def test_the_baseline_follows_the_same_law():
 
 
 def test_gamma_is_the_first_models_or_each_models():
-    assert arm_of("we-se", gamma=(("", (3,)),)).spec.options["gamma"] == [3, 1]
-    assert arm_of("we-se", gamma=(("", (3, 2)),)).spec.options["gamma"] == [3, 2]
+    assert resolved("we-se", gamma=(("", (3,)),)).spec.options["gamma"] == [3, 1]
+    assert resolved("we-se", gamma=(("", (3, 2)),)).spec.options["gamma"] == [3, 2]
     both = groups_of(["we-sd", "we-se"], TINY, SIZES, Options(gamma=(("", (3, 2)),)))[0]
     assert both[1].spec.options["proposer"]["gamma"] == 3
     assert both[2].spec.options["gamma"] == [3, 2]
     with pytest.raises(ConfigError, match="gamma"):
-        arm_of("we-se", gamma=(("", (3, 2, 1)),))
+        resolved("we-se", gamma=(("", (3, 2, 1)),))
 
 
 def test_zero_is_a_value():
     """`threshold or default` turns 0 into the default; here 0 stays 0."""
-    assert arm_of("sd", temperature=0.0).temperature == 0.0
-    assert arm_of("we-se", temperature=0.0).temperature == 0.0
-    assert arm_of("cd-se", overrides=(("method.target.mu", 0.0),)).method.target.mu == 0.0
+    assert resolved("sd", temperature=0.0).temperature == 0.0
+    assert resolved("we-se", temperature=0.0).temperature == 0.0
+    assert resolved("cd-se", overrides=(("method.target.mu", 0.0),)).method.target.mu == 0.0
     assert read_task("gsm8k", TINY, Options(overrides=(("task.shots", 0),)))[1].shots == 0
     data = Data([Sample(str(i), "") for i in range(50)], "file", None, "", 50)
     assert len(limited(data, TINY, Options(limit=0), suited=False).samples) == 50
@@ -169,7 +169,7 @@ def test_whole_numbers_pass_for_floats():
 def test_a_pair_without_the_role_says_which_it_has():
     pair = read_pair("llama-vicuna", Options())[1]
     with pytest.raises(ConfigError, match=r"no model 'target'.*llama, vicuna"):
-        arm_of("sd", pair, {"llama": 1, "vicuna": 1})
+        resolved("sd", pair, {"llama": 1, "vicuna": 1})
 
 
 @pytest.mark.parametrize(
@@ -191,9 +191,12 @@ def test_overrides_need_a_table_and_a_value(bad):
         parse_override(bad)
 
 
-def test_an_unknown_override_is_refused():
+def test_an_unknown_override_is_rejected():
+    options = Options(overrides=(("method.target.muu", 0.2),))
+    (error,) = unused_options(["cd-se"], TINY, "tiny", options).values()
+    assert "did you mean 'target.mu'" in str(error)
     with pytest.raises(ConfigError, match="did you mean 'mu'"):
-        arm_of("cd-se", overrides=(("method.target.muu", 0.2),))
+        resolved("cd-se", overrides=(("method.cd-se.target.muu", 0.2),))
     with pytest.raises(ConfigError, match=r"start with method\., pair\. or task\."):
         Options(overrides=(("decoding.mu", 1),))
 
@@ -201,12 +204,12 @@ def test_an_unknown_override_is_refused():
 def test_a_users_own_toml_file(tmp_path):
     own = tmp_path / "mine.toml"
     own.write_text('name = "autoregressive"\nscorers = ["draft"]\ntarget = { name = "last" }\n')
-    assert arm_of(str(own)).spec.options["scorers"] == ["draft"]
+    assert resolved(str(own)).spec.options["scorers"] == ["draft"]
     own.write_text("name = ")
     with pytest.raises(ConfigError, match=r"mine\.toml"):
-        arm_of(str(own))
+        resolved(str(own))
     with pytest.raises(ConfigError, match="no method file"):
-        arm_of(str(tmp_path / "none.toml"))
+        resolved(str(tmp_path / "none.toml"))
 
 
 @pytest.mark.parametrize(
@@ -233,7 +236,7 @@ def test_whatever_a_users_method_lacks_is_a_config_error(tmp_path, text, message
 
     def settle():
         roles_of([str(own)], TINY, Options())
-        arm_of(str(own))
+        resolved(str(own))
 
     with pytest.raises(ConfigError) as caught:
         settle()

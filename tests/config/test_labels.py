@@ -56,14 +56,14 @@ def test_the_variants_of_a_sweep_decode_what_their_labels_say(tmp_path):
     specbench("run", "-m", "sd", *FEW, "--over", "method.proposer.gamma=[1,3]", cwd=tmp_path)
     (folder,) = (tmp_path / "results").iterdir()
     methods = tomllib.loads((folder / "run.toml").read_text())["methods"]
-    assert {name: table["proposer"]["gamma"] for name, table in methods.items() if name != "ar"} == {
+    assert {name: table["options"]["proposer"]["gamma"] for name, table in methods.items() if name != "ar"} == {
         "sd(gamma=1)": 1,
         "sd(gamma=3)": 3,
     }
     for row in map(json.loads, (folder / "samples.jsonl").read_text().splitlines()):
         if row["method"] != "ar":
             drafted = [each["drafted"] for each in row["rounds"]]
-            assert max(drafted) == methods[row["method"]]["proposer"]["gamma"], row["method"]
+            assert max(drafted) == methods[row["method"]]["options"]["proposer"]["gamma"], row["method"]
 
 
 def test_a_suites_option_gives_way_to_the_users_however_each_is_written(tmp_path):

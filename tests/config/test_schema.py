@@ -15,7 +15,7 @@ from specbench.cli.schema import SCHEMAS, MethodFile
 from specbench.config.construct import Named, construct
 from specbench.config.presets import KINDS
 from specbench.config.schema import Rules, family_schema, object_schema
-from specbench.experiment.method_resolution import BESIDES
+from specbench.experiment.method_table import BESIDES
 from tests.fixtures.console import specbench
 
 METHOD = {
@@ -101,6 +101,10 @@ def test_mistakes_are_invalid(kind, table, validators):
 def test_options_of_a_suite_are_those_of_a_run(validators):
     options = {"limit": 3, "gamma": [5, 1], "temperature": 0, "set": {"task.shots": 0}, "head": {"sprinter": "F"}}
     validators["suite"].validate(SUITE | {"options": options})
+    scoped = {"gamma": {"sd": 3, "we-se": [3, 1]}, "data": {"mmlu": "FILE"}}
+    validators["suite"].validate(SUITE | {"options": scoped})
+    for wrong in ({"gamma": {"sd": "3"}}, {"gamma": 0}, {"data": 1}):
+        assert not validators["suite"].is_valid(SUITE | {"options": wrong})
     validators["suite"].validate(SUITE | {"grid": [LINE | options | {"over": {"sd": "auto", "sd.bonus": ["a"]}}]})
 
 

@@ -412,7 +412,7 @@ def test_prompts_are_taken_as_they_stand(tmp_path):
     own.write_text('{"prompt": "  Hello\\n"}\n\n{"prompt": "World"}\n')
     assert [s.prompt for s in Prompts().data(str(own)).samples] == ["  Hello\n", "World"]
     assert Prompts().score(Sample("0", ""), "x") == {}
-    with pytest.raises(ConfigError, match=r"--data FILE\.jsonl"):
+    with pytest.raises(MissingAsset, match=r"--data prompts=FILE\.jsonl"):
         Prompts().data("hub")
     with pytest.raises(ConfigError, match="no text under 'text'"):
         Prompts(field="text").data(str(own))

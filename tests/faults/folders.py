@@ -90,7 +90,7 @@ def _prepare(where: Path) -> None:
     shutil.copytree(_run_of(where), where / "base" / "run")
     record = [
         "gate",
-        "--record",
+        "record",
         "base.json",
         "--counters-only",
         "-m",

@@ -63,7 +63,7 @@ SCENARIOS = (
         "gate with timing",
         [
             "gate",
-            "--record",
+            "record",
             "base.json",
             "--sessions",
             1,
