@@ -7,9 +7,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from specbench.api import Plan, RunResult, Verification, load, plan, register, report, run, verify
+    from specbench.api import Plan, RunResult, load, plan, register, report, run, verify
     from specbench.errors import ConfigError, MissingAsset
     from specbench.observer import Observer
+    from specbench.verification.run import Verification
 
     __version__: str
 
@@ -28,7 +29,12 @@ __all__ = [
     "run",
     "verify",
 ]
-_MODULES = {"ConfigError": "errors", "MissingAsset": "errors", "Observer": "observer"}  # those of the API are the rest
+_MODULES = {
+    "ConfigError": "errors",
+    "MissingAsset": "errors",
+    "Observer": "observer",
+    "Verification": "verification.run",
+}  # those of the API are the rest
 
 
 def __getattr__(name: str) -> Any:

@@ -1,25 +1,5 @@
-"""Decoding methods, one file per method. Importing the package registers all of them."""
+"""Decoding methods, one file each. Importing the package registers all of them."""
 
-from specbench.methods import (
-    autoregressive,
-    bild,
-    hugging_face,
-    parallel,
-    sequence_cascade,
-    speculative,
-    speculative_ensemble,
-    sprinter,
-    token_cascade,
-)
+from specbench.config.discovery import import_modules
 
-__all__ = [
-    "autoregressive",
-    "bild",
-    "hugging_face",
-    "parallel",
-    "sequence_cascade",
-    "speculative",
-    "speculative_ensemble",
-    "sprinter",
-    "token_cascade",
-]
+import_modules(__name__, __path__)

@@ -1,5 +1,6 @@
 """Target distributions: what the output must follow. Importing the package registers all of them."""
 
+from specbench.config.discovery import import_modules
 from specbench.decoding.targets.deferral import (
     Bild,
     Chow,
@@ -36,3 +37,5 @@ __all__ = [
     "TwoModels",
     "Unaided",
 ]
+
+import_modules(__name__, __path__)
