@@ -66,16 +66,15 @@ def _speculation(method: Theory, rows: m.Rows) -> Predict | None:
     if overall is None:
         return None
     deferred = method.drafter_scores and method.bonus == "deferred"
-    return lambda cost, base: theory.speculative(
-        rates.get(method.models[0], overall) if deferred else overall,
-        method.gamma[0],
-        cost,
-        base,
+    scheme = theory.Scheme(
+        gamma=method.gamma[0],
         bonus=method.bonus,
         scorers=len(method.models) - 1,
         drafter_scores=method.drafter_scores,
-        pending=rates.get(method.models[-1], 1.0),
     )
+    accepted = rates.get(method.models[0], overall) if deferred else overall
+    pending = rates.get(method.models[-1], 1.0)
+    return lambda cost, base: theory.speculative(scheme, accepted, cost, base, pending)
 
 
 def _chain(method: Theory, rows: m.Rows) -> Predict | None:

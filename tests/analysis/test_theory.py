@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from specbench.analysis.theory import (
+    Scheme,
     acceptance_of,
     alternate_proposal,
     better_proposer,
@@ -56,7 +57,7 @@ def test_the_published_table(a_q, a_p, gamma_q, gamma_p, c, exact, theorem_36, t
         return (c, 1.0)[i]
 
     assert speculative_ensemble([a_q, a_p], [gamma_q, gamma_p], cost) == pytest.approx(exact, abs=5e-5)
-    assert speculative(a_q, gamma_q, cost, 1 + c, bonus="none", scorers=1) == pytest.approx(theorem_31, abs=5e-5)
+    assert speculative(Scheme(gamma=gamma_q, bonus="none"), a_q, cost, 1 + c) == pytest.approx(theorem_31, abs=5e-5)
     if a_q == a_p:
         assert alternate_proposal(a_q, gamma_q, gamma_p, c) == pytest.approx(theorem_36, abs=5e-5)
 
@@ -68,7 +69,7 @@ def test_n_equal_models(n, a):
 
 
 def test_speculative_sampling():
-    assert speculative(0.8, 5, lambda i, k: (0.05, 1.0)[i], 1.0, bonus="exact", scorers=1) == pytest.approx(
+    assert speculative(Scheme(gamma=5, bonus="exact"), 0.8, lambda i, k: (0.05, 1.0)[i], 1.0) == pytest.approx(
         2.95, abs=5e-3
     )
     assert expected_accepted(1.0, 4) == 4.0
@@ -202,9 +203,7 @@ def test_cascades_cost_what_theory_says(a, gamma, bonus, monkeypatch):
             return (c, 1.0)[i] * (1 + 0.1 * (k - 1))
 
         measured = tokens * cost(1, 1) / sum(count * cost(i, k) for (i, k), count in counted.items())
-        predicted = speculative(
-            a[0], gamma, cost, cost(1, 1), bonus=bonus, scorers=1, drafter_scores=True, pending=a[1]
-        )
+        predicted = speculative(Scheme(gamma=gamma, bonus=bonus, drafter_scores=True), a[0], cost, cost(1, 1), a[1])
         assert measured == pytest.approx(predicted, rel=0.02)
 
 
@@ -218,7 +217,7 @@ def test_the_deferred_bonus_is_the_cheapest_exact_one():
         return (0.15, 1.0)[i]
 
     def spent(bonus, pending=0.0):
-        return 1 / speculative(1.0, 5, cost, 1.0, bonus=bonus, scorers=1, drafter_scores=True, pending=pending)
+        return 1 / speculative(Scheme(gamma=5, bonus=bonus, drafter_scores=True), 1.0, cost, 1.0, pending)
 
     assert spent("exact") == pytest.approx(0.317, abs=5e-4)
     assert spent("none") == pytest.approx(0.350, abs=5e-4)
@@ -252,7 +251,7 @@ def test_corollaries_33_to_35():
         assert rates[better_proposer(weight)] == max(rates.values()) >= 0.5
 
     def two(a, c):
-        return speculative(a, 2, lambda i, k: (c, 1.0)[i], 1 + c, bonus="none", scorers=1)
+        return speculative(Scheme(gamma=2, bonus="none"), a, lambda i, k: (c, 1.0)[i], 1 + c)
 
     for c in (0.1, 0.5, 1.0, 3.0):
         least = least_useful_acceptance(c)

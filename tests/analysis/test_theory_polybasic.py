@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from specbench.analysis.theory import (
+    Scheme,
     best_chain,
     block_lengths,
     capped_geometric,
@@ -191,7 +192,9 @@ def test_a_chain_of_two_is_speculative_decoding():
         return (0.1, 1.0)[i] * (1 + 0.1 * (k - 1))
 
     for a, gamma in ((0.5, 1), (0.8, 5), (1.0, 3)):
-        assert chain([a], gamma, [], cost) == pytest.approx(speculative(a, gamma, cost, 1.0, bonus="exact", scorers=1))
+        assert chain([a], gamma, [], cost) == pytest.approx(
+            speculative(Scheme(gamma=gamma, bonus="exact"), a, cost, 1.0)
+        )
     assert chain([0.8], 5, [], cost, baseline=2.0) == pytest.approx(2 * chain([0.8], 5, [], cost))
     with pytest.raises(ValueError, match="3 models need 1 thresholds, not 0"):
         chain([0.8, 0.8], 5, [], cost)

@@ -53,6 +53,7 @@ from specbench.analysis.theory.polybasic_printed import (
 )
 from specbench.analysis.theory.speculation import (
     Cost,
+    Scheme,
     expected_accepted,
     speculative,
 )
@@ -78,6 +79,7 @@ __all__ = [
     "Lengths",
     "Middle",
     "Plan",
+    "Scheme",
     "acceptance_of",
     "alternate_proposal",
     "best_chain",

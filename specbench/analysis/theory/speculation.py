@@ -1,6 +1,7 @@
 """The price of forwards, and the speedup of speculation with one proposer."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from math import floor
 
 Cost = Callable[[int, int], float]
@@ -18,26 +19,29 @@ def expected_accepted(a: float, k: int) -> float:
     return sum(a**j for j in range(1, k + 1))
 
 
-def speculative(
-    a: float,
-    gamma: int,
-    cost: Cost,
-    baseline: float,
-    *,
-    bonus: str,
-    scorers: int,
-    drafter_scores: bool = False,
-    pending: float = 1.0,
-) -> float:
-    """Long-run speedup of speculation over a baseline that costs `baseline` per token.
+@dataclass(frozen=True, kw_only=True)
+class Scheme:
+    """How a method speculates: draft length, bonus token, models that verify, and whether the drafter is one of them.
 
-    Model 0 drafts gamma tokens, and models 1 .. scorers verify them in one forward each. `a` is the acceptance rate, `bonus`
-    that of the method. With a committed bonus token (exact, paper), a round yields (1 - a^(gamma + 1)) / (1 - a) tokens
-    (Leviathan et al. 2023, Theorem 3.8); without one, (1 - a^gamma) / (1 - a) (SE, Theorem 3.1). After a round that was
-    accepted whole and ended with a bonus token, the first forward of the drafter reads two tokens. A drafter that is also a
-    scorer needs one more forward for an exact bonus token. A deferred bonus token is accepted at the rate `pending`, and
-    costs a forward if it is rejected.
+    `bonus` is that of the method: exact, deferred, paper or none.
     """
+
+    gamma: int
+    bonus: str
+    scorers: int = 1
+    drafter_scores: bool = False
+
+
+def speculative(scheme: Scheme, a: float, cost: Cost, baseline: float, pending: float = 1.0) -> float:
+    """Long-run speedup of speculation over a baseline that costs `baseline` per token, at the acceptance rate `a`.
+
+    Model 0 drafts gamma tokens, and models 1 .. scorers verify them in one forward each. With a committed bonus token (exact,
+    paper), a round yields (1 - a^(gamma + 1)) / (1 - a) tokens (Leviathan et al. 2023, Theorem 3.8); without one,
+    (1 - a^gamma) / (1 - a) (SE, Theorem 3.1). After a round that was accepted whole and ended with a bonus token, the first
+    forward of the drafter reads two tokens. A drafter that is also a scorer needs one more forward for an exact bonus token. A
+    deferred bonus token is accepted at the rate `pending`, and costs a forward if it is rejected.
+    """
+    gamma, bonus, scorers, drafter_scores = scheme.gamma, scheme.bonus, scheme.scorers, scheme.drafter_scores
     whole, blocks = a**gamma, expected_accepted(a, gamma)
     if drafter_scores and bonus == "deferred":
         # proportions of rounds that begin without and with a pending token
