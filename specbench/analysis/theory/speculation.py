@@ -35,11 +35,11 @@ class Scheme:
 def speculative(scheme: Scheme, a: float, cost: Cost, baseline: float, pending: float = 1.0) -> float:
     """Long-run speedup of speculation over a baseline that costs `baseline` per token, at the acceptance rate `a`.
 
-    Model 0 drafts gamma tokens, and models 1 .. scorers verify them in one forward each. With a committed bonus token (exact,
-    paper), a round yields (1 - a^(gamma + 1)) / (1 - a) tokens (Leviathan et al. 2023, Theorem 3.8); without one,
-    (1 - a^gamma) / (1 - a) (SE, Theorem 3.1). After a round that was accepted whole and ended with a bonus token, the first
-    forward of the drafter reads two tokens. A drafter that is also a scorer needs one more forward for an exact bonus token. A
-    deferred bonus token is accepted at the rate `pending`, and costs a forward if it is rejected.
+    Model 0 drafts gamma tokens, and models 1 .. scorers verify them in one forward each. With a committed bonus token
+    (exact, paper), a round yields (1 - a^(gamma + 1)) / (1 - a) tokens (Leviathan et al. 2023, Theorem 3.8); without one,
+    (1 - a^gamma) / (1 - a) (SE, Theorem 3.1). After a round that was accepted whole and ended with a bonus token, the
+    first forward of the drafter reads two tokens. A drafter that is also a scorer needs one more forward for an exact
+    bonus token. A deferred bonus token is accepted at the rate `pending`, and costs a forward if it is rejected.
     """
     gamma, bonus, scorers, drafter_scores = scheme.gamma, scheme.bonus, scheme.scorers, scheme.drafter_scores
     whole, blocks = a**gamma, expected_accepted(a, gamma)
