@@ -228,13 +228,13 @@ def test_an_index_of_places_after_any_history_is_a_fresh_one(index):
         else:
             ids = ids[: rng.randint(1, len(ids))]
         try:
-            found = places.behind(ids)
+            found = places.continuation(ids)
         except (KeyError, IndexError):
             found = -1
         wrong += found != longest_match(ids, 3)
         if index is _NGramIndex:
             fresh = _NGramIndex(3)
-            fresh.behind(ids)
+            fresh.continuation(ids)
             assert {gram: ends for gram, ends in places._ends.items() if ends} == fresh._ends
         ids = ids[:60]
     assert (wrong == 0) == (index is _NGramIndex)

@@ -188,4 +188,4 @@ def test_a_model_that_does_not_fit_into_memory_is_one_line(broken, monkeypatch):
     config = AutoConfig.from_pretrained(broken)
     monkeypatch.setattr(checkpoints.class_of(config), "from_pretrained", full)
     with pytest.raises(MissingAsset, match="does not fit into the memory of cuda"):
-        checkpoints.load_model("target", str(broken), config, device=torch.device("cuda"))
+        checkpoints.load_model(checkpoints.Checkpoint("target", str(broken), config), device=torch.device("cuda"))

@@ -32,7 +32,8 @@ SD = Speculative(proposer=DraftModel(model="draft", gamma=4), scorers=("target",
 
 def world(spread: float, vocabulary: int = 500, roles: tuple[str, ...] = ("draft", "target")) -> Opened:
     return Opened({
-        role: SyntheticSession(TableSession(vocabulary, i), SyntheticDistribution(vocabulary, i, spread), CPU) for i, role in enumerate(roles)
+        role: SyntheticSession(TableSession(vocabulary, i), SyntheticDistribution(vocabulary, i, spread), CPU)
+        for i, role in enumerate(roles)
     })  # fmt: skip
 
 

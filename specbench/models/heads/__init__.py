@@ -1,4 +1,4 @@
-"""Floor 1: small trained modules that read a model's hidden states or its laws, one file each."""
+"""Small trained modules that read a model's hidden states or distributions, one file per kind."""
 
 from specbench.models.heads.dsl import LengthHead
 from specbench.models.heads.eagle import EagleHead, EagleNetwork, EagleSession
