@@ -82,7 +82,7 @@ def place(models) -> Place:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_head_comes_back_as_it_was_saved_and_is_asked_for_by_kind(kind, place):
-    """Weights, settings and provenance; without gradients, in float32; and refused where another kind is asked for."""
+    """Weights, settings and provenance; without gradients, in float32; and rejected where another kind is asked for."""
     saved = place.trained(kind, data={"sha256": "abc"}, report={"auc": 0.75})
     head = place.pair(kind).open([1, 2]).head("mine", type(saved))
     assert head.provenance == saved.provenance and head.settings == saved.settings
@@ -116,7 +116,7 @@ def embedding(pair: LoadedPair) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("kind", STATED)
-def test_a_head_of_another_pair_is_refused_with_both_names(kind, place):
+def test_a_head_of_another_pair_is_rejected_with_both_names(kind, place):
     """By checksum, whatever the sources are called; where none is known, by source. Precision may differ."""
     found = place.found
     other = found["draft"].identity | {"source": "somebody/else", "checksum": "0123456789abcdef"}
@@ -136,7 +136,7 @@ def test_a_head_of_another_pair_is_refused_with_both_names(kind, place):
 
 
 @pytest.mark.parametrize("kind", STATED)
-def test_a_head_of_another_width_is_refused_with_both_names(kind, place):
+def test_a_head_of_another_width_is_rejected_with_both_names(kind, place):
     made(kind, 64).save(place.head)
     with pytest.raises(ConfigError, match=r"head 'mine' \(head\) reads states of width 64.*'draft' \(one\) has 32"):
         place.bring(kind)
@@ -225,7 +225,7 @@ def test_a_broken_published_eagle_head_is_one_line(content, place):
     assert "\n" not in str(caught.value)
 
 
-def test_a_head_of_another_kind_is_refused_by_name(place):
+def test_a_head_of_another_kind_is_rejected_by_name(place):
     place.trained("specdec++")
     with pytest.raises(ConfigError, match=r"is a head of kind 'specdec\+\+', not 'sprinter'"):
         place.bring("sprinter")

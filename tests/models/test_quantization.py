@@ -52,7 +52,10 @@ def rounded(double: QuantizedLinear, weight: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_layer_multiplies_with_its_matrix_rounded_to_few_levels(kind, device):
-    """Within a step of what it was: a 15th of what a group spans, a 127th of a row's greatest, or NF4's widest half gap."""
+    """Within a step of what it was.
+
+    A 15th of what a group spans, a 127th of a row's greatest, or NF4's widest half gap.
+    """
     torch.manual_seed(0)
     layer = nn.Linear(192, 48, device=device).requires_grad_(False)
     double, group = quantized(layer, kind), group_of(192, kind)
@@ -122,7 +125,10 @@ def test_a_graph_of_a_bfloat16_copy_says_what_its_lean_forward_says(kind, device
 
 @needs_torchao
 def test_the_bundled_targets_copies_say_nearly_what_it_says_on_every_engine():
-    """Mean TV to its laws over prompts and answers: int4 .006, int8 .0004, nf4 .005 on 40 of them, where this was written."""
+    """Mean TV to its distributions over prompts and answers.
+
+    Int4 .006, int8 .0004, nf4 .005 on 40 of them, where this was written.
+    """
     lean, eager = brought(tiny("", *KINDS)), brought(tiny("", *KINDS), "eager")
     assert set(lean.networks) == {"full", *KINDS} and not eager.networks
     apart: dict[str, list[float]] = {kind: [] for kind in KINDS}
@@ -209,7 +215,7 @@ def test_without_torchao_one_line_says_what_to_install(monkeypatch):
 
 
 @needs_torchao
-def test_a_model_without_linear_layers_is_refused():
+def test_a_model_without_linear_layers_is_rejected():
     table = {"weights": "dummy", "models": {"target": {"path": "openai-community/gpt2", "quantization": "int4"}}}
     with pytest.raises(ConfigError, match="model 'target': quantization = 'int4': gpt2 has no linear layer"):
         resolve_models(construct(Pair, table, "pair.toml"), ("target",), Path(), Placement(CPU))
@@ -237,7 +243,10 @@ def test_a_checkpoint_that_is_quantised_already_is_transformers_matter(stored, l
 
 
 def test_graphs_are_taken_for_what_can_be_recorded():
-    """int4 and int8 are plain launches; whether torchao's NF4 can be recorded is not known, so it is asked for by name."""
+    """int4 and int8 are plain launches.
+
+    Whether torchao's NF4 can be recorded is not known, so it is asked for by name.
+    """
     config, cuda = dummy.architecture("lmsys/vicuna-7b-v1.3", {}), torch.device("cuda")
     assert [engine_of("auto", config, cuda, kind) for kind in ("", *KINDS)] == ["graph", "graph", "graph", "lean"]
     assert engine_of("graph", config, cuda, "nf4") == "graph"

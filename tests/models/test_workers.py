@@ -33,7 +33,7 @@ def test_a_worker_says_what_the_model_says(both):
     assert remote.moved > 4 * 2 * 4 * loaded.vocabulary, "four answers of two rows of float32"
 
 
-def test_an_answer_that_nobody_fetched_is_dropped(both):
+def test_an_answer_that_was_never_fetched_is_dropped(both):
     opened, loaded = both
     opened().submit([1, 2, 3], 2)
     remote = opened()
@@ -57,7 +57,7 @@ def asked(remote, ids):
     return remote.result()
 
 
-def test_a_worker_that_is_gone_is_told_and_replaced(both):
+def test_a_worker_that_is_gone_is_reported_and_replaced(both):
     opened, _ = both
     remote = opened()
     asked(remote, [1, 2])
@@ -70,7 +70,7 @@ def test_a_worker_that_is_gone_is_told_and_replaced(both):
     assert len(asked(other, [1, 2, 3])) == 1
 
 
-def test_what_ran_beside_the_slowest_model_is_booked_once():
+def test_what_ran_beside_the_slowest_model_is_recorded_once():
     usage = [Usage(seconds=2.0, prefill_seconds=0.1), Usage(seconds=3.0, prefill_seconds=0.4), Usage(seconds=3.0)]
     overlapping(usage)
     assert sum(each.seconds - each.beside for each in usage) == 3.0

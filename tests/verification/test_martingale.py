@@ -9,7 +9,7 @@ from specbench.verification.reference import gaps
 
 
 def _p_of(pi, drawn_from, tokens, runs, stakes):
-    """The p of `runs` tests on tokens of a law."""
+    """The p of `runs` tests on tokens of a distribution."""
     out = []
     for seed in range(runs):
         generator = torch.Generator().manual_seed(seed)
@@ -22,8 +22,10 @@ def _p_of(pi, drawn_from, tokens, runs, stakes):
 
 @pytest.mark.parametrize("rare", [0.3, 0.001])
 def test_a_wager_raises_false_alarms_as_seldom_as_it_says(rare):
-    """P(p <= a) <= a, for rare events too, where a normal law would be wrong. Over 2,000 runs the share is above a by five
-    standard errors with odds below 1e-6."""
+    """P(p <= a) <= a, for rare events too, where a normal distribution would be wrong.
+
+    Over 2,000 runs the share is above a by five standard errors with odds below 1e-6.
+    """
     pi = torch.tensor([rare, 0.5 - rare, 0.5], dtype=torch.float64)
     p = _p_of(pi, pi, 40, 2000, torch.tensor([1.0, 0.0, 0.0], dtype=torch.float64))
     for a in (0.1, 0.01):
@@ -36,7 +38,7 @@ def test_a_wager_sees_another_law():
     assert (_p_of(pi, q, 400, 20, (q / pi).log()) < 1e-6).all()
 
 
-def test_events_that_should_be_certain_and_are_not_are_told():
+def test_events_that_should_be_certain_and_are_not_are_detected():
     assert event_test([False] * 20, [0.99] * 20).p < 1e-6 < 0.1 < event_test([True] * 20, [0.99] * 20).p
     assert event_test([], []).tokens == 0 and event_test([], []).p == 1.0
 
