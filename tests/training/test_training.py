@@ -16,7 +16,7 @@ from specbench.models.resolve import Placement, resolve_models
 from specbench.training import eagle, roc, sprinter
 from specbench.training.fitting import Recipe, fit, loss_of
 from specbench.training.shards import collected
-from specbench.training.texts import LOTS, Text, split_of
+from specbench.training.texts import SPLITS, Text, split_of
 from tests.fixtures.console import specbench
 
 Q, P = (0.5, 0.3, 0.15, 0.05), (0.2, 0.2, 0.5, 0.1)
@@ -42,7 +42,7 @@ def test_a_text_is_in_one_split_and_the_shares_are_kept():
     splits = [split_of(number, 7) for number in range(500)]
     assert splits == [split_of(number, 7) for number in range(500)]
     fives = [splits[i : i + 5] for i in range(0, 500, 5)]
-    assert all(sorted(five) == sorted(LOTS) for five in fives)
+    assert all(sorted(five) == sorted(SPLITS) for five in fives)
     assert len(set(map(tuple, fives))) > 10
 
 
