@@ -77,7 +77,7 @@ def test_a_choice_of_how_many_stay_is_that_many_tests_in_a_row():
     assert found == pytest.approx(expected)
 
 
-def test_greedy_laws_are_one_hot_at_the_lowest_of_equal_ids():
+def test_greedy_distributions_are_one_hot_at_the_lowest_of_equal_ids():
     logits = torch.tensor([[1.0, 3.0, 3.0], [5.0, 5.0, 5.0]])
     assert Sampler(temperature=0.0).probs(logits).tolist() == [[0, 1, 0], [1, 0, 0]]
 

@@ -145,8 +145,8 @@ def test_a_pending_token_tested_with_the_drafters_distribution_fails(monkeypatch
     real = module.Draft
 
     def mislabelled(tokens, law_):
-        asked = models["b"].last_scored
-        return real(tokens, T1.probs(models["a"].score(asked, len(asked) - 1)))
+        ids = models["b"].last_scored
+        return real(tokens, T1.probs(models["a"].score(ids, len(ids) - 1)))
 
     monkeypatch.setattr(module, "Draft", mislabelled)
     assert distance(joint_distribution(speculative(target, 1), models, 4), reference(target, models, 4)) > 0.02

@@ -34,7 +34,7 @@ class Markov(TableSession):
         self._common = common
 
     def score(self, ids, start):
-        self.asked = ids
+        self.last_scored = ids
         rows = torch.stack([self._row((token,)) for token in ids[start:]])
         return rows if self._common is None else rows / 2 + self._common.score(ids, start)
 
@@ -102,7 +102,7 @@ def test_long_sequences_of_a_mutant_do_not():
 
 
 @pytest.mark.parametrize("thresholds", [(3,), (5,), (2, 4)], ids=str)
-def test_a_steps_inner_rounds_are_the_draft_that_it_tested(thresholds):
+def test_inner_rounds_are_the_draft_that_it_tested(thresholds):
     """Their tokens in a row begin with those that it accepted, and the next one was rejected; so at every level.
 
     There are threshold to threshold + K of them far from the limit, and fewer than threshold before the last round.
@@ -162,7 +162,7 @@ def test_a_forward_a_round_at_every_level():
     assert forwards(models, "a") == sum(each.drafted for each in inner)
 
 
-def test_behind_an_outer_block_that_was_accepted_whole_the_middle_reads_two_tokens_more():
+def test_after_a_fully_accepted_outer_block_the_middle_model_reads_two_tokens_more():
     """Identical models: blocks of 3 + 3 tokens, all accepted, and the bonus of the target.
 
     The middle feeds two drafted tokens and the one that it added itself, and once a block the target's as well.

@@ -135,7 +135,7 @@ class DropsRounds(Chain, name="last-round-mutant"):
 
 @pytest.mark.parametrize("threshold", [1, 2])
 @pytest.mark.parametrize("mutant", [DraftersLaw, DropsRounds])
-def test_a_chain_that_is_wrong_about_its_law_fails(mutant, threshold):
+def test_a_chain_with_a_wrong_distribution_fails(mutant, threshold):
     """Mutation controls:
 
     the drafter's distribution in the outer test, and tokens dropped because of their values (docs/papers/drafting.md,

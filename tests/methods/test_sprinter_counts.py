@@ -22,11 +22,11 @@ class Coin(Verifier):
 
     def __init__(self, rate: float) -> None:
         super().__init__(8)
-        self.rate, self.generator, self.asked = rate, torch.Generator().manual_seed(1), 0
+        self.rate, self.generator, self.calls = rate, torch.Generator().manual_seed(1), 0
 
     def accepts(self, state, x, q):
         assert state.ndim == 2 and len(state) == len(x) == len(q) == 1
-        self.asked += 1
+        self.calls += 1
         return (torch.rand(1, generator=self.generator) < self.rate).double()
 
 
@@ -71,14 +71,14 @@ def test_a_rounds_tokens_are_untested_accepted_replaced_and_bonus(settings):
         assert round_.counters["verifier_accepts"] in (round_.drafted, round_.drafted - 1)
         assert round_.drafted <= settings.get("max_run", 20)
     drafted, tested = (sum(getattr(round_, what) for round_ in steps) for what in ("drafted", "tested"))
-    assert models["draft"].usage.forwards == models.heads["gate"].asked == drafted
+    assert models["draft"].usage.forwards == models.heads["gate"].calls == drafted
     assert models["target"].usage.forwards == tested < drafted
     assert "".join(map(kinds, steps)).count("u") > 0
     seen = set("".join(map(kinds, steps)))
     assert seen == set("uarb" if settings.get("bonus", True) else "uar")
 
 
-def test_at_the_cap_the_last_token_is_tested_or_it_is_not():
+def test_the_last_token_at_the_cap_is_tested_only_with_test_on_cap():
     """A gate that always accepts: whole runs of max_run, the last tested; without `test_on_cap`, none, and no target."""
     models = world(1.0)
     _, steps = generate(sprinter(max_run=3), models, sampler(), 60)

@@ -106,13 +106,13 @@ class Spy(Stop, name="spy-stub"):
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_what_was_accepted_is_recovered_from_the_ids(temperature):
-    """There is no feedback channel: every draft but the last, as its step told it."""
+    """There is no feedback channel: every draft but the last, as its round recorded it."""
     models = table_world(3, seed=6)
     method = Speculative(proposer=DraftModel(model="a", gamma=4, stop=Spy()), scorers=("b",), target=Last())
     _, steps = generate(method, models, sampler(2, temperature), 80)
-    told = [(round_.drafted, round_.accepted) for round_ in steps if round_.drafted]
-    assert Spy.taught == told[: len(Spy.taught)] and len(told) - len(Spy.taught) <= 1
-    assert len(set(told)) > (1 if temperature == 0.0 else 4)
+    outcomes = [(round_.drafted, round_.accepted) for round_ in steps if round_.drafted]
+    assert Spy.taught == outcomes[: len(Spy.taught)] and len(outcomes) - len(Spy.taught) <= 1
+    assert len(set(outcomes)) > (1 if temperature == 0.0 else 4)
 
 
 def test_what_a_chains_outer_level_cut_away_is_not_learned_from():

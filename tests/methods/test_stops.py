@@ -72,7 +72,7 @@ class Drops(DraftModel, name="drops-mutant"):
 
 
 @pytest.mark.parametrize("name", ["confidence", "specdec++", "dsl"])
-def test_a_rule_that_drops_what_it_looked_at_fails(name):
+def test_a_rule_that_drops_a_token_it_has_read_fails(name):
     """Mutation control for the rules that are shown a token (docs/papers/drafting.md, Exactness of draft-length rules).
 
     SpecDec++ and DSL do not look at its value: the one speaks of the tokens before it, the other of the distribution.

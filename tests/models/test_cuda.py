@@ -51,7 +51,7 @@ BUDGETS: dict[str, tuple[float, int]] = {
 
 
 class Cost(NamedTuple):
-    """What one generation asked of the device."""
+    """The waits and launches of one generation."""
 
     out: Generation
     syncs: Counter[str]

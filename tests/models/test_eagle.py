@@ -131,7 +131,7 @@ def test_training_and_drafting_compute_the_same_features(family):
 
 
 def test_without_catching_up_the_head_goes_on_from_its_own_guess():
-    """Where the base lacks f_t, fhat_t stands in.
+    """Where the base lacks f_t, fhat_t replaces it.
 
     With it, the base reads one forward more. The distributions differ, the cost too.
     """

@@ -157,7 +157,7 @@ def test_the_engine_is_chosen_by_architecture_and_device(wish, device, expected)
     assert engine_of(wish, FAMILIES["llama"](), device) == expected
 
 
-def test_what_the_lean_engine_lacks_is_reported():
+def test_unsupported_architectures_are_reported():
     dynamic = FAMILIES["llama-scaled"]()
     dynamic.rope_parameters = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}
     quantized = FAMILIES["llama"]()
@@ -336,7 +336,7 @@ def test_compiled_attention_is_used_only_where_its_kernel_takes_the_shape(n, que
 
 
 @pytest.mark.parametrize(("family", "why"), [("llama", "need a CUDA device"), ("gpt2", "not for gpt2")])
-def test_the_compiled_engine_says_where_it_cannot_run(family, why):
+def test_the_compiled_engine_reports_why_it_cannot_run(family, why):
     with pytest.raises(ValueError, match=why):
         engine_of("compiled", random_model(family, 1).config, CPU)
 

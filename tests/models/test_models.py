@@ -98,7 +98,7 @@ def test_a_run_shares_only_what_its_own_models_share(tmp_path):
     assert (alone.vocabulary, alone.window, alone.eos & {5}) == (94, 64, set())
 
 
-def test_a_model_whose_cache_cannot_be_truncated_is_rejected_before_anything_is_measured(tmp_path):
+def test_a_model_whose_cache_cannot_be_truncated_is_rejected_before_any_measurement(tmp_path):
     config = MistralConfig(
         **vars(FAMILIES["llama"]()) | {"model_type": "mistral", "sliding_window": 8, "vocab_size": 94}
     )
@@ -140,7 +140,7 @@ def test_a_checksum_follows_the_files(tmp_path):
     assert before != resolve_models(pair, ("draft",), tmp_path, Placement(CPU))["draft"].identity
 
 
-def test_a_model_that_is_not_here_says_what_to_do(tmp_path):
+def test_a_missing_model_is_reported_with_help(tmp_path):
     with pytest.raises(MissingAsset, match=r"(?s)model 'draft': nobody/nothing is not here.*help: "):
         bring(tmp_path, draft="nobody/nothing")
     (tmp_path / "empty").mkdir()

@@ -89,7 +89,7 @@ def test_in_bfloat16_int4_is_four_bits_a_weight_and_the_same_matrix(width, devic
 @needs_torchao
 @pytest.mark.parametrize("kind", ["int4", "int8"])
 @pytest.mark.parametrize("family", ["llama", "qwen2", "llama-scaled", "gpt-neo", "opt", "t5", "t5-v1.1", "mt5"])
-def test_every_engine_says_the_same_of_quantised_weights_and_cuts_back(family, kind):
+def test_every_engine_computes_the_same_logits_with_quantized_weights_after_truncation(family, kind):
     """In float32, grown, cut back and changed. Layers of 48 inputs, which no group of int4 divides, stay as they are."""
     model = random_model(family, 3)
     before = set(layers(model, "int8"))
@@ -107,8 +107,8 @@ def test_every_engine_says_the_same_of_quantised_weights_and_cuts_back(family, k
 @needs_torchao
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_graph_of_a_bfloat16_copy_says_what_its_lean_forward_says(kind, device):
-    """On a GPU the kernels are recorded and replayed; on a CPU the static forward runs as it stands."""
+def test_a_graph_of_a_bfloat16_copy_equals_its_lean_forward(kind, device):
+    """On a GPU the kernels are recorded and replayed; on a CPU the static forward runs without capture."""
     place = torch.device(device)
     network = load(
         resolve_models(tiny(kind), (kind,), Path(), Placement(place, "bfloat16", "lean")), Path(), place
@@ -124,7 +124,7 @@ def test_a_graph_of_a_bfloat16_copy_says_what_its_lean_forward_says(kind, device
 
 
 @needs_torchao
-def test_the_bundled_targets_copies_say_nearly_what_it_says_on_every_engine():
+def test_quantized_copies_of_the_bundled_target_are_close_to_it_on_every_engine():
     """Mean TV to its distributions over prompts and answers.
 
     Int4 .006, int8 .0004, nf4 .005 on 40 of them, where this was written.
@@ -149,7 +149,7 @@ def prompts(pair: LoadedPair) -> list[list[int]]:
 
 
 @needs_torchao
-def test_a_quantised_copy_of_a_source_is_another_model_of_as_many_parameters():
+def test_a_quantized_copy_of_a_source_is_another_model_of_as_many_parameters():
     pair = construct(Pair, {"models": {
         "full": {"path": TARGET}, "int4": {"path": TARGET, "quantization": "int4"},
         "same": {"path": TARGET, "quantization": "int4"}, "int8": {"path": TARGET, "quantization": "int8"},
@@ -207,7 +207,7 @@ def test_an_unknown_kind_is_named_with_its_file_its_key_and_the_nearest():
         tiny("int5")
 
 
-def test_without_torchao_one_line_says_what_to_install(monkeypatch):
+def test_missing_torchao_is_one_line_with_installation_help(monkeypatch):
     monkeypatch.setitem(sys.modules, "torchao", None)
     with pytest.raises(MissingAsset, match=r"needs torchao.*\n  help: pip install 'specbench\[quantization\]'"):
         resolve_models(tiny("int4"), ("int4",), Path(), Placement(CPU))
@@ -225,7 +225,7 @@ def test_a_model_without_linear_layers_is_rejected():
     ({"quant_method": "gptq", "bits": 4}, "optimum"), ({"quant_method": "awq", "bits": 4}, "gptqmodel"),
     ({"quant_method": "bitsandbytes", "load_in_4bit": True}, "bitsandbytes"),
 ])  # fmt: skip
-def test_a_checkpoint_that_is_quantised_already_is_transformers_matter(stored, library, tmp_path):
+def test_a_checkpoint_that_is_quantized_already_is_transformers_matter(stored, library, tmp_path):
     """It runs eagerly, is not quantized again, and one line names the library that it needs."""
     folder = shutil.copytree(PACKAGE / "tiny/models/target", tmp_path / "stored")
     config = json.loads((folder / "config.json").read_text())
@@ -245,7 +245,7 @@ def test_a_checkpoint_that_is_quantised_already_is_transformers_matter(stored, l
 def test_graphs_are_taken_for_what_can_be_recorded():
     """int4 and int8 are plain launches.
 
-    Whether torchao's NF4 can be recorded is not known, so it is asked for by name.
+    Whether torchao's NF4 can be recorded is not known, so it is requested explicitly.
     """
     config, cuda = dummy.architecture("lmsys/vicuna-7b-v1.3", {}), torch.device("cuda")
     assert [engine_of("auto", config, cuda, kind) for kind in ("", *KINDS)] == ["graph", "graph", "graph", "lean"]

@@ -71,7 +71,7 @@ def test_the_measured_acceptance_is_the_wanted_one(method, wanted, temperature):
 
 
 @pytest.mark.parametrize("method", [SD, ensemble(Contrastive(mu=0.3), (1, 2))], ids=str)
-def test_laws_hold_under_synthetic_logits(method):
+def test_distributions_are_exact_with_synthetic_logits(method):
     _, scorers, target = method.verification()
     exact = joint_distribution(Autoregressive(scorers=scorers, target=target), world(2.0, vocabulary=3), 3)
     assert distance(joint_distribution(method, world(2.0, vocabulary=3), 3), exact) < 1e-6  # float32 logits

@@ -126,7 +126,7 @@ def test_a_verifier_is_trained_from_the_command_line_and_used(tmp_path):
     shown = specbench("train", "sprinter", *FEW, *quick, "-o", "gate", cwd=tmp_path).stdout
     assert "state+q+entropy" in shown and "--head sprinter@draft=gate" in shown
     report = json.loads((tmp_path / "gate" / "report.json").read_text())
-    assert {told["tau_train"] for told in report["all"]} == {1.0, 1.2, 1.5}
+    assert {each["tau_train"] for each in report["all"]} == {1.0, 1.2, 1.5}
     assert report["auc_low"] <= report["auc"] <= report["auc_high"]
     assert 0.0 < report["predicted_tv"] <= report["draft_tv"] + 0.05
     assert all((tmp_path / "gate" / f"roc.{kind}").stat().st_size > 1000 for kind in ("svg", "png"))
@@ -177,7 +177,7 @@ def test_an_eagle_head_is_trained_and_an_interrupted_training_resumes(tmp_path, 
         assert torch.allclose(one, two, atol=1e-6)
 
 
-def test_an_eagle_head_learns_what_its_base_says(tmp_path):
+def test_an_eagle_head_learns_its_bases_distribution(tmp_path):
     """A few steps on the command line: a head in the published format, better than none."""
     quick = ["-n", 40, "--set", "recipe.epochs=8", "--set", "recipe.batch=600", "--set", "recipe.warm_up=5"]
     shown = specbench("train", "eagle", *FEW, *quick, "-o", "head", cwd=tmp_path).stdout

@@ -200,7 +200,7 @@ def test_a_greedy_draft_with_soft_distributions_fails():
 
 
 def test_length_limits_do_not_bias_the_output():
-    """The distribution of the first three tokens is the same whether three or four were asked for."""
+    """The distribution of the first three tokens is the same whether three or four are requested."""
     models = table_world(2)
     method = SpeculativeEnsemble(models=("a", "b"), gamma=(3, 1), target=Mixture())
     longer: dict[tuple[int, ...], float] = {}

@@ -54,11 +54,11 @@ class World:
         self.loaded = models.load(self.found, base, device, resolve_heads(self.pair, heads, base))
         eager = resolve_models(self.pair, needed, base, Placement(device, "auto", "eager"))
         self.reference = models.load(eager, base, device)
-        asked = [selection.read_task(each, self.pair, self.options)[1] for each in names]
+        chosen = [selection.read_task(each, self.pair, self.options)[1] for each in names]
         data = [
-            selection.limited(each.data("synthetic"), self.pair, self.options, suited=True).samples for each in asked
+            selection.limited(each.data("synthetic"), self.pair, self.options, suited=True).samples for each in chosen
         ]
-        rows = [(task, samples[i]) for i in range(2) for task, samples in zip(asked, data, strict=True)]
+        rows = [(task, samples[i]) for i in range(2) for task, samples in zip(chosen, data, strict=True)]
         self.prompts = [encode(self.loaded.tokenizer, *row, [], self.loaded.window).ids for row in rows]
 
     def case(self, name: str, **more: object) -> Case:
@@ -95,7 +95,7 @@ def failures(verdict) -> set[str]:
 
 
 def passes(verdict, name) -> None:
-    """The right kind of pass, the control told apart, and acceptance held against what was foreseen where a model
+    """The right kind of pass, the control rejected, and acceptance as expected where a model
     drafts.
     """
     assert verdict.outcome == (Outcome.declared if name in DECLARED else Outcome.lossless), verdict
@@ -204,16 +204,16 @@ def test_a_control_that_looks_like_the_distribution_makes_a_pass_inconclusive(ti
     assert verdict.outcome == Outcome.inconclusive and failures(verdict) == {"control"}
 
 
-def test_a_greedy_verdict_says_that_nothing_was_sampled(tiny):
+def test_a_greedy_verdict_mentions_that_nothing_was_sampled(tiny):
     verdict = tiny.verdict("sd", temperature=0.0)
     assert verdict.outcome == Outcome.lossless and "not sampled" in verdict.line and len(verdict.checks) == 2
 
 
 def test_the_command_prints_text_and_json(tmp_path):
     done = specbench("verify", "-m", "sd", "-t", "wmt", "-n", "2", "--repeats", "2", "--json", cwd=tmp_path)
-    told = json.loads(done.stdout)
-    assert told["outcome"] == "lossless" and told["engine"] == "lean" and told["tasks"] == ["wmt"]
-    assert [check["passed"] for check in told["checks"]] == [True] * 6
+    report = json.loads(done.stdout)
+    assert report["outcome"] == "lossless" and report["engine"] == "lean" and report["tasks"] == ["wmt"]
+    assert [check["passed"] for check in report["checks"]] == [True] * 6
     assert "lossless: sd follows the distribution 'last' of target, greedy and at T = 2" in done.stderr
 
 
@@ -228,7 +228,7 @@ def test_a_method_that_declares_no_distribution_is_not_verified_and_a_biased_bon
     assert done.stdout.count("\n") == 1 and "biases the output" in done.stdout
     done = specbench("verify", "-m", "bild", "-p", "tiny-t5", cwd=tmp_path, code=6)
     assert done.stdout.startswith("cannot be verified: bild declares no distribution"), (
-        "greedy methods are at T = 0 unless told"
+        "greedy methods are at T = 0 by default"
     )
     done = specbench("verify", "-m", "sprinter", cwd=tmp_path, code=6)
     assert done.stdout == "cannot be verified: sprinter declares no distribution that its output follows\n"
