@@ -16,7 +16,7 @@ from specbench.config.pair import folder
 from specbench.data.task import Data
 from specbench.errors import ConfigError
 from specbench.files import read_sealed, write_sealed
-from specbench.models.checkpoints import load_model, load_tokenizer, unreadable
+from specbench.models.checkpoints import Checkpoint, load_model, load_tokenizer, unreadable
 from specbench.runs.run_folder import JUDGED, read
 from specbench.runs.scores import Judged
 
@@ -40,7 +40,7 @@ class Judge(Named):
             config = AutoConfig.from_pretrained(self._source, trust_remote_code=False)
         except Exception as error:  # whatever a library makes of a damaged file
             raise unreadable("judge", self._source, error) from None
-        return load_model("judge", self._source, config).eval().to(self.device)
+        return load_model(Checkpoint("judge", self._source, config)).eval().to(self.device)
 
     @cached_property
     def tokenizer(self) -> Any:

@@ -1,7 +1,7 @@
-"""Floor 0: a session is a memoised pure function of a token sequence, and what it has cost.
+"""Sessions with a key-value cache: memoised pure functions of the token sequence.
 
-The caller owns the sequence and always passes all of it. The session finds the longest prefix that it has in its cache,
-forgets the rest, and feeds what is missing in one forward. Nobody rolls a cache back, so nobody can forget to.
+The caller owns the sequence and always passes all of it. The session finds the longest prefix that its cache holds,
+drops the rest, and feeds the missing tokens in one forward. There is no rollback call that a method could forget.
 """
 
 import math
@@ -20,15 +20,15 @@ from specbench.decoding.usage import Usage
 from specbench.models.draft_graph import Drafted, DraftGraph, Drafting, Start
 from specbench.models.hidden_states import States
 
-Feeds = list[tuple[int, int]]  # forwards: tokens fed, and positions cached before
-KEPT_ROWS = 64  # logits kept of the newest positions; asking for an older one costs a forward, never a wrong answer
+Feeds = list[tuple[int, int]]  # per forward: tokens fed, and positions cached before
+KEPT_ROWS = 64  # newest positions whose logits are kept; an older one costs a forward
 
 
 class CachedSession(ABC):
-    """The bookkeeping of a session: what is cached, which logits are kept, and the clock around every forward.
+    """The bookkeeping of a session: cached tokens, kept logits, and timing of every forward.
 
-    A subclass feeds tokens behind what is cached and cuts its cache back. On a CUDA device forwards are timed by events,
-    and nothing is waited for until `settle`.
+    A subclass feeds tokens after the cached ones and truncates its cache. On a CUDA device forwards are timed by
+    events, and nothing waits for the device until `settle`.
     """
 
     def __init__(self, name: str, device: torch.device) -> None:
@@ -36,9 +36,9 @@ class CachedSession(ABC):
         self.keeps_hidden = False
         self._states = States()
         self._name, self._device = name, device
-        self._ids: list[int] = []  # what the cache holds
+        self._ids: list[int] = []  # the cached tokens
         self._rows: list[Tensor] = []  # logits (V,) of the newest positions of _ids
-        self._finite: list[Tensor] = []  # of forwards that were not waited for
+        self._finite: list[Tensor] = []  # flags () of forwards that have not been checked
         self._events: list[tuple[Feeds, Any, Any]] = []  # forwards, and the CUDA events around them
 
     def score(self, ids: list[int], start: int) -> Tensor:
@@ -65,9 +65,10 @@ class CachedSession(ABC):
         return self.roll_at_once(ids, k, sampler, eos)
 
     def roll_at_once(self, ids: list[int], k: int, sampler: Sampler, eos: frozenset[int]) -> Draft:
-        """`roll` with one read of the device: each token is fed before it is read.
+        """Draft as `roll` does with one read of the device: each token is fed before it is read.
 
-        For devices that it costs to wait for. What was drafted after an EOS is dropped, so the draft is distributed alike.
+        For devices that are expensive to wait for. Tokens drafted after an EOS are dropped, so drafts have the same
+        distribution.
         """
         if k == 0:
             return Draft([], torch.empty(0, 0))
@@ -83,13 +84,14 @@ class CachedSession(ABC):
         return Draft(tokens[:length], probs[:length])
 
     def find_draft(self, drafting: Drafting, length: int, start: Start) -> DraftGraph | None:
-        """The graph of such a draft within `length` positions, if there is one."""
+        """Return the graph of such a draft within `length` positions, or None."""
         return None
 
     def _drafted(self, logits: Tensor, k: int, sampler: Sampler, known: int) -> tuple[Tensor, Tensor, list[Tensor]]:
-        """Tokens (k,) after `known` cached positions, what they were drawn from (k, V), and the logits of the k - 1 forwards.
+        """Return tokens (k,) after `known` cached positions, their distributions (k, V), and the logits of the k - 1
+        forwards.
 
-        The first is drawn from logits (1, V). No token is read, so the host does not wait.
+        The first token is drawn from logits (1, V). No token is read, so the host does not wait.
         """
         uniforms = sampler.uniforms(k, self._device)
         start = Start(logits, self._draft_states())
@@ -98,17 +100,17 @@ class CachedSession(ABC):
         if graph is not None:
             return self._replayed(graph, start, uniforms, known, k - 1)
         drawn: list[Tensor] = []
-        laws: list[Tensor] = []
+        distributions: list[Tensor] = []
         rows: list[Tensor] = []
         for i in range(k):
             if drawn:
-                fed = drawn[-1].clamp_min(0)  # INVALID, which `read_tokens` reports, has no embedding
+                fed = drawn[-1].clamp_min(0)  # INVALID, for which `read_tokens` raises, has no embedding
                 logits = self._timed(fed, keep=1, known=known + i - 1)
                 rows.append(logits[0])
-            token, law = sampler.draw(logits, None if uniforms is None else uniforms[i : i + 1])  # (1,), (1, V)
+            token, row = sampler.draw(logits, None if uniforms is None else uniforms[i : i + 1])  # (1,), (1, V)
             drawn.append(token)
-            laws.append(law)
-        return torch.cat(drawn), torch.cat(laws), rows
+            distributions.append(row)
+        return torch.cat(drawn), torch.cat(distributions), rows
 
     def _next(self, ids: list[int], sampler: Sampler) -> tuple[Tensor, Tensor, list[Tensor]] | None:
         """Feed the last of ids and draw the next token in one graph. Returns None if no such graph was captured."""
@@ -126,7 +128,7 @@ class CachedSession(ABC):
     def _replayed(
         self, graph: DraftGraph, start: Start, uniforms: Tensor | None, known: int, forwards: int
     ) -> tuple[Tensor, Tensor, list[Tensor]]:
-        """Replay a draft and book its forwards; returns what `_drafted` does."""
+        """Replay a draft graph and record its forwards; returns what `_drafted` does."""
         with torch.inference_mode(), self._clock([(1, known + i) for i in range(forwards)]):
             out = Drafted(*(each.clone() for each in graph.replay(start, uniforms, known)))
         self._require_finite(out.logits)
@@ -134,11 +136,11 @@ class CachedSession(ABC):
         return out.tokens, out.probs, [*out.logits.unbind()]
 
     def _draft_states(self) -> Tensor | None:
-        """States (1, H) of the newest position, for forwards that read them."""
+        """Return the states (1, H) of the newest position, for forwards that read them."""
         return None
 
     def _fed_by_graph(self, out: Drafted) -> None:
-        """Keep what the forwards of a draft graph gave; a session with a cache of its own also counts their positions."""
+        """Keep the outputs of a draft graph's forwards. A session with its own cache also counts their positions."""
         self._keep(out.states)
 
     def hidden(self, ids: list[int], start: int) -> Tensor:
@@ -154,7 +156,7 @@ class CachedSession(ABC):
         if self._events:
             torch.cuda.synchronize(self._device)
         for feeds, begin, end in self._events:
-            self._book(feeds, begin.elapsed_time(end) / 1e3)
+            self._record(feeds, begin.elapsed_time(end) / 1e3)
         if self._finite and not bool(torch.stack(self._finite).all()):
             raise FloatingPointError(f"{self._name}: NaN or infinite logits")
         self._events, self._finite = [], []
@@ -164,15 +166,16 @@ class CachedSession(ABC):
 
     @abstractmethod
     def _forget(self, known: int) -> None:
-        """Cut the cache back to its first `known` positions."""
+        """Truncate the cache to its first `known` positions."""
 
     @abstractmethod
     def _forward(self, tokens: Tensor, keep: int) -> tuple[Tensor, Tensor | None]:
-        """Feed `tokens` (n,) behind what is cached. The logits of the last `keep`, (keep, V), float32 or better; and the
-        states of all, (n, H), where they are kept."""
+        """Feed `tokens` (n,) after the cached ones. Returns logits (keep, V) of the last `keep`, float32 or better, and
+        the states (n, H) of all if they are kept.
+        """
 
     def _cut(self, known: int) -> None:
-        """Cut cache and kept logits back to the first `known` positions."""
+        """Truncate cache and kept logits to the first `known` positions."""
         extra = len(self._ids) - known
         if extra:
             self._forget(known)
@@ -180,29 +183,29 @@ class CachedSession(ABC):
             self._rows, self._ids = self._rows[:-extra], self._ids[:known]
 
     def _timed(self, tokens: Tensor, keep: int, known: int) -> Tensor:
-        """`_forward` after `known` cached positions, booked."""
+        """Run `_forward` after `known` cached positions, and record its time."""
         feeds = [(len(tokens), known)]
         if self._device.type == "cuda":
             with self._clock(feeds):
                 logits, states = self._forward(tokens, keep)
             self._require_finite(logits)
-        else:  # without the context manager, whose microseconds a small model on a CPU would show
+        else:  # no context manager: its overhead is visible with small models
             start = time.perf_counter()
             logits, states = self._forward(tokens, keep)
             self._require_finite(logits)
-            self._book(feeds, time.perf_counter() - start)
+            self._record(feeds, time.perf_counter() - start)
         self._keep(states)
         return logits
 
     @contextmanager
     def _clock(self, feeds: Feeds) -> Iterator[None]:
-        """Book the time of what runs inside, in equal parts to these forwards."""
+        """Record the time of the body, in equal parts for these forwards."""
         if self._device.type != "cuda":
             start = time.perf_counter()
             try:
                 yield
             finally:
-                self._book(feeds, time.perf_counter() - start)
+                self._record(feeds, time.perf_counter() - start)
             return
         cuda: Any = torch.cuda
         begin, end = (cuda.Event(enable_timing=True) for _ in range(2))
@@ -212,18 +215,20 @@ class CachedSession(ABC):
         self._events.append((feeds, begin, end))
 
     def _require_finite(self, logits: Tensor) -> None:
-        """Raise FloatingPointError for logits that are not finite; on a CUDA device `settle` does, so that nobody waits."""
+        """Raise FloatingPointError for logits that are not finite; on a CUDA device, `settle` raises it later."""
         if self._device.type == "cuda":
             self._finite.append(logits.sum().isfinite())
         elif not math.isfinite(logits.sum().item()):
             raise FloatingPointError(f"{self._name}: NaN or infinite logits")
 
     def _keep(self, states: Tensor | None) -> None:
+        """Store hidden states if they are kept."""
         if self.keeps_hidden:
             assert states is not None
             self._states.append(states)
 
-    def _book(self, feeds: Feeds, seconds: float) -> None:
+    def _record(self, feeds: Feeds, seconds: float) -> None:
+        """Record forwards that took `seconds` together."""
         for fed, known in feeds:
             if known:
                 self.usage.decoding(fed, seconds / len(feeds), known)

@@ -1,10 +1,11 @@
-"""Floor 2: weights and tokenizers from a folder or the hub, whole or not at all.
+"""Weights and tokenizers from a folder or the hub, checked for completeness.
 
-transformers fills weights that a checkpoint lacks with random numbers, and ignores those that the architecture has no place
-for. Here either is an error. No code of a repository is run, and no pickled object but tensors is loaded.
+transformers fills weights that a checkpoint lacks with random numbers, and ignores those that the architecture does not
+have. Here either is an error. No repository code is run, and no pickled object except tensors is loaded.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 from pickle import UnpicklingError
@@ -19,54 +20,60 @@ from specbench.data.hub import first_line, missing_model
 from specbench.errors import MissingAsset
 from specbench.models.quantization import explained, placement
 
-BUFFERS = (  # masks and tables that old checkpoints hold beside their weights: each forward computes them
+BUFFERS = (  # masks and tables in old checkpoints, which each forward recomputes
     "*.attn.bias", "*.attn.masked_bias", "*.attn.causal_mask", "*.attn.attention.bias", "*.attn.attention.masked_bias",
     "*.rotary_emb.inv_freq", "*position_ids",
 )  # fmt: skip
-MOST_LISTED = 4  # keys of a message
+MAX_LISTED = 4  # keys in a message
 HUB = (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OfflineModeIsEnabled)
-CLIENTS = ("httpx", "httpcore", "requests", "urllib3")  # libraries that hub clients of various versions connect by
+CLIENTS = ("httpx", "httpcore", "requests", "urllib3")  # HTTP libraries of the various hub clients
 
 
 def class_of(config: Any) -> Any:
-    """The transformers class that a config's model is loaded by."""
+    """Return the transformers class that loads models of a config."""
     return AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
 
 
 def load_tokenizer(role: str, source: str, revision: str | None = None) -> PreTrainedTokenizerBase:
-    """A tokenizer. Raises MissingAsset where it is not here, or cannot be read."""
+    """Return a tokenizer. Raises MissingAsset if it is not here or cannot be read."""
     try:
         return AutoTokenizer.from_pretrained(source, revision=revision, trust_remote_code=False)
-    except Exception as error:  # whatever a library makes of a damaged file
+    except Exception as error:  # any error that a library raises for a damaged file
         raise unreadable(role, source, error) from None
 
 
-def load_model(
-    role: str,
-    source: str,
-    config: Any,
-    dtype: torch.dtype | str = "auto",
-    device: torch.device | None = None,
-    revision: str | None = None,
-    allowed: Iterable[str] = (),
-) -> Any:
-    """A model with all of its weights, in transformers' form.
+@dataclass(frozen=True)
+class Checkpoint:
+    """A model's weights on disk or on the hub.
 
-    `allowed` are patterns (`lm_head.*`) of weights that may be missing or unexpected. Raises MissingAsset where the model is
-    not here, cannot be read, or its weights do not fit its config.
+    `allowed` are patterns (`lm_head.*`) of weights that may be missing or unexpected.
     """
+
+    role: str
+    source: str
+    config: Any
+    revision: str | None = None
+    allowed: tuple[str, ...] = ()
+
+
+def load_model(checkpoint: Checkpoint, dtype: torch.dtype | str = "auto", device: torch.device | None = None) -> Any:
+    """Return a model with all of its weights, in transformers' form.
+
+    Raises MissingAsset if the model is not here, cannot be read, or its weights do not fit its config.
+    """
+    role, source, config = checkpoint.role, checkpoint.source, checkpoint.config
     settings = placement(config, device) if device else {}
     try:
         with explained(role, source, config):
             model, found = class_of(config).from_pretrained(
                 source,
                 config=config,
-                revision=revision,
+                revision=checkpoint.revision,
                 dtype=dtype,
                 trust_remote_code=False,
                 weights_only=True,
                 output_loading_info=True,
-                ignore_mismatched_sizes=True,  # they are listed, and rejected below
+                ignore_mismatched_sizes=True,  # mismatches are listed, and rejected below
                 **settings,
             )
     except MissingAsset:
@@ -76,14 +83,14 @@ def load_model(
             f"model '{role}': {source} does not fit into the memory of {device};"
             " help: use a smaller model, another --dtype, or `quantization` in the pair"
         ) from None
-    except Exception as error:  # whatever a library makes of a damaged file
+    except Exception as error:  # any error that a library raises for a damaged file
         raise unreadable(role, source, error) from None
-    _require_whole(role, source, found, tuple(allowed))
+    _require_complete(checkpoint, found)
     return model
 
 
 def unreadable(role: str, source: str, error: Exception) -> MissingAsset:
-    """What to say of a checkpoint that a library could not load: not here, or here and damaged."""
+    """Return the error for a checkpoint that a library could not load: not here, or here and damaged."""
     if isinstance(error, UnpicklingError) or "weights_only" in str(error).lower():
         why = "its .bin file holds pickled objects besides tensors, which are not loaded; convert it to safetensors"
     elif isinstance(error, SafetensorError):
@@ -96,7 +103,7 @@ def unreadable(role: str, source: str, error: Exception) -> MissingAsset:
 
 
 def _is_hubs(error: BaseException | None) -> bool:
-    """Whether the hub could not be reached or lacks the file, by the error or by what it was raised from."""
+    """Return whether the hub could not be reached or lacks the file, by the error or one of its causes."""
     while error is not None:
         if isinstance(error, HUB) or type(error).__module__.partition(".")[0] in CLIENTS:
             return True
@@ -104,25 +111,27 @@ def _is_hubs(error: BaseException | None) -> bool:
     return False
 
 
-def _require_whole(role: str, source: str, found: dict[str, Any], allowed: tuple[str, ...]) -> None:
+def _require_complete(checkpoint: Checkpoint, found: Mapping[str, Any]) -> None:
     """Raise MissingAsset, listing them, for weights that are missing, unexpected or of another shape."""
     wrong = {
-        "missing (they would be random)": _not_in(found["missing_keys"], allowed),
+        "missing (they would be random)": _not_in(found["missing_keys"], checkpoint.allowed),
         "of another shape": _not_in((each[0] for each in found["mismatched_keys"]), ()),
-        "unexpected": _not_in(found["unexpected_keys"], (*allowed, *BUFFERS)),
+        "unexpected": _not_in(found["unexpected_keys"], (*checkpoint.allowed, *BUFFERS)),
     }
     if any(wrong.values()):
         lists = "; ".join(f"{len(keys)} {what}: {_listed(keys)}" for what, keys in wrong.items() if keys)
         raise MissingAsset(
-            f"model '{role}': the weights of {source} do not fit its config.json: {lists}\n"
+            f"model '{checkpoint.role}': the weights of {checkpoint.source} do not fit its config.json: {lists}\n"
             '  help: get the whole checkpoint, or name the weights that may differ in the pair: allowed_keys = ["PATTERN"]'
         )
 
 
 def _not_in(keys: Iterable[str], patterns: tuple[str, ...]) -> list[str]:
+    """Return the keys, sorted, that match none of the patterns."""
     return sorted(key for key in keys if not any(fnmatchcase(key, pattern) for pattern in patterns))
 
 
 def _listed(keys: list[str]) -> str:
-    more = f" and {len(keys) - MOST_LISTED} more" if len(keys) > MOST_LISTED else ""
-    return ", ".join(keys[:MOST_LISTED]) + more
+    """Return the first keys and the number of the others."""
+    more = f" and {len(keys) - MAX_LISTED} more" if len(keys) > MAX_LISTED else ""
+    return ", ".join(keys[:MAX_LISTED]) + more

@@ -1,4 +1,4 @@
-"""A draft as one launch: what it is made for, what it begins with, and what it gives."""
+"""A draft in a single launch: its settings, inputs and outputs."""
 
 from typing import NamedTuple, Protocol
 
@@ -6,20 +6,20 @@ from torch import Tensor
 
 
 class Drafting(NamedTuple):
-    """What a draft graph is made for: k tokens over a vocabulary of V, drawn by these settings."""
+    """The settings that a draft graph is captured for: k tokens over a vocabulary of V, and the sampler's settings."""
 
     k: int
     vocabulary: int
     temperature: float
     top_k: int
     top_p: float
-    feeds: bool  # whether it begins with the forward of the sequence's last token
+    feeds: bool  # whether it starts with a forward of the sequence's last token
 
 
 class Start(NamedTuple):
-    """What a draft begins with: the last forward's logits (1, V), or the last token (1,) if it has not been fed.
+    """The inputs of a draft: the last forward's logits (1, V), or the last token (1,) if it has not been fed.
 
-    States (1, H) are those of the position before, where the draft's forwards read them.
+    `states` (1, H) are those of the previous position, for drafts whose forwards read them.
     """
 
     logits: Tensor | None = None
@@ -28,16 +28,16 @@ class Start(NamedTuple):
 
 
 class Drafted(NamedTuple):
-    """k drawn tokens and what they were drawn from, and what the draft's m forwards gave."""
+    """The outputs of a draft: k tokens with their distributions, and the outputs of its m forwards."""
 
     tokens: Tensor  # (k,)
     probs: Tensor  # (k, V)
-    logits: Tensor  # (m, V), m = k - 1, or k where the draft feeds first
+    logits: Tensor  # (m, V), m = k if the draft `feeds`, else k - 1
     states: Tensor  # (m, H)
 
 
 class DraftGraph(Protocol):
-    """A whole draft as one launch."""
+    """A whole draft in a single launch."""
 
     def replay(self, start: Start, uniforms: Tensor | None, first: int) -> Drafted:
-        """Draft, feeding positions from `first` on. What is returned lasts until the next replay."""
+        """Draft, feeding positions from `first` on. The outputs are valid until the next replay."""

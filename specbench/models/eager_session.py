@@ -1,4 +1,4 @@
-"""Sessions over the modules of transformers, run eagerly."""
+"""Sessions that run transformers' modules eagerly."""
 
 from typing import Any
 
@@ -14,9 +14,10 @@ from specbench.models.cached_session import CachedSession
 class EagerSession(CachedSession):
     """A session over any transformers decoder-only or encoder-decoder model, run eagerly, batch size 1.
 
-    `vocabulary` crops the logits to the V that all models of a pair share. For an encoder-decoder model `source` holds the
-    encoder's ids, and `ids` is the decoder's prefix; the encoder runs once, with the first forward. Raises ValueError for
-    an architecture whose cache cannot be cut back (sliding windows, recurrent states), naming the layer type.
+    `vocabulary` crops the logits to the V that all models of a pair share. For an encoder-decoder model `source` holds
+    the encoder's ids, and `ids` is the decoder's prefix; the encoder runs once, with the first forward. Raises
+    ValueError, naming the layer type, for an architecture whose cache cannot be truncated (sliding windows, recurrent
+    states).
     """
 
     def __init__(self, model: PreTrainedModel, vocabulary: int, source: list[int] | None = None) -> None:
@@ -35,43 +36,45 @@ class EagerSession(CachedSession):
         self._cache.crop(known - len(self._ids))
 
     def _forward(self, tokens: Tensor, keep: int) -> tuple[Tensor, Tensor | None]:
-        fed = tokens.unsqueeze(0)
-        told = {"use_cache": True, "output_hidden_states": self.keeps_hidden}
+        fed = tokens.unsqueeze(0)  # (1, n)
+        flags = {"use_cache": True, "output_hidden_states": self.keeps_hidden}
         with torch.inference_mode():
             if self._source is None:
-                out = self._model(input_ids=fed, past_key_values=self._cache, logits_to_keep=keep, **told)
+                out = self._model(input_ids=fed, past_key_values=self._cache, logits_to_keep=keep, **flags)
             else:
                 if self._encoded is None:
                     self._encoded = encoded(self._model, self._source, self.usage)
                 out = self._model(
-                    decoder_input_ids=fed, encoder_outputs=self._encoded, past_key_values=self._cache, **told
+                    decoder_input_ids=fed, encoder_outputs=self._encoded, past_key_values=self._cache, **flags
                 )
             logits: Tensor = out.logits[0, -keep:, : self._vocabulary]
             states = None
             if self.keeps_hidden:
                 states = (out.hidden_states if self._source is None else out.decoder_hidden_states)[-1][0]
-                if getattr(self._model.config, "scale_decoder_outputs", False):  # as the head reads them
+                if getattr(self._model.config, "scale_decoder_outputs", False):  # as the LM head reads them
                     states = states * self._model.config.d_model**-0.5
             return logits if logits.dtype == torch.float64 else logits.float(), states
 
 
 def encoded(model: PreTrainedModel, source: list[int], usage: Usage) -> Any:
-    """The encoder's output for `source`, as transformers gives it; its seconds belong to the forward that asks for it."""
+    """Return the encoder's output for `source`, as transformers returns it. Its time counts towards the forward that
+    needs it.
+    """
     usage.encodes += 1
     usage.prefill_fed += len(source)
     return model.get_encoder()(input_ids=torch.tensor([source], device=model.device))
 
 
 def window_of(model: PreTrainedModel) -> int | None:
-    """The most tokens that a model can read; None is no limit, as for relative positions."""
+    """Return the maximum number of tokens that a model can read; None if unlimited, as with relative positions."""
     return None if model.config.is_encoder_decoder else model.config.max_position_embeddings
 
 
 def new_cache(model: PreTrainedModel) -> Cache:
-    """An empty cache that can be cut back to any length. Raises ValueError, naming the layer type, where none can."""
+    """Return an empty cache that can be truncated to any length. Raises ValueError, naming the layer type, if none can."""
     cache = DynamicCache(config=model.config)
     for layer in cache.layers:
         if type(layer) is not DynamicLayer:
             kind = type(layer).__name__
-            raise ValueError(f"{model.config.name_or_path}: a cache of {kind} cannot be cut back after a rejection")
+            raise ValueError(f"{model.config.name_or_path}: a cache of {kind} cannot be truncated after a rejection")
     return EncoderDecoderCache(cache, DynamicCache()) if model.config.is_encoder_decoder else cache

@@ -1,4 +1,4 @@
-"""Floor 0: a transformers model that somebody else runs, its forwards counted and timed as a session's are."""
+"""A transformers model that a library runs itself, with its forwards counted and timed like a session's."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -19,25 +19,29 @@ def _hook(stack: ExitStack, module: Any, before: Callable[..., None], after: Cal
 
 
 class InstrumentedSession:
-    """A loaded model and the ids that it reads: the prompt, or what its encoder reads. It cannot be asked for logits."""
+    """A loaded model and the ids that it reads: the prompt, or the encoder's input. It does not provide logits."""
 
     def __init__(self, model: PreTrainedModel, prompt: list[int]) -> None:
         self.model, self.prompt = model, prompt
         self.usage = Usage()
-        self.fed: list[int] = []  # tokens of every forward, the first one included
-        self._marks: list[tuple[int, int | None, Any, Any]] = []  # tokens fed, cached before, notes before and behind
+        self.fed: list[int] = []  # tokens of every forward, including the first
+        self._marks: list[
+            tuple[int, int | None, Any, Any]
+        ] = []  # tokens fed, tokens cached before, times before and after
 
     @contextmanager
     def instrument(self) -> Iterator[None]:
-        """While this is open, whoever calls the model is booked."""
+        """Count and time every forward of the model within this context."""
         begun: list[tuple[int | None, Any]] = []
 
         def before(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             cache = kwargs.get("past_key_values")
             length = 0 if cache is None else cache.get_seq_length()
-            begun.append((length if isinstance(length, int) else None, self._now()))  # a static cache does not tell
+            begun.append(
+                (length if isinstance(length, int) else None, self._now())
+            )  # a static cache's length is a tensor
 
-        def behind(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        def after(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
             ids = kwargs.get("decoder_input_ids", kwargs.get("input_ids"))
             assert isinstance(ids, Tensor)
             self.fed.append(ids.shape[-1])
@@ -49,21 +53,21 @@ class InstrumentedSession:
             self.usage.prefill(len(self.prompt), self._between(start, self._now()))
 
         def compiled(config: Any) -> Callable[..., Any]:
-            """transformers' compiled call, with the clock around it: inside it, hooks would be compiled too."""
+            """Return transformers' compiled call, timed from outside, since hooks inside it would be compiled too."""
             call = type(self.model).get_compiled_call(self.model, config)
 
             def timed(*args: Any, **kwargs: Any) -> Any:
                 before(self.model, args, kwargs)
                 own.close()
                 output = call(*args, **kwargs)
-                _hook(own, self.model, before, behind)
-                behind(self.model, args, kwargs, output)
+                _hook(own, self.model, before, after)
+                after(self.model, args, kwargs, output)
                 return output
 
             return timed
 
         with ExitStack() as stack, ExitStack() as own:
-            _hook(own, self.model, before, behind)
+            _hook(own, self.model, before, after)
             if self.model.config.is_encoder_decoder:
                 _hook(stack, self.model.get_encoder(), before, after_encoder)
             self.model.get_compiled_call = compiled
@@ -71,6 +75,7 @@ class InstrumentedSession:
             yield
 
     def settle(self) -> None:
+        """Record the forwards so far."""
         total = 0
         for fed, known, begin, end in self._marks:
             seconds = self._between(begin, end)
@@ -82,6 +87,7 @@ class InstrumentedSession:
         self._marks = []
 
     def _now(self) -> Any:
+        """Return the time, or a CUDA event that records it."""
         if self.model.device.type != "cuda":
             return time.perf_counter()
         cuda: Any = torch.cuda
@@ -90,6 +96,7 @@ class InstrumentedSession:
         return event
 
     def _between(self, begin: Any, end: Any) -> float:
+        """Return the seconds between two results of `_now`."""
         if isinstance(begin, float):
             return float(end - begin)
         torch.cuda.synchronize(self.model.device)

@@ -1,7 +1,7 @@
-"""Floor 2: models that run beside one another: each in a process of its own, or on a GPU each on a stream of its own.
+"""Models that run concurrently: each in its own process, or on a GPU each on its own stream.
 
-A worker loads its model itself, from the same source and with the same settings, keeps its cache, and is sent what is new of
-a sequence: the tokens behind the longest known prefix. It answers with logits, as bytes.
+A worker process loads its model from the same source and with the same settings, and keeps its own cache. It receives
+the tokens after the longest known prefix, and replies with logits as bytes.
 """
 
 import pickle
@@ -28,7 +28,7 @@ from specbench.models.resolve import ResolvedModel
 
 
 class Opening(NamedTuple):
-    """What a worker is told of a new sequence: what an encoder reads, how many threads it has, and the shared V."""
+    """Settings of a new sequence in a worker: the encoder's input, the number of threads, and the shared V."""
 
     source: list[int] | None
     threads: int
@@ -36,29 +36,33 @@ class Opening(NamedTuple):
 
 
 class Worker:
-    """A process with one model, asked by numbered messages. One sequence at a time: opening another closes the last."""
+    """A process with one model, which answers numbered requests. One sequence at a time: opening another closes the
+    previous one.
+    """
 
     def __init__(self, role: str, found: ResolvedModel, base: Path) -> None:
         context = get_context("spawn")
         self._pipe, theirs = context.Pipe()
-        life = pickle.dumps((_serve, (role, found, base)))  # opened there, once libraries are quiet
+        life = pickle.dumps((_serve, (role, found, base)))  # unpickled in the worker, after its libraries are silenced
         self._process = context.Process(target=quietly, args=(life, theirs), daemon=True, name=f"specbench {role}")
         with _interrupts_ignored():
             self._process.start()
         theirs.close()
-        self._asked = 0
+        self._requests = 0
 
     @property
     def alive(self) -> bool:
+        """Whether the process is running."""
         return self._process.is_alive()
 
     def _gone(self) -> RuntimeError:
+        """Return the error for a process that has ended."""
         return RuntimeError(f"the process '{self._process.name}' ended")
 
     def submit(self, *message: Any) -> int:
-        """Returns the bytes sent. Raises RuntimeError where the process is gone."""
-        self._asked += 1
-        sent = pickle.dumps((self._asked, *message))
+        """Send a request. Returns the bytes sent. Raises RuntimeError if the process has ended."""
+        self._requests += 1
+        sent = pickle.dumps((self._requests, *message))
         try:
             self._pipe.send_bytes(sent)
         except OSError:
@@ -66,9 +70,9 @@ class Worker:
         return len(sent)
 
     def result(self) -> tuple[Any, int]:
-        """What the worker says to what it was last asked, and its bytes; answers that nobody fetched are dropped.
+        """Return the worker's reply to the last request, and its bytes. Replies to earlier requests are dropped.
 
-        Raises what the worker raised, and RuntimeError where it is gone.
+        Raises the worker's exception, or RuntimeError if the process has ended.
         """
         while True:
             try:
@@ -76,7 +80,7 @@ class Worker:
             except (EOFError, OSError):
                 raise self._gone() from None
             number, answer = pickle.loads(received)
-            if number == self._asked:
+            if number == self._requests:
                 if isinstance(answer, Exception):
                     raise answer
                 return answer, len(received)
@@ -84,7 +88,7 @@ class Worker:
 
 @contextmanager
 def _interrupts_ignored() -> Iterator[None]:
-    """A process that starts in here inherits it for life: an interrupt is for whoever asks, not for who answers."""
+    """Ignore SIGINT in processes started within this context, since only the main process handles interrupts."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -96,7 +100,7 @@ def _interrupts_ignored() -> Iterator[None]:
 
 
 class RemoteSession:
-    """A session in a worker. `busy` is what its last answer took there, `moved` the bytes that went either way so far."""
+    """A session in a worker. `busy` is the time its last result took there, `moved` the bytes sent both ways so far."""
 
     def __init__(self, worker: Worker, opening: Opening) -> None:
         self._worker, self._opening, self._ids, self._rows = worker, opening, list[int](), 0
@@ -121,16 +125,16 @@ class RemoteSession:
 
 
 class StreamSession:
-    """A session on a CUDA stream, beside its `peers`, itself included.
+    """A session on a CUDA stream, concurrent with the other sessions of its `group`, which includes itself.
 
-    Nothing moves between processes, so nothing is counted as moved; what each took is known when all have settled.
+    No data moves between processes, so none is counted. Times are known once all sessions of the group have settled.
     """
 
-    def __init__(self, session: Session, stream: Any, peers: list["StreamSession"]) -> None:
+    def __init__(self, session: Session, stream: Any, group: list["StreamSession"]) -> None:
         self._session, self._stream = session, stream
         self._logits, self._settled = torch.empty(0), False
-        self._peers = peers
-        peers.append(self)
+        self._peers = group
+        group.append(self)
         self.busy, self.moved = 0.0, 0
 
     @property
@@ -149,34 +153,34 @@ class StreamSession:
     def settle(self) -> None:
         self._session.settle()
         self._settled = True
-        if all(peer._settled for peer in self._peers):
-            overlapping([peer.usage for peer in self._peers])
+        if all(other._settled for other in self._peers):
+            overlapping([other.usage for other in self._peers])
 
 
 def overlapping(usage: Sequence[Usage]) -> None:
-    """Book what models that ran side by side took beside the slowest of them, over a whole sequence."""
+    """Count the time of all but the slowest model, over a whole sequence, as overlapped."""
     slowest, slowest_prefill = max(each.seconds for each in usage), max(each.prefill_seconds for each in usage)
-    over, over_prefill = False, False
+    found, found_prefill = False, False
     for each in usage:
-        if each.seconds == slowest and not over:
-            over = True
+        if each.seconds == slowest and not found:
+            found = True
         else:
             each.beside = each.seconds
-        if each.prefill_seconds == slowest_prefill and not over_prefill:
-            over_prefill = True
+        if each.prefill_seconds == slowest_prefill and not found_prefill:
+            found_prefill = True
         else:
             each.prefill_beside = each.prefill_seconds
 
 
 class Workers:
-    """The workers of what was loaded, started when first asked for, a role each."""
+    """The worker processes of a loaded pair, one per role, started on first use."""
 
     def __init__(self, found: Mapping[str, ResolvedModel], base: Path) -> None:
         self._found, self._base = found, base
         self._started: dict[str, Worker] = {}
 
     def open(self, roles: Sequence[str], vocabulary: int, source: list[int] | None) -> list[RemoteSession]:
-        """Sessions of one prompt, which share the threads of this process. A worker that is gone is replaced."""
+        """Return sessions of one prompt, which share the threads of this process. A worker that has ended is replaced."""
         for role in roles:
             if role not in self._started or not self._started[role].alive:
                 self._started[role] = Worker(role, self._found[role], self._base)
@@ -185,8 +189,8 @@ class Workers:
 
 
 def _serve(role: str, found: ResolvedModel, base: Path, pipe: Connection) -> None:
-    """A worker's life: load, then answer until the pipe closes."""
-    from specbench.models.loader import load
+    """Load the model, then answer requests until the pipe closes (the main function of a worker)."""
+    from specbench.models.loader import load  # the loader imports this module
 
     pair: Any = None
     session: Any = None
@@ -206,7 +210,7 @@ def _serve(role: str, found: ResolvedModel, base: Path, pipe: Connection) -> Non
             with torch.inference_mode():
                 logits = session.score(ids, start)[:, :vocabulary].float().numpy().tobytes()
             answer: Any = (logits, asdict(session.usage), time.perf_counter() - begin)
-        except Exception as error:  # told to whoever asked
+        except Exception as error:  # re-raised in the main process
             answer = error
         try:
             pipe.send_bytes(pickle.dumps((number, answer)))

@@ -1,16 +1,16 @@
-"""Floor 0: weight-only quantization of loaded models: torchao rounds and scales, torch multiplies.
+"""Weight-only quantization of loaded models: torchao rounds and scales, torch multiplies.
 
-Every linear layer but the LM head holds integers and scales in place of its matrix, and multiplies in the precision of what
-comes in. Embeddings and LM head stay in full precision: one is looked up in, the other makes the law itself, and often they
-are one matrix. Values are rounded to the nearest level; nothing is calibrated.
+Every linear layer except the LM head holds integers and scales instead of its matrix, and multiplies in the precision
+of its input. Embeddings and LM head keep full precision: the embedding is a lookup table, the LM head determines the
+distribution directly, and they are often one matrix. Values are rounded to the nearest level without calibration.
 
-- `int4`: 16 levels from the least to the greatest of 128 inputs and 0, or of 64 or 32 where only those divide the layer's
-  width. In bfloat16 torch's kernels read four bits a weight, on a CPU and on a GPU from Ampere on; in any other precision a
-  weight is a byte, and the matrix is made again for every product.
-- `int8`: 256 levels around zero, a scale a row. A weight is a byte, and the matrix is made again for every product: it saves
-  memory, not time.
-- `nf4`: 16 quantiles of a normal law, a scale for 64 inputs, and the scales quantized in turn (Dettmers et al. 2023), as
-  torchao unpacks them for every product: for its law, not for its speed.
+- `int4`: 16 levels from the minimum to the maximum of 128 inputs and 0, or of 64 or 32 if only those divide the layer's
+  width. In bfloat16, torch's kernels read four bits per weight, on a CPU and on a GPU from Ampere on; in any other
+  precision a weight takes a byte, and the matrix is rebuilt for every product.
+- `int8`: 256 levels around zero, one scale per row. A weight takes a byte, and the matrix is rebuilt for every product:
+  this saves memory, not time.
+- `nf4`: 16 quantiles of a normal distribution, one scale per 64 inputs, and quantized scales (Dettmers et al. 2023), as
+  torchao unpacks them for every product. It reproduces the distribution, not the speed.
 """
 
 import math
@@ -22,28 +22,30 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from specbench.config.construct import Table
 from specbench.data.hub import first_line
 from specbench.errors import MissingAsset
 
-GROUPS = {"int4": (128, 64, 32), "nf4": (64,)}  # inputs that share a scale; of int8, a row's all do
-HELP = "quantization needs torchao, which is not here\n  help: pip install 'specbench[quantization]'"
-BLOCK = 256  # nf4's scales that share a scale of their own, at most
+GROUPS = {"int4": (128, 64, 32), "nf4": (64,)}  # inputs that share a scale; for int8, a whole row
+HELP = "quantization needs torchao, which is not installed\n  help: pip install 'specbench[quantization]'"
+BLOCK = 256  # upper limit for the number of nf4 scales that share a scale
 
 
 class QuantizedLinear(nn.Module):
-    """A linear layer over a quantized matrix: x (..., in) -> (..., out), in x's precision.
+    """A linear layer with a quantized matrix: x (..., in) -> (..., out), in x's precision.
 
-    Not torchao's own tensors: a product through one costs tens of microseconds of Python, and a forward has hundreds.
+    torchao's own tensors are not used: a product through one costs tens of microseconds of Python, and a forward has
+    hundreds.
     """
 
-    weight = None  # transformers' T5 asks its layers for one
+    weight = None  # transformers' T5 reads this attribute of its layers
 
     def __init__(self, layer: nn.Linear) -> None:
         super().__init__()
         self.bias = layer.bias
 
     def product(self, x: Tensor) -> Tensor:
-        """(n, in) -> (n, out), without the bias."""
+        """Return (n, in) -> (n, out), without the bias."""
         raise AssertionError
 
     def forward(self, x: Tensor) -> Tensor:
@@ -54,7 +56,7 @@ class QuantizedLinear(nn.Module):
 
 
 class Bytes(QuantizedLinear):
-    """A weight is a signed byte times its group's scale, plus its group's zero: on any device, in any precision."""
+    """A weight is a signed byte times its group's scale, plus its group's zero; for any device and precision."""
 
     codes: Tensor
     scale: Tensor
@@ -76,13 +78,13 @@ class Bytes(QuantizedLinear):
 
 
 class Tiles(QuantizedLinear):
-    """Four bits a weight, laid out as torch's own bfloat16 kernels read them: plain launches, which a CUDA graph can hold."""
+    """Four bits per weight in the layout of torch's bfloat16 kernels, which a CUDA graph can record."""
 
     packed: Tensor
     scales: Tensor
 
     def __init__(self, layer: nn.Linear, codes: Tensor, scale: Tensor, zero: Tensor) -> None:
-        """codes (out, in), 0 to 15, of which 8 stands for zero; scale and zero (out, groups)."""
+        """codes (out, in), 0 to 15, where 8 represents zero; scale and zero (out, groups)."""
         super().__init__(layer)
         self.size = layer.in_features // scale.shape[1]
         if codes.device.type == "cpu":
@@ -110,9 +112,9 @@ class NormalFloat(QuantizedLinear):
 
 
 def layers(model: Any, kind: str) -> dict[str, nn.Linear]:
-    """The layers that are quantized, by name: those but the LM head whose width a group divides; the others stay as they are.
+    """Return the layers that are quantized, by name: all linear ones except the LM head whose width a group divides.
 
-    None of GPT-2's are, which transformers stores in a class of its own.
+    There are none in GPT-2, since transformers stores its layers in a class of its own.
     """
     head = model.get_output_embeddings()
     linear = {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear)}
@@ -120,14 +122,14 @@ def layers(model: Any, kind: str) -> dict[str, nn.Linear]:
 
 
 def group_of(inputs: int, kind: str) -> int:
-    """How many inputs of a layer share a scale; 0 where no group divides them."""
+    """Return how many inputs of a layer share a scale; 0 if no group size divides them."""
     return next((size for size in GROUPS.get(kind, (inputs,)) if inputs % size == 0), 0)
 
 
 def sizes(model: Any, kind: str, itemsize: int) -> dict[int, int]:
-    """Bytes that a product has to read at least of every quantized matrix, by the id of its weight: bits, and scales.
+    """Return the least bytes that a product reads of every quantized matrix, bits and scales, by the id of its weight.
 
-    `itemsize` is the bytes of a scale, and of the zero that int4 has beside it. No kind is no such matrix.
+    `itemsize` is the size of a scale, and of int4's zero, in bytes. The result is empty for an empty kind.
     """
     found: dict[int, int] = {}
     for layer in layers(model, kind).values() if kind else ():
@@ -143,31 +145,33 @@ def sizes(model: Any, kind: str, itemsize: int) -> dict[int, int]:
 
 
 def stored_by(config: Any) -> str:
-    """The method that a checkpoint was quantized with before it was saved: gptq, awq, bitsandbytes; empty where none was."""
-    told = _stored(config)
-    method = told.get("quant_method", "a method that its config does not name") if told else ""
+    """Return the method that quantized a checkpoint before it was saved (gptq, awq, bitsandbytes); empty if it is not
+    quantized.
+    """
+    stored = _stored(config)
+    method = stored.get("quant_method", "a method that its config does not name") if stored else ""
     return str(getattr(method, "value", method))
 
 
 def stored_as(config: Any) -> str:
-    """The kind here that is as large as what such a checkpoint holds; empty where there is none."""
-    told = _stored(config)
+    """Return the kind whose size matches such a checkpoint; empty if there is none."""
+    stored = _stored(config)
     bits = (
-        told.get("bits")
-        or told.get("w_bit")
-        or (4 if told.get("load_in_4bit") else 8 if told.get("load_in_8bit") else 0)
+        stored.get("bits")
+        or stored.get("w_bit")
+        or (4 if stored.get("load_in_4bit") else 8 if stored.get("load_in_8bit") else 0)
     )
     return {4: "int4", 8: "int8"}.get(bits, "")
 
 
-def placement(config: Any, device: torch.device) -> dict[str, Any]:
-    """What transformers is told of the device for a checkpoint that is quantized already, and may not be moved later."""
+def placement(config: Any, device: torch.device) -> Table:
+    """Return loading arguments for a checkpoint that is quantized already and cannot be moved later."""
     return {"device_map": {"": device}} if stored_by(config) and device.type != "cpu" else {}
 
 
 @contextmanager
 def explained(role: str, source: str, config: Any) -> Iterator[None]:
-    """Raises MissingAsset, one line with the library's name, for what transformers lacks to load such a checkpoint."""
+    """Raise MissingAsset, one line with the library's name, if transformers lacks a library to load such a checkpoint."""
     try:
         yield
     except torch.OutOfMemoryError:
@@ -179,19 +183,20 @@ def explained(role: str, source: str, config: Any) -> Iterator[None]:
 
 
 def _stored(config: Any) -> dict[str, Any]:
-    told = getattr(config, "quantization_config", None) or {}
-    return dict(told if isinstance(told, dict) else told.to_dict())
+    """Return the checkpoint's quantization config as a table; empty if there is none."""
+    stored = getattr(config, "quantization_config", None) or {}
+    return dict(stored if isinstance(stored, dict) else stored.to_dict())
 
 
 def quantize(model: Any, kind: str) -> None:
-    """Put quantized layers in the place of a loaded model's own, on the device where they are."""
+    """Replace a loaded model's linear layers with quantized ones, on the same device."""
     for name, layer in layers(model, kind).items():
         model.set_submodule(name, quantized(layer, kind))
 
 
 @torch.no_grad()
 def quantized(layer: nn.Linear, kind: str) -> QuantizedLinear:
-    """A linear layer's quantized double. Raises MissingAsset where there is no torchao."""
+    """Return the quantized form of a linear layer. Raises MissingAsset without torchao."""
     if kind == "nf4":
         return NormalFloat(layer)
     weight, mapping = layer.weight.data, torchao().MappingType
@@ -209,28 +214,32 @@ def quantized(layer: nn.Linear, kind: str) -> QuantizedLinear:
 def _rounded(
     weight: Tensor, size: int, mapping: Any, kind: torch.dtype, levels: tuple[int, int]
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Codes (out, in), and scale and the code of zero, (out, groups), in the weight's precision."""
+    """Return codes (out, in), and scale and the code of zero, (out, groups), in the weight's precision."""
     scale, at_zero = torchao().choose_qparams_affine(weight, mapping, (1, size), kind, *levels, eps=1e-6)
     codes = torchao().quantize_affine(weight, (1, size), scale, at_zero, kind, *levels)
     return codes, scale.view(len(weight), -1), at_zero.view(len(weight), -1).to(weight.dtype)
 
 
 def _has_kernel(device: torch.device) -> bool:
+    """Return whether torch has an int4 kernel for the device."""
     return device.type == "cpu" or (device.type == "cuda" and torch.cuda.get_device_capability(device)[0] >= 8)
 
 
 def torchao() -> Any:
-    """torchao's quantization, which takes seconds to import. Raises MissingAsset, saying what to install, without it."""
+    """Return torchao's quantization module, which takes seconds to import. Raises MissingAsset with installation help
+    without it.
+    """
     try:
-        from torchao import quantization
+        from torchao import quantization  # optional, and slow to import
     except ImportError:
         raise MissingAsset(HELP) from None
     return quantization
 
 
 def _to_nf4() -> Any:
+    """Return torchao's NF4 conversion, wherever its version has it."""
     if hasattr(torchao(), "to_nf4"):
         return torchao().to_nf4
-    from torchao import dtypes  # where it was before 0.18
+    from torchao import dtypes  # its location before torchao 0.18
 
     return dtypes.to_nf4

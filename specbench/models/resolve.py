@@ -1,4 +1,4 @@
-"""From a pair's models to their sources: revisions, sizes, engines. Reads configs, and loads no weights."""
+"""Resolution of a pair's models: revisions, sizes, engines. Reads configs and loads no weights."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,7 +21,7 @@ from specbench.runs.run_spec import ModelSource, Shape
 
 @dataclass(frozen=True)
 class ResolvedModel:
-    """One model, as far as its config tells: where it is, at which commit or checksum, how large, and what runs it."""
+    """A model as described by its config: source, commit or checksum, dtype and engine."""
 
     spec: ModelSpec
     config: PreTrainedConfig
@@ -75,20 +75,20 @@ class Placement:
     engine: str = "auto"
 
 
-def device_of(wish: str) -> torch.device:
-    """`auto` is CUDA where there is one. Raises MissingAsset for a CUDA that is not there."""
-    if wish == "cuda" and not torch.cuda.is_available():
+def device_of(choice: str) -> torch.device:
+    """Return the device; `auto` is CUDA if available. Raises MissingAsset if CUDA is requested and not available."""
+    if choice == "cuda" and not torch.cuda.is_available():
         raise MissingAsset("no CUDA device here; use --device cpu")
-    return torch.device(("cuda" if torch.cuda.is_available() else "cpu") if wish == "auto" else wish)
+    return torch.device(("cuda" if torch.cuda.is_available() else "cpu") if choice == "auto" else choice)
 
 
-def dtype_of(wish: str, device: torch.device) -> str:
-    """`auto` is float32 on a CPU and bfloat16 on a GPU."""
-    return ("bfloat16" if device.type == "cuda" else "float32") if wish == "auto" else wish
+def dtype_of(choice: str, device: torch.device) -> str:
+    """Return the dtype; `auto` is float32 on a CPU and bfloat16 on a GPU."""
+    return ("bfloat16" if device.type == "cuda" else "float32") if choice == "auto" else choice
 
 
 def resolve_models(pair: Pair, roles: tuple[str, ...], base: Path, on: Placement) -> dict[str, ResolvedModel]:
-    """The models of these roles. Raises MissingAsset, saying what to do, where one is not here and cannot be fetched."""
+    """Return the models of these roles. Raises MissingAsset, with advice, if one is not here and cannot be fetched."""
     found = {role: _resolved(role, pair, base, on) for role in roles}
     if len({each.config.is_encoder_decoder for each in found.values()}) > 1:
         raise ConfigError("a pair cannot mix encoder-decoder and decoder-only models: " + ", ".join(map(str, roles)))
@@ -107,7 +107,7 @@ def _resolved(role: str, pair: Pair, base: Path, on: Placement) -> ResolvedModel
         try:
             commit = "" if local else commit_of(spec.path, spec.revision or None)
             config = AutoConfig.from_pretrained(source, revision=commit or None, trust_remote_code=False)
-        except Exception as error:  # whatever a library makes of a damaged file
+        except Exception as error:  # any error that a library raises for a damaged file
             raise unreadable(role, source, error) from None
         checksum = local_checksum(local) if local else ""
     try:
@@ -129,7 +129,7 @@ def _require_model(role: str, found: ResolvedModel) -> None:
             _try_forward(found.config)
     except NotImplementedError:  # raised by torch for an operation without a meta kernel: says nothing about the config
         return
-    except Exception as error:  # whatever a library makes of a number that cannot be
+    except Exception as error:  # any error that transformers raises for an impossible value
         why = f"{type(error).__name__}: {first_line(error)}"
         raise ConfigError(f"model '{role}': the config of {found.spec.path} describes no model: {why}") from None
     if smallest < 1:
@@ -144,20 +144,21 @@ def _try_forward(config: PreTrainedConfig) -> None:
         model(input_ids=ids, **({"decoder_input_ids": ids} if config.is_encoder_decoder else {}))
 
 
-def engine_of(wish: str, config: PreTrainedConfig, device: torch.device, quantization: str = "") -> str:
-    """What a model is run by: eager (transformers), lean (ours), graph (ours, as CUDA graphs), or compiled (those, fused).
+def engine_of(choice: str, config: PreTrainedConfig, device: torch.device, quantization: str = "") -> str:
+    """Return the engine of a model: eager (transformers), lean (ours), graph (ours, as CUDA graphs), or compiled
+    (graph, with fused layers).
 
-    `auto` is the fastest that there is for this architecture on this device, but no graph of nf4: whether torchao's unpacking
-    can be recorded is not known. Raises ValueError where a wish cannot be met.
+    `auto` is the fastest one available for this architecture and device, except that nf4 gets no graph: whether
+    torchao's unpacking can be captured is not known. Raises ValueError if a requested engine cannot be used.
     """
-    if wish == "eager":
-        return wish
+    if choice == "eager":
+        return choice
     why = unsupported(config)
-    if wish == "auto":
+    if choice == "auto":
         graphs = device.type == "cuda" and not config.is_encoder_decoder and quantization != "nf4"
         return "eager" if why else "graph" if graphs else "lean"
-    if wish in ("graph", "compiled") and not why:
-        if wish == "compiled" and not can_fuse(config):
+    if choice in ("graph", "compiled") and not why:
+        if choice == "compiled" and not can_fuse(config):
             why = (
                 f"torch.compile is used for Llama, Qwen2 and Mistral, not for {config.model_type}; help: --engine graph"
             )
@@ -167,11 +168,11 @@ def engine_of(wish: str, config: PreTrainedConfig, device: torch.device, quantiz
             why = "no graphs of encoder-decoder models"
     if why:
         raise ValueError(why)
-    return wish
+    return choice
 
 
 def _require_quantizable(role: str, spec: ModelSpec, config: PreTrainedConfig) -> None:
-    """Raises ConfigError for a model that is quantized already, or has nothing to quantize; MissingAsset without torchao."""
+    """Raise ConfigError for a model that is quantized already or has nothing to quantize; MissingAsset without torchao."""
     where = f"model '{role}': quantization = '{spec.quantization}'"
     if method := stored_by(config):
         raise ConfigError(f"{where}: {spec.path} is quantized already, by {method}; leave the key out")
@@ -185,7 +186,7 @@ def _require_quantizable(role: str, spec: ModelSpec, config: PreTrainedConfig) -
 
 
 def _dummy_config(spec: ModelSpec, local: Path | None) -> PreTrainedConfig:
-    """A local folder's architecture, or the one that is known of a hub id, with the spec's changes."""
+    """Return a local folder's architecture, or the one known for a hub id, with the spec's changes."""
     if local:
         return dummy.architecture_in(local, spec.config)
     return dummy.architecture(spec.path, spec.config)

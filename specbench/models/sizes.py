@@ -1,4 +1,4 @@
-"""The size of a model by its config alone: parameters, the bytes that a forward reads, and the sizes of its layers."""
+"""The size of a model from its config: parameters, the bytes that a forward reads, and the sizes of its layers."""
 
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -12,21 +12,21 @@ from specbench.runs.run_spec import Shape
 
 
 def parameters_of(config: PreTrainedConfig, quantization: str, dtype: str) -> int:
-    """The number of parameters, tied ones once."""
+    """Return the number of parameters, counting tied ones once."""
     return _sizes(_Key(config.to_json_string(), config), quantization, dtype)[0]
 
 
 def forward_bytes(config: PreTrainedConfig, quantization: str, dtype: str) -> float:
-    """The bytes of weights that a decoding forward reads at least.
+    """Return the least bytes of weights that a decoding forward reads.
 
-    Tables that are only looked up in are not read, nor is an encoder, nor what a decoder makes of its output once. An
-    embedding that is also the LM head is read. A quantized matrix counts its bits and scales.
+    Lookup tables are not read, nor is an encoder, nor the weights that a decoder applies once to the encoder's output.
+    An embedding that is also the LM head is read. A quantized matrix counts its bits and scales.
     """
     return float(_sizes(_Key(config.to_json_string(), config), quantization, dtype)[1])
 
 
 def position_bytes(config: PreTrainedConfig, dtype: str) -> float:
-    """The bytes of keys and values that one position leaves in the cache, over all layers."""
+    """Return the bytes of keys and values that one position adds to the cache, over all layers."""
     text = config.get_text_config(decoder=True)
     layers = getattr(text, "num_decoder_layers", None) or text.num_hidden_layers
     heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
@@ -35,7 +35,7 @@ def position_bytes(config: PreTrainedConfig, dtype: str) -> float:
 
 
 def shape_of(config: PreTrainedConfig) -> Shape:
-    """The sizes that SPRINTER's FLOPs formula takes; of an encoder-decoder model, its decoder's."""
+    """Return the sizes that SPRINTER's FLOPs formula needs; for an encoder-decoder model, its decoder's."""
     keys = ("intermediate_size", "n_inner", "d_ff", "ffn_dim")
     width = next((found for key in keys if (found := getattr(config, key, None))), None)
     return Shape(
@@ -57,7 +57,9 @@ class _Key:
 
 @lru_cache(maxsize=256)
 def _sizes(key: _Key, quantization: str, dtype: str) -> tuple[int, float]:
-    """Parameters, and bytes that a decoding forward reads of the weights: a suite has many runs of one model."""
+    """Return parameters, and bytes of weights that a decoding forward reads; cached, since a suite has many runs of one
+    model.
+    """
     config, size = key.config, getattr(torch, dtype).itemsize
     with torch.device("meta"):
         model = class_of(config).from_config(config)

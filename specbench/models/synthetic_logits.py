@@ -1,8 +1,9 @@
-"""Floor 0: synthetic laws: what a model says is replaced by a deterministic random law of the context, at its real cost.
+"""Synthetic logits: the model runs at its real cost, and its logits are replaced by a deterministic random function of
+the context.
 
-All models of a pair share a law of each context, and every model departs from it by noise of its own. How much, the `spread`,
-decides how often one accepts what another drafted; `calibrate` finds the spread of a wanted acceptance rate. Nothing about
-quality can be measured with such laws.
+All models of a pair share logits for each context, and every model adds noise of its own. The size of the noise, the
+`spread`, determines how often one model accepts another's drafts; `calibrate` finds the spread for a wanted acceptance
+rate. Nothing about quality can be measured with such logits.
 """
 
 import time
@@ -18,21 +19,21 @@ from specbench.decoding.session import Session
 from specbench.decoding.usage import Usage
 from specbench.errors import ConfigError
 
-SUPPORT = 16  # tokens that a context may be followed by
+SUPPORT = 16  # tokens with a non-negligible probability after a context
 BASE = 2.0  # standard deviation of the shared logits
 NEVER = -1e4  # the logit of every other token
-MOST_SPREAD = 40.0
-CONTEXTS = 16_384  # that a rate is averaged over in calibration
+MAX_SPREAD = 40.0
+CONTEXTS = 16_384  # contexts that calibration averages over
 
 _MASK = (1 << 64) - 1
 _GOLDEN, _MIX1, _MIX2 = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 
 
 class SyntheticDistribution:
-    """Logits (m, V) of m contexts, each known by a hash. `member` numbers the models of a pair.
+    """Logits (m, V) of m contexts, each identified by a hash. `member` numbers the models of a pair.
 
-    SUPPORT tokens, evenly spaced from a hashed offset, have normal logits: BASE times the context's, plus `spread` times the
-    member's own; all others have none to speak of.
+    SUPPORT tokens, evenly spaced from a hashed offset, have normal logits: BASE times the context's, plus `spread`
+    times the member's own. All other tokens have a negligible probability.
     """
 
     def __init__(self, vocabulary: int, member: int, spread: float) -> None:
@@ -40,7 +41,7 @@ class SyntheticDistribution:
         self.support = min(SUPPORT, vocabulary)
 
     def __call__(self, contexts: Tensor) -> Tensor:
-        """contexts (m,) int64 -> (m, V), float32."""
+        """Return logits (m, V), float32, of contexts (m,), int64."""
         places = torch.arange(self.support, device=contexts.device)
         offset = (_mixed(contexts) >> 1).remainder(self.vocabulary)  # (m,)
         tokens = (offset[:, None] + places * (self.vocabulary // self.support)).remainder(
@@ -50,23 +51,24 @@ class SyntheticDistribution:
         return logits.scatter_(1, tokens, self.values(contexts))
 
     def values(self, contexts: Tensor) -> Tensor:
-        """The logits of the supported tokens alone, (m, support)."""
+        """Return the logits of the supported tokens only, (m, support)."""
         shared = _normal(contexts, 0, self.support)
         own = _normal(contexts, 1 + self.member, self.support)
         return (BASE * shared + self.spread * own).float()
 
 
 class SyntheticSession:
-    """A session whose model runs as ever, and whose logits are then a law's. The law's time is on no clock.
+    """A session whose model runs as usual, and whose logits are then replaced. The replacement is excluded from all
+    timings.
 
-    It looks at every token, so on a GPU its drafts wait where those of a real model would not.
+    It reads every token, so on a GPU its drafts wait for the device where those of a real model would not.
     """
 
     def __init__(
-        self, inner: Session, law: SyntheticDistribution, device: torch.device, source: list[int] | None = None
+        self, inner: Session, distribution: SyntheticDistribution, device: torch.device, source: list[int] | None = None
     ) -> None:
         """`source` is what an encoder reads: part of the context."""
-        self._inner, self._law, self._device = inner, law, device
+        self._inner, self._distribution, self._device = inner, distribution, device
         self._first = reduce(context_hash, source or [], 0)
         self._ids: list[int] = []
         self._hashes: list[int] = []  # of every prefix of _ids, as signed 64-bit integers
@@ -83,12 +85,12 @@ class SyntheticSession:
         for token in ids[known:]:
             hashes.append(context_hash(hashes[-1] if hashes else self._first, token))
         self._ids, self._hashes = list(ids), hashes
-        logits = self._law(torch.tensor(hashes[start:], device=self._device))
+        logits = self._distribution(torch.tensor(hashes[start:], device=self._device))
         self.usage.off_clock += self._now() - begin
         return logits
 
     def _now(self) -> float:
-        """The time when the device is done with what it was given, so that only the law's own time is left out."""
+        """Return the time once the device is idle, so that only the replacement itself is excluded."""
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
         return time.perf_counter()
@@ -102,7 +104,7 @@ class SyntheticSession:
 
     @keeps_hidden.setter
     def keeps_hidden(self, wanted: bool) -> None:
-        raise ValueError("a model whose logits are synthetic has no hidden states to go by")
+        raise ValueError("a model whose logits are synthetic has no hidden states that match them")
 
     def hidden(self, ids: list[int], start: int) -> Tensor:
         return self._inner.hidden(ids, start)
@@ -121,22 +123,25 @@ Target = Callable[[list[Tensor], Sampler], Tensor]
 
 
 def calibrate(acceptance: float, proposer: int, members: Sequence[int], target: Target, sampler: Sampler) -> float:
-    """The spread at which a target accepts a proposer's drafts at this rate, sum of min(pi, q), on average over contexts.
+    """Return the spread at which a target accepts a proposer's drafts at this rate, sum of min(pi, q), averaged over
+    contexts.
 
-    `members` number the target's models in its order, `proposer` the drafting model, which may be one of them. The rate is
-    found by simulation over the law's own contexts, and falls as the spread grows. Raises ConfigError for a rate that no
-    spread gives, saying what can be had: an ensemble, for one, never refuses what its own share of the mixture covers.
+    `members` number the target's models in its order; `proposer` is the drafting model, which may be one of them. The
+    rate is simulated over random contexts, and falls as the spread grows. Raises ConfigError, with the possible range,
+    for a rate that no spread gives: for instance, an ensemble never rejects what its drafter's own share of the mixture
+    covers.
     """
 
     def rate(spread: float) -> float:
+        """Return the acceptance rate at this spread."""
         return acceptance_at(spread, proposer, members, target, sampler)
 
-    most, least = rate(0.0), rate(MOST_SPREAD)
-    if not least <= acceptance <= most:
+    highest, lowest = rate(0.0), rate(MAX_SPREAD)
+    if not lowest <= acceptance <= highest:
         raise ConfigError(
-            f"acceptance = {acceptance}: these models can be given rates from {least:.2f} to {most:.2f} under this method"
+            f"acceptance = {acceptance}: these models can be given rates from {lowest:.2f} to {highest:.2f} under this method"
         )
-    low, high = 0.0, MOST_SPREAD
+    low, high = 0.0, MAX_SPREAD
     for _ in range(30):
         middle = (low + high) / 2
         low, high = (middle, high) if rate(middle) > acceptance else (low, middle)
@@ -144,7 +149,7 @@ def calibrate(acceptance: float, proposer: int, members: Sequence[int], target: 
 
 
 def acceptance_at(spread: float, proposer: int, members: Sequence[int], target: Target, sampler: Sampler) -> float:
-    """How often the target accepts what the proposer drafts, where every member departs by `spread`."""
+    """Return how often the target accepts the proposer's drafts if every member has this spread."""
     contexts = _contexts()
     values = {
         i: SyntheticDistribution(SUPPORT, i, spread).values(contexts) for i in {proposer, *members}
@@ -154,7 +159,9 @@ def acceptance_at(spread: float, proposer: int, members: Sequence[int], target: 
 
 
 def context_hash(before: int, token: int) -> int:
-    """The hash of a prefix one token longer, as a signed 64-bit integer (splitmix64's finaliser over a running sum)."""
+    """Return the hash of a prefix extended by one token, as a signed 64-bit integer (splitmix64's finaliser over a
+    running sum).
+    """
     z = ((before & _MASK) * _MIX2 + token + _GOLDEN) & _MASK
     z = ((z ^ (z >> 30)) * _MIX1) & _MASK
     z = ((z ^ (z >> 27)) * _MIX2) & _MASK
@@ -164,11 +171,12 @@ def context_hash(before: int, token: int) -> int:
 
 @cache
 def _contexts() -> Tensor:
+    """Return hashed contexts (CONTEXTS,)."""
     return _mixed(torch.arange(CONTEXTS))
 
 
 def _mixed(x: Tensor) -> Tensor:
-    """splitmix64's finaliser on int64, whose products wrap around as those of unsigned numbers do."""
+    """Apply splitmix64's finaliser to int64, whose products wrap around like unsigned ones."""
     x = x + _signed(_GOLDEN)
     x = (x ^ _shifted(x, 30)) * _signed(_MIX1)
     x = (x ^ _shifted(x, 27)) * _signed(_MIX2)
@@ -176,7 +184,9 @@ def _mixed(x: Tensor) -> Tensor:
 
 
 def _normal(contexts: Tensor, stream: int, places: int) -> Tensor:
-    """Independent standard normal numbers (m, places), float64, of each context and stream: hashed uniforms, inverted."""
+    """Return independent standard normal numbers (m, places), float64, for each context and stream: hashed uniforms,
+    inverted.
+    """
     at = torch.arange(places, device=contexts.device) + (stream + 1) * 4096
     bits = _mixed(_mixed(contexts)[:, None] + at * _signed(_MIX1))
     uniform = (_shifted(bits, 11).double() + 0.5) / float(1 << 53)  # (m, places), inside (0, 1)
@@ -185,9 +195,10 @@ def _normal(contexts: Tensor, stream: int, places: int) -> Tensor:
 
 
 def _shifted(x: Tensor, by: int) -> Tensor:
-    """Logical shift to the right."""
+    """Shift right logically."""
     return (x >> by) & ((1 << (64 - by)) - 1)
 
 
 def _signed(x: int) -> int:
+    """Return the signed 64-bit integer with the bits of x."""
     return x - (1 << 64) if x >> 63 else x

@@ -5,11 +5,11 @@ See docs/papers/drafting.md, SpecDec++; docs/papers/drafting.md, DSL and DISCO.
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
 
+from specbench.config.construct import Table
 from specbench.decoding.drafting import Rule, roll
 from specbench.decoding.method import StopCriteria
 from specbench.decoding.sampling import Draft, Sampler, read_tokens
@@ -23,7 +23,7 @@ from specbench.training.fitting import Recipe, fit
 from specbench.training.shards import Rows, chosen
 from specbench.training.texts import Text, masks
 
-MIXED = 0.15  # of positions that carry the target's token instead of the draft's (SpecDec++)
+MIXED = 0.15  # share of positions with the target's token instead of the draft's (SpecDec++)
 REJECT_WEIGHT = 6.0
 SPECDEC_RECIPE = Recipe(epochs=3, batch=32, rate=1e-3, reject_weight=REJECT_WEIGHT, cosine=True)
 DSL_RECIPE = Recipe(epochs=20, batch=32, rate=1e-3)
@@ -31,7 +31,7 @@ DSL_RECIPE = Recipe(epochs=20, batch=32, rate=1e-3)
 
 @dataclass(frozen=True)
 class Rollout:
-    """How rows are collected: `steps` tokens behind each prompt at T = `temperature`; DSL drafts `gamma` at a time."""
+    """How rows are collected: `steps` tokens after each prompt at T = `temperature`; DSL drafts `gamma` at a time."""
 
     draft: str = "draft"
     target: str = "target"
@@ -45,27 +45,29 @@ class Rollout:
             within(key, getattr(self, key), least, math.inf)
 
     def fitting(self, pair: LoadedPair, text: Text) -> "Rollout":
-        """With no more steps than the models' window has room for behind a prompt."""
+        """Return the rollout with no more steps than the models' window has room for after a prompt."""
         return self if pair.window is None else replace(self, steps=min(self.steps, pair.window - len(text.prompt)))
 
 
-def _sampler(pair: LoadedPair, text: Text, walk: Rollout) -> Sampler:
-    seed = hash((walk.seed, text.number)) & (2**62 - 1)
-    return Sampler(walk.temperature, generator=torch.Generator(pair.device).manual_seed(seed))
+def _sampler(pair: LoadedPair, text: Text, rollout: Rollout) -> Sampler:
+    """Return a sampler whose seed depends on the rollout and the text."""
+    seed = hash((rollout.seed, text.number)) & (2**62 - 1)
+    return Sampler(rollout.temperature, generator=torch.Generator(pair.device).manual_seed(seed))
 
 
-def specdec_rows(pair: LoadedPair, text: Text, walk: Rollout) -> Rows:
-    """state (n, H) of the draft once it has read a drafted token, and label (n,), min(1, p / q) of that token.
+def specdec_rows(pair: LoadedPair, text: Text, rollout: Rollout) -> Rows:
+    """Return state (n, H) of the draft after it has read a drafted token, and label (n,), min(1, p / q) of that token.
 
-    The target writes; at each place the draft draws a token y, whose label is read behind the target's tokens. The draft then
-    reads a mix: y, or at a share `MIXED` of places the target's token, whose rows are left out.
+    The target writes the text. At each position the draft draws a token y, whose label is computed after the target's
+    tokens. The draft then reads a mix: y, or at a share `MIXED` of positions the target's token, whose rows are
+    omitted.
     """
-    walk = walk.fitting(pair, text)
-    sampler, models = _sampler(pair, text, walk), pair.open(text.prompt)
-    draft, target, ids = models[walk.draft], models[walk.target], list(models.ids)
+    rollout = rollout.fitting(pair, text)
+    sampler, models = _sampler(pair, text, rollout), pair.open(text.prompt)
+    draft, target, ids = models[rollout.draft], models[rollout.target], list(models.ids)
     draft.keeps_hidden = True
     with torch.inference_mode():
-        written = target.roll(ids, walk.steps, sampler, pair.eos).tokens
+        written = target.roll(ids, rollout.steps, sampler, pair.eos).tokens
         read, start = ids + written[:-1], len(ids) - 1
         q, p = (confidence(each.score(read, start)) for each in (draft, target))  # (n, V)
         y = sampler.choose(q).unsqueeze(1)  # (n, 1)
@@ -79,7 +81,7 @@ def specdec_rows(pair: LoadedPair, text: Text, walk: Rollout) -> Rows:
 
 
 class _RecordingRule(Rule):
-    """A stop rule that never stops, and keeps what DSL's classifier would see of each draft."""
+    """A stop rule that never stops, and records the inputs of DSL's classifier for each draft."""
 
     def __init__(self, head: LengthHead) -> None:
         super().__init__()
@@ -91,52 +93,55 @@ class _RecordingRule(Rule):
         self.seen = []
 
     def after(self, ids: list[int], token: int, logits: Tensor) -> bool:
-        place = torch.tensor([len(ids) - self.start], device=logits.device)
-        self.seen.append(self._head.inputs(confidence(logits), place))
+        position = torch.tensor([len(ids) - self.start], device=logits.device)
+        self.seen.append(self._head.inputs(confidence(logits), position))
         return False
 
 
-def dsl_rows(pair: LoadedPair, text: Text, walk: Rollout) -> Rows:
-    """inputs (n, 12) of `LengthHead` for every token that speculative decoding tested, and label (n,): accepted or not."""
-    walk = walk.fitting(pair, text)
-    sampler, models = _sampler(pair, text, walk), pair.open(text.prompt)
-    draft, target, ids = models[walk.draft], models[walk.target], list(models.ids)
-    stop, rule = StopCriteria(pair.eos, len(ids) + walk.steps), _RecordingRule(LengthHead())
+def dsl_rows(pair: LoadedPair, text: Text, rollout: Rollout) -> Rows:
+    """Return inputs (n, 12) of `LengthHead` for every token that speculative decoding tested, and label (n,): accepted
+    or not.
+    """
+    rollout = rollout.fitting(pair, text)
+    sampler, models = _sampler(pair, text, rollout), pair.open(text.prompt)
+    draft, target, ids = models[rollout.draft], models[rollout.target], list(models.ids)
+    stop, rule = StopCriteria(pair.eos, len(ids) + rollout.steps), _RecordingRule(LengthHead())
     inputs: list[Tensor] = []
     labels: list[float] = []
 
     def propose(ids: list[int], room: int) -> Draft:
-        return roll(draft, ids, min(walk.gamma, room), sampler, pair.eos, rule)
+        return roll(draft, ids, min(rollout.gamma, room), sampler, pair.eos, rule)
 
     speculation = Speculation(
-        proposer=walk.draft, propose=propose, scorers=[target], target=Last(), sampler=sampler, bonus=True
+        proposer=rollout.draft, propose=propose, scorers=[target], target=Last(), sampler=sampler, bonus=True
     )
     with torch.inference_mode():
         tokens: list[int] = []
         while stop.room(ids) and not stop.closes(tokens):
-            step = speculation.round(ids, stop).round
-            inputs += rule.seen[: step.tested]
-            labels += [1.0] * step.accepted + [0.0] * (step.tested - step.accepted)
-            tokens = step.tokens
+            current = speculation.round(ids, stop).round
+            inputs += rule.seen[: current.tested]
+            labels += [1.0] * current.accepted + [0.0] * (current.tested - current.accepted)
+            tokens = current.tokens
             ids = ids + tokens
     return {"inputs": torch.cat(inputs).cpu() if inputs else torch.empty(0, 12), "label": torch.tensor(labels)}
 
 
-def train_specdec(rows: Rows, recipe: Recipe, seed: int) -> tuple[AcceptanceHead, dict[str, Any]]:
-    """The head fitted to rows, and how well it foresees acceptance on the test texts (a label above 1/2 is acceptable)."""
+def train_specdec(rows: Rows, recipe: Recipe, seed: int) -> tuple[AcceptanceHead, Table]:
+    """Return the head fitted to rows, and its report on the test texts (a label above 1/2 counts as acceptable)."""
     torch.manual_seed(seed)
     head = AcceptanceHead(hidden=rows["state"].shape[1])
     return head, _fitted(head, rows, "state", recipe, seed)
 
 
-def train_dsl(rows: Rows, recipe: Recipe, seed: int) -> tuple[LengthHead, dict[str, Any]]:
-    """The classifier fitted to rows, and how well it foresees acceptance on the test texts."""
+def train_dsl(rows: Rows, recipe: Recipe, seed: int) -> tuple[LengthHead, Table]:
+    """Return the classifier fitted to rows, and its report on the test texts."""
     torch.manual_seed(seed)
     head = LengthHead()
     return head, _fitted(head, rows, "inputs", recipe, seed)
 
 
-def _fitted(head: AcceptanceHead | LengthHead, rows: Rows, column: str, recipe: Recipe, seed: int) -> dict[str, Any]:
+def _fitted(head: AcceptanceHead | LengthHead, rows: Rows, column: str, recipe: Recipe, seed: int) -> Table:
+    """Fit a head to a column of the rows. Returns its report on the test texts."""
     score = head.logits_of_features if isinstance(head, LengthHead) else head
     parts = {split: chosen(rows, mask) for split, mask in masks(rows["text"], seed).items()}
     ready = {s: (part[column], part["label"]) for s, part in parts.items()}
@@ -144,6 +149,6 @@ def _fitted(head: AcceptanceHead | LengthHead, rows: Rows, column: str, recipe: 
     with torch.no_grad():
         scores = score(ready["test"][0]).sigmoid()
     labels = (ready["test"][1] > 0.5).float()
-    told = roc.summary(scores.numpy(), labels.numpy(), parts["test"]["text"].numpy(), 0.5)
-    told |= {"epochs": len(losses), "validation_loss": min(losses)}
-    return told | {"curve": roc.curve(scores.numpy(), labels.numpy())}
+    report = roc.summary(scores.numpy(), labels.numpy(), parts["test"]["text"].numpy(), 0.5)
+    report |= {"epochs": len(losses), "validation_loss": min(losses)}
+    return report | {"curve": roc.curve(scores.numpy(), labels.numpy())}

@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from specbench.config.construct import Table
 from specbench.decoding.session import Session
 from specbench.decoding.targets.deferral import within
 from specbench.errors import ConfigError
@@ -31,10 +32,10 @@ CHECKPOINT_STEPS = 200
 
 @dataclass(frozen=True, kw_only=True)
 class EagleRecipe:
-    """The paper's settings; a small model needs a larger `rate` and a shorter `warm_up`, which a pair may say.
+    """The paper's settings; a small model needs a larger `rate` and a shorter `warm_up`, which a pair can set.
 
     `noise` is the width of the uniform noise on features, scaled by 512 / length; `ce` the weight of the cross-entropy
-    beside the regression's; `most` the longest text, in tokens, `batch` the tokens of a step.
+    relative to the regression's; `most` the longest text, in tokens; `batch` the tokens per step.
     """
 
     epochs: int = 20
@@ -53,9 +54,10 @@ class EagleRecipe:
 
 
 def rows_of(pair: LoadedPair, text: Text, base: str, recipe: EagleRecipe) -> Rows:
-    """Columns token, feature (n, H) of the base at it, and `own`: whether it is of the text's own part, not of its prompt.
+    """Return columns token, feature (n, H) of the base at it, and `own`: whether it is in the continuation, not in the
+    prompt.
 
-    In half precision, or in the base's own where that is one.
+    Features are in half precision, or in the base's own precision if that is a half one.
     """
     models = pair.open(text.prompt)
     session, ids = models[base], list(models.ids)
@@ -69,7 +71,9 @@ def rows_of(pair: LoadedPair, text: Text, base: str, recipe: EagleRecipe) -> Row
 
 @dataclass(frozen=True)
 class _Batch:
-    """Padded texts: tokens t + 1 (b, n), features f_t (b, n, H), features f_{t+1} to foresee, and where a loss counts."""
+    """Padded texts: tokens t + 1 (b, n), features f_t (b, n, H), features f_{t+1} to predict, and where the loss counts
+    (b, n).
+    """
 
     tokens: Tensor
     features: Tensor
@@ -78,7 +82,7 @@ class _Batch:
 
 
 class _Sequences:
-    """Collected rows as texts, and batches of texts of about one length."""
+    """Collected rows as texts, and batches of texts of similar length."""
 
     def __init__(self, rows: Rows, numbers: set[int], device: torch.device) -> None:
         bounds = torch.nonzero(torch.diff(rows["text"], prepend=torch.tensor([-1]), append=torch.tensor([-1]))).squeeze(
@@ -90,17 +94,18 @@ class _Sequences:
         )
         self._rows, self._device = rows, device
 
-    def batches(self, most: int, rng: random.Random) -> list[list[tuple[int, int]]]:
-        """Groups of texts, at most `most` tokens with their padding each, in random order."""
+    def batches(self, size: int, rng: random.Random) -> list[list[tuple[int, int]]]:
+        """Return groups of texts, at most `size` tokens each including padding, in random order."""
         groups: list[list[tuple[int, int]]] = [[]]
         for span in self._spans:
-            if groups[-1] and (len(groups[-1]) + 1) * (span[1] - span[0]) > most:
+            if groups[-1] and (len(groups[-1]) + 1) * (span[1] - span[0]) > size:
                 groups.append([])
             groups[-1].append(span)
         rng.shuffle(groups)
         return [group for group in groups if group]
 
     def padded(self, group: Sequence[tuple[int, int]]) -> _Batch:
+        """Return a group of texts as a batch."""
         n = max(b - a for a, b in group) - 1
         width = self._rows["feature"].shape[1]
         tokens, counts = torch.zeros(len(group), n, dtype=torch.long), torch.zeros(len(group), n, dtype=torch.bool)
@@ -117,9 +122,11 @@ class _Sequences:
 def losses_of(
     head: EagleHead, base: Session, batch: _Batch, recipe: EagleRecipe, noisy: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Smooth L1 on features, cross-entropy between the laws that the base's LM head makes of both, and the laws' overlap.
+    """Return smooth L1 on features, cross-entropy between the distributions that the LM head computes from both, and
+    their overlap.
 
-    The overlap, sum of min(p, q), is how often a first drafted token would be accepted at T = 1, along the texts themselves.
+    The overlap, sum of min(p, q), is how often a first drafted token would be accepted at T = 1, along the texts
+    themselves.
     """
     given = batch.features
     if noisy:
@@ -132,24 +139,31 @@ def losses_of(
     return F.smooth_l1_loss(made, wanted), -(p * log_q).sum(-1).mean(), overlap
 
 
-def train(
-    pair: LoadedPair,
-    base: str,
-    rows: Rows,
-    recipe: EagleRecipe,
-    folder: Path,
-    advance: Callable[[], None],
-    about: dict[str, Any],
-    keep: bool = True,
-) -> tuple[EagleHead, dict[str, Any]]:
-    """A head fitted to collected features, from `folder`'s checkpoint where one of the same models and texts, `about`, lies
-    there, and what it is worth unseen. Raises ConfigError where no text goes on behind its prompt: there is nothing to learn.
+@dataclass(frozen=True)
+class EagleTraining:
+    """A training run: the pair, the base's role, the recipe, and the folder for checkpoints.
 
-    `advance` is called once a step, `keep` writes checkpoints. AdamW with betas (.9, .95), gradients clipped by value, linear
-    warm-up and a cosine's descent; weights are trained in float32.
+    `about` identifies models and texts, so that only a matching checkpoint is resumed. `keep` writes checkpoints.
     """
+
+    pair: LoadedPair
+    base: str
+    recipe: EagleRecipe
+    folder: Path
+    about: Table
+    keep: bool = True
+
+
+def train(training: EagleTraining, rows: Rows, advance: Callable[[], None]) -> tuple[EagleHead, Table]:
+    """Fit a head to collected rows, resuming a matching checkpoint. Returns it, and its report on the test texts.
+
+    `advance` is called once per step. AdamW with betas (.9, .95), gradients clipped by value, linear warm-up, cosine
+    decay; weights are trained in float32. Raises ConfigError if no text continues after its prompt, since there is
+    nothing to learn.
+    """
+    pair, base, recipe, about = training.pair, training.base, training.recipe, training.about
     if not bool(rows["own"].any()):
-        raise ConfigError("these texts end with their prompts: train an EAGLE head on a task whose rows go on")
+        raise ConfigError("these texts end with their prompts; train an EAGLE head on a task whose rows continue")
     torch.manual_seed(recipe.seed)
     model = pair.models[base]
     head = EagleHead.of(model.config).to(pair.device)
@@ -162,7 +176,7 @@ def train(
     numbers = set(rows["text"].tolist())
     seen = _Sequences(rows, {n for n in numbers if split_of(n, recipe.seed) == "train"}, pair.device)
     unseen = _Sequences(rows, {n for n in numbers if split_of(n, recipe.seed) == "test"}, pair.device)
-    session, path = pair.open([0, 0])[base], folder / CHECKPOINT
+    session, path = pair.open([0, 0])[base], training.folder / CHECKPOINT
     steps, total, first = 0, steps_of(rows, recipe), 0
     kept = _checkpoint(path)
     if kept and kept["recipe"] == asdict(recipe) and kept["about"] == json.dumps(about, sort_keys=True):
@@ -178,10 +192,10 @@ def train(
                 each["lr"] = recipe.rate * warm * (1 + math.cos(math.pi * steps / total)) / 2
             regression, ce, _ = losses_of(head, session, seen.padded(group), recipe, noisy=True)
             optimizer.zero_grad()
-            (regression + recipe.ce * ce).backward()  # type: ignore[no-untyped-call]  # torch's own
+            (regression + recipe.ce * ce).backward()  # type: ignore[no-untyped-call]  # torch's backward is untyped
             torch.nn.utils.clip_grad_value_(learned, recipe.clip)
             optimizer.step()
-            if keep and steps % CHECKPOINT_STEPS == 0:
+            if training.keep and steps % CHECKPOINT_STEPS == 0:
                 part = path.with_suffix(".part")
                 state = {"recipe": asdict(recipe), "about": json.dumps(about, sort_keys=True), "steps": steps}
                 torch.save(state | {"head": head.state_dict(), "optimizer": optimizer.state_dict()}, part)
@@ -196,7 +210,9 @@ def train(
 
 
 def _checkpoint(path: Path) -> dict[str, Any]:
-    """What an interrupted training kept; empty where there is nothing, or it is damaged: training then starts again."""
+    """Return an interrupted training's checkpoint; empty if there is none or it is damaged, in which case training
+    starts over.
+    """
     try:
         return dict(torch.load(path, weights_only=True)) if path.exists() else {}
     except UNREADABLE:
@@ -204,12 +220,12 @@ def _checkpoint(path: Path) -> dict[str, Any]:
 
 
 def steps_of(rows: Rows, recipe: EagleRecipe) -> int:
-    """Steps of the whole training."""
+    """Return the number of steps of the whole training."""
     numbers = {n for n in set(rows["text"].tolist()) if split_of(n, recipe.seed) == "train"}
     return recipe.epochs * len(_Sequences(rows, numbers, torch.device("cpu")).batches(recipe.batch, random.Random(0)))
 
 
 def _schedule(seen: _Sequences, recipe: EagleRecipe) -> Iterator[list[tuple[int, int]]]:
-    """Every step's texts, the same ones every time."""
+    """Yield every step's texts; reproducible."""
     for epoch in range(recipe.epochs):
         yield from seen.batches(recipe.batch, random.Random(f"{recipe.seed}:{epoch}"))

@@ -1,4 +1,4 @@
-"""Fitting a small module to rows that are in memory: minibatches, Adam, and the epoch that validates best."""
+"""Fitting of a small module to rows in memory: minibatches, Adam, and the epoch with the lowest validation loss."""
 
 import copy
 import math
@@ -15,10 +15,11 @@ from specbench.decoding.targets.deferral import within
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """Adam at `rate`, `batch` rows a step, at most `epochs`; stops `patience` epochs after the best one.
+    """Adam at `rate`, `batch` rows per step, at most `epochs`; stops `patience` epochs after the best one.
 
-    `reject_weight` multiplies the loss of a rejection; `cosine` lowers the rate to 0 over the epochs. SPRINTER's authors take
-    batches of 10 at 5e-4, for 20 epochs of 7,000 rows; there are more rows here, and the larger batches cost a tenth.
+    `reject_weight` multiplies the loss of a rejection; `cosine` lowers the rate to 0 over the epochs. SPRINTER's
+    authors use batches of 10 at 5e-4, for 20 epochs of 7,000 rows; there are more rows here, and larger batches take a
+    tenth of the time.
     """
 
     epochs: int = 20
@@ -38,7 +39,7 @@ Score = Callable[[Tensor], Tensor]  # inputs (n, ...) -> logits (n,)
 
 
 def loss_of(logits: Tensor, labels: Tensor, reject_weight: float) -> Tensor:
-    """Weighted binary cross-entropy of labels in [0, 1], which may be soft."""
+    """Return the weighted binary cross-entropy of logits (n,) and labels (n,) in [0, 1], which may be soft."""
     accept, reject = F.logsigmoid(logits), F.logsigmoid(-logits)
     return -(labels * accept + reject_weight * (1.0 - labels) * reject).mean()
 
@@ -50,11 +51,12 @@ def fit(
     validation: tuple[Tensor, Tensor],
     recipe: Recipe,
 ) -> list[float]:
-    """Fit in place to (inputs, labels), keep the weights of the epoch with the least validation loss; returns those losses.
+    """Fit in place to (inputs, labels), and keep the weights of the epoch with the lowest validation loss. Returns the
+    validation losses.
 
     "Early stopping" as SPRINTER's authors have it, but on a validation set.
     """
-    with _one_thread():  # a step is too small to share
+    with _one_thread():  # a step is too small to parallelize
         inputs, labels = train
         generator = torch.Generator().manual_seed(recipe.seed)
         optimizer = torch.optim.Adam(module.parameters(), lr=recipe.rate, fused=True)
@@ -67,7 +69,7 @@ def fit(
             for part in torch.split(order, recipe.batch):
                 loss = loss_of(score(inputs[part]), labels[part], recipe.reject_weight)
                 optimizer.zero_grad()
-                loss.backward()  # type: ignore[no-untyped-call]  # torch's own
+                loss.backward()  # type: ignore[no-untyped-call]  # torch's backward is untyped
                 optimizer.step()
             with torch.no_grad():
                 losses.append(float(loss_of(score(validation[0]), validation[1], recipe.reject_weight)))
@@ -81,6 +83,7 @@ def fit(
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
+    """Use one thread within this context."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -1,9 +1,10 @@
-"""How well scores tell acceptable tokens from others: ROC, its area with an interval over texts, and rates at a threshold."""
+"""ROC analysis of acceptance scores: curve, area with a bootstrap interval over texts, and rates at a threshold."""
 
 from typing import Any
 
 import numpy as np
 
+from specbench.config.construct import Table
 from specbench.errors import ConfigError
 
 DRAWS, LEVEL = 250, 95.0
@@ -11,9 +12,10 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def auc(scores: Array, labels: Array) -> float:
-    """P(an acceptable token's score is above an unacceptable one's), ties half: the area under the ROC curve.
+    """Return the area under the ROC curve: P(an acceptable token's score is above an unacceptable one's), ties counting
+    half.
 
-    NaN where one of both kinds is missing.
+    NaN if one of both kinds is missing.
     """
     good = labels.astype(bool)
     if good.all() or not good.any():
@@ -25,7 +27,7 @@ def auc(scores: Array, labels: Array) -> float:
 
 
 def auc_interval(scores: Array, labels: Array, texts: Array, seed: int = 0) -> tuple[float, float]:
-    """A 95 % percentile bootstrap over texts, all rows of a text together."""
+    """Return a 95 % percentile bootstrap interval over texts; all rows of a text are drawn together."""
     rng = np.random.default_rng(seed)
     groups = [np.flatnonzero(texts == text) for text in np.unique(texts)]
     draws = []
@@ -37,7 +39,7 @@ def auc_interval(scores: Array, labels: Array, texts: Array, seed: int = 0) -> t
 
 
 def curve(scores: Array, labels: Array, points: int = 101) -> list[tuple[float, float]]:
-    """(false-positive rate, true-positive rate) at evenly spread thresholds, from none accepted to all."""
+    """Return (false-positive rate, true-positive rate) at evenly spread thresholds, from none accepted to all."""
     good = labels.astype(bool)
     cuts = np.quantile(scores, np.linspace(1, 0, points))
     inner = [(float((scores[~good] >= cut).mean()), float((scores[good] >= cut).mean())) for cut in cuts]
@@ -45,15 +47,15 @@ def curve(scores: Array, labels: Array, points: int = 101) -> list[tuple[float, 
 
 
 def rates(scores: Array, labels: Array, threshold: float) -> dict[str, float]:
-    """eta_TP and eta_FP at a threshold: how often acceptable and unacceptable tokens are accepted."""
+    """Return eta_TP and eta_FP at a threshold: how often acceptable and unacceptable tokens are accepted."""
     good, accepted = labels.astype(bool), scores >= threshold
     return {"eta_tp": float(accepted[good].mean()), "eta_fp": float(accepted[~good].mean())}
 
 
-def summary(scores: Array, labels: Array, texts: Array, threshold: float) -> dict[str, Any]:
-    """AUC with its interval, the rates at the threshold, and the base rate of acceptable tokens.
+def summary(scores: Array, labels: Array, texts: Array, threshold: float) -> Table:
+    """Return the AUC with its interval, the rates at the threshold, and the base rate of acceptable tokens.
 
-    Raises ConfigError where all rows have one label: there is nothing to tell apart.
+    Raises ConfigError if all rows have the same label.
     """
     if labels.min() == labels.max():
         raise ConfigError("all drafted tokens of the test texts have one label: collect more texts (-n)")

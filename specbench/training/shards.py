@@ -1,20 +1,20 @@
-"""Rows on disk while they are collected, so that an interrupted collection goes on where it stopped."""
+"""Rows on disk while they are collected, so that an interrupted collection resumes."""
 
 import hashlib
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from specbench.config.construct import Table
 from specbench.files import named, write
 from specbench.training.texts import Text
 
-SHARD = 20  # texts
+SHARD = 20  # texts per file
 Rows = dict[str, Tensor]  # columns of one length; `text` holds each row's text
 
 
@@ -22,18 +22,19 @@ def collected(
     folder: Path,
     texts: Sequence[Text],
     make: Callable[[Text], Rows],
-    settings: dict[str, Any],
+    settings: Table,
     advance: Callable[[], None],
 ) -> Rows:
-    """The rows that `make` gives for each text, with a column `text`, from under `folder` as far as they lie there.
+    """Return the rows that `make` gives for each text, with a column `text`, read from `folder` as far as they are
+    there.
 
-    Every settings have a folder of their own, so that other models or texts leave these rows alone. `advance` is called once
-    a text, those found included.
+    Each combination of settings has its own subfolder. `advance` is called once per text, including those read from
+    disk.
     """
-    told = json.dumps(settings, sort_keys=True)
-    folder = folder / hashlib.sha256(told.encode()).hexdigest()[:8]
+    text_of_settings = json.dumps(settings, sort_keys=True)
+    folder = folder / hashlib.sha256(text_of_settings.encode()).hexdigest()[:8]
     folder.mkdir(parents=True, exist_ok=True)
-    write(folder / "settings.json", told)
+    write(folder / "settings.json", text_of_settings)
     shards: list[Rows] = []
     for first in range(0, len(texts), SHARD):
         path, part = folder / f"{first:06d}.safetensors", texts[first : first + SHARD]
@@ -57,7 +58,7 @@ def collected(
 
 
 def _kept(path: Path) -> Rows | None:
-    """The rows of a shard; None where there is none, or it is damaged, since they can be collected again."""
+    """Return the rows of a shard, or None if it is missing or damaged, since they can be collected again."""
     try:
         return load_file(path) if path.exists() else None
     except (SafetensorError, OSError, ValueError):
@@ -65,10 +66,10 @@ def _kept(path: Path) -> Rows | None:
 
 
 def joined(parts: Sequence[Rows]) -> Rows:
-    """Rows one after the other."""
+    """Concatenate rows."""
     return {key: torch.cat([part[key] for part in parts]) for key in parts[0]} if parts else {}
 
 
 def chosen(rows: Rows, where: Tensor) -> Rows:
-    """The rows at indices or where a mask is true."""
+    """Return the rows at indices or where a mask is true."""
     return {key: column[where] for key, column in rows.items()}

@@ -7,12 +7,12 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from specbench.config.construct import Table
 from specbench.decoding.sampling import Sampler, read_tokens
 from specbench.decoding.targets.deferral import confidence, entropy, within
 from specbench.models.heads import Verifier
@@ -23,18 +23,18 @@ from specbench.training.fitting import Recipe, fit
 from specbench.training.shards import Rows, chosen, joined
 from specbench.training.texts import Text, masks
 
-KINDS = ("original", "draft", "target", "mixed")  # who wrote the prefix behind the prompt
+KINDS = ("original", "draft", "target", "mixed")  # who wrote the prefix after the prompt
 THRESHOLDS = (1.0, 1.2, 1.5)  # tau_train
-LABEL_THRESHOLD = 1.0  # by which a mixed prefix takes the draft's token or the target's
+LABEL_THRESHOLD = 1.0  # at which a mixed prefix takes the draft's token, else the target's
 HALF = 0.5  # tau_inf
 SHOWN = ("state", "q", "entropy", "q+entropy", "state+q+entropy", "state+token")  # features that a report compares
 
 
 @dataclass(frozen=True)
 class Rollout:
-    """How rows are collected: `steps` tokens behind each prompt, drawn at `temperature` by roles `draft` and `target`.
+    """How rows are collected: `steps` tokens after each prompt, drawn at `temperature` by roles `draft` and `target`.
 
-    The authors draw greedily; T = 1 is what Theorem 1 is about. Laws are read unscaled and unfiltered.
+    The authors draw greedily; Theorem 1 assumes T = 1. Distributions are read unscaled and unfiltered.
     """
 
     draft: str = "draft"
@@ -48,39 +48,40 @@ class Rollout:
         within("temperature", self.temperature, 0.0, math.inf)
 
 
-def rows_of(pair: LoadedPair, text: Text, walk: Rollout) -> Rows:
-    """All rows of a text, the four kinds of prefixes: a drafted token x behind each, and what both models say of it.
+def rows_of(pair: LoadedPair, text: Text, rollout: Rollout) -> Rows:
+    """Return all rows of a text, for four kinds of prefixes: a drafted token x after each, and both models'
+    distributions.
 
-    Columns: state (n, H) of the draft before x, x, q and p its unscaled probabilities, tv between the laws, entropy of q,
-    kind.
+    Columns: state (n, H) of the draft before x; x; q and p, its unscaled probabilities; tv between the distributions;
+    entropy of q; kind.
     """
-    seed = hash((walk.seed, text.number)) & (2**62 - 1)
-    sampler = Sampler(walk.temperature, generator=torch.Generator(pair.device).manual_seed(seed))
-    room = walk.steps if pair.window is None else pair.window - len(text.prompt)
-    walk = replace(walk, steps=min(walk.steps, room))
+    seed = hash((rollout.seed, text.number)) & (2**62 - 1)
+    sampler = Sampler(rollout.temperature, generator=torch.Generator(pair.device).manual_seed(seed))
+    room = rollout.steps if pair.window is None else pair.window - len(text.prompt)
+    rollout = replace(rollout, steps=min(rollout.steps, room))
     models = pair.open(text.prompt)
-    models[walk.draft].keeps_hidden = True
+    models[rollout.draft].keeps_hidden = True
     parts = []
     with torch.inference_mode():
         for kind, name in enumerate(KINDS):
-            tokens, drafted = _walked(models, name, text, walk, sampler, pair.eos)
+            tokens, drafted = _rollout(models, name, text, rollout, sampler, pair.eos)
             if tokens:
-                parts.append(_read(models, tokens, drafted, walk, sampler, kind))
+                parts.append(_read(models, tokens, drafted, rollout, sampler, kind))
     return joined(parts)
 
 
-def _walked(
-    models: Models, kind: str, text: Text, walk: Rollout, sampler: Sampler, eos: frozenset[int]
+def _rollout(
+    models: Models, kind: str, text: Text, rollout: Rollout, sampler: Sampler, eos: frozenset[int]
 ) -> tuple[list[int], list[int]]:
-    """What is read behind the prompt, none behind an EOS, and the tokens drafted at each place where the walk fixed them."""
-    draft, target, ids = models[walk.draft], models[walk.target], list(models.ids)
+    """Return the tokens read after the prompt, ending at an EOS, and the drafted tokens if the prefix determines them."""
+    draft, target, ids = models[rollout.draft], models[rollout.target], list(models.ids)
     if kind == "original":
-        return (text.rest[: walk.steps] or [0], [])
+        return (text.rest[: rollout.steps] or [0], [])
     if kind in ("draft", "target"):
-        tokens = (draft if kind == "draft" else target).roll(ids, walk.steps, sampler, eos).tokens
+        tokens = (draft if kind == "draft" else target).roll(ids, rollout.steps, sampler, eos).tokens
         return tokens, tokens if kind == "draft" else []
     tokens, drafted = [], []
-    while len(tokens) < walk.steps and not (tokens and tokens[-1] in eos):
+    while len(tokens) < rollout.steps and not (tokens and tokens[-1] in eos):
         read = ids + tokens
         q_logits, p_logits = (each.score(read, len(read) - 1) for each in (draft, target))  # (1, V)
         x = read_tokens(sampler.draw(q_logits)[0])
@@ -90,15 +91,17 @@ def _walked(
     return tokens, drafted
 
 
-def _read(models: Models, tokens: list[int], drafted: list[int], walk: Rollout, sampler: Sampler, kind: int) -> Rows:
-    """Rows at every prefix of `tokens` behind the prompt, one forward of each model. The bare prompt is an original one."""
+def _read(models: Models, tokens: list[int], drafted: list[int], rollout: Rollout, sampler: Sampler, kind: int) -> Rows:
+    """Return rows at every prefix of `tokens` after the prompt, with one forward per model. The bare prompt counts as
+    an original prefix.
+    """
     ids = list(models.ids)
     read, start = ids + tokens[:-1], len(ids) - 1
-    q_logits, p_logits = (models[role].score(read, start) for role in (walk.draft, walk.target))  # (n, V)
+    q_logits, p_logits = (models[role].score(read, start) for role in (rollout.draft, rollout.target))  # (n, V)
     q, p = confidence(q_logits), confidence(p_logits)
     x = torch.tensor(drafted, device=q.device) if drafted else sampler.draw(q_logits)[0]  # (n,)
     rows = {
-        "state": models[walk.draft].hidden(read, start).float(),
+        "state": models[rollout.draft].hidden(read, start).float(),
         "x": x,
         "q": q.gather(1, x.unsqueeze(1)).squeeze(1),
         "p": p.gather(1, x.unsqueeze(1)).squeeze(1),
@@ -110,7 +113,7 @@ def _read(models: Models, tokens: list[int], drafted: list[int], walk: Rollout, 
 
 
 def balanced(rows: Rows, seed: int) -> Rows:
-    """As many rows of each kind of prefix as there are of the rarest: the paper's equal shares."""
+    """Return equally many rows of each kind of prefix, as in the paper."""
     generator = torch.Generator().manual_seed(seed)
     places = [torch.nonzero(rows["kind"] == kind).squeeze(1) for kind in range(len(KINDS))]
     least = min(len(each) for each in places if len(each))
@@ -119,12 +122,12 @@ def balanced(rows: Rows, seed: int) -> Rows:
 
 
 def labels_of(rows: Rows, threshold: float) -> Tensor:
-    """1 where a drafted token is acceptable: q(x) <= tau p(x) (docs/papers/sprinter.md, Acceptable tokens)."""
+    """Return 1 where a drafted token is acceptable: q(x) <= tau p(x) (docs/papers/sprinter.md, Acceptable tokens)."""
     return (rows["q"] <= threshold * rows["p"]).float()
 
 
 def _inputs(head: Verifier, rows: Rows) -> Tensor:
-    """`Verifier.inputs` from columns that hold q(x) and the entropy in place of the laws."""
+    """Return `Verifier.inputs` from columns that hold q(x) and the entropy instead of the distributions."""
     parts = {
         "state": rows["state"],
         "q": torch.logit(rows["q"], eps=1e-6).unsqueeze(1),
@@ -136,58 +139,70 @@ def _inputs(head: Verifier, rows: Rows) -> Tensor:
     return torch.cat([parts[part] for part in head.parts], -1)
 
 
-def train(
-    rows: Rows, embedding: Tensor, features: str, threshold: float, recipe: Recipe, seed: int, drawn: bool = True
-) -> tuple[Verifier, dict[str, Any]]:
-    """A verifier fitted to balanced rows, and what it is worth on the test texts.
+@dataclass(frozen=True)
+class Fitting:
+    """What all verifiers of a report share: the draft's embedding (V, H), the recipe, the seed, and how tokens were drawn.
 
-    `predicted_tv` is the distance from the target at a position that Theorem 1 predicts in its token-dependent form, the sum
-    over x of fp(x) (q(x) - p(x))+, estimated over the rows' own draws where those were `drawn` from q at T = 1; `draft_tv` is
-    what accepting everything would give.
+    `is_sampled` says that the rows' tokens were drawn from q at T = 1, as Theorem 1 requires.
     """
-    torch.manual_seed(seed)
+
+    embedding: Tensor
+    recipe: Recipe
+    seed: int
+    is_sampled: bool = True
+
+
+def train(rows: Rows, features: str, threshold: float, fitting: Fitting) -> tuple[Verifier, Table]:
+    """Fit a verifier to balanced rows. Returns it, and its report on the test texts.
+
+    `predicted_tv` is the distance from the target per position that Theorem 1 predicts in its token-dependent form, the sum
+    over x of fp(x) (q(x) - p(x))+, estimated over the rows' own draws if they are `is_sampled`; `draft_tv` is the distance
+    if every token is accepted.
+    """
+    torch.manual_seed(fitting.seed)
     head = Verifier(hidden=rows["state"].shape[1], features=features, threshold=threshold)
-    head.embedding = embedding
-    parts = {split: chosen(rows, mask) for split, mask in masks(rows["text"], seed).items()}
+    head.embedding = fitting.embedding
+    parts = {split: chosen(rows, mask) for split, mask in masks(rows["text"], fitting.seed).items()}
     ready = {split: (_inputs(head, part), labels_of(part, threshold)) for split, part in parts.items()}
     head.mean.copy_(ready["train"][0].mean(0))
     head.spread.copy_(ready["train"][0].std(0).clamp_min(1e-6))
-    losses = fit(head, head, ready["train"], ready["validation"], recipe)
+    losses = fit(head, head, ready["train"], ready["validation"], fitting.recipe)
     with torch.no_grad():
         scores = head(ready["test"][0]).sigmoid()
     test = parts["test"]
-    told = roc.summary(scores.numpy(), ready["test"][1].numpy(), test["text"].numpy(), HALF)
+    report = roc.summary(scores.numpy(), ready["test"][1].numpy(), test["text"].numpy(), HALF)
     wrong = (1.0 - test["p"] / test["q"].clamp_min(1e-12)).clamp_min(0.0)  # x ~ q, so its mean is the distance
-    told["draft_tv"] = float(test["tv"].mean())
-    if drawn:
-        told["predicted_tv"] = float(((scores >= HALF) * wrong).mean())
-    told |= {"features": features, "tau_train": threshold, "epochs": len(losses), "validation_loss": min(losses)}
-    return head, told | {"curve": roc.curve(scores.numpy(), ready["test"][1].numpy())}
+    report["draft_tv"] = float(test["tv"].mean())
+    if fitting.is_sampled:
+        report["predicted_tv"] = float(((scores >= HALF) * wrong).mean())
+    report |= {"features": features, "tau_train": threshold, "epochs": len(losses), "validation_loss": min(losses)}
+    return head, report | {"curve": roc.curve(scores.numpy(), ready["test"][1].numpy())}
 
 
 def compare(
-    rows: Rows, embedding: Tensor, features: str, thresholds: Sequence[float], recipe: Recipe, seed: int,
-    drawn: bool, advance: Callable[[], None],
-) -> dict[tuple[str, float], tuple[Verifier, dict[str, Any]]]:  # fmt: skip
-    """A verifier of each features that a report shows, and of the wanted ones, at each tau_train."""
+    rows: Rows, features: str, thresholds: Sequence[float], fitting: Fitting, advance: Callable[[], None]
+) -> dict[tuple[str, float], tuple[Verifier, Table]]:
+    """Return a verifier for each set of features in a report, and for the requested ones, at each tau_train."""
     out = {}
     for which in dict.fromkeys((*SHOWN, features)):
         for threshold in thresholds:
-            out[which, threshold] = train(rows, embedding, which, threshold, recipe, seed, drawn)
+            out[which, threshold] = train(rows, which, threshold, fitting)
             advance()
     return out
 
 
-def plot(reports: Sequence[dict[str, Any]], path: Path) -> None:
-    """ROC curves of one tau_train as SVG and PNG: what a forward pass with these features is worth."""
-    from matplotlib.figure import Figure
+def plot(reports: Sequence[Table], path: Path) -> None:
+    """Plot ROC curves of one tau_train as SVG and PNG."""
+    from matplotlib.figure import Figure  # slow to import, and used here only
 
     figure = Figure(figsize=(5.5, 5.0), layout="constrained")
     axes = figure.add_subplot()
-    for told in reports:
-        x, y = np.array(told["curve"]).T
-        axes.plot(x, y, label=f"{told['features']}: {told['auc']:.3f} [{told['auc_low']:.3f}, {told['auc_high']:.3f}]")
-        axes.plot([told["eta_fp"]], [told["eta_tp"]], "k.", markersize=4)
+    for report in reports:
+        x, y = np.array(report["curve"]).T
+        axes.plot(
+            x, y, label=f"{report['features']}: {report['auc']:.3f} [{report['auc_low']:.3f}, {report['auc_high']:.3f}]"
+        )
+        axes.plot(np.array([report["eta_fp"]]), np.array([report["eta_tp"]]), "k.", markersize=4)
     axes.plot([0, 1], [0, 1], color="0.7", linewidth=0.8)
     axes.set(xlabel="unacceptable tokens accepted (eta_FP)", ylabel="acceptable tokens accepted (eta_TP)")
     axes.set_title(f"Unseen texts, tau_train = {reports[0]['tau_train']:g}; points: at the threshold", fontsize=10)

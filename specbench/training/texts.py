@@ -1,4 +1,4 @@
-"""What heads are trained on: prompts with what follows them, as token ids, split by text."""
+"""Training texts: prompts and their continuations as token ids, split by text."""
 
 import hashlib
 import json
@@ -17,12 +17,12 @@ from specbench.errors import ConfigError
 from specbench.models.loader import LoadedPair
 
 Split = Literal["train", "validation", "test"]
-LOTS: tuple[Split, ...] = ("train", "train", "train", "validation", "test")
+SPLITS: tuple[Split, ...] = ("train", "train", "train", "validation", "test")
 
 
 @dataclass(frozen=True)
 class Text:
-    """A prompt's ids, and those of what its row goes on with; `number` is its place among all texts."""
+    """The ids of a prompt and of its continuation in the data. `number` is its index among all texts."""
 
     number: int
     prompt: list[int]
@@ -31,20 +31,20 @@ class Text:
 
 @dataclass(frozen=True)
 class Texts:
-    """Texts and what identifies them."""
+    """Texts, and a description that identifies them."""
 
     texts: list[Text]
-    about: Table  # tasks, sources, SHA-256 of all rows, how many were left out
+    about: Table  # tasks, sources, SHA-256 of all rows, number of skipped rows
 
     @property
     def sha256(self) -> str:
-        """Over the token ids."""
+        """The SHA-256 of the token ids."""
         return hashlib.sha256(json.dumps([[t.prompt, t.rest] for t in self.texts]).encode()).hexdigest()
 
 
 @dataclass(frozen=True)
 class Source:
-    """A task whose texts a head is trained on, and where its rows come from."""
+    """A task whose texts a head is trained on, and the source of its rows."""
 
     name: str
     task: Task
@@ -52,9 +52,10 @@ class Source:
 
 
 def gather(pair: LoadedPair, tasks: Sequence[Source], count: int, skip: int, seed: int) -> Texts:
-    """`count` texts (0: all) of these tasks in equal shares, in random order, without the first `skip` rows of each.
+    """Return `count` texts (0: all) of these tasks in equal shares, in random order, without the first `skip` rows of
+    each.
 
-    Raises ConfigError where nothing is left.
+    Raises ConfigError if too few are left.
     """
     rng = random.Random(f"texts:{seed}")
     hashes: list[str] = []
@@ -68,7 +69,7 @@ def gather(pair: LoadedPair, tasks: Sequence[Source], count: int, skip: int, see
         for sample, after in kept[: -(-count // len(tasks)) if count else None]:
             try:
                 prompt, _ = encode(pair.tokenizer, task, sample, [], pair.window)
-            except ValueError:  # too long for the models
+            except ValueError:  # the prompt is too long for the models
                 continue
             rest = pair.tokenizer.encode(after, add_special_tokens=False) if after else []
             found.append((prompt, rest + ([] if task.continues or not rest else [min(pair.eos)])))
@@ -84,15 +85,17 @@ def gather(pair: LoadedPair, tasks: Sequence[Source], count: int, skip: int, see
 
 
 def split_of(number: int, seed: int) -> Split:
-    """The split that a text belongs to, whole: of every five texts three, one and one, by lot, the same every time."""
-    block, place = divmod(number, len(LOTS))
-    lots = list(LOTS)
-    random.Random(f"split:{seed}:{block}").shuffle(lots)
-    return lots[place]
+    """Return the split of a text. Of every five texts, three are for training and one each for validation and test, at
+    random but reproducibly.
+    """
+    block, place = divmod(number, len(SPLITS))
+    splits = list(SPLITS)
+    random.Random(f"split:{seed}:{block}").shuffle(splits)
+    return splits[place]
 
 
 def masks(numbers: Tensor, seed: int) -> dict[Split, Tensor]:
-    """Which rows belong to each split, from the text of each row (n,): masks (n,)."""
+    """Return masks (n,) of the rows in each split, from the text number of each row (n,)."""
     distinct, place = torch.unique(numbers, return_inverse=True)
     splits = [split_of(number, seed) for number in distinct.tolist()]
-    return {split: torch.tensor([each == split for each in splits])[place] for split in set(LOTS)}
+    return {split: torch.tensor([each == split for each in splits])[place] for split in set(SPLITS)}

@@ -1,4 +1,4 @@
-"""The training of each kind of head: its recipe, the rows that it is fitted to, and the fit."""
+"""The training of each kind of head: its recipe, its rows, and the fit."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields
@@ -29,9 +29,9 @@ RECIPES: dict[HeadKind, tuple[type, ...]] = {
 
 
 def require_known(kind: HeadKind, recipe: Table, features: str) -> None:
-    """Raise ConfigError, with the nearest right one, for an unknown key of a recipe, a wrong value or unknown features."""
+    """Raise ConfigError, with the nearest name, for an unknown key of a recipe, a wrong value or unknown features."""
     known = {field.name for part in RECIPES[kind] for field in fields(part)}
-    known -= {"draft", "target", "seed"}  # which have options of their own, or one value
+    known -= {"draft", "target", "seed"}  # set by other options, or fixed
     for key in recipe:
         if key not in known:
             raise ConfigError(f"--set recipe.{key}: the recipe of {kind.value} has no key '{key}'{hint(key, known)}")
@@ -55,7 +55,7 @@ class Settings:
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """What all kinds of training share: the loaded models, the texts, and where collected rows are kept."""
+    """What all kinds of training share: the loaded models, the texts, and the folders."""
 
     settings: Settings
     loaded: LoadedPair
@@ -66,7 +66,7 @@ class Training:
     observer: Observer
 
     def train(self, kind: HeadKind) -> tuple[Head, Table]:
-        """Train a head of a kind. Returns it, and what was measured on texts that it was not trained on."""
+        """Train a head of a kind. Returns it, and its report on texts that it was not trained on."""
         trainers = {
             HeadKind.sprinter: self._sprinter,
             HeadKind.specdec: self._specdec,
@@ -82,16 +82,15 @@ class Training:
             self.settings.tau,
             self.settings.seed,
         )
-        walk = self._built(sprinter.Rollout, draft=base, seed=seed)
-        rows = sprinter.balanced(self._rows(lambda text: sprinter.rows_of(self.loaded, text, walk), walk), seed)
+        rollout = self._built(sprinter.Rollout, draft=base, seed=seed)
+        rows = sprinter.balanced(self._rows(lambda text: sprinter.rows_of(self.loaded, text, rollout), rollout), seed)
         recipe = self._built(fitting.Recipe, seed=seed)
         embedding = self.loaded.models[base].get_input_embeddings().weight.detach()
+        shared = sprinter.Fitting(embedding, recipe, seed, rollout.temperature == 1.0)
         thresholds = sorted({*sprinter.THRESHOLDS, tau})
         every = tuple(dict.fromkeys((*sprinter.SHOWN, features)))
         with self.observer.progress("fitting verifiers", len(every) * len(thresholds)) as advance:
-            heads = sprinter.compare(
-                rows, embedding, features, thresholds, recipe, seed, walk.temperature == 1.0, advance
-            )
+            heads = sprinter.compare(rows, features, thresholds, shared, advance)
         head, report = heads[features, tau]
         reports = [each for _, each in heads.values()]
         sprinter.plot([each for each in reports if each["tau_train"] == tau], self.folder / "roc")
@@ -101,14 +100,14 @@ class Training:
         }
 
     def _specdec(self) -> tuple[Head, Table]:
-        walk = self._built(draft_length.Rollout, draft=self.settings.base, seed=self.settings.seed)
-        rows = self._rows(lambda text: draft_length.specdec_rows(self.loaded, text, walk), walk)
+        rollout = self._built(draft_length.Rollout, draft=self.settings.base, seed=self.settings.seed)
+        rows = self._rows(lambda text: draft_length.specdec_rows(self.loaded, text, rollout), rollout)
         recipe = self._built(fitting.Recipe, draft_length.SPECDEC_RECIPE, seed=self.settings.seed)
         return draft_length.train_specdec(rows, recipe, self.settings.seed)
 
     def _dsl(self) -> tuple[Head, Table]:
-        walk = self._built(draft_length.Rollout, draft=self.settings.base, seed=self.settings.seed)
-        rows = self._rows(lambda text: draft_length.dsl_rows(self.loaded, text, walk), walk)
+        rollout = self._built(draft_length.Rollout, draft=self.settings.base, seed=self.settings.seed)
+        rows = self._rows(lambda text: draft_length.dsl_rows(self.loaded, text, rollout), rollout)
         recipe = self._built(fitting.Recipe, draft_length.DSL_RECIPE, seed=self.settings.seed)
         return draft_length.train_dsl(rows, recipe, self.settings.seed)
 
@@ -116,13 +115,14 @@ class Training:
         base = self.settings.base
         recipe = self._built(eagle.EagleRecipe, seed=self.settings.seed)
         rows = self._rows(lambda text: eagle.rows_of(self.loaded, text, base, recipe), recipe.most)
+        training = eagle.EagleTraining(self.loaded, base, recipe, self.folder, self.about)
         with self.observer.progress("training", eagle.steps_of(rows, recipe)) as advance:
-            head, report = eagle.train(self.loaded, base, rows, recipe, self.folder, advance, self.about)
+            head, report = eagle.train(training, rows, advance)
         (self.folder / eagle.CHECKPOINT).unlink(missing_ok=True)
         return head, report
 
     def _rows(self, make: Callable[[Text], Rows], settings: object) -> Rows:
-        """Collect what the models say of every text, under the head's folder. Raises ConfigError for no rows."""
+        """Collect the rows of every text, under the head's folder. Raises ConfigError if there are none."""
         with self.observer.progress("collecting", len(self.texts.texts)) as advance:
             about = {**self.about, "settings": str(settings)}
             rows = collected(self.kept, self.texts.texts, make, about, advance)
@@ -131,7 +131,7 @@ class Training:
         return rows
 
     def _built(self, kind: type[T], start: T | None = None, **more: object) -> T:
-        """A recipe or a walk, from its defaults or those of `start`, with the user's keys that it has."""
+        """Return a recipe or a rollout from its defaults or those of `start`, with the user's keys that it has."""
         known = [field.name for field in fields(kind)]
         defaults = {} if start is None else {name: getattr(start, name) for name in known}
         own = {key: value for key, value in self.settings.recipe.items() if key in known}

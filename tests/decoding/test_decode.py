@@ -44,11 +44,11 @@ def run(blocks: list[list[int]], **limits) -> Generation:
 
 def check_identities(out: Generation) -> None:
     """committed = accepted + replaced + bonus, round by round (docs/papers/drafting.md, Counters)."""
-    assert sum(len(step.tokens) for step in out.rounds) == len(out.tokens)
-    for step in out.rounds:
-        assert step.accepted <= step.tested <= step.accepted + 1
-        assert 0 <= len(step.tokens) - step.accepted <= 1
-        assert len(step.proposers) == step.tested
+    assert sum(len(round_.tokens) for round_ in out.rounds) == len(out.tokens)
+    for round_ in out.rounds:
+        assert round_.accepted <= round_.tested <= round_.accepted + 1
+        assert 0 <= len(round_.tokens) - round_.accepted <= 1
+        assert len(round_.proposers) == round_.tested
 
 
 @pytest.mark.parametrize("offset", range(4))
@@ -132,7 +132,7 @@ def test_methods_never_read_past_the_last_token(most):
 
 
 def test_eos_in_a_draft_ends_generation_only_when_it_is_verified():
-    """With EOS likely, drafts contain it, accepted and refused; every output ends at its first EOS or at the limit."""
+    """With EOS likely, drafts contain it, accepted and rejected; every output ends at its first EOS or at the limit."""
     ends = set()
     for method in every_method():
         for seed in range(20):

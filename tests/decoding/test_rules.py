@@ -1,4 +1,5 @@
-"""Cascade rules and lossy laws at one position: test vectors, the ends of every range, beta*, and what the lemmas say.
+"""Cascade rules and lossy distributions at one position: test vectors, the ends of every range, beta*, and what the
+lemmas say.
 
 Expected numbers: docs/papers/speccascade.md, Test vectors. q = (.5, .3, .15, .05), p = (.2, .2, .5, .1), TV .4.
 """
@@ -51,7 +52,7 @@ class TestVectors:
             (Opt(alpha=0.0), (0.5, 0.3, 0.15, 0.05), 1.0),
         ],
     )
-    def test_law_and_acceptance(self, target, law_, acceptance):
+    def test_distribution_and_acceptance(self, target, law_, acceptance):
         pi = target(LOGITS, T1)
         assert pi.tolist()[0] == pytest.approx(law_, abs=5e-5)
         assert torch.minimum(pi, Q).sum().item() == pytest.approx(acceptance, abs=5e-5)
@@ -75,15 +76,17 @@ class TestVectors:
         assert (loose[:3] / loose[0]).tolist() == pytest.approx((free[:3] / free[0]).tolist())
 
 
-def random_laws(n=4000, vocabulary=5, seed=0):
+def random_distributions(n=4000, vocabulary=5, seed=0):
     generator = torch.Generator().manual_seed(seed)
     rows = torch.rand(2, n, vocabulary, generator=generator, dtype=torch.float64) ** 3 + 1e-9
     return tuple(rows / rows.sum(-1, keepdim=True))
 
 
-def test_beta_star_is_what_it_is_said_to_be():
-    """It balances the residual, is at least 1, is 1 at alpha 0, makes the printed target a law, and that law the output's."""
-    q, p = random_laws()
+def test_beta_star_minimises_the_divergence():
+    """It balances the residual, is at least 1, is 1 at alpha 0, makes the printed target a distribution, and that
+    distribution the output's.
+    """
+    q, p = random_distributions()
     assert torch.allclose(beta_star(q, p, 0.0), torch.ones(len(q), 1, dtype=q.dtype))
     for alpha in (0.05, 0.3, 0.7):
         beta = beta_star(q, p, alpha)
@@ -99,20 +102,20 @@ def test_beta_star_is_what_it_is_said_to_be():
 
 
 def test_no_other_replacement_is_nearer_to_p_than_beta_stars():
-    """For the same share rejected: mixing the replacement with any other law never lowers KL(p || pi)."""
-    q, p = random_laws(500)
+    """For the same share rejected: mixing the replacement with any other distribution never lowers KL(p || pi)."""
+    q, p = random_distributions(500)
     pi = LossyStar(alpha=0.3)([q.log(), p.log()], T1)
     kept = torch.minimum(q, p / 0.7)
     rejected = 1 - kept.sum(-1, keepdim=True)
     for seed in range(5):
-        other = random_laws(500, seed=10 + seed)[0]
+        other = random_distributions(500, seed=10 + seed)[0]
         for share in (0.05, 0.5, 1.0):
             mixed = kept + (1 - share) * (pi - kept) + share * rejected * other
             assert (kl(p, mixed) >= kl(p, pi) - 1e-12).all()
 
 
 def test_a_budget_is_kept_and_used():
-    q, p = random_laws(500)
+    q, p = random_distributions(500)
     for budget in (0.0, 0.02, 0.3):
         spent = kl(p, LossyStar(budget=budget)([q.log(), p.log()], T1))
         free = kl(p, q)  # what alpha = 1 would spend
@@ -126,15 +129,18 @@ FILTERED = {"greedy": Sampler(temperature=0.0), "top-k": Sampler(top_k=2), "top-
 @pytest.mark.parametrize("sampler", FILTERED)
 @pytest.mark.parametrize("budget", [0.0, 0.02, 0.3])
 def test_a_budget_is_kept_in_float32_where_distributions_have_zeros(sampler, budget):
-    logits = [each.log().float() for each in random_laws(500)]
+    logits = [each.log().float() for each in random_distributions(500)]
     p = FILTERED[sampler].probs(logits[1])
     pi = LossyStar(budget=budget)(logits, FILTERED[sampler])
     assert (kl(p.double(), pi.double()) <= budget + 1e-5).all()
 
 
-def test_lossys_law_is_that_of_its_own_steps():
-    """Verifying against the law performs the lenient test's steps: min(1, p / ((1 - alpha) q)), and p - q for a residual."""
-    q, p = random_laws(300)
+def test_lossy_distribution_matches_its_own_acceptance_steps():
+    """Verifying against the distribution performs the lenient test's steps.
+
+    Min(1, p / ((1 - alpha) q)), and p - q for a residual.
+    """
+    q, p = random_distributions(300)
     pi = lossy(q, p, 0.3, 1.0)
     assert torch.allclose((pi / q).clamp(max=1), (p / (0.7 * q)).clamp(max=1))
     refusable = (q - p / 0.7).clamp_min(0).sum(-1) > 1e-9
@@ -165,23 +171,23 @@ ENDS = {  # the target at the end of its range that is the large model, and at t
 
 @pytest.mark.parametrize(("large", "small"), ENDS.values(), ids=ENDS)
 def test_a_range_ends_at_the_large_and_at_the_small_model(large, small):
-    q, p = random_laws(500, vocabulary=4)
+    q, p = random_distributions(500, vocabulary=4)
     for target, expected in ((large, p), (small, q)):
         assert torch.allclose(target([q.log(), p.log()], T1), expected, atol=1e-5)
 
 
 def test_opt_is_diff_when_greedy():
-    """Remark 4: the output laws are equal at T = 0 for every alpha in [0, 1), though the rules may differ."""
-    q, p = random_laws(20_000)
+    """Remark 4: the output distributions are equal at T = 0 for every alpha in [0, 1), though the rules may differ."""
+    q, p = random_distributions(20_000)
     for alpha in (0.0, 0.1, 0.5, 0.9):
-        laws = [rule(alpha=alpha)([q.log(), p.log()], GREEDY) for rule in (Opt, Diff)]
-        assert torch.equal(*laws)
+        distributions = [rule(alpha=alpha)([q.log(), p.log()], GREEDY) for rule in (Opt, Diff)]
+        assert torch.equal(*distributions)
 
 
 @pytest.mark.parametrize("name", ["chow", "diff", "opt", "opt-log", "bild"])
 def test_a_rule_rejects_where_it_defers_by_the_total_variation(name):
     """Lemma 3: the chance of a rejection at a position is delta TV(p, q)."""
-    q, p = random_laws(2000)
+    q, p = random_distributions(2000)
     pi, deferred = RULES[name].with_deferral([q.log(), p.log()], T1)
     assert deferred.any() and not deferred.all()
     assert torch.allclose(tv(q, pi), deferred * tv(p, q))

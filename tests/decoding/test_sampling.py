@@ -1,4 +1,4 @@
-"""The primitives: laws from logits, the one choice, verification."""
+"""The primitives: distributions from logits, the one choice, verification."""
 
 import math
 
@@ -46,7 +46,10 @@ def test_contrastive_subtracts_the_amateur_from_the_expert():
 
 @pytest.mark.parametrize(("target", "pi", "by_q", "by_p"), VECTORS)
 def test_verification_returns_pi_and_accepts_one_minus_tv(target, pi, by_q, by_p):
-    """Exactly: the law of the token is pi, the odds of acceptance 1 - TV, and a replacement never is the refused token."""
+    """Exactly.
+
+    The distribution of the token is pi, the odds of acceptance 1 - TV, and a replacement never is the rejected token.
+    """
     law_pi = target([Q.log().unsqueeze(0), P.log().unsqueeze(0)], Sampler())
 
     def run(sampler: Sampler):
@@ -62,7 +65,10 @@ def test_verification_returns_pi_and_accepts_one_minus_tv(target, pi, by_q, by_p
 
 
 def test_a_choice_of_how_many_stay_is_that_many_tests_in_a_row():
-    """`verify` draws the accepted count at once; its law is that of k accept-or-refuse tests, the first rejection ending."""
+    """`verify` draws the accepted count at once.
+
+    Its distribution is that of k accept-or-reject tests, the first rejection ending.
+    """
     q = torch.tensor([[0.5, 0.5], [0.9, 0.1], [0.25, 0.75]], dtype=torch.float64)
     pi = torch.tensor([[0.2, 0.8], [0.6, 0.4], [0.2, 0.8]], dtype=torch.float64)
     stay = [0.4, 2 / 3, 0.8]  # of token 0
@@ -71,7 +77,7 @@ def test_a_choice_of_how_many_stay_is_that_many_tests_in_a_row():
     assert found == pytest.approx(expected)
 
 
-def test_greedy_laws_are_one_hot_at_the_lowest_of_equal_ids():
+def test_greedy_distributions_are_one_hot_at_the_lowest_of_equal_ids():
     logits = torch.tensor([[1.0, 3.0, 3.0], [5.0, 5.0, 5.0]])
     assert Sampler(temperature=0.0).probs(logits).tolist() == [[0, 1, 0], [1, 0, 0]]
 
@@ -105,7 +111,7 @@ def test_filters_apply_after_temperature_and_k_before_p():
 @pytest.mark.parametrize(
     "bad", [{"temperature": -1.0}, {"temperature": math.nan}, {"top_k": -1}, {"top_p": 0.0}, {"top_p": 1.5}]
 )
-def test_impossible_settings_are_refused(bad):
+def test_impossible_settings_are_rejected(bad):
     with pytest.raises(ValueError, match=next(iter(bad))):
         Sampler(**bad)
 
@@ -114,14 +120,14 @@ def test_a_residual_without_mass_is_pi():
     assert residual(P, P).tolist() == P.tolist()
 
 
-def test_token_zero_and_a_draft_law_of_zero_are_accepted_by_definition():
+def test_token_zero_and_a_draft_distribution_of_zero_are_accepted_by_definition():
     q = torch.tensor([[0.0, 1.0]])
     out = verify(Draft([0], q), torch.tensor([[0.5, 0.5]]), Sampler())
     assert out.tokens == [0]
     assert out.accepted == 1
 
 
-def test_nan_probabilities_are_refused():
+def test_nan_probabilities_are_rejected():
     for row in ([math.nan, 1.0], [0.0, 0.0]):
         with pytest.raises(FloatingPointError):
             Sampler().choose(torch.tensor(row))
@@ -158,7 +164,7 @@ def test_choices_are_uniform_and_independent():
     assert ((counts - expected) ** 2 / expected).sum() < 56
 
 
-def test_the_enumerating_twin_covers_all_mass_and_forks_off_no_certainty():
+def test_the_enumerating_sampler_covers_all_mass_and_forks_only_at_uncertain_choices():
     found = exact_distribution(lambda sampler: tuple(sampler.choose(torch.tensor([[0.25, 0.75], [1.0, 0.0]])).tolist()))
     assert found == pytest.approx({(0, 0): 0.25, (1, 0): 0.75})
     assert EnumeratingSampler([]).choose(torch.tensor([0.0, 1.0])).item() == 1

@@ -1,4 +1,7 @@
-"""Speculative cascades and lossy speculation: every rule's law by enumeration, under every bonus mode, and what it costs."""
+"""Speculative cascades and lossy speculation.
+
+Every rule's distribution by enumeration, under every bonus mode, and what it costs.
+"""
 
 import pytest
 import torch
@@ -73,7 +76,7 @@ def reference(target, models, length, **sampling):
 @pytest.mark.parametrize("sampling", SAMPLING.values(), ids=SAMPLING)
 @pytest.mark.parametrize("bonus", BONUS)
 @pytest.mark.parametrize("target", RULES.values(), ids=RULES)
-def test_every_rule_has_its_law_under_every_exact_bonus(target, bonus, sampling):
+def test_every_rule_follows_its_distribution_under_every_exact_bonus(target, bonus, sampling):
     models = table_world(3, seed=1)
     found = joint_distribution(speculative(target, 1, bonus), models, 3, **sampling)
     assert abs(sum(found.values()) - 1.0) < 1e-9
@@ -82,7 +85,7 @@ def test_every_rule_has_its_law_under_every_exact_bonus(target, bonus, sampling)
 
 @pytest.mark.parametrize("bonus", BONUS)
 @pytest.mark.parametrize("gamma", [1, 2, 3])
-def test_drafts_of_any_length_have_the_rules_law(gamma, bonus):
+def test_drafts_of_any_length_follow_the_rule(gamma, bonus):
     models, target = table_world(2, seed=2), Diff(alpha=0.05)
     assert (
         distance(joint_distribution(speculative(target, gamma, bonus), models, 5), reference(target, models, 5))
@@ -92,7 +95,7 @@ def test_drafts_of_any_length_have_the_rules_law(gamma, bonus):
 
 @pytest.mark.parametrize("bonus", BONUS)
 @pytest.mark.parametrize("target", [Mixture(), Contrastive(mu=0.5)], ids=["mixture", "contrastive"])
-def test_ensembles_of_three_have_their_law_under_every_exact_bonus(target, bonus):
+def test_ensembles_of_three_follow_their_distribution_under_every_exact_bonus(target, bonus):
     roles, models = ("a", "b", "c"), table_world(2)
     method = Speculative(proposer=DraftModel(model="a", gamma=2), scorers=roles, target=target, bonus=bonus)
     assert (
@@ -105,14 +108,14 @@ def test_ensembles_of_three_have_their_law_under_every_exact_bonus(target, bonus
 
 
 @pytest.mark.parametrize("bonus", BONUS)
-def test_a_stop_rule_biases_nothing(bonus):
-    """It looks at a law before anything is drawn from it; where it stops at once, a token still comes."""
+def test_a_stop_rule_does_not_bias_the_output(bonus):
+    """It looks at a distribution before anything is drawn from it; where it stops at once, a token still comes."""
     models, target = table_world(3, seed=3), Diff(alpha=0.05)
     lengths = set()
     for threshold in (0.0, 0.5, 0.7, 1.1):
         method = speculative(target, 2, bonus, Unsure(threshold=threshold))
         assert distance(joint_distribution(method, models, 3), reference(target, models, 3)) < ROUNDING
-        lengths |= {step.drafted for step in generate(method, models, T1, 8)[1]}
+        lengths |= {round_.drafted for round_ in generate(method, models, T1, 8)[1]}
     assert len(lengths) >= 2
 
 
@@ -134,22 +137,22 @@ def test_the_papers_bonus_is_exact_where_the_target_is_the_large_model():
     assert distance(joint_distribution(method, models, 4), reference(Last(), models, 4)) < ROUNDING
 
 
-def test_a_pending_token_tested_with_the_drafters_law_fails(monkeypatch):
-    """Mutation control: t was drawn from p; tested as if from q, it leaves the law."""
+def test_a_pending_token_tested_with_the_drafters_distribution_fails(monkeypatch):
+    """Mutation control: t was drawn from p; tested as if from q, it leaves the distribution."""
     from specbench.methods import speculative as module
 
     models, target = table_world(3, seed=5), Diff(alpha=0.05)
     real = module.Draft
 
     def mislabelled(tokens, law_):
-        asked = models["b"].last_scored
-        return real(tokens, T1.probs(models["a"].score(asked, len(asked) - 1)))
+        ids = models["b"].last_scored
+        return real(tokens, T1.probs(models["a"].score(ids, len(ids) - 1)))
 
     monkeypatch.setattr(module, "Draft", mislabelled)
     assert distance(joint_distribution(speculative(target, 1), models, 4), reference(target, models, 4)) > 0.02
 
 
-def test_the_unnormalised_target_that_the_paper_prints_is_refused():
+def test_the_unnormalised_target_that_the_paper_prints_is_rejected():
     """Control: max{min{q, p / (1 - alpha)}, p} is not a distribution for beta = 1, and raises an error.
 
     See erratum SC-2, docs/papers/speccascade.md, Errata.
@@ -201,7 +204,7 @@ def counting(seed, vocabulary=6):
     return Opened({role: Counting(models[role]) for role in "ab"})
 
 
-def test_a_deferred_bonus_costs_a_forward_only_where_it_is_refused():
+def test_a_deferred_bonus_costs_a_forward_only_where_it_is_rejected():
     """docs/papers/speccascade.md, Bonus token:
 
     the drafter reads t with the last drafted token: gamma forwards per round, and one more after a rejection.
@@ -209,11 +212,11 @@ def test_a_deferred_bonus_costs_a_forward_only_where_it_is_refused():
     models, gamma = counting(10), 3
     sampler = Sampler(generator=torch.Generator().manual_seed(2))
     _, steps = generate(speculative(Diff(alpha=0.05), gamma), models, sampler, 300)
-    pending = [step for step in steps if step.proposers[:1] == ("b",)]
-    rejected = [step for step in pending if not step.accepted]
+    pending = [round_ for round_ in steps if round_.proposers[:1] == ("b",)]
+    rejected = [round_ for round_ in pending if not round_.accepted]
     blocks = len(steps) - len(rejected)
     assert rejected and len(pending) > len(rejected)
-    drafted = sum(step.proposers.count("a") > 0 for step in steps)
+    drafted = sum(round_.proposers.count("a") > 0 for round_ in steps)
     assert drafted == blocks
     assert len(models["b"].fed) == blocks
     last = steps[-1]
@@ -222,18 +225,20 @@ def test_a_deferred_bonus_costs_a_forward_only_where_it_is_refused():
     assert len(models["a"].fed) >= full + len(rejected) - gamma
 
 
-def test_steps_account_for_every_token():
+def test_rounds_account_for_every_token():
     models = counting(11)
     for bonus in (*BONUS, "paper"):
         sampler = Sampler(generator=torch.Generator().manual_seed(3))
         tokens, steps = generate(speculative(Diff(alpha=0.05), 3, bonus), models, sampler, 200)
         assert len(tokens) == 200
-        assert all(step.tested == len(step.proposers) and 0 <= step.tested - step.accepted <= 1 for step in steps)
-        assert all(len(step.tokens) - step.accepted in (0, 1) for step in steps)
-        assert sum(step.drafted for step in steps) >= sum(step.tested for step in steps)
-        assert all(0 <= step.counters["deferrals"] <= step.counters["positions"] for step in steps)
-        assert sum(step.counters["positions"] for step in steps) + (bonus == "paper") * sum(
-            len(step.tokens) - step.accepted == 1 and step.accepted == step.tested for step in steps
+        assert all(
+            round_.tested == len(round_.proposers) and 0 <= round_.tested - round_.accepted <= 1 for round_ in steps
+        )
+        assert all(len(round_.tokens) - round_.accepted in (0, 1) for round_ in steps)
+        assert sum(round_.drafted for round_ in steps) >= sum(round_.tested for round_ in steps)
+        assert all(0 <= round_.counters["deferrals"] <= round_.counters["positions"] for round_ in steps)
+        assert sum(round_.counters["positions"] for round_ in steps) + (bonus == "paper") * sum(
+            len(round_.tokens) - round_.accepted == 1 and round_.accepted == round_.tested for round_ in steps
         ) == 200  # fmt: skip
 
 
@@ -243,15 +248,15 @@ def test_a_pending_token_belongs_to_the_model_that_drew_it():
     models = table_world(3, seed=3)
     assert distance(joint_distribution(method, models, 4), reference(Diff(alpha=0.05), models, 4)) < ROUNDING
     _, steps = generate(method, models, Sampler(generator=torch.Generator().manual_seed(1)), 60)
-    assert {step.proposers[0] for step in steps if step.proposers} == {"a", "b"}
+    assert {round_.proposers[0] for round_ in steps if round_.proposers} == {"a", "b"}
 
 
 def test_an_exact_bonus_costs_a_forward_only_where_a_draft_was_accepted_whole():
     models, gamma = counting(10), 3
     sampler = Sampler(generator=torch.Generator().manual_seed(2))
     _, steps = generate(speculative(Diff(alpha=0.05), gamma, "exact"), models, sampler, 300)
-    whole = sum(step.accepted == step.drafted for step in steps)
+    whole = sum(round_.accepted == round_.drafted for round_ in steps)
     assert 0 < whole < len(steps) / 2
-    drafted = sum(step.drafted for step in steps)
+    drafted = sum(round_.drafted for round_ in steps)
     assert drafted <= len(models["a"].fed) <= drafted + whole
     assert len(models["b"].fed) == len(steps)

@@ -1,4 +1,7 @@
-"""Chains with the real sampler at full size, what their rounds hold, what their models read; and prompt lookup's index."""
+"""Chains with the real sampler at full size, what their rounds hold, what their models read.
+
+And prompt lookup's index.
+"""
 
 import copy
 import math
@@ -21,7 +24,7 @@ TRANSITIONS, SLACK, SEED = 800, 0.1, 116
 
 
 class Markov(TableSession):
-    """A model that looks at the last token alone, so that long sequences are many draws of few laws.
+    """A model that looks at the last token alone, so that long sequences are many draws of few distributions.
 
     `common` is what it shares with others.
     """
@@ -31,7 +34,7 @@ class Markov(TableSession):
         self._common = common
 
     def score(self, ids, start):
-        self.asked = ids
+        self.last_scored = ids
         rows = torch.stack([self._row((token,)) for token in ids[start:]])
         return rows if self._common is None else rows / 2 + self._common.score(ids, start)
 
@@ -49,10 +52,11 @@ def sampler(seed: int = 0) -> Sampler:
 
 
 def apart(method: Speculative, vocabulary: int, alike: bool = False) -> tuple[float, float]:
-    """How far transitions are from the target's law, on average over the tokens that they start from, and the floor of that.
+    """How far transitions are from the target's distribution, on average over the tokens that they start from, and the
+    floor of that.
 
-    Of each token a number of moves fixed beforehand, the first ones, are looked at, 800 in all: independent draws of its
-    law, however the chain cut its blocks.
+    Of each token a number of moves fixed beforehand, the first ones, are looked at, 800 in all: independent draws of
+    its distribution, however the chain cut its blocks.
     """
     common = Markov(vocabulary, SEED + 9, None) if alike else None
     models = Opened({role: Markov(vocabulary, SEED + i, common) for i, role in enumerate("abc")}, vocabulary=vocabulary)
@@ -62,8 +66,8 @@ def apart(method: Speculative, vocabulary: int, alike: bool = False) -> tuple[fl
     chance = sampler(3)
     while any(len(seen) < m for seen, m in zip(moves, looked_at, strict=True)):
         ids = [0]
-        for step in method.rounds(models, chance, StopCriteria(frozenset(), 1000)):
-            ids += step.tokens
+        for round_ in method.rounds(models, chance, StopCriteria(frozenset(), 1000)):
+            ids += round_.tokens
             if len(ids) > 200:  # far from any limit
                 break
         for before, new in pairwise(ids):
@@ -82,7 +86,8 @@ def apart(method: Speculative, vocabulary: int, alike: bool = False) -> tuple[fl
     ids=["K 2, threshold 3", "K 3, threshold 5", "K 4, threshold 8, models alike"],
 )
 def test_long_sequences_of_a_chain_follow_the_target(vocabulary, method, alike):
-    """800 transitions against their exact laws: the mean total variation stays below its floor of .04 to .07 plus .1.
+    """800 transitions against their exact distributions: the mean total variation stays below its floor of .04 to .07
+    plus .1.
 
     By McDiarmid a sound chain fails at one of 9e6 seeds, exp(-2 x 800 x .1^2); one that is off by .27 passes as seldom.
     """
@@ -91,14 +96,14 @@ def test_long_sequences_of_a_chain_follow_the_target(vocabulary, method, alike):
 
 
 def test_long_sequences_of_a_mutant_do_not():
-    """Control: the drafter's law in the outer test, at the same size and seed."""
+    """Control: the drafter's distribution in the outer test, at the same size and seed."""
     found, floor = apart(chain(2, 3, kind=DraftersLaw), 3)
     assert found > floor + SLACK
 
 
 @pytest.mark.parametrize("thresholds", [(3,), (5,), (2, 4)], ids=str)
-def test_a_steps_inner_rounds_are_the_draft_that_it_tested(thresholds):
-    """Their tokens in a row begin with those that it accepted, and the next one was refused; so at every level.
+def test_inner_rounds_are_the_draft_that_it_tested(thresholds):
+    """Their tokens in a row begin with those that it accepted, and the next one was rejected; so at every level.
 
     There are threshold to threshold + K of them far from the limit, and fewer than threshold before the last round.
     """
@@ -106,28 +111,28 @@ def test_a_steps_inner_rounds_are_the_draft_that_it_tested(thresholds):
     _, steps = generate(chain(k, *thresholds), models, sampler(1), 120)
     checked = 0
 
-    def nested(step, level: int, whole: bool) -> None:
+    def nested(round_, level: int, whole: bool) -> None:
         nonlocal checked
         if level < 0:
-            assert not step.inner and step.drafted <= k and set(step.proposers) <= {"a"}
+            assert not round_.inner and round_.drafted <= k and set(round_.proposers) <= {"a"}
             return
-        tokens = [token for each in step.inner for token in each.tokens]
-        assert len(tokens) == step.drafted and tokens[: step.accepted] == step.tokens[: step.accepted]
-        assert step.tested == min(step.accepted + 1, step.drafted) and set(step.proposers) <= {"bc"[level]}
-        if step.accepted < step.tested:
-            assert tokens[step.accepted] != step.tokens[step.accepted]
+        tokens = [token for each in round_.inner for token in each.tokens]
+        assert len(tokens) == round_.drafted and tokens[: round_.accepted] == round_.tokens[: round_.accepted]
+        assert round_.tested == min(round_.accepted + 1, round_.drafted) and set(round_.proposers) <= {"bc"[level]}
+        if round_.accepted < round_.tested:
+            assert tokens[round_.accepted] != round_.tokens[round_.accepted]
         if whole:
             least, longest = thresholds[level], thresholds[level] + (k if level == 0 else thresholds[0] + k)
             assert least <= len(tokens) <= longest
-            assert len(tokens) - len(step.inner[-1].tokens) < least
+            assert len(tokens) - len(round_.inner[-1].tokens) < least
             checked += 1
-        for each in step.inner:
+        for each in round_.inner:
             nested(each, level - 1, whole)
 
     room = 120
-    for step in steps:
-        nested(step, len(thresholds) - 1, whole=room > 20)
-        room -= len(step.tokens)
+    for round_ in steps:
+        nested(round_, len(thresholds) - 1, whole=room > 20)
+        room -= len(round_.tokens)
     assert checked > 20
 
 
@@ -150,14 +155,14 @@ def test_a_forward_a_round_at_every_level():
     first = random_model("llama", 1)
     models = open_models({"a": disturbed(first, 1), "b": disturbed(first, 2), "c": first}, [5, 17, 2], "lean")
     _, steps = generate(chain(2, 3), models, sampler(2), 55)
-    inner = [each for step in steps for each in step.inner]
-    assert 0 < sum(step.accepted for step in steps) < sum(step.tested for step in steps)
+    inner = [each for round_ in steps for each in round_.inner]
+    assert 0 < sum(round_.accepted for round_ in steps) < sum(round_.tested for round_ in steps)
     assert forwards(models, "c") == len(steps)
     assert forwards(models, "b") == len(inner) > len(steps)
     assert forwards(models, "a") == sum(each.drafted for each in inner)
 
 
-def test_behind_an_outer_block_that_was_accepted_whole_the_middle_reads_two_tokens_more():
+def test_after_a_fully_accepted_outer_block_the_middle_model_reads_two_tokens_more():
     """Identical models: blocks of 3 + 3 tokens, all accepted, and the bonus of the target.
 
     The middle feeds two drafted tokens and the one that it added itself, and once a block the target's as well.
@@ -167,7 +172,7 @@ def test_behind_an_outer_block_that_was_accepted_whole_the_middle_reads_two_toke
     model, outer = random_model("llama", 3), 6
     models = open_models(dict.fromkeys("abc", model), [1, 2, 3], "lean")
     _, steps = generate(chain(2, 4), models, sampler(), outer * 7)
-    assert [(step.drafted, step.accepted, len(step.inner)) for step in steps] == [(6, 6, 2)] * outer
+    assert [(round_.drafted, round_.accepted, len(round_.inner)) for round_ in steps] == [(6, 6, 2)] * outer
     times = {role: {fed: n for fed, (n, _) in models[role].usage.by_fed.items()} for role in "abc"}
     assert times["c"] == {7: outer - 1}, "the block and the token before it; the first is the prompt's"
     assert times["b"] == {4: outer - 1, 3: outer}, "once a block its own last token and the target's are both unread"
@@ -182,7 +187,7 @@ def test_a_chain_with_room_for_one_token_leaves_it_to_the_target():
 
 
 def longest_match(ids: list[int], n: int) -> int:
-    """The place behind the newest earlier occurrence of the longest n-gram at the end, by looking everywhere."""
+    """The place after the newest earlier occurrence of the longest n-gram at the end, by looking everywhere."""
     for length in range(min(n, len(ids)), 0, -1):
         for end in range(len(ids) - 1, length - 1, -1):
             if ids[end - length : end] == ids[-length:]:
@@ -191,7 +196,10 @@ def longest_match(ids: list[int], n: int) -> int:
 
 
 def test_prompt_lookup_by_hand():
-    """The longest n-gram first, its newest occurrence; up to gamma tokens and the room; cut at an EOS; certain laws."""
+    """The longest n-gram first, its newest occurrence.
+
+    Up to gamma tokens and the room; cut at an EOS; certain distributions.
+    """
     propose = PromptLookup(gamma=3, ngram=3).open(tables(("t",), 10), Sampler(), StopCriteria(frozenset({9}), 99))
     for ids, room, expected in [
         ([1, 2, 3, 4, 5, 1, 2, 3], 9, [4, 5, 1]),
@@ -228,13 +236,13 @@ def test_an_index_of_places_after_any_history_is_a_fresh_one(index):
         else:
             ids = ids[: rng.randint(1, len(ids))]
         try:
-            found = places.behind(ids)
+            found = places.continuation(ids)
         except (KeyError, IndexError):
             found = -1
         wrong += found != longest_match(ids, 3)
         if index is _NGramIndex:
             fresh = _NGramIndex(3)
-            fresh.behind(ids)
+            fresh.continuation(ids)
             assert {gram: ends for gram, ends in places._ends.items() if ends} == fresh._ends
         ids = ids[:60]
     assert (wrong == 0) == (index is _NGramIndex)

@@ -1,4 +1,5 @@
-"""Chains are exact: joint laws of five tokens by enumeration, for three and four levels over every kind of drafter.
+"""Chains are exact: joint distributions of five tokens by enumeration, for three and four levels over every kind of
+drafter.
 
 The target is the last of `roles`; tokens of a middle model are verified with its own distribution
 (docs/papers/polybasic.md, Chain of n models).
@@ -58,7 +59,7 @@ def plain(models: Opened, target: str, length: int = LENGTH, **sampling) -> Dist
 
 
 @pytest.mark.parametrize("kind", DRAFTERS)
-def test_a_chain_of_three_has_the_targets_law(kind):
+def test_a_chain_of_three_follows_the_target(kind):
     """Threshold 1, where every inner round goes up by itself: all 32 sequences."""
     models = world("abc", seed=1)
     assert distance(joint_distribution(three(kind, 1), models, LENGTH), plain(models, "c")) < ROUNDING
@@ -66,7 +67,7 @@ def test_a_chain_of_three_has_the_targets_law(kind):
 
 @pytest.mark.parametrize("threshold", [2, 3])
 @pytest.mark.parametrize("kind", DRAFTERS)
-def test_a_chain_of_three_that_collects_has_the_targets_law(kind, threshold):
+def test_a_chain_of_three_that_collects_follows_the_target(kind, threshold):
     """The twelve sequences of five tokens that sharp models leave, and for a small model all 16 of four."""
     models, sharp = world("abc", seed=1), world("abc", seed=58, spread=3.0)
     if threshold == 2 and kind == "model":
@@ -83,7 +84,7 @@ def test_a_chain_of_three_that_collects_has_the_targets_law(kind, threshold):
         *((kind, thresholds) for kind in DRAFTERS[2:] for thresholds in ((1, 2), (3, 1))),
     ],
 )
-def test_a_chain_of_four_has_the_targets_law(kind, thresholds):
+def test_a_chain_of_four_follows_the_target(kind, thresholds):
     """A chain is a proposer, so a chain of chains needs no code; a head on the lowest middle, as in the paper."""
     models = world("abcd", seed=47, spread=3.0)
     expected = plain(models, "d", **SHARP)
@@ -92,14 +93,14 @@ def test_a_chain_of_four_has_the_targets_law(kind, thresholds):
 
 
 @pytest.mark.parametrize("stop", [Confidence(threshold=0.5), AdaEDL(lam=0.6)], ids=lambda stop: stop.name)
-def test_a_drafter_that_stops_by_itself_biases_no_chain(stop):
+def test_a_drafter_that_stops_by_itself_does_not_bias_a_chain(stop):
     models = world("abc", seed=58, spread=3.0)
     method = over(Chain(proposer=DraftModel(model="a", gamma=2, stop=stop), model="b", threshold=2), "c")
     assert distance(joint_distribution(method, models, 4, **SHARP), plain(models, "c", 4, **SHARP)) < ROUNDING
 
 
 class DraftersLaw(Chain, name="drafters-law-mutant"):
-    """A mutant: what a middle has verified is handed up with the drafter's law."""
+    """A mutant: what a middle has verified is handed up with the drafter's distribution."""
 
     def open(self, models, sampler, stop):
         inner, session = super().open(models, sampler, stop), models["a"]
@@ -115,7 +116,10 @@ class DraftersLaw(Chain, name="drafters-law-mutant"):
 
 
 class DropsRounds(Chain, name="last-round-mutant"):
-    """A mutant: the round that ended the collecting is dropped where its last token is a 1 (as Algorithm 1's line 15 may)."""
+    """A mutant.
+
+    The round that ended the collecting is dropped where its last token is a 1 (as Algorithm 1's line 15 may).
+    """
 
     def open(self, models, sampler, stop):
         inner = super().open(models, sampler, stop)
@@ -131,7 +135,7 @@ class DropsRounds(Chain, name="last-round-mutant"):
 
 @pytest.mark.parametrize("threshold", [1, 2])
 @pytest.mark.parametrize("mutant", [DraftersLaw, DropsRounds])
-def test_a_chain_that_is_wrong_about_its_law_fails(mutant, threshold):
+def test_a_chain_with_a_wrong_distribution_fails(mutant, threshold):
     """Mutation controls:
 
     the drafter's distribution in the outer test, and tokens dropped because of their values (docs/papers/drafting.md,
@@ -146,7 +150,7 @@ def test_a_chain_that_is_wrong_about_its_law_fails(mutant, threshold):
         assert distance(joint_distribution(method, sharp, LENGTH, **SHARP), plain(sharp, "c", **SHARP)) > 0.1
 
 
-def test_the_drafters_law_in_the_middle_of_a_chain_of_four_fails():
+def test_the_drafters_distribution_in_the_middle_of_a_chain_of_four_fails():
     """The same mutant one level down, in the world that the chains of four are held against."""
     inner = DraftersLaw(proposer=DraftModel(model="a", gamma=1), model="b", threshold=1)
     method, models = over(Chain(proposer=inner, model="c", threshold=2), "d"), world("abcd", seed=47, spread=3.0)
@@ -154,8 +158,8 @@ def test_the_drafters_law_in_the_middle_of_a_chain_of_four_fails():
 
 
 @pytest.mark.parametrize("kind", DRAFTERS)
-def test_an_eos_inside_a_block_ends_it_and_biases_nothing(kind):
-    """Up to the first EOS the law is the target's; no round, inner or outer, has a token behind an EOS."""
+def test_an_eos_inside_a_block_ends_it_and_does_not_bias_the_output(kind):
+    """Up to the first EOS the distribution is the target's; no round, inner or outer, has a token after an EOS."""
     eos, models = 1, world("abc", seed=3)
     expected = exact_distribution(lambda s: until_eos(Autoregressive(scorers=("c",), target=Last()), models, eos, s, 4))
     method = three(kind, 3)
@@ -163,8 +167,8 @@ def test_an_eos_inside_a_block_ends_it_and_biases_nothing(kind):
     shortened = 0
     for seed in range(30):
         sampler = Sampler(generator=torch.Generator().manual_seed(seed))
-        step = next(method.rounds(models, sampler, StopCriteria(frozenset({eos}), 20)))
-        inner = [token for each in step.inner for token in each.tokens]
-        assert eos not in inner[:-1] and eos not in step.tokens[:-1]
+        round_ = next(method.rounds(models, sampler, StopCriteria(frozenset({eos}), 20)))
+        inner = [token for each in round_.inner for token in each.tokens]
+        assert eos not in inner[:-1] and eos not in round_.tokens[:-1]
         shortened += len(inner) < 3
     assert shortened > 0

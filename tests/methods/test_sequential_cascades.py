@@ -1,4 +1,7 @@
-"""Cascades that ask the large model only when it is needed, and original BiLD: laws, calls, and the loop written out."""
+"""Cascades that ask the large model only when it is needed, and original BiLD.
+
+Distributions, calls, and the loop written out.
+"""
 
 import math
 
@@ -19,7 +22,7 @@ from tests.methods.test_cascades import GREEDY, ROUNDING, SAMPLING, T1, counting
 
 @pytest.mark.parametrize("sampling", SAMPLING.values(), ids=SAMPLING)
 @pytest.mark.parametrize("target", [Chow(alpha=0.45), ChowLog(h0=0.7), Chow(alpha=0.45, scaled=True)])
-def test_a_token_cascade_has_its_rules_law(target, sampling):
+def test_a_token_cascade_follows_its_rule(target, sampling):
     models = table_world(3, seed=8)
     method = TokenCascade(small="a", large="b", target=target)
     assert (
@@ -36,11 +39,11 @@ def test_a_token_cascade_calls_the_large_model_once_a_deferral():
     models = counting(9)
     method = TokenCascade(small="a", large="b", target=Chow(alpha=0.6))
     _, steps = generate(method, models, Sampler(generator=torch.Generator().manual_seed(1)), 40)
-    deferrals = sum(step.counters["deferrals"] for step in steps)
+    deferrals = sum(round_.counters["deferrals"] for round_ in steps)
     assert 0 < deferrals < 40
     assert len(models["b"].fed) == deferrals
     assert models["a"].fed == [1] * 40
-    assert sum(models["b"].fed) == max(i for i, step in enumerate(steps) if step.counters["deferrals"]) + 1
+    assert sum(models["b"].fed) == max(i for i, round_ in enumerate(steps) if round_.counters["deferrals"]) + 1
 
 
 def sequences(models, role, length):
@@ -49,7 +52,10 @@ def sequences(models, role, length):
 
 @pytest.mark.parametrize("score", ["product", "mean", "min"])
 def test_a_sequence_cascade_keeps_what_the_small_model_was_sure_of(score):
-    """Its exact law: a kept sequence with the small model's probability, any with the large one's for the share deferred."""
+    """Its exact distribution.
+
+    A kept sequence with the small model's probability, any with the large one's for the share deferred.
+    """
     models, length = table_world(3, seed=12), 3
     small, large = sequences(models, "a", length), sequences(models, "b", length)
 
@@ -87,7 +93,7 @@ def test_a_quantile_of_the_scores_defers_that_share():
 
 @pytest.mark.parametrize("score", ["product", "mean", "min"])
 def test_a_greedy_sequence_cascade_defers_by_unscaled_confidence(score):
-    """At T = 0 laws are one-hot and say nothing of how sure the model is; qbar does."""
+    """At T = 0 distributions are one-hot and say nothing of how sure the model is; qbar does."""
     deferrals = set()
     for seed in range(12):
         method = SequenceCascade(small="a", large="b", score=score, threshold=-1.2 if score == "product" else -0.5)
@@ -118,26 +124,26 @@ def test_a_pilot_that_finds_nothing_defers_nothing():
 
 
 def bild_by_hand(models, length, fallback, rollback, most):
-    """The loop over token laws, without sessions and caches."""
-    laws = {role: lambda ids, r=role: models[r].score(ids, len(ids) - 1)[0].softmax(-1) for role in "ab"}
+    """The loop over token distributions, without sessions and caches."""
+    distributions = {role: lambda ids, r=role: models[r].score(ids, len(ids) - 1)[0].softmax(-1) for role in "ab"}
     ids = [0]
-    ids.append(int(laws["b"](ids).argmax()))
+    ids.append(int(distributions["b"](ids).argmax()))
     while len(ids) - 1 < length:
         written = []
         while len(written) < min(most, length - (len(ids) - 1)):
-            small = laws["a"](ids + written)
+            small = distributions["a"](ids + written)
             if small.max() < fallback:
                 break
             written.append(int(small.argmax()))
         for i, token in enumerate(written):
-            large = laws["b"](ids + written[:i])
+            large = distributions["b"](ids + written[:i])
             if -large[token].log() > rollback and int(large.argmax()) != token:
                 ids += [*written[:i], int(large.argmax())]
                 break
         else:
             ids += written
             if len(ids) - 1 < length:
-                ids.append(int(laws["b"](ids).argmax()))
+                ids.append(int(distributions["b"](ids).argmax()))
     return ids[1:]
 
 
@@ -149,8 +155,8 @@ def test_bild_is_its_loop_written_out(fallback, rollback):
         method = OriginalBild(small="a", large="b", fallback=fallback, rollback=rollback, gamma=4)
         tokens, steps = generate(method, models, GREEDY, 20)
         assert tokens == bild_by_hand(models, 20, fallback, rollback, 4)
-        for step in steps:
-            for key, count in step.counters.items():
+        for round_ in steps:
+            for key, count in round_.counters.items():
                 counters[key] = counters.get(key, 0) + count
     assert (counters.get("fallbacks", 0) > 0) == (fallback > 0)
     assert (counters["rollbacks"] > 0) == (fallback < 1)

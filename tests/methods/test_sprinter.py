@@ -1,6 +1,8 @@
-"""SPRINTER's laws by enumeration, over gates that are known: the gate's verdicts are branches like any other choice.
+"""SPRINTER's distributions by enumeration, over gates that are known: the gate's verdicts are branches like any other
+choice.
 
-q is the draft's law, p the target's. Nothing is sampled where a law is claimed, so no check passes by chance.
+q is the draft's distribution, p the target's. Nothing is sampled where a distribution is claimed, so no check passes by
+chance.
 """
 
 from collections.abc import Callable
@@ -82,7 +84,7 @@ def sprinter(**settings) -> Sprinter:
 
 
 def gated(rate: Rate, models: Opened, length: int, eos: int = -1, sampling=SAMPLING["T=1"], **settings) -> Distribution:
-    """The exact law of the first `length` tokens, to the first EOS where there is one."""
+    """The exact distribution of the first `length` tokens, to the first EOS where there is one."""
 
     def run(sampler: Sampler) -> tuple[int, ...]:
         models.heads = {"gate": Gate(rate, models, sampler)}
@@ -100,7 +102,7 @@ def plain(models: Opened, role: str, length: int, **sampling) -> Distribution:
     "settings", [{}, {"bonus": False}, {"max_run": 2}, {"max_run": 2, "test_on_cap": False}], ids=str
 )
 @pytest.mark.parametrize("rate", [never, perfect])
-def test_who_lets_through_only_what_is_acceptable_has_the_targets_law(rate, settings, sampling):
+def test_a_verifier_that_accepts_only_acceptable_tokens_follows_the_target(rate, settings, sampling):
     """A gate that always refuses, and one that accepts iff q(x) <= p(x) (eta_FP = 0 in Theorem 1)."""
     models = world()
     found = gated(rate, models, 3, sampling=sampling, **settings)
@@ -110,9 +112,9 @@ def test_who_lets_through_only_what_is_acceptable_has_the_targets_law(rate, sett
 
 @pytest.mark.parametrize("sampling", SAMPLING.values(), ids=SAMPLING)
 def test_a_gate_that_always_accepts(sampling):
-    """Without a test at the cap the output is the draft's; with one behind every token, the target's.
+    """Without a test at the cap the output is the draft's; with one after every token, the target's.
 
-    Control: with one behind every second token it is neither's.
+    Control: with one after every second token it is neither's.
     """
     models = world()
     q, p = (plain(models, role, 3, **sampling) for role in ("draft", "target"))
@@ -133,7 +135,7 @@ def test_a_gate_that_always_accepts(sampling):
     ],
     ids=["eta_FP .3", "eta_TP does not matter", "tau 1.5", "token-dependent", "perfect"],
 )
-def test_the_first_token_has_the_law_of_the_vectors(rate, expected, fp):
+def test_the_first_token_has_the_distribution_of_the_vectors(rate, expected, fp):
     """docs/papers/sprinter.md, Test vectors, and the theory function;
 
     rates (.9, .1) on the unacceptable tokens give TV .28.
@@ -152,7 +154,10 @@ def test_the_first_token_has_the_law_of_the_vectors(rate, expected, fp):
 
 @pytest.mark.parametrize("sampling", [SAMPLING["T=1"], SAMPLING["T=0.7"]], ids=["T=1", "T=0.7"])
 def test_without_bonus_every_token_follows_theorem_1s_mixture(sampling):
-    """Given all before it, whatever it was that brought it there. Control: a bonus follows p, and so the mixture no more."""
+    """Given all before it, whatever it was that brought it there.
+
+    Control: a bonus follows p, and so the mixture no more.
+    """
     models, sampler = world(2, 2), Sampler(**sampling)
     mixtures: Distribution = {(): 1.0}
     for _ in range(3):
@@ -170,7 +175,8 @@ def test_without_bonus_every_token_follows_theorem_1s_mixture(sampling):
     ("n", "tp", "fp", "mean"), [(5, 0.9, 0.2, 3.8332), (10, 0.95, 0.5, 8.2227), (20, 0.8, 0.3, 3.9588)]
 )
 def test_run_lengths_follow_theorem_2(n, tp, fp, mean):
-    """The first n drafted tokens are acceptable and no later one: the law of how many the gate accepts in a row, exactly.
+    """The first n drafted tokens are acceptable and no later one: the distribution of how many the gate accepts in a
+    row, exactly.
 
     At T = 0 the verdicts are the only choices. The cap, far off, holds what is left.
     """
@@ -182,9 +188,13 @@ def test_run_lengths_follow_theorem_2(n, tp, fp, mean):
             return tp if len(models["draft"].last_scored) <= n else fp  # the prompt is one token
 
         models.heads = {"gate": Gate(rate, models, sampler)}
-        step = next(sprinter(max_run=cap).rounds(models, sampler, StopCriteria(frozenset(), 1 + 2 * cap)))
-        assert step.drafted == step.counters["verifier_calls"] == min(int(step.counters["verifier_accepts"]) + 1, cap)
-        return int(step.counters["verifier_accepts"])
+        round_ = next(sprinter(max_run=cap).rounds(models, sampler, StopCriteria(frozenset(), 1 + 2 * cap)))
+        assert (
+            round_.drafted
+            == round_.counters["verifier_calls"]
+            == min(int(round_.counters["verifier_accepts"]) + 1, cap)
+        )
+        return int(round_.counters["verifier_accepts"])
 
     found = exact_distribution(run, temperature=0.0)
     assert all(found[k] == pytest.approx(run_odds(k, n, tp, fp), abs=ROUNDING) for k in range(cap))
@@ -195,8 +205,11 @@ def test_run_lengths_follow_theorem_2(n, tp, fp, mean):
 
 
 @pytest.mark.parametrize("settings", [{}, {"bonus": False}, {"max_run": 2}, {"test_on_cap": False}], ids=str)
-def test_an_eos_in_a_run_ends_it_and_biases_nothing(settings):
-    """It is committed where the gate accepts it, tested where not; a refused one goes on. With a perfect gate: p's law."""
+def test_an_eos_in_a_run_ends_it_and_does_not_bias_the_output(settings):
+    """It is committed where the gate accepts it, tested where not.
+
+    A rejected one goes on. With a perfect gate: p's distribution.
+    """
     models, eos = world(4), 1
     expected: Distribution = exact_distribution(
         lambda sampler: until_eos(Autoregressive(scorers=("target",), target=Last()), models, eos, sampler, 4)

@@ -22,11 +22,11 @@ class Coin(Verifier):
 
     def __init__(self, rate: float) -> None:
         super().__init__(8)
-        self.rate, self.generator, self.asked = rate, torch.Generator().manual_seed(1), 0
+        self.rate, self.generator, self.calls = rate, torch.Generator().manual_seed(1), 0
 
     def accepts(self, state, x, q):
         assert state.ndim == 2 and len(state) == len(x) == len(q) == 1
-        self.asked += 1
+        self.calls += 1
         return (torch.rand(1, generator=self.generator) < self.rate).double()
 
 
@@ -44,46 +44,48 @@ def sampler(seed: int = 0) -> Sampler:
     return Sampler(generator=torch.Generator().manual_seed(seed))
 
 
-def kinds(step: Round) -> str:
+def kinds(round_: Round) -> str:
     """One letter a token: u(ntested), a(ccepted), r(eplaced), b(onus)."""
-    return "u" * step.untested + "a" * step.accepted + "r" * (step.tested - step.accepted) + "b" * bonus(step)
+    return "u" * round_.untested + "a" * round_.accepted + "r" * (round_.tested - round_.accepted) + "b" * bonus(round_)
 
 
-def bonus(step: Round) -> int:
-    return len(step.tokens) - step.untested - step.tested
+def bonus(round_: Round) -> int:
+    return len(round_.tokens) - round_.untested - round_.tested
 
 
 @pytest.mark.parametrize(
     "settings", [{}, {"bonus": False}, {"max_run": 2}, {"max_run": 2, "test_on_cap": False}], ids=str
 )
 def test_a_rounds_tokens_are_untested_accepted_replaced_and_bonus(settings):
-    """committed = untested + accepted + replaced + bonus, a draft forward and a verdict a drafted token, a target's a run."""
+    """committed = untested + accepted + replaced + bonus, a draft forward and a verdict a drafted token, a target's a
+    run.
+    """
     models, length = world(0.7), 300
     tokens, steps = generate(sprinter(**settings), models, sampler(), length)
     assert len(tokens) == length
-    for step in steps:
-        assert 0 <= step.tested - step.accepted <= 1
-        assert 0 <= bonus(step) <= (step.accepted if settings.get("bonus", True) else 0)
-        assert step.drafted == step.untested + step.tested == step.counters["verifier_calls"]
-        assert step.proposers == ("draft",) * step.tested and step.tested <= 1
-        assert step.counters["verifier_accepts"] in (step.drafted, step.drafted - 1)
-        assert step.drafted <= settings.get("max_run", 20)
-    drafted, tested = (sum(getattr(step, what) for step in steps) for what in ("drafted", "tested"))
-    assert models["draft"].usage.forwards == models.heads["gate"].asked == drafted
+    for round_ in steps:
+        assert 0 <= round_.tested - round_.accepted <= 1
+        assert 0 <= bonus(round_) <= (round_.accepted if settings.get("bonus", True) else 0)
+        assert round_.drafted == round_.untested + round_.tested == round_.counters["verifier_calls"]
+        assert round_.proposers == ("draft",) * round_.tested and round_.tested <= 1
+        assert round_.counters["verifier_accepts"] in (round_.drafted, round_.drafted - 1)
+        assert round_.drafted <= settings.get("max_run", 20)
+    drafted, tested = (sum(getattr(round_, what) for round_ in steps) for what in ("drafted", "tested"))
+    assert models["draft"].usage.forwards == models.heads["gate"].calls == drafted
     assert models["target"].usage.forwards == tested < drafted
     assert "".join(map(kinds, steps)).count("u") > 0
     seen = set("".join(map(kinds, steps)))
     assert seen == set("uarb" if settings.get("bonus", True) else "uar")
 
 
-def test_at_the_cap_the_last_token_is_tested_or_it_is_not():
+def test_the_last_token_at_the_cap_is_tested_only_with_test_on_cap():
     """A gate that always accepts: whole runs of max_run, the last tested; without `test_on_cap`, none, and no target."""
     models = world(1.0)
     _, steps = generate(sprinter(max_run=3), models, sampler(), 60)
-    assert {(step.drafted, step.untested, step.tested) for step in steps[:-1]} == {(3, 2, 1)}
+    assert {(round_.drafted, round_.untested, round_.tested) for round_ in steps[:-1]} == {(3, 2, 1)}
     models = world(1.0)
     _, steps = generate(sprinter(max_run=3, test_on_cap=False), models, sampler(), 60)
-    assert {(step.drafted, step.untested, step.tested) for step in steps} == {(3, 3, 0)}
+    assert {(round_.drafted, round_.untested, round_.tested) for round_ in steps} == {(3, 3, 0)}
     assert models["target"].usage.forwards == 0
 
 
@@ -98,19 +100,19 @@ def test_a_single_token_is_drafted_and_judged_like_any_other(rate, kind):
     assert seen == set(kind)
 
 
-def test_an_eos_in_a_run_ends_it_with_its_step():
-    """Taken, accepted or put in somebody's place: nothing behind it is committed, drafted or counted as a bonus."""
+def test_an_eos_in_a_run_ends_it_with_its_round():
+    """Taken, accepted or put in somebody's place: nothing after it is committed, drafted or counted as a bonus."""
     ends = set()
     for seed in range(40):
         out = decode(sprinter(), world(0.5), sampler(seed), Limits(frozenset({2}), 12))
         assert 2 not in out.tokens[:-1]
-        for step in sprinter().rounds(world(0.5), sampler(seed), StopCriteria(frozenset({2}), 12)):
-            assert 2 not in step.tokens[:-1]
-            if 2 in step.tokens:
+        for round_ in sprinter().rounds(world(0.5), sampler(seed), StopCriteria(frozenset({2}), 12)):
+            assert 2 not in round_.tokens[:-1]
+            if 2 in round_.tokens:
                 break
-        assert sum(len(step.tokens) for step in out.rounds) == len(out.tokens)
-        for step in out.rounds:
-            assert len(kinds(step)) == len(step.tokens)
+        assert sum(len(round_.tokens) for round_ in out.rounds) == len(out.tokens)
+        for round_ in out.rounds:
+            assert len(kinds(round_)) == len(round_.tokens)
         if out.finish == "eos":
             ends.add(kinds(out.rounds[-1])[-1])
     assert ends == set("uarb")
@@ -118,16 +120,16 @@ def test_an_eos_in_a_run_ends_it_with_its_step():
 
 def cuts(steps: list[Round], cut=Round.cut) -> None:
     """Whatever is kept of a step, its counts are those of the tokens that are kept."""
-    for step in steps:
-        letters = kinds(step)
-        for kept in range(1, len(step.tokens) + 1):
-            short = cut(step, kept)
-            assert short.tokens == step.tokens[:kept]
+    for round_ in steps:
+        letters = kinds(round_)
+        for kept in range(1, len(round_.tokens) + 1):
+            short = cut(round_, kept)
+            assert short.tokens == round_.tokens[:kept]
             assert kinds(short) == letters[:kept]
             assert len(short.proposers) == short.tested
 
 
-def test_a_step_cut_short_counts_what_is_left_of_it():
+def test_a_round_cut_short_counts_what_is_left_of_it():
     """Control: a cut that forgets that untested tokens come first breaks the identity."""
     _, steps = generate(sprinter(max_run=4), world(0.7), sampler(), 200)
     cuts(
@@ -138,10 +140,10 @@ def test_a_step_cut_short_counts_what_is_left_of_it():
         ]
     )
 
-    def forgets(step: Round, kept: int) -> Round:
-        tested = min(step.tested, kept)
+    def forgets(round_: Round, kept: int) -> Round:
+        tested = min(round_.tested, kept)
         return replace(
-            step.cut(kept), tested=tested, accepted=min(step.accepted, kept), proposers=step.proposers[:tested]
+            round_.cut(kept), tested=tested, accepted=min(round_.accepted, kept), proposers=round_.proposers[:tested]
         )
 
     with pytest.raises(AssertionError):
@@ -152,8 +154,8 @@ def test_a_step_cut_short_counts_what_is_left_of_it():
 def test_forwards_over_real_caches_are_the_ideal_ones(settings):
     """docs/papers/sprinter.md, Speedup with measured prices:
 
-    The target lacks one token: its bonus or replacement; without a bonus its own last row is the one before the tested token.
-
+    The target lacks one token: its bonus or replacement; without a bonus its own last row is the one before the tested
+    token.
 
     the draft model reads one token per forward, two after a bonus; the target a whole run and what it lacks before it.
     """
@@ -161,12 +163,12 @@ def test_forwards_over_real_caches_are_the_ideal_ones(settings):
     models.heads = {"gate": Coin(0.6)}
     _, steps = generate(sprinter(**settings), models, sampler(), 40)
     draft, target = models["draft"].usage, models["target"].usage
-    bonuses = sum(bonus(step) for step in steps[:-1])
-    assert draft.forwards + 1 == sum(step.drafted for step in steps)
+    bonuses = sum(bonus(round_) for round_ in steps[:-1])
+    assert draft.forwards + 1 == sum(round_.drafted for round_ in steps)
     assert draft.by_fed.get(2, [0])[0] == bonuses and set(draft.by_fed) <= {1, 2}
-    tested = [step for step in steps if step.tested]
+    tested = [round_ for round_ in steps if round_.tested]
     assert target.forwards + 1 == len(tested) > 5
-    expected = sorted(step.drafted + settings.get("bonus", True) for step in tested[1:-1])
+    expected = sorted(round_.drafted + settings.get("bonus", True) for round_ in tested[1:-1])
     found = sorted(fed for fed, (times, _) in target.by_fed.items() for _ in range(times))
     for fed in expected:
         found.remove(fed)

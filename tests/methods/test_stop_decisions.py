@@ -1,4 +1,7 @@
-"""Each stop rule decides by what its paper says, against hand numbers and the head itself; and learns from the ids alone."""
+"""Each stop rule decides by what its paper says, against hand numbers and the head itself.
+
+And learns from the ids alone.
+"""
 
 import math
 
@@ -39,7 +42,10 @@ def opened(stop: Stop, session: TableSession, chance: Sampler | None = None, hea
 
 
 def test_adaedl_stops_by_the_entropy_of_q():
-    """1 - sqrt(.2 H) < lam: of a uniform law over four tokens, H = ln 4, .4735; at T = 0 H is that of the law at T = 1."""
+    """1 - sqrt(.2 H) < lam.
+
+    Of a uniform distribution over four tokens, H = ln 4, .4735; at T = 0 H is that of the distribution at T = 1.
+    """
     bound = 1 - math.sqrt(0.2 * math.log(4))
     assert bound == pytest.approx(0.4735, abs=1e-4)
     session = Says(0.25, 0.25, 0.25, 0.25)
@@ -54,7 +60,7 @@ def test_adaedl_stops_by_the_entropy_of_q():
 
 
 def test_the_plain_rules_look_at_unscaled_probabilities():
-    """Unsure at the likeliest token, before anything is drawn; confidence at the drawn one, behind it; whatever T is."""
+    """Unsure at the likeliest token, before anything is drawn; confidence at the drawn one, after it; whatever T is."""
     session = Says(0.5, 0.3, 0.2)
     for temperature in (0.0, 0.5, 1.0):
         chance = sampler(0, temperature)
@@ -67,8 +73,8 @@ def test_the_plain_rules_look_at_unscaled_probabilities():
 def test_adaedl_threshold_update():  # and begin its docstring with "docs/papers/drafting.md, AdaEDL: "
     """b1 = .5, b2 = .9, eps = .01, wanted .9, which A starts from; lam from .7, twice up, then down.
 
-    a = 1/3: A = .61667, lam = .9 x .7 + .1 x .71 = .701; a = 1: A = .80833, lam = .9 x .701 + .1 x .711 = .702; a = 1 again:
-    A = .904167, lam = .9 x .702 + .1 x .692 = .701. What was accepted is read off the next ids.
+    a = 1/3: A = .61667, lam = .9 x .7 + .1 x .71 = .701; a = 1: A = .80833, lam = .9 x .701 + .1 x .711 = .702; a = 1
+    again: A = .904167, lam = .9 x .702 + .1 x .692 = .701. What was accepted is read off the next ids.
     """
     session = Says(0.9, 0.1)
     rule = opened(AdaEDL(), session)
@@ -100,26 +106,26 @@ class Spy(Stop, name="spy-stub"):
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_what_was_accepted_is_recovered_from_the_ids(temperature):
-    """There is no feedback channel: every draft but the last, as its step told it."""
+    """There is no feedback channel: every draft but the last, as its round recorded it."""
     models = table_world(3, seed=6)
     method = Speculative(proposer=DraftModel(model="a", gamma=4, stop=Spy()), scorers=("b",), target=Last())
     _, steps = generate(method, models, sampler(2, temperature), 80)
-    told = [(step.drafted, step.accepted) for step in steps if step.drafted]
-    assert Spy.taught == told[: len(Spy.taught)] and len(told) - len(Spy.taught) <= 1
-    assert len(set(told)) > (1 if temperature == 0.0 else 4)
+    outcomes = [(round_.drafted, round_.accepted) for round_ in steps if round_.drafted]
+    assert Spy.taught == outcomes[: len(Spy.taught)] and len(outcomes) - len(Spy.taught) <= 1
+    assert len(set(outcomes)) > (1 if temperature == 0.0 else 4)
 
 
-def test_what_a_chains_outer_level_cut_away_teaches_nothing():
-    """A draft of which nothing is left was not refused by the model that it was drafted for."""
+def test_what_a_chains_outer_level_cut_away_is_not_learned_from():
+    """A draft of which nothing is left was not rejected by the model that it was drafted for."""
     models = table_world(3, seed=6)
     proposer = Chain(proposer=DraftModel(model="a", gamma=2, stop=Spy()), model="b", threshold=4)
     _, steps = generate(Speculative(proposer=proposer, scorers=("c",), target=Last()), models, sampler(2), 80)
-    drafts = sum(bool(each.drafted) for step in steps for each in step.inner)
+    drafts = sum(bool(each.drafted) for round_ in steps for each in round_.inner)
     assert 0 < len(Spy.taught) < drafts
 
 
 def specdec_length(head, states, threshold: float, min_len: int, k: int) -> int:
-    """Drafted tokens: the first k >= min_len behind which 1 - product of phat_1 .. phat_{k - 1} exceeds the threshold.
+    """Drafted tokens: the first k >= min_len after which 1 - product of phat_1 .. phat_{k - 1} exceeds the threshold.
 
     states[i] is that of token i.
     """
@@ -134,12 +140,12 @@ def specdec_length(head, states, threshold: float, min_len: int, k: int) -> int:
 
 @pytest.mark.parametrize(("min_len", "threshold"), [(1, 0.6), (2, 0.8), (4, 0.97)])
 def test_specdecs_product_is_over_the_tokens_that_were_read(min_len, threshold):
-    """phat_i is read off the state behind x_i, which is there one draw later. Control: off the one before, it differs."""
+    """phat_i is read off the state after x_i, which is there one draw later. Control: off the one before, it differs."""
     session, k, differs, lengths = TableSession(3, 2), 8, 0, set()
     head = spread_out(AcceptanceHead(8, blocks=2))
     for seed in range(25):
         rule = opened(SpecDecPlusPlus(head="h", threshold=threshold, min_len=min_len), session, head=head)
-        for ids in ([0, 1], [0, 1, 2, 2]):  # the second draft's product starts anew
+        for ids in ([0, 1], [0, 1, 2, 2]):  # the second draft's product starts again
             tokens = roll(session, ids, k, sampler(seed), NO_EOS, rule).tokens
             read = ids + roll(session, ids, k, sampler(seed), NO_EOS).tokens
             states = [session._state(tuple(read[: len(ids) + i]))[None] for i in range(k + 1)]
@@ -162,7 +168,7 @@ def test_dsls_features_by_hand():
     assert head.inputs(many, torch.tensor([1]))[0, :10].tolist() == pytest.approx([i / 78 for i in range(12, 2, -1)])
 
 
-def test_dsl_asks_of_the_unscaled_law_at_the_place_in_the_draft():
+def test_dsl_reads_the_unscaled_distribution_at_the_place_in_the_draft():
     """Against the head itself. Control: places counted from 1 stop elsewhere."""
     session, head, k = TableSession(4, 1), spread_out(LengthHead()), 6
     lengths, differs = set(), 0

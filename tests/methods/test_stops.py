@@ -1,4 +1,7 @@
-"""Stop rules are lossless, whatever they learn and look at; one that drops what it looked at is not. All by enumeration."""
+"""Stop rules are lossless, whatever they learn and look at.
+
+One that drops what it looked at is not. All by enumeration.
+"""
 
 import pytest
 import torch
@@ -44,13 +47,13 @@ def plain(models: Opened, length: int, **sampling):
 
 @pytest.mark.parametrize("sampling", SAMPLING.values(), ids=SAMPLING)
 @pytest.mark.parametrize("name", RULES)
-def test_a_stop_rule_biases_nothing(name, sampling):
+def test_a_stop_rule_does_not_bias_the_output(name, sampling):
     """By enumeration, in a world where the rule both stops drafts and lets them go on."""
     models = tables(("a", "b"), 2, seed=4, heads=HEADS)
     models.heads["long"] = spread_out(LengthHead())
     method = stopped(RULES[name])
     assert distance(joint_distribution(method, models, 4, **sampling), plain(models, 4, **sampling)) < ROUNDING
-    drafted = {step.drafted for seed in range(8) for step in generate(method, models, sampler(seed), 12)[1][:-2]}
+    drafted = {round_.drafted for seed in range(8) for round_ in generate(method, models, sampler(seed), 12)[1][:-2]}
     assert len(drafted) > 1 and min(drafted) < 3
 
 
@@ -69,11 +72,11 @@ class Drops(DraftModel, name="drops-mutant"):
 
 
 @pytest.mark.parametrize("name", ["confidence", "specdec++", "dsl"])
-def test_a_rule_that_drops_what_it_looked_at_fails(name):
+def test_a_rule_that_drops_a_token_it_has_read_fails(name):
     """Mutation control for the rules that are shown a token (docs/papers/drafting.md, Exactness of draft-length rules).
 
-    SpecDec++ and DSL do not look at its value: the one speaks of the tokens before it, the other of the law. Dropping it
-    biases nothing there, which this knows as well.
+    SpecDec++ and DSL do not look at its value: the one speaks of the tokens before it, the other of the distribution.
+    Dropping it biases nothing there, which this knows as well.
     """
     models = tables(("a", "b"), 3, seed=4, heads=HEADS)
     away = distance(joint_distribution(stopped(RULES[name], 2, Drops), models, 3), plain(models, 3))
@@ -81,7 +84,7 @@ def test_a_rule_that_drops_what_it_looked_at_fails(name):
 
 
 class LooksAtValue(Stop, name="value-mutant"):
-    """Stops behind a token 1: whatever it looks at, it is kept."""
+    """Stops after a token 1: whatever it looks at, it is kept."""
 
     def after(self, token: int, logits: torch.Tensor, chance: Sampler) -> bool:
         return token == 1
@@ -98,10 +101,13 @@ def test_a_rule_may_look_at_a_tokens_value_and_may_not_drop_it():
     SpecDecPlusPlus(head="accepts", threshold=-1.0, min_len=2),
 ], ids=lambda stop: stop.name)  # fmt: skip
 def test_at_least_min_len_tokens_are_drafted(stop):
-    """A rule that always wants to stop gets its way behind min_len tokens, not before; limits alone make drafts shorter."""
+    """A rule that always wants to stop gets its way after min_len tokens, not before.
+
+    Limits alone make drafts shorter.
+    """
     models = tables(("a", "b"), 3, seed=1, heads=HEADS)
     _, steps = generate(stopped(stop, 5), models, sampler(), 60)
-    assert {step.drafted for step in steps[:-2]} == {2}
-    assert all(step.counters == {"fallbacks": 1} for step in steps[:-2])
+    assert {round_.drafted for round_ in steps[:-2]} == {2}
+    assert all(round_.counters == {"fallbacks": 1} for round_ in steps[:-2])
     with pytest.raises(ValueError, match="min_len"):
         type(stop)(**{**vars(stop), "min_len": 0})

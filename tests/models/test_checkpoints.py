@@ -79,7 +79,7 @@ def test_a_pair_may_allow_named_weights(broken):
     specbench(*FEW, "--max-new-tokens", 4, cwd=broken.parent)
 
 
-def test_a_truncated_file_says_what_is_wrong_with_it(broken):
+def test_a_truncated_file_is_reported_with_the_cause(broken):
     path = broken / "model.safetensors"
     path.write_bytes(path.read_bytes()[:-1000])
     rejected(broken, "damaged or cut short", str(broken))
@@ -169,7 +169,7 @@ def hub_error(kind):
 @pytest.mark.parametrize(
     "cause", [LocalEntryNotFoundError("no file"), HFValidationError("bad name"), RequestException()]
 )
-def test_a_hub_that_cannot_be_reached_is_told_from_a_damaged_file(cause):
+def test_a_hub_that_cannot_be_reached_is_distinguished_from_a_damaged_file(cause):
     assert "cannot be fetched" in str(unreadable("target", "org/name", hub_error(cause)))
 
 
@@ -188,4 +188,4 @@ def test_a_model_that_does_not_fit_into_memory_is_one_line(broken, monkeypatch):
     config = AutoConfig.from_pretrained(broken)
     monkeypatch.setattr(checkpoints.class_of(config), "from_pretrained", full)
     with pytest.raises(MissingAsset, match="does not fit into the memory of cuda"):
-        checkpoints.load_model("target", str(broken), config, device=torch.device("cuda"))
+        checkpoints.load_model(checkpoints.Checkpoint("target", str(broken), config), device=torch.device("cuda"))

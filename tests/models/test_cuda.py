@@ -51,7 +51,7 @@ BUDGETS: dict[str, tuple[float, int]] = {
 
 
 class Cost(NamedTuple):
-    """What one generation asked of the device."""
+    """The waits and launches of one generation."""
 
     out: Generation
     syncs: Counter[str]
@@ -303,7 +303,10 @@ def test_verification_that_waits_fails_its_check(device, monkeypatch):
 
 
 def test_what_is_simulated_is_seen(device):
-    """The simulated device itself: a wait, a mixed operation, a wait in a capture, memory that a replay may not rely on."""
+    """The simulated device itself.
+
+    A wait, a mixed operation, a wait in a capture, memory that a replay may not rely on.
+    """
     x = OnDevice(torch.ones(3))
     assert x.sum().item() == 3.0
     assert sum(device.syncs.values()) == 1

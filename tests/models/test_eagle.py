@@ -1,4 +1,7 @@
-"""EAGLE heads: a cache that any history leaves as a fresh one, the same features as in training, and the public format."""
+"""EAGLE heads.
+
+A cache that any history leaves as a fresh one, the same features as in training, and the public format.
+"""
 
 import json
 import random
@@ -41,10 +44,11 @@ def sampler(seed: int, temperature: float = 1.0) -> Sampler:
 
 
 def wander(kind: type[EagleSession], catch_up: bool, family: str = "llama", rounds: int = 40) -> float:
-    """Extend and cut back at random; the largest difference in a drafted law from a fresh session's, 2 where tokens differ.
+    """Extend and cut back at random; the largest difference in a drafted distribution from a fresh session's, 2 where
+    tokens differ.
 
-    Sometimes the base has read all but the last token, as behind a verification, sometimes less, as behind a bonus; the fresh
-    one's base is brought to where that one was.
+    Sometimes the base has read all but the last token, as after a verification, sometimes less, as after a bonus; the
+    fresh one's base is brought to where that one was.
     """
     base, head = base_and_head(family)
     session, rng, ids, worst = kind(head, base, catch_up), random.Random(3), [5, 1, 7], 0.0
@@ -76,7 +80,10 @@ def wander(kind: type[EagleSession], catch_up: bool, family: str = "llama", roun
 @pytest.mark.parametrize("catch_up", [True, False])
 @pytest.mark.parametrize("family", ["llama", "gpt2"])
 def test_a_feature_cache_after_any_history_is_a_fresh_one(family, catch_up):
-    """Greedy tokens and laws at T = 1, in float64: what rounds, rollbacks and a head's own guesses left behind is gone."""
+    """Greedy tokens and distributions at T = 1, in float64.
+
+    What rounds, rollbacks and a head's own guesses left after is gone.
+    """
     assert wander(EagleSession, catch_up, family) < TIGHT
 
 
@@ -96,13 +103,16 @@ class _KeepsGuesses(EagleSession):
 @pytest.mark.parametrize("mutant", [_OneTooFew, _KeepsGuesses])
 @pytest.mark.parametrize("catch_up", [True, False])
 def test_a_cache_that_keeps_what_it_should_forget_is_caught(mutant, catch_up):
-    """Mutation controls: a stale position behind a rollback, and the head's own guesses kept as if they were features."""
+    """Mutation controls: a stale position after a rollback, and the head's own guesses kept as if they were features."""
     assert wander(mutant, catch_up) > 1e-3
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen2", "gpt2"])
 def test_training_and_drafting_compute_the_same_features(family):
-    """`forward` over a batch, against the first law of a draft behind every prefix; and against drafting on from a guess."""
+    """`forward` over a batch, against the first distribution of a draft after every prefix.
+
+    And against drafting on from a guess.
+    """
     base, head = base_and_head(family)
     ids = [3, 8, 1, 22, 13, 8, 30]
     base.keeps_hidden = True
@@ -110,31 +120,34 @@ def test_training_and_drafting_compute_the_same_features(family):
     both = torch.stack([features, features.flip(0)])  # another row in the batch changes nothing
     with torch.inference_mode():
         guesses = head(torch.tensor([ids[1:], ids[:-1]]), both[:, :-1])[0]  # fhat_1 .. fhat_6
-        laws = base.logits_of(guesses).softmax(-1)
+        distributions = base.logits_of(guesses).softmax(-1)
         session = EagleSession(head, again(base))
         for n in range(2, len(ids) + 1):
             draft = session.draft(ids[:n], 2, sampler(n), NO_EOS)
-            assert (draft.probs[0] - laws[n - 2]).abs().max() < NORMED
+            assert (draft.probs[0] - distributions[n - 2]).abs().max() < NORMED
             drawn = torch.tensor([[*ids[1:n], draft.tokens[0]]])
             going_on = head(drawn, torch.cat([features[: n - 1], guesses[n - 2 : n - 1]])[None])[0, -1:]
             assert (draft.probs[1] - base.logits_of(going_on)[0].softmax(-1)).abs().max() < NORMED
 
 
 def test_without_catching_up_the_head_goes_on_from_its_own_guess():
-    """Where the base lacks f_t, fhat_t stands in; with it, the base reads one forward more. The laws differ, the cost too."""
+    """Where the base lacks f_t, fhat_t replaces it.
+
+    With it, the base reads one forward more. The distributions differ, the cost too.
+    """
     base, head = base_and_head()
     ids = [3, 8, 1, 22, 13]
-    laws, forwards = [], []
+    distributions, forwards = [], []
     for catch_up in (True, False):
         own = again(base)
         session = EagleSession(head, own, catch_up)
         session.draft(ids[:-1], 1, sampler(0), NO_EOS)
         own.score(ids[:-2], len(ids) - 3)
         before = own.usage.forwards
-        laws.append(session.draft(ids, 1, sampler(0), NO_EOS).probs[0])
+        distributions.append(session.draft(ids, 1, sampler(0), NO_EOS).probs[0])
         forwards.append(own.usage.forwards - before)
     assert forwards == [1, 0]
-    assert (laws[0] - laws[1]).abs().max() > 1e-3
+    assert (distributions[0] - distributions[1]).abs().max() > 1e-3
 
 
 def test_a_head_reads_a_token_a_forward_and_its_prompt_once():
@@ -151,7 +164,7 @@ def test_a_head_reads_a_token_a_forward_and_its_prompt_once():
     assert base.usage.forwards == 1
 
 
-def test_a_draft_ends_behind_an_eos():
+def test_a_draft_ends_after_an_eos():
     base, head = base_and_head()
     whole = EagleSession(head, again(base)).draft([3, 8], 6, sampler(2), NO_EOS).tokens
     cut = EagleSession(head, again(base)).draft([3, 8], 6, sampler(2), frozenset({whole[2]})).tokens

@@ -1,4 +1,4 @@
-"""Lean models, their static forms, and what transformers runs itself: the same logits, tokens and laws."""
+"""Lean models, their static forms, and what transformers runs itself: the same logits, tokens and distributions."""
 
 import copy
 from functools import partial
@@ -84,14 +84,14 @@ def test_a_roll_without_looking_draws_what_a_roll_with_looking_draws(engine, eos
         forwards = blind.usage.forwards
         assert torch.allclose(blind.score(read, len(read) - 1), looking.score(read, len(read) - 1), atol=1e-4)
         assert blind.usage.forwards == forwards + (len(two.tokens) == 5), "only what was drafted last is unread"
-        shorter = read[: len(ids) - 2]  # all of it is cached, with more behind it
+        shorter = read[: len(ids) - 2]  # all of it is cached, with more after it
         one, two = (
             each(shorter, 3, Sampler(temperature=0.0), eos) for each in (partial(roll, looking), blind.roll_at_once)
         )
         assert one.tokens == two.tokens
 
 
-def test_a_verdict_in_one_read_has_the_same_law():
+def test_a_verdict_in_one_read_has_the_same_distribution():
     generator = torch.Generator().manual_seed(0)
     for k, rows in ((0, 1), (1, 1), (1, 2), (2, 2), (2, 3)):
         q, pi = (torch.rand(n, 3, generator=generator, dtype=torch.float64).softmax(-1) for n in (k, rows))
@@ -106,8 +106,8 @@ def test_a_verdict_in_one_read_has_the_same_law():
 
 @pytest.mark.parametrize("at_once", [False, True])
 @pytest.mark.parametrize("method", METHODS[1:], ids=lambda method: method.name)
-def test_both_paths_have_the_targets_law(method, at_once, monkeypatch):
-    """Exact laws of three tokens under a small synthetic vocabulary, over real lean forwards."""
+def test_both_paths_follow_the_target(method, at_once, monkeypatch):
+    """Exact distributions of three tokens under a small synthetic vocabulary, over real lean forwards."""
     if at_once:
         monkeypatch.setattr("specbench.decoding.method.verify", verify_at_once)
         monkeypatch.setattr("specbench.methods.speculative_ensemble.verify", verify_at_once)
@@ -157,7 +157,7 @@ def test_the_engine_is_chosen_by_architecture_and_device(wish, device, expected)
     assert engine_of(wish, FAMILIES["llama"](), device) == expected
 
 
-def test_what_the_lean_engine_cannot_do_it_says():
+def test_unsupported_architectures_are_reported():
     dynamic = FAMILIES["llama-scaled"]()
     dynamic.rope_parameters = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}
     quantized = FAMILIES["llama"]()
@@ -208,7 +208,7 @@ def test_transformers_own_methods_give_the_greedy_tokens_and_are_counted(family,
     assert 0 < out.first_token_seconds <= out.prefill_seconds + out.decode_seconds
     if isinstance(peer, Assisted):
         assert len(out.rounds) == usage.forwards + 1
-        assert all(len(step.tokens) == step.accepted + 1 for step in out.rounds[:-1])
+        assert all(len(round_.tokens) == round_.accepted + 1 for round_ in out.rounds[:-1])
     else:
         assert usage.forwards == 16, "the first forward is prefill"
 
@@ -232,7 +232,7 @@ def test_transformers_own_methods_end_where_ours_end():
             assert models.sessions["target"].usage.forwards <= len(expected.tokens)
 
 
-def test_transformers_own_methods_sample_the_targets_law():
+def test_transformers_own_methods_sample_from_the_target():
     """First tokens of 1500 draws: by Hoeffding their frequency of one token is off by .06 with odds below 1e-4."""
     limits = Limits(eos=frozenset(), max_new_tokens=1)
     exact = Sampler(temperature=0.7).probs(open_session(random_model("llama", 2)).score(PROMPT, len(PROMPT) - 1))[0]
@@ -255,7 +255,7 @@ def test_a_peer_leaves_the_models_as_they_were():
     assert not target._forward_hooks and not draft._forward_pre_hooks
 
 
-def test_peers_refuse_synthetic_laws():
+def test_transformers_decoding_reject_synthetic_logits():
     models = peers()
     models._pair.synthetic = {"target": SyntheticDistribution(40, 0, 1.0)}
     with pytest.raises(ValueError, match="synthetic"):
@@ -276,8 +276,8 @@ def test_graphs_under_a_sequence_that_outgrows_them_are_not_used_again():
     assert graphs.find(1, 100) is not None, "prepared again, they are there again"
 
 
-def test_nan_logits_are_told_when_a_roll_did_not_look(monkeypatch):
-    """At temperature 1, on the path that reads at the end of a round: a row that is no law has no token."""
+def test_nan_logits_are_detected_when_a_roll_did_not_look(monkeypatch):
+    """At temperature 1, on the path that reads at the end of a round: a row that is no distribution has no token."""
     model = random_model("llama", 1)
     session = LeanSession(network_of(model), 40)
     session.score(PROMPT, 0)
@@ -336,12 +336,12 @@ def test_compiled_attention_is_used_only_where_its_kernel_takes_the_shape(n, que
 
 
 @pytest.mark.parametrize(("family", "why"), [("llama", "need a CUDA device"), ("gpt2", "not for gpt2")])
-def test_the_compiled_engine_says_where_it_cannot_run(family, why):
+def test_the_compiled_engine_reports_why_it_cannot_run(family, why):
     with pytest.raises(ValueError, match=why):
         engine_of("compiled", random_model(family, 1).config, CPU)
 
 
-def test_a_sample_behind_one_with_nan_starts_clean():
+def test_a_sample_after_one_with_nan_starts_clean():
     graphs = Graphs(network_of(random_model("llama", 1)), CPU)
     graphs.prepare(64, most=2)
     bad, oracle = GraphSession(graphs, 40), open_session(random_model("llama", 1))
@@ -395,12 +395,12 @@ def test_assisted_generation_drafts_gamma_tokens_however_unsure_the_draft_is():
         Assisted(draft="draft", model="target", gamma=4), peers(), GREEDY, Limits(eos=frozenset(), max_new_tokens=24)
     )
     committed = 0
-    for step in out.rounds:
-        assert step.drafted == min(4, 23 - committed), "fewer only where the length limit leaves room for fewer"
-        committed += len(step.tokens)
+    for round_ in out.rounds:
+        assert round_.drafted == min(4, 23 - committed), "fewer only where the length limit leaves room for fewer"
+        committed += len(round_.tokens)
 
 
-def test_assisted_generation_of_a_model_by_itself_is_refused():
+def test_assisted_generation_of_a_model_by_itself_is_rejected():
     models = peers()
     models._pair.models["draft"] = models._pair.models["target"]
     with pytest.raises(ValueError, match="needs two models"):
@@ -415,11 +415,11 @@ def test_transformers_own_methods_keep_to_top_k_and_top_p(peer):
         sampler = Sampler(1.3, top_k=4, top_p=0.9, generator=torch.Generator().manual_seed(seed))
         tokens = decode(peer, peers(), sampler, Limits(eos=frozenset(), max_new_tokens=3)).tokens
         ids = PROMPT + tokens
-        laws = sampler.probs(oracle.score(ids, len(PROMPT) - 1)[:-1])
-        assert all(float(law[token]) > 0 for law, token in zip(laws, tokens, strict=True))
+        distributions = sampler.probs(oracle.score(ids, len(PROMPT) - 1)[:-1])
+        assert all(float(law[token]) > 0 for law, token in zip(distributions, tokens, strict=True))
 
 
-def test_assisted_generation_samples_the_targets_law():
+def test_assisted_generation_samples_from_the_target():
     """Second tokens of 500 draws: by Hoeffding their frequency of one token is off by 0.1 with odds below 1e-4."""
     oracle, sampler = open_session(random_model("llama", 2)), Sampler(temperature=0.7)
     first = sampler.probs(oracle.score(PROMPT, len(PROMPT) - 1))[0]

@@ -81,8 +81,8 @@ def place(models) -> Place:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_head_comes_back_as_it_was_saved_and_is_asked_for_by_kind(kind, place):
-    """Weights, settings and provenance; without gradients, in float32; and refused where another kind is asked for."""
+def test_a_head_comes_back_as_it_was_saved_and_is_read_by_kind(kind, place):
+    """Weights, settings and provenance; without gradients, in float32; and rejected where another kind is asked for."""
     saved = place.trained(kind, data={"sha256": "abc"}, report={"auc": 0.75})
     head = place.pair(kind).open([1, 2]).head("mine", type(saved))
     assert head.provenance == saved.provenance and head.settings == saved.settings
@@ -116,7 +116,7 @@ def embedding(pair: LoadedPair) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("kind", STATED)
-def test_a_head_of_another_pair_is_refused_with_both_names(kind, place):
+def test_a_head_of_another_pair_is_rejected_with_both_names(kind, place):
     """By checksum, whatever the sources are called; where none is known, by source. Precision may differ."""
     found = place.found
     other = found["draft"].identity | {"source": "somebody/else", "checksum": "0123456789abcdef"}
@@ -136,7 +136,7 @@ def test_a_head_of_another_pair_is_refused_with_both_names(kind, place):
 
 
 @pytest.mark.parametrize("kind", STATED)
-def test_a_head_of_another_width_is_refused_with_both_names(kind, place):
+def test_a_head_of_another_width_is_rejected_with_both_names(kind, place):
     made(kind, 64).save(place.head)
     with pytest.raises(ConfigError, match=r"head 'mine' \(head\) reads states of width 64.*'draft' \(one\) has 32"):
         place.bring(kind)
@@ -151,26 +151,26 @@ def empty(path: Path) -> None:
 
 
 def without_a_weight(path: Path) -> None:
-    rewritten(path, lambda weights, told: weights.pop(max(weights)))
+    rewritten(path, lambda weights, metadata: weights.pop(max(weights)))
 
 
 def of_a_wrong_shape(path: Path) -> None:
-    rewritten(path, lambda weights, told: weights.update({max(weights): torch.zeros(3, 3)}))
+    rewritten(path, lambda weights, metadata: weights.update({max(weights): torch.zeros(3, 3)}))
 
 
-def with_a_list_told(path: Path) -> None:
-    rewritten(path, lambda weights, told: told.update(specbench="[]"))
+def with_a_list_metadata(path: Path) -> None:
+    rewritten(path, lambda weights, metadata: metadata.update(specbench="[]"))
 
 
-def with_unknown_told(path: Path) -> None:
-    def change(weights, told):
-        told["specbench"] = json.dumps({"author": "x", "kind": json.loads(told["specbench"]).get("kind")})
+def with_unknown_metadata(path: Path) -> None:
+    def change(weights, metadata):
+        metadata["specbench"] = json.dumps({"author": "x", "kind": json.loads(metadata["specbench"]).get("kind")})
 
     rewritten(path, change)
 
 
-def with_no_json_told(path: Path) -> None:
-    rewritten(path, lambda weights, told: told.update(specbench="{kind"))
+def with_no_json_metadata(path: Path) -> None:
+    rewritten(path, lambda weights, metadata: metadata.update(specbench="{kind"))
 
 
 def missing(path: Path) -> None:
@@ -179,14 +179,14 @@ def missing(path: Path) -> None:
 
 def rewritten(path: Path, change) -> None:
     with safe_open(path, "pt") as file:
-        told = dict(file.metadata())
+        metadata = dict(file.metadata())
     weights = load_file(path)
-    change(weights, told)
-    save_file(weights, path, metadata=told)
+    change(weights, metadata)
+    save_file(weights, path, metadata=metadata)
 
 
 BREAKS = [
-    truncated, empty, without_a_weight, of_a_wrong_shape, with_a_list_told, with_unknown_told, with_no_json_told,
+    truncated, empty, without_a_weight, of_a_wrong_shape, with_a_list_metadata, with_unknown_metadata, with_no_json_metadata,
     missing,
 ]  # fmt: skip
 
@@ -225,7 +225,7 @@ def test_a_broken_published_eagle_head_is_one_line(content, place):
     assert "\n" not in str(caught.value)
 
 
-def test_a_head_of_another_kind_is_refused_by_name(place):
+def test_a_head_of_another_kind_is_rejected_by_name(place):
     place.trained("specdec++")
     with pytest.raises(ConfigError, match=r"is a head of kind 'specdec\+\+', not 'sprinter'"):
         place.bring("sprinter")
@@ -233,7 +233,7 @@ def test_a_head_of_another_kind_is_refused_by_name(place):
         place.bring("sprint")
 
 
-def test_a_head_whose_folder_is_not_here_says_what_to_do(place):
+def test_a_missing_head_folder_is_reported_with_help(place):
     with pytest.raises(MissingAsset, match=r"(?s)model 'head mine': head is not here.*help: "):
         place.bring()
 

@@ -1,4 +1,4 @@
-"""Pairs into sessions: shared vocabularies, refused tokenizers, missing models, load policy."""
+"""Pairs into sessions: shared vocabularies, rejected tokenizers, missing models, load policy."""
 
 import json
 import shutil
@@ -59,14 +59,14 @@ def test_padded_vocabularies_are_cropped_to_the_shared_size(tmp_path):
         assert opened[role].score(opened.ids, 0).shape == (3, 94)
 
 
-def test_different_tokenizers_are_refused_with_both_names(tmp_path):
+def test_different_tokenizers_are_rejected_with_both_names(tmp_path):
     model_folder(tmp_path / "one")
     model_folder(tmp_path / "two", words=WORDS[::-1])
     with pytest.raises(ConfigError, match=r"tokenizers differ.*/(one|two) .*/(one|two) "):
         bring(tmp_path, draft="one", target="two")
 
 
-def test_tokens_added_behind_the_base_vocabulary_may_differ(tmp_path):
+def test_tokens_added_after_the_base_vocabulary_may_differ(tmp_path):
     model_folder(tmp_path / "one", rows=100)
     more = tokenizer(WORDS)
     more.add_special_tokens({"additional_special_tokens": ["<tool>"]})
@@ -85,7 +85,7 @@ def test_encoder_decoders_start_with_their_decoders_start_token(tmp_path):
     assert pair.window is None
 
 
-def test_a_cell_shares_only_what_its_own_models_share(tmp_path):
+def test_a_run_shares_only_what_its_own_models_share(tmp_path):
     """Loading a third model for another method must not change this one's EOS, vocabulary or window."""
     model_folder(tmp_path / "one", rows=100)
     other = LlamaForCausalLM.from_pretrained(model_folder(tmp_path / "two", rows=90))
@@ -98,7 +98,7 @@ def test_a_cell_shares_only_what_its_own_models_share(tmp_path):
     assert (alone.vocabulary, alone.window, alone.eos & {5}) == (94, 64, set())
 
 
-def test_a_model_whose_cache_cannot_be_cut_back_is_refused_before_anything_is_measured(tmp_path):
+def test_a_model_whose_cache_cannot_be_truncated_is_rejected_before_any_measurement(tmp_path):
     config = MistralConfig(
         **vars(FAMILIES["llama"]()) | {"model_type": "mistral", "sliding_window": 8, "vocab_size": 94}
     )
@@ -140,7 +140,7 @@ def test_a_checksum_follows_the_files(tmp_path):
     assert before != resolve_models(pair, ("draft",), tmp_path, Placement(CPU))["draft"].identity
 
 
-def test_a_model_that_is_not_here_says_what_to_do(tmp_path):
+def test_a_missing_model_is_reported_with_help(tmp_path):
     with pytest.raises(MissingAsset, match=r"(?s)model 'draft': nobody/nothing is not here.*help: "):
         bring(tmp_path, draft="nobody/nothing")
     (tmp_path / "empty").mkdir()

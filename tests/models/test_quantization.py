@@ -52,7 +52,10 @@ def rounded(double: QuantizedLinear, weight: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_layer_multiplies_with_its_matrix_rounded_to_few_levels(kind, device):
-    """Within a step of what it was: a 15th of what a group spans, a 127th of a row's greatest, or NF4's widest half gap."""
+    """Within a step of what it was.
+
+    A 15th of what a group spans, a 127th of a row's greatest, or NF4's widest half gap.
+    """
     torch.manual_seed(0)
     layer = nn.Linear(192, 48, device=device).requires_grad_(False)
     double, group = quantized(layer, kind), group_of(192, kind)
@@ -86,7 +89,7 @@ def test_in_bfloat16_int4_is_four_bits_a_weight_and_the_same_matrix(width, devic
 @needs_torchao
 @pytest.mark.parametrize("kind", ["int4", "int8"])
 @pytest.mark.parametrize("family", ["llama", "qwen2", "llama-scaled", "gpt-neo", "opt", "t5", "t5-v1.1", "mt5"])
-def test_every_engine_says_the_same_of_quantised_weights_and_cuts_back(family, kind):
+def test_every_engine_computes_the_same_logits_with_quantized_weights_after_truncation(family, kind):
     """In float32, grown, cut back and changed. Layers of 48 inputs, which no group of int4 divides, stay as they are."""
     model = random_model(family, 3)
     before = set(layers(model, "int8"))
@@ -104,8 +107,8 @@ def test_every_engine_says_the_same_of_quantised_weights_and_cuts_back(family, k
 @needs_torchao
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_graph_of_a_bfloat16_copy_says_what_its_lean_forward_says(kind, device):
-    """On a GPU the kernels are recorded and replayed; on a CPU the static forward runs as it stands."""
+def test_a_graph_of_a_bfloat16_copy_equals_its_lean_forward(kind, device):
+    """On a GPU the kernels are recorded and replayed; on a CPU the static forward runs without capture."""
     place = torch.device(device)
     network = load(
         resolve_models(tiny(kind), (kind,), Path(), Placement(place, "bfloat16", "lean")), Path(), place
@@ -121,8 +124,11 @@ def test_a_graph_of_a_bfloat16_copy_says_what_its_lean_forward_says(kind, device
 
 
 @needs_torchao
-def test_the_bundled_targets_copies_say_nearly_what_it_says_on_every_engine():
-    """Mean TV to its laws over prompts and answers: int4 .006, int8 .0004, nf4 .005 on 40 of them, where this was written."""
+def test_quantized_copies_of_the_bundled_target_are_close_to_it_on_every_engine():
+    """Mean TV to its distributions over prompts and answers.
+
+    Int4 .006, int8 .0004, nf4 .005 on 40 of them, where this was written.
+    """
     lean, eager = brought(tiny("", *KINDS)), brought(tiny("", *KINDS), "eager")
     assert set(lean.networks) == {"full", *KINDS} and not eager.networks
     apart: dict[str, list[float]] = {kind: [] for kind in KINDS}
@@ -143,7 +149,7 @@ def prompts(pair: LoadedPair) -> list[list[int]]:
 
 
 @needs_torchao
-def test_a_quantised_copy_of_a_source_is_another_model_of_as_many_parameters():
+def test_a_quantized_copy_of_a_source_is_another_model_of_as_many_parameters():
     pair = construct(Pair, {"models": {
         "full": {"path": TARGET}, "int4": {"path": TARGET, "quantization": "int4"},
         "same": {"path": TARGET, "quantization": "int4"}, "int8": {"path": TARGET, "quantization": "int8"},
@@ -201,7 +207,7 @@ def test_an_unknown_kind_is_named_with_its_file_its_key_and_the_nearest():
         tiny("int5")
 
 
-def test_without_torchao_one_line_says_what_to_install(monkeypatch):
+def test_missing_torchao_is_one_line_with_installation_help(monkeypatch):
     monkeypatch.setitem(sys.modules, "torchao", None)
     with pytest.raises(MissingAsset, match=r"needs torchao.*\n  help: pip install 'specbench\[quantization\]'"):
         resolve_models(tiny("int4"), ("int4",), Path(), Placement(CPU))
@@ -209,7 +215,7 @@ def test_without_torchao_one_line_says_what_to_install(monkeypatch):
 
 
 @needs_torchao
-def test_a_model_without_linear_layers_is_refused():
+def test_a_model_without_linear_layers_is_rejected():
     table = {"weights": "dummy", "models": {"target": {"path": "openai-community/gpt2", "quantization": "int4"}}}
     with pytest.raises(ConfigError, match="model 'target': quantization = 'int4': gpt2 has no linear layer"):
         resolve_models(construct(Pair, table, "pair.toml"), ("target",), Path(), Placement(CPU))
@@ -219,7 +225,7 @@ def test_a_model_without_linear_layers_is_refused():
     ({"quant_method": "gptq", "bits": 4}, "optimum"), ({"quant_method": "awq", "bits": 4}, "gptqmodel"),
     ({"quant_method": "bitsandbytes", "load_in_4bit": True}, "bitsandbytes"),
 ])  # fmt: skip
-def test_a_checkpoint_that_is_quantised_already_is_transformers_matter(stored, library, tmp_path):
+def test_a_checkpoint_that_is_quantized_already_is_transformers_matter(stored, library, tmp_path):
     """It runs eagerly, is not quantized again, and one line names the library that it needs."""
     folder = shutil.copytree(PACKAGE / "tiny/models/target", tmp_path / "stored")
     config = json.loads((folder / "config.json").read_text())
@@ -237,7 +243,10 @@ def test_a_checkpoint_that_is_quantised_already_is_transformers_matter(stored, l
 
 
 def test_graphs_are_taken_for_what_can_be_recorded():
-    """int4 and int8 are plain launches; whether torchao's NF4 can be recorded is not known, so it is asked for by name."""
+    """int4 and int8 are plain launches.
+
+    Whether torchao's NF4 can be recorded is not known, so it is requested explicitly.
+    """
     config, cuda = dummy.architecture("lmsys/vicuna-7b-v1.3", {}), torch.device("cuda")
     assert [engine_of("auto", config, cuda, kind) for kind in ("", *KINDS)] == ["graph", "graph", "graph", "lean"]
     assert engine_of("graph", config, cuda, "nf4") == "graph"

@@ -1,4 +1,4 @@
-"""A session is a memoised pure function: whatever was asked before, the answer is that of one uncached forward."""
+"""A session is a memoised pure function: whatever was scored before, the result is that of one uncached forward."""
 
 import copy
 import random
@@ -123,7 +123,10 @@ def test_the_encoder_runs_once_a_prompt():
 
 @pytest.mark.parametrize("gamma", [1, 3])
 def test_identical_models_accept_everything_at_ideal_cost(gamma):
-    """The cache that misses one token after full acceptance is the field's favourite bug: output right, acceptance gone."""
+    """The cache that misses one token after full acceptance is the field's favourite bug.
+
+    Output right, acceptance gone.
+    """
     model = random_model("llama", 3)
     models = open_models({"draft": model, "target": model}, [1, 2, 3])
     method = Speculative(proposer=DraftModel(model="draft", gamma=gamma), scorers=("target",), target=Last())
@@ -131,7 +134,7 @@ def test_identical_models_accept_everything_at_ideal_cost(gamma):
     sampler = Sampler(generator=torch.Generator().manual_seed(0))
     tokens, steps = generate(method, models, sampler, rounds * (gamma + 1))
     assert len(steps) == rounds
-    assert all(step.accepted == step.tested == gamma for step in steps)
+    assert all(round_.accepted == round_.tested == gamma for round_ in steps)
     draft, target = (models[role].usage for role in ("draft", "target"))
     assert (draft.forwards + 1, target.forwards + 1) == (rounds * gamma, rounds), "gamma drafts and one score a round"
     assert set(target.by_fed) == {gamma + 1}
@@ -162,7 +165,10 @@ def test_the_trace_of_three_models():
 
 
 def test_a_rejection_starts_again_at_the_first_model():
-    """Disjoint tastes: everything is refused, and each new run is drafted by M_1 (the paper's text, not its pseudo-code)."""
+    """Disjoint tastes.
+
+    Everything is rejected, and each new run is drafted by M_1 (the paper's text, not its pseudo-code).
+    """
     models = open_models({"a": random_model("llama", 4), "b": random_model("llama", 5)}, [1, 2, 3])
     method = SpeculativeEnsemble(models=("a", "b"), gamma=(2, 2), target=Mixture())
     _, steps = generate(method, models, Sampler(generator=torch.Generator().manual_seed(1)), 24)
@@ -179,7 +185,7 @@ def test_nan_logits_fail_loudly():
         open_session(model).score([1, 2], 1)
 
 
-def test_a_cache_that_cannot_be_cut_back_is_refused_by_name():
+def test_a_cache_that_cannot_be_truncated_is_rejected_by_name():
     config = MistralConfig(
         vocab_size=40, hidden_size=32, num_hidden_layers=1, num_attention_heads=4, num_key_value_heads=4,
         intermediate_size=32, sliding_window=8,

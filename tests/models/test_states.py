@@ -1,4 +1,6 @@
-"""Hidden states of every engine are those of one uncached forward, after any history, as the model's own head reads them."""
+"""Hidden states of every engine are those of one uncached forward, after any history, as the model's own head reads
+them.
+"""
 
 import copy
 import random
@@ -70,7 +72,7 @@ def test_the_head_makes_the_logits_of_them(family):
 
 
 class _Stale(EagerSession):
-    """A mutant: a state too many stays behind a cut."""
+    """A mutant: a state too many stays after a cut."""
 
     def _cut(self, known: int) -> None:
         held = self._states.length
@@ -83,7 +85,7 @@ class _StaleLean(LeanSession):
 
 
 @pytest.mark.parametrize("kind", [_Stale, _StaleLean])
-def test_states_that_are_not_cut_back_are_caught(kind):
+def test_states_that_are_not_truncated_are_caught(kind):
     """Mutation control."""
     model = random_model("llama", 1)
     session = kind(model if kind is _Stale else network_of(model), 40)
@@ -103,7 +105,7 @@ def test_states_of_a_graph_last_beyond_its_next_replay():
 
 @pytest.mark.parametrize("engine", ["lean", "graph"])
 def test_a_roll_that_does_not_look_keeps_states_too(engine):
-    """What a GPU does: after a roll, and after a shorter one behind it, states are those of a roll that looks."""
+    """What a GPU does: after a roll, and after a shorter one after it, states are those of a roll that looks."""
     model = random_model("llama", 3)
     looking, blind = opened("llama", engine, copy.deepcopy(model)), opened("llama", engine, model)
     ids = [5, 11, 3]
@@ -114,10 +116,10 @@ def test_a_roll_that_does_not_look_keeps_states_too(engine):
         read = ids + two.tokens
         assert blind.known(read) == len(read) - 1
         assert torch.allclose(looking.hidden(read, 1), blind.hidden(read, 1), atol=1e-4)
-        ids = [*read[:-2], seed] if seed % 2 else read[:-3]  # other tokens behind it are cached, and states of theirs
+        ids = [*read[:-2], seed] if seed % 2 else read[:-3]  # other tokens after it are cached, and states of theirs
 
 
-def test_rows_that_were_handed_out_are_nobody_elses():
+def test_rows_that_were_handed_out_are_copies():
     """A copy: what later rounds write does not reach who holds it; and the store grows past its first size."""
     states, rows = States(), torch.arange(600.0)[:, None].repeat(1, 2)
     states.append(rows[:3])

@@ -1,4 +1,7 @@
-"""Synthetic laws and dummy weights: real costs, chosen agreement, and never taken for a measurement of the models."""
+"""Synthetic distributions and dummy weights.
+
+Real costs, chosen agreement, and never taken for a measurement of the models.
+"""
 
 import time
 
@@ -32,8 +35,13 @@ SD = Speculative(proposer=DraftModel(model="draft", gamma=4), scorers=("target",
 
 def world(spread: float, vocabulary: int = 500, roles: tuple[str, ...] = ("draft", "target")) -> Opened:
     return Opened({
+<<<<<<< HEAD
         role: SyntheticSession(TableSession(vocabulary, i), SyntheticDistribution(vocabulary, i, spread), CPU) for i,
         role in enumerate(roles)
+=======
+        role: SyntheticSession(TableSession(vocabulary, i), SyntheticDistribution(vocabulary, i, spread), CPU)
+        for i, role in enumerate(roles)
+>>>>>>> 627f2bf10d0be1a464eafad31e1da98112de9a92
     })  # fmt: skip
 
 
@@ -57,25 +65,25 @@ def test_the_measured_acceptance_is_the_wanted_one(method, wanted, temperature):
     roles = ("draft", "target")
     spread = calibrate(wanted, roles.index(proposer), [roles.index(role) for role in scorers], target, sampler)
     tested = accepted = 0
-    for start in range(12):  # short ones: a context is hashed anew after every rejection
+    for start in range(12):  # short ones: a context is hashed again after every rejection
         models = world(spread)
         models.ids = [start]
-        for step in generate(method, models, sampler, 200)[1]:
-            tested += step.proposers.count("draft")
-            accepted += sum(role == "draft" for role in step.proposers[: step.accepted])
+        for round_ in generate(method, models, sampler, 200)[1]:
+            tested += round_.proposers.count("draft")
+            accepted += sum(role == "draft" for role in round_.proposers[: round_.accepted])
     assert tested > 1200
     assert abs(accepted / tested - wanted) < 0.025
 
 
 @pytest.mark.parametrize("method", [SD, ensemble(Contrastive(mu=0.3), (1, 2))], ids=str)
-def test_laws_hold_under_synthetic_logits(method):
+def test_distributions_are_exact_with_synthetic_logits(method):
     _, scorers, target = method.verification()
     exact = joint_distribution(Autoregressive(scorers=scorers, target=target), world(2.0, vocabulary=3), 3)
     assert distance(joint_distribution(method, world(2.0, vocabulary=3), 3), exact) < 1e-6  # float32 logits
     assert distance(joint_distribution(method, world(0.5, vocabulary=3), 3), exact) > 1e-3, "the spread matters"
 
 
-def test_a_law_is_a_function_of_the_context_alone():
+def test_a_distribution_is_a_function_of_the_context_alone():
     one, two = world(1.0)["draft"], world(1.0)["draft"]
     whole = one.score([0, 5, 6, 7, 8], 0)
     two.score([0, 5, 9, 9], 0)
@@ -93,13 +101,13 @@ def test_hashed_numbers_are_standard_normal():
     assert len(z[:, 0].unique()) == len(z)
 
 
-def test_no_spread_is_the_same_law():
+def test_no_spread_is_the_same_distribution():
     assert acceptance_at(0.0, 0, [1], Last(), Sampler()) == pytest.approx(1.0)
     sampler = Sampler(generator=torch.Generator().manual_seed(0))
-    assert all(step.accepted == step.tested for step in generate(SD, world(0.0), sampler, 50)[1])
+    assert all(round_.accepted == round_.tested for round_ in generate(SD, world(0.0), sampler, 50)[1])
 
 
-def test_what_cannot_be_had_is_said():
+def test_an_unreachable_rate_is_an_error():
     with pytest.raises(ConfigError, match=r"acceptance = 0\.3: .* from 0\.5\d to 1\.00"):
         calibrate(0.3, 0, [0, 1], Mixture(), Sampler())
 

@@ -21,7 +21,7 @@ def both():
     return lambda: workers.open(("draft",), loaded.vocabulary, None)[0], loaded
 
 
-def test_a_worker_says_what_the_model_says(both):
+def test_a_worker_returns_the_models_logits(both):
     opened, loaded = both
     remote, local = opened(), loaded.session("draft", None)
     for ids in ([5, 6, 7], [5, 6, 7, 8], [5, 6, 9], [5, 6, 9, 10, 11]):
@@ -33,7 +33,7 @@ def test_a_worker_says_what_the_model_says(both):
     assert remote.moved > 4 * 2 * 4 * loaded.vocabulary, "four answers of two rows of float32"
 
 
-def test_an_answer_that_nobody_fetched_is_dropped(both):
+def test_an_answer_that_was_never_fetched_is_dropped(both):
     opened, loaded = both
     opened().submit([1, 2, 3], 2)
     remote = opened()
@@ -52,25 +52,25 @@ def test_what_a_worker_raises_is_raised_and_the_next_sequence_works(both):
     assert torch.allclose(good.result(), loaded.session("draft", None).score([1, 2], 1), atol=1e-5)
 
 
-def asked(remote, ids):
+def requested(remote, ids):
     remote.submit(ids, len(ids) - 1)
     return remote.result()
 
 
-def test_a_worker_that_is_gone_is_told_and_replaced(both):
+def test_a_worker_that_is_gone_is_reported_and_replaced(both):
     opened, _ = both
     remote = opened()
-    asked(remote, [1, 2])
+    requested(remote, [1, 2])
     remote._worker._process.kill()
     remote._worker._process.join()
     with pytest.raises(RuntimeError, match="specbench draft' ended"):
-        asked(remote, [1, 2, 3])
+        requested(remote, [1, 2, 3])
     other = opened()
     assert other._worker is not remote._worker
-    assert len(asked(other, [1, 2, 3])) == 1
+    assert len(requested(other, [1, 2, 3])) == 1
 
 
-def test_what_ran_beside_the_slowest_model_is_booked_once():
+def test_what_ran_beside_the_slowest_model_is_recorded_once():
     usage = [Usage(seconds=2.0, prefill_seconds=0.1), Usage(seconds=3.0, prefill_seconds=0.4), Usage(seconds=3.0)]
     overlapping(usage)
     assert sum(each.seconds - each.beside for each in usage) == 3.0

@@ -16,7 +16,7 @@ from specbench.models.resolve import Placement, resolve_models
 from specbench.training import eagle, roc, sprinter
 from specbench.training.fitting import Recipe, fit, loss_of
 from specbench.training.shards import collected
-from specbench.training.texts import LOTS, Text, split_of
+from specbench.training.texts import SPLITS, Text, split_of
 from tests.fixtures.console import specbench
 
 Q, P = (0.5, 0.3, 0.15, 0.05), (0.2, 0.2, 0.5, 0.1)
@@ -42,7 +42,7 @@ def test_a_text_is_in_one_split_and_the_shares_are_kept():
     splits = [split_of(number, 7) for number in range(500)]
     assert splits == [split_of(number, 7) for number in range(500)]
     fives = [splits[i : i + 5] for i in range(0, 500, 5)]
-    assert all(sorted(five) == sorted(LOTS) for five in fives)
+    assert all(sorted(five) == sorted(SPLITS) for five in fives)
     assert len(set(map(tuple, fives))) > 10
 
 
@@ -71,7 +71,10 @@ def test_rates_at_a_threshold():
 
 
 def test_a_soft_label_is_fitted_to_its_own_chance():
-    """Binary cross-entropy of soft labels is least at the label; a rejection's weight w moves it to l / (l + w (1 - l))."""
+    """Binary cross-entropy of soft labels is least at the label.
+
+    A rejection's weight w moves it to l / (l + w (1 - l)).
+    """
     logits = torch.linspace(-4, 4, 801)
     for weight in (1.0, 6.0):
         losses = torch.stack([loss_of(each[None], torch.tensor([0.6]), weight) for each in logits])
@@ -91,7 +94,7 @@ def test_the_epoch_that_validates_best_is_kept():
         assert float(loss_of(head(other[0]).squeeze(-1), other[1], 1.0)) == pytest.approx(min(losses))
 
 
-def test_an_interrupted_collection_goes_on_where_it_stopped(tmp_path):
+def test_an_interrupted_collection_resumes(tmp_path):
     """Shards that lie there are not made again; other settings have their own, and leave them there."""
     texts = [Text(i, [i], []) for i in range(50)]
     made: list[int] = []
@@ -123,7 +126,7 @@ def test_a_verifier_is_trained_from_the_command_line_and_used(tmp_path):
     shown = specbench("train", "sprinter", *FEW, *quick, "-o", "gate", cwd=tmp_path).stdout
     assert "state+q+entropy" in shown and "--head sprinter@draft=gate" in shown
     report = json.loads((tmp_path / "gate" / "report.json").read_text())
-    assert {told["tau_train"] for told in report["all"]} == {1.0, 1.2, 1.5}
+    assert {each["tau_train"] for each in report["all"]} == {1.0, 1.2, 1.5}
     assert report["auc_low"] <= report["auc"] <= report["auc_high"]
     assert 0.0 < report["predicted_tv"] <= report["draft_tv"] + 0.05
     assert all((tmp_path / "gate" / f"roc.{kind}").stat().st_size > 1000 for kind in ("svg", "png"))
@@ -144,7 +147,7 @@ def test_heads_of_draft_lengths_are_trained_from_the_command_line(tmp_path, kind
     assert made.read(tmp_path / "head").provenance.target["source"] == "specbench:tiny/models/target"
 
 
-def test_an_eagle_head_is_trained_and_an_interrupted_training_goes_on(tmp_path, monkeypatch):
+def test_an_eagle_head_is_trained_and_an_interrupted_training_resumes(tmp_path, monkeypatch):
     """The same steps in one go, and broken off and resumed from a checkpoint, give the same head."""
     monkeypatch.setattr(eagle, "CHECKPOINT_STEPS", 3)
     _, pair = read_pair("tiny", Options())
@@ -155,7 +158,9 @@ def test_an_eagle_head_is_trained_and_an_interrupted_training_goes_on(tmp_path, 
     rows = collected(tmp_path, texts, lambda text: eagle.rows_of(loaded, text, "target", recipe), {}, lambda: None)
     steps = eagle.steps_of(rows, recipe)
     assert steps > 8
-    whole, report = eagle.train(loaded, "target", rows, recipe, tmp_path / "none", lambda: None, {}, keep=False)
+    whole, report = eagle.train(
+        eagle.EagleTraining(loaded, "target", recipe, tmp_path / "none", {}, keep=False), rows, lambda: None
+    )
     assert report["steps"] == steps
     left = iter([False] * 7)
 
@@ -164,15 +169,15 @@ def test_an_eagle_head_is_trained_and_an_interrupted_training_goes_on(tmp_path, 
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        eagle.train(loaded, "target", rows, recipe, tmp_path, stop, {})
+        eagle.train(eagle.EagleTraining(loaded, "target", recipe, tmp_path, {}), rows, stop)
     ran: list[int] = []
-    again, _ = eagle.train(loaded, "target", rows, recipe, tmp_path, lambda: ran.append(1), {})
+    again, _ = eagle.train(eagle.EagleTraining(loaded, "target", recipe, tmp_path, {}), rows, lambda: ran.append(1))
     assert len(ran) == steps
     for one, two in zip(whole.parameters(), again.parameters(), strict=True):
         assert torch.allclose(one, two, atol=1e-6)
 
 
-def test_an_eagle_head_learns_what_its_base_says(tmp_path):
+def test_an_eagle_head_learns_its_bases_distribution(tmp_path):
     """A few steps on the command line: a head in the published format, better than none."""
     quick = ["-n", 40, "--set", "recipe.epochs=8", "--set", "recipe.batch=600", "--set", "recipe.warm_up=5"]
     shown = specbench("train", "eagle", *FEW, *quick, "-o", "head", cwd=tmp_path).stdout

@@ -64,7 +64,7 @@ def test_greedy_equals_the_baseline(models, name):
     plain, _ = generate(Autoregressive(scorers=scorers, target=target), open_models(models, PROMPT), greedy, LENGTH)
     tokens, steps = generate(method, open_models(models, PROMPT), greedy, LENGTH)
     assert tokens == plain
-    assert sum(step.tested for step in steps) > 0 or name == "token-cascade"
+    assert sum(round_.tested for round_ in steps) > 0 or name == "token-cascade"
 
 
 def test_the_disturbed_pair_is_neither_always_nor_never_right():
@@ -106,7 +106,10 @@ PROPOSERS = {
 
 @pytest.fixture(scope="module", params=["llama", "qwen2", "gpt2", "t5"])
 def world(request):
-    """Four models, each a little less like the first than the one before it; random heads; what the last one says alone."""
+    """Four models, each a little less like the first than the one before it.
+
+    Random heads; what the last one says alone.
+    """
     import torch
 
     models = {role: random_model(request.param, 1) for role in "abcd"}
@@ -131,11 +134,11 @@ EAGERLY = ("specdec++", "eagle", "chain of eagle, no catch-up")  # those that re
 
 
 @pytest.mark.parametrize(("name", "engine"), [*((n, "lean") for n in PROPOSERS), *((n, "eager") for n in EAGERLY)])
-def test_greedy_equals_the_target_whoever_drafts_and_however_long(world, name, engine):
+def test_greedy_equals_the_target_for_every_proposer_and_draft_length(world, name, engine):
     """Stop rules, prompt lookup, EAGLE heads and chains, by transformers and by us, against transformers' own tokens."""
     opened, plain = world
     method = Speculative(proposer=PROPOSERS[name], scorers=("d",), target=Last())
     tokens, steps = generate(method, opened(name, engine), Sampler(temperature=0.0), 16)
     assert tokens == plain
-    assert sum(step.tested for step in steps) > 0
+    assert sum(round_.tested for round_ in steps) > 0
     assert bool(steps[0].inner) == ("chain" in name)

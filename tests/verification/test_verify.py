@@ -1,7 +1,7 @@
 """`specbench verify`: sound methods pass, mutants fail, and its odds are what it says.
 
-Seeds are fixed, so every test is deterministic. Were they drawn anew, a sound method would fail once in 1,000 runs (the sum
-over all of its sampled checks, by Ville's inequality), and its greedy checks never, in float32.
+Seeds are fixed, so every test is deterministic. Were they drawn again, a sound method would fail once in 1,000 runs
+(the sum over all of its sampled checks, by Ville's inequality), and its greedy checks never, in float32.
 """
 
 import json
@@ -54,16 +54,16 @@ class World:
         self.loaded = models.load(self.found, base, device, resolve_heads(self.pair, heads, base))
         eager = resolve_models(self.pair, needed, base, Placement(device, "auto", "eager"))
         self.reference = models.load(eager, base, device)
-        asked = [selection.read_task(each, self.pair, self.options)[1] for each in names]
+        chosen = [selection.read_task(each, self.pair, self.options)[1] for each in names]
         data = [
-            selection.limited(each.data("synthetic"), self.pair, self.options, suited=True).samples for each in asked
+            selection.limited(each.data("synthetic"), self.pair, self.options, suited=True).samples for each in chosen
         ]
-        rows = [(task, samples[i]) for i in range(2) for task, samples in zip(asked, data, strict=True)]
+        rows = [(task, samples[i]) for i in range(2) for task, samples in zip(chosen, data, strict=True)]
         self.prompts = [encode(self.loaded.tokenizer, *row, [], self.loaded.window).ids for row in rows]
 
     def case(self, name: str, **more: object) -> Case:
         """The case of a preset, small: a prompt, four outputs sampled of it, 16 tokens. So few ask for a coarser
-        control where it is the law at another temperature, and for more of them."""
+        control where it is the distribution at another temperature, and for more of them."""
         arm = groups_of([name], self.pair, {role: each.parameters for role, each in self.found.items()}, self.options)
         more = {"cuts": 10 if name in UNDRAFTED else 4, **more}
         return self.of(arm[0][-1].method, arm[0][0].method, **more)
@@ -95,7 +95,9 @@ def failures(verdict) -> set[str]:
 
 
 def passes(verdict, name) -> None:
-    """The right kind of pass, the control told apart, and acceptance held against what was foreseen where a model drafts."""
+    """The right kind of pass, the control rejected, and acceptance as expected where a model
+    drafts.
+    """
     assert verdict.outcome == (Outcome.declared if name in DECLARED else Outcome.lossless), verdict
     acceptance = [check.numbers.get("rounds", 0) for check in verdict.checks if "acceptance" in check.name]
     assert len(acceptance) == 2 and (acceptance == [0, 0]) == (name in UNDRAFTED), acceptance
@@ -113,7 +115,10 @@ def test_sound_methods_pass_on_an_encoder_decoder(t5, name):
 
 @pytest.mark.parametrize("kept", [1, -1], ids=["one entry too many", "one entry too few"])
 def test_a_cache_that_is_cut_off_by_one_fails(tiny, kept, monkeypatch):
-    """Greedy output departs behind some unsupported, and there is no chance in it. An entry is a stale token's, or lost."""
+    """Greedy output departs after some unsupported, and there is no chance in it.
+
+    An entry is a stale token's, or lost.
+    """
 
     def forget(self, known):
         self._cache.length = max(known + kept, 0)
@@ -128,14 +133,17 @@ def test_a_cache_that_is_cut_off_by_one_fails(tiny, kept, monkeypatch):
 
 
 def test_a_replacement_drawn_from_the_target_fails(tiny, monkeypatch):
-    """p instead of norm((p - q)+): greedy output is right, sampled output leans to the draft. p is below 1e-3 / 12 by far."""
+    """p instead of norm((p - q)+).
+
+    Greedy output is right, sampled output leans to the draft. p is below 1e-3 / 12 by far.
+    """
     monkeypatch.setattr(verify_module, "residual", lambda pi, q: pi)
     verdict = tiny.verdict("sd", **ENOUGH)
     assert verdict.outcome == Outcome.differs and failures(verdict) & {"first tokens", "later tokens"}
     assert not failures(verdict) & {"greedy tokens", "greedy acceptance", "acceptance"}
 
 
-def test_a_bonus_from_the_target_where_the_law_is_a_mixture_fails(tiny, monkeypatch):
+def test_a_bonus_from_the_target_where_the_target_is_a_mixture_fails(tiny, monkeypatch):
     """As transformers' assisted ensembles have it. At gamma 1 about every third token is such a bonus."""
     scorers = ("draft", "target")
     monkeypatch.setattr(Speculative, "declared_distribution", lambda self: (self.scorers, self.target))
@@ -147,7 +155,7 @@ def test_a_bonus_from_the_target_where_the_law_is_a_mixture_fails(tiny, monkeypa
     assert "first tokens" not in failures(verdict)  # which are never a bonus
 
 
-def test_drafts_drawn_from_another_law_than_they_report_fail(tiny, monkeypatch):
+def test_drafts_drawn_from_another_distribution_than_they_report_fail(tiny, monkeypatch):
     """Drawn at half the temperature, tested as if they had not been."""
 
     def sharp(session_, ids, k, sampler, eos, rule=None):
@@ -160,8 +168,11 @@ def test_drafts_drawn_from_another_law_than_they_report_fail(tiny, monkeypatch):
     assert verdict.outcome == Outcome.differs and "later tokens" in failures(verdict)
 
 
-def test_a_first_token_that_nobody_tests_fails(tiny, monkeypatch):
-    """Committed whatever the test says: greedy output shows it, and so does the law of an output's first token."""
+def test_a_first_token_that_is_never_tested_fails(tiny, monkeypatch):
+    """Committed whatever the test says.
+
+    Greedy output shows it, and so does the distribution of an output's first token.
+    """
 
     def credulous(draft, pi, sampler, unread=None):
         if not draft.tokens:
@@ -187,22 +198,22 @@ def test_a_draft_whose_cache_misses_a_token_after_full_acceptance_fails(tiny, mo
     assert failures(verdict) == {"greedy acceptance"} and verdict.line.startswith("NOT as expected")
 
 
-def test_a_control_that_looks_like_the_law_makes_a_pass_inconclusive(tiny):
+def test_a_control_that_looks_like_the_distribution_makes_a_pass_inconclusive(tiny):
     """One output of one token cannot tell the draft from the target."""
     verdict = tiny.verdict("sd", prompts=tiny.prompts[:1], cuts=1, decoding=Decoding(1))
     assert verdict.outcome == Outcome.inconclusive and failures(verdict) == {"control"}
 
 
-def test_a_greedy_verdict_says_that_nothing_was_sampled(tiny):
+def test_a_greedy_verdict_mentions_that_nothing_was_sampled(tiny):
     verdict = tiny.verdict("sd", temperature=0.0)
     assert verdict.outcome == Outcome.lossless and "not sampled" in verdict.line and len(verdict.checks) == 2
 
 
-def test_the_command_tells_people_and_scripts(tmp_path):
+def test_the_command_prints_text_and_json(tmp_path):
     done = specbench("verify", "-m", "sd", "-t", "wmt", "-n", "2", "--repeats", "2", "--json", cwd=tmp_path)
-    told = json.loads(done.stdout)
-    assert told["outcome"] == "lossless" and told["engine"] == "lean" and told["tasks"] == ["wmt"]
-    assert [check["passed"] for check in told["checks"]] == [True] * 6
+    report = json.loads(done.stdout)
+    assert report["outcome"] == "lossless" and report["engine"] == "lean" and report["tasks"] == ["wmt"]
+    assert [check["passed"] for check in report["checks"]] == [True] * 6
     assert "lossless: sd follows the distribution 'last' of target, greedy and at T = 2" in done.stderr
 
 
@@ -212,17 +223,17 @@ def test_the_command_fails_a_method_that_is_not_lossless(tmp_path, monkeypatch):
     assert done.stdout.splitlines()[-1].startswith("NOT lossless: sd departs from the distribution 'last' of target")
 
 
-def test_what_declares_no_law_is_not_verified_and_a_biased_bonus_is_named(tmp_path):
+def test_a_method_that_declares_no_distribution_is_not_verified_and_a_biased_bonus_is_named(tmp_path):
     done = specbench("verify", "-m", "cascade-opt", "-s", "method.bonus=paper", cwd=tmp_path, code=6)
     assert done.stdout.count("\n") == 1 and "biases the output" in done.stdout
     done = specbench("verify", "-m", "bild", "-p", "tiny-t5", cwd=tmp_path, code=6)
     assert done.stdout.startswith("cannot be verified: bild declares no distribution"), (
-        "greedy methods are at T = 0 unless told"
+        "greedy methods are at T = 0 by default"
     )
     done = specbench("verify", "-m", "sprinter", cwd=tmp_path, code=6)
     assert done.stdout == "cannot be verified: sprinter declares no distribution that its output follows\n"
 
 
-def test_synthetic_logits_are_refused(tmp_path):
+def test_synthetic_logits_are_rejected(tmp_path):
     done = specbench("verify", "-m", "sd", "-s", "pair.logits=synthetic", cwd=tmp_path, code=2)
     assert "synthetic logits" in done.stderr

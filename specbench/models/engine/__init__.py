@@ -1,4 +1,4 @@
-"""Floor 0: lean decode-time forwards, one short file an architecture. Importing the package registers them all."""
+"""Lean decode-time forwards, one short file per architecture. Importing the package registers all of them."""
 
 from specbench.models.engine import gpt2, gpt_neo, llama, opt, t5
 from specbench.models.engine.graphs import Graphs, GraphSession

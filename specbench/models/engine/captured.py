@@ -1,4 +1,4 @@
-"""Floor 0: forwards, and whole drafts, as CUDA graphs: one launch each, at any position."""
+"""Forwards, and whole drafts, as CUDA graphs: a single launch each, at any position."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -13,28 +13,30 @@ from specbench.models.engine.cache import Cache
 from specbench.models.engine.network import Network
 from specbench.models.engine.place import Place
 
-WARM_UPS = 2  # runs before a capture, as CUDA asks for
+WARM_UPS = 2  # runs before a capture, which CUDA requires
 Out = TypeVar("Out")
 
 
 class Stepping(Protocol):
-    """What draft graphs need of a model or head."""
+    """The part of a model or head that draft graphs need."""
 
     def new_cache(self, source: Tensor | None) -> Cache: ...
 
     def fused(self) -> AbstractContextManager[None]: ...
 
     def step(self, token: Tensor, cache: Cache, states: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Feed a token (1,), after a forward that gave states (1, H): logits (1, rows of the LM head) and states (1, H)."""
+        """Feed a token (1,) after a forward with states (1, H). Returns logits (1, rows of the LM head) and states (1,
+        H).
+        """
 
     def tables(self) -> tuple[Tensor, ...]: ...
 
 
 class Capture:
-    """How and where the graphs of one model are captured: on a stream and in a memory pool of its own, fused or not.
+    """Captures the graphs of one model on its own stream and memory pool, fused or not.
 
-    cuBLAS has a workspace for each stream, and graphs of one pool share memory, so the graphs of two models, which may run at
-    the same time, must share neither. On a CPU nothing is captured, and a replay runs the same operations again.
+    cuBLAS has one workspace per stream, and graphs of a pool share memory, so the graphs of two models, which may run
+    concurrently, must share neither. On a CPU nothing is captured, and a replay runs the same operations again.
     """
 
     def __init__(self, device: torch.device, context: Callable[[], AbstractContextManager[None]]) -> None:
@@ -47,9 +49,10 @@ class Capture:
     def __call__(
         self, run: Callable[[], Out], reset: Callable[[], object] = lambda: None
     ) -> tuple[Callable[[], Out], Out]:
-        """Record `run`: a function that replays it and returns its outputs, which stay in one place; and these outputs.
+        """Record `run`. Returns a function that replays it and returns its outputs, which keep their addresses, and the
+        outputs.
 
-        `reset` undoes what a run has left, before each warm-up and before the recording.
+        `reset` undoes the effects of a run, before each warm-up and before the recording.
         """
 
         def inside() -> Out:
@@ -77,19 +80,19 @@ class Capture:
 
 
 class Graph:
-    """One forward of n tokens at a place."""
+    """One forward of n tokens at variable positions."""
 
     def __init__(self, network: Network, place: Place, capture: Capture) -> None:
         self._network, self._place = network, place
         self._tokens = torch.zeros_like(place.positions)  # (n,)
         self._steps = place.positions.clone()  # 0 .. n - 1
         self._replay, _ = capture(self._run)
-        self._kept = network.tables()  # whose addresses the graph holds
+        self._kept = network.tables()  # the graph refers to their addresses
 
     def replay(self, tokens: Tensor, first: int) -> tuple[Tensor, Tensor]:
-        """Logits (n, rows of the head) and states (n, H) of `tokens` (n,) at positions from `first` on.
+        """Return logits (n, rows of the LM head) and states (n, H) of `tokens` (n,) at positions from `first` on.
 
-        They last until the next replay.
+        They are valid until the next replay.
         """
         self._tokens.copy_(tokens)
         torch.add(self._steps, first, out=self._place.positions)
@@ -102,9 +105,9 @@ class Graph:
 
 
 class DraftGraph:
-    """A draft of k tokens for which the host neither waits nor launches a kernel: its draws, and the forwards between them.
+    """A draft of k tokens, all draws and forwards, during which the host neither waits nor launches a kernel.
 
-    A draft that `feeds` begins with the forward of the last token, else with that forward's logits.
+    With `feeds` the draft begins with a forward of the last token, otherwise with that forward's logits.
     """
 
     def __init__(self, model: Stepping, place: Place, drafting: Drafting, like: Start, capture: Capture) -> None:
@@ -118,7 +121,7 @@ class DraftGraph:
     def replay(self, start: Start, uniforms: Tensor | None, first: int) -> Drafted:
         """Draft from `start` with uniforms (k,), feeding positions from `first` on.
 
-        What is returned lasts until the next replay.
+        The result is valid until the next replay.
         """
         for held, given in zip(self._start, start, strict=True):
             if held is not None and given is not None:

@@ -1,7 +1,7 @@
-"""Floor 0: the parts of a layer that torch.compile fuses: its elementwise operations, and attention.
+"""The parts of a layer that torch.compile fuses: elementwise operations and attention.
 
-Fused, rotary positions are one kernel instead of three, and the gate one instead of two. Compiling takes seconds, so only
-graphs use it, which are captured before the clock starts, and only on request.
+Fused, rotary positions take one kernel instead of three, and the gate one instead of two. Compiling takes seconds, so
+only graphs use it, which are captured before timing starts, and only on request.
 """
 
 from collections.abc import Callable, Iterator
@@ -16,8 +16,11 @@ from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
 
 class Elementwise(NamedTuple):
-    """`rotate` turns heads (n, heads, d) in place by cos and signed sin (n, 1, d); `gate` is SiLU of the first half times the
-    second, (n, 2 m) -> (n, m)."""
+    """Two elementwise functions.
+
+    `rotate` rotates heads (n, heads, d) in place by cos and signed sin (n, 1, d). `gate` is SiLU of the first half
+    times the second, (n, 2 m) -> (n, m).
+    """
 
     rotate: Callable[[Tensor, Tensor, Tensor], None]
     gate: Callable[[Tensor], Tensor]
@@ -38,11 +41,13 @@ PLAIN = Elementwise(_rotate, _gate)
 
 @cache
 def compiled() -> Elementwise:
-    """The compiled functions. Each is compiled when it first meets a shape: once for one token, once for any other number."""
+    """Return the compiled functions. Each is compiled when it first sees a shape: once for one token, once for any
+    other number.
+    """
     return Elementwise(torch.compile(_rotate, fullgraph=True), torch.compile(_gate, fullgraph=True))
 
 
-SHAPES = 256  # that one function may be compiled for; torch's own limit of 8 is less than the block sizes of two models
+SHAPES = 256  # shapes that a function may be compiled for; two models have more block sizes than torch's limit of 8
 
 
 def _attention(q: Tensor, keys: Tensor, values: Tensor, visible: BlockMask, scale: float) -> Tensor:
@@ -54,12 +59,12 @@ def _attention(q: Tensor, keys: Tensor, values: Tensor, visible: BlockMask, scal
 
 @cache
 def compiled_attention() -> Callable[[Tensor, Tensor, Tensor, BlockMask, float], Tensor]:
-    """FlexAttention, compiled for each shape: only for a fixed number of queries does it split the keys."""
+    """Return FlexAttention, compiled for each shape: it splits the keys only for a fixed number of queries."""
     return torch.compile(_attention, fullgraph=True, dynamic=False)
 
 
 @contextmanager
 def compiling() -> Iterator[None]:
-    """Let functions be compiled for as many shapes as graphs have."""
+    """Allow as many compiled shapes as graphs have."""
     with torch._dynamo.config.patch(recompile_limit=SHAPES):
         yield

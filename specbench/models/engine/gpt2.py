@@ -1,4 +1,4 @@
-"""GPT-2: layer norms before, learned positions, one attention matrix for queries, keys and values."""
+"""GPT-2: pre-layer norms, learned positions, one attention matrix for queries, keys and values."""
 
 from typing import Any
 
@@ -39,7 +39,7 @@ class GPT2(Network):
         if config.activation_function != "gelu_new":
             return f"the lean engine's GPT-2 has no {config.activation_function}"
         if not config.scale_attn_weights or config.scale_attn_by_inverse_layer_idx:
-            return "the lean engine's GPT-2 scales attention by the head's size alone"
+            return "the lean engine's GPT-2 scales attention by the head's size only"
         return ""
 
     def new_cache(self, source: Tensor | None) -> Cache:

@@ -1,4 +1,4 @@
-"""GPT-Neo: as GPT-2, with unscaled attention that in every other layer sees a window only."""
+"""GPT-Neo: like GPT-2, with unscaled attention, limited to a window in every other layer."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from specbench.models.engine.network import Network, added, fused, linear
 
 
 class GPTNeo(Network):
-    """Black et al. 2021. A local layer sees itself and the `window_size` - 1 positions before."""
+    """Black et al. 2021. A local layer attends to a position itself and the `window_size` - 1 positions before it."""
 
     kinds = ("GPTNeoForCausalLM",)
 

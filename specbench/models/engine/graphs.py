@@ -1,7 +1,8 @@
-"""Floor 0: a model's CUDA graphs, and sessions that run on them.
+"""A model's CUDA graphs, and sessions that run on them.
 
-A graph's shapes are fixed, so its positions are a tensor on the device, and attention reaches over a fixed span of the cache
-with what is not there hidden. There is a graph for each number of tokens and span. All are captured before anything is timed.
+A graph's shapes are fixed, so its positions are a tensor on the device, and attention covers a fixed span of the cache
+with unused positions masked. There is a graph for each number of tokens and span. All are captured before timing
+starts.
 """
 
 import weakref
@@ -20,10 +21,10 @@ from specbench.models.engine.session import LeanSession
 
 
 class Graphs:
-    """A model's cache and its graphs, for one session at a time: opening the next one takes it from the last.
+    """A model's cache and graphs, used by one session at a time: opening a session takes them from the previous one.
 
-    The cache holds zeros or finite values whenever a session opens: what a graph's mask hides is multiplied by 0, which
-    leaves nothing but of a NaN.
+    The cache holds zeros or finite values when a session opens, since a mask multiplies hidden values by 0, which does
+    not remove a NaN.
     """
 
     def __init__(self, network: Stepping, device: torch.device, fused: bool = False) -> None:
@@ -32,14 +33,14 @@ class Graphs:
         self._capture = Capture(device, network.fused if fused else nullcontext)
         self._owner: Callable[[], object] = lambda: None
         self._is_clean = True
-        self._held: Tensor | None = None  # what the graphs were captured on
-        self._most = 0
+        self._held: Tensor | None = None  # the tensor that the graphs were captured on
+        self._max_block = 0
         self._graphs: dict[tuple[int, int], Graph] = {}
         self._drafts: dict[tuple[Drafting, int], DraftGraph] = {}
-        self._wanted: dict[Drafting, Start] = {}  # what sessions have drafted, with tensors of its shapes
+        self._wanted: dict[Drafting, Start] = {}  # requested drafts, with inputs of their shapes
 
     def open(self, session: object) -> None:
-        """Give the cache to a session. What a session that was never settled may have left in it is cleared."""
+        """Give the cache to a session. Clears it if the previous session was never settled."""
         if not self._is_clean:
             with torch.inference_mode():
                 self.cache.held.zero_()
@@ -47,20 +48,21 @@ class Graphs:
         self.cache.length = 0
 
     def is_open_for(self, session: object) -> bool:
+        """Return whether the session owns the cache."""
         return self._owner() is session
 
     def settled(self) -> None:
-        """What is in the cache is known to be finite."""
+        """Mark the cache as finite."""
         self._is_clean = True
 
-    def prepare(self, length: int, most: int = 0) -> int:
-        """Capture what is missing for sequences of up to `length`, and return how many graphs that was.
+    def prepare(self, length: int, max_block: int = 0) -> int:
+        """Capture missing graphs for sequences of up to `length`. Returns how many were captured.
 
-        Graphs are of forwards of 1 to `most` tokens, now or in an earlier call, and of the drafts that sessions have wanted.
-        Capturing writes to the cache, so a session that is open loses it. A longer cache loses all graphs of the shorter one.
-        Longest spans come first, since tables by position are made for the longest sequence.
+        Graphs cover forwards of 1 to `max_block` tokens, of this or an earlier call, and the drafts that sessions have
+        requested. Capturing writes to the cache, so an open session loses it. A longer cache drops all graphs of the
+        shorter one. The longest spans come first, since tables by position are made for the longest sequence.
         """
-        self._most = max(self._most, most)
+        self._max_block = max(self._max_block, max_block)
         before = len(self._graphs) + len(self._drafts)
         with torch.inference_mode():
             if length > self.cache.capacity or self._held is not self.cache.held:
@@ -70,7 +72,7 @@ class Graphs:
                 self._held = self.cache.held
                 self._held.zero_()
             for span in reversed(self._spans()):
-                for n in range(1, self._most + 1):
+                for n in range(1, self._max_block + 1):
                     if (n, span) not in self._graphs:
                         assert isinstance(self.network, Network)
                         self._graphs[n, span] = Graph(self.network, self._place(n, span), self._capture)
@@ -89,9 +91,9 @@ class Graphs:
         self._drafts, self._wanted = {}, {}
 
     def find(self, n: int, length: int) -> Graph | None:
-        """The graph of n tokens that reaches over `length` positions.
+        """Return the graph of n tokens that covers `length` positions.
 
-        None if none was captured, or if the cache has since grown, and with that moved, under a longer sequence.
+        None if none was captured, or if a longer sequence has since made the cache grow and move.
         """
         if self._held is not self.cache.held:
             return None
@@ -100,7 +102,9 @@ class Graphs:
         )
 
     def find_draft(self, drafting: Drafting, length: int, like: Start) -> DraftGraph | None:
-        """The graph of such a draft that reaches over `length` positions; None if there is none, which `prepare` mends."""
+        """Return the graph of such a draft that covers `length` positions. If there is none, return None; the next
+        `prepare` captures it.
+        """
         self._wanted.setdefault(drafting, like)
         if self._held is not self.cache.held:
             return None
@@ -114,7 +118,7 @@ class Graphs:
         return Place(held, n, span)
 
     def _spans(self) -> list[int]:
-        """How far graphs may reach: fused, the whole cache; else powers of two, since a graph reads all of its span."""
+        """Return the spans of graphs: the whole cache if fused, else powers of two, since a graph reads its whole span."""
         if self._is_fused:
             return [self.cache.capacity]
         spans = [STEP]
@@ -124,7 +128,7 @@ class Graphs:
 
 
 class GraphSession(LeanSession):
-    """A lean session whose short forwards are graphs; a prompt, and what no graph was captured for, runs as it stands."""
+    """A lean session whose short forwards are graphs; a prompt, or a forward without a graph, runs as in LeanSession."""
 
     def __init__(self, graphs: Graphs, vocabulary: int) -> None:
         assert isinstance(graphs.network, Network)
@@ -134,7 +138,7 @@ class GraphSession(LeanSession):
         graphs.open(self)
 
     def find_draft(self, drafting: Drafting, length: int, like: Start) -> DraftGraph | None:
-        assert self._graphs.is_open_for(self), "another session has taken these graphs over"
+        assert self._graphs.is_open_for(self), "another session owns these graphs"
         return self._graphs.find_draft(drafting, length, like)
 
     def settle(self) -> None:
@@ -143,7 +147,7 @@ class GraphSession(LeanSession):
             self._graphs.settled()
 
     def _forward(self, tokens: Tensor, keep: int) -> tuple[Tensor, Tensor | None]:
-        assert self._graphs.is_open_for(self), "another session has taken these graphs over"
+        assert self._graphs.is_open_for(self), "another session owns these graphs"
         cache = self._graphs.cache
         n, first = len(tokens), cache.length
         graph = self._graphs.find(n, first + n) if first else None

@@ -1,4 +1,4 @@
-"""Llama and what is built like it: Vicuna, Qwen2 (biases), Mistral; grouped-query attention, tied or untied heads."""
+"""Llama and architectures like it: Vicuna, Qwen2 (biases), Mistral; grouped-query attention, tied or untied heads."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,11 +13,11 @@ from specbench.models.engine.cache import Cache
 from specbench.models.engine.fusing import PLAIN, compiled, compiling
 from specbench.models.engine.network import Network, RMSNorm, added, fused, linear
 
-STATIC_ROPES = ("default", "linear", "llama3", "yarn")  # those whose angles do not depend on the sequence's length
+STATIC_ROPES = ("default", "linear", "llama3", "yarn")  # types whose angles do not depend on the sequence's length
 
 
 class Layers:
-    """Decoder layers and what positions mean to them, over transformers' modules. A norm that is left out is an Identity."""
+    """Decoder layers and rotary positions over transformers' modules. An omitted norm is an Identity."""
 
     def __init__(self, inner: Any) -> None:
         c = inner.config
@@ -43,7 +43,9 @@ class Layers:
         return Cache(len(self.layers), self.kv_heads, self.dim, self.like.dtype, self.like.device)
 
     def forward(self, x: Tensor, cache: Cache) -> Tensor:
-        """x (n, hidden), what goes into the first layer behind what the cache holds -> what comes out of the last, normed."""
+        """x (n, hidden), input of the first layer after the cached positions -> normalized output of the last layer (n,
+        hidden).
+        """
         n, rotated = len(x), self.heads + self.kv_heads
         cos, sin = (cache.rows(table).unsqueeze(1) for table in self.ropes.until(cache.capacity))  # (n, 1, d)
         mask, scale = cache.mask(), self.dim**-0.5
@@ -56,7 +58,7 @@ class Layers:
 
 
 class Llama(Network):
-    """Touvron et al. 2023: RMS norms before, rotary positions, gated SiLU."""
+    """Touvron et al. 2023: pre-RMS norms, rotary positions, gated SiLU."""
 
     kinds = ("LlamaForCausalLM", "Qwen2ForCausalLM", "MistralForCausalLM")
     can_fuse = True
@@ -96,7 +98,7 @@ def _norm(module: nn.Module, eps: float) -> Callable[[Tensor], Tensor]:
 
 
 class _Ropes:
-    """transformers' own rotary angles as tables, as long as asked for: cos, and sin with the sign of its half, (m, d) each.
+    """transformers' rotary angles as tables that grow on demand: cos, and sin with the sign of its half, (m, d) each.
 
     x cos + roll(x, d / 2) sin is the rotation, since rolling by a half swaps the halves.
     """
@@ -106,6 +108,7 @@ class _Ropes:
         self._tables = (like.new_empty(0, 0), like.new_empty(0, 0))
 
     def until(self, positions: int) -> tuple[Tensor, Tensor]:
+        """Return the tables for at least this many positions."""
         if len(self._tables[0]) < positions:
             at = torch.arange(positions, device=self._like.device)[None]
             cos, sin = (table[0] for table in self._angles(self._like, at))  # (positions, d)

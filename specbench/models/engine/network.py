@@ -1,7 +1,8 @@
-"""Floor 0: what a lean model is: the decode-time forward of one architecture, over the weights that transformers loaded.
+"""The interface of a lean model: the decode-time forward of one architecture, over the weights that transformers
+loaded.
 
-Weights that are always multiplied together are laid side by side once, and the loaded model's own become views of them, so
-that a model is held in memory once, and the eager model stays what it was.
+Weights that are always multiplied together are concatenated once, and the loaded model's own weights become views of
+the result, so that they are in memory once and the eager model is unchanged.
 """
 
 from abc import ABC, abstractmethod
@@ -26,12 +27,12 @@ Matrix = tuple[Tensor, Tensor | None]  # (in, out), and the bias (out,)
 
 @dataclass(frozen=True)
 class Apart:
-    """Layers of one input that no one matrix holds, since some of them are quantized: each multiplies for itself."""
+    """Layers of one input that cannot be concatenated, since some of them are quantized; each is multiplied separately."""
 
     layers: tuple[nn.Module, ...]
 
     def __call__(self, x: Tensor) -> Tensor:
-        """(n, in) -> (n, sum of outs)."""
+        """Return (n, in) -> (n, sum of outs)."""
         outs = [layer(x) for layer in self.layers]
         return outs[0] if len(outs) == 1 else torch.cat(outs, -1)
 
@@ -40,7 +41,7 @@ Weights = Matrix | Apart
 
 
 class Network(ABC):
-    """One architecture, in a file of its own. `forward` is one plain function over a cache.
+    """One architecture, in its own file. `forward` is one plain function over a cache.
 
     `kinds` are the transformers classes whose weights it takes; `unsupported` says why it cannot take one of them.
     """
@@ -56,72 +57,80 @@ class Network(ABC):
         self.config: Any = model.config
         self.model = model
         output: Any = model.get_output_embeddings()
-        self.head: Matrix = output.weight.t(), output.bias  # tied to the embeddings, often
+        self.head: Matrix = output.weight.t(), output.bias  # (hidden, V), often tied to the embeddings
 
     @property
     def query_heads(self) -> int:
+        """The number of query heads."""
         return int(self.config.num_attention_heads)
 
     @classmethod
     def unsupported(cls, config: Any) -> str:
-        """Why this configuration is beyond this file; empty where it is not."""
+        """Return why this configuration is not supported; empty if it is."""
         return ""
 
     @abstractmethod
     def new_cache(self, source: Tensor | None) -> Cache:
-        """An empty cache of the architecture's shape; `source` is the encoder's output, (m, hidden), where there is one."""
+        """Return an empty cache of the architecture's shape; `source` is the encoder's output (m, hidden), if there is
+        one.
+        """
 
     @abstractmethod
     def forward(self, tokens: Tensor, cache: Cache) -> Tensor:
-        """tokens (n,) behind what the cache holds -> the last layer's hidden states (n, hidden), normalised for the head."""
+        """tokens (n,) after the cached positions -> the last layer's hidden states (n, hidden), normalized for the LM
+        head.
+        """
 
     def fused(self) -> AbstractContextManager[None]:
-        """While this is open, forwards run elementwise parts fused, where the architecture can."""
+        """Return a context within which forwards fuse elementwise operations, if the architecture can."""
         return nullcontext()
 
     def step(self, token: Tensor, cache: Cache, states: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Feed a token (1,): logits (1, rows of the LM head) and states (1, hidden). States of before are not needed."""
+        """Feed a token (1,). Returns logits (1, rows of the LM head) and states (1, hidden). Previous states are not
+        needed.
+        """
         hidden = self.forward(token, cache)
         return self.logits(hidden), hidden
 
     def tables(self) -> tuple[Tensor, ...]:
-        """Tensors besides the weights that `forward` reads, as they are now: who records their addresses keeps them."""
+        """Return the tensors besides weights that `forward` reads now, for callers that record their addresses."""
         return ()
 
     def logits(self, hidden: Tensor, vocabulary: int | None = None) -> Tensor:
-        """(k, hidden) -> (k, vocabulary), float32 or better; no vocabulary is all of the head's rows."""
+        """Return (k, hidden) -> (k, vocabulary), float32 or better; by default all rows of the LM head."""
         matrix, bias = self.head
         out = linear(hidden, (matrix[:, :vocabulary], None if bias is None else bias[:vocabulary]))
         return out if out.dtype == torch.float64 else out.float()
 
 
 def unsupported(config: Any) -> str:
-    """Why there is no lean model of this configuration; empty where there is one."""
+    """Return why there is no lean model of this configuration; empty if there is one."""
     known = {**MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, **MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES}
     kind = known.get(config.model_type, config.model_type)
     if kind not in Network.members:
         return f"the lean engine has no {kind}, only {', '.join(sorted(Network.members))}"
     if getattr(config, "quantization_config", None) is not None:
-        return "a quantized model is run as transformers runs it"
+        return "the lean engine cannot run a checkpoint that is quantized already"
     return Network.members[kind].unsupported(config)
 
 
 def can_fuse(config: Any) -> bool:
-    """Whether the lean model of this configuration has elementwise parts that torch.compile fuses."""
+    """Return whether the lean model of this configuration has elementwise operations that torch.compile fuses."""
     kind = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(config.model_type, "")
     return kind in Network.members and Network.members[kind].can_fuse
 
 
 def network_of(model: PreTrainedModel) -> Network:
-    """The lean model over these weights, which must not be rejected."""
+    """Return the lean model over these weights, which must be supported."""
     return Network.members[type(model).__name__](model)
 
 
 def fused(modules: Iterable[nn.Module]) -> Weights:
-    """Linear layers of one input as one: its matrix (in, sum of outs), and its bias. QuantizedLinear ones stay apart.
+    """Concatenate linear layers of one input: matrix (in, sum of outs) and bias. Quantized layers stay apart.
 
-    The modules' own weights become views of it. In float32 on a CPU a matrix lies in memory as it is multiplied, which a
-    product with one row gains a fifth by, in transformers' modules as in ours; elsewhere as transformers lays it.
+    The modules' own weights become views of the result. In float32 on a CPU the matrix is stored in the order in which
+    it is multiplied, which speeds up products with one row by a fifth, in transformers' modules too; elsewhere in
+    transformers' order.
     """
     layers: list[Any] = list(modules)
     if not all(isinstance(layer, nn.Linear) for layer in layers):
@@ -129,8 +138,8 @@ def fused(modules: Iterable[nn.Module]) -> Weights:
     whole = (
         layers[0].weight.data if len(layers) == 1 else torch.cat([layer.weight.data for layer in layers])
     )  # (outs, in)
-    turned = whole.device.type == "cpu" and whole.dtype == torch.float32
-    matrix = whole.t().contiguous() if turned else whole.t()
+    transposed = whole.device.type == "cpu" and whole.dtype == torch.float32
+    matrix = whole.t().contiguous() if transposed else whole.t()
     bias = None if layers[0].bias is None else torch.cat([layer.bias.data for layer in layers])
     at = 0
     for layer in layers:
@@ -143,7 +152,7 @@ def fused(modules: Iterable[nn.Module]) -> Weights:
 
 
 def linear(x: Tensor, weights: Weights) -> Tensor:
-    """(n, in) -> (n, out)."""
+    """Return (n, in) -> (n, out)."""
     if isinstance(weights, Apart):
         return weights(x)
     matrix, bias = weights
@@ -151,7 +160,7 @@ def linear(x: Tensor, weights: Weights) -> Tensor:
 
 
 def added(residual: Tensor, x: Tensor, weights: Weights) -> Tensor:
-    """Add a linear layer of x (n, in) to the residual stream (n, out), in place: a product into another tensor copies it."""
+    """Add a linear layer of x (n, in) to the residual stream (n, out), in place, which saves a copy."""
     if isinstance(weights, Apart):
         return residual.add_(weights(x))
     matrix, bias = weights
@@ -163,8 +172,8 @@ def added(residual: Tensor, x: Tensor, weights: Weights) -> Tensor:
 class RMSNorm:
     """x / rms(x) * weight over the last axis (Zhang and Sennrich 2019).
 
-    On a CPU torch takes six kernels for it, and one for a layer norm; that of [x, -x], whose mean is 0 and whose variance is
-    the mean square of x, is the same.
+    On a CPU torch takes six kernels for it, and one for a layer norm. The layer norm of [x, -x], whose mean is 0 and
+    whose variance is the mean square of x, is the same.
     """
 
     def __init__(self, norm: Any, eps: float) -> None:
@@ -173,7 +182,7 @@ class RMSNorm:
         self.signs = self.weight.new_tensor([[1.0], [-1.0]])
 
     def __call__(self, x: Tensor) -> Tensor:
-        if x.dtype != self.weight.dtype:  # a residual stream that is kept in float32, over weights that are not
+        if x.dtype != self.weight.dtype:  # a float32 residual stream with weights of lower precision
             scaled: Tensor = F.rms_norm(x, x.shape[-1:], None, self.eps).to(self.weight.dtype) * self.weight
             return scaled
         if x.device.type != "cpu":

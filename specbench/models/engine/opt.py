@@ -1,4 +1,4 @@
-"""OPT: layer norms before, learned positions that start at two, ReLU."""
+"""OPT: pre-layer norms, learned positions that start at two, ReLU."""
 
 from typing import Any
 
@@ -9,11 +9,11 @@ from transformers import PreTrainedModel
 from specbench.models.engine.cache import Cache
 from specbench.models.engine.network import Network, added, fused, linear
 
-OFFSET = 2  # rows of the position table that no token stands for
+OFFSET = 2  # unused rows at the start of the position table
 
 
 class OPT(Network):
-    """Zhang et al. 2022, all sizes but 350m, which normalises behind its blocks and projects its embeddings."""
+    """Zhang et al. 2022, all sizes except 350m, which has post-layer norms and projected embeddings."""
 
     kinds = ("OPTForCausalLM",)
 
@@ -39,7 +39,7 @@ class OPT(Network):
     @classmethod
     def unsupported(cls, config: Any) -> str:
         if not config.do_layer_norm_before or config._remove_final_layer_norm:
-            return "the lean engine's OPT normalises before its blocks and behind the last"
+            return "the lean engine's OPT has pre-layer norms and a final norm only"
         if config.word_embed_proj_dim != config.hidden_size:
             return "the lean engine's OPT has no projected embeddings"
         return (

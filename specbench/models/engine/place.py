@@ -1,4 +1,4 @@
-"""Floor 0: a cache at positions that only the device knows, as CUDA graphs see it."""
+"""A cache at positions that are known on the device only, for CUDA graphs."""
 
 import torch
 from torch import Tensor
@@ -7,14 +7,14 @@ from torch.nn.attention.flex_attention import BlockMask
 from specbench.models.engine.cache import Cache, attention, attention_mask
 from specbench.models.engine.fusing import compiled_attention
 
-BLOCK = 128  # positions that FlexAttention reads or skips together
-LEAST_DIM = 16  # of a head, which FlexAttention has kernels for
+BLOCK = 128  # positions that FlexAttention reads or skips as a unit
+MIN_DIM = 16  # smallest head dimension that FlexAttention supports
 
 
 class Place(Cache):
-    """n tokens at positions that only the device knows, within the first `span` ones of what another cache holds.
+    """n tokens at positions that are known on the device only, within the first `span` positions of another cache.
 
-    It writes to and reads from that cache. Attention reads the whole span and masks what is not there.
+    It reads from and writes to that cache. Attention reads the whole span and masks unused positions.
     """
 
     def __init__(self, held: Tensor, n: int, span: int) -> None:
@@ -48,10 +48,10 @@ class Place(Cache):
 
 
 class SplitPlace(Place):
-    """A place of which attention reads the occupied blocks only, by FlexAttention.
+    """A place whose attention reads occupied blocks only, using FlexAttention.
 
     The number of blocks is on the device, so one span serves sequences of every length. FlexAttention's decoding kernel
-    splits them among the multiprocessors.
+    distributes the blocks over the multiprocessors.
     """
 
     def __init__(self, held: Tensor, n: int, span: int) -> None:
@@ -68,11 +68,13 @@ class SplitPlace(Place):
 
     @staticmethod
     def fits(n: int, query_heads: int, held: Tensor) -> bool:
-        """Whether FlexAttention's decoding kernel takes n tokens: its tile holds all queries that share a key-value head."""
-        return held.shape[-1] >= LEAST_DIM and n * query_heads // (held.shape[2] // 2) <= BLOCK
+        """Return whether FlexAttention's decoding kernel takes n tokens: its tile holds all queries that share a
+        key-value head.
+        """
+        return held.shape[-1] >= MIN_DIM and n * query_heads // (held.shape[2] // 2) <= BLOCK
 
     def attend(self, layer: int, q: Tensor, kv: Tensor, mask: Tensor | None, scale: float) -> Tensor:
-        if self._seen is None:  # once a forward
+        if self._seen is None:  # once per forward
             self._seen = self._visible()
         self._held[layer].index_copy_(0, self.positions, kv)
         n, heads, d = q.shape
@@ -82,7 +84,7 @@ class SplitPlace(Place):
         return out[0].transpose(0, 1).reshape(n, heads * d)
 
     def _visible(self) -> BlockMask:
-        """What each of the n tokens may see: all positions up to its own."""
+        """Return the mask of the n tokens: all positions up to each token's own."""
         positions = self.positions
 
         def is_visible(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:

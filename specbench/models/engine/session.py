@@ -1,4 +1,4 @@
-"""Floor 0: a session over a lean model. Cutting back is a position; nothing is allocated a token."""
+"""A session over a lean model. Truncating its cache moves a position, and no forward allocates cache memory."""
 
 import torch
 from torch import Tensor
@@ -11,7 +11,7 @@ from specbench.models.engine.network import Network
 
 
 class LeanSession(CachedSession):
-    """As EagerSession, over our own forward. `source` holds an encoder's ids."""
+    """A session like EagerSession over a lean model. `source` holds an encoder's ids."""
 
     def __init__(self, network: Network, vocabulary: int, source: list[int] | None = None) -> None:
         super().__init__(network.config.name_or_path, network.model.device)
@@ -39,7 +39,7 @@ class LeanSession(CachedSession):
             return self._network.logits(hidden[-keep:], self._vocabulary), hidden
 
     def _open(self) -> Cache:
-        """The cache, with what the encoder says of the source: once a prompt, in its first forward."""
+        """Return a new cache, with the encoder's output if there is one; called once per prompt, in its first forward."""
         source = None
         if self._source is not None:
             source = encoded(self._network.model, self._source, self.usage).last_hidden_state[0]  # (m, hidden)

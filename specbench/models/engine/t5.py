@@ -1,6 +1,7 @@
-"""The decoder of T5, T5 v1.1 and mT5: relative positions as a bias, unscaled attention, cross-attention to an encoded source.
+"""The decoder of T5, T5 v1.1 and mT5: relative position biases, unscaled attention, cross-attention to an encoded
+source.
 
-The encoder is transformers' own; what the decoder needs of its output is computed once a prompt.
+The encoder is transformers' own. The decoder's keys and values of its output are computed once per prompt.
 """
 
 from collections.abc import Callable
@@ -31,7 +32,7 @@ class T5Cache(Cache):
 
 
 class T5(Network):
-    """Raffel et al. 2020. The layers behind the first share its table of position biases."""
+    """Raffel et al. 2020. All layers share the first one's table of position biases."""
 
     kinds = ("T5ForConditionalGeneration", "MT5ForConditionalGeneration")
 
@@ -58,7 +59,7 @@ class T5(Network):
         self.from_source = [fused([b.layer[1].EncDecAttention.k, b.layer[1].EncDecAttention.v]) for b in decoder.block]
         self.embedding, self.norm = decoder.embed_tokens.weight, RMSNorm(decoder.final_layer_norm, eps)
         self.first = decoder.block[0].layer[0].SelfAttention
-        scales = getattr(self.config, "scale_decoder_outputs", False)  # which mT5 never does
+        scales = getattr(self.config, "scale_decoder_outputs", False)  # never set for mT5
         self.scale_out = self.config.d_model**-0.5 if scales else 1.0
         self.biases = self.embedding.new_empty(self.heads, 0)
 
@@ -83,21 +84,21 @@ class T5(Network):
         for i, (norm, qkv, out, norm_cross, q, out_cross, norm_wide, up, down) in enumerate(self.layers):
             heads = linear(norm(x), qkv).view(n, -1, self.dim)
             x = x + linear(cache.attend(i, heads[:, : self.heads], heads[:, self.heads :], bias, 1.0), out)
-            asked = linear(norm_cross(x), q).view(n, self.heads, self.dim)
-            x = x + linear(attention(asked, *cache.source[i], None, 1.0), out_cross)
+            queries = linear(norm_cross(x), q).view(n, self.heads, self.dim)
+            x = x + linear(attention(queries, *cache.source[i], None, 1.0), out_cross)
             wide = linear(norm_wide(x), up)
             if self.config.is_gated_act:
                 gate, rest = wide.chunk(2, -1)
                 wide = self.act(gate) * rest
             else:
                 wide = self.act(wide)
-            if not isinstance(down, Apart):  # `wo` is float32 in half precision, and so is x behind it
+            if not isinstance(down, Apart):  # `wo` is float32 in half precision, and so is x after it
                 wide = wide.to(down[0].dtype)
             x = x + linear(wide, down)
         return self.norm(x) * self.scale_out
 
     def _bias(self, cache: Cache) -> Tensor:
-        """What a position adds for each that it sees, by how far behind it lies; -inf for the future."""
+        """Return the bias of each cached position by its distance, (heads, n, held); -inf for later positions."""
         if self.biases.shape[1] < cache.capacity:
             self.biases = self._by_distance(cache.capacity)
         distances = cache.distances()  # (n, held)
@@ -105,10 +106,10 @@ class T5(Network):
         mask = cache.mask()
         return bias if mask is None else bias + mask
 
-    def _by_distance(self, most: int) -> Tensor:
-        """The learned bias at distance 0 .. most - 1, (heads, most), from transformers' buckets."""
+    def _by_distance(self, count: int) -> Tensor:
+        """Return the learned biases for distances 0 .. count - 1, (heads, count), from transformers' buckets."""
         buckets = self.first._relative_position_bucket(
-            -torch.arange(most, device=self.embedding.device),
+            -torch.arange(count, device=self.embedding.device),
             bidirectional=False,
             num_buckets=self.first.relative_attention_num_buckets,
             max_distance=self.first.relative_attention_max_distance,

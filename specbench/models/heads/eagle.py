@@ -1,7 +1,8 @@
-"""EAGLE-1 (Li et al. 2024): a head of one decoder layer that foresees its base model's next feature, and drafts from it.
+"""EAGLE-1 (Li et al. 2024): a head of one decoder layer that predicts its base model's next feature, and drafts from
+it.
 
-A feature f_t is the base's last hidden state at token t, as its LM head reads it. From f_t and the embedding of token t + 1
-the head makes fhat_{t+1}, which the base's LM head turns into the law of token t + 2.
+A feature f_t is the base's last hidden state at token t, as its LM head reads it. From f_t and the embedding of token t
++ 1 the head computes fhat_{t+1}, which the base's LM head turns into the distribution of token t + 2.
 """
 
 import copy
@@ -17,12 +18,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel, LlamaConfig, PreTrainedConfig
 
-from specbench.decoding.drafting import common_prefix
-from specbench.decoding.sampling import Draft, Sampler, read_tokens, to_device
-from specbench.decoding.session import Session
 from specbench.errors import MissingAsset
-from specbench.models.cached_session import CachedSession
-from specbench.models.draft_graph import Drafted, DraftGraph, Drafting, Start
 from specbench.models.engine.cache import Cache
 from specbench.models.engine.graphs import Graphs
 from specbench.models.engine.llama import Layers
@@ -30,7 +26,7 @@ from specbench.models.engine.network import Network
 from specbench.models.heads.head import UNREADABLE, Head, Provenance, in_one_line
 
 CONFIG, WEIGHTS, TORCH = "config.json", "model.safetensors", "pytorch_model.bin"
-LAYERED = ("llama", "qwen2", "mistral")  # bases whose own decoder layer the head has
+LAYERED = ("llama", "qwen2", "mistral")  # model types whose own decoder layer the head uses
 EMBEDDING, INNER = "embed_tokens.weight", "inner."
 
 
@@ -38,16 +34,16 @@ class EagleHead(Head):
     """fc: 2H -> H over [embedding of token t + 1, f_t], then a decoder layer without its input norm: fhat_{t+1}.
 
     Embedding and LM head are the base's, frozen. The folder is in the published checkpoints' format: config.json, and
-    model.safetensors or pytorch_model.bin with `fc.weight`, `fc.bias` where there is one, `layers.0.*`, and
-    `embed_tokens.weight` where it is not left to the base.
+    model.safetensors or pytorch_model.bin with `fc.weight`, optionally `fc.bias`, `layers.0.*`, and
+    `embed_tokens.weight` unless the base's is used.
     """
 
     kind: ClassVar[str] = "eagle"
 
     def __init__(self, config: PreTrainedConfig, bias: bool = True) -> None:
         super().__init__()
-        self.own_embedding = False  # whether the checkpoint brought one
-        self.graphs: Graphs | None = None  # its cache and CUDA graphs, where its base has graphs
+        self.own_embedding = False  # whether the checkpoint has an embedding
+        self.graphs: Graphs | None = None  # its cache and CUDA graphs, if its base has graphs
         self.config = copy.deepcopy(config)
         self.config.num_hidden_layers = 1
         if getattr(self.config, "layer_types", None):
@@ -59,12 +55,16 @@ class EagleHead(Head):
 
     @classmethod
     def of(cls, config: PreTrainedConfig) -> Self:
-        """A fresh head for a base model: with a layer of the base's own type where that is built like a Llama, else with a
-        Llama's layer of the base's width."""
+        """Return a new head for a base model.
+
+        It has a layer of the base's own type if that resembles Llama's, else a Llama layer of the base's width.
+        """
         if config.model_type in LAYERED:
             return cls(config)
         width = config.hidden_size
-        heads = next(n for n in range(config.num_attention_heads, 0, -1) if width % (2 * n) == 0)  # even, for rotations
+        heads = next(
+            n for n in range(config.num_attention_heads, 0, -1) if width % (2 * n) == 0
+        )  # rotary positions need an even dimension
         longest = getattr(config, "max_position_embeddings", None) or getattr(config, "n_positions", 2048)
         own = LlamaConfig(
             vocab_size=config.vocab_size, hidden_size=width, num_attention_heads=heads, intermediate_size=4 * width,
@@ -73,13 +73,15 @@ class EagleHead(Head):
         return cls(own)
 
     def forward(self, tokens: Tensor, features: Tensor) -> Tensor:
-        """fhat_{t+1} (batch, n, H) from tokens t + 1 (batch, n) and features f_t (batch, n, H)."""
+        """Return fhat_{t+1} (batch, n, H) from tokens t + 1 (batch, n) and features f_t (batch, n, H)."""
         x = torch.cat([self.inner.embed_tokens(tokens).to(features.dtype), features], -1)
         out: Tensor = self.inner(inputs_embeds=self.fc(x), use_cache=False).last_hidden_state
         return out
 
     def goes_with(self, embedding: Tensor) -> Self:
-        """The head on the device and in the precision of its base's embedding (V, H), which it takes where it has none."""
+        """Move the head to the device and dtype of its base's embedding (V, H), which it uses if it has none of its
+        own.
+        """
         self.to(device=embedding.device, dtype=embedding.dtype).eval().requires_grad_(False)
         if not self.own_embedding:
             self.inner.embed_tokens.weight = nn.Parameter(embedding, requires_grad=False)
@@ -87,18 +89,21 @@ class EagleHead(Head):
 
     @cached_property
     def layers(self) -> Layers:
-        """Its layer as the lean engine runs it, over the weights as they are now."""
+        """The layer in the lean engine's form, over the current weights."""
         return Layers(self.inner)
 
     def advance(self, tokens: Tensor, features: Tensor, cache: Cache) -> Tensor:
-        """What `forward` gives for tokens (n,) and features (n, H) after what the cache holds: (n, H)."""
+        """Return what `forward` does for tokens (n,) and features (n, H) after the cached positions: (n, H)."""
         x = torch.cat([self.inner.embed_tokens(tokens).to(features.dtype), features], -1)
         return self.layers.forward(self.fc(x), cache)
 
     def save(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        told = self.config.to_diff_dict() | {"bias": self.fc.bias is not None, "model_type": self.config.model_type}
-        (folder / CONFIG).write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+        config_table = self.config.to_diff_dict() | {
+            "bias": self.fc.bias is not None,
+            "model_type": self.config.model_type,
+        }
+        (folder / CONFIG).write_text(json.dumps(config_table, indent=1) + "\n", encoding="utf-8")
         weights = {k.removeprefix(INNER): v.contiguous() for k, v in self.state_dict().items() if EMBEDDING not in k}
         save_file(weights, folder / WEIGHTS, metadata={"specbench": json.dumps(vars(self.provenance))})
 
@@ -106,14 +111,14 @@ class EagleHead(Head):
     def read(cls, folder: Path) -> Self:
         try:
             config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
-            told = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+            config_table = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
             weights, provenance = _weights(folder)
-            head = cls(config, bias=told.get("bias", "fc.bias" in weights))
+            head = cls(config, bias=config_table.get("bias", "fc.bias" in weights))
             state = {k if k.startswith("fc.") else INNER + k: v for k, v in weights.items()}
             missing, unknown = head.load_state_dict(state, strict=False)
             lacking = [key for key in missing if EMBEDDING not in key]
             if lacking or unknown:
-                raise MissingAsset(f"{folder} is no EAGLE-1 head: it lacks {lacking}, and has {unknown}")
+                raise MissingAsset(f"{folder} is not an EAGLE-1 head: missing {lacking}, unexpected {unknown}")
         except UNREADABLE as error:
             raise MissingAsset(f"{folder} cannot be read as an EAGLE head: {in_one_line(error)}") from None
         head.own_embedding = EMBEDDING in weights
@@ -124,15 +129,15 @@ class EagleHead(Head):
 def _weights(folder: Path) -> tuple[dict[str, Tensor], Provenance]:
     if (folder / WEIGHTS).is_file():
         with safe_open(folder / WEIGHTS, "pt") as file:
-            told = json.loads((file.metadata() or {}).get("specbench", "{}"))
-        return load_file(folder / WEIGHTS), Provenance(**told)
+            config_table = json.loads((file.metadata() or {}).get("specbench", "{}"))
+        return load_file(folder / WEIGHTS), Provenance(**config_table)
     if (folder / TORCH).is_file():
         return torch.load(folder / TORCH, map_location="cpu", weights_only=True), Provenance()
     raise MissingAsset(f"no EAGLE head in {folder} (no {WEIGHTS} or {TORCH})")
 
 
 class EagleNetwork:
-    """A head with its base's LM head, as draft graphs run it."""
+    """A head with its base's LM head, in the form that draft graphs need."""
 
     def __init__(self, head: EagleHead, base: Network) -> None:
         self._head, self._base = head, base
@@ -144,105 +149,12 @@ class EagleNetwork:
         return nullcontext()
 
     def step(self, token: Tensor, cache: Cache, states: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Feed one token (1,) after a feature (1, H): logits (1, rows of the LM head) and the next feature (1, H)."""
+        """Feed one token (1,) after a feature (1, H). Returns logits (1, rows of the LM head) and the next feature (1,
+        H).
+        """
         assert states is not None
         feature = self._head.advance(token, states, cache)
         return self._base.logits(feature.to(self._base.head[0].dtype)), feature
 
     def tables(self) -> tuple[Tensor, ...]:
         return self._head.layers.ropes.until(0)
-
-
-class EagleSession(CachedSession):
-    """A head at work on one sequence, over the session of its base.
-
-    Its cache, like any other, reconciles itself by comparing tokens: entry i stands for token i + 1 with f_i, and is kept
-    while tokens 0 .. i + 1 are the same. What was fed while drafting had the head's own features in it, and is forgotten.
-    """
-
-    def __init__(self, head: EagleHead, base: Session, catch_up: bool = True) -> None:
-        weight = head.fc.weight
-        super().__init__("EAGLE head", weight.device)
-        base.keeps_hidden = True
-        self._base, self._catch_up, self._head, self._graphs = base, catch_up, head, head.graphs
-        self._cache = head.graphs.cache if head.graphs else head.layers.new_cache()
-        if head.graphs:
-            head.graphs.open(self)
-        self._features = weight.new_empty(0, 0)  # (n, H), for what is fed next: the base's, or the head's own last one
-
-    def draft(self, ids: list[int], k: int, sampler: Sampler, eos: frozenset[int]) -> Draft:
-        """Up to k tokens behind ids, a forward each, none behind an EOS; none where ids is a single token.
-
-        The base reads what it lacks of ids but the last token, in a forward of its own, which happens with a prompt and where
-        a level above has added a token. Without `catch_up` the head goes on from features of its own instead.
-        """
-        n = len(ids)
-        if n < 2 or not k:
-            return Draft([], torch.empty(0, 0))
-        features = n - 1
-        if not self._catch_up:
-            features = min(self._base.known(ids), n - 1) or n - 1
-        entries = min(max(common_prefix(ids, self._ids) - 1, 0), features - 1)  # that stay; the last one is made again
-        self._cut(entries)
-        self._features = self._base.hidden(ids[:features], entries).to(self._head.fc.weight.dtype)
-        logits = self._fed(ids[entries + 1 : features + 1], entries)
-        self._ids = ids[: features + 1]
-        for at in range(features, n - 1):
-            logits = self._fed(ids[at + 1 : at + 2], at)
-        if self._device.type == "cpu":
-            drawn, laws = self._drawn_in_turn(logits, k, sampler, eos)
-        else:
-            drawn, laws, _ = self._drafted(logits, k, sampler, n - 1)
-        self._cache.length = features
-        tokens = read_tokens(drawn)
-        length = next((i for i, token in enumerate(tokens, 1) if token in eos), len(tokens))
-        return Draft(tokens[:length], laws[:length])
-
-    def _drawn_in_turn(self, logits: Tensor, k: int, sampler: Sampler, eos: frozenset[int]) -> tuple[Tensor, Tensor]:
-        """Up to k tokens and the laws that they were drawn from, none after an EOS."""
-        drawn: list[Tensor] = []
-        laws: list[Tensor] = []
-        while True:
-            token, law = sampler.draw(logits)  # (1,), (1, V)
-            drawn.append(token)
-            laws.append(law)
-            if len(drawn) == k or int(token) in eos:
-                return torch.cat(drawn), torch.cat(laws)
-            logits = self._timed(token, keep=1, known=self._cache.length)
-
-    def find_draft(self, drafting: Drafting, length: int, start: Start) -> DraftGraph | None:
-        if self._graphs is None:
-            return None
-        assert self._graphs.is_open_for(self), "another session has taken these graphs over"
-        return self._graphs.find_draft(drafting, length, start)
-
-    def _draft_states(self) -> Tensor:
-        return self._features
-
-    def _fed_by_graph(self, out: Drafted) -> None:
-        """Nothing: what was fed while drafting is forgotten."""
-
-    def settle(self) -> None:
-        super().settle()
-        if self._graphs and self._graphs.is_open_for(self):
-            self._graphs.settled()
-
-    def _fed(self, tokens: list[int], known: int) -> Tensor:
-        return self._timed(to_device(tokens, self._device), keep=1, known=known)
-
-    def logits_of(self, states: Tensor) -> Tensor:
-        return self._base.logits_of(states)
-
-    def _forget(self, known: int) -> None:
-        self._cache.length = known
-
-    def _cut(self, known: int) -> None:
-        self._cache.length = known
-
-    def _forward(self, tokens: Tensor, keep: int) -> tuple[Tensor, Tensor | None]:
-        with torch.inference_mode():
-            self._cache.begin(len(tokens))
-            out = self._head.advance(tokens, self._features, self._cache)
-            self._cache.end()
-            self._features = out[-1:]  # for the next forward, unless the base has read on
-            return self._base.logits_of(self._features), None

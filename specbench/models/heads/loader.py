@@ -1,4 +1,4 @@
-"""Floor 2: heads brought in, and held against the models that they were trained with."""
+"""Loading of heads, and checks that they match the pair's models."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,10 +21,10 @@ FILES = ["config.json", "*.safetensors", "*.bin"]
 def load_head(
     name: str, head: ResolvedHead, found: Mapping[str, ResolvedModel], base: Path, model: PreTrainedModel
 ) -> Head:
-    """A head on its base's device, ready to be asked. `model` is the base.
+    """Return a head on its base's device, ready for use. `model` is the base.
 
-    Raises ConfigError, with both names, where it was trained on other models or does not fit the base's width, and
-    MissingAsset where it cannot be had or read.
+    Raises ConfigError, with both names, if it was trained on other models or does not fit the base's width, and
+    MissingAsset if it cannot be fetched or read.
     """
     kind, config = kind_named(head.spec.kind), found[head.spec.base].config
     if head.weights == "dummy":
@@ -49,14 +49,14 @@ def load_head(
 
 
 def _fresh(kind: type[Head], model: PreTrainedModel) -> Head:
-    """Untrained, for models whose weights are random too."""
+    """Return an untrained head, for models with random weights."""
     if kind is EagleHead:
         return EagleHead.of(model.config)
     return kind(**({} if kind is LengthHead else {"hidden": model.config.hidden_size}))
 
 
 def _here(name: str, head: ResolvedHead, base: Path) -> Path:
-    """The folder of a head, fetched where it is on the hub."""
+    """Return the folder of a head, fetched if it is on the hub."""
     local = folder(head.spec.path, base)
     if local:
         return local
@@ -67,7 +67,7 @@ def _here(name: str, head: ResolvedHead, base: Path) -> Path:
 
 
 def _require_match(name: str, head: ResolvedHead, loaded: Head, found: Mapping[str, ResolvedModel]) -> None:
-    """A head says which models it was trained with, unless somebody else published it."""
+    """Raise ConfigError if the head records other models. Heads published elsewhere record none."""
     for role, trained in ((head.spec.base, loaded.provenance.base), (head.spec.target, loaded.provenance.target)):
         if trained and role in found and not same_model(trained, found[role].identity):
             raise ConfigError(
@@ -77,4 +77,5 @@ def _require_match(name: str, head: ResolvedHead, loaded: Head, found: Mapping[s
 
 
 def _width(head: Head) -> int | None:
+    """Return the width H of the states that the head reads, or None."""
     return int(head.config.hidden_size) if isinstance(head, EagleHead) else head.settings.get("hidden")

@@ -1,4 +1,4 @@
-"""From a pair's heads to their sources: revisions, checksums, and what the heads say about themselves."""
+"""Resolution of a pair's heads: revisions, checksums, and their provenance."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,13 +14,13 @@ from specbench.runs.run_spec import HeadSource
 
 @dataclass(frozen=True)
 class ResolvedHead:
-    """A head's source: where it is, at which commit or checksum, and what it goes with."""
+    """A head's source: path, commit or checksum, and provenance."""
 
     spec: HeadSpec
     revision: str = ""
     checksum: str = ""
     weights: str = "real"
-    report: Table = field(default_factory=dict)  # what it measured of itself, on texts that it was not trained on
+    report: Table = field(default_factory=dict)  # measured on texts that it was not trained on
     data: Table = field(default_factory=dict)  # what it was trained on
 
     @property
@@ -43,7 +43,7 @@ class ResolvedHead:
 
 
 def resolve_heads(pair: Pair, names: tuple[str, ...], base: Path) -> dict[str, ResolvedHead]:
-    """The heads of these names. Raises MissingAsset where one is not here and cannot be fetched."""
+    """Return the heads of these names. Raises MissingAsset if one is not here and cannot be fetched."""
     found = {}
     for name in names:
         if name not in pair.heads:
@@ -64,6 +64,6 @@ def resolve_heads(pair: Pair, names: tuple[str, ...], base: Path) -> dict[str, R
         if (local and not local.is_dir()) or not (local or is_hub_id):
             raise MissingAsset(f"head '{name}': no folder {spec.path}")
         checksum = local_checksum(local) or "" if local else ""
-        said = provenance_in(local) if local else Provenance()
-        found[name] = ResolvedHead(spec, commit, checksum, "real", said.report, said.data)
+        provenance = provenance_in(local) if local else Provenance()
+        found[name] = ResolvedHead(spec, commit, checksum, "real", provenance.report, provenance.data)
     return found

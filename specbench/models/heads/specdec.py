@@ -11,8 +11,8 @@ from specbench.models.heads.head import Head
 class AcceptanceHead(Head):
     """P(x is accepted), from the draft's last hidden state once it has read x.
 
-    `blocks` times h <- h + SiLU(W h), then a linear layer to two logits, refuse and accept. In the released code all blocks
-    share one W, and so they do here (docs/papers/drafting.md, SpecDec++).
+    `blocks` times h <- h + SiLU(W h), then a linear layer to two logits, reject and accept. In the released code all
+    blocks share one W, as here (docs/papers/drafting.md, SpecDec++).
     """
 
     kind: ClassVar[str] = "specdec++"
@@ -23,14 +23,14 @@ class AcceptanceHead(Head):
         self.block, self.out = nn.Linear(hidden, hidden), nn.Linear(hidden, 2)
 
     def forward(self, state: Tensor) -> Tensor:
-        """States (n, H) -> logits (n,) of acceptance: the accepting one less the refusing one."""
+        """Return logits (n,) of acceptance from states (n, H): the accepting logit minus the rejecting one."""
         h = state.float()
         for _ in range(self.blocks):
             h = h + F.silu(self.block(h))
-        refuse, accept = self.out(h).unbind(-1)
-        logits: Tensor = accept - refuse
+        reject, accept = self.out(h).unbind(-1)
+        logits: Tensor = accept - reject
         return logits
 
     def accepts(self, state: Tensor) -> Tensor:
-        """P(accept) (n,)."""
-        return self(state).sigmoid()  # type: ignore[no-any-return]  # of nn.Module
+        """Return P(accept) (n,)."""
+        return self(state).sigmoid()  # type: ignore[no-any-return]  # nn.Module.__call__ is untyped

@@ -1,4 +1,4 @@
-"""SPRINTER's verifier: one linear layer that foresees whether the target would accept a drafted token (Section 4)."""
+"""SPRINTER's verifier: one linear layer that predicts whether the target would accept a drafted token (Section 4)."""
 
 from typing import ClassVar, Literal, get_args
 
@@ -16,10 +16,10 @@ FEATURES: tuple[str, ...] = get_args(Features)
 class Verifier(Head):
     """P(the target accepts x with certainty) = sigmoid(w . features + b).
 
-    The paper's features are `state`: the draft's last hidden state at the token before x, which gave q, so that the
-    verdict is a function of the prefix alone (erratum SP-3, docs/papers/sprinter.md, Errata). Others of this project:
-    `token`, the embedding of x; `q`, the logit of q(x), and `entropy`, of q in nats, both of the unscaled law; and sums
-    of them. What is not learned is standardised by the training data's mean and spread.
+    The paper's feature is `state`: the draft's last hidden state at the token before x, from which q is computed, so
+    that the prediction depends on the prefix only (erratum SP-3, docs/papers/sprinter.md, Errata). This project adds
+    `token`, the embedding of x; `q`, the logit of q(x), and `entropy`, of q in nats, both of the unscaled distribution;
+    and combinations of them. Inputs are standardized by the training data's mean and spread.
     """
 
     kind: ClassVar[str] = "sprinter"
@@ -39,7 +39,9 @@ class Verifier(Head):
         self.embedding: Tensor | None = None  # the draft's, (V, H), for `token`
 
     def inputs(self, state: Tensor, x: Tensor, q: Tensor) -> Tensor:
-        """Features (n, width) of the states (n, H) that gave the unscaled laws q (n, V), and the drafted tokens x (n,)."""
+        """Return features (n, width) from the states (n, H), the unscaled distributions q (n, V), and the drafted
+        tokens x (n,).
+        """
         return torch.cat([self._part(part, state, x, q).float() for part in self.parts], -1)
 
     def _part(self, part: str, state: Tensor, x: Tensor, q: Tensor) -> Tensor:
@@ -53,10 +55,10 @@ class Verifier(Head):
         return entropy(q).unsqueeze(-1)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Logits (n,) of acceptance from features (n, width)."""
+        """Return logits (n,) of acceptance from features (n, width)."""
         scores: Tensor = self.linear((inputs - self.mean) / self.spread).squeeze(-1)
         return scores
 
     def accepts(self, state: Tensor, x: Tensor, q: Tensor) -> Tensor:
-        """P(accept) (n,): `inputs`, then `forward`, through a sigmoid."""
-        return self(self.inputs(state, x, q)).sigmoid()  # type: ignore[no-any-return]  # of nn.Module
+        """Return P(accept) (n,)."""
+        return self(self.inputs(state, x, q)).sigmoid()  # type: ignore[no-any-return]  # nn.Module.__call__ is untyped

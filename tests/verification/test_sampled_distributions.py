@@ -1,8 +1,8 @@
-"""The real sampler too: laws of three tokens from many runs, against a stated noise floor.
+"""The real sampler too: distributions of three tokens from many runs, against a stated noise floor.
 
-The total variation between n draws and their law concentrates: P(TV > floor + t) < exp(-2 n t^2), McDiarmid, where floor =
-sqrt(cells / (2 pi n)) bounds its mean. With n = 6,000 and t = 0.045 a sound method fails once in 3e10 runs; a wrong one,
-off by more than 0.1, passes as seldom.
+The total variation between n draws and their distribution concentrates: P(TV > floor + t) < exp(-2 n t^2), McDiarmid,
+where floor = sqrt(cells / (2 pi n)) bounds its mean. With n = 6,000 and t = 0.045 a sound method fails once in 3e10
+runs; a wrong one, off by more than 0.1, passes as seldom.
 """
 
 import math
@@ -41,7 +41,7 @@ RUNS, SLACK = 4000, 0.045
     ],
     ids=["sd", "we-se", "we-sd"],
 )
-def test_sampled_law(method, plain):
+def test_sampled_tokens_follow_the_distribution(method, plain):
     models = table_world(2)
     expected = joint_distribution(plain, models, 3)
     sampler = Sampler(generator=torch.Generator().manual_seed(7))

@@ -1,4 +1,4 @@
-"""Every lossless method has exactly its target's joint law, by enumeration: no sampling, no noise floor.
+"""Every lossless method has exactly its target's joint distribution, by enumeration: no sampling, no noise floor.
 
 Sequences have at least three tokens, so that a bonus or pending token of one round is verified in a later one.
 """
@@ -49,13 +49,13 @@ def sd(gamma: int, target: Target = LAST, scorers: tuple[str, ...] = ("b",), bon
 
 @pytest.mark.parametrize("sampling", SAMPLING.values(), ids=SAMPLING)
 @pytest.mark.parametrize("gamma", [1, 2])
-def test_speculative_decoding_has_the_targets_law(gamma, sampling):
+def test_speculative_decoding_follows_the_target(gamma, sampling):
     models = table_world(3)
     expected = reference(models, ("b",), Last(), 3, **sampling)
     assert distance(joint_distribution(sd(gamma), models, 3, **sampling), expected) < ROUNDING
 
 
-def test_speculative_decoding_with_whole_drafts_of_five_has_the_targets_law():
+def test_speculative_decoding_with_whole_drafts_of_five_follows_the_target():
     models = table_world(2, seed=SEED, spread=4.0)
     found = exact_distribution(_prefix(sd(5), models, KEPT, set()), **SHARP)
     assert distance(found, reference(models, ("b",), Last(), KEPT, **SHARP)) < ROUNDING
@@ -64,7 +64,7 @@ def test_speculative_decoding_with_whole_drafts_of_five_has_the_targets_law():
 @pytest.mark.parametrize("sampling", SAMPLING.values(), ids=SAMPLING)
 @pytest.mark.parametrize("bonus", ["none", "exact"])
 @pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
-def test_naive_speculative_ensembles_have_the_ensembles_law(target, bonus, sampling):
+def test_naive_speculative_ensembles_follow_the_ensemble(target, bonus, sampling):
     models = table_world(3)
     expected = reference(models, ("a", "b"), target, 3, **sampling)
     assert distance(joint_distribution(sd(2, target, ("a", "b"), bonus), models, 3, **sampling), expected) < ROUNDING
@@ -73,7 +73,7 @@ def test_naive_speculative_ensembles_have_the_ensembles_law(target, bonus, sampl
 @pytest.mark.parametrize("sampling", SAMPLING.values(), ids=SAMPLING)
 @pytest.mark.parametrize(("vocabulary", "length", "gamma"), [(3, 3, (1, 1)), (2, 4, (5, 1)), (2, 4, (2, 3))])
 @pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
-def test_speculative_ensembles_of_two_have_the_ensembles_law(target, vocabulary, length, gamma, sampling):
+def test_speculative_ensembles_of_two_follow_the_ensemble(target, vocabulary, length, gamma, sampling):
     models = table_world(vocabulary)
     expected = reference(models, ("a", "b"), target, length, **sampling)
     method = SpeculativeEnsemble(models=("a", "b"), gamma=gamma, target=target)
@@ -83,7 +83,7 @@ def test_speculative_ensembles_of_two_have_the_ensembles_law(target, vocabulary,
 @pytest.mark.parametrize("sampling", SAMPLING.values(), ids=SAMPLING)
 @pytest.mark.parametrize(("vocabulary", "length", "gamma"), [(3, 3, (1, 1, 1)), (2, 3, (3, 2, 1)), (2, 3, (2, 3, 2))])
 @pytest.mark.parametrize("target", [Mixture(), Contrastive(mu=0.5)], ids=["mixture", "contrastive"])
-def test_speculative_ensembles_of_three_have_the_ensembles_law(target, vocabulary, length, gamma, sampling):
+def test_speculative_ensembles_of_three_follow_the_ensemble(target, vocabulary, length, gamma, sampling):
     models, roles = table_world(vocabulary), ("a", "b", "c")
     expected = reference(models, roles, target, length, **sampling)
     method = SpeculativeEnsemble(models=roles, gamma=gamma, target=target)
@@ -111,7 +111,7 @@ def test_greedy_ensembles_equal_the_arg_max_of_the_mixture():
 
 
 class _BonusFromLast(Speculative, name="bonus-from-last"):
-    """A mutant: the bonus comes from the last model's law although the law is a mixture."""
+    """A mutant: the bonus comes from the last model's distribution although the distribution is a mixture."""
 
     def rounds(self, models, sampler, stop):
         ids, session = list(models.ids), models["b"]
@@ -139,9 +139,9 @@ def _prefix(method: Method, models: Opened, kept: int, owners: set[str]) -> Call
 
     def run(sampler: Sampler) -> tuple[int, ...]:
         out: list[int] = []
-        for step in method.rounds(models, sampler, StopCriteria(frozenset(), 40)):
-            owners.update(step.proposers)
-            out += step.tokens
+        for round_ in method.rounds(models, sampler, StopCriteria(frozenset(), 40)):
+            owners.update(round_.proposers)
+            out += round_.tokens
             if len(out) >= kept:
                 break
         return tuple(out[:kept])
@@ -150,8 +150,8 @@ def _prefix(method: Method, models: Opened, kept: int, owners: set[str]) -> Call
 
 
 @pytest.mark.parametrize("gamma", [(5, 1), (2, 3), (3, 2, 1)])
-def test_whole_drafts_of_every_owner_have_the_ensembles_law(gamma):
-    """Far from the length limit: every model's own proposals are tested, behind drafts of full length."""
+def test_whole_drafts_of_every_owner_follow_the_ensemble(gamma):
+    """Far from the length limit: every model's own proposals are tested, after drafts of full length."""
     roles, models, owners = tuple("abc"[: len(gamma)]), table_world(2, seed=SEED, spread=4.0), set()
     method = SpeculativeEnsemble(models=roles, gamma=gamma, target=Mixture())
     expected = reference(models, roles, Mixture(), KEPT, **SHARP)
@@ -161,7 +161,7 @@ def test_whole_drafts_of_every_owner_have_the_ensembles_law(gamma):
 
 
 @pytest.mark.parametrize("gamma", [(5, 1), (2, 3), (3, 2, 1), (1, 1), (1, 1, 1)])
-def test_testing_with_the_default_proposers_law_fails(gamma, monkeypatch):
+def test_testing_with_the_default_proposers_distribution_fails(gamma, monkeypatch):
     """Mutation control: every proposal is tested with the distribution of M_1 instead of that of its owner.
 
     See erratum SE-7, docs/papers/speculative-ensemble.md, Errata.
@@ -180,8 +180,8 @@ def test_testing_with_the_default_proposers_law_fails(gamma, monkeypatch):
     assert distance(exact_distribution(_prefix(method, models, KEPT, owners), **SHARP), expected) > 0.02
 
 
-def test_a_greedy_draft_with_soft_laws_fails():
-    """Mutation control: q is not the law that was sampled from."""
+def test_a_greedy_draft_with_soft_distributions_fails():
+    """Mutation control: q is not the distribution that was sampled from."""
 
     class Greedy(DraftModel, name="greedy-mutant"):
         def open(self, models, sampler, stop):
@@ -199,8 +199,8 @@ def test_a_greedy_draft_with_soft_laws_fails():
     assert distance(joint_distribution(mutant, models, 3), reference(models, ("b",), Last(), 3)) > 0.02
 
 
-def test_length_limits_bias_nothing():
-    """The law of the first three tokens is the same whether three or four were asked for."""
+def test_length_limits_do_not_bias_the_output():
+    """The distribution of the first three tokens is the same whether three or four are requested."""
     models = table_world(2)
     method = SpeculativeEnsemble(models=("a", "b"), gamma=(3, 1), target=Mixture())
     longer: dict[tuple[int, ...], float] = {}
@@ -209,8 +209,8 @@ def test_length_limits_bias_nothing():
     assert distance(longer, joint_distribution(method, models, 3)) < ROUNDING
 
 
-def test_an_eos_in_the_draft_biases_nothing():
-    """A drafter stops behind an EOS; the law up to the first EOS is the ensemble's, for every method."""
+def test_an_eos_in_the_draft_does_not_bias_the_output():
+    """A drafter stops after an EOS; the distribution up to the first EOS is the ensemble's, for every method."""
     eos, models = 1, table_world(3)
 
     target = Mixture()
@@ -222,10 +222,10 @@ def test_an_eos_in_the_draft_biases_nothing():
             models=("a", "b", "b"), gamma=(2, 1, 1), target=Mixture(weights=(0.5, 0.25, 0.25))
         ),
     }
-    laws = {
+    distributions = {
         name: exact_distribution(lambda sampler, m=method: until_eos(m, models, eos, sampler))
         for name, method in methods.items()
     }
-    for name, found in laws.items():
+    for name, found in distributions.items():
         assert abs(sum(found.values()) - 1.0) < ROUNDING
-        assert distance(found, laws["we"]) < ROUNDING, name
+        assert distance(found, distributions["we"]) < ROUNDING, name
