@@ -130,8 +130,8 @@ InDtype = Annotated[Dtype, typer.Option(help="auto: float32 on a CPU, bfloat16 o
 ByEngine = Annotated[
     Engine,
     typer.Option(
-        help="eager: modules of transformers; lean: specbench's forward pass; graph: lean as CUDA graphs; compiled: graph with"
-        " torch.compile; auto: the first available of graph, lean, eager."
+        help="eager: modules of transformers; lean: specbench's forward pass; graph: lean as CUDA graphs; compiled: graph"
+        " with torch.compile; auto: the first available of graph, lean, eager."
     ),
 ]
 CodeExecution = Annotated[

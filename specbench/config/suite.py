@@ -79,7 +79,7 @@ class TableSpec:
 class PlotSpec:
     """A plot of `y` over `x`, which is a value, or the swept parameter (dimension x).
 
-    There is a line per value of the dimensions `lines`, and a panel per value of `panels`. `flat` are methods that are drawn as
+    There is a line per value of the dimensions `lines`, and a panel per value of `panels`. `flat` are methods drawn as
     horizontal lines.
     """
 
@@ -192,8 +192,8 @@ def _line(table: dict[str, Any], common: dict[str, Any], changes: dict[str, Any]
 def _options(table: dict[str, Any], changes: dict[str, Any], where: str) -> Options:
     """Return options from TOML: those of `specbench run` by name, with `set`, `over` and `head` as tables.
 
-    `data` and `gamma` are one value for all, or a table by task or method. The user's `changes` replace single scopes of them,
-    and single keys of `set`.
+    `data` and `gamma` are one value for all, or a table by task or method. The user's `changes` replace single scopes of
+    them, and single keys of `set`.
     """
     known, types = {each.name for each in fields(Options)}, get_type_hints(Options)
     tables = {"set": "overrides", "head": "heads", "over": "over"}

@@ -60,7 +60,7 @@ def load(where: str) -> tuple[str, str]:
                 raise ConfigError(f"plugin {where}: there is a {family.__name__.lower()} or a {kind} '{name}' already")
             found += 1
             if table:
-                presets.add(kind, presets.Preset(name, source, {"description": _told(member), **table}))
+                presets.add(kind, presets.Preset(name, source, {"description": _summary_of(member), **table}))
     if not found and module.__name__ not in _LOADED:
         raise ConfigError(f"plugin {where} defines no {', '.join(f.__name__ for f in FAMILIES)} with a name")
     _LOADED.add(module.__name__)
@@ -85,7 +85,7 @@ def register(member: type[Named]) -> tuple[str, str]:
     except (OSError, TypeError):  # defined in an interactive session
         source, text = Path(member.__module__), repr(member)
     if table:
-        presets.add(kind, presets.Preset(name, source, {"description": _told(member), **table}))
+        presets.add(kind, presets.Preset(name, source, {"description": _summary_of(member), **table}))
     return source.name, hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -139,8 +139,8 @@ def _defaults(member: type[Any]) -> dict[str, Any]:
     return {field.name: field.default for field in fields if isinstance(field.default, bool | int | float | str)}
 
 
-def _told(member: type[Any]) -> str:
-    """The first line of what it says of itself; a dataclass without a docstring says its signature."""
+def _summary_of(member: type[Any]) -> str:
+    """Return the first line of a class's docstring, unless `dataclass` generated it."""
     text = (member.__doc__ or "").strip().partition("\n")[0]
     return "a plugin" if not text or text.startswith(f"{member.__name__}(") else text
 

@@ -484,7 +484,7 @@ def test_a_stop_string_ends_the_text():
 
 def test_an_empty_source_is_an_error(tmp_path):
     (tmp_path / "none.jsonl").write_text("")
-    with pytest.raises(ConfigError, match="holds no samples"):
+    with pytest.raises(ConfigError, match="has no samples"):
         Gsm8k().data(str(tmp_path / "none.jsonl"))
     assert Data([Sample("0", "")], "s", None, "", 1).first(0).samples == []
     assert gsm8k.Gsm8k().data("synthetic").total == 1000

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from specbench.analysis.bootstrap import Estimate
-from specbench.analysis.conditions import Data
 from specbench.analysis.points import Choice, Point, points, reference_of, swept
 from specbench.analysis.run_metrics import Spread
 from specbench.analysis.run_summary import RunSummary
@@ -238,8 +237,7 @@ def summary(
         **changes.pop("values", {}),
     }
     rows = [method_summary(each, values=values, **changes) for each in methods]
-    source = Data(data, "d", "p", 3, 0, 3)
-    return run_summary(*rows, pair=pair, simulated=simulated, data=source, task=f"{task}@2-A", baseline="we")
+    return run_summary(*rows, pair=pair, simulated=simulated, data=data, task=task, baseline="we")
 
 
 def last_text(found: list[Point]) -> str:
