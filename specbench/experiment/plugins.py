@@ -1,7 +1,7 @@
-"""Floor 3: things of a user's own, from a Python file or module outside the package.
+"""Plugins: targets, stop rules, methods, proposers and tasks from a Python file or module outside the package.
 
-A plugin defines subclasses of Target, Stop, Method, Proposer or Task with a `name`, and importing it registers them. So that
-they can be asked for at once, each gets a preset of its name; a TOML file of the user's own may say more.
+A plugin defines subclasses of Target, Stop, Method, Proposer or Task with a `name`, and importing it registers them. Each also
+gets a preset with its name. A TOML file can configure it further.
 """
 
 import dataclasses
@@ -30,8 +30,8 @@ DRAFT = {"name": "model", "model": "draft"}
 def load(where: str) -> tuple[str, str]:
     """Import a plugin and add presets for what it defines; returns its file's name and the SHA-256 of its source.
 
-    `where` is a path to a .py file, or the name of an importable module. Raises ConfigError where it cannot be imported,
-    defines nothing, or takes a name that there is already.
+    `where` is a path to a .py file, or the name of an importable module. Raises ConfigError if it cannot be imported,
+    defines nothing, or uses an existing name.
     """
     before = {family: dict(family.members) for family in FAMILIES}
     known = {kind: set(presets.names(kind)) - presets.added(kind) for kind in ("method", "task")}

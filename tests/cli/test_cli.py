@@ -240,7 +240,7 @@ def test_a_users_mistake_is_one_message(arguments, code, message, tmp_path):
         (tmp_path / name).write_bytes(b'{"question": "\xfc"}\n')
     done = specbench(*arguments, cwd=tmp_path, code=code)
     assert message in done.stderr
-    assert not list(tmp_path.glob("results/*")), "nothing is left behind by a command that could not run"
+    assert not list(tmp_path.glob("results/*")), "a command that cannot run leaves no files"
 
 
 def test_every_task_that_suits_the_data_runs_and_the_others_are_left_out(tmp_path):

@@ -15,7 +15,7 @@ TRIES = 20
 LISTS = "xs nums values items data".split()
 WORDS = (
     "apple",
-    "track",
+    "book",
     "cloud",
     "door",
     "eagle",
@@ -49,14 +49,14 @@ def make(rng: random.Random) -> Row:
     exec(f"def {made.name}({made.parameters}):\n{made.body}", space)
     function = space[made.name]
     for _ in range(TRIES):  # tests that all expect the same value could be passed by a constant
-        usage = [made.arguments(rng) for _ in range(5)]
-        if len({repr(function(*call)) for call in usage[1:]}) > 1:
+        calls = [made.arguments(rng) for _ in range(5)]
+        if len({repr(function(*call)) for call in calls[1:]}) > 1:
             break
-    shown = f"    >>> {made.name}({_written(usage[0])})\n    {function(*usage[0])!r}\n"
-    tests = "".join(f"    assert candidate({_written(call)}) == {function(*call)!r}\n" for call in usage[1:])
+    shown = f"    >>> {made.name}({_written(calls[0])})\n    {function(*calls[0])!r}\n"
+    tests = "".join(f"    assert candidate({_written(call)}) == {function(*call)!r}\n" for call in calls[1:])
     asked = f'def {made.name}({made.parameters}):\n    """{capital(made.sentence)}\n{shown}    """\n'
     return {
-        "task_id": f"SyntheticTask/{zlib.crc32(asked.encode()):08x}",
+        "task_id": f"Twin/{zlib.crc32(asked.encode()):08x}",
         "prompt": asked,
         "canonical_solution": made.body,
         "test": f"def check(candidate):\n{tests}",

@@ -16,7 +16,7 @@ PEOPLE = (
     ("cook", "Koch", "m"), ("daughter", "Tochter", "f"), ("aunt", "Tante", "f"), ("guest", "Gast", "m"),
 )  # fmt: skip
 THINGS = (
-    ("house", "Haus", "n"), ("letter", "Brief", "m"), ("lamp", "Lampe", "f"), ("track", "Buch", "n"),
+    ("house", "Haus", "n"), ("letter", "Brief", "m"), ("lamp", "Lampe", "f"), ("book", "Buch", "n"),
     ("table", "Tisch", "m"), ("bridge", "Brücke", "f"), ("picture", "Bild", "n"), ("key", "Schlüssel", "m"),
     ("clock", "Uhr", "f"), ("boat", "Boot", "n"), ("coat", "Mantel", "m"), ("bag", "Tasche", "f"),
     ("car", "Auto", "n"), ("apple", "Apfel", "m"), ("flower", "Blume", "f"), ("dog", "Hund", "m"),
