@@ -1,4 +1,4 @@
-"""Plugins: targets, stop rules, methods, proposers and tasks from a Python file or module outside the package.
+"""Plugins: targets, stop rules, methods, proposers and tasks outside the package, in a Python file or module.
 
 A plugin defines subclasses of Target, Stop, Method, Proposer or Task with a `name`, and importing it registers them. Each also
 gets a preset with its name. A TOML file can configure it further.

@@ -466,7 +466,7 @@ def test_drawn_samples_are_the_same_every_time_and_spread():
 def test_two_samples_of_one_name_are_an_error(tmp_path):
     rows = tmp_path / "rows.jsonl"
     rows.write_text((json.dumps(ONE) + "\n") * 2)
-    with pytest.raises(ConfigError, match="two samples called 'X/0'"):
+    with pytest.raises(ConfigError, match="two samples with the id 'X/0'"):
         task("humaneval").data(str(rows))
 
 

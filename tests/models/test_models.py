@@ -141,7 +141,7 @@ def test_a_checksum_follows_the_files(tmp_path):
 
 
 def test_a_model_that_is_not_here_says_what_to_do(tmp_path):
-    with pytest.raises(MissingAsset, match=r"(?s)model 'draft': nobody/nothing is not here.*help: "):
+    with pytest.raises(MissingAsset, match=r"(?s)model 'draft': nobody/nothing is not in the local cache.*help: "):
         bring(tmp_path, draft="nobody/nothing")
     (tmp_path / "empty").mkdir()
     with pytest.raises(MissingAsset, match="model 'draft'"):
