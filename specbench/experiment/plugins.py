@@ -1,7 +1,7 @@
 """Plugins: targets, stop rules, methods, proposers and tasks outside the package, in a Python file or module.
 
-A plugin defines subclasses of Target, Stop, Method, Proposer or Task with a `name`, and importing it registers them. Each also
-gets a preset with its name. A TOML file can configure it further.
+A plugin defines subclasses of Target, Stop, Method, Proposer or Task with a `name`, and importing it registers them. Each
+also gets a preset with its name. A TOML file can configure it further.
 """
 
 import dataclasses

@@ -234,7 +234,7 @@ def test_a_head_of_another_kind_is_refused_by_name(place):
 
 
 def test_a_head_whose_folder_is_not_here_says_what_to_do(place):
-    with pytest.raises(MissingAsset, match=r"(?s)model 'head mine': head is not here.*help: "):
+    with pytest.raises(MissingAsset, match=r"(?s)model 'head mine': head is not in the local cache.*help: "):
         place.bring()
 
 

@@ -155,7 +155,7 @@ def test_a_model_that_is_not_here_says_what_to_do(tmp_path):
 def test_every_class_of_failure_to_fetch_has_its_advice():
     from specbench.data.hub import missing_model
 
-    assert "accept its licence" in str(missing_model("target", "meta-llama/x", OSError("a gated repo")))
+    assert "accept its license" in str(missing_model("target", "meta-llama/x", OSError("a gated repo")))
 
 
 def test_a_device_that_is_not_here(monkeypatch):
