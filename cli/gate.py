@@ -32,7 +32,9 @@ from specbench.config.presets import require_known
 from specbench.experiment import gate as gating
 from specbench.experiment.fresh_process import Commands
 
-gate = typer.Typer(no_args_is_help=True, help="Check, record or update a snapshot of a measurement.", **STYLE)
+gate = typer.Typer(
+    name="gate", no_args_is_help=True, help="Check, record or update a snapshot of a measurement.", **STYLE
+)
 Files = Annotated[list[Path], typer.Argument(help="Snapshot files.", show_default=False)]
 Kept = Annotated[Path | None, typer.Option("--out", "-o", help="Keep the run folders in a new subfolder of this path.")]
 Sessions = Annotated[

@@ -116,7 +116,7 @@ def table_of(verdicts: list[Verdict], title: str) -> Table:
     for each in verdicts:
         column = {"engine": "speed", "comparability": "decoding"}.get(each.aspect, each.aspect)
         mark = f"{each.status.value.upper()}: " if each.status in FAILING else ""
-        lines.setdefault((each.cell, each.method or "all"), {}).setdefault(column, []).append(mark + each.short)
+        lines.setdefault((each.run, each.method or "all"), {}).setdefault(column, []).append(mark + each.short)
     columns = ("decoding", "quality", "speed")
     rows = [[*place, *("; ".join(line.get(column, ["–"])) for column in columns)] for place, line in lines.items()]
     return Table(title, ["run", "method", *columns], rows)
@@ -162,7 +162,7 @@ def junit_xml(verdicts: list[Verdict], title: str, undecided_passes: bool = Fals
     suite = Tree.SubElement(root, "testsuite", {"name": _plain(title), **counts})
     for each in verdicts:
         name = ": ".join(filter(None, [each.method, each.aspect, each.short if each.aspect == "quality" else ""]))
-        case = Tree.SubElement(suite, "testcase", {"classname": _plain(each.cell), "name": _plain(name), "time": "0"})
+        case = Tree.SubElement(suite, "testcase", {"classname": _plain(each.run), "name": _plain(name), "time": "0"})
         if each in failed:
             Tree.SubElement(case, "failure", {"message": _plain(each.title)}).text = _plain(each.detail)
         elif each in skipped:
@@ -183,7 +183,7 @@ def _print(verdicts: list[Verdict], title: str) -> None:
 
 
 def _where(verdict: Verdict) -> str:
-    return f"{verdict.method} on {verdict.cell}" if verdict.method else verdict.cell
+    return f"{verdict.method} on {verdict.run}" if verdict.method else verdict.run
 
 
 def _message(text: str) -> str:

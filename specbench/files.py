@@ -38,10 +38,7 @@ def read_json(path: Path, kind: type[T]) -> T:
 
 
 def parse_json(text: bytes | str, kind: type[T], where: str) -> T:
-    """Parse JSON as a `kind`: a built-in container, dataclass or TypedDict.
-
-    Raises ConfigError, naming `where` and the key.
-    """
+    """Parse JSON as a `kind`: a container, dataclass or TypedDict. Raises ConfigError, naming `where` and the key."""
     import msgspec  # imported here to keep `--help` fast
 
     try:

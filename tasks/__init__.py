@@ -1,4 +1,4 @@
-"""Floor 5: the tasks, one class and one file each. Importing the package registers them."""
+"""The tasks, one class and one file each. Importing the package registers them."""
 
 from specbench.tasks import cnndm, gsm8k, humaneval, lm1b, mmlu, prompts, spec_bench, wiki_summary, wmt, xsum
 

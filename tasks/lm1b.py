@@ -29,5 +29,5 @@ class Lm1b(RougeScored, name="lm1b"):
         split = ((str(i), *first_words(row["text"])) for i, row in enumerate(rows))
         return [Sample(id_, start, rest) for id_, start, rest in split if WORDS.search(rest)]
 
-    def going_on(self, rows: list[Row]) -> list[str]:
+    def continuations(self, rows: list[Row]) -> list[str]:
         return [f" {sample.reference}" for sample in self.samples(rows, "")]

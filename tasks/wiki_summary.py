@@ -27,7 +27,7 @@ class WikiSummary(RougeScored, name="wiki-summary"):
     def samples(self, rows: list[Row], source: str) -> list[Sample]:
         return [Sample(str(i), first_words(row["full_text"])[0], row["summary"]) for i, row in enumerate(rows)]
 
-    def going_on(self, rows: list[Row]) -> list[str]:
+    def continuations(self, rows: list[Row]) -> list[str]:
         return [" " + first_words(row["full_text"])[1] for row in rows]
 
 

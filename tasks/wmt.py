@@ -42,7 +42,7 @@ class Wmt(Task, name="wmt"):
             out.append(Sample(str(i), filled(self.prompt, **words), pair[end]))
         return out
 
-    def going_on(self, rows: list[Row]) -> list[str]:
+    def continuations(self, rows: list[Row]) -> list[str]:
         return [" " + row["translation"][self.direction.split("-")[1]] for row in rows]
 
     @property

@@ -91,7 +91,7 @@ def peers(settings: Settings) -> list[Figure]:
 
 
 def _called(arms: list[Arm], settings: Settings) -> tuple[dict[str, list[Record]], dict[str, str], dict[str, float]]:
-    """Whole-call seconds of every arm, as records; the errors of those that broke; and the seconds of the first usage."""
+    """Whole-call seconds of every arm, as records; the errors of those that broke; and the seconds of the first call."""
     rows, failed, warm_ups = {arm.name: list[Record]() for arm in arms}, dict[str, str](), dict[str, float]()
     end = time.perf_counter() + settings.seconds
     for arm in arms:

@@ -79,8 +79,8 @@ class TableSpec:
 class PlotSpec:
     """A plot of `y` over `x`, which is a value, or the swept parameter (dimension x).
 
-    There is a line per value of the dimensions `lines`, and a panel per value of `panels`. `flat` are methods that are
-    drawn as horizontal lines.
+    There is a line per value of the dimensions `lines`, and a panel per value of `panels`. `flat` are methods drawn as
+    horizontal lines.
     """
 
     title: str = ""

@@ -1,4 +1,4 @@
-"""Floor 0: what a pair and a task take from the hub, what of it is in the local cache, and bringing in the rest."""
+"""Repositories that pairs and tasks need from the hub: their files, the local cache, and downloads."""
 
 import re
 from collections.abc import Iterable
@@ -13,34 +13,33 @@ from specbench.files import read_json
 
 Kind = Literal["model", "dataset"]
 WEIGHTS = (".safetensors", ".bin")
-# What transformers itself writes; other names beside it are the same weights in another form.
+# File names of transformers. Other weight files in a repository are the same weights in another format.
 STANDARD = (re.compile(r"model(-\d+-of-\d+)?\.safetensors"), re.compile(r"pytorch_model(-\d+-of-\d+)?\.bin"))
 INDEX = re.compile(r"(model\.safetensors|pytorch_model\.bin)\.index\.json")
 
 
 @dataclass(frozen=True)
 class Need:
-    """One thing that a run reads. `repo` is empty where nothing has to be fetched, and `why` says why."""
+    """A model, head or data set that a run reads. If it needs no download, `repo` is empty and `why` is the reason."""
 
     what: str
     repo: str = ""
     kind: Kind = "model"
-    revision: str = ""  # as a run asks for it; empty: the newest
+    revision: str = ""  # as given; empty: the newest
     files: tuple[str, ...] = ()  # of a data set; of a model they are chosen by `weights_once`
     why: str = ""
 
     @property
     def place(self) -> tuple[str, str, str]:
-        """What makes two needs one download."""
+        """The key of the repository: needs with equal keys share one download."""
         return self.kind, self.repo, self.revision
 
 
 @dataclass
 class Repository:
-    """What is needed of one repository at one revision, for whom, and what of it is here.
+    """The files needed from one repository at one revision, their purposes (`whats`), and the cached files.
 
-    `wrong` is why it cannot be had; `sizes` are bytes by file, None where the hub does not tell; `here` are files that the
-    cache holds.
+    `wrong` is the reason why it is unavailable. `sizes` are bytes by file, None if unknown. `here` are the cached files.
     """
 
     repo: str
@@ -55,19 +54,22 @@ class Repository:
 
     @property
     def bytes(self) -> int:
+        """The size of the needed files, as far as it is known."""
         return sum(size or 0 for size in self.sizes.values())
 
     @property
     def missing_bytes(self) -> int:
+        """The size of the needed files that are not in the cache."""
         return sum(size or 0 for file, size in self.sizes.items() if file not in self.here)
 
     @property
     def complete(self) -> bool:
+        """Whether all needed files are in the cache."""
         return not self.wrong and self.here >= set(self.sizes)
 
 
 def needs_of_pair(name: str, pair: Pair, base: Path, roles: Iterable[str], heads: Iterable[str]) -> list[Need]:
-    """Models of these roles and heads of these names. Local folders are relative to `base`."""
+    """Return the needs of models by role and of heads by name. Local folders are relative to `base`."""
     specs: list[tuple[str, ModelSpec | HeadSpec]] = [(f"model {role} of {name}", pair.models[role]) for role in roles]
     specs += [(f"head {head} of {name}", pair.heads[head]) for head in heads]
     if pair.weights == "dummy":
@@ -76,32 +78,32 @@ def needs_of_pair(name: str, pair: Pair, base: Path, roles: Iterable[str], heads
 
 
 def source(what: str, path: str, revision: str, base: Path) -> Need:
-    """A model's or a head's repository, or why there is none to fetch."""
+    """Return the need of a model or head."""
     if path.startswith(BUNDLED):
         return Need(what, why="bundled")
     if folder(path, base):
         return Need(what, why="a local folder")
     if Path(path).is_absolute() or path.count("/") != 1:
-        return Need(what, why=f"not here, and no hub id: {path}")
+        return Need(what, why=f"neither a local folder nor a hub id: {path}")
     return Need(what, path, "model", revision)
 
 
 def needs_of_task(name: str, task: Task, data: str) -> list[Need]:
-    """The files of a task's rows; `data` is hub, synthetic or a local file."""
+    """Return the needs of a task's rows; `data` is hub, synthetic or a local file."""
     what = f"data of {name}"
     if data != "hub":
         return [Need(what, why="synthetic" if data == "synthetic" else "a local file")]
     if task.hub is None:
-        return [Need(what, why="not on the hub: --data FILE.jsonl")]
+        return [Need(what, why="not on the hub; help: --data FILE.jsonl")]
     repo, file, revision = task.hub
     files = tuple(dict.fromkeys(file.format(split=split) for split in task.splits))
     return [Need(what, repo, "dataset", task.revision or revision, files)]
 
 
 def weights_once(files: Iterable[str]) -> list[str]:
-    """What loading a model reads of these files: configs, tokenizer, weights in one form, safetensors where there are.
+    """Return the files that loading a model reads: configs, tokenizer, and weights in one format, preferably safetensors.
 
-    Files in folders are other forms of the same (original/, onnx/, fp16/).
+    Files in subfolders are the same weights in other formats (original/, onnx/, fp16/).
     """
     top = sorted(file for file in files if "/" not in file and Path(file).suffix in MODEL_FILES)
     weights: list[str] = []
@@ -112,7 +114,7 @@ def weights_once(files: Iterable[str]) -> list[str]:
 
 
 def gathered(needs: Iterable[Need]) -> list[Repository]:
-    """One repository for all that is needed of it; not yet looked at, but for the files of data sets."""
+    """Group needs by repository. The files of models are not known yet."""
     found: dict[tuple[str, str, str], Repository] = {}
     for need in needs:
         if need.repo:
@@ -123,39 +125,40 @@ def gathered(needs: Iterable[Need]) -> list[Repository]:
 
 
 def look(repository: Repository) -> None:
-    """Ask the hub what there is, or offline the cache, and note what is here already, or what is wrong."""
+    """Fill in a repository's files, sizes and cached files, from the hub or, if offline, from the cache; or what is wrong."""
     look_for_hub()
-    ask = _ask_cache if offline_mode() else _ask_hub
+    read = _read_cache if offline_mode() else _read_hub
     try:
-        ask(repository)
-    except Exception as error:  # whatever the hub's HTTP library raises: the others are still to be told of
+        read(repository)
+    except Exception as error:  # of any type, from the hub's HTTP library; other repositories are still looked up
         repository.wrong = explained(repository, error)
 
 
-def _ask_hub(repository: Repository) -> None:
-    from huggingface_hub import HfApi
+def _read_hub(repository: Repository) -> None:
+    from huggingface_hub import HfApi  # imported here to keep `list` and `--help` fast
 
-    ask = HfApi().model_info if repository.kind == "model" else HfApi().dataset_info
-    info: Any = ask(repository.repo, revision=repository.revision or None, files_metadata=True)
+    info_of = HfApi().model_info if repository.kind == "model" else HfApi().dataset_info
+    info: Any = info_of(repository.repo, revision=repository.revision or None, files_metadata=True)
     known = {each.rfilename: each.size for each in info.siblings or []}
     names = weights_once(known) if repository.kind == "model" else list(repository.sizes)
     absent = [name for name in names if name not in known]
     if absent or not names:
-        raise FileNotFoundError(f"there is no {', '.join(absent) or 'file of a model'} in it")
+        raise FileNotFoundError(f"it has no {', '.join(absent) or 'file of a model'}")
     repository.commit, repository.gated = info.sha, bool(info.gated)
     repository.sizes = {name: known[name] for name in names}
     repository.here = {name for name in names if (path := _cached(repository, name)) and info.sha in path.parts}
 
 
-def _ask_cache(repository: Repository) -> None:
-    """Offline: what the cache's snapshot holds, and whether that is all."""
+def _read_cache(repository: Repository) -> None:
+    """Fill in a repository from the snapshot in the cache. Raises FileNotFoundError if it is incomplete."""
+    # imported here to keep `list` and `--help` fast
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import LocalEntryNotFoundError
 
     place = {"repo_type": repository.kind, "revision": repository.revision or None}
     try:
         snapshot = Path(snapshot_download(repository.repo, local_files_only=True, **place))
-    except LocalEntryNotFoundError:  # whose own words are long
+    except LocalEntryNotFoundError:  # its message is long
         raise FileNotFoundError("it is not in the local cache") from None
     held = [each.relative_to(snapshot).as_posix() for each in snapshot.rglob("*") if each.is_file()]
     wanted = set(repository.sizes) or set(weights_once(held))
@@ -163,28 +166,28 @@ def _ask_cache(repository: Repository) -> None:
         indices = [snapshot / name for name in wanted if INDEX.fullmatch(name)]
         wanted |= {shard for index in indices for shard in _shards(index, wanted)}
     if wanted - set(held) or (repository.kind == "model" and not any(file.endswith(WEIGHTS) for file in wanted)):
-        raise FileNotFoundError("it is not whole in the local cache")
+        raise FileNotFoundError("it is incomplete in the local cache")
     repository.commit = snapshot.name
     repository.sizes = {name: (snapshot / name).stat().st_size for name in sorted(wanted)}
     repository.here = wanted
 
 
 class _Index(TypedDict):
-    """A sharded checkpoint's index, as far as it is needed."""
+    """The part of a sharded checkpoint's index that is read."""
 
     weight_map: dict[str, str]
 
 
 def _shards(index: Path, held: Iterable[str]) -> set[str]:
-    """The files that an index names, where its kind of weights is the one that is held."""
+    """Return the shards that an index lists, of the cached format."""
     ending = ".safetensors" if any(file.endswith(".safetensors") for file in held) else ".bin"
     named = set(read_json(index, _Index)["weight_map"].values())
     return {file for file in named if file.endswith(ending)}
 
 
 def _cached(repository: Repository, name: str) -> Path | None:
-    """Where a run without a network would find a file."""
-    from huggingface_hub import try_to_load_from_cache
+    """Return the cached path of a file; None if it is not cached."""
+    from huggingface_hub import try_to_load_from_cache  # imported here to keep `list` and `--help` fast
 
     revision = repository.revision or None
     path = try_to_load_from_cache(repository.repo, name, revision=revision, repo_type=repository.kind)
@@ -192,8 +195,8 @@ def _cached(repository: Repository, name: str) -> Path | None:
 
 
 def download(repository: Repository) -> None:
-    """Bring in what is not here. By the revision as runs ask for it, since the cache then knows the name offline."""
-    from huggingface_hub import snapshot_download
+    """Download missing files, by the revision as given, so that the cache resolves it offline."""
+    from huggingface_hub import snapshot_download  # imported here to keep `list` and `--help` fast
 
     try:
         snapshot_download(
@@ -202,19 +205,19 @@ def download(repository: Repository) -> None:
             revision=repository.revision or None,
             allow_patterns=list(repository.sizes),
         )
-    except Exception as error:  # whatever the hub's HTTP library raises: the others are still to be fetched
+    except Exception as error:  # of any type, from the hub's HTTP library; other repositories are still downloaded
         repository.wrong = explained(repository, error)
     else:
         repository.here = set(repository.sizes)
 
 
 def explained(repository: Repository, error: Exception) -> str:
-    """What is wrong, and what to do."""
+    """Return an error message with advice."""
     if repository.gated or "gated" in f"{type(error).__name__} {error}".lower():
         prefix = "datasets/" if repository.kind == "dataset" else ""
         help_ = f"accept its licence at huggingface.co/{prefix}{repository.repo}, then run `hf auth login`"
     elif offline_mode():
-        help_ = "the hub does not answer, or HF_HUB_OFFLINE is set: fetch where there is a network"
+        help_ = "the hub does not answer, or HF_HUB_OFFLINE is set: download on a machine with network access"
     else:
         help_ = "check the name and the revision, and whether your token may read it (`hf auth whoami`)"
     return f"{repository.repo}: {first_line(error)}; help: {help_}"

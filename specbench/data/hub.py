@@ -1,4 +1,4 @@
-"""Floor 0: what comes from outside the project: hub files, local files, their checksums, and what to say when they lack."""
+"""Files of the hub and local files: their rows, revisions and checksums, and the errors if they are missing."""
 
 import hashlib
 import json
@@ -19,7 +19,7 @@ SMALL = 64 << 20  # bytes; larger weight files are identified by size and time i
 
 @dataclass(frozen=True)
 class Rows:
-    """Data rows with their provenance. `sha256` is over the rows as canonical JSON lines."""
+    """Data rows with their source. `sha256` is the hash of the rows as canonical JSON lines."""
 
     rows: list[dict[str, Any]]
     source: str
@@ -32,7 +32,7 @@ class Rows:
 
 
 def read_jsonl(path: Path) -> Rows:
-    """A user's own file, one JSON object a line. Raises MissingAsset, naming the line, where it is none."""
+    """Read a file with one JSON object per line. Raises MissingAsset, naming the line, if it is missing or invalid."""
     if not path.is_file():
         raise MissingAsset(f"no data file {path}")
     rows = []
@@ -42,8 +42,8 @@ def read_jsonl(path: Path) -> Rows:
                 row = json.loads(line)
                 json.dumps(row, ensure_ascii=False).encode()
             except UnicodeEncodeError:
-                raise MissingAsset(f"{path}:{number}: half of a surrogate pair, which is no text") from None
-            except (ValueError, RecursionError) as error:  # no JSON, or no UTF-8
+                raise MissingAsset(f"{path}:{number}: half of a surrogate pair, which is not valid text") from None
+            except (ValueError, RecursionError) as error:  # not JSON, or not UTF-8
                 raise MissingAsset(f"{path}:{number}: not JSON: {first_line(error)}") from None
             if not isinstance(row, dict):
                 raise MissingAsset(f"{path}:{number}: not a JSON object")
@@ -52,7 +52,8 @@ def read_jsonl(path: Path) -> Rows:
 
 
 def fetch_parquet(repo: str, file: str, revision: str | None) -> Rows:
-    """A parquet file of a hub data set, at a commit. Raises MissingAsset, saying what to do, where it cannot be had."""
+    """Read a parquet file of a data set at a commit. Raises MissingAsset if it cannot be downloaded."""
+    # imported here to keep `list` and `--help` fast
     import pandas
     from huggingface_hub import hf_hub_download
 
@@ -62,50 +63,54 @@ def fetch_parquet(repo: str, file: str, revision: str | None) -> Rows:
     except (OSError, ValueError) as error:
         offline = " (offline)" if offline_mode() else ""
         raise MissingAsset(
-            f"data set {repo} is not in the local cache and cannot be fetched{offline}: {first_line(error)}\n"
-            "  help: pass --data FILE.jsonl with the same fields, or --data synthetic"
+            f"data set {repo} is not in the local cache and cannot be downloaded{offline}:"
+            f" {first_line(error)}; help: --data FILE.jsonl with the same fields, or --data synthetic"
         ) from None
     rows = json.loads(pandas.read_parquet(path).to_json(orient="records"))
     return Rows(rows, f"{repo}/{file}", Path(path).parts[-1 - len(Path(file).parts)])
 
 
 def commit_of(repo: str, revision: str | None, file: str = "config.json") -> str:
-    """The commit that a revision stands for, an open one for the newest that the hub or the local cache knows.
+    """Return the commit of a revision. None is the newest commit on the hub, or in the local cache if offline.
 
-    `file` is one that the repository must have.
+    `file` is a file that the repository must have.
     """
-    from huggingface_hub import hf_hub_download
+    from huggingface_hub import hf_hub_download  # imported here to keep `list` and `--help` fast
 
     look_for_hub()
     return Path(hf_hub_download(repo, file, revision=revision)).parent.name
 
 
 def missing_model(role: str, path: str, error: Exception) -> MissingAsset:
-    """What to tell a user whose model could not be had."""
+    """Return the error for a model that cannot be downloaded, with advice."""
     text = first_line(error)
     if "gated" in str(error).lower():
-        help_ = f"accept its licence at huggingface.co/{path}, then run `hf auth login`"
+        help_ = f"accept its license at huggingface.co/{path}, then run `hf auth login`"
     elif offline_mode():
-        help_ = f"run `specbench fetch` or `hf download {path}` where there is a network, or name a local folder"
+        help_ = (
+            f"run `specbench fetch` or `hf download {path}` on a machine with network access, or give a local folder"
+        )
     else:
-        help_ = "check the name, or name a local folder; `-p tiny` runs without any download"
-    return MissingAsset(f"model '{role}': {path} is not here and cannot be fetched: {text}\n  help: {help_}")
+        help_ = "check the name, or give a local folder; `-p tiny` needs no download"
+    return MissingAsset(
+        f"model '{role}': {path} is not in the local cache and cannot be fetched: {text}; help: {help_}"
+    )
 
 
 def offline_mode() -> bool:
-    """Whether the hub is not to be asked: the user said so, or it could not be reached."""
-    from huggingface_hub import constants
+    """Return whether the hub is not used: by the user's choice, or since it could not be reached."""
+    from huggingface_hub import constants  # imported here to keep `list` and `--help` fast
 
     return bool(constants.HF_HUB_OFFLINE)
 
 
 @cache
 def look_for_hub() -> None:
-    """Go offline for the rest of the command where the hub does not answer: its client would try half a minute a file."""
-    from huggingface_hub import constants
+    """Switch to offline mode if the hub does not answer, since its client would try half a minute per file."""
+    from huggingface_hub import constants  # imported here to keep `list` and `--help` fast
 
-    told = ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy")
-    if constants.HF_HUB_OFFLINE or any(os.environ.get(name) for name in told):  # a proxy may reach what we cannot
+    proxies = ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy")
+    if constants.HF_HUB_OFFLINE or any(os.environ.get(name) for name in proxies):  # a proxy may reach the hub
         return
     place = urlsplit(constants.ENDPOINT)
     try:
@@ -116,11 +121,12 @@ def look_for_hub() -> None:
 
 
 def first_line(error: BaseException) -> str:
+    """Return the first line of an exception's message, or its type."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 def local_checksum(folder: Path) -> str:
-    """Sixteen hex digits that change when a model folder's files change."""
+    """Return a checksum of 16 hex digits of the files in a model folder."""
     digest = hashlib.sha256()
     for path in sorted(p for p in folder.iterdir() if p.suffix in MODEL_FILES):
         size, time = path.stat().st_size, path.stat().st_mtime_ns

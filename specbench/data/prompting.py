@@ -1,4 +1,4 @@
-"""Floor 0: from a sample to the ids that the models read: chat template, special tokens, cuts. And back to text."""
+"""Conversion of samples to token ids, with chat template, special tokens and truncation, and of token ids to text."""
 
 from typing import Any, NamedTuple
 
@@ -15,7 +15,7 @@ class Prompt(NamedTuple):
     cut: int
 
 
-Turn = tuple[Sample, str]  # what was asked, what was answered
+Turn = tuple[Sample, str]  # a sample, and the answer to it
 
 
 def encode(tokenizer: Any, task: Task, sample: Sample, history: list[Turn], window: int | None) -> Prompt:
@@ -29,7 +29,7 @@ def encode(tokenizer: Any, task: Task, sample: Sample, history: list[Turn], wind
         raise ValueError('chat = "required", and the tokenizer has no chat template; help: --chat auto')
     if templated:
         return _templated(tokenizer, task, sample, history, window)
-    text = "".join(f"{asked.prompt} {answered.strip()}\n" for asked, answered in history) + sample.prompt
+    text = "".join(f"{turn.prompt} {answer.strip()}\n" for turn, answer in history) + sample.prompt
     ids = list(tokenizer(text)["input_ids"])
     bos = tokenizer.bos_token_id
     if bos is not None and ids[:2] == [bos, bos]:
@@ -39,13 +39,13 @@ def encode(tokenizer: Any, task: Task, sample: Sample, history: list[Turn], wind
 
 
 def _templated(tokenizer: Any, task: Task, sample: Sample, history: list[Turn], window: int | None) -> Prompt:
-    """Inside the models' chat template, which brings its own special tokens. A cut takes from the last turn alone."""
+    """Encode with the models' chat template, which has its own special tokens. Only the last turn is truncated."""
 
     def ids_of(last: str) -> list[int]:
         messages = [
             {"role": role, "content": text}
-            for asked, answered in history
-            for role, text in (("user", asked.turn or asked.prompt), ("assistant", answered))
+            for turn, answer in history
+            for role, text in (("user", turn.turn or turn.prompt), ("assistant", answer))
         ]
         messages.append({"role": "user", "content": last})
         text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
@@ -63,10 +63,10 @@ def _templated(tokenizer: Any, task: Task, sample: Sample, history: list[Turn], 
 
 
 def continuation(tokenizer: Any, prompt: list[int], tokens: list[int], encoder_decoder: bool) -> str:
-    """The text of generated tokens, as it follows the prompt.
+    """Return the text of generated tokens as a continuation of the prompt.
 
-    Both are decoded together, since a tokenizer may drop a blank at the start of a text; so an indented completion keeps
-    its indentation. An encoder-decoder's output is a text of its own.
+    Decodes both together, since a tokenizer may drop a blank at the start of a text; an indented completion keeps its
+    indentation. The output of an encoder-decoder is decoded alone.
     """
     alone = str(tokenizer.decode(tokens, skip_special_tokens=True))
     if encoder_decoder:
@@ -77,24 +77,23 @@ def continuation(tokenizer: Any, prompt: list[int], tokens: list[int], encoder_d
 
 
 def pieces(tokenizer: Any, prompt: list[int], tokens: list[int], encoder_decoder: bool) -> list[str]:
-    """What each token adds to the text of those before it, special ones nothing; together they are the continuation.
+    """Return the text that each token adds to the continuation; empty for special tokens.
 
-    A token that holds a part of a character adds nothing, and the one that completes it the character.
+    For a character of several tokens, the last one adds the character.
     """
-    out, told = [], ""
+    out, shown = [], ""
     for count in range(1, len(tokens) + 1):
         text = continuation(tokenizer, prompt[-BEFORE:], tokens[:count], encoder_decoder)
         whole = text if count == len(tokens) else text.rstrip(BROKEN)
-        out.append(whole[len(told) :] if whole.startswith(told) else "")
-        told = whole if whole.startswith(told) else told
+        out.append(whole[len(shown) :] if whole.startswith(shown) else "")
+        shown = whole if whole.startswith(shown) else shown
     return out
 
 
 def cut(ids: list[int], most: int | None, kept: int, how: Overflow, ends: tuple[bool, bool] = (False, False)) -> Prompt:
-    """The ids, or, where there are more than `most`, `kept` of them: the last, the first, or half from each end.
+    """Return the ids, truncated to `kept` of them if there are more than `most`: the last, the first, or half from each end.
 
-    `ends`: whether the first and the last id are special tokens, which no cut takes away. Raises ValueError where `how`
-    is `error`.
+    `ends`: whether the first and the last id are special tokens, which are kept. Raises ValueError if `how` is `error`.
     """
     if most is None or len(ids) <= most:
         return Prompt(ids, 0)
@@ -108,10 +107,10 @@ def cut(ids: list[int], most: int | None, kept: int, how: Overflow, ends: tuple[
 
 
 def _limit(task: Task, window: int | None) -> tuple[int | None, int]:
-    """How long a prompt may be, and to what length it is cut.
+    """Return the maximum length of a prompt, and the length to which it is truncated.
 
-    A cut keeps room for the new tokens in the window. Where a long prompt is an error, one that fits without that room is
-    none: its output ends at the window, and says so.
+    Truncation leaves room for the new tokens in the context window. If a long prompt is an error, a prompt that fits without
+    that room is accepted: its output ends at the window, which its finish reason records.
     """
     roomy = None if window is None else max(window - task.max_new_tokens, 1)
     limits = [each for each in (task.max_prompt_tokens or None, roomy) if each is not None]

@@ -1,4 +1,4 @@
-"""Floor 0: what a task is. Its classes live in tasks/, one file each; its variants in configs/tasks/."""
+"""The base class of tasks, and their samples. Tasks are in tasks/, one file each, their variants in configs/tasks/."""
 
 import hashlib
 import itertools
@@ -28,10 +28,10 @@ Chat = Literal["off", "auto", "required"]
 
 @dataclass(frozen=True)
 class Sample:
-    """One prompt. `reference` is whatever the task's `score` needs of the right answer; None where nothing is scored.
+    """One prompt. `reference` is what the task's `score` needs of the correct answer; None if nothing is scored.
 
-    `turn` is what a chat template gets in its place; empty: the prompt. `after` names an earlier sample whose conversation
-    this one goes on with: its prompt, and what was answered to it.
+    `turn` replaces the prompt in a chat template, unless it is empty. `after` is the id of the sample whose conversation this
+    sample continues.
     """
 
     id: str
@@ -54,12 +54,12 @@ class Data:
 
     @property
     def prompts_sha256(self) -> str:
-        """Over the samples as they are asked, worked examples and all."""
-        asked = ((s.id, s.prompt, s.turn, s.after) for s in self.samples)
-        return hashlib.sha256(json.dumps(list(asked), ensure_ascii=False).encode()).hexdigest()
+        """SHA-256 of the prompts as the models read them, including worked examples."""
+        prompts = ((s.id, s.prompt, s.turn, s.after) for s in self.samples)
+        return hashlib.sha256(json.dumps(list(prompts), ensure_ascii=False).encode()).hexdigest()
 
     def first(self, count: int) -> "Data":
-        """The first `count` prompts, each with those that go on with it."""
+        """Return the first `count` conversations, with all of their turns."""
         kept: list[Sample] = []
         for sample in self.samples:
             if sample.after:
@@ -69,7 +69,7 @@ class Data:
         return replace(self, samples=kept)
 
     def drawn(self, count: int) -> "Data":
-        """`count` prompts at random, the same ones every time, in the source's order, each with those that go on with it."""
+        """Return `count` random conversations, always the same ones, in the source's order, with all of their turns."""
         heads = [sample.id for sample in self.samples if not sample.after]
         chosen = set(random.Random(DRAW_SEED).sample(heads, min(count, len(heads))))
         kept: list[Sample] = []
@@ -80,9 +80,9 @@ class Data:
 
 
 class Hub(NamedTuple):
-    """Where a task's rows lie on the hub: a parquet file with `{split}` in its name, of a data set, at a revision.
+    """The parquet file of a task's rows on the hub, with `{split}` in its name, and the revision of the data set.
 
-    `CONVERTED` is the hub's own conversion of data sets that come as scripts.
+    `CONVERTED` is the hub's conversion of data sets that are published as scripts.
     """
 
     repo: str
@@ -95,21 +95,21 @@ CONVERTED = "refs/convert/parquet"
 
 @dataclass(frozen=True, kw_only=True)
 class Task(Named):
-    """A data set with its prompts and its scores.
+    """A data set with its prompts and scores.
 
-    `version` is a number, bumped when scores may move, and a letter, bumped when only the interface does. `prompt` is a
-    template of a row's fields. `overflow` says what becomes of a
-    prompt beyond `max_prompt_tokens` (0: the models' window): an error, or a cut, which records count. `chat`: whether the
-    models' chat template is put around the prompt; `auto` where they have one.
+    `version` is a number, incremented when scores may change, and a letter, incremented when only the interface changes.
+    `prompt` is a template with the fields of a row. `overflow` selects how a prompt of more than `max_prompt_tokens` (0: the
+    models' context window) is treated: an error, or truncation, which records count. `chat` selects whether the models' chat
+    template is applied; `auto` applies it if there is one.
     """
 
     version: ClassVar[str]
     hub: ClassVar[Hub | None] = None
-    splits: ClassVar[tuple[str, ...]] = ("test",)  # whose rows its prompts are made of
-    fields: ClassVar[dict[str, type]] = {}  # what a row must hold
+    splits: ClassVar[tuple[str, ...]] = ("test",)  # that its prompts are made from
+    fields: ClassVar[dict[str, type]] = {}  # required fields of a row
     synthetic: ClassVar[SyntheticTask | None] = None
-    executes_code: ClassVar[bool] = False  # scoring runs what models wrote
-    continues: ClassVar[bool] = False  # outputs have no end of their own: being cut by length is no fault
+    executes_code: ClassVar[bool] = False  # scoring executes generated code
+    continues: ClassVar[bool] = False  # outputs have no natural end, so that a cut by length is not a failure
 
     description: str = ""
     prompt: str = ""
@@ -118,63 +118,64 @@ class Task(Named):
     max_prompt_tokens: int = 0
     overflow: Overflow = "error"
     chat: Chat = "off"
-    revision: str = ""  # of the hub's data set; open: the newest, whose commit a run records
+    revision: str = ""  # of the data set on the hub; empty: the newest, whose commit a run records
 
     def __post_init__(self) -> None:
         for key, least in (("max_new_tokens", 1), ("max_prompt_tokens", 0)):
             if getattr(self, key) < least:
                 raise ValueError(f"{key} = {getattr(self, key)} must be at least {least}")
         if "" in self.stop:
-            raise ValueError("stop: an empty string would end every answer at once")
+            raise ValueError("stop: must not contain an empty string")
 
     @abstractmethod
     def samples(self, rows: list[Row], source: str) -> list[Sample]:
-        """The prompts of checked rows. `source` is where they came from, for what belongs beside them."""
+        """Return the samples of checked rows. `source` is where the rows are from, to find files next to them."""
 
     @property
     def metrics(self) -> tuple[Metric, ...]:
+        """The metrics of its scores."""
         return ()
 
     @property
     def headline(self) -> str:
-        """The metric that stands beside a speed; empty where nothing is scored."""
+        """The metric that tables show next to speeds; empty if nothing is scored."""
         return self.metrics[0].name if self.metrics else ""
 
     def score(self, sample: Sample, text: str, sandbox: Sandbox | None = None) -> Score:
-        """The value of each metric for one generated text. `sandbox` is for tasks that run it."""
+        """Return the value of each metric for a generated text. Tasks that execute the text do so in `sandbox`."""
         return {}
 
     def data(self, source: str) -> Data:
-        """The samples of `hub`, `synthetic` or a local JSONL file. Raises MissingAsset or ConfigError, saying what to do."""
+        """Return the samples of a source: `hub`, `synthetic` or a JSONL file. Raises MissingAsset and ConfigError."""
         rows = self.rows(source)
         samples = self.samples(rows.rows, source)
         if not samples:
-            raise ConfigError(f"{rows.source} holds no samples")
+            raise ConfigError(f"{rows.source} has no samples")
         if len({sample.id for sample in samples}) < len(samples):
             twice = next(s.id for i, s in enumerate(samples) if any(s.id == other.id for other in samples[:i]))
-            raise ConfigError(f"{rows.source} holds two samples called '{twice}'")
+            raise ConfigError(f"{rows.source} has two samples with the id '{twice}'")
         return Data(samples, rows.source, rows.revision, rows.sha256, len(samples))
 
-    def going_on(self, rows: list[Row]) -> list[str]:
-        """What the rows' own text has behind the prompt of each of their `samples`; empty where a row has none."""
-        told = []
+    def continuations(self, rows: list[Row]) -> list[str]:
+        """Return the text that follows the prompt in each row; empty if a row has none."""
+        found = []
         for row in rows:
             try:
-                told.append(self.synthetic.answer(row) if self.synthetic else "")
-            except KeyError:  # the twin's rows say more than the real ones
-                told.append("")
-        return told
+                found.append(self.synthetic.answer(row) if self.synthetic else "")
+            except KeyError:  # synthetic rows have more fields than real ones
+                found.append("")
+        return found
 
     def texts(self, source: str) -> tuple[Rows, list[tuple[Sample, str]]]:
-        """Training rows, and their prompts with what follows: of `hub` or `synthetic` the training split, else the file."""
+        """Return training rows, and their prompts with continuations: the training split, or the rows of a file."""
         rows = self.rows(source, "train" if source in ("hub", "synthetic") else "test")
-        samples, after = self.samples(rows.rows, rows.source), self.going_on(rows.rows)
+        samples, after = self.samples(rows.rows, rows.source), self.continuations(rows.rows)
         if len(after) != len(samples):  # a row may be several turns
             after = [""] * len(samples)
         return rows, [each for each in zip(samples, after, strict=True) if not each[0].after]
 
     def rows(self, source: str, split: str = "test") -> Rows:
-        """Checked rows of a split; of a local file, the file that was named, or for another split its neighbour."""
+        """Return the checked rows of a split. For a local file, other splits are files next to it."""
         if source == "hub":
             if self.hub is None:
                 raise NotOnHub(f"task {self.name} is not on the hub; help: --data {self.name}=FILE.jsonl")
@@ -182,7 +183,7 @@ class Task(Named):
             rows = fetch_parquet(repo, file.format(split=split), self.revision or revision or None)
         elif source == "synthetic":
             if self.synthetic is None:
-                raise ConfigError(f"task {self.name} has no synthetic synthetic: pass --data FILE.jsonl, or --data hub")
+                raise ConfigError(f"task {self.name} has no synthetic data; help: --data FILE.jsonl, or --data hub")
             rows = Rows(_synthetic(self.synthetic, "test" if split == "test" else "train"), "synthetic", None)
         else:
             rows = read_jsonl(Path(source) if split == "test" else Path(source).with_name(f"{split}.jsonl"))
@@ -201,12 +202,12 @@ class Task(Named):
 
 @cache
 def _synthetic(synthetic: SyntheticTask, split: Split) -> list[Row]:
-    """A twin's first rows, made once per process: a suite asks for them again and again."""
+    """Return the first synthetic rows of a split, cached per process since suites read them repeatedly."""
     return list(itertools.islice(synthetic.rows(split), SYNTHETIC_ROWS))
 
 
 def filled(template: str, **fields: str) -> str:
-    """The template with each `{field}` replaced, once; `{{` and `}}` are braces. Raises ConfigError for an unknown field."""
+    """Replace each `{field}` of a template. `{{` and `}}` are braces. Raises ConfigError for an unknown field."""
 
     def value(match: re.Match[str]) -> str:
         if match[1] is None:
@@ -219,5 +220,5 @@ def filled(template: str, **fields: str) -> str:
 
 
 def without(texts: Sequence[str], text: str) -> str:
-    """`text` up to the first of `texts` in it."""
+    """Return `text` up to the first occurrence of any of `texts`."""
     return text[: min((i for t in texts if (i := text.find(t)) >= 0), default=len(text))]

@@ -13,7 +13,7 @@ GAMMA = 5  # draft length at which pairs of models are measured
 
 
 def levels_of(method: str) -> list[str]:
-    """The levels of a method's chain, from the target down to what drafts: a model, or a kind of head, or prompt lookup."""
+    """Return the levels of a method's chain, from the target to the innermost proposer: models, a kind of head, or `pld`."""
     table = preset("method", method).table
     proposer = table.get("proposer")
     levels = [table["scorers"] if isinstance(table.get("scorers"), str) else "target"]
@@ -21,12 +21,12 @@ def levels_of(method: str) -> list[str]:
         levels.append(proposer["model"])
         proposer = proposer["proposer"]
     if len(levels) < 2 or not isinstance(proposer, dict):
-        raise ConfigError(f"{method} is no chain of models; polybasic is one")
+        raise ConfigError(f"method {method} is not a chain of models; help: -m polybasic")
     return [*levels, proposer["model"] if proposer["name"] == "model" else proposer["name"]]
 
 
 def pairings(levels: list[str], pair: Pair, gamma: int) -> list[str]:
-    """Methods for every level alone and every pair of levels, made known as presets. Without a head for a base, not those."""
+    """Register and return methods for every level alone and every pair of levels, except where a head is missing."""
 
     def known(name: str, table: dict[str, Any]) -> str:
         add("method", Preset(name, Path("profile"), {"description": name, "baseline": BASELINE, **table}), listed=False)
@@ -42,7 +42,7 @@ def pairings(levels: list[str], pair: Pair, gamma: int) -> list[str]:
             proposer: dict[str, Any] = {"name": "model", "model": low, "gamma": gamma}
             if low == "eagle":
                 if low is levels[i + 1]:
-                    pair.head_of("eagle", high)  # without which there is no chain
+                    pair.head_of("eagle", high)  # raises if it is missing, since the chain needs it
                 elif not any((head.kind, head.base) == ("eagle", high) for head in pair.heads.values()):
                     continue
                 proposer = {"name": "eagle", "base": high, "gamma": gamma}

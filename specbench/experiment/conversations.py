@@ -8,7 +8,7 @@ from specbench.runs.run_folder import read
 
 
 class Conversations:
-    """What each method answered to samples that a later sample continues."""
+    """The answers of each method to samples that a later sample continues."""
 
     def __init__(self, data: Data, recorder: Recorder) -> None:
         self._samples = {sample.id: sample for sample in data.samples}
@@ -19,12 +19,12 @@ class Conversations:
                 self.add(record)
 
     def add(self, record: Record) -> None:
-        """Keep a generation's text if a later sample needs it; of a failed one, that it failed."""
+        """Keep the text of a generation that a later sample continues; None for a failed one."""
         if record.sample in self._needed:
             self._texts[record.key] = record.text if record.error is None else None
 
     def before(self, sample: Sample, method: str, repeat: int) -> list[Turn] | None:
-        """The turns before a sample, the first one first; None if one of them failed."""
+        """Return the turns before a sample, in order; None if one of them failed."""
         turns: list[Turn] = []
         while sample.after:
             sample = self._samples[sample.after]
@@ -36,7 +36,7 @@ class Conversations:
 
 
 def most_turns(data: Data) -> int:
-    """The number of turns of the longest conversation."""
+    """Return the number of turns of the longest conversation."""
     following = {sample.after: sample.id for sample in data.samples if sample.after}
     longest = 1
     for sample in data.samples:

@@ -1,4 +1,4 @@
-"""The commands of a baseline file, measured in this process or in a fresh one (specbench.cli.fresh_process)."""
+"""Measurement of a snapshot's commands, in this process or in a fresh one (specbench.cli.fresh_process)."""
 
 import ctypes
 import json
@@ -22,18 +22,18 @@ if TYPE_CHECKING:
     from specbench.regression.snapshot import Command
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
-PARENT = "SPECBENCH_PARENT"  # environment variable: the process that a measuring child ends with
+PARENT = "SPECBENCH_PARENT"  # environment variable: the process whose end also ends the child
 MODULE = "specbench.cli.fresh_process"
-ASKED = "commands.json"
+REQUEST = "commands.json"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Commands:
-    """Commands to measure, on how many CPU threads (0: as found), and what this machine's user allows and brings."""
+    """Commands to measure, the number of CPU threads (0: unchanged), the sandbox backend, and the user's plugins."""
 
     commands: "list[Command]"
     threads: int = 0
-    sandbox: str = ""  # the kind, where generated code may run
+    sandbox: str = ""  # the backend; empty: generated code is not executed
     plugins: list[str] = field(default_factory=list)
 
 
@@ -41,7 +41,8 @@ Launch = Callable[[Commands, Path], None]
 
 
 def measure_here(request: Commands, out: Path, observer: Observer | None = None) -> None:
-    """Measure every command into run folders under `out`, anew. Raises MissingAsset where something cannot be scored."""
+    """Measure every command into new run folders in `out`. Raises MissingAsset if a run cannot be scored."""
+    # imports torch
     from specbench.experiment.pipeline import run
     from specbench.experiment.plugins import load_all
     from specbench.regression.snapshot import options_of
@@ -64,9 +65,9 @@ def measure_here(request: Commands, out: Path, observer: Observer | None = None)
 
 
 def measure_apart(request: Commands, out: Path, module: str = MODULE, *arguments: str) -> None:
-    """The same in a fresh process, whose memory layout and luck are its own. Ends with its exit code where it fails."""
+    """Run `measure_here` in a fresh process, for independent timing. Exits with the process's exit code if it fails."""
     out.mkdir(parents=True, exist_ok=True)
-    (out / ASKED).write_text(json.dumps(asdict(request)), encoding="utf-8")
+    (out / REQUEST).write_text(json.dumps(asdict(request)), encoding="utf-8")
     environment = os.environ | {PARENT: str(os.getpid())}
     done = subprocess.run([sys.executable, "-P", "-m", module, *arguments, str(out)], check=False, env=environment)
     if done.returncode:
@@ -74,27 +75,27 @@ def measure_apart(request: Commands, out: Path, module: str = MODULE, *arguments
 
 
 def sessions(request: Commands, out: Path, launch: Launch, count: int, first: int = 1) -> "list[Measured]":
-    """The cells of `count` sessions, measured one after the other."""
-    from specbench.regression.measurement import of_run, pooled
+    """Measure `count` sessions one after the other, and return their runs, pooled."""
+    from specbench.regression.measurement import of_run, pooled  # imports numpy, which `--help` need not
     from specbench.runs.run_folder import SAMPLES
 
-    cells = []
+    runs = []
     for number in range(first, first + count):
         folder = out / f"session-{number}"
         launch(request, folder)
-        cells += [of_run(each.parent) for each in sorted(folder.glob(f"*/{SAMPLES}"))]
-    return pooled(cells)
+        runs += [of_run(each.parent) for each in sorted(folder.glob(f"*/{SAMPLES}"))]
+    return pooled(runs)
 
 
 def request_in(out: Path) -> Commands:
-    """What `measure_apart` asked for."""
-    return Commands(**json.loads((out / ASKED).read_text(encoding="utf-8")))
+    """Return the request that `measure_apart` wrote."""
+    return Commands(**json.loads((out / REQUEST).read_text(encoding="utf-8")))
 
 
 @contextmanager
 def _threads(count: int) -> Iterator[None]:
-    """CPU threads as told, since sums over more of them differ in their last bits; behind it as they were."""
-    import torch
+    """Set the number of CPU threads for a block, since it changes the last bits of sums."""
+    import torch  # slow to import
 
     before = torch.get_num_threads()
     torch.set_num_threads(count or before)
@@ -105,10 +106,10 @@ def _threads(count: int) -> Iterator[None]:
 
 
 def end_with_parent() -> None:
-    """Have Linux send this process SIGTERM when the process that started it by `measure_apart` dies, even by SIGKILL."""
+    """Have Linux send SIGTERM to this process when its parent in `measure_apart` ends, even by SIGKILL."""
     parent = os.environ.get(PARENT)
     if parent is None or not sys.platform.startswith("linux"):
         return
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
-    if os.getppid() != int(parent):  # it died before the request
+    if os.getppid() != int(parent):  # the parent ended before the call
         sys.exit(ExitCode.TERMINATED)

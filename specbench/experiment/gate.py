@@ -1,4 +1,4 @@
-"""Snapshots of a measurement: recorded, updated, and checked by measuring the same commands again."""
+"""Recording, updating and checking of snapshots, by measuring their commands."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,14 +12,14 @@ from specbench.regression.measurement import Measured, pooled
 from specbench.regression.snapshot import Command, Snapshot, load
 from specbench.regression.verdict import Limits, Status, Verdict
 
-SESSIONS, ROUNDS = 2, 5  # of a snapshot with timing
-AGREEING, MOST = 3, 4  # sessions that a slow-down needs, and the most that a check measures before it decides
-CLOCKED = ("speed", "engine")  # checks in which a machine's noise can look like a finding
+SESSIONS, ROUNDS = 2, 5  # defaults of a snapshot with timing
+AGREEING, MOST = 3, 4  # sessions needed for a slow-down, and the maximum that a check measures
+CLOCKED = ("speed", "engine")  # checks that are affected by timing noise
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recording:
-    """How a snapshot is recorded: with timing from this many sessions or without, and whether the file's content stays."""
+    """How to record a snapshot: counters only or with timing from `sessions`; `add` keeps the file's content."""
 
     counters_only: bool
     sessions: int = SESSIONS
@@ -27,21 +27,21 @@ class Recording:
 
 
 def command_of(methods: list[str], pair: str, tasks: list[str], options: Options) -> Command:
-    """A command as a snapshot holds it: of the options, those that are not the default. Plugins are the user's own."""
+    """Return a command for a snapshot, with the options that differ from their defaults, without plugins."""
     changes = options.changes()
     changes.pop("plugins", None)
     return {"methods": methods, "pair": pair, "tasks": tasks, "options": changes | {"repeats": options.repeats}}
 
 
 def record(path: Path, out: Path, commands: Commands, how: Recording) -> None:
-    """Measure a command, and write or extend a snapshot file. Raises ConfigError where that is of the other kind."""
+    """Measure a command, and write or extend a snapshot file. Raises ConfigError if the file is of the other kind."""
     (command,) = commands.commands
     if not how.counters_only:
         command = with_anchor(command)
     held = load(path) if how.add and path.exists() else Snapshot([], [], how.counters_only)
     if held.counters_only != how.counters_only:
         raise ConfigError(
-            f"{path} holds {'counters only' if held.counters_only else 'timing'}: record the other kind into its own file"
+            f"{path} has {'counters only' if held.counters_only else 'timing'}; help: record the other kind into another file"
         )
     threads = held.runs[0].environment["threads"] if held.runs else 0
     request = replace(commands, commands=[command], threads=threads)
@@ -61,8 +61,8 @@ def update(path: Path, out: Path, commands: Commands, count: int | None) -> None
 def check(path: Path, out: Path, commands: Commands, limits: Limits, launch: Launch = measure_apart) -> list[Verdict]:
     """Measure a snapshot's commands again and compare.
 
-    While a time is beyond the limit in every session it is measured again, each time in a process of its own, until
-    AGREEING sessions or at most MOST make it significant, or one does not agree.
+    While a time exceeds the limit in every session, another session is measured in a fresh process, up to MOST. A slow-down
+    needs AGREEING sessions.
     """
     known = load(path)
     limits = replace(limits, counters_only=limits.counters_only or known.counters_only)
@@ -85,20 +85,20 @@ def check(path: Path, out: Path, commands: Commands, limits: Limits, launch: Lau
 
 
 def with_anchor(command: Command) -> Command:
-    """The command with transformers' own decoding beside `ar`, if a method is measured against that."""
+    """Return the command with the decoding of transformers added, if `ar` or a method with that baseline is measured."""
     methods = command["methods"]
-    beside = any(preset("method", name).table.get("baseline") == "ar" for name in methods) or "ar" in methods
-    return {**command, "methods": [*methods, ANCHOR]} if beside and ANCHOR not in methods else command
+    is_anchored = any(preset("method", name).table.get("baseline") == "ar" for name in methods) or "ar" in methods
+    return {**command, "methods": [*methods, ANCHOR]} if is_anchored and ANCHOR not in methods else command
 
 
 def _counting(command: Command) -> Command:
-    """What counters need of a command with timing: no anchor, and one repeat."""
+    """Return a command with timing as one for counters only: without the anchor, and with one repeat."""
     methods = [name for name in command["methods"] if name != ANCHOR]
     return {**command, "methods": methods, "options": {**command["options"], "repeats": 1}}
 
 
 def _measured(request: Commands, out: Path, counters_only: bool, count: int) -> list[Measured]:
-    """The runs for a snapshot. Raises ConfigError if a generation failed, since a snapshot has to be complete."""
+    """Return the measured runs of a snapshot. Raises ConfigError if a generation failed."""
     if counters_only:
         runs = [replace(each, sessions=[]) for each in sessions(request, out, measure_here, 1)]
     else:

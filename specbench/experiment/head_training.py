@@ -59,7 +59,7 @@ class TrainedHead:
 
 
 def train_head(request: TrainRequest, observer: Observer) -> TrainedHead:
-    """Train a head and write it into its folder. What the models say is collected first; a second call resumes.
+    """Train a head and write it into its folder. The models' outputs are collected first. A second call resumes.
 
     Raises ConfigError for a mistake in the request, MissingAsset where a model or data are missing.
     """

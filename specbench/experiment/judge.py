@@ -1,4 +1,4 @@
-"""Floor 4: which of two continuations a judge prefers: SPRINTER's win rate, with a model that is here in GPT-4's place."""
+"""Judges that compare two continuations, for SPRINTER's win rate. The paper uses GPT-4; these use local models."""
 
 import json
 from abc import abstractmethod
@@ -24,26 +24,27 @@ Verdict = float  # 1: the first is better, 0: the second, 1/2: neither
 
 
 class Judge(Named):
-    """Prefers one of two continuations of a text."""
+    """Base class of judges, which compare two continuations of a text."""
 
     path: str
     device: str
 
     @abstractmethod
     def prefers(self, text: str, one: str, two: str) -> Verdict:
-        """Which of the two is the better continuation."""
+        """Return which continuation is better."""
 
     @cached_property
     def model(self) -> Any:
-        """The judge's model. Raises MissingAsset where it is not here and cannot be fetched."""
+        """The judge's model. Raises MissingAsset if it cannot be loaded."""
         try:
             config = AutoConfig.from_pretrained(self._source, trust_remote_code=False)
-        except Exception as error:  # whatever a library makes of a damaged file
+        except Exception as error:  # of any type, for damaged files
             raise unreadable("judge", self._source, error) from None
         return load_model(Checkpoint("judge", self._source, config)).eval().to(self.device)
 
     @cached_property
     def tokenizer(self) -> Any:
+        """The tokenizer of the judge's model."""
         return load_tokenizer("judge", self._source)
 
     @property
@@ -51,7 +52,7 @@ class Judge(Named):
         return str(folder(self.path, Path()) or self.path)
 
     def scores(self, text: str, continuation: str) -> torch.Tensor:
-        """Log-probabilities of the continuation's tokens behind the text, (tokens,)."""
+        """Return the log-probabilities of the continuation's tokens after the text, (tokens,)."""
         before = self.tokenizer(text)["input_ids"]
         after = self.tokenizer(continuation, add_special_tokens=False)["input_ids"]
         if not after:
@@ -64,9 +65,9 @@ class Judge(Named):
 
 @dataclass(frozen=True, kw_only=True)
 class Likelihood(Judge, name="likelihood"):
-    """Prefers what a model of its own finds likelier, by the mean log-probability of a token.
+    """Prefers the continuation with the higher mean log-probability per token.
 
-    No judge of accuracy or detail: a stand-in for where no model can judge. It favours greedy text.
+    Favors greedy text, and does not judge accuracy or detail: a substitute if no model can judge.
     """
 
     path: str
@@ -90,7 +91,7 @@ The better continuation is"""
 
 @dataclass(frozen=True, kw_only=True)
 class Prompted(Judge, name="prompted"):
-    """Asks an instruction-tuned model, in both orders; a tie where the orders disagree (SPRINTER, Table 1: GPT-4's place)."""
+    """Prompts an instruction-tuned model with both orders; a tie if they disagree (SPRINTER, Table 1, with GPT-4)."""
 
     path: str
     device: str = "cpu"
@@ -101,13 +102,13 @@ class Prompted(Judge, name="prompted"):
         return sum(votes) / 2
 
     def _first(self, text: str, one: str, two: str) -> bool:
-        asked = self.question.format(text=text, one=one, two=two)
-        first, second = (float(self.scores(asked, answer).sum()) for answer in (" A", " B"))
+        prompt = self.question.format(text=text, one=one, two=two)
+        first, second = (float(self.scores(prompt, answer).sum()) for answer in (" A", " B"))
         return first > second
 
 
 def comparisons(run: Path, data: Data, judge: Judge, ours: str, theirs: str) -> Iterator[dict[str, Any]]:
-    """Every generation of one method against that of another on the same prompt and repeat; equal texts are ties."""
+    """Yield the comparisons of two methods' generations on the same prompt and repeat. Equal texts are ties."""
     prompts = {sample.id: sample.prompt for sample in data.samples}
     texts = {record.key: record.text for record in read(run) if record.error is None}
     for (method, sample, repeat), text in texts.items():
@@ -118,32 +119,32 @@ def comparisons(run: Path, data: Data, judge: Judge, ours: str, theirs: str) -> 
 
 
 @cache
-def _judge(told: str, device: str) -> Judge:
-    """The judge of a table (as JSON), loaded once for all runs that it judges."""
-    return Judge.build({"device": device, **json.loads(told)}, "judge")
+def _judge(table: str, device: str) -> Judge:
+    """Return the judge of a table (as JSON), cached for all runs."""
+    return Judge.build({"device": device, **json.loads(table)}, "judge")
 
 
 def judge_run(run: Path, data: Data, table: dict[str, Any], device: torch.device) -> None:
-    """Judge a run's generations, unless that is done, and write judged.json.
+    """Judge a run's generations and write judged.json, unless that is done.
 
-    `table`: the judge, and the methods compared, `of` and `against`. Raises ConfigError where the run has not both.
+    `table` has the judge's keys, and the methods to compare, `of` and `against`. Raises ConfigError if the run lacks one.
     """
     own = {key: value for key, value in table.items() if key not in ("of", "against")}
-    told = {"judge": own, "of": table["of"], "against": table["against"]}
+    request = {"judge": own, "of": table["of"], "against": table["against"]}
     records = list(read(run))
-    for method in (told["of"], told["against"]):
+    for method in (request["of"], request["against"]):
         if method not in {record.method for record in records}:
             raise ConfigError(f"judge: no method '{method}' in {run.name}")
     known = _kept(run)
-    if known.get("records") == len(records) and all(known.get(key) == value for key, value in told.items()):
+    if known.get("records") == len(records) and all(known.get(key) == value for key, value in request.items()):
         return
     judge = _judge(json.dumps(own), str(device))
-    rows = list(comparisons(run, data, judge, told["of"], told["against"]))
-    write_sealed(run / JUDGED, {**told, "records": len(records), "rows": rows})
+    rows = list(comparisons(run, data, judge, request["of"], request["against"]))
+    write_sealed(run / JUDGED, {**request, "records": len(records), "rows": rows})
 
 
 def _kept(run: Path) -> dict[str, Any]:
-    """The verdicts that are there; none where they are damaged, since they can be given again."""
+    """Return the stored verdicts; empty if they are missing or damaged, since they can be repeated."""
     try:
         return dict(read_sealed(run / JUDGED, Judged)) if (run / JUDGED).exists() else {}
     except ConfigError:

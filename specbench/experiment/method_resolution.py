@@ -1,19 +1,19 @@
 """The methods of a run: presets with overrides, sweeps and draft lengths, built, and grouped by their baseline."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, is_dataclass
 from dataclasses import fields as dataclass_fields
 from itertools import product
 
 from specbench.config.construct import Table, convert, to_table
 from specbench.config.options import Options
-from specbench.config.overrides import Override, changed, in_scope
-from specbench.config.pair import Pair, head_named
+from specbench.config.overrides import Override, changed
+from specbench.config.pair import Pair
 from specbench.config.presets import Preset, preset
 from specbench.decoding.method import Method
 from specbench.decoding.sampling import Sampler
-from specbench.errors import ConfigError, hint
+from specbench.errors import ConfigError
 from specbench.experiment import method_table as tables
 from specbench.models.heads import Head
 from specbench.runs.run_spec import Clock, MethodSpec
@@ -118,43 +118,6 @@ def temperature_of(found: Preset) -> float:
     return temperature
 
 
-def unused_options(names: Sequence[str], pair: Pair, pair_name: str, options: Options) -> dict[str, ConfigError]:
-    """The options, by their words on a command line, that no method of a request reads, and what to say of each."""
-    bases = {name: tables.constructor(name) for name in names}
-    unused: dict[str, ConfigError] = {}
-    for each in options.all_overrides("method", names):
-        covered = [name for name in names if in_scope(each.scope, name)]
-        if not any(_applies(each, bases[name]) for name in covered):
-            known = {key for table in bases.values() for key in tables.keys_of(table)}
-            option = f"--set {each.key}"
-            unused[option] = _none_reads(option, names, ".".join(each.path), known)
-    for scope, lengths in options.gamma:
-        option = f"--gamma {scope + '=' if scope else ''}{','.join(map(str, lengths))}"
-        reading = [
-            bases[name] for name in names if options.gamma_for(name) == lengths and tables.length_path(bases[name])
-        ]
-        if not reading:
-            unused[option] = ConfigError(f"{option}: {', '.join(names)} has no draft length")
-        elif len(lengths) > 1 and not any(table.get("models") for table in reading):
-            unused[option] = ConfigError(f"{option}: {', '.join(names)} has one draft length, not one per model")
-    known_heads = {name: {"kind": head.kind, "base": head.base} for name, head in pair.heads.items()}
-    read = heads_of(names, pair, options)
-    for name, path in options.heads_for(pair_name):
-        if head_named(name, known_heads) not in read:
-            option = f"--head {name}={path}"
-            unused[option] = ConfigError(f"--head {name}: none of {', '.join(names)} reads it")
-    return unused
-
-
-def _none_reads(option: str, names: Sequence[str], key: str, known: Iterable[str]) -> ConfigError:
-    return ConfigError(f"{option}: none of {', '.join(names)} has this key{hint(key, known)}")
-
-
-def _applies(each: Override, table: Table) -> bool:
-    """Whether an override changes a method: always where it names the method, otherwise where the method takes the value."""
-    return bool(each.scope) or tables.takes(table, each.path, each.value)
-
-
 def _variants(names: Iterable[str], pair: Pair, options: Options) -> list[_Variant]:
     """Every method, or every variant of it that a sweep makes, with open draft lengths.
 
@@ -166,7 +129,7 @@ def _variants(names: Iterable[str], pair: Pair, options: Options) -> list[_Varia
     for name in names:
         found = preset("method", name)
         base = tables.constructor(name)
-        applied = tuple(each for each in options.overrides_for("method", name) if _applies(each, base))
+        applied = tuple(each for each in options.overrides_for("method", name) if tables.applies(each, base))
         base = changed(base, [(each.path, each.value) for each in applied], f"method {found.name}")
         given = {".".join(each.path): (f"--set {each.key}", each.value) for each in applied}
         swept: list[tuple[list[str], list[object]]] = []
@@ -186,7 +149,7 @@ def _variants(names: Iterable[str], pair: Pair, options: Options) -> list[_Varia
             out.append(_Variant(found, _with_roles(table, pair), applied, paths))
     if unused:
         key, known = min(unused), {f"method.{key}" for each in out for key in tables.keys_of(each.table)}
-        raise _none_reads(f"--over {key}", names, key, known)
+        raise tables.key_error(f"--over {key}", names, key, known)
     return out
 
 

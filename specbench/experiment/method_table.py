@@ -1,23 +1,30 @@
-"""Questions about a method's TOML table, before the method can be built: models, heads, keys, draft lengths."""
+"""Queries on a method's TOML table before the method is built: models, heads, keys and draft lengths."""
 
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import fields as dataclass_fields
 from dataclasses import is_dataclass
 
 from specbench import methods
 from specbench.config.construct import Named, Table, convert
+from specbench.config.overrides import Override
 from specbench.config.presets import preset
 from specbench.decoding import targets
 from specbench.decoding.method import Method, Proposer
 from specbench.decoding.targets import Target
-from specbench.errors import ConfigError
+from specbench.errors import ConfigError, hint
 from specbench.methods import proposers
 from specbench.methods import stopping as stops
 from specbench.methods.stopping import Stop
 
-BESIDES = ("description", "baseline", "temperature", "clock", "sweep")  # keys of a preset that build nothing
+BESIDES = (
+    "description",
+    "baseline",
+    "temperature",
+    "clock",
+    "sweep",
+)  # keys of a preset that are not parameters of the method
 MODELS = ("draft", "model", "small", "large", "base", "target")  # keys that name a model; a target may be a table
 GROUPS = ("scorers", "models")  # keys that list models, or name a group of them
 FAMILIES: dict[str, type[Named]] = {"": Method, "proposer": Proposer, "stop": Stop, "target": Target}  # by key
@@ -25,7 +32,7 @@ REGISTERED = (methods, proposers, stops, targets)  # modules whose import regist
 
 
 def constructor(name: str) -> Table:
-    """A copy of a preset's table with the keys that build the method. Raises ConfigError for a wrong type of name."""
+    """Return a copy of a preset's table with the method's parameters. Raises ConfigError for a name of a wrong type."""
     found = preset("method", name)
     table = deepcopy({key: value for key, value in found.table.items() if key not in BESIDES})
     require_names(table, str(found.path))
@@ -33,7 +40,7 @@ def constructor(name: str) -> Table:
 
 
 def require_names(table: Table, where: str) -> None:
-    """Raise ConfigError where a key that names something, here or in a table within, holds anything but a name."""
+    """Raise ConfigError if the value of a key for names, here or in an inner table, is not a name."""
     for key, value in table.items():
         if key in ("name", "head", *MODELS) and key != "target" and not isinstance(value, str):
             raise ConfigError(f"{where}: {key} = {value!r} must be a name")
@@ -50,21 +57,21 @@ def _is_names(value: object) -> bool:
 
 
 def inner_tables(table: Table) -> Iterator[tuple[str, Table]]:
-    """The tables directly within a table, by key."""
+    """Yield the tables directly within a table, by key."""
     for key, value in table.items():
         if isinstance(value, dict):
             yield key, value
 
 
 def words_under(table: Table, key: str) -> list[str]:
-    """The words under a key, here and in the tables within."""
+    """Return the strings under a key, here and in inner tables."""
     own = table.get(key)
     found = [own] if isinstance(own, str) else []
     return found + [word for _, inner in inner_tables(table) for word in words_under(inner, key)]
 
 
 def listed(table: Table, key: str) -> list[str]:
-    """The models that a key lists; empty where the key is missing."""
+    """Return the models that a key lists; empty if the key is missing."""
     value = table.get(key)
     return (
         [str(each) for each in value] if isinstance(value, list | tuple) else [value] if isinstance(value, str) else []
@@ -72,15 +79,15 @@ def listed(table: Table, key: str) -> list[str]:
 
 
 def roles_in(table: Table) -> list[str]:
-    """All models that a table names, whose groups are resolved."""
+    """Return all models that a table names. Groups must be resolved."""
     own = [role for key in MODELS for role in words_under(table, key)]
     return [*listed(table, "scorers"), *listed(table, "models"), *own]
 
 
 def keys_of(table: Table, *before: str) -> set[str]:
-    """The dotted keys that can be set in a method's table: those that it has, and those that it could have.
+    """Return the dotted keys that can be set in a method's table, present or not.
 
-    `before` is the path of a table within.
+    `before` is the path of an inner table.
     """
     keys = {".".join([*before, key]) for key in {*table, *_types_of(table, before[-1] if before else "")} - {"name"}}
     keys -= {".".join([*before, key]) for key, _ in inner_tables(table)}
@@ -89,27 +96,45 @@ def keys_of(table: Table, *before: str) -> set[str]:
     return keys
 
 
-def takes(table: Table, path: tuple[str, ...], value: object) -> bool:
-    """Whether a table has a key, directly or in the tables within, and the key's type takes the value."""
+def applies(each: Override, table: Table) -> bool:
+    """Return whether an override changes a method: if it names the method, or if the method has the key and its type fits."""
+    if each.scope:
+        return True
+    return _place(table, each.path) is not None and value_error(table, each.path, each.value, "") is None
+
+
+def value_error(table: Table, path: tuple[str, ...], value: object, option: str) -> ConfigError | None:
+    """Return the error of a value whose type does not fit a key; None if it fits, or if the table lacks the key."""
+    types, key = _place(table, path), path[-1]
+    if types is None or key not in types:
+        return None
+    if key in (*GROUPS, "name"):
+        return None if _is_names(value) else ConfigError(f"{option} = {value!r} must be a name, or a list of names")
+    try:
+        convert(value, types[key], option)
+    except ConfigError as error:
+        return error
+    return None
+
+
+def _place(table: Table, path: tuple[str, ...]) -> dict[str, object] | None:
+    """Return the typed fields of the table that a path ends in; None if the table lacks the path."""
     for key in path[:-1]:
         inner = table.get(key)
         if not isinstance(inner, dict):
-            return False
+            return None
         table = inner
-    key, types = path[-1], _types_of(table, path[-2] if len(path) > 1 else "")
-    if key not in types:
-        return key in table
-    if key in (*GROUPS, "name"):
-        return _is_names(value)
-    try:
-        convert(value, types[key], "")
-    except ConfigError:
-        return False
-    return True
+    types = _types_of(table, path[-2] if len(path) > 1 else "")
+    return types if path[-1] in types or path[-1] in table else None
+
+
+def key_error(option: str, names: Iterable[str], key: str, known: Iterable[str]) -> ConfigError:
+    """Return the error of an option with a key that none of the methods has."""
+    return ConfigError(f"{option}: none of {', '.join(names)} has this key{hint(key, known)}")
 
 
 def _types_of(table: Table, key: str = "") -> dict[str, object]:
-    """The fields, with their types, of what the table under a key names; empty for an unknown name."""
+    """Return the fields, with their types, of the class that the table under a key names; empty for an unknown name."""
     family, name = FAMILIES.get(key), table.get("name")
     member = family.members.get(name) if family and isinstance(name, str) else None
     if member is None or not is_dataclass(member):
@@ -119,7 +144,7 @@ def _types_of(table: Table, key: str = "") -> dict[str, object]:
 
 
 def length_path(table: Table) -> str:
-    """The dotted key of a table that `--gamma` sets; empty for a method that does not draft a set length."""
+    """Return the dotted key that `--gamma` sets; empty for a method without a draft length."""
     if "gamma" in _types_of(table):
         return "gamma"
     keys, proposer = ["proposer"], table.get("proposer")
@@ -131,10 +156,10 @@ def length_path(table: Table) -> str:
 
 
 def with_lengths(table: Table, sizes: Mapping[str, int], gamma: tuple[int, ...]) -> Table:
-    """A copy of a table with its draft lengths set: the user's, its own, or by the models' sizes.
+    """Return a copy of a table with draft lengths: the user's, the table's, or a default by the models' sizes.
 
-    `sizes` are parameters by role. An open length is 1 where the first model has more than half of the parameters of the
-    model that verifies its drafts, and 5 otherwise; an ensemble's other models draft 1.
+    `sizes` are parameters by role. The default is 1 if the drafting model has more than half of the parameters of the model
+    that verifies its drafts, and 5 otherwise. The other models of an ensemble draft 1.
     """
     table = deepcopy(table)
     models, scorers = listed(table, "models"), listed(table, "scorers") or [""]
@@ -160,7 +185,7 @@ def with_lengths(table: Table, sizes: Mapping[str, int], gamma: tuple[int, ...])
 
 
 def _innermost(proposer: object, verifier: str) -> tuple[Table | None, str]:
-    """The proposer at the bottom of a chain, and the model that verifies it."""
+    """Return the innermost proposer of a chain, and the model that verifies its drafts."""
     while isinstance(proposer, dict) and isinstance(proposer.get("proposer"), dict):
         verifier = str(proposer.get("model", ""))
         proposer = proposer["proposer"]
@@ -168,5 +193,5 @@ def _innermost(proposer: object, verifier: str) -> tuple[Table | None, str]:
 
 
 def _length(sizes: Mapping[str, int], first: str, last: str) -> int:
-    known = first in sizes and last in sizes  # otherwise building the method says what is missing
+    known = first in sizes and last in sizes  # otherwise building the method raises the error
     return 1 if known and sizes[first] > 0.5 * sizes[last] else 5

@@ -10,7 +10,7 @@ from specbench.config.options import SandboxKind
 from specbench.config.presets import require_known
 from specbench.data.task import Task
 from specbench.errors import ConfigError, MissingAsset
-from specbench.experiment import method_resolution, runner, scorer, selection
+from specbench.experiment import method_options, method_resolution, runner, scorer, selection
 from specbench.experiment.plan import Plan, PlannedRun, make_plan
 from specbench.experiment.request import Request
 from specbench.observer import Observer
@@ -45,7 +45,7 @@ def unused_options(request: Request) -> dict[str, ConfigError]:
     _, pair = selection.read_pair(request.pair, request.options)
     return {
         **selection.unused_options(request.pair, request.tasks, request.options),
-        **method_resolution.unused_options(request.methods, pair, request.pair, request.options),
+        **method_options.unused_options(request.methods, pair, request.pair, request.options),
     }
 
 
@@ -59,7 +59,7 @@ def resolve(request: Request, partial: bool = False) -> Resolved:
     require_known(request.methods, request.pair, request.tasks)
     options = request.options
     preset, pair = selection.read_pair(request.pair, options)
-    method_resolution.roles_of(request.methods, pair, options)  # a mistake shows before anything is missing
+    method_resolution.roles_of(request.methods, pair, options)  # raises mistakes before missing assets
     if not partial:
         for error in unused_options(request).values():
             raise error
@@ -75,7 +75,7 @@ def resolve(request: Request, partial: bool = False) -> Resolved:
 
 
 def run(request: Request, observer: Observer | None = None) -> Results:
-    """Measure and score what is missing of a request's runs, and summarize all of them."""
+    """Measure and score the missing parts of a request's runs, and summarize all runs."""
     observer = observer or Observer()
     resolved = resolve(request)
     plan, unscored = resolved.plan, resolved.unscored
@@ -88,14 +88,14 @@ def run(request: Request, observer: Observer | None = None) -> Results:
             decode(plan, each, locks[each.folder], request.access.fresh, observer)
             try:
                 score(each, resolved.sandbox, observer)
-            except MissingAsset as error:  # the other tasks are still to be measured
+            except MissingAsset as error:  # other tasks are still measured
                 unscored = error
             summaries.append(summarised(each.folder))
     return Results(summaries, unscored)
 
 
 def decode(plan: Plan, run: PlannedRun, lock: FolderLock, fresh: bool, observer: Observer) -> None:
-    """Measure what is missing of a run, whose folder is locked."""
+    """Measure the missing generations of a run whose folder is locked."""
     if run.complete and not fresh:
         return
     if not plan.is_loaded:
@@ -108,7 +108,7 @@ def decode(plan: Plan, run: PlannedRun, lock: FolderLock, fresh: bool, observer:
 
 
 def score(run: PlannedRun, sandbox: Sandbox | None, observer: Observer) -> None:
-    """Score what is not scored of a run. Raises MissingAsset where a scorer lacks something."""
+    """Score a run unless it is scored. Raises MissingAsset if a scorer needs something that is missing."""
     if not run.scored(sandbox):
         with observer.progress(f"scoring {run.spec.folder}", run.spec.generations) as advance:
             scorer.score(run.folder, run.task, run.data, sandbox, advance)

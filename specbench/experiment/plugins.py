@@ -1,7 +1,7 @@
-"""Floor 3: things of a user's own, from a Python file or module outside the package.
+"""Plugins: targets, stop rules, methods, proposers and tasks outside the package, in a Python file or module.
 
-A plugin defines subclasses of Target, Stop, Method, Proposer or Task with a `name`, and importing it registers them. So that
-they can be asked for at once, each gets a preset of its name; a TOML file of the user's own may say more.
+A plugin defines subclasses of Target, Stop, Method, Proposer or Task with a `name`, and importing it registers them. Each
+also gets a preset with its name. A TOML file can configure it further.
 """
 
 import dataclasses
@@ -30,8 +30,8 @@ DRAFT = {"name": "model", "model": "draft"}
 def load(where: str) -> tuple[str, str]:
     """Import a plugin and add presets for what it defines; returns its file's name and the SHA-256 of its source.
 
-    `where` is a path to a .py file, or the name of an importable module. Raises ConfigError where it cannot be imported,
-    defines nothing, or takes a name that there is already.
+    `where` is a path to a .py file, or the name of an importable module. Raises ConfigError if it cannot be imported,
+    defines nothing, or uses an existing name.
     """
     before = {family: dict(family.members) for family in FAMILIES}
     known = {kind: set(presets.names(kind)) - presets.added(kind) for kind in ("method", "task")}
@@ -60,7 +60,7 @@ def load(where: str) -> tuple[str, str]:
                 raise ConfigError(f"plugin {where}: there is a {family.__name__.lower()} or a {kind} '{name}' already")
             found += 1
             if table:
-                presets.add(kind, presets.Preset(name, source, {"description": _told(member), **table}))
+                presets.add(kind, presets.Preset(name, source, {"description": _summary_of(member), **table}))
     if not found and module.__name__ not in _LOADED:
         raise ConfigError(f"plugin {where} defines no {', '.join(f.__name__ for f in FAMILIES)} with a name")
     _LOADED.add(module.__name__)
@@ -85,7 +85,7 @@ def register(member: type[Named]) -> tuple[str, str]:
     except (OSError, TypeError):  # defined in an interactive session
         source, text = Path(member.__module__), repr(member)
     if table:
-        presets.add(kind, presets.Preset(name, source, {"description": _told(member), **table}))
+        presets.add(kind, presets.Preset(name, source, {"description": _summary_of(member), **table}))
     return source.name, hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -139,8 +139,8 @@ def _defaults(member: type[Any]) -> dict[str, Any]:
     return {field.name: field.default for field in fields if isinstance(field.default, bool | int | float | str)}
 
 
-def _told(member: type[Any]) -> str:
-    """The first line of what it says of itself; a dataclass without a docstring says its signature."""
+def _summary_of(member: type[Any]) -> str:
+    """Return the first line of a class's docstring, unless `dataclass` generated it."""
     text = (member.__doc__ or "").strip().partition("\n")[0]
     return "a plugin" if not text or text.startswith(f"{member.__name__}(") else text
 

@@ -1,4 +1,4 @@
-"""What a user asks for, before anything is resolved."""
+"""A request to measure methods, before it is resolved."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,8 +10,8 @@ from specbench.config.options import Access, Options, SandboxKind
 class Request:
     """Methods to measure on a pair and tasks.
 
-    Names are presets or paths to TOML files. Without tasks, those that suit the pair are taken. `sandbox` is how generated
-    code is isolated when it is executed to score it; None does not execute it.
+    Names are presets or paths to TOML files. Without tasks, the pair's default tasks are used. `sandbox` is the backend for
+    executing generated code; None does not execute it.
     """
 
     methods: tuple[str, ...]

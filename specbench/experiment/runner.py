@@ -1,4 +1,4 @@
-"""From a planned run to records. Methods take turns prompt by prompt, in one process, after the same warm-up."""
+"""Measurement of a planned run. Methods are interleaved prompt by prompt in one process, after the same warm-up."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -37,10 +37,10 @@ WARM_UP_TOKENS = 16
 
 
 def prepare(run: PlannedRun, lock: FolderLock, fresh: bool) -> Recorder:
-    """The recorder of a run's folder, which holds the spec, the manifest and the environment.
+    """Write the spec, the manifest and the environment of a run, and return the recorder of its folder.
 
-    Raises ConfigError if the folder was begun under other conditions, since their timings would not mix, and if what it holds
-    is not this run's.
+    Raises ConfigError if the folder was begun under other conditions, whose times would not be comparable, or if it belongs
+    to another run.
     """
     lock.require()
     device = run.spec.device
@@ -62,7 +62,7 @@ def prepare(run: PlannedRun, lock: FolderLock, fresh: bool) -> Recorder:
 
 
 def _require_same(spec: RunSpec, folder: Path, environment: dict[str, object]) -> None:
-    """Raise ConfigError where a run was begun under other conditions than it would be resumed under."""
+    """Raise ConfigError if a run was begun under other conditions than those at which it would be resumed."""
     if not (folder / CONFIG).exists():
         raise ConfigError(f"{folder} has records but no {CONFIG}; help: restore it, or measure again with --fresh")
     if spec_of(folder).sha256 != spec.sha256:
@@ -73,15 +73,15 @@ def _require_same(spec: RunSpec, folder: Path, environment: dict[str, object]) -
         conditions(dict(read_sealed(folder / ENVIRONMENT, Environment))), conditions(environment)
     ):
         raise ConfigError(
-            f"{folder} was begun under other conditions, and timings of both would not compare ({'; '.join(changed)});"
-            " help: --fresh measures it again, --out starts another folder"
+            f"{folder} was begun under other conditions, whose times are not comparable ({'; '.join(changed)});"
+            " help: measure again with --fresh, or use another folder with --out"
         )
 
 
 def measure(run: PlannedRun, loaded: LoadedPair, recorder: Recorder) -> Iterator[Record]:
-    """Decode what is missing, yielding each record once it is on disk.
+    """Decode the missing generations, yielding each record after it is written.
 
-    Repeat r uses seed + r. The order of the methods rotates from prompt to prompt, so that none always runs first.
+    Repeat r uses seed + r. The order of the methods rotates from prompt to prompt, so that no method is always first.
     """
     spec, data, labels = run.spec, run.data, list(run.spec.methods)
     conversations = Conversations(data, recorder)
@@ -104,7 +104,7 @@ def measure(run: PlannedRun, loaded: LoadedPair, recorder: Recorder) -> Iterator
     methods = {label: calibrated(method, setting, firsts) for label, method in run.methods.items() if label in wanted}
     brief = Setting(pair, run.task, dataclasses.replace(spec.decoding, max_new_tokens=WARM_UP_TOKENS))
     for label, method in methods.items():
-        for sample in firsts:  # until one prompt is decoded, since a failed one warms nothing up
+        for sample in firsts:  # until one prompt is decoded: a failed one is no warm-up
             blank = _blank(label, sample.id, 0, spec.decoding, -1)
             warm_up = attempt(method, blank, brief, sample, [])
             captured = captured[0] + warm_up.captured, captured[1] + warm_up.capture_seconds
@@ -126,7 +126,7 @@ def _blank(label: str, sample: str, repeat: int, decoding: DecodingSpec, order: 
 
 
 def _longest(setting: Setting, data: Data) -> int:
-    """The tokens of the longest sequence to expect, later turns included. A prompt that cannot be encoded fails later."""
+    """Return the maximum sequence length, including later turns. Prompts that cannot be encoded fail when decoded."""
     pair, longest = setting.pair, 0
     for sample in data.samples:
         if not sample.after:

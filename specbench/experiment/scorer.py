@@ -1,4 +1,4 @@
-"""Floor 4: stored generations to scores, apart from decoding: no model, no clock, and as often as one likes."""
+"""Scoring of stored generations, independent of decoding and repeatable."""
 
 import dataclasses
 from collections.abc import Callable
@@ -14,11 +14,11 @@ from specbench.runs.scores import Scores
 from specbench.sandbox import Sandbox
 from specbench.scoring.metric import NO_ANSWER, Score
 
-TOLD = 800  # characters of a prompt, and of a reference
+SHOWN = 800  # characters of a prompt, and of a reference, in scores.json
 
 
 def is_scored(folder: Path, task: Task, sandbox: Sandbox | None) -> bool:
-    """Whether scores of all the folder's generations are there, by this version of the task."""
+    """Return whether all generations of a folder are scored by this version of the task."""
     known = _kept(folder)
     if task.executes_code and sandbox is not None and known.get("sandbox") != sandbox.signature:
         return False
@@ -30,12 +30,12 @@ def is_scored(folder: Path, task: Task, sandbox: Sandbox | None) -> bool:
 
 
 def is_executed(folder: Path) -> bool:
-    """Whether the folder's scores come from running what was generated."""
+    """Return whether the scores of a folder come from executing generated code."""
     return bool(_kept(folder).get("sandbox"))
 
 
 def _kept(folder: Path) -> dict[str, Any]:
-    """The scores that are there; none where they are damaged, since generations can be scored again."""
+    """Return the stored scores; empty if they are missing or damaged, since generations can be scored again."""
     path = folder / SCORES
     try:
         return dict(read_sealed(path, Scores)) if path.exists() else {}
@@ -48,12 +48,12 @@ def score(
 ) -> None:
     """Score every generation of a run folder and write scores.json; `advance` is called after each.
 
-    Text at a fixed length runs past its end and gets no score. A task that runs what was written gets none without a
-    sandbox; the generations stay, to be scored later.
+    Text of a fixed length gets no score, since it continues after its end. Without a sandbox, tasks that execute generated
+    code get none; their generations can be scored later.
     """
-    told = f"task:{task.name}@{task.version}|chat:{task.chat}"
+    signature = f"task:{task.name}@{task.version}|chat:{task.chat}"
     if task.executes_code and sandbox:
-        told += f"|{sandbox.signature}"
+        signature += f"|{sandbox.signature}"
     fixed_length = spec_of(folder).decoding.ignore_eos
     samples = {sample.id: sample for sample in data.samples}
     records, rows = list(read(folder)), []
@@ -67,23 +67,23 @@ def score(
         "schema": 1,
         "version": task.version,
         "metrics": [
-            dataclasses.asdict(metric) | {"signature": f"{metric.signature}|{told}"} for metric in task.metrics
+            dataclasses.asdict(metric) | {"signature": f"{metric.signature}|{signature}"} for metric in task.metrics
         ],
         "headline": task.headline,
         "sandbox": sandbox.signature if sandbox and task.executes_code else None,
         "not_executed": task.executes_code and sandbox is None,
         "records": len(records),
-        "samples": {each: _told(samples[each]) for each in dict.fromkeys(record.sample for record in records)},
+        "samples": {each: _excerpt(samples[each]) for each in dict.fromkeys(record.sample for record in records)},
         "rows": rows,
     }
     write_sealed(folder / SCORES, scores)
 
 
 def task_of(folder: Path, source: str = "") -> tuple[Task, Data]:
-    """The task that a run was on, as it was set, and its samples, read again.
+    """Return the task of a run with its options, and its samples, read again.
 
-    `source` is where the rows are now, if they have moved; the hub's are read at the commit of the run. Raises ConfigError
-    where they are not the rows of the run.
+    `source` is the source of the rows, if it has moved. Rows of the hub are read at the commit of the run. Raises ConfigError
+    if they are not the rows of the run.
     """
     spec = spec_of(folder).task
     task = Task.build(spec.options, f"{folder / CONFIG}: task")
@@ -92,37 +92,37 @@ def task_of(folder: Path, source: str = "") -> tuple[Task, Data]:
     from_hub = task.hub is not None and spec.data.source.startswith(f"{task.hub.repo}/")
     data = task.data(source or ("hub" if from_hub else spec.data.source))
     if data.sha256 != spec.data.sha256:
-        raise ConfigError(f"{data.source} does not hold the rows that {folder} was run on; help: --data FILE.jsonl")
+        raise ConfigError(f"{data.source} does not contain the rows of {folder}; help: --data FILE.jsonl")
     return task, data
 
 
 def _checked(task: Task, values: Score) -> Score:
-    """The values, which are of the task's metrics, and where they are plain numbers from 0 to 1. Raises ConfigError."""
+    """Return the values as floats. Raises ConfigError for an unknown metric, or a number that is not from 0 to 1."""
     names = [metric.name for metric in task.metrics]
     for name in values:
         if name not in (*names, NO_ANSWER):
             raise ConfigError(
-                f"task {task.name}: score() gives '{name}', which is none of its metrics{hint(name, names)}"
+                f"task {task.name}: score() returned '{name}', which is not one of its metrics{hint(name, names)}"
             )
     numbers = {name: _number(task, name, value) for name, value in values.items()}
     for name, value in numbers.items():
         if isinstance(value, float) and not 0.0 <= value <= 1.0:
-            raise ConfigError(f"task {task.name}: score() gives {name} = {value:g}, which must be from 0 to 1")
+            raise ConfigError(f"task {task.name}: score() returned {name} = {value:g}, which must be from 0 to 1")
     return numbers
 
 
 def _number(task: Task, name: str, value: Any) -> float | list[float]:
-    """A score as a Python float, or the list of a corpus metric's statistics. Raises ConfigError if it is not a number."""
+    """Return a score as a float, or as the statistics of a corpus metric. Raises ConfigError if it is not a number."""
     try:
         return [float(each) for each in value] if isinstance(value, list) else float(value)
     except (TypeError, ValueError, OverflowError):
-        raise ConfigError(f"task {task.name}: score() gives {name} = {value!r}, which is not a number") from None
+        raise ConfigError(f"task {task.name}: score() returned {name} = {value!r}, which is not a number") from None
 
 
-def _told(sample: Sample) -> dict[str, str]:
-    """The end of what was asked, and the beginning of what is right, for whoever reads answers."""
-    asked = sample.turn or sample.prompt
-    return {"prompt": asked[-TOLD:], "reference": "" if sample.reference is None else str(sample.reference)[:TOLD]}
+def _excerpt(sample: Sample) -> dict[str, str]:
+    """Return the end of the prompt and the beginning of the reference, for readers of scores.json."""
+    prompt = sample.turn or sample.prompt
+    return {"prompt": prompt[-SHOWN:], "reference": "" if sample.reference is None else str(sample.reference)[:SHOWN]}
 
 
 def _row(record: Record, group: str, values: Score) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from specbench.config.presets import Preset, names, preset
 from specbench.data.task import Data, Task
 from specbench.errors import ConfigError, NotOnHub, hint
 
-SYNTHETIC_LIMIT = 32  # samples of a source that has no end of its own
+SYNTHETIC_LIMIT = 32  # default number of synthetic samples
 
 
 @dataclass(frozen=True)
@@ -62,11 +62,16 @@ def _task_takes(table: Table, each: Override) -> bool:
     types = _task_types(table)
     if len(each.path) > 1 or each.path[0] not in {*types, *table}:
         return False
+    return _value_error(each.value, types.get(each.path[0], object), "") is None
+
+
+def _value_error(value: object, kind: object, option: str) -> ConfigError | None:
+    """Return the error of a value that is not of a type; None if it is."""
     try:
-        convert(each.value, types.get(each.path[0], object), "")
-    except ConfigError:
-        return False
-    return True
+        convert(value, kind, option)
+    except ConfigError as error:
+        return error
+    return None
 
 
 def _task_types(table: Table) -> dict[str, object]:
@@ -135,7 +140,7 @@ def select_tasks(wanted: typing.Sequence[str], pair: Pair, options: Options) -> 
 
 
 def unused_options(pair_name: str, wanted: typing.Sequence[str], options: Options) -> dict[str, ConfigError]:
-    """The options, by their words on a command line, that neither the pair nor a task reads, and what to say of each."""
+    """Return errors for the options that neither the pair nor a task reads, by option as on a command line."""
     unused: dict[str, ConfigError] = {}
     found = preset("pair", pair_name)
     for each in options.all_overrides("pair", [pair_name]):
@@ -150,9 +155,10 @@ def unused_options(pair_name: str, wanted: typing.Sequence[str], options: Option
         if not any(each.scope or _task_takes(table, each) for table in covered):
             known = {key for table in tables.values() for key in _task_types(table)}
             nearest = hint(each.path[0], known) if each.path[0] not in known else ""
-            unused[f"--set {each.key}"] = ConfigError(
-                f"--set {each.key}: none of {', '.join(tried)} has this key{nearest}"
-            )
+            option, key = f"--set {each.key}", each.path[0]
+            unused[option] = ConfigError(f"{option}: none of {', '.join(tried)} has this key{nearest}")
+            if types := next((kinds for table in covered if key in (kinds := _task_types(table))), None):
+                unused[option] = _value_error(each.value, types[key], option) or unused[option]
     for scope, source in options.data:
         if scope and not any(in_scope(scope, name) for name in tried):
             unused[f"--data {scope}={source}"] = ConfigError(f"--data {scope}={source}: this run has no task {scope}")

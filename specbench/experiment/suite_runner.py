@@ -1,4 +1,4 @@
-"""A suite's runs, one by one: measured, and their states kept in an index that plan, report and reproduce read."""
+"""Measurement of a suite run by run, with the runs' states in an index that plan, report and reproduce read."""
 
 import time
 import traceback
@@ -25,7 +25,7 @@ from specbench.sandbox import Sandbox
 
 @dataclass
 class Part:
-    """A line of the grid on one pair and task: its plan, or why there is none."""
+    """A line of the grid on one pair and task, with its plan, or the reason why it has none."""
 
     line: Line
     pair: str
@@ -44,16 +44,16 @@ class Part:
 
 @dataclass(frozen=True)
 class Grid:
-    """A suite's parts, and the user's options that none of them reads, with what to say of each."""
+    """A suite's parts, and messages about options that no part reads."""
 
     parts: list[Part]
     unused: dict[str, str]
 
 
 def resolve_grid(suite: Suite, out: Path, sandbox: SandboxKind | None) -> Grid:
-    """Resolve a suite part by part. Parts without their models, data or settings say what is missing.
+    """Resolve a suite part by part. Parts whose models, data or settings are missing say so in `missing` or `invalid`.
 
-    Raises ConfigError where no part can be resolved because of a mistake, and for an option that no suite could read.
+    Raises ConfigError if every part is invalid, and for an option that no preset reads.
     """
     grid: list[Part] = []
     mistakes: list[ConfigError] = []
@@ -80,7 +80,7 @@ def resolve_grid(suite: Suite, out: Path, sandbox: SandboxKind | None) -> Grid:
 
 
 def _unread(option: str, error: ConfigError) -> str:
-    """What to say of an option that no part of a suite reads. Raises the error where no bundled preset reads it either."""
+    """Return a message for an option that no part of a suite reads. Raises the error if no bundled preset reads it either."""
     flag, key = option.split(" ", 1)
     path = tuple(key.split("."))
     if flag == "--set" and path[0] == "method":
@@ -91,23 +91,23 @@ def _unread(option: str, error: ConfigError) -> str:
         raise error
     if flag == "--set" and path[0] == "pair":
         raise error
-    return f"{option} changes nothing: no part of this suite reads it"
+    return f"{option} has no effect: no part of this suite reads it"
 
 
 def _has_key(kind: str, name: str, path: tuple[str, ...]) -> bool:
-    """Whether a bundled preset has a key, perhaps after its own name."""
+    """Return whether a bundled preset has a key, with or without its name as the scope."""
     rest = path[1:] if path[0] == name.partition(":")[0] else path
     return ".".join(rest) in (tables.keys_of(tables.constructor(name)) if kind == "method" else selection.keys_of(name))
 
 
 def _missing(line: Line, pair: str, task: str) -> list[str]:
-    """Everything that a part lacks, models and data, where the absence of one would hide the other's."""
+    """Return all missing models and data of a part, since resolution stops at the first one."""
     preset, found = selection.read_pair(pair, line.options)
     placement = Placement(device_of(line.options.device), line.options.dtype)
     reasons = []
     try:
         roles = method_resolution.roles_of(line.methods, found, line.options)
-    except MissingAsset as error:  # a head that is still to be trained
+    except MissingAsset as error:  # a head that is not trained yet
         roles, reasons = tuple(found.models), [str(error)]
     for role in roles:
         try:
@@ -122,12 +122,12 @@ def _missing(line: Line, pair: str, task: str) -> list[str]:
 
 
 def _methods(suite: Suite, line: Line, pair: str) -> list[str]:
-    """The methods of a line; of a profile, those that measure every pair of its chain's levels."""
+    """Return the methods of a line; for a profile, those that measure every pair of its chain's levels."""
     if suite.kind != "profile":
         return list(line.methods)
     gamma, *more = line.options.gamma_for(line.methods[0]) or (GAMMA,)
     if more:
-        raise ConfigError(f"gamma = {[gamma, *more]}: a profile measures every pair of models at one draft length")
+        raise ConfigError(f"gamma = {[gamma, *more]}: a profile takes one draft length for all pairs of models")
     return pairings(levels_of(line.methods[0]), selection.read_pair(pair, line.options)[1], gamma)
 
 
@@ -143,7 +143,7 @@ class SuiteRequest:
 
 
 def run_suite(request: SuiteRequest, observer: Observer | None = None) -> ExitCode:
-    """Measure every run of a suite that is not there yet. A run that fails never stops the rest. Returns the exit code."""
+    """Measure the missing runs of a suite, continuing after failed ones. Returns the exit code."""
     name, changed = request.suite.name, bool(request.changes)
     folder = Index.of(name, request.out, changed).path.parent
     with locked([folder], request.access):
@@ -157,7 +157,7 @@ def run_suite(request: SuiteRequest, observer: Observer | None = None) -> ExitCo
 def _run_locked(request: SuiteRequest, index: Index, observer: Observer) -> ExitCode:
     """Run a suite whose folder is locked. Returns the exit code."""
     with observer.status(f"reading the pairs and tasks of {request.suite.name}"):
-        grid = resolve_grid(request.suite, request.out, request.sandbox)  # mistakes show before anything is measured
+        grid = resolve_grid(request.suite, request.out, request.sandbox)  # raises mistakes before anything is measured
     for note in grid.unused.values():
         observer.message(note)
     keep: list[str] = []
@@ -174,7 +174,7 @@ def _run_locked(request: SuiteRequest, index: Index, observer: Observer) -> Exit
             last.release()  # one pair's models at a time
         for run in part.plan.runs:
             keep.append(run.folder.name)
-            _perform(_Step(request, part, part.plan, run, index), keep, observer)
+            _perform(_Job(request, part, part.plan, run, index), keep, observer)
         last = part.plan
     index.keep(keep)
     states = {index.cells[key]["state"] for key in keep}
@@ -184,7 +184,7 @@ def _run_locked(request: SuiteRequest, index: Index, observer: Observer) -> Exit
 
 
 @dataclass(frozen=True)
-class _Step:
+class _Job:
     """One run of a suite that is being performed."""
 
     request: SuiteRequest
@@ -194,28 +194,28 @@ class _Step:
     index: Index
 
 
-def _perform(step: _Step, keep: list[str], observer: Observer) -> None:
-    """Measure a run, and note its state, and the seconds that it took however it ended."""
-    key, begin = step.run.folder.name, time.perf_counter()
+def _perform(job: _Job, keep: list[str], observer: Observer) -> None:
+    """Measure a run, and record its state and its seconds, also after an exception."""
+    key, begin = job.run.folder.name, time.perf_counter()
     state: dict[str, object] = {"state": BEGUN, "why": "interrupted"}
     try:
-        state = _state(step, observer)
+        state = _state(job, observer)
     finally:
-        step.index.note(key, seconds=time.perf_counter() - begin, **_entry(step), **state)
-        step.index.keep(keep + [each for each in step.index.cells if each not in keep])
+        job.index.note(key, seconds=time.perf_counter() - begin, **_entry(job), **state)
+        job.index.keep(keep + [each for each in job.index.cells if each not in keep])
     if state["why"]:
         observer.message(f"{key}: {state['state']}: {state['why']}")
 
 
-def _state(step: _Step, observer: Observer) -> dict[str, object]:
-    """Measure, score and judge a run, as far as it is not; its state, and why it is not done or not complete."""
-    run, access, suite = step.run, step.request.access, step.request.suite
+def _state(job: _Job, observer: Observer) -> dict[str, object]:
+    """Measure, score and judge what is missing of a run. Returns its state, and why it is not done or not complete."""
+    run, access, suite = job.run, job.request.access, job.request.suite
     try:
         with locked([run.folder], access) as locks:
-            decode(step.plan, run, locks[run.folder], access.fresh, observer)
-            score(run, step.part.sandbox, observer)
+            decode(job.plan, run, locks[run.folder], access.fresh, observer)
+            score(run, job.part.sandbox, observer)
             if suite.judge:
-                judge_run(run.folder, run.data, suite.judge, step.plan.device)
+                judge_run(run.folder, run.data, suite.judge, job.plan.device)
             summary = summarised(run.folder)
     except MissingAsset as error:
         return {"state": MISSING, "why": str(error)}
@@ -232,9 +232,9 @@ def _state(step: _Step, observer: Observer) -> dict[str, object]:
     }
 
 
-def _entry(step: _Step) -> dict[str, object]:
+def _entry(job: _Job) -> dict[str, object]:
     """What the index records of a run besides its state."""
-    spec, suite = step.run.spec, step.request.suite
+    spec, suite = job.run.spec, job.request.suite
     entry: dict[str, object] = {"pair": spec.pair.name, "task": spec.task.name, "simulated": spec.pair.simulated}
     entry |= {"folder": spec.folder, "generations": spec.generations}
-    return entry | ({"levels": levels_of(step.part.line.methods[0])} if suite.kind == "profile" else {})
+    return entry | ({"levels": levels_of(job.part.line.methods[0])} if suite.kind == "profile" else {})

@@ -1,4 +1,4 @@
-"""Floor 0: whether this machine and this installation are fit to measure on, check by check."""
+"""Checks of whether this machine and installation are suitable for measurements."""
 
 import os
 import platform
@@ -35,7 +35,7 @@ EXTRAS = {
 
 @dataclass(frozen=True)
 class Check:
-    """One thing looked at: its state, what was found, and what to do where something is to be done."""
+    """The result of one check: its state, what was found, and advice."""
 
     name: str
     state: State
@@ -44,7 +44,7 @@ class Check:
 
 
 def checks(results: Path) -> Iterator[Check]:
-    """Every check in turn, in some seconds in all. Those that need torch are left out where it is missing."""
+    """Yield all checks, in a few seconds. Without torch, those that need it are skipped."""
     yield _python()
     needed = [_package(name) for name in ("torch", "transformers")]
     yield from needed
@@ -88,38 +88,38 @@ def _version(name: str) -> str:
 
 def _cpu(found: dict[str, Any]) -> Check:
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else found["cores"]
-    told = f"{found['cpu']}, {usable} of {found['cores']} cores, {found['threads']} threads"
+    text = f"{found['cpu']}, {usable} of {found['cores']} cores, {found['threads']} threads"
     if found["threads"] > usable:
-        return Check("cpu", "warn", told, f"threads wait for one another: OMP_NUM_THREADS={usable}")
-    return Check("cpu", "ok", told)
+        return Check("cpu", "warn", text, f"more threads than cores; set OMP_NUM_THREADS={usable}")
+    return Check("cpu", "ok", text)
 
 
 def _load(found: dict[str, Any]) -> Check:
-    told = f"{found['load_1min']:.2f} in the last minute"
+    text = f"{found['load_1min']:.2f} in the last minute"
     if found["load_1min"] > BUSY * found["cores"]:
-        return Check("load", "warn", told, "other programs run here: speeds will vary; wait for them to end")
-    return Check("load", "ok", told)
+        return Check("load", "warn", text, "speeds will vary while other programs run")
+    return Check("load", "ok", text)
 
 
 def _memory(found: dict[str, Any]) -> Check:
     info = Path("/proc/meminfo")
     lines = info.read_text().splitlines() if info.exists() else []
     free = next((int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable")), None)
-    told = f"{found['memory_gib']} GiB" + ("" if free is None else f", {free / GIB:.1f} GiB available")
+    text = f"{found['memory_gib']} GiB" + ("" if free is None else f", {free / GIB:.1f} GiB available")
     if free is not None and free < MEMORY_BYTES:
-        return Check("memory", "warn", told, "little is left: end other programs")
-    return Check("memory", "ok", told)
+        return Check("memory", "warn", text, "little memory is available; end other programs")
+    return Check("memory", "ok", text)
 
 
 def _gpu(found: dict[str, Any] | None) -> Iterator[Check]:
-    """The CUDA device as it was found, and who else is on it."""
+    """Yield checks of the CUDA device and of other processes on it."""
     if found is None:
         yield Check("gpu", "ok", "no CUDA device: everything runs on the CPU")
         return
     yield Check("gpu", "ok", ", ".join(f"{key} {value}" if key != "name" else value for key, value in found.items()))
     others = gpu_processes()
     if others is None:
-        help_ = "driver, clocks, power limit and neighbours are unknown; install the driver's nvidia-smi"
+        help_ = "driver, clocks, power limit and other processes are unknown; install nvidia-smi"
         yield Check("gpu processes", "warn", "no nvidia-smi", help_)
     elif others:
         yield Check("gpu processes", "warn", "; ".join(others), "others use the GPU: speeds will vary")
@@ -128,7 +128,7 @@ def _gpu(found: dict[str, Any] | None) -> Iterator[Check]:
 
 
 def _timed(device: str) -> list[float]:
-    """Seconds of one fixed product of matrices, REPEATS times over."""
+    """Return the seconds of REPEATS products of the same matrices."""
     import torch
 
     cuda = device == "cuda"
@@ -147,34 +147,34 @@ def _timed(device: str) -> list[float]:
 
 
 def clock(seconds: list[float]) -> Check:
-    """How far apart repeats of the same computation lie, slowest minus fastest over the median."""
+    """Return the check of timing noise: slowest minus fastest over the median time of the same computation."""
     spread = (max(seconds) - min(seconds)) / statistics.median(seconds)
-    told = f"the same product took {1e3 * min(seconds):.1f} to {1e3 * max(seconds):.1f} ms, a spread of {spread:.1%}"
+    text = f"the same product took {1e3 * min(seconds):.1f} to {1e3 * max(seconds):.1f} ms, a spread of {spread:.1%}"
     if spread > SPREAD:
-        return Check("clock", "warn", told, "speeds here are not steady: use more --repeats, or a quieter machine")
-    return Check("clock", "ok", told)
+        return Check("clock", "warn", text, "speeds here are not steady: use more --repeats, or a quieter machine")
+    return Check("clock", "ok", text)
 
 
 def _disk(name: str, folder: Path, wanted: int) -> Check:
-    """What is free where a folder is, or will be."""
+    """Return the check of the free disk space at a folder, which may not exist yet."""
     there = next(each for each in (folder.absolute(), *folder.absolute().parents) if each.exists())
     free = shutil.disk_usage(there).free
-    told = f"{free / GIB:.1f} GiB free at {folder}"
+    text = f"{free / GIB:.1f} GiB free at {folder}"
     if not os.access(there, os.W_OK):
         return Check(name, "warn", f"{there} cannot be written to", "name another folder: --out, or HF_HOME")
     if free < wanted:
-        return Check(
-            name, "warn", told, f"less than {wanted / GIB:.0f} GiB: name a folder on another disk: --out, or HF_HOME"
-        )
-    return Check(name, "ok", told)
+        return Check(name, "warn", text, f"less than {wanted / GIB:.0f} GiB: use another disk with --out or HF_HOME")
+    return Check(name, "ok", text)
 
 
 def _hub() -> Iterator[Check]:
-    """The hub's cache, whether the hub answers, and whether a token is there."""
+    """Yield checks of the hub's cache, connection and token."""
     from huggingface_hub import constants, get_token
 
     yield _disk("disk for models", Path(constants.HF_HUB_CACHE), CACHE_BYTES)
-    help_ = "bundled pairs and local folders run; bring others by `specbench fetch` where there is a network"
+    help_ = (
+        "bundled pairs and local folders work; download others with `specbench fetch` on a machine with network access"
+    )
     asked = not offline_mode()
     look_for_hub()
     if not asked:
@@ -207,7 +207,7 @@ def sandbox() -> Check:
 
 
 def bundled(folder: Path) -> Check:
-    """Whether the models and heads that come with the package are there and can be read."""
+    """Return the check of the bundled models and heads."""
     kinds = {kind: sorted(path for path in (folder / kind).glob("*") if path.is_dir()) for kind in ("models", "heads")}
     empty = [kind for kind, paths in kinds.items() if not paths]
     for path in (path for paths in kinds.values() for path in paths):

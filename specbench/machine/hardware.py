@@ -1,4 +1,4 @@
-"""Floor 0: the fingerprint of machine and software that every run records.
+"""The fingerprint of machine and software in env.json.
 
 `incomparable` says where two of them differ in what speeds depend on. Resuming, comparing, gating and reporting all use it.
 """
@@ -21,7 +21,7 @@ from msgspec import Meta
 if TYPE_CHECKING:
     import torch
 
-COPIED = {"cuda": 4 << 30, "cpu": 1 << 27}  # bytes that a cache does not hold, by device
+COPIED = {"cuda": 4 << 30, "cpu": 1 << 27}  # bytes per device, more than a cache holds
 COPIES = 6
 WARMED = 0.5  # seconds of copies in which a GPU's clocks rise
 ATTENTION = {  # torch's attention backends in the order of preference; cuDNN's makes a plan for every new length
@@ -68,7 +68,7 @@ class Environment(TypedDict):
 
 
 def fingerprint() -> dict[str, Any]:
-    """Machine, accelerator, software, revision, and how busy the machine was."""
+    """Return the machine, accelerator, software, revision and load."""
     import torch
 
     out: dict[str, Any] = {
@@ -91,7 +91,7 @@ def fingerprint() -> dict[str, Any]:
 
 
 def configure(device: "torch.device") -> None:
-    """Set how a GPU computes, which decides speed and last bits, and is recorded in env.json (docs/engines.md).
+    """Set GPU options that affect speed and last bits. env.json records them (docs/engines.md).
 
     Float32 products are exact (no TF32), bfloat16 and float16 products are summed in float32, and attention runs on flash
     kernels where there is no mask, else on memory-efficient ones.
@@ -111,7 +111,7 @@ def configure(device: "torch.device") -> None:
 
 
 def copy_bandwidth(device: str) -> float:
-    """Bytes a second that a plain copy moves, counting read and written ones: what memory gives to a stream of weights.
+    """Return the bytes per second, read and written, of a plain copy: the memory bandwidth available to reading weights.
 
     The best of COPIES copies of a block that no cache holds. A GPU is warmed up first, and timed by its own events.
     """
@@ -143,7 +143,7 @@ def copy_bandwidth(device: str) -> float:
 
 
 def conditions(environment: dict[str, Any]) -> dict[str, Any]:
-    """The parts of a fingerprint that a measurement depends on: TIMING and CODE. An unknown part is an empty string."""
+    """Return the parts of a fingerprint that a measurement depends on: TIMING and CODE; empty strings if unknown."""
     gpu, packages, git = environment.get("gpu", {}), environment["packages"], environment.get("git", {})
     machine = {key: environment.get(key, "") for key in ("cpu", "instructions", "cores", "threads", "os", "python")}
     card = {"gpu": gpu.get("name", "none")} | {key: gpu.get(field) or "" for key, field in CARD.items()}
@@ -152,7 +152,7 @@ def conditions(environment: dict[str, Any]) -> dict[str, Any]:
 
 
 def incomparable(one: dict[str, Any], other: dict[str, Any], across_code: bool = False) -> list[str]:
-    """The conditions in which two measurements differ, with both values; empty where their timings can be compared.
+    """Return the conditions in which two measurements differ, with both values; empty if their times can be compared.
 
     `across_code` leaves out which code ran, for comparisons that are about the code.
     """
@@ -163,7 +163,7 @@ def incomparable(one: dict[str, Any], other: dict[str, Any], across_code: bool =
 
 @cache
 def code_checksum() -> str:
-    """Sixteen hex digits of all Python sources of the package as it is installed."""
+    """Return a checksum of 16 hex digits of the package's Python sources."""
     digest = hashlib.sha256()
     for name in PACKAGED:
         spec = find_spec(name)
@@ -182,17 +182,20 @@ def _cpu() -> str:
 
 
 def _instructions() -> str:
-    """A checksum of what the processor says it can do: virtual machines give different ones the same name, and libraries
-    choose kernels, and with them a sum's last bits, by it. Empty where it does not say."""
+    """Return a checksum of the processor's feature flags; empty if they are unknown.
+
+    Libraries select kernels by these flags, which affects the last bits of sums. Processor names are not enough: virtual
+    machines give different processors the same name.
+    """
     info = Path("/proc/cpuinfo")
     wanted = ("cpu family", "model", "stepping", "flags", "Features", "CPU part")
     lines = info.read_text().split("\n\n")[0].splitlines() if info.exists() else []
-    told = [line for line in lines if line.partition(":")[0].strip() in wanted]
-    return hashlib.sha256("\n".join(told).encode()).hexdigest()[:8] if told else ""
+    found = [line for line in lines if line.partition(":")[0].strip() in wanted]
+    return hashlib.sha256("\n".join(found).encode()).hexdigest()[:8] if found else ""
 
 
 def _gpu() -> dict[str, Any]:
-    """As found, before anything of ours runs: clocks, power cap, and who else is there."""
+    """Return the state of the GPU before the measurement: clocks, power limit, and other processes."""
     import torch
 
     fields = "driver_version,clocks.sm,clocks.mem,power.limit,memory.used,utilization.gpu"
@@ -203,7 +206,7 @@ def _gpu() -> dict[str, Any]:
 
 
 def _arithmetic() -> dict[str, str]:
-    """What `configure` sets, as it is."""
+    """Return the settings that `configure` changes."""
     import torch
 
     backends: Any = torch.backends.cuda
@@ -217,15 +220,15 @@ def _arithmetic() -> dict[str, str]:
 
 
 def gpu_processes() -> list[str] | None:
-    """Other processes on the GPUs, `PID, NAME, MEMORY` each; None where nvidia-smi is not there to tell."""
+    """Return other processes on the GPUs as `PID, NAME, MEMORY`; None without nvidia-smi."""
     if shutil.which("nvidia-smi") is None:
         return None
-    told = _run("nvidia-smi", "--query-compute-apps=pid,process_name,used_memory", "--format=csv,noheader")
-    return [line for line in told.splitlines() if line.partition(",")[0] != str(os.getpid())]
+    text = _run("nvidia-smi", "--query-compute-apps=pid,process_name,used_memory", "--format=csv,noheader")
+    return [line for line in text.splitlines() if line.partition(",")[0] != str(os.getpid())]
 
 
 def _git() -> dict[str, Any]:
-    """The revision of the checkout this package runs from; empty for an installed wheel."""
+    """Return the revision of the checkout that this package runs from; empty for an installed wheel."""
     home = str(Path(__file__).parent)
     revision = _run("git", "-C", home, "rev-parse", "HEAD")
     return {"revision": revision, "dirty": bool(_run("git", "-C", home, "status", "--porcelain"))} if revision else {}

@@ -15,9 +15,9 @@ from specbench.regression.verdict import Limits, Status
 from specbench.scoring import metric
 from specbench.scoring.metric import Scored
 
-TOLERANCE = 0.02  # of acceptance, relative, between machines whose last bits differ
+TOLERANCE = 0.02  # relative, of acceptance, between machines whose last bits differ
 FEWEST_ROUNDS = 3
-FEWEST_PROMPTS = 8  # that a bootstrap may alarm from: fewer resample to too few different sets
+FEWEST_PROMPTS = 8  # for a bootstrap: fewer prompts have too few different resamples
 PARTS = (("accepted", "tested"), ("tokens", "rounds"))  # acceptance rate, accepted length
 SHARES = ("mean", "macro", "pass@1")  # how values of 0 and 1 are combined
 
@@ -25,7 +25,7 @@ Rows = Sequence[Generation]
 
 
 class Finding(NamedTuple):
-    """How one aspect came out; `Verdict` without where."""
+    """The outcome of one aspect: a `Verdict` without its run, method and aspect."""
 
     status: Status
     title: str
@@ -34,21 +34,21 @@ class Finding(NamedTuple):
 
 
 def shared(base: Rows, new: Rows) -> tuple[list[Generation], list[Generation]]:
-    """Those generations that both sides have, in one order."""
+    """Return the generations that are on both sides, in the same order."""
     ours, theirs = ({(row.sample, row.repeat): row for row in side} for side in (base, new))
     keys = sorted(ours.keys() & theirs.keys())
     return [ours[key] for key in keys], [theirs[key] for key in keys]
 
 
 def decoding(base: Rows, new: Rows, inexact: str, alpha: float, across: bool = False) -> Finding:
-    """Whether it decodes as before: token for token, or where `inexact` says why that cannot be required, about as well.
+    """Return whether decoding is unchanged: token for token, or within tolerance if `inexact` is a reason for it.
 
-    Fewer forwards for the same tokens are an improvement, more of them or other tokens a regression. `across` settings that
-    differ on purpose, more forwards of one model and fewer of another are inconclusive.
+    Fewer forwards for the same tokens are an improvement, more forwards or other tokens a regression. With `across`, for
+    settings that differ on purpose, more forwards of one model and fewer of another are inconclusive.
     """
     a, b = shared(base, new)
     if not a:
-        return Finding(Status.incomparable, "nothing to compare", "no generation is there on both sides", "–")
+        return Finding(Status.incomparable, "nothing to compare", "no generation is on both sides", "–")
     ids = sum(x.ids != y.ids for x, y in zip(a, b, strict=True))
     counters = sum(x.counters != y.counters for x, y in zip(a, b, strict=True))
     if not ids and not counters:
@@ -58,7 +58,7 @@ def decoding(base: Rows, new: Rows, inexact: str, alpha: float, across: bool = F
 
 
 def _exactly(a: Rows, b: Rows, ids: int, differ: str) -> Finding:
-    """The finding where everything should be equal and is not: better only where the tokens are the same for less work."""
+    """Return the finding for unequal decoding: an improvement if the tokens are equal with fewer forwards."""
     before, after = _forwards(a), _forwards(b)
     cheaper = before != after and all(after.get(role, 0.0) <= before[role] for role in before)
     status = Status.improved if cheaper and not ids else Status.regression
@@ -67,30 +67,31 @@ def _exactly(a: Rows, b: Rows, ids: int, differ: str) -> Finding:
 
 
 def _title(a: Rows, b: Rows, ids: int) -> str:
-    """What changed. A higher acceptance rate bought with more forwards is no change of acceptance but of drafting."""
+    """Return what changed. A change of acceptance rate and accepted length in opposite directions is a change of drafting."""
     if not any(row.tested for row in (*a, *b)):
         return "decoding changed"
     (rate, length), (rate_after, length_after) = ([_ratio(side, *parts) for parts in PARTS] for side in (a, b))
-    accepts, goes_on = rate_after - rate, length_after - length
-    moved = abs(accepts) > TOLERANCE * rate or abs(goes_on) > TOLERANCE * length
+    by_rate, by_length = rate_after - rate, length_after - length
+    moved = abs(by_rate) > TOLERANCE * rate or abs(by_length) > TOLERANCE * length
     if ids and not moved:
         return "decoding changed"
-    return "drafting changed" if accepts * goes_on < 0.0 else "acceptance changed"
+    return "drafting changed" if by_rate * by_length < 0.0 else "acceptance changed"
 
 
 def _about(a: Rows, b: Rows, differ: str, alpha: float, across: bool) -> Finding:
-    """The finding between machines or settings, by a paired bootstrap over prompts.
+    """Return the finding between machines or settings, by a paired bootstrap over prompts.
 
-    Judged are the forwards of each model per token, where fewer are better; and for methods that draft, acceptance rate and
-    accepted length, which decide only where no forwards changed.
+    Compares the forwards per token of each model, where fewer are better. If they did not change, compares acceptance rate
+    and accepted length of methods that draft.
     """
     roles = sorted({role for row in (*a, *b) for role in row.forwards})
-    found = [_moved(a, b, partial(_forwards_of, role), attrgetter("tokens"), -1, differ, alpha) for role in roles]
+    ratios = [_Ratio(partial(_forwards_of, role), attrgetter("tokens"), -1) for role in roles]
+    found = [_moved(a, b, ratio, differ, alpha) for ratio in ratios]
     if all(each is None for each in found):
-        found = [_moved(a, b, attrgetter(up), attrgetter(down), 1, differ, alpha) for up, down in PARTS]
+        found = [_moved(a, b, _Ratio(attrgetter(up), attrgetter(down), 1), differ, alpha) for up, down in PARTS]
     findings = [each for each in found if each is not None]
     if across and {Status.regression, Status.improved} <= {each.status for each in findings}:
-        detail = f"{differ}; some models run more often and some less: only their time decides"
+        detail = f"{differ}; some models run more often and some less; their times decide"
         return Finding(Status.inconclusive, "other mix of forwards", detail, _effect(a, b))
     same = Finding(Status.same, "same decoding effort", differ, "within tolerance")
     order = (Status.regression, Status.inconclusive, Status.improved)
@@ -104,19 +105,29 @@ def _forwards_of(role: str, row: Generation) -> int:
 Value = Callable[[Generation], float]
 
 
-def _moved(a: Rows, b: Rows, up: Value, down: Value, better: int, differ: str, alpha: float) -> Finding | None:
-    """How a ratio of sums over prompts changed; None within tolerance. `better` is the sign of a change to the better."""
-    before, after = (by_prompt((up(row), down(row), row.sample) for row in side) for side in (a, b))
+class _Ratio(NamedTuple):
+    """A ratio of sums over generations. `better` is the sign of an improvement."""
+
+    numerator: Value
+    denominator: Value
+    better: int
+
+
+def _moved(a: Rows, b: Rows, ratio: _Ratio, differ: str, alpha: float) -> Finding | None:
+    """Return the finding on the change of a ratio; None within tolerance, or if it is not significant."""
+    before, after = (
+        by_prompt((ratio.numerator(row), ratio.denominator(row), row.sample) for row in side) for side in (a, b)
+    )
     change, p = paired_bootstrap(before, after, _share)
     if abs(change) <= TOLERANCE * _share(before):
         return None
     title = _title(a, b, ids=1)
     if len(before) < FEWEST_PROMPTS:
-        detail = f"{differ}; {len(before)} prompts are too few to judge it by"
+        detail = f"{differ}; {len(before)} prompts are too few for a verdict"
         return Finding(Status.inconclusive, title, detail, f"differs: {_effect(a, b)}")
     if p >= alpha:
         return None
-    status = Status.improved if change * better > 0.0 else Status.regression
+    status = Status.improved if change * ratio.better > 0.0 else Status.regression
     return Finding(status, title, f"{differ}; p = {p:.2g}", f"{title}: {_effect(a, b)}")
 
 
@@ -131,15 +142,14 @@ def _ratio(rows: Rows, numerator: str, denominator: str) -> float:
 
 
 def _forwards(rows: Rows) -> dict[str, float]:
-    """Forwards of each model per token."""
+    """Return the forwards per token of each model."""
     tokens = sum(row.tokens for row in rows)
     roles = sorted({role for row in rows for role in row.forwards})
     return {role: sum(row.forwards.get(role, 0) for row in rows) / tokens for role in roles} if tokens else {}
 
 
 def _effect(a: Rows, b: Rows) -> str:
-    """Forwards per token of each model before and after where they differ, then acceptance and accepted length; tokens,
-    where nothing was drafted."""
+    """Return changed forwards per token, and acceptance rate and accepted length, or tokens if nothing was drafted."""
     before, after = _forwards(a), _forwards(b)
     changes = [
         f"{role} forwards/token {before.get(role, 0.0):.3f} → {after.get(role, 0.0):.3f}"
@@ -154,8 +164,10 @@ def _effect(a: Rows, b: Rows) -> str:
 
 
 def quality(base: Measured, new: Measured, method: str, name: str, limits: Limits) -> Finding | None:
-    """One metric of one method; None where neither side has it. McNemar's exact test over prompts where a prompt is right
-    or wrong, a paired bootstrap over prompts otherwise."""
+    """Return the finding on one metric of one method; None if neither side has it.
+
+    The test is McNemar's exact test if each prompt is right or wrong, otherwise a paired bootstrap over prompts.
+    """
     theirs = {each["name"]: each for each in new.metrics}
     own = next(each for each in base.metrics if each["name"] == name)
     rows = shared(base.generations[method], new.generations[method])
@@ -163,9 +175,7 @@ def quality(base: Measured, new: Measured, method: str, name: str, limits: Limit
     if not any(scored):
         return None
     if name not in theirs or theirs[name]["signature"] != own["signature"]:
-        detail = (
-            f"{name} is computed otherwise: {own['signature']} | {theirs.get(name, {}).get('signature', 'not at all')}"
-        )
+        detail = f"{name} is computed differently: {own['signature']} | {theirs.get(name, {}).get('signature', 'not at all')}"
         return Finding(Status.incomparable, "other metric", detail, f"{name}: other metric")
     if not all(scored):
         return Finding(Status.incomparable, "one side unscored", f"{name} is scored on one side only", f"{name}: –")
@@ -185,7 +195,7 @@ def quality(base: Measured, new: Measured, method: str, name: str, limits: Limit
     else:
         (change, p), how = paired_bootstrap(a, b, whole), "paired bootstrap"
         if len(a) < FEWEST_PROMPTS and 100.0 * abs(change) > limits.max_quality_drop:
-            detail = f"{100 * whole(a):.1f} → {100 * whole(b):.1f} over {len(a)} prompts: too few to judge it by"
+            detail = f"{100 * whole(a):.1f} → {100 * whole(b):.1f} over {len(a)} prompts: too few for a verdict"
             return Finding(Status.inconclusive, "quality differs", f"{name} {detail}", f"{name}: too few prompts")
     status = _status(p < limits.alpha, 100.0 * change, limits.max_quality_drop)
     title = {Status.regression: "quality dropped", Status.improved: "quality rose"}.get(status, "same quality")
@@ -200,7 +210,7 @@ def _status(significant: bool, change: float, least: float) -> Status:
 
 
 def log_ratios(session: Session, method: str, over: str) -> list[float]:
-    """By round: log of the method's total tokens a second over another's."""
+    """Return the log ratio per round of the method's tokens per second to another method's."""
     return [
         math.log((tokens / seconds) / (theirs / taken))
         for (tokens, seconds), (theirs, taken) in zip(session.get(method, []), session.get(over, []), strict=True)
@@ -208,16 +218,16 @@ def log_ratios(session: Session, method: str, over: str) -> list[float]:
 
 
 def speed(base: Sequence[Session], new: Sequence[Session], method: str, over: str, limits: Limits) -> Finding:
-    """Whether the method became slower relative to `over`: by Welch's t-test over rounds, all sessions of a side pooled.
+    """Return whether the method became slower relative to `over`, by Welch's t-test over the rounds of all sessions.
 
-    Rounds of one process share its luck, which a test over rounds does not see: so each of NEW's sessions has to be beyond
-    the limit on its own, too.
+    Rounds of one process share an offset that the test does not account for. So each session of NEW has to exceed the limit
+    as well.
     """
     before = [x for session in base for x in log_ratios(session, method, over)]
     after = [log_ratios(session, method, over) for session in new]
     fewest = min([len(before), *map(len, after)])
     if fewest < FEWEST_ROUNDS or not after:
-        detail = f"{fewest if after else 0} rounds on a side; a verdict needs {FEWEST_ROUNDS}: --repeats"
+        detail = f"{fewest if after else 0} rounds on one side, a verdict needs {FEWEST_ROUNDS}; help: --repeats"
         return Finding(Status.inconclusive, "too few rounds", detail, "too few rounds")
     test = welch(before, [x for session in after for x in session])
     changes = [100.0 * math.expm1(welch(before, each).difference) for each in after]

@@ -1,8 +1,8 @@
 """Comparison of BASE with NEW, run by run and method by method: regressions, improvements, and what is not comparable.
 
-The verdicts tell apart a method that decodes otherwise (*acceptance changed*, *decoding changed*), one that decodes as
-before in another time (*overhead changed*), and a baseline that lost against the outside anchor (*engine changed*), which
-every method's speedup over that baseline would hide.
+The verdicts distinguish a method that decodes differently (*acceptance changed*, *decoding changed*), one that decodes the
+same in another time (*overhead changed*), and a baseline that is slower relative to the anchor, the decoding of transformers
+(*engine changed*). The latter would not be visible in speedups over that baseline.
 """
 
 from collections.abc import Mapping
@@ -21,37 +21,35 @@ EXACT = ("cpu", "instructions", "threads", *LIBRARIES)  # equal: greedy or sampl
 
 
 def compare(base: list[Measured], new: list[Measured], limits: Limits) -> list[Verdict]:
-    """The verdicts on every run of BASE. Runs that only NEW has are ignored."""
+    """Return verdicts on every run of BASE. Runs that are only in NEW are ignored."""
     out = []
-    for cell, nearest in zip(base, _paired(base, new), strict=True):
+    for run, nearest in zip(base, _paired(base, new), strict=True):
         if nearest is None:
-            there = "; ".join(dict.fromkeys(other.name for other in new)) or "nothing"
-            why = f"NEW has no run of this pair and task beside {cell.spec.baseline}; it has {there}"
-            if any(_place(other) == _place(cell) for other in new):
+            present = "; ".join(dict.fromkeys(other.name for other in new)) or "nothing"
+            why = f"NEW has no run of this pair and task with baseline {run.spec.baseline}; it has {present}"
+            if any(_place(other) == _place(run) for other in new):
                 why = "each run of this pair and task in NEW is compared with another run of BASE"
-            out.append(
-                Verdict(cell.name, "", "comparability", Status.incomparable, "not measured", why, "not measured")
-            )
-        elif unwhole := _incomplete(cell, nearest):
+            out.append(Verdict(run.name, "", "comparability", Status.incomparable, "not measured", why, "not measured"))
+        elif incomplete := _incomplete(run, nearest):
             short = "incomplete"
-            out.append(Verdict(cell.name, "", "comparability", Status.incomparable, short, "; ".join(unwhole), short))
-        elif reasons := differences(cell, nearest):
+            out.append(Verdict(run.name, "", "comparability", Status.incomparable, short, "; ".join(incomplete), short))
+        elif reasons := differences(run, nearest):
             why = "; ".join(reasons)
-            out.append(Verdict(cell.name, "", "comparability", Status.incomparable, "measured otherwise", why, why))
+            out.append(Verdict(run.name, "", "comparability", Status.incomparable, "other conditions", why, why))
         else:
-            for method in cell.spec.methods:
+            for method in run.spec.methods:
                 if method != ANCHOR:
-                    out += _of_method(cell, nearest, method, limits)
+                    out += _of_method(run, nearest, method, limits)
     return out
 
 
 def _paired(base: list[Measured], new: list[Measured]) -> list[Measured | None]:
-    """For each run of BASE the most similar run of NEW. No run of NEW is used twice."""
+    """Return the most similar run of NEW for each run of BASE. Each run of NEW is used once."""
     pairs = sorted(
-        (_distance(cell, other), i, j)
-        for i, cell in enumerate(base)
+        (_distance(run, other), i, j)
+        for i, run in enumerate(base)
         for j, other in enumerate(new)
-        if _place(other) == _place(cell)
+        if _place(other) == _place(run)
     )
     partners: dict[int, int] = {}
     for _, i, j in pairs:
@@ -61,14 +59,14 @@ def _paired(base: list[Measured], new: list[Measured]) -> list[Measured | None]:
 
 
 def _distance(base: Measured, new: Measured) -> tuple[int, int, int]:
-    """How unlike two cells are: what forbids a comparison, then missing methods, then changed settings of methods."""
+    """Return how different two runs are: differences that prevent a comparison, missing methods, changed settings."""
     a, b = base.spec.methods, new.spec.methods
     changed = sum(len(changed_settings(a[name].options, b[name].options)) for name in a if name in b)
     return len(differences(base, new)), _lacking(base, new), changed
 
 
 def differences(base: Measured, new: Measured) -> list[str]:
-    """Why two cells cannot be compared, each reason with both values; empty where they can."""
+    """Return why two runs cannot be compared, each reason with both values; empty if they can."""
     a, b = base.spec, new.spec
     out = [
         f"{what}: {_shown(ours)} | {_shown(theirs)}"
@@ -91,16 +89,16 @@ def differences(base: Measured, new: Measured) -> list[str]:
 
 def _incomplete(base: Measured, new: Measured) -> list[str]:
     """The reasons why one of two runs is incomplete, with counts. Empty if both are complete."""
-    return [f"{side}: {why}" for side, cell in (("BASE", base), ("NEW", new)) for why in cell.problems]
+    return [f"{side}: {why}" for side, run in (("BASE", base), ("NEW", new)) for why in run.problems]
 
 
 def _lacking(base: Measured, new: Measured) -> int:
-    """Methods of BASE that NEW does not have as they are there."""
+    """Return the number of methods of BASE that are not in NEW with the same settings."""
     return sum(new.spec.methods.get(name) != method for name, method in base.spec.methods.items())
 
 
 def _of_method(base: Measured, new: Measured, method: str, limits: Limits) -> list[Verdict]:
-    """Decoding, quality and speed of one method, and the baseline's speed against the anchor."""
+    """Return the verdicts on one method: decoding, quality, and speed, for the baseline relative to the anchor."""
 
     def verdict(aspect: str, found: Finding) -> Verdict:
         return Verdict(base.name, method, aspect, *found)
@@ -141,7 +139,7 @@ def _of_method(base: Measured, new: Measured, method: str, limits: Limits) -> li
 
 
 def changed_settings(one: Mapping[str, Any], other: Mapping[str, Any], path: str = "") -> list[str]:
-    """The keys in which two tables of settings differ, each as `key before -> after`; tables within are compared by key."""
+    """Return the keys in which two tables differ, as `key before -> after`. Inner tables are compared by key."""
     out = []
     for key in dict.fromkeys([*one, *other]):
         before, after = one.get(key), other.get(key)
@@ -153,7 +151,7 @@ def changed_settings(one: Mapping[str, Any], other: Mapping[str, Any], path: str
 
 
 def _setting(value: Any) -> str:
-    """A setting as TOML has it, a table on one line."""
+    """Return a setting as in TOML, with a table on one line."""
     if isinstance(value, Mapping):
         values = ", ".join(f"{key} = {_setting(each)}" for key, each in value.items() if key != "name")
         return f"{value.get('name', '')}({values})" if values else str(value.get("name", "{}"))
@@ -161,7 +159,7 @@ def _setting(value: Any) -> str:
 
 
 def _timed(base: Measured, new: Measured, method: str, limits: Limits) -> list[tuple[str, Finding]]:
-    """What is to be said of a method's time: its own over the baseline's, or the baseline's over the anchor's."""
+    """Return the finding on a method's time relative to the baseline, or the baseline's relative to the anchor."""
     own = method == base.spec.baseline
     aspect, over = ("engine", ANCHOR) if own else ("speed", base.spec.baseline)
     why = _no_speed(base, new, over)
@@ -175,27 +173,27 @@ def _timed(base: Measured, new: Measured, method: str, limits: Limits) -> list[t
 
 
 def _no_speed(base: Measured, new: Measured, over: str) -> str:
-    """Why times cannot be compared; empty where they can."""
+    """Return why times cannot be compared; empty if they can."""
     if any(over not in each.spec.methods for each in (base, new)):
-        return f"{over} was not measured beside it"
+        return f"{over} was not measured in the same run"
     if not base.sessions or not new.sessions:
-        return "one side holds no timing"
+        return "one side has no timing"
     devices = [each.spec.device for each in (base, new)]
     other = incomparable(base.environment, new.environment, across_code=True)
     return ", ".join(other + ([f"device: {devices[0]} | {devices[1]}"] if devices[0] != devices[1] else []))
 
 
 def _inexact(base: Measured, new: Measured) -> str:
-    """Why equal bits cannot be asked for; empty where they can."""
+    """Return why bitwise equal results cannot be required; empty if they can."""
     if base.spec.device != "cpu" or not base.environment.get("instructions"):
-        return "compared with tolerance, off a known CPU"
+        return "compared with tolerance (not on a known CPU)"
     other = _tables("", *({key: each.environment.get(key) for key in EXACT} for each in (base, new)))
     other += _tables("engine", *({"name": each.spec.engine, "device": each.spec.device} for each in (base, new)))
     return f"compared with tolerance ({', '.join(other)})" if other else ""
 
 
-def _place(cell: Measured) -> tuple[str, str, str]:
-    return cell.spec.pair.name, cell.spec.task.name, cell.spec.baseline
+def _place(run: Measured) -> tuple[str, str, str]:
+    return run.spec.pair.name, run.spec.task.name, run.spec.baseline
 
 
 def _data(spec: RunSpec) -> Table:
@@ -204,19 +202,19 @@ def _data(spec: RunSpec) -> Table:
 
 
 def _model(model: ModelSource) -> Table:
-    """What identifies a model; where a checksum or a commit does, its location does not matter."""
+    """Return what identifies a model. With a checksum or a commit, its location is irrelevant."""
     return _but(model.identity, "source") if model.checksum or model.revision else model.identity
 
 
 def _head(head: HeadSource) -> Table:
-    """What identifies a head, without what it reports about itself."""
+    """Return what identifies a head, without its training data and quality."""
     reported = ("tasks", "trained_on", "skipped", "predicted_distance")
     identity = {key: value for key, value in to_table(head).items() if key not in reported}
     return _but(identity, "source") if head.checksum or head.revision else identity
 
 
 def _tables(what: str, a: Mapping[str, object], b: Mapping[str, object]) -> list[str]:
-    """The keys in which two tables differ, with both values."""
+    """Return the keys in which two tables differ, with both values."""
     keys = [key for key in {**a, **b} if a.get(key) != b.get(key)]
     return [f"{what} {key}: {_shown(a.get(key))} | {_shown(b.get(key))}".strip() for key in keys]
 
@@ -226,7 +224,7 @@ def _but(table: Table, key: str) -> Table:
 
 
 def _shown(value: object) -> str:
-    """A value, short enough for a line."""
+    """Return a value as short text."""
     return _shortened("nothing" if value in (None, "") else str(value))
 
 

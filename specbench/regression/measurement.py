@@ -1,4 +1,4 @@
-"""The measurements of a run for a comparison: counters, quality, and seconds by round."""
+"""The measurements of a run for a comparison: counters, quality, and seconds per repeat."""
 
 import json
 import zlib
@@ -17,14 +17,14 @@ from specbench.runs.run_spec import RunSpec
 from specbench.runs.scores import Scores
 
 Round = tuple[int, float]  # tokens, seconds
-Session = dict[str, list[Round]]  # method -> its rounds, one a repeat, of one process
+Session = dict[str, list[Round]]  # by method, one round per repeat, of one process
 
 
 @dataclass(frozen=True)
 class Generation:
-    """What decoding one prompt once gave: a checksum of the ids, counters, and the value of each metric.
+    """One generation: a checksum of its ids, its counters, and the value of each metric.
 
-    `rounds` are verification rounds (tokens, where nothing is drafted); `forwards` are by model, prefill included.
+    `rounds` are verification rounds, or tokens if nothing is drafted. `forwards` are by model, including prefill.
     """
 
     sample: str
@@ -45,16 +45,16 @@ class Generation:
 
 @dataclass(frozen=True)
 class Measured:
-    """One run as it was measured, in one or several processes."""
+    """The measurements of one run in one or several processes."""
 
     spec: RunSpec
-    environment: dict[str, Any]  # what counters and speeds depend on
+    environment: dict[str, Any]  # conditions that affect counters and speeds
     metrics: list[dict[str, str]]  # name, signature, combine
-    groups: dict[str, str]  # sample -> its subject; empty where all are of one
+    groups: dict[str, str]  # subject by sample; empty without subjects
     generations: dict[str, list[Generation]]  # by method
     failed: dict[str, int]  # by method
-    sessions: list[Session]  # empty where no timing is kept
-    problems: list[str] = field(default_factory=list)  # why a run is not whole, with the counts
+    sessions: list[Session]  # empty without timing
+    problems: list[str] = field(default_factory=list)  # why a run is incomplete, with counts
 
     @property
     def name(self) -> str:
@@ -66,7 +66,7 @@ class Measured:
 
 
 def of_run(folder: Path) -> Measured:
-    """A run folder as one process measured it. Raises ConfigError where it holds no run."""
+    """Return the measurements of a run folder. Raises ConfigError if it contains no run."""
     spec, scores, recorded = spec_of(folder), scores_of(folder), load(folder)
     records = recorded.records
     environment = dict(read_sealed(folder / ENVIRONMENT, Environment))

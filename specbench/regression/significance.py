@@ -1,4 +1,4 @@
-"""Is a difference more than chance? McNemar's test, a paired bootstrap, Welch's test; numpy and math alone."""
+"""Significance tests: McNemar's test, a paired bootstrap and Welch's test."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -7,18 +7,18 @@ from typing import NamedTuple
 import numpy as np
 
 RESAMPLES = 2000
-TERMS = 500  # of a continued fraction, which needs some tens
+TERMS = 500  # of a continued fraction, which needs some tens of them
 
 
 class Welch(NamedTuple):
-    """The difference of two means, NEW's minus BASE's, and the two-sided chance of one so large without a cause."""
+    """The difference of two means, NEW's minus BASE's, and its two-sided p-value."""
 
     difference: float
     p: float
 
 
 def mcnemar(lost: int, won: int) -> float:
-    """Two-sided exact p: of lost + won pairs that differ, each side is as likely. McNemar 1947, by the binomial law."""
+    """Return the exact two-sided p-value of `lost` against `won` discordant pairs (McNemar 1947)."""
     n = lost + won
     tail = sum(math.comb(n, k) for k in range(min(lost, won) + 1))
     return min(1.0, 2.0 * tail / 2.0**n)
@@ -27,8 +27,10 @@ def mcnemar(lost: int, won: int) -> float:
 def paired_bootstrap(
     base: np.ndarray, new: np.ndarray, statistic: Callable[[np.ndarray], float]
 ) -> tuple[float, float]:
-    """The change of a statistic from `base` to `new`, rows (prompts, values) of the same prompts, and twice the share of
-    resampled prompts on which it is none or goes the other way."""
+    """Return the change of a statistic between rows (prompts, values) of the same prompts, and its two-sided p-value.
+
+    The p-value is twice the share of resamples in which the change is zero or has the other sign.
+    """
     change = statistic(new) - statistic(base)
     if np.array_equal(base, new):
         return change, 1.0
@@ -40,7 +42,7 @@ def paired_bootstrap(
 
 
 def welch(base: Sequence[float], new: Sequence[float]) -> Welch:
-    """Welch's t-test of means whose variances may differ. Both need two values at least."""
+    """Return Welch's t-test of two means with unequal variances. Both sides need at least two values."""
     a, b = np.asarray(base, float), np.asarray(new, float)
     difference = float(b.mean() - a.mean())
     va, vb = a.var(ddof=1) / len(a), b.var(ddof=1) / len(b)
@@ -51,12 +53,12 @@ def welch(base: Sequence[float], new: Sequence[float]) -> Welch:
 
 
 def student_tails(t: float, freedom: float) -> float:
-    """P(|T| >= |t|) of Student's distribution: I_x(freedom / 2, 1 / 2) at x = freedom / (freedom + t^2)."""
+    """Return P(|T| >= |t|) of Student's distribution: I_x(freedom / 2, 1 / 2) at x = freedom / (freedom + t^2)."""
     return incomplete_beta(freedom / 2.0, 0.5, freedom / (freedom + t * t))
 
 
 def incomplete_beta(a: float, b: float, x: float) -> float:
-    """The regularised incomplete beta function I_x(a, b), by its continued fraction (DLMF 8.17.22)."""
+    """Return the regularized incomplete beta function I_x(a, b), by its continued fraction (DLMF 8.17.22)."""
     if x <= 0.0 or x >= 1.0:
         return float(x >= 1.0)
     if x > (a + 1.0) / (a + b + 2.0):  # where the fraction converges slowly
@@ -68,7 +70,7 @@ def incomplete_beta(a: float, b: float, x: float) -> float:
 
 
 def _fraction(a: float, b: float, x: float) -> float:
-    """1 + d1 / (1 + d2 / (1 + ...)), from the innermost term outwards."""
+    """Return the continued fraction 1 + d1 / (1 + d2 / (1 + ...)), from the innermost term outwards."""
     value = 1.0
     for term in range(TERMS, 0, -1):
         m = term // 2

@@ -21,7 +21,7 @@ Row = tuple[str, int, str, int, int, int, int, int, list[int | None], list[float
 
 
 class Command(TypedDict):
-    """What measures runs of a snapshot: the arguments and the options of a run that are not the default."""
+    """A command that measures runs of a snapshot: arguments, and options that differ from their defaults."""
 
     methods: list[str]
     pair: str
@@ -65,7 +65,7 @@ class Snapshot:
     counters_only: bool
 
     def dumps(self) -> str:
-        """JSON with a line per part of a run, so that a changed snapshot can be reviewed."""
+        """Return JSON with a line per part of a run, so that changes can be reviewed."""
         head = {"schema": SCHEMA, "semantics": SEMANTICS, "counters_only": self.counters_only}
         lines = [f'"{key}": {json.dumps(value)}' for key, value in head.items()]
         lines.append('"commands": [\n  ' + ",\n  ".join(map(_compact, self.commands)) + "\n]")
@@ -73,6 +73,7 @@ class Snapshot:
         return "{\n" + ",\n".join(lines) + "\n}\n"
 
     def save(self, path: Path) -> None:
+        """Write the snapshot to a file, creating its folder."""
         path.parent.mkdir(parents=True, exist_ok=True)
         write(path, self.dumps())
 
@@ -80,21 +81,21 @@ class Snapshot:
 def load(path: Path, outdated: bool = False) -> Snapshot:
     """Read a snapshot file.
 
-    Raises ConfigError where it is none or holds nothing, and, unless `outdated` ones are accepted, where it was recorded when
-    numbers had another meaning.
+    Raises ConfigError if the file is not a snapshot or has no runs, and, unless `outdated`, if it was recorded by a version
+    whose numbers have another meaning.
     """
     recording = f"help: specbench gate record {path} -m METHOD ..."
     try:
         table = read_json(path, dict[str, Any])
         schema, semantics = table["schema"], table["semantics"]
     except (ConfigError, KeyError):
-        raise ConfigError(f"{path} is no snapshot; {recording}") from None
+        raise ConfigError(f"{path} is not a snapshot; {recording}") from None
     if schema != SCHEMA or (semantics != SEMANTICS and not outdated):
         help_ = f"specbench gate update {path}" if schema == SCHEMA else "specbench gate record"
         raise ConfigError(f"{path} was recorded by another version of specbench; help: {help_}")
     checked(table, _File, str(path))
     if not table["runs"]:
-        raise ConfigError(f"{path} holds no runs; {recording}")
+        raise ConfigError(f"{path} has no runs; {recording}")
     for command in table["commands"]:
         _require_command(command, path)
     try:
@@ -111,7 +112,7 @@ def load(path: Path, outdated: bool = False) -> Snapshot:
 
 
 def options_of(command: Command, path: Path | str = "options") -> Options:
-    """The options of a command as JSON gives them back. Raises ConfigError for an unknown one, or one of another type."""
+    """Return the options of a command from JSON. Raises ConfigError for an unknown option or a wrong type."""
     known = {each.name for each in fields(Options)}
     for key in command["options"]:
         if key not in known:
@@ -120,7 +121,7 @@ def options_of(command: Command, path: Path | str = "options") -> Options:
 
 
 def _require_command(command: Command, path: Path) -> None:
-    """Raise ConfigError where a command, which a reviewer may have edited, cannot be measured."""
+    """Raise ConfigError if a command is invalid, for example after an edit."""
     if unknown := command.keys() - Command.__annotations__.keys():
         raise ConfigError(
             f"{path}: unknown key '{min(unknown)}' in a command{hint(min(unknown), Command.__annotations__)}"
@@ -129,12 +130,12 @@ def _require_command(command: Command, path: Path) -> None:
 
 
 def open_(path: Path) -> list[Measured]:
-    """The cells of a baseline file, of a run folder, or of a folder of run folders, those of one config pooled."""
+    """Return the runs of a snapshot file, a run folder, or a folder of run folders. Runs with equal specs are pooled."""
     if path.is_file():
         return load(path).runs
     folders = [path] if (path / SAMPLES).exists() else sorted(each.parent for each in path.glob(f"**/{SAMPLES}"))
     if not folders:
-        raise ConfigError(f"{path} holds no run and is no snapshot file; help: specbench run")
+        raise ConfigError(f"{path} contains no run and is not a snapshot; help: specbench run")
     return pooled(map(of_run, folders))
 
 
@@ -143,7 +144,7 @@ def _compact(value: Any) -> str:
 
 
 def _run_text(run: Measured) -> str:
-    """A run: a line for its config, one for each method's generations, one for each session."""
+    """Return a run as JSON: a line for its spec, one per method's generations, one per session."""
     parts = {"spec": run.spec.to_toml()}
     parts |= {key: getattr(run, key) for key in ("environment", "metrics", "groups", "failed")}
     lines = [f'"{key}":{_compact(value)}' for key, value in parts.items()]
@@ -154,7 +155,7 @@ def _run_text(run: Measured) -> str:
 
 
 def _packed(rows: list[Generation], run: Measured) -> dict[str, Any]:
-    """Rows of numbers under one list of roles and one of metrics."""
+    """Return generations as rows of numbers, under lists of roles and metrics."""
     roles = sorted({role for row in rows for role in row.forwards})
     names = [each["name"] for each in run.metrics]
     return {"roles": roles, "rows": [

@@ -1,4 +1,4 @@
-"""What a comparison says, and the exit code that follows from it."""
+"""Verdicts of a comparison, and their exit code."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from specbench.errors import ExitCode
 
 
 class Status(StrEnum):
-    """How a verdict came out. Only the first three can fail a gate."""
+    """The outcome of a verdict. Only the first three can fail a gate."""
 
     regression = "regression"
     incomparable = "not comparable"
@@ -23,13 +23,13 @@ UNDECIDED_STATUSES = frozenset({Status.incomparable, Status.inconclusive})
 
 @dataclass(frozen=True)
 class Verdict:
-    """Of one method of a cell, or of the whole cell where `method` is empty.
+    """The verdict on one method of a run, or on the whole run if `method` is empty.
 
-    `aspect`: comparability | decoding | quality | speed | engine. `short` is what a table shows, `title` names the finding
-    and `detail` what it rests on.
+    `aspect` is one of comparability, decoding, quality, speed, engine. `title` names the finding, `short` is its text in a
+    table, `detail` the evidence.
     """
 
-    cell: str
+    run: str
     method: str
     aspect: str
     status: Status
@@ -40,7 +40,7 @@ class Verdict:
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What counts as a finding: significant at `alpha`, and larger than so much."""
+    """The limits of a finding: it must be significant at `alpha`, and exceed the limit of its kind."""
 
     alpha: float = 0.01
     max_slowdown: float = 3.0  # percent
@@ -51,7 +51,7 @@ class Limits:
 
 
 def exit_code(verdicts: Iterable[Verdict], undecided_passes: bool = False) -> int:
-    """5 where anything regressed, else 6 where something could not be compared or decided, else 0."""
+    """Return 5 for a regression, otherwise 6 if something could not be compared or decided, otherwise 0."""
     found = {verdict.status for verdict in verdicts}
     if Status.regression in found:
         return ExitCode.REGRESSION
@@ -60,5 +60,5 @@ def exit_code(verdicts: Iterable[Verdict], undecided_passes: bool = False) -> in
 
 
 def fails(status: Status, undecided_passes: bool = False) -> bool:
-    """Whether a verdict of this status alone makes the exit code other than 0."""
+    """Return whether a verdict of this status alone causes a nonzero exit code."""
     return status is Status.regression or (status in UNDECIDED_STATUSES and not undecided_passes)

@@ -50,6 +50,7 @@ def _line(summary: RunSummary, row: MethodSummary) -> dict[str, object]:
         "models": {role: model.identity for role, model in summary.models.items()},
         "heads": heads,
         "machine": machine,
+        "config": spec.methods[row.method].options,
     }
     (method,) = (each for each in table["methods"] if each["method"] == row.method)
     return {

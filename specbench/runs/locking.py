@@ -1,8 +1,8 @@
-"""Floor 0: one process at a time in a folder.
+"""Locks that allow one process at a time to write to a folder.
 
-The lock is `flock` on `.lock`, which the kernel releases however its process ends; `.lock.json` beside it says who holds it.
-On a network file system the lock of a host that is gone can stay: `--break-lock` removes it. A process whose lock was
-removed writes no further record.
+The lock is `flock` on `.lock`, which the kernel releases when the process ends. `.lock.json` names the process that holds it.
+On a network file system the lock of an unavailable host can remain: `--break-lock` removes it. A process whose lock was
+removed stops writing records.
 """
 
 import os
@@ -24,7 +24,7 @@ from specbench.files import read_json, write
 
 LOCK, HOLDER = ".lock", ".lock.json"
 POLL_SECONDS = 0.2
-ABANDONED_SECONDS = 10.0  # after which breaking a lock, which takes a moment, is taken to have been killed
+ABANDONED_SECONDS = 10.0  # after which an unfinished breaking of a lock counts as killed
 
 
 @dataclass(frozen=True)
@@ -37,18 +37,19 @@ class Holder:
 
     @property
     def here(self) -> bool:
+        """Whether the process is on this host."""
         return self.host == socket.gethostname()
 
     @property
     def alive(self) -> bool:
-        """Whether the process exists, as far as this host can know: True for one of another host."""
+        """Whether the process exists; True for a process on another host, which cannot be checked."""
         if not self.here:
             return True
         try:
             os.kill(self.pid, 0)
         except ProcessLookupError:
             return False
-        except PermissionError:  # it exists, and is another user's
+        except PermissionError:  # it exists, and belongs to another user
             return True
         return True
 
@@ -65,11 +66,11 @@ class FolderLock:
         self._own = Holder(os.getpid(), socket.gethostname(), uuid4().hex)
 
     def acquire(self, access: Access) -> None:
-        """Take the lock, making the folder. Raises FolderInUse, naming the holder, where another process has it."""
+        """Create the folder and acquire the lock. Raises FolderInUse, naming the holder, if another process holds it."""
         waiting = False
         while not self._taken():
             holder = holder_of(self.folder)
-            if holder and not holder.alive:  # the lock's new owner has not written its name yet
+            if holder and not holder.alive:  # the new holder has not written its file yet
                 holder = None
             if holder and access.break_lock and not holder.here:
                 self._break(holder)
@@ -87,7 +88,7 @@ class FolderLock:
         write(self.folder / HOLDER, msgspec.json.encode(asdict(self._own)).decode() + "\n")
 
     def _break(self, holder: Holder) -> None:
-        """Remove the lock of a holder. Of several processes that try, one does: the one that can rename the holder's file."""
+        """Remove the lock of a holder. Of several processes, only the one that renames the holder's file does."""
         claimed = self.folder / f"{HOLDER}.{self._own.token}"
         try:
             (self.folder / HOLDER).rename(claimed)
@@ -101,7 +102,7 @@ class FolderLock:
         claimed.unlink()
 
     def _finish_breaking(self) -> bool:
-        """Remove a lock whose holder's file another process renamed and then died. Returns whether there was one."""
+        """Remove a lock if a process was killed while breaking it. Returns whether there was one."""
         for claimed in self.folder.glob(f"{HOLDER}.*"):
             with suppress(FileNotFoundError):
                 if time.time() - claimed.stat().st_ctime > ABANDONED_SECONDS:
@@ -111,7 +112,7 @@ class FolderLock:
         return False
 
     def require(self) -> None:
-        """Raise FolderInUse where another process has broken the lock since it was taken."""
+        """Raise FolderInUse if another process has broken the lock since it was acquired."""
         holder = holder_of(self.folder)
         if holder != self._own:
             raise FolderInUse(
@@ -139,14 +140,14 @@ class FolderLock:
     def _explained(self, holder: Holder | None, access: Access) -> str:
         used = f"{self.folder} is in use by {holder or 'another process'}"
         if holder and holder.here and access.break_lock:
-            return f"{used}, which is running: stop it (kill {holder.pid}) instead of breaking its lock"
-        broken = "" if holder is None or holder.here else "; --break-lock where that process is gone"
+            return f"{used}, which is running; help: stop it with kill {holder.pid}"
+        broken = "" if holder is None or holder.here else "; --break-lock if that process no longer runs"
         return f"{used}; help: --wait waits for it{broken}"
 
 
 @contextmanager
 def locked(folders: Iterable[Path], access: Access) -> Iterator[dict[Path, FolderLock]]:
-    """Locks on folders, by folder, for the length of a block. Raises FolderInUse if one is held by another process.
+    """Hold locks on folders for the length of a block. Raises FolderInUse if another process holds one of them.
 
     Acquires locks in path order, so that waiting processes cannot deadlock.
     """
@@ -163,12 +164,12 @@ def locked(folders: Iterable[Path], access: Access) -> Iterator[dict[Path, Folde
 
 
 def holder_of(folder: Path) -> Holder | None:
-    """Who holds, or held, a folder's lock; None where that is not known."""
+    """Return the current or last holder of a folder's lock; None if unknown."""
     return holder_in(folder / HOLDER)
 
 
 def holder_in(path: Path) -> Holder | None:
-    """The holder that a file names; None for a missing or damaged file."""
+    """Return the holder in a file; None for a missing or damaged file."""
     try:
         return read_json(path, Holder)
     except (ConfigError, OSError):

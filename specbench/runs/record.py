@@ -1,4 +1,4 @@
-"""One generation as a run folder keeps it: a line of samples.jsonl with a checksum."""
+"""Records of generations: the lines of samples.jsonl, each with a checksum."""
 
 import dataclasses
 import json
@@ -22,7 +22,7 @@ Key = tuple[str, str, int]  # method, sample, repeat
 
 
 class RoundRecord(TypedDict):
-    """One round as it is recorded (`step.Round`). `refused` is the text of the draft from the rejected token on."""
+    """A round (`decoding.method.Round`). `rejected` is the text of the draft from the rejected token on."""
 
     tokens: Count
     drafted: Count
@@ -36,7 +36,7 @@ class RoundRecord(TypedDict):
 
 
 class UsageRecord(TypedDict):
-    """What one model's session cost (`usage.Usage`)."""
+    """The usage of one model's session (`decoding.usage.Usage`)."""
 
     prefill_fed: Count
     prefill_seconds: Seconds
@@ -52,58 +52,58 @@ class UsageRecord(TypedDict):
 
 
 def usage_record(usage: Usage) -> UsageRecord:
-    """What a session cost, as it is recorded."""
+    """Return the usage of a session as a record."""
     return cast(UsageRecord, dataclasses.asdict(usage))
 
 
-def round_record(step: Round) -> RoundRecord:
-    """A round as it is recorded; the text of what was rejected is the caller's to add."""
+def round_record(round_: Round) -> RoundRecord:
+    """Return a round as a record, without the text of the rejected draft."""
     out = RoundRecord(
-        tokens=len(step.tokens),
-        drafted=step.drafted,
-        tested=step.tested,
-        accepted=step.accepted,
-        proposers=list(step.proposers),
+        tokens=len(round_.tokens),
+        drafted=round_.drafted,
+        tested=round_.tested,
+        accepted=round_.accepted,
+        proposers=list(round_.proposers),
     )
-    if step.counters:
-        out["counters"] = step.counters
-    if step.untested:
-        out["untested"] = step.untested
-    if step.inner:
-        out["inner"] = [round_record(each) for each in step.inner]
+    if round_.counters:
+        out["counters"] = round_.counters
+    if round_.untested:
+        out["untested"] = round_.untested
+    if round_.inner:
+        out["inner"] = [round_record(each) for each in round_.inner]
     return out
 
 
 @dataclass(kw_only=True)
 class Record:
-    """One prompt, decoded once by one method. A failed one has an `error`, and no tokens and no timing."""
+    """One generation: a prompt decoded once by a method. A failed one has an `error`, and neither tokens nor times."""
 
     method: str
     sample: str
     repeat: Count
-    seed: int  # the run's, plus the repeat; with the sample it makes the generator's
-    order: int  # how many generations were timed before it in this process: for drift
+    seed: int  # of the run, plus the repeat; with the sample it determines the sampler's seed
+    order: int  # the number of generations timed before it in this process, to detect drift
     prompt_tokens: Count = 0
-    prompt_cut: Count = 0  # tokens of the prompt that were cut away
+    prompt_cut: Count = 0  # tokens truncated from the prompt
     prompt_ends: list[int] = field(default_factory=list)  # its first and last eight ids
-    tokens: list[Count] = field(default_factory=list)  # committed ids, the first stop included
-    text: str = ""  # without what follows a stop string
-    pieces: list[str] = field(default_factory=list)  # what each token adds to the text
+    tokens: list[Count] = field(default_factory=list)  # committed ids, including the first stop token
+    text: str = ""  # up to the first stop string
+    pieces: list[str] = field(default_factory=list)  # the text that each token adds
     finish: str = ""  # eos | stop | length | window
-    rounds: list[RoundRecord] = field(default_factory=list)  # of methods that draft or note
+    rounds: list[RoundRecord] = field(default_factory=list)  # of methods that draft or have counters
     models: dict[str, UsageRecord] = field(default_factory=dict)  # by role
     first_token_seconds: Seconds | None = None  # from the prompt to the first committed tokens
-    prefill_seconds: Seconds | None = None  # each model's first forward, its encoder's included
-    decode_seconds: Annotated[float, Meta(gt=0.0)] | None = None  # all else between the prompt and the last token
+    prefill_seconds: Seconds | None = None  # the first forward of each model, including its encoder
+    decode_seconds: Annotated[float, Meta(gt=0.0)] | None = None  # the remaining time from the prompt to the last token
     peak_bytes: Count | None = None  # CUDA only
-    simulated: str = ""  # what about the models is not real: dummy weights, synthetic laws
+    simulated: str = ""  # what is simulated: dummy weights, synthetic logits
     captured: Count = 0  # CUDA graphs captured for this generation, before its clock started
     capture_seconds: Seconds = 0.0
     error: str | None = None
 
     @property
     def has_valid_times(self) -> bool:
-        """Whether all of its seconds are finite and not negative, and decoding took some."""
+        """Whether all of its times are finite and not negative, and the decoding time is positive."""
         times = [self.first_token_seconds, self.prefill_seconds, self.decode_seconds, self.capture_seconds]
         for usage in self.models.values():
             times += [usage["prefill_seconds"], usage["seconds"], *(each[1] for each in usage["by_fed"].values())]
@@ -113,19 +113,20 @@ class Record:
 
     @property
     def key(self) -> Key:
+        """Method, sample and repeat, which identify a generation in a run."""
         return self.method, self.sample, self.repeat
 
 
 def line_of(record: Record) -> bytes:
-    """A record as a line of samples.jsonl, which ends with a checksum of what is before it."""
+    """Return a record as a line of samples.jsonl that ends with its checksum."""
     text = json.dumps(dataclasses.asdict(record), ensure_ascii=False)[:-1].encode()
     return text + CHECKSUM % zlib.crc32(text)
 
 
 def parse_record(line: bytes) -> Record:
-    """One line of samples.jsonl. Raises ConfigError where it is not a record, was changed, or contradicts itself.
+    """Parse a line of samples.jsonl. Raises ConfigError if it is not a record, was changed, or is inconsistent.
 
-    A line without a checksum, which an earlier version wrote, is taken as it is.
+    A line of an earlier version, without a checksum, is accepted.
     """
     text, ending = line[: -len(CHECKSUM % 0)], line[-len(CHECKSUM % 0) :]
     if ending.startswith(CHECKSUM[:12]) and ending != CHECKSUM % zlib.crc32(text):

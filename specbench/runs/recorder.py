@@ -1,4 +1,4 @@
-"""Appends records to a run folder, so that a finished generation is never lost."""
+"""The writer of a run folder's records."""
 
 from specbench import files
 from specbench.errors import ConfigError
@@ -8,10 +8,10 @@ from specbench.runs.run_folder import SAMPLES, Expected, listed, load
 
 
 class Recorder:
-    """Appends records to a run folder's samples.jsonl, and knows which are there already.
+    """Appends records to a run folder's samples.jsonl. `done` are the keys of existing records.
 
-    A half-written last line, which a kill can leave, is cut off and measured again. Raises ConfigError where the file holds
-    anything else that is not of the run.
+    Removes an incomplete last line, which a killed process can leave; its generation is measured again. Raises ConfigError if
+    the file contains anything else that does not belong to the run.
     """
 
     def __init__(self, lock: FolderLock, expected: Expected) -> None:
@@ -26,13 +26,13 @@ class Recorder:
         found = load(self.folder, expected)
         if found.problems:
             raise ConfigError(
-                f"{self._path}: {listed(found.problems)}; help: delete these lines and run the same command, which measures"
-                " what is missing; --fresh measures everything again"
+                f"{self._path}: {listed(found.problems)}; help: delete these lines and run the same command, or measure"
+                " everything again with --fresh"
             )
         self.done = {record.key for record in found.records}
 
     def append(self, record: Record) -> Record:
-        """Write a record and return it; one whose times are invalid, as after the clock was set back, as a failed record.
+        """Write a record and return it. A record with invalid times, as after a change of the clock, is written as failed.
 
         Raises OSError, naming the file, and FolderInUse if another process has broken the lock.
         """

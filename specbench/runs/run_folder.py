@@ -1,7 +1,7 @@
-"""A run folder: its files, what it has to hold, and the only readers of its records.
+"""Run folders: their files, their expected content, and the readers of their records.
 
-What `load` and `read` return belongs to the run's methods and samples, has the types of `Record`, and holds every generation
-once. Anything else is reported as a problem and not counted.
+`load` and `read` return valid records of the run's methods and samples, each generation once. Everything else in the file is
+a problem that `load` reports.
 """
 
 from collections.abc import Iterator
@@ -20,12 +20,12 @@ ENVIRONMENT = "env.json"
 MANIFEST = "manifest.json"
 JUDGED = "judged.json"
 SUMMARY = "summary.json"
-MOST_SHOWN = 3  # problems that one line lists
+MOST_SHOWN = 3  # problems in an error message
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a run folder has to hold: the SHA-256 of its spec, and the ids of its samples."""
+    """The expected content of a run folder: the SHA-256 of its spec, and the ids of its samples."""
 
     config_sha256: str
     samples: list[str]
@@ -33,7 +33,7 @@ class Manifest:
 
 @dataclass(frozen=True)
 class Expected:
-    """The generations of a complete run: every sample (None where the ids are unknown), repeat and method, once."""
+    """The generations of a complete run: each sample, repeat and method once. `samples` is None if the ids are unknown."""
 
     methods: tuple[str, ...]
     repeats: int
@@ -42,10 +42,11 @@ class Expected:
 
     @property
     def generations(self) -> int:
+        """The number of generations of a complete run."""
         return len(self.methods) * self.repeats * self.count
 
     def why_unexpected(self, record: Record) -> str:
-        """Why a record is not one of the run's; empty where it is."""
+        """Return why a record does not belong to the run; empty if it does."""
         if record.method not in self.methods:
             return f"method '{record.method}' is not in this run"
         if record.repeat >= self.repeats:
@@ -57,7 +58,7 @@ class Expected:
 
 @dataclass(frozen=True)
 class Recorded:
-    """The records of a run, each generation once, and what else its file holds, a line each."""
+    """The records of a run, each generation once, and the problems of its file."""
 
     records: list[Record]
     problems: list[str]
@@ -65,14 +66,14 @@ class Recorded:
 
     @property
     def complete(self) -> bool:
-        """Whether every expected generation is there once, failed ones included, and nothing else."""
+        """Whether there is a record of every expected generation, failed ones included, and nothing else."""
         return self.expected is not None and not self.problems and len(self.records) == self.expected.generations
 
 
 def load(folder: Path, expected: Expected | None = None) -> Recorded:
-    """All records of a run folder, in the order in which they were measured, and the problems of its file.
+    """Return all records of a run folder in measured order, and the problems of its file.
 
-    `expected` is by default what run.toml says. Raises ConfigError where the folder holds no run.
+    `expected` is by default that of run.toml. Raises ConfigError if the folder contains no run.
     """
     expected = expected or expected_of(folder)
     problems: list[str] = []
@@ -80,7 +81,7 @@ def load(folder: Path, expected: Expected | None = None) -> Recorded:
 
 
 def read(folder: Path, expected: Expected | None = None) -> Iterator[Record]:
-    """The records of a run folder one by one, without what `load` reports as problems."""
+    """Yield the records of a run folder, without the lines that `load` reports as problems."""
     return _records(folder, expected or expected_of(folder), [])
 
 
@@ -89,7 +90,7 @@ def _records(folder: Path, expected: Expected | None, problems: list[str]) -> It
     with (folder / SAMPLES).open("rb") as file:
         for number, line in enumerate(file, 1):
             if not line.endswith(b"\n"):
-                continue  # a kill's half-written line
+                continue  # incomplete, from a killed process
             try:
                 record = parse_record(line)
             except ConfigError as error:
@@ -106,7 +107,7 @@ def _records(folder: Path, expected: Expected | None, problems: list[str]) -> It
 
 
 def listed(problems: list[str]) -> str:
-    """Problems as one line: the first ones, and how many there are."""
+    """Return problems on one line: the first ones, and the number of others."""
     shown = "; ".join(problems[:MOST_SHOWN])
     return shown if len(problems) <= MOST_SHOWN else f"{shown}; and {len(problems) - MOST_SHOWN} more"
 
@@ -114,8 +115,8 @@ def listed(problems: list[str]) -> str:
 def spec_of(folder: Path) -> RunSpec:
     """Read the spec of a run folder.
 
-    Raises ConfigError where the folder holds no run, a damaged one, one of another version, or a spec that was changed since
-    the run began.
+    Raises ConfigError if the folder contains no run, a damaged run, a run of another version, or a spec that was changed
+    after the run began.
     """
     path = folder / CONFIG
     if not path.exists():
@@ -136,13 +137,13 @@ def spec_of(folder: Path) -> RunSpec:
 
 
 def manifest_of(folder: Path) -> Manifest | None:
-    """A run folder's manifest; None where there is none. Raises ConfigError for a damaged one."""
+    """Return a run folder's manifest; None if it has none. Raises ConfigError if it is damaged."""
     path = folder / MANIFEST
     return read_sealed(path, Manifest) if path.exists() else None
 
 
 def expected_of(folder: Path) -> Expected:
-    """The generations that a run folder's spec asks for. Raises ConfigError where it holds no run."""
+    """Return the expected generations of a run folder. Raises ConfigError if it contains no run."""
     spec, manifest = spec_of(folder), manifest_of(folder)
     samples = spec.task.data.samples
     if manifest and len(manifest.samples) != samples:

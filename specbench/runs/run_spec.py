@@ -1,7 +1,7 @@
-"""What one run measures, completely resolved: run.toml holds a `RunSpec`, and reads back equal to it.
+"""The complete specification of a run: run.toml contains a `RunSpec`, and reads back equal to it.
 
-A run is one pair, one task, and the methods that share a baseline and a temperature, with that baseline: everything that is
-interleaved prompt by prompt. All defaults are written in, so that no reader of a run has to know one.
+A run has one pair, one task, and the methods that share a baseline and a temperature, with that baseline. They are
+interleaved prompt by prompt. All defaults are written out, so that readers of a run need not know them.
 """
 
 import hashlib
@@ -84,7 +84,7 @@ class HeadSource:
 
 @dataclass(frozen=True, kw_only=True)
 class Synthetic:
-    """Synthetic logits: how far the models' distributions lie apart, and the acceptance rate that this was calibrated to.
+    """Synthetic logits: how much the models' distributions differ, and the acceptance rate that this was calibrated to.
 
     `method` is the method and `proposer` the model that the rate is of; without a method that drafts, both are empty.
     """
@@ -121,7 +121,7 @@ class DataSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class TaskSpec:
-    """A run's task. `options` builds the task again; `continues` says that its outputs have no end of their own."""
+    """A run's task. `options` builds the task again; `continues` says that its outputs have no natural end."""
 
     name: str
     version: str

@@ -1,4 +1,4 @@
-"""The files of a run folder that hold scores and a judge's verdicts."""
+"""The types of scores.json and judged.json in a run folder."""
 
 from typing import NotRequired, TypedDict
 
@@ -15,7 +15,7 @@ class MetricTable(TypedDict):
 
 
 class ScoreRow(TypedDict):
-    """What one generation scored, in scores.json."""
+    """The scores of one generation in scores.json."""
 
     method: str
     sample: str
@@ -48,7 +48,7 @@ class Judged(TypedDict):
 
 
 class JudgedRow(TypedDict):
-    """One comparison of judged.json: 1 where the first method won, 0 where the second did, 0.5 for a tie."""
+    """One comparison of judged.json: 1 if the first method won, 0 if the second did, 0.5 for a tie."""
 
     sample: str
     repeat: Count

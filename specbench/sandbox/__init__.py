@@ -1,4 +1,4 @@
-"""Floor 0: runs untrusted programs against tests, each of the two in a sandbox of its own.
+"""Runs untrusted programs against tests, each of the two in a sandbox of its own.
 
 The tests call the program through this process, and only plain data comes back; their verdict comes over a socket that the
 program's process does not have. So a program that exits, prints, patches, forges or hides can do no more than return values.

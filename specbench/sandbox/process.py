@@ -88,7 +88,7 @@ class Cell:
         return self._read(size, deadline)
 
     def kill(self) -> None:
-        """Kill everything in the cell and wait for it. Raises RuntimeError where that fails."""
+        """Kill all processes of the sandbox and wait for them. Raises RuntimeError if that fails."""
         try:
             if self._namespaced:
                 self._kill_first()

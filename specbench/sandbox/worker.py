@@ -1,6 +1,8 @@
 """Code that runs inside the sandbox, passed to `python -I -S -c` as text: a supervisor, and the worker that it forks.
 
-The supervisor is process 1 of the PID namespace. It applies what must hold for all processes of the cell, then ends the cell
+It is one long file because the sandbox has no access to the package, so that nothing else can be imported there.
+
+The supervisor is process 1 of the PID namespace. It applies what must hold for all processes of the sandbox, then ends it
 when the worker exits or when the other end of the socket closes, whichever way the process there ended. The program's side
 cannot stop it: process 1 gets no SIGKILL or SIGSTOP from inside, its memory is closed to others, and its parent-death signal
 and descriptors are its own. Without isolation it is an ordinary process, which a hostile program can kill.
@@ -51,7 +53,7 @@ CAPABILITY_VERSION_3 = 0x2008_0522
 
 
 class Settings:
-    """What a cell is started with, as JSON in its only argument."""
+    """The settings of a sandbox, which it gets as JSON in its only argument."""
 
     def __init__(self, role: str, limits: dict[str, int], seccomp: str, keyctl: int, nobody: int, scratch: str) -> None:
         self.role = role  # "program" or "tests"
@@ -91,7 +93,7 @@ def enter_last_user_namespace(libc: Any, nobody: int) -> None:
 
 
 def harden(settings: Settings) -> list[str]:
-    """Apply what all processes of the cell inherit. Returns what the machine lacks; exits where that is required.
+    """Apply what all processes of the sandbox inherit. Returns what the machine lacks; exits where that is required.
 
     The filter is required with isolation. A new session keyring is not: keyrings can only be reached by calls that the
     filter denies. Nor is a raised oom_score_adj, which decides who is killed and not what can be done.
@@ -151,7 +153,7 @@ def write_text(path: str, text: str) -> None:
 
 
 def supervise(worker: int, scratch: str) -> None:
-    """Wait until the worker exits or the other end of the socket closes, then end the cell."""
+    """Wait until the worker exits or the other end of the socket closes, then end the sandbox."""
     poll = select.poll()
     poll.register(os.pidfd_open(worker), select.POLLIN)
     poll.register(CHANNEL, 0)  # a hang-up is reported whatever is asked for

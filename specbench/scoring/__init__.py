@@ -1,1 +1,1 @@
-"""Floor 0: how texts become numbers: metrics with their signatures, one file a library. No torch."""
+"""Metrics of generated texts, with signatures, one file per library. Importing them does not import torch."""

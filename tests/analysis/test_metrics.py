@@ -5,6 +5,7 @@ import pytest
 
 from specbench.analysis import metrics as m
 from specbench.analysis.bootstrap import Estimate
+from specbench.analysis.forwards import Traffic
 from specbench.analysis.quality import groups_of, quality, score_estimate
 from specbench.runs.record import Record
 from specbench.scoring.metric import Scored
@@ -77,9 +78,9 @@ def test_repeats_of_a_prompt_are_one_observation():
 
 
 ROUNDS = [
-    {"tokens": 3, "drafted": 2, "tested": 2, "accepted": 2, "by": ["q", "q"]},
-    {"tokens": 1, "drafted": 2, "tested": 1, "accepted": 0, "by": ["q"]},
-    {"tokens": 2, "drafted": 2, "tested": 2, "accepted": 1, "by": ["q", "p"]},
+    {"tokens": 3, "drafted": 2, "tested": 2, "accepted": 2, "proposers": ["q", "q"]},
+    {"tokens": 1, "drafted": 2, "tested": 1, "accepted": 0, "proposers": ["q"]},
+    {"tokens": 2, "drafted": 2, "tested": 2, "accepted": 1, "proposers": ["q", "p"]},
 ]
 
 
@@ -166,5 +167,5 @@ def test_the_share_of_the_memorys_bound():
     """Two forwards of 100 bytes and 30 cached positions of 2 bytes, at 50 bytes a second, in 10 seconds of decoding."""
     usage = {"forwards": 2, "read": 30, "seconds": 8.0, "prefill_fed": 5, "by_fed": {}}
     rows = [row("a", 2, 10.0, models={"target": usage})]
-    traffic = {"target": {"forward": 100, "position": 2}}
+    traffic = {"target": Traffic(100.0, 2.0)}
     assert m.bound_share(rows, traffic, 50.0) == pytest.approx((2 * 100 + 30 * 2) / 50 / 10)

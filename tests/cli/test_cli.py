@@ -217,13 +217,14 @@ def test_a_failed_sample_is_a_failed_sample(tmp_path):
         (["show", "pair", "opt2"], 2, "did you mean 'opt'?"),
         (["show", "pear", "opt"], 2, "did you mean 'pair'?"),
         (["run", "--data", "prompts.jsonl", "-t", "gsm8k"], 2, "no text under 'question'"),
-        (["run", "-t", "gsm8k", "--data", "empty.jsonl"], 2, "holds no samples"),
+        (["run", "-t", "gsm8k", "--data", "empty.jsonl"], 2, "has no samples"),
         (["run", "--data", "latin.jsonl"], 4, "latin.jsonl:1: not JSON"),
         (["run", "-m", "latin.jsonl.toml"], 2, "latin.jsonl.toml"),
         (["run", "-m", "we", "--set", "method.scorers=[]"], 2, "at least one model"),
         (["run", "--set", "method.models=[]"], 2, "at least one model"),
         (["run", "-m", "cd-se", "--set", "method.target.mu=nan"], 2, "finite"),
         (["run", "--set", "task.max_new_tokens=0"], 2, "max_new_tokens = 0"),
+        (["run", "-t", "gsm8k", "--set", "task.shots=five"], 2, "task.shots = 'five' must be of type int"),
         (["run", "--set", "pair.defaults.task.gsm8k=3"], 2, "must be a table"),
         (["run", "--out", "empty.jsonl", *GSM8K], 2, "empty.jsonl"),
         (["report", "--out", "no/such/file"], 2, "no run folder"),
@@ -239,7 +240,7 @@ def test_a_users_mistake_is_one_message(arguments, code, message, tmp_path):
         (tmp_path / name).write_bytes(b'{"question": "\xfc"}\n')
     done = specbench(*arguments, cwd=tmp_path, code=code)
     assert message in done.stderr
-    assert not list(tmp_path.glob("results/*")), "nothing is left behind by a command that could not run"
+    assert not list(tmp_path.glob("results/*")), "a command that cannot run leaves no files"
 
 
 def test_every_task_that_suits_the_data_runs_and_the_others_are_left_out(tmp_path):
@@ -268,7 +269,7 @@ def test_a_run_that_cannot_load_leaves_nothing_and_fresh_deletes_nothing(tmp_pat
 
 def test_several_tasks_are_one_table(tmp_path):
     done = specbench("run", "-m", "sd", "-t", "wmt,xsum", "-n", 3, "--repeats", 1, cwd=tmp_path)
-    for word in ("wmt@1-A", "xsum@1-A", "bleu", "rouge2", "more of each: specbench report"):
+    for word in ("wmt@1-A", "xsum@1-A", "bleu", "rouge2", "details: specbench report"):
         assert word in done.stdout
     told = " ".join(done.stdout.split())
     assert "at least 3 are needed to see drift within the run (wmt@1-A, xsum@1-A)" in told, "one line for both"
@@ -286,7 +287,7 @@ def test_generated_code_is_scored_later_if_it_is_not_executed_now(tmp_path):
     assert "not executed" not in specbench("score", folder, *options, cwd=tmp_path).stdout
     assert (folder / "samples.jsonl").read_bytes() == before
     assert len(json.loads((folder / "scores.json").read_text())["rows"]) == 5
-    assert "scored by running its code" in specbench("score", folder, cwd=tmp_path, code=2).stderr
+    assert "scored by executing generated code" in specbench("score", folder, cwd=tmp_path, code=2).stderr
     assert "sandbox:none|python:3." in specbench("report", folder, cwd=tmp_path).stdout
     again = specbench("run", "-m", "ar", "-t", "humaneval", *FEW, cwd=tmp_path).stdout
     assert "not executed" not in again, "what is scored stays scored"

@@ -14,7 +14,8 @@ from specbench.data.task import Data, Sample
 from specbench.decoding.method import Method
 from specbench.decoding.targets import Mixture, Target
 from specbench.errors import ConfigError, MissingAsset
-from specbench.experiment.method_resolution import groups_of, roles_of, unused_options
+from specbench.experiment.method_options import unused_options
+from specbench.experiment.method_resolution import groups_of, roles_of
 from specbench.experiment.selection import limited, read_pair, read_task
 from tests.fixtures import console
 

@@ -117,7 +117,7 @@ def test_a_dry_run_lists_all_and_downloads_nothing(hub, tmp_path):
 
 def test_what_is_missing_is_downloaded_and_the_second_time_nothing_is(hub, tmp_path):
     done = specbench("fetch", "-p", "own.toml", "-t", "gsm8k", cwd=tmp_path)
-    assert "4 repositories, 4.00 GiB, of which 4.00 GiB are to fetch\n" in done.stdout
+    assert "4 repositories, 4.00 GiB, 4.00 GiB to download\n" in done.stdout
     assert set(hub["org/large"]) == set(weights_once(LARGE))
     assert hub["openai/gsm8k"] == ["main/test-00000-of-00001.parquet"]
     assert set(hub) == set(HUB)
@@ -156,8 +156,8 @@ def test_what_was_fetched_is_known_offline_and_a_shard_that_is_gone_is_missed(hu
     shard.unlink()
     done = specbench("fetch", "-p", "own.toml", "-t", "gsm8k", cwd=tmp_path, code=4)
     assert [line for line in done.stderr.splitlines() if line.startswith("error")] == [
-        "error[asset]: org/large: it is not whole in the local cache; help: the hub does not answer, or HF_HUB_OFFLINE is"
-        " set: fetch where there is a network"
+        "error[asset]: org/large: it is incomplete in the local cache; help: the hub does not answer, or HF_HUB_OFFLINE is"
+        " set: download on a machine with network access"
     ]
 
 
@@ -221,7 +221,7 @@ def test_a_suite_needs_its_pairs_tasks_and_judge(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ((), "name what to fetch"),
+        ((), "nothing to fetch"),
         (("--suite", "se-table2", "-p", "tiny"), "leave out -p"),
         (("-p", "tny"), "mean 'tiny'"),
     ],

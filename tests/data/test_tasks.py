@@ -466,7 +466,7 @@ def test_drawn_samples_are_the_same_every_time_and_spread():
 def test_two_samples_of_one_name_are_an_error(tmp_path):
     rows = tmp_path / "rows.jsonl"
     rows.write_text((json.dumps(ONE) + "\n") * 2)
-    with pytest.raises(ConfigError, match="two samples called 'X/0'"):
+    with pytest.raises(ConfigError, match="two samples with the id 'X/0'"):
         task("humaneval").data(str(rows))
 
 
@@ -484,7 +484,7 @@ def test_a_stop_string_ends_the_text():
 
 def test_an_empty_source_is_an_error(tmp_path):
     (tmp_path / "none.jsonl").write_text("")
-    with pytest.raises(ConfigError, match="holds no samples"):
+    with pytest.raises(ConfigError, match="has no samples"):
         Gsm8k().data(str(tmp_path / "none.jsonl"))
     assert Data([Sample("0", "")], "s", None, "", 1).first(0).samples == []
     assert gsm8k.Gsm8k().data("synthetic").total == 1000

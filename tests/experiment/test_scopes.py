@@ -107,4 +107,4 @@ def test_a_key_that_no_method_has_is_an_error_in_a_suite_too(tmp_path):
 
 def test_an_option_that_no_part_reads_is_named(tmp_path):
     suite = read_suite("sprinter-table1-tiny", data=(("mmlu", "mmlu.jsonl"),))
-    assert "mmlu=mmlu.jsonl changes nothing" in "".join(resolve_grid(suite, tmp_path, None).unused.values())
+    assert "mmlu=mmlu.jsonl has no effect" in "".join(resolve_grid(suite, tmp_path, None).unused.values())

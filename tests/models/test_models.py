@@ -141,7 +141,7 @@ def test_a_checksum_follows_the_files(tmp_path):
 
 
 def test_a_missing_model_is_reported_with_help(tmp_path):
-    with pytest.raises(MissingAsset, match=r"(?s)model 'draft': nobody/nothing is not here.*help: "):
+    with pytest.raises(MissingAsset, match=r"(?s)model 'draft': nobody/nothing is not in the local cache.*help: "):
         bring(tmp_path, draft="nobody/nothing")
     (tmp_path / "empty").mkdir()
     with pytest.raises(MissingAsset, match="model 'draft'"):
@@ -155,7 +155,7 @@ def test_a_missing_model_is_reported_with_help(tmp_path):
 def test_every_class_of_failure_to_fetch_has_its_advice():
     from specbench.data.hub import missing_model
 
-    assert "accept its licence" in str(missing_model("target", "meta-llama/x", OSError("a gated repo")))
+    assert "accept its license" in str(missing_model("target", "meta-llama/x", OSError("a gated repo")))
 
 
 def test_a_device_that_is_not_here(monkeypatch):

@@ -44,7 +44,7 @@ def test_github_gets_annotations_and_a_step_summary(two_files, monkeypatch):
     (line,) = [line for line in shown.splitlines() if line.startswith("::")]
     assert line.startswith("::error title=overhead changed%3A sd on made-up%2C gsm8k%2C T = 0::sd over ar")
     summary = (two_files / "summary.md").read_text()
-    assert summary.startswith("before\n") and "| cell | method |" in summary and "- regression: overhead" in summary
+    assert summary.startswith("before\n") and "| run | method |" in summary and "- regression: overhead" in summary
     as_json = specbench("compare", "base.json", "new.json", "-f", "json", cwd=two_files, code=5)
     assert json.loads(as_json.stdout) and "::error" in as_json.stderr
 

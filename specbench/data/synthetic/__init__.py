@@ -1,4 +1,4 @@
-"""Floor 0: synthetic twins of the tasks: seeded generators of rows in the real schemas, one file each, free of torch."""
+"""Synthetic tasks: seeded generators of rows in the schemas of the real tasks, one file each."""
 
 from specbench.data.synthetic.copying import COPYING
 from specbench.data.synthetic.generator import Row, Split, SyntheticTask

@@ -1,0 +1,40 @@
+"""Errors for options that no method of a request reads."""
+
+from collections.abc import Sequence
+
+from specbench.config.options import Options
+from specbench.config.overrides import in_scope
+from specbench.config.pair import Pair, head_named
+from specbench.errors import ConfigError
+from specbench.experiment import method_table as tables
+from specbench.experiment.method_resolution import heads_of
+
+
+def unused_options(names: Sequence[str], pair: Pair, pair_name: str, options: Options) -> dict[str, ConfigError]:
+    """Return errors for the options that no method of a request reads, by option as on a command line."""
+    bases = {name: tables.constructor(name) for name in names}
+    unused: dict[str, ConfigError] = {}
+    for each in options.all_overrides("method", names):
+        covered = [name for name in names if in_scope(each.scope, name)]
+        if not any(tables.applies(each, bases[name]) for name in covered):
+            known = {key for table in bases.values() for key in tables.keys_of(table)}
+            option = f"--set {each.key}"
+            wrong = [tables.value_error(bases[name], each.path, each.value, option) for name in covered]
+            missing = tables.key_error(option, names, ".".join(each.path), known)
+            unused[option] = next(filter(None, wrong), missing)
+    for scope, lengths in options.gamma:
+        option = f"--gamma {scope + '=' if scope else ''}{','.join(map(str, lengths))}"
+        reading = [
+            bases[name] for name in names if options.gamma_for(name) == lengths and tables.length_path(bases[name])
+        ]
+        if not reading:
+            unused[option] = ConfigError(f"{option}: {', '.join(names)} has no draft length")
+        elif len(lengths) > 1 and not any(table.get("models") for table in reading):
+            unused[option] = ConfigError(f"{option}: {', '.join(names)} has one draft length, not one per model")
+    known_heads = {name: {"kind": head.kind, "base": head.base} for name, head in pair.heads.items()}
+    read = heads_of(names, pair, options)
+    for name, path in options.heads_for(pair_name):
+        if head_named(name, known_heads) not in read:
+            option = f"--head {name}={path}"
+            unused[option] = ConfigError(f"--head {name}: none of {', '.join(names)} reads it")
+    return unused
