@@ -35,13 +35,8 @@ SD = Speculative(proposer=DraftModel(model="draft", gamma=4), scorers=("target",
 
 def world(spread: float, vocabulary: int = 500, roles: tuple[str, ...] = ("draft", "target")) -> Opened:
     return Opened({
-<<<<<<< HEAD
-        role: SyntheticSession(TableSession(vocabulary, i), SyntheticDistribution(vocabulary, i, spread), CPU) for i,
-        role in enumerate(roles)
-=======
         role: SyntheticSession(TableSession(vocabulary, i), SyntheticDistribution(vocabulary, i, spread), CPU)
         for i, role in enumerate(roles)
->>>>>>> 627f2bf10d0be1a464eafad31e1da98112de9a92
     })  # fmt: skip
 
 
