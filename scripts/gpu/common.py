@@ -17,14 +17,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, PreTrainedModel
+from transformers import PreTrainedModel
 
 from specbench.decoding.loop import Generation
 from specbench.decoding.session import Session
 from specbench.files import write
 from specbench.models import random_weights as dummy
 from specbench.models.eager_session import EagerSession
-from specbench.models.engine import Graphs, GraphSession, LeanSession, Network, network_of
+from specbench.models.engine import Graphs, GraphSession, LeanSession, Network, network_of, small_config
 from specbench.runs.record import Record, round_record, usage_record
 from specbench.verification.enumeration import Opened
 
@@ -34,32 +34,7 @@ BEAT = 8.0  # seconds between signs of life
 
 VOCABULARY, POSITIONS, SOURCE = 40, 640, [7, 3, 9, 1]  # of the small models; what their encoders read
 PREPARED, MOST = 320, 6  # what their graphs are made for: beyond a first span, which is 256 positions
-_LLAMA = {
-    "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
-    "intermediate_size": 48, "max_position_embeddings": POSITIONS,
-}  # fmt: skip
-_T5 = {
-    "model_type": "t5", "d_model": 32, "d_kv": 8, "num_layers": 2, "num_heads": 4, "d_ff": 48,
-    "decoder_start_token_id": 0, "relative_attention_num_buckets": 8, "relative_attention_max_distance": 16,
-}  # fmt: skip
-_ROPE = {
-    "rope_type": "llama3", "rope_theta": 500.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 32,
-}  # fmt: skip
-FAMILIES: dict[str, dict[str, Any]] = {
-    "llama": {"model_type": "llama", **_LLAMA},
-    "llama-scaled": {"model_type": "llama", **_LLAMA, "num_key_value_heads": 1, "head_dim": 16, "attention_bias": True,
-                     "mlp_bias": True, "tie_word_embeddings": True, "rope_parameters": _ROPE},
-    "qwen2": {"model_type": "qwen2", **_LLAMA},
-    "mistral": {"model_type": "mistral", **_LLAMA, "sliding_window": None},
-    "gpt2": {"model_type": "gpt2", "n_positions": POSITIONS, "n_embd": 32, "n_layer": 2, "n_head": 4},
-    "gpt-neo": {"model_type": "gpt_neo", "hidden_size": 32, "num_layers": 2, "num_heads": 4, "window_size": 5,
-                "attention_types": [[["global", "local"], 1]], "max_position_embeddings": POSITIONS},
-    "opt": {"model_type": "opt", "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "ffn_dim": 48,
-            "word_embed_proj_dim": 32, "max_position_embeddings": POSITIONS},
-    "t5": _T5,
-    "t5-v1.1": {**_T5, "feed_forward_proj": "gated-gelu", "tie_word_embeddings": False},
-}  # fmt: skip
+FAMILIES = tuple(Network.families)  # the examples of every architecture
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,8 +110,9 @@ class Small:
 
 def _random_model(family: str, vocabulary: int) -> PreTrainedModel:
     """Its weights are spread out, so that its choices are clear."""
-    told = FAMILIES[family] | {"vocab_size": vocabulary, "bos_token_id": None, "eos_token_id": None}
-    model = dummy.random_model(AutoConfig.for_model(**told), "float32", torch.device("cpu"))
+    config = small_config(family, vocabulary, POSITIONS)
+    config.bos_token_id = config.eos_token_id = None
+    model = dummy.random_model(config, "float32", torch.device("cpu"))
     chance = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for name, weight in model.named_parameters():

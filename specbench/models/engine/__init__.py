@@ -1,8 +1,8 @@
 """Lean decode-time forwards, one short file per architecture. Importing the package registers all of them."""
 
-from specbench.models.engine import gpt2, gpt_neo, llama, opt, t5
+from specbench.config.discovery import import_modules
 from specbench.models.engine.graphs import Graphs, GraphSession
-from specbench.models.engine.network import Network, can_fuse, network_of, unsupported
+from specbench.models.engine.network import Network, can_fuse, network_of, small_config, unsupported
 from specbench.models.engine.session import LeanSession
 
 __all__ = [
@@ -11,11 +11,9 @@ __all__ = [
     "LeanSession",
     "Network",
     "can_fuse",
-    "gpt2",
-    "gpt_neo",
-    "llama",
     "network_of",
-    "opt",
-    "t5",
+    "small_config",
     "unsupported",
 ]
+
+import_modules(__name__, __path__)

@@ -1,11 +1,12 @@
 """GPT-2: pre-layer norms, learned positions, one attention matrix for queries, keys and values."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch.nn.functional as F
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from specbench.config.construct import Table
 from specbench.models.engine.cache import Cache
 from specbench.models.engine.network import Network, added, linear
 
@@ -14,6 +15,8 @@ class GPT2(Network):
     """Radford et al. 2019. transformers stores its matrices as (in, out)."""
 
     kinds = ("GPT2LMHeadModel",)
+    examples: ClassVar[dict[str, Table]] = {"gpt2": {"model_type": "gpt2", "n_embd": 32, "n_layer": 2, "n_head": 4}}
+    positions_key = "n_positions"
 
     def __init__(self, model: PreTrainedModel) -> None:
         super().__init__(model)

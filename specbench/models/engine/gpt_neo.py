@@ -1,11 +1,12 @@
 """GPT-Neo: like GPT-2, with unscaled attention, limited to a window in every other layer."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch.nn.functional as F
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from specbench.config.construct import Table
 from specbench.models.engine.cache import Cache
 from specbench.models.engine.network import Network, added, fused, linear
 
@@ -14,6 +15,12 @@ class GPTNeo(Network):
     """Black et al. 2021. A local layer attends to a position itself and the `window_size` - 1 positions before it."""
 
     kinds = ("GPTNeoForCausalLM",)
+    examples: ClassVar[dict[str, Table]] = {
+        "gpt-neo": {
+            "model_type": "gpt_neo", "hidden_size": 32, "num_layers": 2, "num_heads": 4, "window_size": 5,
+            "attention_types": [[["global", "local"], 1]],
+        }
+    }  # fmt: skip
 
     def __init__(self, model: PreTrainedModel) -> None:
         super().__init__(model)

@@ -2,13 +2,14 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from specbench.config.construct import Table
 from specbench.models.engine.cache import Cache
 from specbench.models.engine.fusing import PLAIN, compiled, compiling
 from specbench.models.engine.network import Network, RMSNorm, added, fused, linear
@@ -57,10 +58,31 @@ class Layers:
         return self.norm(x)
 
 
+SMALL = {
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 48,
+}
+
+
 class Llama(Network):
     """Touvron et al. 2023: pre-RMS norms, rotary positions, gated SiLU."""
 
     kinds = ("LlamaForCausalLM", "Qwen2ForCausalLM", "MistralForCausalLM")
+    examples: ClassVar[dict[str, Table]] = {
+        "llama": {"model_type": "llama", **SMALL},
+        "qwen2": {"model_type": "qwen2", **SMALL},
+        "llama-scaled": {
+            "model_type": "llama", **SMALL, "num_key_value_heads": 1, "head_dim": 16, "tie_word_embeddings": True,
+            "attention_bias": True, "mlp_bias": True, "rope_parameters": {
+                "rope_type": "llama3", "rope_theta": 500.0, "factor": 8.0, "low_freq_factor": 1.0,
+                "high_freq_factor": 4.0, "original_max_position_embeddings": 32,
+            },
+        },
+        "mistral": {"model_type": "mistral", **SMALL, "sliding_window": None},
+    }  # fmt: skip
     can_fuse = True
 
     def __init__(self, model: PreTrainedModel) -> None:

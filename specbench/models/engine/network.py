@@ -14,12 +14,13 @@ from typing import Any, ClassVar
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers import PreTrainedModel
+from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 from transformers.models.auto.modeling_auto import (
     MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
     MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
 )
 
+from specbench.config.construct import Table
 from specbench.models.engine.cache import Cache
 
 Matrix = tuple[Tensor, Tensor | None]  # (in, out), and the bias (out,)
@@ -44,14 +45,20 @@ class Network(ABC):
     """One architecture, in its own file. `forward` is one plain function over a cache.
 
     `kinds` are the transformers classes whose weights it takes; `unsupported` says why it cannot take one of them.
+    `examples` are small configurations by name, on which the tests and `make gpu-check` compare the architecture with
+    transformers: the keys of the config without the sizes of the vocabulary and of `positions_key`.
     """
 
     kinds: ClassVar[tuple[str, ...]]
+    examples: ClassVar[dict[str, Table]]
+    positions_key: ClassVar[str] = "max_position_embeddings"  # the config's key for the window; empty if it has none
     can_fuse: ClassVar[bool] = False  # whether it has elementwise parts that torch.compile fuses
     members: ClassVar[dict[str, type["Network"]]] = {}
+    families: ClassVar[dict[str, type["Network"]]] = {}  # by the names of examples
 
     def __init_subclass__(cls) -> None:
         Network.members |= dict.fromkeys(cls.kinds, cls)
+        Network.families |= dict.fromkeys(cls.examples, cls)
 
     def __init__(self, model: PreTrainedModel) -> None:
         self.config: Any = model.config
@@ -101,6 +108,14 @@ class Network(ABC):
         matrix, bias = self.head
         out = linear(hidden, (matrix[:, :vocabulary], None if bias is None else bias[:vocabulary]))
         return out if out.dtype == torch.float64 else out.float()
+
+
+def small_config(family: str, vocabulary: int, positions: int) -> PreTrainedConfig:
+    """Build an architecture's example configuration with a vocabulary and a window of these sizes."""
+    network = Network.families[family]
+    sizes = {"vocab_size": vocabulary, **({network.positions_key: positions} if network.positions_key else {})}
+    keys = dict(network.examples[family])
+    return AutoConfig.for_model(str(keys.pop("model_type")), **keys, **sizes)
 
 
 def unsupported(config: Any) -> str:

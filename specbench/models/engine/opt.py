@@ -1,11 +1,12 @@
 """OPT: pre-layer norms, learned positions that start at two, ReLU."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch.nn.functional as F
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from specbench.config.construct import Table
 from specbench.models.engine.cache import Cache
 from specbench.models.engine.network import Network, added, fused, linear
 
@@ -16,6 +17,12 @@ class OPT(Network):
     """Zhang et al. 2022, all sizes except 350m, which has post-layer norms and projected embeddings."""
 
     kinds = ("OPTForCausalLM",)
+    examples: ClassVar[dict[str, Table]] = {
+        "opt": {
+            "model_type": "opt", "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "ffn_dim": 48,
+            "word_embed_proj_dim": 32,
+        }
+    }  # fmt: skip
 
     def __init__(self, model: PreTrainedModel) -> None:
         super().__init__(model)

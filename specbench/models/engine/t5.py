@@ -5,13 +5,14 @@ The encoder is transformers' own. The decoder's keys and values of its output ar
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from specbench.config.construct import Table
 from specbench.models.engine.cache import Cache, attention
 from specbench.models.engine.network import Apart, Network, RMSNorm, fused, linear
 
@@ -31,10 +32,28 @@ class T5Cache(Cache):
         self.source: list[tuple[Tensor, Tensor]] = []
 
 
+SMALL = {
+    "d_model": 32,
+    "d_kv": 8,
+    "num_layers": 2,
+    "num_heads": 4,
+    "d_ff": 48,
+    "decoder_start_token_id": 0,
+    "relative_attention_num_buckets": 8,
+    "relative_attention_max_distance": 16,
+}
+
+
 class T5(Network):
     """Raffel et al. 2020. All layers share the first one's table of position biases."""
 
     kinds = ("T5ForConditionalGeneration", "MT5ForConditionalGeneration")
+    examples: ClassVar[dict[str, Table]] = {
+        "t5": {"model_type": "t5", **SMALL},
+        "t5-v1.1": {"model_type": "t5", **SMALL, "feed_forward_proj": "gated-gelu", "tie_word_embeddings": False},
+        "mt5": {"model_type": "mt5", **SMALL},
+    }
+    positions_key = ""
 
     def __init__(self, model: PreTrainedModel) -> None:
         super().__init__(model)
