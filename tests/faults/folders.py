@@ -186,7 +186,7 @@ def _places(value: Any) -> Any:
 
 def _numbers(done: Ended) -> Any:
     (summary,) = json.loads(done.out)
-    return {key: summary[key] for key in ("pair", "task", "decoding", "baseline", "methods", "metrics")}
+    return {key: summary[key] for key in ("pair", "task", "spec", "baseline", "methods", "metrics")}
 
 
 def _changed(done: Ended, expected: Any) -> list[str]:
