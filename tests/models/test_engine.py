@@ -109,7 +109,7 @@ def test_a_verdict_in_one_read_has_the_same_distribution():
 def test_both_paths_follow_the_target(method, at_once, monkeypatch):
     """Exact distributions of three tokens under a small synthetic vocabulary, over real lean forwards."""
     if at_once:
-        monkeypatch.setattr("specbench.decoding.method.verify", verify_at_once)
+        monkeypatch.setattr("specbench.decoding.speculation.verify", verify_at_once)
         monkeypatch.setattr("specbench.methods.speculative_ensemble.verify", verify_at_once)
     session = _Blind if at_once else LeanSession
 
@@ -138,7 +138,7 @@ def test_graphs_belong_to_one_session_at_a_time():
     graphs.prepare(32, max_block=2)
     old, new = GraphSession(graphs, 40), GraphSession(graphs, 40)
     new.score(PROMPT, 0)
-    with pytest.raises(AssertionError, match="taken"):
+    with pytest.raises(AssertionError, match="another session owns"):
         old.score(PROMPT, 0)
 
 
@@ -164,7 +164,12 @@ def test_unsupported_architectures_are_reported():
     quantized.quantization_config = BitsAndBytesConfig(load_in_4bit=True)
     late = FAMILIES["opt"]()
     late.do_layer_norm_before = False
-    for config, word in ((dynamic, "dynamic"), (quantized, "quantized"), (late, "normalises"), (GPTJConfig(), "GPTJ")):
+    for config, word in (
+        (dynamic, "dynamic"),
+        (quantized, "quantized"),
+        (late, "pre-layer norms"),
+        (GPTJConfig(), "GPTJ"),
+    ):
         assert word in unsupported(config)
         assert engine_of("auto", config, CPU) == "eager"
         with pytest.raises(ValueError, match=word):
@@ -181,7 +186,7 @@ def test_unsupported_architectures_are_reported():
 def peers(family: str = "llama") -> Models:
     models = {"draft": random_model(family, 1), "target": random_model(family, 2)}
     pair = LoadedPair.__new__(LoadedPair)
-    pair.models, pair.networks, pair.graphs, pair.laws, pair.vocabulary = models, {}, {}, {}, 40
+    pair.models, pair.networks, pair.graphs, pair.synthetic, pair.vocabulary = models, {}, {}, {}, 40
     pair.encoder_decoder = models["target"].config.is_encoder_decoder
     return Models(pair, PROMPT)
 
@@ -303,7 +308,7 @@ def test_compiled_graphs_give_the_logits_of_plain_forwards(family, monkeypatch):
     short = (PROMPT, [*PROMPT, 1], [*PROMPT, 1, 2, 3], [*PROMPT[:3], 9])
     for ids in (*short, long[:126], long[:128], long[:129], long, [*long, 5]):
         assert torch.allclose(compiled.score(ids, len(ids) - 1), plain.score(ids, len(ids) - 1), atol=1e-4)
-    heads_are_large_enough = network.layers.dim >= place.LEAST_DIM
+    heads_are_large_enough = network.layers.dim >= place.MIN_DIM
     assert set(usage) == ({"elementwise", "attention"} if heads_are_large_enough else {"elementwise"})
     assert network.layers.elementwise is PLAIN
 
