@@ -141,7 +141,7 @@ def law_holds(world: World, engine: str, name: str, draws: int, seed: int) -> Ve
     begin = time.perf_counter()
     with ExitStack() as stack:
         if engine != "listed":
-            for place in ("specbench.decoding.method.verify", "specbench.methods.speculative_ensemble.verify"):
+            for place in ("specbench.decoding.speculation.verify", "specbench.methods.speculative_ensemble.verify"):
                 stack.enter_context(patch(place, verify_at_once))
         while n < draws and time.perf_counter() - begin < LAW_SECONDS:
             counts[tuple(decode(method, world.open(engine), sampler, limits).tokens)] += 1
@@ -153,7 +153,7 @@ def law_holds(world: World, engine: str, name: str, draws: int, seed: int) -> Ve
 
 def credulous_law_holds(world: World, draws: int) -> Verdict:
     """The same of a deliberate mistake: everything that is drafted is accepted."""
-    with patch("specbench.decoding.method.verify", _credulous):
+    with patch("specbench.decoding.speculation.verify", _credulous):
         return law_holds(world, "listed", "sd", draws, seed=9)
 
 

@@ -109,7 +109,7 @@ def test_a_verdict_in_one_read_has_the_same_distribution():
 def test_both_paths_follow_the_target(method, at_once, monkeypatch):
     """Exact distributions of three tokens under a small synthetic vocabulary, over real lean forwards."""
     if at_once:
-        monkeypatch.setattr("specbench.decoding.method.verify", verify_at_once)
+        monkeypatch.setattr("specbench.decoding.speculation.verify", verify_at_once)
         monkeypatch.setattr("specbench.methods.speculative_ensemble.verify", verify_at_once)
     session = _Blind if at_once else LeanSession
 
@@ -135,16 +135,16 @@ class _Blind(LeanSession):
 
 def test_graphs_belong_to_one_session_at_a_time():
     graphs = Graphs(network_of(random_model("llama", 1)), CPU)
-    graphs.prepare(32, most=2)
+    graphs.prepare(32, max_block=2)
     old, new = GraphSession(graphs, 40), GraphSession(graphs, 40)
     new.score(PROMPT, 0)
-    with pytest.raises(AssertionError, match="taken"):
+    with pytest.raises(AssertionError, match="another session owns"):
         old.score(PROMPT, 0)
 
 
 def test_a_graph_that_is_too_short_or_too_narrow_is_not_used():
     graphs = Graphs(network_of(random_model("llama", 1)), CPU)
-    graphs.prepare(300, most=2)
+    graphs.prepare(300, max_block=2)
     assert graphs.find(2, 512) is not None
     assert graphs.find(3, 10) is None
     assert graphs.find(1, 513) is None
@@ -164,7 +164,12 @@ def test_unsupported_architectures_are_reported():
     quantized.quantization_config = BitsAndBytesConfig(load_in_4bit=True)
     late = FAMILIES["opt"]()
     late.do_layer_norm_before = False
-    for config, word in ((dynamic, "dynamic"), (quantized, "quantized"), (late, "normalises"), (GPTJConfig(), "GPTJ")):
+    for config, word in (
+        (dynamic, "dynamic"),
+        (quantized, "quantized"),
+        (late, "pre-layer norms"),
+        (GPTJConfig(), "GPTJ"),
+    ):
         assert word in unsupported(config)
         assert engine_of("auto", config, CPU) == "eager"
         with pytest.raises(ValueError, match=word):
@@ -181,7 +186,7 @@ def test_unsupported_architectures_are_reported():
 def peers(family: str = "llama") -> Models:
     models = {"draft": random_model(family, 1), "target": random_model(family, 2)}
     pair = LoadedPair.__new__(LoadedPair)
-    pair.models, pair.networks, pair.graphs, pair.laws, pair.vocabulary = models, {}, {}, {}, 40
+    pair.models, pair.networks, pair.graphs, pair.synthetic, pair.vocabulary = models, {}, {}, {}, 40
     pair.encoder_decoder = models["target"].config.is_encoder_decoder
     return Models(pair, PROMPT)
 
@@ -266,13 +271,13 @@ def test_graphs_under_a_sequence_that_outgrows_them_are_not_used_again():
     model = random_model("llama", 1)
     model.config.max_position_embeddings = 1024
     graphs = Graphs(network_of(copy.deepcopy(model)), CPU)
-    graphs.prepare(200, most=4)
+    graphs.prepare(200, max_block=4)
     long = [i % 40 for i in range(300)]
     GraphSession(graphs, 40).score(long, 299)  # the cache grows, and moves
     session, oracle = GraphSession(graphs, 40), open_session(model)
     for ids in (PROMPT, [*PROMPT, 1], [*PROMPT, 1, 2, 3]):
         assert torch.allclose(session.score(ids, len(ids) - 1), oracle.score(ids, len(ids) - 1), atol=1e-4)
-    graphs.prepare(200, most=4)
+    graphs.prepare(200, max_block=4)
     assert graphs.find(1, 100) is not None, "prepared again, they are there again"
 
 
@@ -296,14 +301,14 @@ def test_compiled_graphs_give_the_logits_of_plain_forwards(family, monkeypatch):
     monkeypatch.setattr(place, "compiled_attention", lambda: usage.append("attention") or attention)
     network = network_of(random_model(family, 1))
     graphs = Graphs(network, CPU, fused=True)
-    graphs.prepare(300, most=3)
+    graphs.prepare(300, max_block=3)
     assert {span for _, span in graphs._graphs} == {512}, "one graph serves every length"
     compiled, plain = GraphSession(graphs, 40), LeanSession(network, 40)
     long = [i % 40 for i in range(260)]
     short = (PROMPT, [*PROMPT, 1], [*PROMPT, 1, 2, 3], [*PROMPT[:3], 9])
     for ids in (*short, long[:126], long[:128], long[:129], long, [*long, 5]):
         assert torch.allclose(compiled.score(ids, len(ids) - 1), plain.score(ids, len(ids) - 1), atol=1e-4)
-    heads_are_large_enough = network.layers.dim >= place.LEAST_DIM
+    heads_are_large_enough = network.layers.dim >= place.MIN_DIM
     assert set(usage) == ({"elementwise", "attention"} if heads_are_large_enough else {"elementwise"})
     assert network.layers.elementwise is PLAIN
 
@@ -313,7 +318,7 @@ def test_compiled_attention_reads_no_block_beyond_the_sequence(monkeypatch):
     masks = []
     monkeypatch.setattr(place, "compiled_attention", lambda: lambda q, k, v, visible, scale: masks.append(visible) or q)
     graphs = Graphs(network_of(random_model("llama-scaled", 1)), CPU, fused=True)
-    graphs.prepare(512, most=2)
+    graphs.prepare(512, max_block=2)
     for length, blocks in ((127, 1), (128, 1), (129, 2), (256, 2), (257, 3)):
         session = GraphSession(graphs, 40)
         session.score([1] * (length - 1), length - 2)
@@ -343,7 +348,7 @@ def test_the_compiled_engine_reports_why_it_cannot_run(family, why):
 
 def test_a_sample_after_one_with_nan_starts_clean():
     graphs = Graphs(network_of(random_model("llama", 1)), CPU)
-    graphs.prepare(64, most=2)
+    graphs.prepare(64, max_block=2)
     bad, oracle = GraphSession(graphs, 40), open_session(random_model("llama", 1))
     with torch.inference_mode():
         graphs.cache.held[:, 40] = float("nan")
@@ -360,7 +365,7 @@ def test_a_sequence_goes_from_one_span_to_the_next_and_its_tables_stay():
     model.config.max_position_embeddings = 1024
     network = network_of(copy.deepcopy(model))
     graphs = Graphs(network, CPU)
-    graphs.prepare(400, most=2)
+    graphs.prepare(400, max_block=2)
     assert {span for _, span in graphs._graphs} == {256, 512}
     for graph in graphs._graphs.values():
         assert graph._kept[0].data_ptr() == network.layers.ropes.until(0)[0].data_ptr(), (

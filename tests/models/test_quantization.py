@@ -115,7 +115,7 @@ def test_a_graph_of_a_bfloat16_copy_equals_its_lean_forward(kind, device):
     ).networks[kind]
     assert any(isinstance(module, Tiles) for module in network.model.modules()) == (kind == "int4")
     graphs = Graphs(network, place)
-    graphs.prepare(64, most=3)
+    graphs.prepare(64, max_block=3)
     lean, graph = LeanSession(network, 1024), GraphSession(graphs, 1024)
     ids = list(range(5, 30))
     for each in (ids, [*ids, 7], [*ids, 7, 2, 9], [*ids[:20], 4]):
