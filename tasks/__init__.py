@@ -1,5 +1,5 @@
-"""The tasks, one class and one file each. Importing the package registers them."""
+"""Tasks, one class and one file each. Importing the package registers all of them."""
 
-from specbench.tasks import cnndm, gsm8k, humaneval, lm1b, mmlu, prompts, spec_bench, wiki_summary, wmt, xsum
+from specbench.config.discovery import import_modules
 
-__all__ = ["cnndm", "gsm8k", "humaneval", "lm1b", "mmlu", "prompts", "spec_bench", "wiki_summary", "wmt", "xsum"]
+import_modules(__name__, __path__)
