@@ -89,7 +89,7 @@ COLUMNS = (
     ),
     Column(
         key="prompts", heading="prompts", format=COUNT, tables=(t.MERGED,), value=lambda run, row: row.prompts,
-        definition="Prompts of which a generation completed.",
+        definition="Prompts with at least one completed generation.",
     ),
     Column(
         key="acceptance_by_position", heading="by position", format=HUNDREDTHS, tables=(t.ACCEPTANCE,),
