@@ -19,7 +19,7 @@ endef
 run: $(INSTALLED)  ## the first table: Speculative Ensemble on the bundled pair and all six tasks
 	$(BIN)/specbench run -n 40 --repeats 1 --allow-code-execution $(ARGS)
 
-test: $(INSTALLED)  ## the laws, and everything else
+test: $(INSTALLED)  ## run all tests, including the exact distribution tests
 	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadscope $(ARGS)
 
 coverage: $(INSTALLED)  ## the tests with line coverage of the library and the command line
@@ -51,7 +51,7 @@ real-text: $(INSTALLED)  ## bundled models on real text, ARGS="--data wiki-summa
 	$(BIN)/specbench run --suite tiny-real-text $(ARGS)
 	$(BIN)/specbench report --suite tiny-real-text -f md -o results/suites/tiny-real-text/README.md
 
-gate-trials: $(INSTALLED)  ## does the gate cry wolf, does it catch what it should? Alone on the machine: writes results/gate-tiny.md
+gate-trials: $(INSTALLED)  ## measure false alarms and detected regressions of the gate, on an idle machine: writes results/gate-tiny.md
 	OMP_NUM_THREADS=1 $(BIN)/python -m scripts.gate_trials $(ARGS)
 
 faults: $(INSTALLED)  ## the fault campaign: kills, damaged files, fuzzed configs, full disks, hostile code; writes results/faults.md
@@ -61,7 +61,7 @@ bench: $(INSTALLED)  ## against transformers, side by side: writes results/cpu-p
 	$(BIN)/python -m scripts.bench_transformers $(ARGS)
 
 # A GPU's own Python is taken as it is: nothing is installed, and the package is put together from links.
-gpu-check:  ## what decodes on a GPU: logits, greedy tokens, laws; writes results/DEVICE/check.md, exit code 5 where one is wrong
+gpu-check:  ## check logits, greedy tokens and sampled distributions on a GPU; writes results/DEVICE/check.md, exit code 5 if a check fails
 gpu-bench:  ## what decoding costs on a GPU: ARGS="--part forward", peers or ensemble; writes results/DEVICE/PART.md
 gpu-check gpu-bench:
 	rm -rf build/gpu && mkdir -p build/gpu/specbench
@@ -72,11 +72,11 @@ gpu-check gpu-bench:
 card: $(INSTALLED)  ## measure the bundled family: writes its card and results/tiny-family.md
 	$(BIN)/python -m scripts.model_card $(ARGS)
 
-tiny: $(INSTALLED)  ## retrain the bundled family from the synthetic twins: hours on a laptop
+tiny: $(INSTALLED)  ## retrain the bundled family from the synthetic tasks: hours on a laptop
 	$(BIN)/python -m scripts.train_tiny $(ARGS)
 	$(MAKE) heads
 
-heads: $(INSTALLED)  ## retrain the bundled heads on what the bundled models say: half an hour
+heads: $(INSTALLED)  ## retrain the bundled heads on outputs of the bundled models: half an hour
 	$(BIN)/specbench train sprinter -p tiny -o build/heads/sprinter --rows build/heads/rows
 	$(BIN)/specbench train sprinter -p tiny -o build/heads/sprinter-q --rows build/heads/rows --features state+q+entropy
 	$(BIN)/specbench train specdec++ -p tiny -o build/heads/specdec++

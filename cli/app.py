@@ -19,21 +19,21 @@ from specbench.cli.lazy import STYLE, Entry, LazyGroup
 from specbench.errors import ConfigError, ExitCode, FolderInUse, MissingAsset
 
 COMMANDS = {  # in the order of `specbench --help`; each line equals the first line of the function's docstring
-    "run": Entry("run:run", "Measure methods on a pair and tasks, beside their baselines."),
+    "run": Entry("run:run", "Measure methods on a pair and tasks, together with their baselines."),
     "plan": Entry("plan:plan", "Show what a run or a suite would measure, without measuring."),
     "curve": Entry("curve:curve", "Sweep a method's parameter: its quality against its latency."),
     "report": Entry("report:report", "Show runs or a suite as tables, plots or one HTML file."),
     "reproduce": Entry("reproduce:reproduce", "List the papers' tables and figures and how each is reproduced."),
     "score": Entry("score:score", "Score stored generations again with the current tasks."),
     "train": Entry("train:train", "Train a head for a pair, and measure it on unseen texts."),
-    "profile": Entry("profile:profile", "Measure what a chain's models cost, and accept of one another."),
+    "profile": Entry("profile:profile", "Measure the forward times and acceptance rates of the models of a chain."),
     "compare": Entry("compare:compare", "Compare two measurements: decoding, quality, speed."),
     "gate": Entry("gate:gate", "Check, record or update a snapshot of a measurement."),
     "list": Entry("catalog:list_", "List the methods, pairs, tasks or suites."),
     "doctor": Entry("doctor:doctor", "Check this machine: one line per item, with advice."),
     "fetch": Entry("fetch:fetch", "Download what pairs, tasks or a suite need from the hub."),
     "enumerate": Entry("enumerate:enumerate_", "Compare a method's exact output distribution with the declared one."),
-    "verify": Entry("verify:verify", "Test whether a method is lossless here: this pair, this device."),
+    "verify": Entry("verify:verify", "Test whether a method is lossless on a pair and device."),
     "trace": Entry("trace:trace", "Decode one prompt and show the origin of each token."),
     "show": Entry("catalog:show", "Print a preset and its path."),
     "schema": Entry("schema:schema", "Write JSON Schemas of the TOML files, for editors and checks."),
@@ -61,7 +61,7 @@ def specbench() -> None:
 
 
 def main(command: Callable[[], None] = app) -> None:
-    """Run a command. A user's mistake, and a machine that cannot go on, is one line on stderr, never a traceback."""
+    """Run a command. User errors and machine failures print one line to stderr instead of a traceback."""
     quiet()
     try:
         _require_text(sys.argv)

@@ -38,7 +38,7 @@ gate = typer.Typer(
 Files = Annotated[list[Path], typer.Argument(help="Snapshot files.", show_default=False)]
 Kept = Annotated[Path | None, typer.Option("--out", "-o", help="Keep the run folders in a new subfolder of this path.")]
 Sessions = Annotated[
-    int | None, typer.Option("--sessions", min=1, help="Number of fresh processes that time a snapshot. [2]")
+    int | None, typer.Option("--sessions", min=1, help="Number of fresh processes in which times are measured. [2]")
 ]
 
 

@@ -53,9 +53,9 @@ def plan(
 ) -> None:
     """Show what a run or a suite would measure, without measuring.
 
-    Lists its runs, done and pending, missing weights and data, and the least time and memory.
+    Lists finished and pending runs, missing weights and data, and lower bounds of time and memory.
 
-    Exit code 4 if something that is missing keeps a run from starting.
+    Exit code 4 if a run cannot start because something is missing.
     """
     # imports torch
     from specbench.experiment.plan_table import plan_rows, planned_tasks

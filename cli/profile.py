@@ -53,7 +53,7 @@ def profile(
     wait: params.Wait = False,
     break_lock: params.BreakLock = False,
 ) -> None:
-    """Measure what a chain's models cost, and accept of one another.
+    """Measure the forward times and acceptance rates of the models of a chain.
 
     Prints the forward time of each model and the accepted length of each pair, as Table 1 of the Polybasic paper does, and
     whether each middle model shortens the predicted decoding time.

@@ -63,7 +63,7 @@ def run(
     wait: params.Wait = False,
     break_lock: params.BreakLock = False,
 ) -> None:
-    """Measure methods on a pair and tasks, beside their baselines.
+    """Measure methods on a pair and tasks, together with their baselines.
 
     A run folder is named by a hash of the resolved config. The same command resumes an interrupted run; for a finished run it
     prints the tables again.

@@ -58,7 +58,7 @@ def verify(
     plugin: params.Plugins = None,
     json_: params.Json = False,
 ) -> None:
-    """Test whether a method is lossless here: this pair, this device.
+    """Test whether a method is lossless on a pair and device.
 
     Compares its tokens with the distribution that it declares, computed independently with the modules of transformers.
 

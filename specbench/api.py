@@ -102,7 +102,7 @@ def run(
     observer: Observer | None = None,
     **options: Any,
 ) -> RunResult:
-    """Measure methods on a pair and tasks, beside their baselines, and score the outputs.
+    """Measure methods on a pair and tasks, together with their baselines, and score the outputs.
 
     The same call resumes an interrupted run, and returns a finished one without measuring.
 

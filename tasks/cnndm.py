@@ -1,6 +1,6 @@
 """CNN/DailyMail: news articles to highlights (Hermann et al. 2015, See et al. 2017).
 
-Source: abisee/cnn_dailymail, config 3.0.0, split test, 11,490 rows. Licence: Apache-2.0; article text (c) CNN and Daily Mail.
+Source: abisee/cnn_dailymail, config 3.0.0, split test, 11,490 rows. License: Apache-2.0; article text (c) CNN and Daily Mail.
 Synthetic: specbench/data/synthetic/news.py.
 Example row: {"article": "A fire closed the station. Nobody was hurt.", "highlights": "Fire closes station", "id": "0a1"}
 """

@@ -1,6 +1,6 @@
 """LM1B: sentences of the One Billion Word benchmark, continued (Chelba et al. 2013; SPRINTER's second data set).
 
-Source: billion-word-benchmark/lm1b, split test. Licence: Apache-2.0 (the benchmark's repository).
+Source: billion-word-benchmark/lm1b, split test. License: Apache-2.0 (the benchmark's repository).
 Example row: {"text": "The minister said on Monday that the talks would go on ."}
 """
 

@@ -1,6 +1,6 @@
 """MMLU: multiple choice over 57 subjects, answered in words (Hendrycks et al. 2021).
 
-Source: cais/mmlu, config all, splits test (14,042 rows) and dev (5 a subject). Licence: MIT.
+Source: cais/mmlu, config all, splits test (14,042 rows) and dev (5 a subject). License: MIT.
 Synthetic: specbench/data/synthetic/mmlu.py.
 Example row: {"question": "Which is a fruit?", "subject": "botany", "choices": ["oak", "pear", "fern", "moss"], "answer": 1}
 """

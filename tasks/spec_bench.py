@@ -1,6 +1,6 @@
 """Spec-Bench: 480 questions of six kinds, some in two turns, to measure speed on (Xia et al. 2024).
 
-Source: github.com/hemingkx/Spec-Bench, data/spec_bench/question.jsonl (not on the hub). Licence: Apache-2.0. MT-Bench's
+Source: github.com/hemingkx/Spec-Bench, data/spec_bench/question.jsonl (not on the hub). License: Apache-2.0. MT-Bench's
 question file has the same schema. Unscored: it has no reference answers.
 Example row: {"question_id": 81, "category": "writing", "turns": ["Write a haiku.", "Now one about rain."]}
 """

@@ -1,6 +1,6 @@
 """Wiki-Summary: Wikipedia articles continued from their first third (Scheepers 2017; SPRINTER's first data set).
 
-Source: jordiclive/wikipedia-summary-dataset. Licence: CC BY-SA (text of Wikipedia).
+Source: jordiclive/wikipedia-summary-dataset. License: CC BY-SA (text of Wikipedia).
 Example row: {"title": "Ash", "description": "tree", "summary": "An ash is a tree.", "full_text": "An ash is a tree. It ..."}
 """
 

@@ -1,6 +1,6 @@
 """WMT14 English-German, either way (Bojar et al. 2014).
 
-Source: wmt/wmt14, config de-en, split test, newstest2014, 3,003 rows. Licence: none stated.
+Source: wmt/wmt14, config de-en, split test, newstest2014, 3,003 rows. License: none stated.
 Synthetic: specbench/data/synthetic/wmt.py.
 Example row: {"translation": {"de": "Das Haus ist alt.", "en": "The house is old."}}
 """

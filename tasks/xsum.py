@@ -1,6 +1,6 @@
 """XSum: BBC articles to one sentence (Narayan et al. 2018).
 
-Source: EdinburghNLP/xsum, split test, 11,334 rows. Licence: MIT (data set's repository); article text (c) BBC.
+Source: EdinburghNLP/xsum, split test, 11,334 rows. License: MIT (data set's repository); article text (c) BBC.
 Synthetic: specbench/data/synthetic/news.py.
 Example row: {"document": "The bridge shut. It opened on Friday.", "summary": "A bridge has opened again.", "id": "0a1"}
 """

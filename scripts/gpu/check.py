@@ -149,7 +149,10 @@ def caught(run: Callable[[], Verdict]) -> Verdict:
 def checks(
     device: torch.device, steps: int, tokens: int, draws: int
 ) -> Iterator[tuple[str, str, Callable[[], Verdict]]]:
-    """Suite, name and check, in order: first what runs once a forward, last what could leave a GPU unusable."""
+    """Yield suite, name and function of each check.
+
+    Checks of single forwards come first; checks that could leave a GPU unusable come last.
+    """
     yield from graph_checks(device)
     say(f"small random models of {len(FAMILIES)} architectures")
     worlds: dict[str, Small] = {}

@@ -139,7 +139,7 @@ def say(text: str) -> None:
 
 @contextmanager
 def heartbeat() -> Iterator[None]:
-    """While this is open, a line every few seconds says that all is well, whatever takes long."""
+    """Print a line every few seconds inside the block, to show that a long operation is still running."""
     over = threading.Event()
 
     def beat() -> None:
@@ -165,7 +165,7 @@ def generator(device: torch.device, seed: int) -> torch.Generator:
 
 
 def record(method: str, sample: int, repeat: int, models: Any, out: Generation, simulated: str) -> Record:
-    """A generation as the report's metrics read it; `models` are the sessions that it was decoded with."""
+    """Return a generation as a `Record` for the metrics of the report; `models` are the sessions that decoded it."""
     return Record(
         method=method, sample=str(sample), repeat=repeat, seed=repeat, order=0, tokens=out.tokens, finish=out.finish,
         rounds=[round_record(step) for step in out.rounds] if any(step.drafted for step in out.rounds) else [],

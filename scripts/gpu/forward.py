@@ -257,7 +257,7 @@ class _Bench:
         }
 
     def _capture(self) -> None:
-        """Capture the drafts that a warm-up wanted."""
+        """Capture CUDA graphs for the drafts that the warm-up requested."""
         for graphs in (self.engines.graphs, self.engines.fused):
             if graphs:
                 graphs.prepare(1)

@@ -38,7 +38,7 @@ register("speedup", "x", speedup, lambda rows, of: speedup(rows, of.baseline), i
 
 @comparison()
 def end_to_end_speedup(rows: Rows, base: Rows) -> Estimate:
-    """The speedup over the baseline with prefill included in the seconds."""
+    """The speedup over the baseline by end-to-end time, which includes prefill."""
     return speedup(rows, base, end_to_end=True)
 
 

@@ -59,7 +59,10 @@ class HeadSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class Defaults:
-    """Defaults of runs on a pair. `task` holds keys of a task's table, by task; `train` keys of a recipe, by kind of head."""
+    """Defaults for runs on a pair.
+
+    `task` maps a task to keys of its table, and `train` a kind of head to keys of its recipe.
+    """
 
     data: str = ""
     limit: int = 0  # 0 is all
@@ -112,7 +115,7 @@ class Pair:
             if isinstance(rate, float) and not 0.0 < rate <= 1.0:
                 raise ValueError(f"acceptance = {rate} must be above 0 and at most 1")
         if self.weights == "real" and any(spec.config for spec in self.models.values()):
-            raise ValueError('config changes an architecture, which only weights = "dummy" can')
+            raise ValueError('config changes the architecture of a model, which requires weights = "dummy"')
         for name, head in self.heads.items():
             if head.base not in self.models:
                 raise ValueError(f"heads.{name}: no model '{head.base}'{hint(head.base, self.models)}")

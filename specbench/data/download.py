@@ -89,7 +89,7 @@ def source(what: str, path: str, revision: str, base: Path) -> Need:
 
 
 def needs_of_task(name: str, task: Task, data: str) -> list[Need]:
-    """Return the needs of a task's rows; `data` is hub, synthetic or a local file."""
+    """Return what has to be downloaded for the rows of a task; `data` is `hub`, `synthetic` or a local file."""
     what = f"data of {name}"
     if data != "hub":
         return [Need(what, why="synthetic" if data == "synthetic" else "a local file")]

@@ -40,7 +40,7 @@ class Sampler:
 
     def __post_init__(self) -> None:
         if not self.temperature >= 0.0 or not math.isfinite(self.temperature):
-            raise ValueError(f"temperature = {self.temperature} must be a number of at least 0")
+            raise ValueError(f"temperature = {self.temperature} must be finite and at least 0")
         if self.top_k < 0:
             raise ValueError(f"top_k = {self.top_k} must be at least 0 (0 is off)")
         if not 0.0 < self.top_p <= 1.0:

@@ -46,7 +46,7 @@ class _Variant:
     swept: tuple[str, ...] = ()
 
     def label(self, method: Method) -> str:
-        """The preset's name, with the values that the built method has at the swept paths."""
+        """Return the preset's name with the values of swept keys in brackets, for example `sd(gamma=5)`."""
         values = [f"{path.rpartition('.')[2]}={_shown(_attribute(method, path))}" for path in self.swept]
         return f"{self.preset.name}({', '.join(values)})" if values else self.preset.name
 

@@ -50,11 +50,11 @@ def unused_options(request: Request) -> dict[str, ConfigError]:
 
 
 def resolve(request: Request, partial: bool = False) -> Resolved:
-    """Resolve a request: everything before the first model is loaded.
+    """Resolve a request without loading a model.
 
-    Raises ConfigError for a mistake in the request, which an option that nothing reads is too, unless the request is only
-    `partial`: one of several that the options are for. Raises MissingAsset where a model, data or the only task's sandbox is
-    missing.
+    `partial` means that the options are shared with other requests, so an unused option is not an error. Raises ConfigError
+    for a mistake in the request, including an unused option. Raises MissingAsset if a model, data, or the sandbox of the only
+    task is missing.
     """
     require_known(request.methods, request.pair, request.tasks)
     options = request.options

@@ -25,7 +25,7 @@ class Selected:
 
 
 def read_pair(name: str, options: Options) -> tuple[Preset, Pair]:
-    """The pair that a name or a path names, with the user's overrides and heads. Raises ConfigError."""
+    """Return the preset and the pair of a name or path, with the user's overrides and heads applied. Raises ConfigError."""
     found = preset("pair", name)
     applied = [each for each in options.overrides_for("pair", name) if each.scope or _pair_has(found.table, each)]
     table = changed(found.table, [(each.path, each.value) for each in applied], f"pair {found.name}")
@@ -89,7 +89,7 @@ def keys_of(name: str) -> set[str]:
 
 
 def source_of(task: str, pair: Pair, options: Options) -> str:
-    """Where a task's rows come from: the user's choice, the pair's, or the hub."""
+    """Return the source of a task's rows: the user's choice, else the pair's default, else the hub."""
     return options.data_for(task) or pair.defaults.data or "hub"
 
 
@@ -109,7 +109,10 @@ def limited(data: Data, pair: Pair, options: Options, suited: bool) -> Data:
 
 
 def task_names(wanted: typing.Sequence[str], pair: Pair, options: Options) -> tuple[list[str], bool]:
-    """The tasks to try, and whether all of them are meant: those that were named, the pair's, or else every task."""
+    """Return the tasks to try, and whether each must load.
+
+    They are the named tasks, else the pair's tasks, else all tasks; only of all tasks may some be left out.
+    """
     if wanted:
         return list(wanted), True
     suited = pair.defaults.tasks if suits("", pair, options) else ()

@@ -21,7 +21,7 @@ from specbench.models.heads import AcceptanceHead, LengthHead
 
 
 class Stop(Named):
-    """When to stop drafting. A stateless rule overrides `before` or `after`; one that learns overrides `open`."""
+    """A rule that ends drafts early. A stateless rule overrides `before` or `after`; a rule that learns overrides `open`."""
 
     min_len: int = 0  # tokens that are drafted regardless of the rule
 

@@ -137,7 +137,7 @@ def _require_model(role: str, found: ResolvedModel) -> None:
 
 
 def _try_forward(config: PreTrainedConfig) -> None:
-    """Run two tokens through a model without weights. Raises whatever transformers does for sizes that do not fit."""
+    """Run two tokens through a model on the meta device. Raises the error of transformers if sizes do not fit."""
     with torch.device("meta"):
         ids = torch.zeros(1, 2, dtype=torch.long)
         model = class_of(config).from_config(config)

@@ -151,7 +151,7 @@ def changed_settings(one: Mapping[str, Any], other: Mapping[str, Any], path: str
 
 
 def _setting(value: Any) -> str:
-    """Return a setting as in TOML, with a table on one line."""
+    """Return a setting as text; a table becomes `name(key = value, ...)`."""
     if isinstance(value, Mapping):
         values = ", ".join(f"{key} = {_setting(each)}" for key, each in value.items() if key != "name")
         return f"{value.get('name', '')}({values})" if values else str(value.get("name", "{}"))

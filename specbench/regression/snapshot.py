@@ -65,7 +65,7 @@ class Snapshot:
     counters_only: bool
 
     def dumps(self) -> str:
-        """Return JSON with a line per part of a run, so that changes can be reviewed."""
+        """Return JSON with one line per part of a run, so that diffs are readable."""
         head = {"schema": SCHEMA, "semantics": SEMANTICS, "counters_only": self.counters_only}
         lines = [f'"{key}": {json.dumps(value)}' for key, value in head.items()]
         lines.append('"commands": [\n  ' + ",\n  ".join(map(_compact, self.commands)) + "\n]")

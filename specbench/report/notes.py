@@ -70,7 +70,7 @@ def _methods(summary: RunSummary) -> Iterator[str]:
             " faster engine, speedups over it are smaller"
         )
     if any(row.method.startswith("hf-") for row in rows):
-        yield "hf-*: run by transformers itself, whatever the engine of the other methods."
+        yield "hf-*: run by transformers itself, regardless of --engine."
 
 
 def _completeness(summary: RunSummary) -> Iterator[str]:

@@ -46,7 +46,7 @@ def _title(spec: PlotSpec, place: Sequence[str | float | None], points: Sequence
 
 
 def _lines(spec: PlotSpec, points: Sequence[Point]) -> Callable[["Axes"], None]:
-    """Draw a line with its band for each of the spec's lines, and the methods of `flat` as horizontal lines."""
+    """Return a function that draws each line of the spec with its interval band, and the methods of `flat` horizontally."""
 
     def draw(axes: "Axes") -> None:
         families: dict[tuple[str | float | None, ...], list[Point]] = {}

@@ -19,11 +19,11 @@ LARGEST_COMPLAINT = 2000  # bytes of the error output of a sandbox that failed t
 
 
 class Gone(Exception):
-    """The process of that name has ended, or closed its socket."""
+    """Raised with the name of a process that has ended or closed its socket."""
 
 
 class TooLong(Exception):
-    """The process of that name announced a frame above the limit."""
+    """Raised with the name of a process that announced a frame above the limit."""
 
 
 class Cell:

@@ -209,7 +209,7 @@ def send(data: bytes) -> None:
 
 
 def receive() -> bytes:
-    """The next frame. Raises EOFError when the other end is gone."""
+    """Return the next frame. Raises EOFError if the peer has closed the socket."""
     (size,) = struct.unpack(">I", read(4))
     return read(size)
 

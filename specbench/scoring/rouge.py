@@ -45,7 +45,7 @@ class Rouge:
 
 
 def lines(text: str) -> str:
-    """One sentence a line: the text's own lines, or, where it is one line, its sentences."""
+    """Return the text with one sentence per line: its own lines, or the sentences of a single line."""
     text = text.strip()
     return text if "\n" in text else "\n".join(sentences(text))
 

@@ -99,9 +99,7 @@ class _RecordingRule(Rule):
 
 
 def dsl_rows(pair: LoadedPair, text: Text, rollout: Rollout) -> Rows:
-    """Return inputs (n, 12) of `LengthHead` for every token that speculative decoding tested, and label (n,): accepted
-    or not.
-    """
+    """Return training rows of `LengthHead` from tested draft tokens: inputs (n, 12), and label (n,), 1 if accepted."""
     rollout = rollout.fitting(pair, text)
     sampler, models = _sampler(pair, text, rollout), pair.open(text.prompt)
     draft, target, ids = models[rollout.draft], models[rollout.target], list(models.ids)

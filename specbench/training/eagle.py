@@ -82,7 +82,7 @@ class _Batch:
 
 
 class _Sequences:
-    """Collected rows as texts, and batches of texts of similar length."""
+    """Collected rows grouped by text, with batches of texts of similar length."""
 
     def __init__(self, rows: Rows, numbers: set[int], device: torch.device) -> None:
         bounds = torch.nonzero(torch.diff(rows["text"], prepend=torch.tensor([-1]), append=torch.tensor([-1]))).squeeze(

@@ -75,7 +75,7 @@ def gather(pair: LoadedPair, tasks: Sequence[Source], count: int, skip: int, see
             found.append((prompt, rest + ([] if task.continues or not rest else [min(pair.eos)])))
     if len(found) < 10:
         raise ConfigError(
-            f"{len(found)} texts are too few to train on, validate and test with: --data, --limit and --skip leave no more"
+            f"{len(found)} texts remain after --data, --limit and --skip; at least 10 are needed to train, validate and test"
         )
     rng.shuffle(found)
     texts = [Text(i, *each) for i, each in enumerate(found[: count or None])]

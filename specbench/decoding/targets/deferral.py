@@ -70,7 +70,7 @@ class Chow(Unaided, name="chow"):
 
 @dataclass(frozen=True, kw_only=True)
 class ChowLog(Unaided, name="chow-log"):
-    """Chow's rule for the log loss: defers where the entropy H(qbar) > h0, in nats; h0 from 0 to log V."""
+    """Chow's rule for the log loss: defers if the entropy H(qbar) exceeds h0, in nats. h0 ranges from 0 to log V."""
 
     h0: float
 

@@ -68,7 +68,7 @@ SMALL = {
 
 
 class Llama(Network):
-    """Touvron et al. 2023: pre-RMS norms, rotary positions, gated SiLU."""
+    """Llama (Touvron et al. 2023): RMS pre-norm, rotary position embeddings, gated SiLU."""
 
     kinds = ("LlamaForCausalLM", "Qwen2ForCausalLM", "MistralForCausalLM")
     examples: ClassVar[dict[str, Table]] = {
@@ -130,7 +130,7 @@ class _Ropes:
         self._tables = (like.new_empty(0, 0), like.new_empty(0, 0))
 
     def until(self, positions: int) -> tuple[Tensor, Tensor]:
-        """Return the tables for at least this many positions."""
+        """Return the cosine and sine tables, each with at least `positions` rows."""
         if len(self._tables[0]) < positions:
             at = torch.arange(positions, device=self._like.device)[None]
             cos, sin = (table[0] for table in self._angles(self._like, at))  # (positions, d)

@@ -1,4 +1,4 @@
-"""A cache at positions that are known on the device only, for CUDA graphs."""
+"""A key-value cache whose positions are stored on the device only, for CUDA graphs."""
 
 import torch
 from torch import Tensor

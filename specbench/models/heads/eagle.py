@@ -31,7 +31,9 @@ EMBEDDING, INNER = "embed_tokens.weight", "inner."
 
 
 class EagleHead(Head):
-    """fc: 2H -> H over [embedding of token t + 1, f_t], then a decoder layer without its input norm: fhat_{t+1}.
+    """An EAGLE-1 head, which predicts the feature of the next token, fhat_{t+1}.
+
+    A linear layer fc (2H -> H) reads [embedding of token t + 1, f_t]; a decoder layer without input norm follows.
 
     Embedding and LM head are the base's, frozen. The folder is in the published checkpoints' format: config.json, and
     model.safetensors or pytorch_model.bin with `fc.weight`, optionally `fc.bias`, `layers.0.*`, and
