@@ -28,8 +28,9 @@ def architecture(path: str, changes: Table) -> PreTrainedConfig:
     """
     table = _tables().get(path)
     if table is None:
-        raise MissingAsset(f"no architecture for {path} in configs/architectures/; help: add a file there, or use a
-        local folder")
+        raise MissingAsset(
+            f"no architecture for {path} in configs/architectures/; help: add a file there, or use a local folder"
+        )
     return _built(table, changes)
 
 
