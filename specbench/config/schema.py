@@ -88,7 +88,7 @@ class _Builder:
     def node(self, kind: Any) -> Node:
         """Return the schema of a field's type."""
         origin, arguments = typing.get_origin(kind), typing.get_args(kind)
-        if kind is Any:
+        if kind in (Any, object):
             return {}
         if kind in SCALARS:
             return {"type": SCALARS[kind]}

@@ -32,7 +32,7 @@ INNER = {"overrides", "over", "heads", "plugins"}  # options with another syntax
 BY_SCOPE = {"data", "gamma", "heads", "overrides"}  # options with one value per scope or key
 TINY = "-tiny"  # suffix of suites on the bundled models
 DIMENSIONS = ("pair", "task", "group", "T", "method", "setting", "x", "variant")  # that identify a measured point
-Kind = Literal["cells", "profile"]
+Kind = Literal["runs", "profile"]
 JUDGE = {"name", "path", "of", "against"}  # required keys of a judge's table
 Axis = Literal["linear", "log"]
 
@@ -122,7 +122,7 @@ class Expectation:
 class Suite:
     """The reproduction of a table or figure: the grid of runs, and the tables, plots and expectations of its results.
 
-    `kind` is `cells` for runs, `profile` for `specbench profile`. With a `judge`, completions of the methods `of` and
+    `kind` is `runs` for runs, `profile` for `specbench profile`. With a `judge`, completions of the methods `of` and
     `against` are compared too. `frontier` adds the cascades paper's two summaries of quality against latency.
     """
 
@@ -130,7 +130,7 @@ class Suite:
     paper: str
     shows: str
     description: str
-    kind: Kind = "cells"
+    kind: Kind = "runs"
     frontier: bool = False
     judge: dict[str, Any] = field(default_factory=dict)
     grid: tuple[Line, ...]

@@ -5,6 +5,7 @@ import sys
 import tomllib
 from dataclasses import replace
 
+import jsonschema
 import pytest
 import tomli_w
 from hypothesis import given, settings
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from transformers import LlamaConfig
 
 import specbench.tasks  # noqa: F401  (registers the tasks)
+from specbench.cli.schema import SCHEMAS
 from specbench.config.options import Options
 from specbench.config.presets import names
 from specbench.config.suite import read_suite, suites
@@ -102,3 +104,12 @@ def test_the_hash_covers_everything_but_traits():
 def test_reading_a_spec_does_not_import_torch():
     code = "import sys, specbench.runs.run_folder; assert not {'torch', 'transformers'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_run_toml_validates_against_its_schema():
+    (spec,) = specs_of(["sd"], "tiny", "gsm8k", Options())
+    table = tomllib.loads(tomli_w.dumps(spec.to_toml()))
+    schema = SCHEMAS["run"]()
+    jsonschema.validate(table, schema)
+    with pytest.raises(jsonschema.ValidationError, match="seed"):
+        jsonschema.validate({**table, "decoding": {**table["decoding"], "seed": "one"}}, schema)
