@@ -29,8 +29,6 @@ from specbench.cli.verdict_output import (
 )
 from specbench.config.options import SandboxKind
 from specbench.config.presets import require_known
-from specbench.experiment import gate as gating
-from specbench.experiment.fresh_process import Commands
 
 gate = typer.Typer(
     name="gate", no_args_is_help=True, help="Check, record or update a snapshot of a measurement.", **STYLE
@@ -65,6 +63,9 @@ def check(
     """
     limits = limits_of(alpha, max_slowdown, max_quality_drop, require_speed, counters_only, across_config)
     imported(plugin)
+    from specbench.experiment import gate as gating  # imports numpy
+    from specbench.experiment.fresh_process import Commands
+
     commands = Commands(commands=[], sandbox=sandbox.value if allow_code_execution else "", plugins=plugin or [])
     with _folder(out) as folder:
         verdicts = [
@@ -109,6 +110,9 @@ def record(
     names, tasks = words(method) or ["se"], words(task)
     imported(plugin)
     require_known(names, pair, tasks)
+    from specbench.experiment import gate as gating  # imports numpy
+    from specbench.experiment.fresh_process import Commands
+
     options = options_of(
         gamma=gamma, set_=set_, head=head, data=data, limit=limit, max_new_tokens=max_new_tokens,
         ignore_eos=ignore_eos, temperature=temperature, seed=seed,
@@ -134,6 +138,9 @@ def update(
 ) -> None:
     """Measure the commands of snapshot files again, and write the files from the results."""
     imported(plugin)
+    from specbench.experiment import gate as gating  # imports numpy
+    from specbench.experiment.fresh_process import Commands
+
     commands = Commands(commands=[], sandbox=sandbox.value if allow_code_execution else "", plugins=plugin or [])
     with _folder(out) as folder:
         for number, path in enumerate(snapshots, 1):

@@ -7,7 +7,7 @@ import sys
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 from xml.etree import ElementTree as Tree
 
 import typer
@@ -17,7 +17,9 @@ from specbench.cli.console import print_table, say, terminal
 from specbench.errors import ConfigError
 from specbench.regression.verdict import UNDECIDED_STATUSES, Limits, Status, Verdict, exit_code, fails
 from specbench.report.escaping import terminal_lines
-from specbench.report.tables import Table, markdown_list, markdown_table
+
+if TYPE_CHECKING:
+    from specbench.report.tables import Table
 
 
 class VerdictFormat(StrEnum):
@@ -110,8 +112,10 @@ def write(verdicts: list[Verdict], form: VerdictFormat, junit: Path | None, titl
     return code
 
 
-def table_of(verdicts: list[Verdict], title: str) -> Table:
+def table_of(verdicts: list[Verdict], title: str) -> "Table":
     """Return a table with a row per method of a run, and a column per aspect."""
+    from specbench.report.tables import Table  # imports numpy
+
     lines: dict[tuple[str, str], dict[str, list[str]]] = {}
     for each in verdicts:
         column = {"engine": "speed", "comparability": "decoding"}.get(each.aspect, each.aspect)
@@ -139,6 +143,8 @@ def outcome(verdicts: list[Verdict]) -> str:
 
 def markdown(verdicts: list[Verdict], title: str) -> str:
     """Return the verdicts as a Markdown table with notes."""
+    from specbench.report.tables import markdown_list, markdown_table  # imports numpy
+
     notes = markdown_list([*findings(verdicts), outcome(verdicts)])
     return f"{markdown_table(table_of(verdicts, title))}\n\n{notes}\n\n"
 

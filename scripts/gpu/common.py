@@ -109,7 +109,7 @@ class Small:
 
 
 def _random_model(family: str, vocabulary: int) -> PreTrainedModel:
-    """Its weights are spread out, so that its choices are clear."""
+    """Return a random model of an example configuration, with weights large enough to make its choices clear."""
     config = small_config(family, vocabulary, POSITIONS)
     config.bos_token_id = config.eos_token_id = None
     model = dummy.random_model(config, "float32", torch.device("cpu"))
@@ -119,6 +119,9 @@ def _random_model(family: str, vocabulary: int) -> PreTrainedModel:
             if weight.ndim == 2:
                 table = any(word in name for word in ("embed", "wte", "shared"))
                 weight.normal_(0.0, 0.6 if table else 0.25, generator=chance)
+        for weight in model.parameters():  # norms and biases too, which are ones and zeros otherwise
+            if weight.ndim == 1:
+                weight += 0.25 * torch.randn(weight.shape, generator=chance)
     return model.eval().requires_grad_(False)
 
 

@@ -159,9 +159,7 @@ def engine_of(choice: str, config: PreTrainedConfig, device: torch.device, quant
         return "eager" if why else "graph" if graphs else "lean"
     if choice in ("graph", "compiled") and not why:
         if choice == "compiled" and not can_fuse(config):
-            why = (
-                f"torch.compile is used for Llama, Qwen2 and Mistral, not for {config.model_type}; help: --engine graph"
-            )
+            why = f"torch.compile is not used for {config.model_type}; help: --engine graph"
         elif device.type != "cuda":
             why = "CUDA graphs need a CUDA device; help: --engine lean, or auto"
         elif config.is_encoder_decoder:

@@ -110,7 +110,7 @@ def test_a_second_name_is_swept_as_the_first():
     ("arguments", "message"),
     [
         (["-m", "lossy", "--over", "method.target.alhpa=[0.1]"], "has this key (did you mean 'method.target.alpha'?)"),
-        (["-m", "lossy", "--over", "method.target.alpha=0.1"], "write it as method.key=[values]"),
+        (["-m", "lossy", "--over", "method.target.alpha=0.1"], "expected method.key=[values]"),
         (["-m", "lossy", "--over", "sd.bonus=[1]"], "none of lossy has this key"),
         (["-m", "bild", "--temperature", "1"], "bild is defined for greedy decoding only"),
         (["-m", "lossy", "--set", "method.target.alpha=2"], "alpha = 2.0 must be in [0, 1]"),
@@ -195,7 +195,7 @@ def test_parallel_models_say_what_they_say_in_turn(tmp_path):
 def test_parallel_models_take_no_synthetic_laws(tmp_path):
     few = ["-t", "gsm8k", "-n", 2, "--repeats", 1, "--max-new-tokens", 4, "--set", "pair.logits=synthetic"]
     shown = specbench("run", "-m", "we-p", *few, cwd=tmp_path, code=3)
-    assert "cannot be given synthetic laws" in " ".join(shown.split())
+    assert "cannot use synthetic logits" in " ".join(shown.split())
     assert "all 2 failed" in shown, "a method that never came through keeps its line"
 
 

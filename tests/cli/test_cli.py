@@ -312,7 +312,9 @@ def test_scores_of_other_rows_are_refused(tmp_path):
     assert "no data file" in specbench("score", folder, cwd=tmp_path, code=4).stderr
     specbench("score", folder, "--data", "moved.jsonl", cwd=tmp_path)
     (tmp_path / "moved.jsonl").write_text('{"question": "1+2?", "answer": "#### 3"}\n' * 5)
-    assert "does not hold the rows" in specbench("score", folder, "--data", "moved.jsonl", cwd=tmp_path, code=2).stderr
+    assert (
+        "does not contain the rows" in specbench("score", folder, "--data", "moved.jsonl", cwd=tmp_path, code=2).stderr
+    )
 
 
 def test_second_turns_read_the_methods_own_first_answer(tmp_path):

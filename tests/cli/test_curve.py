@@ -90,7 +90,7 @@ def test_two_settings_are_no_curve_and_damaged_folders_are_told_by_file_and_line
 @pytest.mark.parametrize(
     ("over", "message"),
     [
-        (["-m", "ar", "--over", "auto"], "no sweep of its own"),
+        (["-m", "ar", "--over", "auto"], "no default sweep"),
         (["-m", "cascade-chow", "--over", "alpha"], "KEY=[VALUES]"),
         (["-m", "cascade-chow", "--over", "target.alpa=[0.1, 0.2]"], "did you mean"),
     ],

@@ -128,7 +128,7 @@ def test_a_method_that_cannot_be_given_synthetic_laws_fails_in_words(tmp_path):
     specbench("run", "-m", "hf-generate", *GSM8K, "--set", "pair.logits=synthetic", cwd=tmp_path, code=3)
     errors = {row["error"] for row in rows_of(folder_of(tmp_path)) if row["method"] == "hf-generate"}
     assert len(errors) == 1
-    assert "synthetic laws" in errors.pop()
+    assert "synthetic logits" in errors.pop()
 
 
 def test_the_bench_compares_any_two_folders(tmp_path, monkeypatch, capsys):

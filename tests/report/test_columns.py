@@ -2,6 +2,7 @@
 
 import json
 import re
+from importlib import import_module
 
 import pytest
 
@@ -43,9 +44,9 @@ def test_an_entry_in_the_registry_adds_a_column_to_every_format(monkeypatch, for
         value=lambda run, row: float(len(row.method)), definition="Letters of the name.",
     )  # fmt: skip
     monkeypatch.setattr(columns, "COLUMNS", (*COLUMNS, added))
-    monkeypatch.setattr("specbench.report.html._browsed", lambda summaries: ([], 0))
+    monkeypatch.setattr(import_module("specbench.report.html"), "_browsed", lambda summaries: ([], 0))
     summary = run_summary(method_summary("ar", values=dict.fromkeys(METRICS)), method_summary("sd"))
-    monkeypatch.setattr("specbench.report.plots.of_runs", lambda *rest: [])
+    monkeypatch.setattr(import_module("specbench.report.plots"), "of_runs", lambda *rest: [])
     text = RUN_WRITERS[form]([summary])
     assert "letters/method" in text
     assert "2.0!" in text

@@ -57,8 +57,9 @@ class Network(ABC):
     families: ClassVar[dict[str, type["Network"]]] = {}  # by the names of examples
 
     def __init_subclass__(cls) -> None:
-        Network.members |= dict.fromkeys(cls.kinds, cls)
-        Network.families |= dict.fromkeys(cls.examples, cls)
+        own = cls.__dict__  # a subclass of an architecture does not take over the classes of its parent
+        Network.members |= dict.fromkeys(own.get("kinds", ()), cls)
+        Network.families |= dict.fromkeys(own.get("examples", ()), cls)
 
     def __init__(self, model: PreTrainedModel) -> None:
         self.config: Any = model.config
