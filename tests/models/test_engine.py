@@ -340,7 +340,7 @@ def test_compiled_attention_is_used_only_where_its_kernel_takes_the_shape(n, que
     assert place.SplitPlace.fits(n, query_heads, torch.empty(shape)) is fits
 
 
-@pytest.mark.parametrize(("family", "why"), [("llama", "need a CUDA device"), ("gpt2", "not for gpt2")])
+@pytest.mark.parametrize(("family", "why"), [("llama", "need a CUDA device"), ("gpt2", "not used for gpt2")])
 def test_the_compiled_engine_reports_why_it_cannot_run(family, why):
     with pytest.raises(ValueError, match=why):
         engine_of("compiled", random_model(family, 1).config, CPU)
