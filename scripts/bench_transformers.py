@@ -85,7 +85,7 @@ def _told(pair: str) -> str:
     return f"{found.name} ({Path(models['draft'].path).name} and {Path(models['target'].path).name})"
 
 
-def _page(folder: Path, told: str) -> str:
+def _page(folder: Path, models: str) -> str:
     records, summary = list(read(folder)), summarise(folder)
     rows = {row.method: row for row in summary.methods}
     decoding, env = summary.decoding, summary.environment
@@ -93,7 +93,7 @@ def _page(folder: Path, told: str) -> str:
     lines = [
         "# specbench against transformers on a CPU",
         "",
-        f"Pair {told}, engine {summary.spec.engine}, float32, greedy, {decoding.max_new_tokens} new tokens,"
+        f"Pair {models}, engine {summary.spec.engine}, float32, greedy, {decoding.max_new_tokens} new tokens,"
         f" {summary.data.samples} synthetic prompts x {decoding.repeats} repeats, draft length {gamma}, the four"
         " interleaved in one process. Whole calls, prefill included; intervals are 95 %, bootstrapped over prompts. Wanted is"
         " what is asked of the tiny pair. Made by `make bench`.",

@@ -22,7 +22,7 @@ from specbench.verification.reference import Decoding
 from specbench.verification.verdict import Verdict, outputs, undeclared, verify
 
 PROMPTS, TOKENS, CUTS = 6, 24, 6  # defaults: prompts, new tokens, sampled outputs per prompt
-TEMPERATURE = 2.0  # small models are confident, and near-certain distributions cannot be told apart
+TEMPERATURE = 2.0  # small models are confident, and near-deterministic distributions are hard to distinguish
 TASK = "gsm8k"  # for a pair that does not name a suitable one
 
 

@@ -110,9 +110,9 @@ def test_a_rate_can_be_taken_from_a_run(tmp_path):
     (["--set", "pair.acceptance=1.2"], 2, "acceptance = 1.2 must be above 0"),
     (["--set", "pair.acceptance=nowhere"], 2, "no run there"),
     (["--set", "pair.models.llama.config.layers=3"], 2, "no such key"),
-    (["--set", "pair.models.llama.path=some/model"], 4, "no architecture is known for some/model"),
+    (["--set", "pair.models.llama.path=some/model"], 4, "no architecture for some/model"),
     (["--set", "pair.models.llama.config.vocab_size=900"], 2, "too small"),
-    (["--set", "pair.weights=real"], 2, "only weights = \"dummy\" can"),
+    (["--set", "pair.weights=real"], 2, "requires weights = \"dummy\""),
 ])  # fmt: skip
 def test_a_model_that_cannot_be_simulated_is_one_message(more, code, message, tmp_path):
     key = more[1].partition("=")[0] + "="

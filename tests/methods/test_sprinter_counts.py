@@ -101,7 +101,7 @@ def test_a_single_token_is_drafted_and_judged_like_any_other(rate, kind):
 
 
 def test_an_eos_in_a_run_ends_it_with_its_round():
-    """Taken, accepted or put in somebody's place: nothing after it is committed, drafted or counted as a bonus."""
+    """After an EOS that is untested, accepted or a replacement, nothing is committed, drafted or counted as a bonus."""
     ends = set()
     for seed in range(40):
         out = decode(sprinter(), world(0.5), sampler(seed), Limits(frozenset({2}), 12))

@@ -82,7 +82,7 @@ def place(models) -> Place:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_head_comes_back_as_it_was_saved_and_is_read_by_kind(kind, place):
-    """Weights, settings and provenance; without gradients, in float32; and rejected where another kind is asked for."""
+    """Weights, settings and provenance survive, in float32 and without gradients; a request for another kind is rejected."""
     saved = place.trained(kind, data={"sha256": "abc"}, report={"auc": 0.75})
     head = place.pair(kind).open([1, 2]).head("mine", type(saved))
     assert head.provenance == saved.provenance and head.settings == saved.settings
@@ -119,15 +119,15 @@ def embedding(pair: LoadedPair) -> torch.Tensor:
 def test_a_head_of_another_pair_is_rejected_with_both_names(kind, place):
     """By checksum, whatever the sources are called; where none is known, by source. Precision may differ."""
     found = place.found
-    other = found["draft"].identity | {"source": "somebody/else", "checksum": "0123456789abcdef"}
+    other = found["draft"].identity | {"source": "another/model", "checksum": "0123456789abcdef"}
     place.trained(kind, base=other)
-    with pytest.raises(ConfigError, match=r"head 'mine' .*was trained with somebody/else \(0123.*'draft' is one \("):
+    with pytest.raises(ConfigError, match=r"head 'mine' .*was trained with another/model \(0123.*'draft' is one \("):
         place.bring(kind)
     place.trained(kind, target=found["draft"].identity)
     with pytest.raises(ConfigError, match=r"was trained with one \(.*\), and this pair's 'target' is two \("):
         place.bring(kind)
-    place.trained(kind, base={"source": "somebody/else"})
-    with pytest.raises(ConfigError, match=r"was trained with somebody/else, and this pair's 'draft' is one \("):
+    place.trained(kind, base={"source": "another/model"})
+    with pytest.raises(ConfigError, match=r"was trained with another/model, and this pair's 'draft' is one \("):
         place.bring(kind)
     place.trained(kind, base=found["draft"].identity | {"dtype": "bfloat16", "source": "moved/elsewhere"})
     assert place.bring(kind).kind == kind

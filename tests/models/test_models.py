@@ -141,8 +141,8 @@ def test_a_checksum_follows_the_files(tmp_path):
 
 
 def test_a_missing_model_is_reported_with_help(tmp_path):
-    with pytest.raises(MissingAsset, match=r"(?s)model 'draft': nobody/nothing is not in the local cache.*help: "):
-        bring(tmp_path, draft="nobody/nothing")
+    with pytest.raises(MissingAsset, match=r"(?s)model 'draft': missing/model is not in the local cache.*help: "):
+        bring(tmp_path, draft="missing/model")
     (tmp_path / "empty").mkdir()
     with pytest.raises(MissingAsset, match="model 'draft'"):
         bring(tmp_path, draft="empty")

@@ -110,9 +110,13 @@ def test_a_command_that_nobody_can_measure_is_told(recorded, tmp_path):
 
 def test_a_file_of_another_version_or_without_cells_says_so(tmp_path):
     held = json.loads(TINY.read_text())
-    for changes, told in (({"semantics": 0}, "gate update"), ({"schema": 0}, "gate record"), ({"runs": []}, "no runs")):
+    for changes, message in (
+        ({"semantics": 0}, "gate update"),
+        ({"schema": 0}, "gate record"),
+        ({"runs": []}, "no runs"),
+    ):
         (tmp_path / "old.json").write_text(json.dumps({**held, **changes}))
-        assert told in specbench("gate", "check", "old.json", cwd=tmp_path, code=2).stderr
+        assert message in specbench("gate", "check", "old.json", cwd=tmp_path, code=2).stderr
 
 
 def gated(monkeypatch, tmp_path, slower: list[float]) -> tuple[list, int]:
