@@ -2,7 +2,7 @@
 
 import time
 import traceback
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from specbench.config.options import Access, SandboxKind
@@ -19,7 +19,7 @@ from specbench.experiment.request import Request
 from specbench.models.resolve import Placement, device_of, resolve_models
 from specbench.observer import Observer
 from specbench.runs.locking import locked
-from specbench.runs.suite_index import BEGUN, DONE, FAILED, MISSING, Index
+from specbench.runs.suite_index import BEGUN, DONE, FAILED, MISSING, Index, IndexEntry
 from specbench.sandbox import Sandbox
 
 
@@ -147,9 +147,7 @@ def run_suite(request: SuiteRequest, observer: Observer | None = None) -> ExitCo
     name, changed = request.suite.name, bool(request.changes)
     folder = Index.of(name, request.out, changed).path.parent
     with locked([folder], request.access):
-        index = Index.of(
-            name, request.out, changed
-        )  # read once the folder is locked: another process may have written it
+        index = Index.of(name, request.out, changed)  # read under the lock: another process may have written it
         index.changes = list(request.changes)
         return _run_locked(request, index, observer or Observer())
 
@@ -166,7 +164,7 @@ def _run_locked(request: SuiteRequest, index: Index, observer: Observer) -> Exit
         if part.plan is None:
             state, why = (FAILED, part.invalid) if part.invalid else (MISSING, part.missing)
             keep.append(part.key)
-            index.note(part.key, pair=part.pair, task=part.task, state=state, why=why)
+            index.record(IndexEntry(key=part.key, pair=part.pair, task=part.task, state=state, why=why))
             observer.message(f"{part.key}: {why}")
             continue
         if last is not None:
@@ -177,7 +175,7 @@ def _run_locked(request: SuiteRequest, index: Index, observer: Observer) -> Exit
             _perform(_Job(request, part, part.plan, run, index), keep, observer)
         last = part.plan
     index.keep(keep)
-    states = {index.cells[key]["state"] for key in keep}
+    states = {index.runs[key].state for key in keep}
     if states == {MISSING}:
         return ExitCode.MISSING
     return ExitCode.OK if states == {DONE} and not index.failures else ExitCode.SOME_FAILED
@@ -197,19 +195,19 @@ class _Job:
 def _perform(job: _Job, keep: list[str], observer: Observer) -> None:
     """Measure a run, and record its state and its seconds, also after an exception."""
     key, begin = job.run.folder.name, time.perf_counter()
-    state: dict[str, object] = {"state": BEGUN, "why": "interrupted"}
+    entry = replace(_entry(job), state=BEGUN, why="interrupted")
     try:
-        state = _state(job, observer)
+        entry = _measured(job, observer)
     finally:
-        job.index.note(key, seconds=time.perf_counter() - begin, **_entry(job), **state)
-        job.index.keep(keep + [each for each in job.index.cells if each not in keep])
-    if state["why"]:
-        observer.message(f"{key}: {state['state']}: {state['why']}")
+        job.index.record(replace(entry, seconds=time.perf_counter() - begin))
+        job.index.keep(keep + [each for each in job.index.runs if each not in keep])
+    if entry.why:
+        observer.message(f"{key}: {entry.state}: {entry.why}")
 
 
-def _state(job: _Job, observer: Observer) -> dict[str, object]:
-    """Measure, score and judge what is missing of a run. Returns its state, and why it is not done or not complete."""
-    run, access, suite = job.run, job.request.access, job.request.suite
+def _measured(job: _Job, observer: Observer) -> IndexEntry:
+    """Measure, score and judge what is missing of a run. Returns its entry, with the reason if it is not complete."""
+    run, access, suite, entry = job.run, job.request.access, job.request.suite, _entry(job)
     try:
         with locked([run.folder], access) as locks:
             decode(job.plan, run, locks[run.folder], access.fresh, observer)
@@ -218,23 +216,26 @@ def _state(job: _Job, observer: Observer) -> dict[str, object]:
                 judge_run(run.folder, run.data, suite.judge, job.plan.device)
             summary = summarised(run.folder)
     except MissingAsset as error:
-        return {"state": MISSING, "why": str(error)}
+        return replace(entry, state=MISSING, why=str(error))
     except Exception as error:
         run.folder.mkdir(parents=True, exist_ok=True)
         (run.folder / "error.log").write_text(traceback.format_exc(), encoding="utf-8")
-        return {"state": FAILED, "why": f"{type(error).__name__}: {error}"}
+        return replace(entry, state=FAILED, why=f"{type(error).__name__}: {error}")
     failed = sum(row.failed for row in summary.methods)
     first = next((row.first_error for row in summary.methods if row.first_error), "")
-    return {
-        "state": DONE,
-        "failed": failed,
-        "why": f"{failed} generations failed, the first: {first}" if failed else "",
-    }
+    return replace(entry, failed=failed, why=f"{failed} generations failed, the first: {first}" if failed else "")
 
 
-def _entry(job: _Job) -> dict[str, object]:
-    """What the index records of a run besides its state."""
+def _entry(job: _Job) -> IndexEntry:
+    """Return the index entry of a run that is done without failures."""
     spec, suite = job.run.spec, job.request.suite
-    entry: dict[str, object] = {"pair": spec.pair.name, "task": spec.task.name, "simulated": spec.pair.simulated}
-    entry |= {"folder": spec.folder, "generations": spec.generations}
-    return entry | ({"levels": levels_of(job.part.line.methods[0])} if suite.kind == "profile" else {})
+    return IndexEntry(
+        key=job.run.folder.name,
+        state=DONE,
+        pair=spec.pair.name,
+        task=spec.task.name,
+        folder=spec.folder,
+        generations=spec.generations,
+        simulated=spec.pair.simulated,
+        levels=tuple(levels_of(job.part.line.methods[0])) if suite.kind == "profile" else (),
+    )

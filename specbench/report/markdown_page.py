@@ -27,8 +27,8 @@ def suite_notes(collected: Collected) -> list[str]:
     lines += [f"! {folder}: measured once, and no longer there" for folder in collected.missing]
     if collected.index.changes:
         lines.append(f"! options of the suite were overridden: {', '.join(collected.index.changes)}")
-    absent = [run for run in collected.index.cells.values() if run["state"] != DONE]
-    return lines + [f"! {run['state']}: {run['pair']}, {run['task']}: {run['why']}" for run in absent]
+    absent = [run for run in collected.index.runs.values() if run.state != DONE]
+    return lines + [f"! {run.state}: {run.pair}, {run.task}: {run.why}" for run in absent]
 
 
 def page(collected: Collected, plots: list[Path], beside: Path) -> str:

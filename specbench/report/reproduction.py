@@ -63,15 +63,15 @@ def _item(item: _Item, results: Path) -> Item:
 def state_of(suite: str, results: Path) -> tuple[str, str]:
     """The best models that a suite was measured on, and the suite to run for it: itself, or the one on tiny models."""
     own, changed = Index.of(suite, results), Index.of(suite, results, changed=True)
-    real = [run for run in own.done if not run["simulated"]]
+    real = [run for run in own.done if not run.simulated]
     if not changed.swaps:
-        real += [run for run in changed.done if not run["simulated"]]
+        real += [run for run in changed.done if not run.simulated]
     if real:
-        return WEIGHTS + ("" if own.complete and not any(run["simulated"] for run in own.done) else PARTLY), suite
+        return WEIGHTS + ("" if own.complete and not any(run.simulated for run in own.done) else PARTLY), suite
     tiny = Index.of(suite + TINY, results)
     if tiny.done:
         return BUNDLED + ("" if tiny.complete else PARTLY), suite + TINY
-    if any(run["simulated"] for run in (*own.done, *changed.done)):
+    if any(run.simulated for run in (*own.done, *changed.done)):
         return MADE_UP + ("" if own.complete else PARTLY), suite
     return NOT_YET, suite
 

@@ -40,13 +40,13 @@ def collect(suite: Suite, results: Path, changed: bool = False) -> Collected:
     was measured.
     """
     index = Index.of(suite.name, results, changed=True) if changed else Index.any_of(suite.name, results)
-    runs = [run for run in index.done if "folder" in run and (results / run["folder"] / "run.toml").exists()]
+    runs = [run for run in index.done if run.folder and (results / run.folder / "run.toml").exists()]
     if not runs:
         once = f", though {len(index.done)} runs were measured once" if index.done else ""
         raise ConfigError(
             f"nothing of {suite.name} is in {results}{once}; help: specbench run --suite {suite.requested or suite.name}"
         )
-    folders = [results / run["folder"] for run in runs]
+    folders = [results / run.folder for run in runs]
     summaries = summaries_of(folders)
     found = points(summaries, reference_of(suite.name))
     for folder in folders:
@@ -57,9 +57,9 @@ def collect(suite: Suite, results: Path, changed: bool = False) -> Collected:
     if not any(point.paper for point in found):
         tables += paper_tables(reference_of(suite.of))
     if suite.kind == "profile":
-        profile_tables, profile_lines = _profiles(summaries, [run["levels"] for run in runs])
+        profile_tables, profile_lines = _profiles(summaries, [run.levels for run in runs])
         tables, lines = tables + profile_tables, lines + profile_lines
-    missing = [run.get("folder", run["key"]) for run in index.done if run not in runs]
+    missing = [run.folder or run.key for run in index.done if run not in runs]
     return Collected(suite, index, folders, missing, summaries, found, tables, lines)
 
 

@@ -3,78 +3,93 @@
 A suite run with other options has its own index, changed.json, so that a trial does not overwrite measurements.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, NotRequired, TypedDict
+from typing import Literal
 
 from specbench.files import read_sealed, write_sealed
 
 SUITES = "suites"
-DONE, MISSING, FAILED, BEGUN = "done", "missing", "failed", "begun"  # states of a run
 OWN, CHANGED = "index.json", "changed.json"
 
+State = Literal["done", "missing", "failed", "begun"]
+DONE: State = "done"
+MISSING: State = "missing"
+FAILED: State = "failed"
+BEGUN: State = "begun"
 
-class IndexEntry(TypedDict):
-    """One run in index.json, or one part of a suite that could not be resolved."""
+
+@dataclass(frozen=True, kw_only=True)
+class IndexEntry:
+    """One run, or one part of a suite that could not be resolved.
+
+    Args:
+        key: the run folder's name, or the pair, task and methods of a part that could not be resolved.
+        why: the reason why the run is not done, or why some of its generations failed.
+        seconds: measuring time, added up over resumed runs.
+        folder: the run folder below the results; empty for a part that could not be resolved.
+        generations, failed: counts of a run that is done.
+        simulated: what is simulated in the run, such as "dummy weights"; empty if nothing is.
+        levels: the models of a profile's chain, the target first.
+    """
 
     key: str
-    state: Literal["done", "missing", "failed", "begun"]
-    pair: NotRequired[str]
-    task: NotRequired[str]
-    why: NotRequired[str]
-    seconds: NotRequired[float]
-    folder: NotRequired[str]
-    generations: NotRequired[int]
-    failed: NotRequired[int]
-    simulated: NotRequired[str]
-    levels: NotRequired[list[str]]
+    state: State
+    pair: str = ""
+    task: str = ""
+    why: str = ""
+    seconds: float = 0.0
+    folder: str = ""
+    generations: int = 0
+    failed: int = 0
+    simulated: str = ""
+    levels: tuple[str, ...] = ()
 
 
-class IndexTable(TypedDict):
+@dataclass
+class IndexTable:
     """A suite's index.json."""
 
-    suite: NotRequired[str]
-    changes: NotRequired[list[str]]
-    cells: list[IndexEntry]
+    runs: list[IndexEntry]
+    suite: str = ""
+    changes: list[str] = field(default_factory=list)
 
 
 @dataclass
 class Index:
-    """A suite's runs by key: the run folder's name, or the pair, task and methods of a part that could not be resolved."""
+    """The entries of a suite's runs by key."""
 
     path: Path
-    cells: dict[str, dict[str, Any]] = field(default_factory=dict)
+    runs: dict[str, IndexEntry] = field(default_factory=dict)
     changes: list[str] = field(default_factory=list)  # options that replaced the suite's
 
     @classmethod
     def of(cls, suite: str, results: Path, changed: bool = False) -> "Index":
         """Return the index of a suite, or of its runs with other options; empty if there is none."""
         path = results / SUITES / suite / (CHANGED if changed else OWN)
-        stored = (
-            read_sealed(path, IndexTable, "restore or delete it; the suite's runs are kept")
-            if path.exists()
-            else IndexTable(cells=[])
-        )
-        blank = {"pair": "", "task": "", "why": "", "seconds": 0.0}
-        return cls(path, {cell["key"]: blank | cell for cell in stored["cells"]}, stored.get("changes", []))
+        if not path.exists():
+            return cls(path)
+        stored = read_sealed(path, IndexTable, "restore or delete it; the suite's runs are kept")
+        return cls(path, {entry.key: entry for entry in stored.runs}, stored.changes)
 
     @classmethod
     def any_of(cls, suite: str, results: Path) -> "Index":
         """Return the suite's own index, or, if it was only run with other options, that one."""
         own = cls.of(suite, results)
-        return own if own.cells else cls.of(suite, results, changed=True)
+        return own if own.runs else cls.of(suite, results, changed=True)
 
-    def note(self, key: str, seconds: float = 0.0, **entry: Any) -> None:
-        """Record the state of a run. Its seconds add up over resumed runs."""
-        spent = self.cells.get(key, {}).get("seconds", 0.0) + seconds
-        self.cells[key] = {"key": key, **entry, "seconds": round(spent, 1)}
+    def record(self, entry: IndexEntry) -> None:
+        """Replace the entry of a run, adding the seconds of the earlier one."""
+        earlier = self.runs.get(entry.key)
+        seconds = entry.seconds + (earlier.seconds if earlier else 0.0)
+        self.runs[entry.key] = replace(entry, seconds=round(seconds, 1))
 
     def keep(self, keys: list[str]) -> None:
         """Write the runs of these keys in this order. Others are removed from the index."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        self.cells = {key: self.cells[key] for key in keys}
-        table = {"suite": self.path.parent.name, "changes": self.changes, "cells": list(self.cells.values())}
-        write_sealed(self.path, table, indent=1)
+        self.runs = {key: self.runs[key] for key in keys}
+        table = IndexTable(list(self.runs.values()), self.path.parent.name, self.changes)
+        write_sealed(self.path, asdict(table), indent=1)
 
     @property
     def swaps(self) -> bool:
@@ -82,21 +97,21 @@ class Index:
         return any(change.partition(" = ")[0] in ("data", "heads", "overrides") for change in self.changes)
 
     @property
-    def done(self) -> list[dict[str, Any]]:
+    def done(self) -> list[IndexEntry]:
         """The runs that are done."""
-        return [cell for cell in self.cells.values() if cell["state"] == DONE]
+        return [run for run in self.runs.values() if run.state == DONE]
 
     @property
     def complete(self) -> bool:
         """Whether all runs are done, without failed generations."""
-        return bool(self.cells) and len(self.done) == len(self.cells) and not self.failures
+        return bool(self.runs) and len(self.done) == len(self.runs) and not self.failures
 
     @property
     def failures(self) -> int:
         """The number of failed generations in runs that are done."""
-        return sum(cell.get("failed", 0) for cell in self.done)
+        return sum(run.failed for run in self.done)
 
     @property
     def minutes(self) -> float:
         """The measuring time of all runs."""
-        return sum(float(cell["seconds"]) for cell in self.cells.values()) / 60
+        return sum(run.seconds for run in self.runs.values()) / 60

@@ -232,7 +232,7 @@ def _lines_wrong(where: Path) -> list[str]:
 
 
 def _left(where: Path) -> dict[str, object]:
-    """What a command left, without what may differ: tokens of every generation, states of cells, files that are whole."""
+    """What a command left, without what may differ: tokens of every generation, states of runs, files that are whole."""
     tokens = {
         (name, row["method"], row["sample"], row["repeat"]): None if row["error"] else row["tokens"]
         for name, lines in _rows(where).items()
@@ -240,9 +240,9 @@ def _left(where: Path) -> dict[str, object]:
     }
     files = {path.name for path in where.glob("*/*.safetensors")} | {path.name for path in where.glob("*.json")}
     states = [
-        cell["state"]
+        run["state"]
         for path in where.glob("results/suites/*/index.json")
-        for cell in json.loads(path.read_text())["cells"]
+        for run in json.loads(path.read_text())["runs"]
     ]
     return {"tokens": tokens, "files": files, "states": states}
 

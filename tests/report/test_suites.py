@@ -19,7 +19,7 @@ from specbench.report.expectations import expectations
 from specbench.report.reproduction import state_of
 from specbench.report.suite_tables import suite_tables
 from specbench.report.suite_values import value_text
-from specbench.runs.suite_index import Index
+from specbench.runs.suite_index import Index, IndexEntry
 from tests.fixtures.console import specbench
 from tests.fixtures.summaries import method_summary, run_summary
 
@@ -97,8 +97,8 @@ def test_the_values_that_the_papers_print_are_stored():
 
 def test_a_missing_model_is_reported_and_does_not_stop_other_runs(measured):
     index = json.loads((measured / "results/suites/mine/index.json").read_text())
-    assert [(cell["state"], cell["pair"]) for cell in index["cells"]] == [("done", "tiny"), ("missing", "gone.toml")]
-    assert "nowhere/draft" in index["cells"][1]["why"]
+    assert [(run["state"], run["pair"]) for run in index["runs"]] == [("done", "tiny"), ("missing", "gone.toml")]
+    assert "nowhere/draft" in index["runs"][1]["why"]
 
 
 def test_a_run_that_fails_in_whole_or_in_part_does_not_stop_others(tmp_path, monkeypatch):
@@ -118,10 +118,10 @@ def test_a_run_that_fails_in_whole_or_in_part_does_not_stop_others(tmp_path, mon
 
     monkeypatch.setattr(runner, "prepare", prepare)
     done = specbench("run", "--suite", "mine.toml", cwd=tmp_path, code=3)
-    cells = json.loads((tmp_path / "results/suites/mine/index.json").read_text())["cells"]
-    assert [(cell["state"], cell.get("failed")) for cell in cells] == [("failed", None), ("done", 5), ("done", 0)]
-    assert cells[0]["why"] == "RuntimeError: out of something"
-    assert "RuntimeError" in (tmp_path / "results" / cells[0]["folder"] / "error.log").read_text()
+    runs = json.loads((tmp_path / "results/suites/mine/index.json").read_text())["runs"]
+    assert [(run["state"], run["failed"]) for run in runs] == [("failed", 0), ("done", 5), ("done", 0)]
+    assert runs[0]["why"] == "RuntimeError: out of something"
+    assert "RuntimeError" in (tmp_path / "results" / runs[0]["folder"] / "error.log").read_text()
     assert "5 generations failed, the first: ValueError" in done.stderr
 
 
@@ -132,7 +132,7 @@ def test_a_suite_with_other_options_has_its_own_index(measured):
     assert (measured / "other/suites/mine/index.json").read_bytes() == before
     changed = json.loads((measured / "other/suites/mine/changed.json").read_text())
     assert changed["changes"] == ["limit = 3"]
-    assert changed["cells"][0]["generations"] == 12
+    assert changed["runs"][0]["generations"] == 12
     assert "best of 2 †" in done.stdout
     for option in (("--temperature", "0.5"), ("--seed", "3"), ("--ignore-eos",)):
         assert option[0] in specbench("run", "--suite", "mine.toml", *option, cwd=measured, code=2).stderr
@@ -335,7 +335,7 @@ def test_an_expectation_within_the_noise_is_neither_confirmed_nor_contradicted()
 def test_reproduce_shows_the_models_of_each_table(measured):
     items = json.loads(specbench("reproduce", "--status", "--json", cwd=measured).stdout)
     assert {item["state"] for item in items} == {"not yet", "by tests"}
-    for name, cells, state in (
+    for name, runs, state in (
         ("se-table2-tiny", [{"simulated": "", "state": "done"}], "tiny"),
         ("se-table3", [{"simulated": "dummy", "state": "done"}], "dummy + synthetic"),
         (
@@ -346,8 +346,8 @@ def test_reproduce_shows_the_models_of_each_table(measured):
     ):
         folder = measured / "results/suites" / name
         folder.mkdir(parents=True)
-        rows = [{"key": str(i), "seconds": 1.0, **cell} for i, cell in enumerate(cells)]
-        (folder / "index.json").write_text(json.dumps({"suite": name, "cells": rows}))
+        rows = [{"key": str(i), "seconds": 1.0, **run} for i, run in enumerate(runs)]
+        (folder / "index.json").write_text(json.dumps({"suite": name, "runs": rows}))
         states = {
             (item["paper"], item["shows"]): item["state"]
             for item in json.loads(specbench("reproduce", "--json", cwd=measured).stdout)
@@ -356,9 +356,9 @@ def test_reproduce_shows_the_models_of_each_table(measured):
 
 
 def test_runs_with_other_models_do_not_count_as_reproduction(tmp_path):
-    cell = {"key": "0", "seconds": 1.0, "simulated": "", "state": "done"}
+    run = IndexEntry(key="0", seconds=1.0, state="done")
     for changes, state in ((["limit = 3"], "the paper's weights, in part"), (["data = synthetic"], "not yet")):
         index = Index.of("se-table2", tmp_path, changed=True)
-        index.cells, index.changes = {"0": cell}, changes
+        index.runs, index.changes = {"0": run}, changes
         index.keep(["0"])
         assert state_of("se-table2", tmp_path)[0] == state

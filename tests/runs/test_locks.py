@@ -176,7 +176,7 @@ def test_concurrent_suites_write_one_index(tmp_path):
     errors = [process.communicate(timeout=240)[1] for process in both]
     assert [process.returncode for process in both] == [0, 0], errors
     index = json.loads((tmp_path / "results/suites/own/index.json").read_text())
-    assert [cell["state"] for cell in index["cells"]] == ["done", "done"]
-    for cell in index["cells"]:
-        rows = [json.loads(line) for line in lines(tmp_path / "results" / cell["folder"])]
+    assert [run["state"] for run in index["runs"]] == ["done", "done"]
+    for run in index["runs"]:
+        rows = [json.loads(line) for line in lines(tmp_path / "results" / run["folder"])]
         assert len(rows) == len({(row["method"], row["sample"]) for row in rows}) == 2
