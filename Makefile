@@ -1,4 +1,4 @@
-# `make run` and `make test` need nothing but a Python of at least 3.11; everything else they bring themselves.
+# `make run` and `make test` need Python 3.11 or newer. They install everything else.
 PYTHON ?= python3
 GPU_PYTHON ?= python3
 VENV := .venv
@@ -7,7 +7,7 @@ INSTALLED := $(VENV)/.installed
 TYPES := build/types
 ARGS ?=
 
-# The package as it is installed, put together from links, for tools that read files and not imports.
+# Links that mirror the installed package, for tools that read files instead of importing.
 define LINK_TYPES
 rm -rf $(TYPES) && mkdir -p $(TYPES)/specbench
 ln -s $(CURDIR)/specbench/* $(CURDIR)/cli $(CURDIR)/configs $(CURDIR)/tasks $(TYPES)/specbench/
@@ -54,15 +54,15 @@ real-text: $(INSTALLED)  ## bundled models on real text, ARGS="--data wiki-summa
 gate-trials: $(INSTALLED)  ## measure false alarms and detected regressions of the gate, on an idle machine: writes results/gate-tiny.md
 	OMP_NUM_THREADS=1 $(BIN)/python -m scripts.gate_trials $(ARGS)
 
-faults: $(INSTALLED)  ## the fault campaign: kills, damaged files, fuzzed configs, full disks, hostile code; writes results/faults.md
+faults: $(INSTALLED)  ## fault injection: kills, damaged files, fuzzed configs, full disks, hostile code; writes results/faults.md
 	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m tests.faults --out results/faults.md $(ARGS)
 
-bench: $(INSTALLED)  ## against transformers, side by side: writes results/cpu-peers.md
+bench: $(INSTALLED)  ## compare with transformers on a CPU: writes results/cpu-peers.md
 	$(BIN)/python -m scripts.bench_transformers $(ARGS)
 
-# A GPU's own Python is taken as it is: nothing is installed, and the package is put together from links.
+# Uses a GPU machine's own Python: nothing is installed, and links mirror the installed package.
 gpu-check:  ## check logits, greedy tokens and sampled distributions on a GPU; writes results/DEVICE/check.md, exit code 5 if a check fails
-gpu-bench:  ## what decoding costs on a GPU: ARGS="--part forward", peers or ensemble; writes results/DEVICE/PART.md
+gpu-bench:  ## measure decoding on a GPU: ARGS="--part forward", transformers or ensemble; writes results/DEVICE/PART.md
 gpu-check gpu-bench:
 	rm -rf build/gpu && mkdir -p build/gpu/specbench
 	ln -s $(CURDIR)/specbench/* $(CURDIR)/cli $(CURDIR)/configs $(CURDIR)/tasks build/gpu/specbench/
@@ -89,7 +89,7 @@ heads: $(INSTALLED)  ## retrain the bundled heads on outputs of the bundled mode
 	done
 	cp build/heads/sprinter/roc.svg results/sprinter-tiny-roc.svg
 
-clean:  ## everything that these targets made, but what was measured
+clean:  ## delete what these targets made, except measurements
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 

@@ -1,8 +1,7 @@
-"""Our decoding against transformers' own, side by side in one run: `make bench`.
+"""Compare specbench's decoding with that of transformers in one run: `make bench`.
 
-`ar` beside `hf-generate`, `sd` beside `hf-assisted` at the same draft length: one cell of the toolkit, so the same loaded
-weights, prompts, greedy tokens, fixed length and clocks, interleaved prompt by prompt. Whole calls are compared, prefill
-included.
+`ar` is compared with `hf-generate`, and `sd` with `hf-assisted` at the same draft length. All four share the loaded weights,
+prompts, greedy decoding, fixed length and clocks, and alternate prompt by prompt. Times are of whole calls, prefill included.
 """
 
 import argparse
@@ -28,9 +27,9 @@ from specbench.runs.run_folder import read
 
 RUNS = Path("build/bench")
 PEERS = {"ar": "hf-generate", "sd": "hf-assisted"}
-WANTED = {"ar": 1.7, "sd": 2.2}  # how fast ours must be on the tiny pair, as multiples of transformers
-MOST_OUTSIDE = {"ar": 0.08, "sd": 0.12}  # share of decoding time outside model forwards
-LEAST_OF_THEORY = 0.9  # sd over ar, of what measured acceptance, costs and block prices promise
+GOALS = {"ar": 1.7, "sd": 2.2}  # speed on the tiny pair, relative to transformers
+MOST_OUTSIDE = {"ar": 0.08, "sd": 0.12}  # goals: share of decoding time outside model forwards
+LEAST_OF_THEORY = 0.9  # goal: measured speedup of sd over its prediction from measured acceptance and costs
 
 
 def main() -> None:
@@ -62,14 +61,14 @@ def main() -> None:
     )  # fmt: skip
     if run(request, Terminal()).some_failed:
         raise SystemExit(ExitCode.SOME_FAILED)
-    text = _page(newest(RUNS)[0], _told(pair))
+    text = _page(newest(RUNS)[0], _models(pair))
     args.out.parent.mkdir(parents=True, exist_ok=True)
     args.out.write_text(text, encoding="utf-8")
     print(text)
 
 
 def _two_folders(draft: str | None, target: str | None) -> str:
-    """A pair of two folders, as a file of its own."""
+    """Write a pair file for two model folders, and return its path."""
     if not draft or not target:
         raise ConfigError("--draft and --target go together")
     path = RUNS / f"{Path(draft).name}-{Path(target).name}.toml"
@@ -79,7 +78,7 @@ def _two_folders(draft: str | None, target: str | None) -> str:
     return str(path)
 
 
-def _told(pair: str) -> str:
+def _models(pair: str) -> str:
     found = preset("pair", pair)
     models = construct(Pair, found.table, str(found.path)).models
     return f"{found.name} ({Path(models['draft'].path).name} and {Path(models['target'].path).name})"
@@ -94,23 +93,23 @@ def _page(folder: Path, models: str) -> str:
         "# specbench against transformers on a CPU",
         "",
         f"Pair {models}, engine {summary.spec.engine}, float32, greedy, {decoding.max_new_tokens} new tokens,"
-        f" {summary.data.samples} synthetic prompts x {decoding.repeats} repeats, draft length {gamma}, the four"
-        " interleaved in one process. Whole calls, prefill included; intervals are 95 %, bootstrapped over prompts. Wanted is"
-        " what is asked of the tiny pair. Made by `make bench`.",
+        f" {summary.data.samples} synthetic prompts x {decoding.repeats} repeats, draft length {gamma}. The four methods"
+        " alternate in one process. Times are of whole calls, prefill included, with 95 % intervals bootstrapped over"
+        " prompts. Goals are for the tiny pair. Made by `make bench`.",
         "",
-        "| ours | theirs | ms/token, ours | theirs | ours is faster by | wanted | same tokens |",
+        "| specbench | transformers | ms/token, specbench | ms/token, transformers | speedup | goal | same tokens |",
         "| :-- | :-- | --: | --: | --: | --: | --: |",
     ]
     for name, peer in PEERS.items():
         mine, other = complete(records, name), complete(records, peer)
         ratio: Estimate = speedup(mine, other, end_to_end=True)
         lines.append(
-            f"| {name} | {peer} | {_ms(mine):.2f} | {_ms(other):.2f} | {_times(ratio)} | {WANTED[name]:.2f}x |"
+            f"| {name} | {peer} | {_ms(mine):.2f} | {_ms(other):.2f} | {_times(ratio)} | {GOALS[name]:.2f}x |"
             f" {identical_output(mine, other):.0%} |"
         )
     lines += [
         "",
-        "| method | ms/decoded token | outside forwards | at most | of memory bandwidth | acceptance |",
+        "| method | ms/decoded token | outside forwards | goal, at most | of memory bandwidth | acceptance |",
         "| :-- | --: | --: | --: | --: | --: |",
     ]
     for name, row in rows.items():
@@ -128,9 +127,9 @@ def _page(folder: Path, models: str) -> str:
     )
     lines += [
         "",
-        f"Our sd over our ar, decoding alone: {_times(sd.speedup)}; {share} of the {corrected} that theory gives from the"
-        f" measured acceptance, c = {cost_ratio} and block prices (wanted: {LEAST_OF_THEORY:.2f}); with a block at the price"
-        f" of one token it gives {predicted}.",
+        f"Speedup of specbench's sd over its ar, decoding alone: {_times(sd.speedup)}. This is {share} of the {corrected}"
+        f" predicted from the measured acceptance, c = {cost_ratio} and block costs (goal: {LEAST_OF_THEORY:.2f}). If a block"
+        f" cost as much as one token, the prediction would be {predicted}.",
         "",
         f"`{json.dumps({k: dict(env)[k] for k in ('cpu', 'cores', 'threads', 'load_1min', 'python', 'packages', 'git')})}`",
     ]

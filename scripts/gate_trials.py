@@ -1,11 +1,11 @@
-"""Does the gate hold what it promises? `make gate-trials`: writes results/gate-tiny.md.
+"""Measure the false alarms and detected regressions of `gate`: `make gate-trials`, which writes results/gate-tiny.md.
 
-A baseline with timing is recorded, and gated again and again by the same commit: no alarm may come. Then the engine's
-forwards take a tenth longer, the method's rounds do, and half of all drafted tokens are spoilt: each has to be caught, by
-its name.
+A snapshot with timing is recorded and checked several times at the same commit, which should raise no alarm. Then three
+changes are injected in turn: slower forwards of the engine, slower rounds of the method, and random draft tokens. Each should
+be detected and named.
 
-Methods take turns generation by generation, and a shared machine's speed changes within seconds: many short generations
-tell more than few long ones.
+Methods alternate by generation, and the speed of a shared machine changes within seconds, so many short generations give
+narrower intervals than few long ones.
 """
 
 import argparse
@@ -44,7 +44,7 @@ from specbench.runs.run_folder import SAMPLES
 
 MODULE = "scripts.gate_trials"
 SLOWER = 0.1
-EXPECTED = {  # what is put in -> the method and the title that has to be said
+EXPECTED = {  # injected change -> the method and title of the regression that should be reported
     "engine": ("ar", "engine changed"),
     "overhead": ("sd", "overhead changed"),
     "acceptance": ("sd", "acceptance changed"),
@@ -53,7 +53,7 @@ RATIOS = (("sd", "ar"), ("ar", ANCHOR))
 
 
 def slowed(function: Callable[..., Any], share: float = SLOWER) -> Callable[..., Any]:
-    """The function, which then spins for that share of the time that it took."""
+    """Wrap a function so that it takes longer by `share`, by spinning afterwards."""
 
     def slow(*arguments: Any, **named: Any) -> Any:
         begin = time.perf_counter()
@@ -66,28 +66,30 @@ def slowed(function: Callable[..., Any], share: float = SLOWER) -> Callable[...,
     return slow
 
 
-def spoilt(roll: Callable[..., Any]) -> Callable[..., Any]:
-    """`drafting.roll`, which replaces half of the drafted tokens by random ones, and says so in their laws: a token that
-    was chosen without the draft follows the law that is all its own. So what is verified stays exact."""
+def corrupted(roll: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap `drafting.roll` so that it replaces half of the draft tokens by random ones.
+
+    The distribution of a replaced token becomes one-hot at that token, so that verification stays exact.
+    """
     import torch
 
     def half(session: Any, ids: list[int], *arguments: Any, **named: Any) -> Any:
         draft = roll(session, ids, *arguments, **named)
-        if len(draft.tokens) == 1:  # perhaps a token of `ar`, which is not verified
+        if len(draft.tokens) == 1:  # it may be a token of `ar`, which is not verified
             return draft
         chance = random.Random(hashlib.sha256(repr(ids).encode()).digest())
-        tokens, laws = list(draft.tokens), draft.probs.clone()  # (k,), (k, V)
+        tokens, probs = list(draft.tokens), draft.probs.clone()  # (k,), (k, V)
         for i in range(len(tokens)):
             if chance.random() < 0.5:
-                tokens[i] = chance.randrange(laws.shape[1])
-                laws[i] = torch.nn.functional.one_hot(torch.tensor(tokens[i]), laws.shape[1])
-        return replace(draft, tokens=tokens, probs=laws)
+                tokens[i] = chance.randrange(probs.shape[1])
+                probs[i] = torch.nn.functional.one_hot(torch.tensor(tokens[i]), probs.shape[1])
+        return replace(draft, tokens=tokens, probs=probs)
 
     return half
 
 
 def inject(what: str) -> None:
-    """Put one of EXPECTED into this process."""
+    """Inject one of the changes of EXPECTED into this process."""
     from specbench.methods import speculative
     from specbench.models import cached_session as session
     from specbench.models.engine.session import LeanSession
@@ -95,21 +97,21 @@ def inject(what: str) -> None:
     places: dict[str, tuple[Any, str, Callable[..., Any]]] = {
         "engine": (LeanSession, "_forward", slowed),
         "overhead": (speculative, "speculate", slowed),
-        "acceptance": (session, "roll", spoilt),
+        "acceptance": (session, "roll", corrupted),
     }
     where, name, how = places[what]
     setattr(where, name, how(getattr(where, name)))
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Gate one commit against itself, and against what is put into it.")
-    parser.add_argument("--trials", type=int, default=10, help="gates of the unchanged commit")
+    parser = argparse.ArgumentParser(description="Measure false alarms and detected regressions.")
+    parser.add_argument("--trials", type=int, default=10, help="checks of the unchanged commit")
     parser.add_argument("--prompts", type=int, default=48)
     parser.add_argument("--tokens", type=int, default=16)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--sessions", type=int, default=4, help="fresh processes that the baseline is from")
+    parser.add_argument("--sessions", type=int, default=4, help="fresh processes that the snapshot is measured in")
     parser.add_argument("--out", type=Path, default=Path("results/gate-tiny.md"))
-    parser.add_argument("--inject", choices=EXPECTED, help=argparse.SUPPRESS)  # of a process that measures
+    parser.add_argument("--inject", choices=EXPECTED, help=argparse.SUPPRESS)  # for the measuring processes
     parser.add_argument("folder", nargs="?", type=Path, help=argparse.SUPPRESS)
     args = parser.parse_args()
     quiet()
@@ -163,7 +165,13 @@ def _page(
     environment: dict[str, Any],
     seconds: float,
 ) -> str:
-    heads = ["put in", "exit code", "right", *(f"{method} over {over}" for method, over in RATIOS), "sd decodes"]
+    heads = [
+        "injected",
+        "exit code",
+        "as expected",
+        *(f"{method} over {over}" for method, over in RATIOS),
+        "sd decodes",
+    ]
     rows = [
         [what, str(exit_code(found)), "yes" if _is_right(what, found) else "NO", *_shown(found)]
         for what, found in trials
@@ -173,22 +181,21 @@ def _page(
     caught = sum(_is_right(what, found) for what, found in trials if what != "nothing")
     better = sum(any(each.status is Status.improved for each in found) for what, found in trials if what == "nothing")
     machine = ", ".join(f"{key} {environment[key]}" for key in ("cpu", "cores", "threads", "torch", "transformers"))
-    return f"""# The gate on trial
+    return f"""# False alarms and detected regressions of the gate
 
-A baseline of speculative decoding on the tiny pair (gsm8k's synthetic twin, {args.prompts} prompts, {args.tokens}
-tokens each, T = 0, {args.rounds} rounds in each of {args.sessions} processes), and gates against it in fresh processes:
-of the same commit, and of it with the lean engine's forwards {SLOWER:.0%} slower (*engine*), with the method's
-rounds {SLOWER:.0%} slower (*overhead*), and with half of the drafted tokens replaced by random ones (*acceptance*).
-Made by `make gate-trials`.
+The snapshot is of speculative decoding on the tiny pair (synthetic gsm8k, {args.prompts} prompts, {args.tokens} tokens
+each, T = 0, {args.rounds} repeats in each of {args.sessions} processes). It is checked in fresh processes: at the same
+commit, with the lean engine's forwards {SLOWER:.0%} slower (*engine*), with the method's rounds {SLOWER:.0%} slower
+(*overhead*), and with half of the draft tokens replaced by random ones (*acceptance*). Made by `make gate-trials`.
 
-**{alarms} false alarms in {args.trials} gates; {caught} of {len(EXPECTED)} changes caught and named right.**
-Gates of the unchanged commit that called something improved, which fails nothing: {better}.
+**{alarms} false alarms in {args.trials} checks; {caught} of {len(EXPECTED)} changes detected and named correctly.**
+Checks of the unchanged commit that reported an improvement, which is no failure: {better}.
 
 {markdown_table(Table("", heads, rows))}
 
 {markdown_table(_spread(sessions))}
 
-What the gates said:
+Reports of the checks:
 
 {chr(10).join(said) or "- nothing"}
 
@@ -197,7 +204,7 @@ Measured in {seconds / 60:.1f} minutes on: {machine}; revision {environment["rev
 
 
 def _is_right(what: str, found: list[Verdict]) -> bool:
-    """No regression where nothing was put in; else the one that was, of the method that it concerns, and no other."""
+    """Return whether the reported regressions are exactly those injected."""
     regressed = {(each.method, each.title) for each in found if each.status is Status.regression}
     return regressed == ({EXPECTED[what]} if what in EXPECTED else set())
 
@@ -205,11 +212,11 @@ def _is_right(what: str, found: list[Verdict]) -> bool:
 def _shown(found: list[Verdict]) -> list[str]:
     places = (("sd", "speed"), ("ar", "engine"), ("sd", "decoding"))
     said = {(each.method, each.aspect): each.short for each in found}
-    return [said.get(place, "told with the decoding") for place in places]
+    return [said.get(place, "included in decoding") for place in places]
 
 
 def _spread(sessions: list[Session]) -> Table:
-    """Standard deviations of log-ratios, in percent: of rounds within a session, and of sessions' means."""
+    """Return the standard deviations of log-ratios, in percent, of repeats within a session and of sessions' means."""
     rows = []
     for method, over in RATIOS:
         ratios = [np.array(log_ratios(each, method, over)) for each in sessions]
@@ -218,7 +225,7 @@ def _spread(sessions: list[Session]) -> Table:
         mean = float(np.exp(np.mean([each.mean() for each in ratios])))
         rows.append([f"{method} over {over}", f"{mean:.3f}x", f"{100 * within:.2f} %", f"{100 * between:.2f} %"])
     title = f"Spread of the ratios over {len(sessions)} sessions of the unchanged commit, standard deviations"
-    return Table(title, ["ratio", "mean", "rounds of a session", "means of sessions"], rows)
+    return Table(title, ["ratio", "mean", "repeats of a session", "means of sessions"], rows)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""`make card`: what the bundled family can do, how it was trained and what a forward costs, as its model card.
+"""Write the model card of the bundled family: scores, training and the cost of a forward. Run by `make card`.
 
-Quality is greedy and float32 on held-out rows of the synthetic twins, with the tasks, the driver and the scorers of any
-other run. Costs are the decoding forwards of one token on this machine.
+Scores are greedy, in float32, on held-out rows of the synthetic tasks. They use the same tasks, decoding loop and scorers as
+any run. Costs are decoding forwards of one token on this machine.
 """
 
 import argparse
@@ -43,11 +43,11 @@ RESULTS = Path("results/tiny-family.md")
 PAIRS = ("tiny", "tiny-t5")
 ENSEMBLES = {"math + code": ("math", "code"), "target + math + code": ("target", "math", "code")}
 WORKERS = 2
-QUIET = 20  # prompts whose forwards are timed
+TIMED = 20  # prompts whose forwards are timed
 
 
 class Line(NamedTuple):
-    """One model or ensemble: its score on each task, and milliseconds a decoding forward."""
+    """One model or ensemble: its score on each task, and the milliseconds of a decoding forward."""
 
     name: str
     scores: dict[str, Estimate | None]
@@ -59,13 +59,15 @@ def main() -> None:
     parser.add_argument("--prompts", type=int, default=100)
     parser.add_argument("--out", type=Path, default=RESULTS)
     args = parser.parse_args()
-    jobs = [(name, told, args.prompts) for name in PAIRS for told in reversed(_arms(_pair(name)))]
+    jobs = [(name, model, args.prompts) for name in PAIRS for model in reversed(_methods(_pair(name)))]
     with ProcessPoolExecutor(WORKERS, multiprocessing.get_context("spawn")) as pool:
         scores = dict(zip(jobs, pool.map(_scores, *zip(*jobs, strict=True)), strict=True))
     families = []
-    for name in PAIRS:  # alone on the machine, now
+    for name in PAIRS:  # timed with no other process running
         milliseconds = _milliseconds(name)
-        lines = [Line(told, scores[name, told, args.prompts], milliseconds.get(told)) for told in _arms(_pair(name))]
+        lines = [
+            Line(model, scores[name, model, args.prompts], milliseconds.get(model)) for model in _methods(_pair(name))
+        ]
         families.append((name, lines))
     text = _card(families, args.prompts)
     for path in (CARD, args.out):
@@ -77,12 +79,12 @@ def _pair(name: str) -> Pair:
     return construct(Pair, preset("pair", name).table, name)
 
 
-def _arms(pair: Pair) -> dict[str, Method]:
-    """Every model of a pair, and its ensembles, greedy."""
-    arms: dict[str, Method] = {role: Autoregressive(scorers=(role,), target=Last()) for role in pair.models}
+def _methods(pair: Pair) -> dict[str, Method]:
+    """Return autoregressive decoding of every model and ensemble of a pair."""
+    methods: dict[str, Method] = {role: Autoregressive(scorers=(role,), target=Last()) for role in pair.models}
     if set(pair.models) >= {"target", "math", "code"}:
-        arms |= {told: Autoregressive(scorers=roles, target=Mixture()) for told, roles in ENSEMBLES.items()}
-    return arms
+        methods |= {name: Autoregressive(scorers=roles, target=Mixture()) for name, roles in ENSEMBLES.items()}
+    return methods
 
 
 def _load(name: str, roles: tuple[str, ...]) -> LoadedPair:
@@ -91,25 +93,25 @@ def _load(name: str, roles: tuple[str, ...]) -> LoadedPair:
     return load(resolve_models(_pair(name), roles, base, on), base, on.device)
 
 
-def _scores(name: str, told: str, prompts: int) -> dict[str, Estimate | None]:
-    """One arm's headline scores on the pair's tasks. Runs beside others, on one thread: quality does not mind."""
+def _scores(name: str, model: str, prompts: int) -> dict[str, Estimate | None]:
+    """Return the headline score of a model or ensemble on each of the pair's tasks. Runs on one thread."""
     torch.set_num_threads(1)
-    method, pair = _arms(_pair(name))[told], _pair(name)
+    method, pair = _methods(_pair(name))[model], _pair(name)
     loaded, out = _load(name, method.roles()), {}
     for each in pair.defaults.tasks:
         _, task = read_task(each, pair, Options())
         out[each] = _score(method, loaded, task, task.data("synthetic").first(prompts))
-    print(f"{name}: {told}", file=sys.stderr, flush=True)
+    print(f"{name}: {model}", file=sys.stderr, flush=True)
     return out
 
 
 def _milliseconds(name: str) -> dict[str, float]:
-    """Mean over the one-token forwards of each model, on the first prompts of wmt."""
+    """Return the mean milliseconds of a one-token forward of each model, over the first prompts of wmt."""
     pair, out = _pair(name), {}
     _, task = read_task("wmt", pair, Options())
     for role in pair.models:
-        method, (count, seconds) = _arms(pair)[role], (0, 0.0)
-        for _, _, models in _generate(method, _load(name, (role,)), task, task.data("synthetic").first(QUIET)):
+        method, (count, seconds) = _methods(pair)[role], (0, 0.0)
+        for _, _, models in _generate(method, _load(name, (role,)), task, task.data("synthetic").first(TIMED)):
             for session in models.sessions.values():
                 forwards, spent = session.usage.by_fed.get(1, (0, 0.0))
                 count, seconds = count + forwards, seconds + spent
@@ -118,7 +120,7 @@ def _milliseconds(name: str) -> dict[str, float]:
 
 
 def _generate(method: Method, loaded: LoadedPair, task: Task, data: Data) -> Iterator[tuple[Any, str, Any]]:
-    """(sample, text, sessions) of every prompt, greedy."""
+    """Yield (sample, text, sessions) for every prompt, decoded greedily."""
     for sample in data.samples:
         prompt, _ = encode(loaded.tokenizer, task, sample, [], loaded.window)
         models = loaded.open(prompt)
@@ -135,10 +137,10 @@ def _generate(method: Method, loaded: LoadedPair, task: Task, data: Data) -> Ite
 
 
 def _score(method: Method, loaded: LoadedPair, task: Task, data: Data) -> Estimate | None:
-    box = Sandbox.find() if task.executes_code else None
+    sandbox = Sandbox.find() if task.executes_code else None
     metric = next(each for each in task.metrics if each.name == task.headline)
     texts = [(sample, text) for sample, text, _ in _generate(method, loaded, task, data)]
-    values = [Scored(task.score(sample, text, box)[metric.name], sample.id, sample.group) for sample, text in texts]
+    values = [Scored(task.score(sample, text, sandbox)[metric.name], sample.id, sample.group) for sample, text in texts]
     return score_estimate(values, metric.combine)
 
 
@@ -146,44 +148,46 @@ def _card(families: list[tuple[str, list[Line]]], prompts: int) -> str:
     machine = fingerprint()
     parts = [
         "# The tiny family",
-        "Trained by `make tiny` on nothing but the synthetic twins of the tasks (specbench/data/synthetic/, training split);"
-        f" measured by `make card` on {prompts} held-out rows a task, greedy, float32, with 95 % bootstrap intervals over"
-        f" prompts. A forward is one of one token, on {machine['cpu']}, {machine['threads']} threads.",
+        "Trained by `make tiny` on the synthetic tasks alone (specbench/data/synthetic/, training split). Measured by `make"
+        f" card` on {prompts} held-out rows per task, greedy, float32, with 95 % bootstrap intervals over prompts. A forward"
+        f" is of one token, on {machine['cpu']}, {machine['threads']} threads.",
     ]
     for name, lines in families:
         heads = list(lines[0].scores)
         measured = [f"{task} ({_headline(task)})" for task in heads]
-        rows = [["model", *measured, "ms a forward"], [":--", *["--:"] * (len(heads) + 1)]]
+        rows = [["model", *measured, "ms per forward"], [":--", *["--:"] * (len(heads) + 1)]]
         for line in lines:
             cost = "–" if line.milliseconds is None else f"{line.milliseconds:.1f}"
             rows.append([line.name, *(SCORE.text(line.scores[task]) for task in heads), cost])
         parts += [f"## {name}", _table(rows), *_better(lines)]
-    stages = [["model", "parameters", "stages: tokens seen in steps, last answer loss"], [":--", "--:", ":--"]]
+    stages = [["model", "parameters", "stages: tokens in steps, final answer loss"], [":--", "--:", ":--"]]
     for name in PAIRS:
         for role, spec in construct(Pair, preset("pair", name).table, name).models.items():
             folder = PACKAGE / spec.path.removeprefix(BUNDLED)
-            told = json.loads((folder / "training.json").read_text())
-            steps = (f"{s['stage']}: {s['tokens'] / 1e6:.1f}M in {s['steps']:,}, {s['answer_loss']:.3f}" for s in told)
+            trained = json.loads((folder / "training.json").read_text())
+            steps = (
+                f"{s['stage']}: {s['tokens'] / 1e6:.1f}M in {s['steps']:,}, {s['answer_loss']:.3f}" for s in trained
+            )
             stages.append([f"{name} {role}", f"{_parameters(folder):,}", "; ".join(steps)])
     return "\n\n".join([*parts, "## Training", _table(stages), NOTE]) + "\n"
 
 
 NOTE = """\
-Shapes, rates and mixes of the stages stand in scripts/tiny_family.py, what each twin's rows are made of in
-specbench/data/synthetic/. Some things are not as a retraining would have them. The stage `words` ran with an earlier
-tokenizer of 640 tokens; the embeddings of the 1,024 were taken over from it, or are means of their pieces'. The
-tokenizer was made from the twins as they were before the present multiple choice. The stages up to `settled`, `draft-
-core` and `middle-core` saw earlier forms of the multiple choice, and functions whose tests a constant could pass.
-Stages were settled upon after looking at results on the first rows of the test split, which are those that this card
-scores.
+The shapes, learning rates and mixes of the stages are in scripts/tiny_family.py, and the generators of the tasks in
+specbench/data/synthetic/. Retraining would differ from what was done. The stage `words` used an earlier tokenizer of 640
+tokens; the embeddings of the 1,024 tokens were copied from it or are means of the embeddings of their pieces. The
+tokenizer was trained before the multiple-choice task had its present form. The stages up to `settled`, `draft-core` and
+`middle-core` were trained on earlier forms of the multiple-choice task, and on functions whose tests a constant could
+pass. The stages were chosen after looking at results on the first rows of the test split, which are the rows that this
+card scores.
 
-What is held out are prompts, not all that they are made of: about a third of the test functions have the body of a
-training function under another example, nearly every question comes with the same choices in another order, and
-translations are held out by their English side, while a fiftieth of the training examples go from German to English."""
+Prompts are held out, but not all of their parts. About a third of the test functions have the body of a training function
+with another example. Nearly every multiple-choice question appears in training with its choices in another order.
+Translations are held out by their English side, and 2 % of the training examples are German to English."""
 
 
 def _better(lines: list[Line]) -> list[str]:
-    """Where an ensemble scores above each of its members."""
+    """Return a line that names the tasks on which an ensemble scores above each of its members."""
     scores = {line.name: line.scores for line in lines}
     out = []
     for name, roles in ENSEMBLES.items():
@@ -193,7 +197,9 @@ def _better(lines: list[Line]) -> list[str]:
                 out.append(f"{name} on {task}")
     if not out:
         return ["No ensemble scored above each of its members on any task."] if set(scores) & set(ENSEMBLES) else []
-    return [f"Ensembles that scored above each of their members (by points, not beyond intervals): {', '.join(out)}."]
+    return [
+        f"Ensembles that scored above each of their members (point estimates, intervals may overlap): {', '.join(out)}."
+    ]
 
 
 def _headline(task: str) -> str:
@@ -204,7 +210,7 @@ def _parameters(folder: Path) -> int:
     from safetensors import safe_open
 
     with safe_open(folder / "model.safetensors", "pt") as file:
-        return sum(torch.Size(file.get_slice(key).get_shape()).numel() for key in file.keys())  # noqa: SIM118  (no mapping)
+        return sum(torch.Size(file.get_slice(key).get_shape()).numel() for key in file.keys())  # noqa: SIM118  (a safetensors file is not a mapping)
 
 
 def _table(rows: list[list[str]]) -> str:

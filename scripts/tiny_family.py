@@ -1,7 +1,7 @@
-"""The bundled tiny family: its tokenizer, its models' shapes, and the stages in which each is trained.
+"""The bundled tiny family: its tokenizer, the shapes of its models, and their training stages.
 
-Decoder-only models are Llamas with tied embeddings; the encoder-decoder pair are T5s of the same tokenizer. All are trained
-on the synthetic twins alone.
+Decoder-only models are Llamas with tied embeddings. The encoder-decoders are T5 models with the same tokenizer. All are
+trained on the synthetic tasks alone.
 """
 
 import itertools
@@ -17,7 +17,7 @@ EOS, PAD = "<|endoftext|>", "<|pad|>"  # ids 0 and 1
 VOCABULARY = 1024
 POSITIONS = 8192  # rows are shorter, but real articles must fit
 SOURCES = {**SYNTHETIC_TASKS, "wmt-back": WMT_BACK, "copying": COPYING}
-SEQ2SEQ_PROMPTS = {  # the field's T5 forms, of the rows of three twins
+SEQ2SEQ_PROMPTS = {  # the usual T5 prompts, by task
     "cnndm": lambda row: f"summarize: {row['article']}",
     "xsum": lambda row: f"summarize: {row['document']}",
     "wmt": lambda row: f"translate English to German: {row['translation']['en']}",
@@ -68,13 +68,13 @@ TRANSLATING: Mix = {"cnndm": 0.1, "xsum": 0.1, "wmt": 0.8}
 
 
 def tilted(**shares: float) -> Mix:
-    """The mix of everything, with some shares multiplied."""
+    """Return the mix EVERYTHING with some shares multiplied."""
     return {source: share * shares.get(source, 1.0) for source, share in EVERYTHING.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """A Llama of `layers` x `hidden`; with `encoder` layers, a T5 of that width."""
+    """The shape of a Llama, or of a T5 if `encoder`, the number of encoder layers, is not 0."""
 
     layers: int
     hidden: int
@@ -83,7 +83,7 @@ class Shape:
     encoder: int = 0
 
     def model(self) -> PreTrainedModel:
-        """The architecture with fresh weights."""
+        """Return a model of this shape with random weights."""
         if self.encoder:
             return T5(
                 T5Config(
@@ -120,12 +120,15 @@ class Shape:
 
 @dataclass(frozen=True, kw_only=True)
 class Stage:
-    """A piece of training: from `start`'s weights, or fresh ones, up to the peak rate in 100 steps and linearly down to 0."""
+    """A training stage, starting from the weights of the stage `start`, or from random ones.
+
+    The learning rate rises to `rate` over 100 steps and then falls linearly to 0.
+    """
 
     shape: Shape
     tokens: int
     rate: float
-    seed: int  # of fresh weights and of the examples
+    seed: int  # of the random weights and of the examples
     mix: Mix
     start: str = ""
 
@@ -158,7 +161,7 @@ PUBLISHED = ("draft", "middle", "target", "code", "math", "t5-small", "t5-large"
 
 
 def make_tokenizer(texts: int = 24_000) -> Tokenizer:
-    """Byte-level BPE over the twins, in equal shares; every digit is a token of its own."""
+    """Train a byte-level BPE tokenizer on equal shares of the synthetic tasks; each digit is its own token."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
@@ -180,8 +183,8 @@ def make_tokenizer(texts: int = 24_000) -> Tokenizer:
     return tokenizer
 
 
-def dressed(tokenizer: Tokenizer, seq2seq: bool) -> PreTrainedTokenizerFast:
-    """The tokenizer as transformers takes it; for a T5 it ends what it encodes with EOS."""
+def for_transformers(tokenizer: Tokenizer, seq2seq: bool) -> PreTrainedTokenizerFast:
+    """Return a tokenizer of transformers; for a T5 it appends EOS."""
     own = Tokenizer.from_str(tokenizer.to_str())
     if seq2seq:
         own.post_processor = processors.TemplateProcessing(single=f"$A {EOS}", special_tokens=[(EOS, 0)])

@@ -1,7 +1,7 @@
-"""Train the bundled tiny family from nothing but the synthetic twins: `make tiny`, or `python -m scripts.train_tiny`.
+"""Train the bundled tiny family on the synthetic tasks: `make tiny`, or `python -m scripts.train_tiny`.
 
-Training is float32 on the CPU with AdamW. Every finished stage is kept under build/tiny/ by its name, so that an interrupted
-training goes on with the next stage; remove that folder after a change of recipe. What is published is in bfloat16.
+Training is in float32 on the CPU with AdamW. Each finished stage is stored under build/tiny/, so that an interrupted training
+resumes with the next stage. Delete that folder after changing a recipe. The published weights are in bfloat16.
 """
 
 import argparse
@@ -17,45 +17,54 @@ import torch
 from tokenizers import Tokenizer
 from transformers import PreTrainedModel
 
-from scripts.tiny_family import PUBLISHED, SEQ2SEQ_PROMPTS, SOURCES, STAGES, Mix, Stage, dressed, make_tokenizer
+from scripts.tiny_family import (
+    PUBLISHED,
+    SEQ2SEQ_PROMPTS,
+    SOURCES,
+    STAGES,
+    Mix,
+    Stage,
+    for_transformers,
+    make_tokenizer,
+)
 
 HOME = Path(__file__).parents[1] / "specbench/tiny/models"
 STAGED = Path("build/tiny")
-ROW = 256  # tokens a Llama's training row holds; rows start at the start of an example
+ROW = 256  # tokens in a Llama's training row, which begins with the start of an example
 BATCH = 12  # rows
 SEQ2SEQ_BATCH = 24  # examples
-QUESTION_WEIGHT = 0.1  # of a question token's loss: its names and numbers are noise that nobody can predict
+QUESTION_WEIGHT = 0.1  # of the loss of a question's tokens, since its names and numbers cannot be predicted
 REPORT_STEPS = 100
-IGNORED = -100  # a label without a loss
+IGNORED = -100  # a label that is excluded from the loss
 
 Example = tuple[list[int], list[int]]  # prompt ids, answer ids with EOS
 
 
 def examples(tokenizer: Tokenizer, mix: Mix, seed: int, seq2seq: bool = False) -> Iterator[Example]:
-    """Endless examples of the training split, their sources drawn by share."""
+    """Yield examples of the training split without end, with sources sampled by their shares."""
     rng = random.Random(seed)
     streams = {source: SOURCES[source].rows("train", seed) for source in mix}
     while True:
         source = rng.choices(list(mix), list(mix.values()))[0]
         synthetic, row = SOURCES[source], next(streams[source])
-        asked = SEQ2SEQ_PROMPTS[source](row) if seq2seq else synthetic.prompt(row)
-        prompt = tokenizer.encode(asked).ids
+        text = SEQ2SEQ_PROMPTS[source](row) if seq2seq else synthetic.prompt(row)
+        prompt = tokenizer.encode(text).ids
         yield prompt + [0] * seq2seq, [*tokenizer.encode(synthetic.answer(row)).ids, 0]
 
 
 def row(stream: Iterator[Example]) -> tuple[list[int], list[float]]:
-    """(ids, weights), ROW + 1 each: whole examples one after the other, the last one cut."""
+    """Return (ids, weights) of length ROW + 1: concatenated examples, the last one truncated."""
     ids: list[int] = []
     weights: list[float] = []
     while len(ids) <= ROW:
-        asked, answered = next(stream)
-        ids += asked + answered
-        weights += [QUESTION_WEIGHT] * len(asked) + [1.0] * len(answered)
+        prompt, answer = next(stream)
+        ids += prompt + answer
+        weights += [QUESTION_WEIGHT] * len(prompt) + [1.0] * len(answer)
     return ids[: ROW + 1], weights[: ROW + 1]
 
 
 def llama_loss(model: PreTrainedModel, stream: Iterator[Example]) -> tuple[torch.Tensor, torch.Tensor, int]:
-    """The weighted loss of one batch, the answers' own, and the tokens seen."""
+    """Return the weighted loss of one batch, the loss of the answers alone, and the number of tokens."""
     batch = [row(stream) for _ in range(BATCH)]
     ids = torch.tensor([each for each, _ in batch])  # (BATCH, ROW + 1)
     weights = torch.tensor([each for _, each in batch])[:, 1:]  # (BATCH, ROW)
@@ -65,21 +74,21 @@ def llama_loss(model: PreTrainedModel, stream: Iterator[Example]) -> tuple[torch
 
 
 def t5_loss(model: PreTrainedModel, stream: Iterator[Example]) -> tuple[torch.Tensor, torch.Tensor, int]:
-    """The answers' loss of one batch, twice, and the tokens seen on both sides."""
+    """Return the loss of one batch's answers, with and without gradient, and the number of tokens on both sides."""
     batch = list(itertools.islice(stream, SEQ2SEQ_BATCH))
-    asked = _padded([prompt for prompt, _ in batch], 1)  # (SEQ2SEQ_BATCH, n)
+    prompts = _padded([prompt for prompt, _ in batch], 1)  # (SEQ2SEQ_BATCH, n)
     labels = _padded([answer for _, answer in batch], IGNORED)  # (SEQ2SEQ_BATCH, m)
-    loss = model(input_ids=asked, attention_mask=(asked != 1).long(), labels=labels).loss
-    return loss, loss.detach(), int((asked != 1).sum() + (labels != IGNORED).sum())
+    loss = model(input_ids=prompts, attention_mask=(prompts != 1).long(), labels=labels).loss
+    return loss, loss.detach(), int((prompts != 1).sum() + (labels != IGNORED).sum())
 
 
 def _padded(rows: list[list[int]], filler: int) -> torch.Tensor:
     width = max(map(len, rows))
-    return torch.tensor([each + [filler] * (width - len(each)) for each in rows])
+    return torch.tensor([each + [filler] * (width - len(each)) for each in rows])  # (rows, width)
 
 
 def train(model: PreTrainedModel, stage: Stage, tokenizer: Tokenizer, label: str) -> dict[str, object]:
-    """Train a float32 model through one stage, in place, with a line every hundred steps; returns its story."""
+    """Train a float32 model in place for one stage, printing progress. Returns what training.json records of the stage."""
     seq2seq = model.config.is_encoder_decoder
     stream = examples(tokenizer, stage.mix, stage.seed, seq2seq)
     loss_of = t5_loss if seq2seq else llama_loss
@@ -111,7 +120,7 @@ def train(model: PreTrainedModel, stage: Stage, tokenizer: Tokenizer, label: str
 
 
 def kept_tokenizer() -> Tokenizer:
-    """The family's tokenizer: from build/tiny/ where it lies there, else trained and put there."""
+    """Return the family's tokenizer from build/tiny/, after training it if it is missing."""
     path = STAGED / "tokenizer.json"
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -120,7 +129,7 @@ def kept_tokenizer() -> Tokenizer:
 
 
 def trained(name: str, tokenizer: Tokenizer) -> PreTrainedModel:
-    """The model at the end of a stage: from build/tiny/ where it lies there, else trained and put there."""
+    """Return the model at the end of a stage from build/tiny/, after training it if it is missing."""
     stage, path = STAGES[name], STAGED / f"{name}.pt"
     torch.manual_seed(stage.seed)
     if path.exists():
@@ -134,21 +143,21 @@ def trained(name: str, tokenizer: Tokenizer) -> PreTrainedModel:
 
 
 def history(name: str) -> list[dict[str, object]]:
-    """What is told of the stages that led to a model, the first one first."""
+    """Return the records of the stages that led to a model, in order."""
     before = history(STAGES[name].start) if STAGES[name].start else []
     return [*before, json.loads((STAGED / f"{name}.json").read_text())]
 
 
 def save(model: PreTrainedModel, tokenizer: Tokenizer, folder: Path) -> None:
-    """Write the Hugging Face folder: bfloat16 safetensors, config, tokenizer, and the story of its training."""
+    """Write a Hugging Face folder: bfloat16 safetensors, config, tokenizer, and training.json."""
     shutil.rmtree(folder, ignore_errors=True)
     model.to(torch.bfloat16).save_pretrained(folder)
-    dressed(tokenizer, model.config.is_encoder_decoder).save_pretrained(folder)
+    for_transformers(tokenizer, model.config.is_encoder_decoder).save_pretrained(folder)
     (folder / "training.json").write_text(json.dumps(history(folder.name), indent=1) + "\n")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Train the tiny family on the synthetic twins.")
+    parser = argparse.ArgumentParser(description="Train the tiny family on the synthetic tasks.")
     parser.add_argument("models", nargs="*", default=list(PUBLISHED), choices=list(STAGES), metavar="MODEL")
     parser.add_argument("--out", type=Path, default=HOME)
     args = parser.parse_args()

@@ -1,13 +1,12 @@
-"""`make gpu-check`: is what runs on this GPU right? Exit code 0, or 5 where a check failed.
+"""Check decoding on a GPU: `make gpu-check`. Exit code 0, or 5 if a check failed.
 
-Logits of every engine against transformers' own, greedy tokens against autoregressive ones, sampled laws against exact ones,
-logits that are no numbers, and deliberate mistakes that must be caught. Small random models, float32, nothing downloaded.
-With `--device cpu` the same checks run without a GPU, on the static forwards that graphs would record.
+Compares the logits of every engine with those of transformers, greedy tokens with autoregressive ones, and sampled
+distributions with exact ones. Logits of NaN and deliberate mistakes must be detected. Models are small and random, in
+float32; nothing is downloaded. With `--device cpu` the same checks run on the static forwards that graphs would record.
 """
 
 import argparse
 import math
-import random
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -19,21 +18,25 @@ import torch
 
 from scripts.gpu import common as gpu
 from scripts.gpu.common import ENGINES, FAMILIES, SOURCE, VOCABULARY, Small, say
-from scripts.gpu.exactness import LAWS, METHODS, Verdict, World, credulous_law_holds, law_holds, synthetic_laws_agree
+from scripts.gpu.exactness import (
+    METHODS,
+    SAMPLED,
+    Verdict,
+    World,
+    accepting_all_matches,
+    distribution_matches,
+    synthetic_logits_match_cpu,
+)
 from scripts.gpu.graphs import graph_checks
+from scripts.gpu.logits import StaleGraph, StaleLean, logits_agree
 from specbench.decoding.loop import Limits, decode
 from specbench.decoding.sampling import Sampler
-from specbench.decoding.session import Session
 from specbench.errors import ExitCode, MissingAsset
 from specbench.machine.hardware import configure, fingerprint
-from specbench.models.eager_session import EagerSession
-from specbench.models.engine import GraphSession, LeanSession
 from specbench.models.resolve import device_of
 
-LIMIT = 2e-4  # float32 rounding of logits of size 10
-BREAK = 248  # tokens that a walk grows by at once, past the first span of a graph
 GREEDY = Sampler(temperature=0.0)
-TITLE = "What decodes on a GPU, checked"
+TITLE = "Checks of decoding on a GPU"
 STATES = {True: "pass", False: "FAIL", None: "not run"}
 RUNNING, FINISHED = {"complete": False}, {"complete": True}
 
@@ -44,11 +47,11 @@ class Check(NamedTuple):
     measured: str
     limit: str
     seconds: float
-    passed: bool | None  # None where it could not run
+    passed: bool | None  # None if it could not run
 
 
 def check(suite: str, what: str, run: Callable[[], Verdict]) -> Check:
-    """One line of the table; a check that breaks has failed."""
+    """Run a check and return its row of the table. An exception counts as a failure."""
     begin = time.perf_counter()
     try:
         measured, limit, passed = run()
@@ -58,49 +61,8 @@ def check(suite: str, what: str, run: Callable[[], Verdict]) -> Check:
     return Check(suite, what, measured, limit, time.perf_counter() - begin, passed)
 
 
-def walk(small: Small, session: Session, steps: int) -> dict[str, float]:
-    """The largest error of a session's logits, by what it had to do: prefill, decode, or read again after a rollback.
-
-    It grows, shrinks and changes at random, then the same beyond the first span of a graph, then where it began. The truth
-    is a fresh eager session's every time.
-    """
-    rng, device = random.Random(5), small.reference.device
-    ids, before, worst = [0, 11, 12], list[int](), dict.fromkeys(("prefill", "decode", "rollback"), 0.0)
-    for step in range(steps):
-        if step == steps // 3:
-            ids = ids + [rng.randrange(VOCABULARY) for _ in range(BREAK)]
-        elif step == 2 * steps // 3:
-            ids = ids[:5]
-        elif before:
-            ids = _changed(ids, rng)
-        kind = "prefill" if not before else "decode" if before == ids[: len(before)] else "rollback"
-        start = rng.randrange(max(0, len(ids) - 8), len(ids))
-        found = session.score(ids, start)
-        assert found.shape == (len(ids) - start, VOCABULARY) and found.device.type == device.type
-        truth = EagerSession(small.reference, VOCABULARY, SOURCE if small.seq2seq else None).score(ids, start)
-        error = float((found - truth).abs().nan_to_num(nan=math.inf).max())
-        worst[kind], before = max(worst[kind], error), ids
-    session.settle()
-    return worst
-
-
-def _changed(ids: list[int], rng: random.Random) -> list[int]:
-    """The sequence longer by up to four tokens, shorter by as many, or with another token near its end."""
-    kind = rng.random()
-    if kind < 0.6 or len(ids) < 8:
-        return ids + [rng.randrange(VOCABULARY) for _ in range(rng.randint(1, 4))]
-    at = len(ids) - rng.randint(1, 4)
-    return ids[:at] if kind < 0.8 else [*ids[:at], (ids[at] + 1) % VOCABULARY, *ids[at + 1 :]]
-
-
-def logits_agree(small: Small, session: Session, steps: int) -> Verdict:
-    worst = walk(small, session, steps)
-    told = ", ".join(f"{kind} {error:.0e}" for kind, error in worst.items())
-    return told, f"error <= {LIMIT:.0e}", max(worst.values()) <= LIMIT
-
-
 def greedy_agrees(worlds: dict[str, Small], engine: str, name: str, tokens: int) -> Verdict:
-    """A method's greedy tokens on one engine against autoregressive decoding by transformers' modules, family by family."""
+    """Compare a method's greedy tokens on one engine with autoregressive decoding by transformers, for every family."""
     method, plain = METHODS[name]
     limits, other, tested, accepted, families = Limits(frozenset(), tokens), [], 0, 0, 0
     for family, small in worlds.items():
@@ -110,16 +72,13 @@ def greedy_agrees(worlds: dict[str, Small], engine: str, name: str, tokens: int)
             other += [family] * (out.tokens != decode(plain, small.open("eager"), GREEDY, limits).tokens)
             tested += sum(step.tested for step in out.rounds)
             accepted += sum(step.accepted for step in out.rounds)
-    told = f"{families - len(other)} of {families} equal" + (f", not {', '.join(other)}" if other else "")
-    return (
-        told + (f", {accepted} of {tested} drafts accepted" if tested else ""),
-        "all equal",
-        bool(families) and not other,
-    )
+    equal = f"{families - len(other)} of {families} equal" + (f", not {', '.join(other)}" if other else "")
+    drafts = f", {accepted} of {tested} draft tokens accepted" if tested else ""
+    return equal + drafts, "all equal", bool(families) and not other
 
 
 def nan_is_reported(small: Small, engine: str, name: str, temperature: float) -> Verdict:
-    """Logits that are no numbers fail the generation, at the latest when it is settled."""
+    """Check that logits of NaN raise an error, at the latest at the end of the generation."""
     sampler = Sampler(temperature, generator=gpu.generator(small.reference.device, 0))
     try:
         decode(METHODS[name][0], small.open(engine), sampler, Limits(frozenset(), 8))
@@ -128,20 +87,8 @@ def nan_is_reported(small: Small, engine: str, name: str, temperature: float) ->
     return "tokens, and no error", "an error", False
 
 
-class Forgetful(LeanSession):
-    """The deliberate mistake: after a rejection one stale position stays in the cache."""
-
-    def _forget(self, known: int) -> None:
-        super()._forget(min(known + 1, len(self._ids)))
-
-
-class GraphForgetful(GraphSession):
-    def _forget(self, known: int) -> None:
-        super()._forget(min(known + 1, len(self._ids)))
-
-
 def caught(run: Callable[[], Verdict]) -> Verdict:
-    """Of a deliberate mistake: the check that it goes through must fail."""
+    """Run a check on a deliberate mistake, which it must detect."""
     measured, limit, passed = run()
     return measured, f"not: {limit}", not passed
 
@@ -172,21 +119,21 @@ def checks(
     each = worlds["llama"].roles["b"]
     assert each.graphs is not None
     for name, broken in (
-        ("lean", Forgetful(each.network, VOCABULARY)),
-        ("graph", GraphForgetful(each.graphs, VOCABULARY)),
+        ("lean", StaleLean(each.network, VOCABULARY)),
+        ("graph", StaleGraph(each.graphs, VOCABULARY)),
     ):
         run = partial(logits_agree, worlds["llama"], broken, steps)
         yield ("control", f"a stale position, {name}", partial(caught, run))
     for engine in ENGINES:
-        for name in list(METHODS)[engine == "eager" :]:  # transformers' own `ar` is what the others are compared with
+        for name in list(METHODS)[engine == "eager" :]:  # `ar` of transformers is the reference
             yield ("greedy", f"{name}, {engine}", partial(greedy_agrees, worlds, engine, name, tokens))
-    yield ("laws", "synthetic laws as on a CPU", partial(synthetic_laws_agree, device))
+    yield ("sampling", "synthetic logits as on a CPU", partial(synthetic_logits_match_cpu, device))
     world = World(device)
-    for engine in LAWS:
+    for engine in SAMPLED:
         for seed, name in enumerate(METHODS):
             if name != "ar":
-                yield ("laws", f"{name}, {engine}", partial(law_holds, world, engine, name, draws, seed))
-    yield ("control", "every draft accepted", partial(caught, partial(credulous_law_holds, world, draws)))
+                yield ("sampling", f"{name}, {engine}", partial(distribution_matches, world, engine, name, draws, seed))
+    yield ("control", "every draft token accepted", partial(caught, partial(accepting_all_matches, world, draws)))
     nan = Small("llama", device)
     for one in nan.roles.values():
         one.model.get_output_embeddings().weight[3].fill_(math.nan)
@@ -194,24 +141,27 @@ def checks(
         *((0.0, "ar", engine) for engine in ENGINES),
         *((1.0, name, "graph") for name in ("ar", "we-se", "sd")),
     ]:
-        told = f"{name}, {engine}, T = {temperature:g}"
-        yield ("NaN", told, partial(nan_is_reported, nan, engine, name, temperature))
+        yield (
+            "NaN",
+            f"{name}, {engine}, T = {temperature:g}",
+            partial(nan_is_reported, nan, engine, name, temperature),
+        )
 
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
-        description="Check what decodes on a GPU.", formatter_class=argparse.ArgumentDefaultsHelpFormatter
+        description="Check decoding on a GPU.", formatter_class=argparse.ArgumentDefaultsHelpFormatter
     )
     parser.add_argument("--device", choices=("auto", "cuda", "cpu"), default="cuda")
-    parser.add_argument("--steps", type=int, default=90, help="of each random walk through a session")
-    parser.add_argument("--tokens", type=int, default=24, help="decoded greedily")
+    parser.add_argument("--steps", type=int, default=90, help="steps of each random walk through a session")
+    parser.add_argument("--tokens", type=int, default=24, help="tokens to decode greedily")
+    parser.add_argument("--draws", type=int, default=20_000, help="samples per distribution; fewer if they take long")
     parser.add_argument(
-        "--draws", type=int, default=20_000, help="samples per distribution, fewer where they take long"
+        "--seconds", type=float, default=330.0, help="time limit; no check begins after it, and the result is a failure"
     )
     parser.add_argument(
-        "--seconds", type=float, default=330.0, help="after which no further check begins, and the result is a failure"
+        "--out", type=Path, help="output folder; the default is results/DEVICE on a GPU, and none on a CPU"
     )
-    parser.add_argument("--out", type=Path, help="a folder; the default is results/DEVICE, and nowhere on a CPU")
     args = parser.parse_args(argv)
     try:
         device = device_of(args.device)
@@ -219,7 +169,10 @@ def main(argv: list[str] | None = None) -> int:
         print(f"error[asset]: {error}", file=sys.stderr)
         return ExitCode.MISSING
     configure(device)
-    environment, folder = fingerprint(), gpu.folder_of(device, args.out)  # first: a failed check may end the GPU's use
+    environment, folder = (
+        fingerprint(),
+        gpu.folder_of(device, args.out),
+    )  # a failed check may end its use
     settings = f"{args.steps} steps, {args.tokens} tokens, {args.draws} draws"
     done: list[Check] = []
     begin = time.monotonic()
@@ -231,7 +184,7 @@ def main(argv: list[str] | None = None) -> int:
                 break
             done.append(check(suite, what, run))
             if folder is not None:
-                page = _page(done, device, settings, complete=False)  # at once: a kill loses nothing
+                page = _page(done, device, settings, complete=False)  # after every check, so that a kill loses nothing
                 gpu.keep("check", TITLE, page, [line._asdict() for line in done], environment | RUNNING, folder)
     page = _page(done, device, settings, complete=True)
     if folder is not None:
@@ -248,8 +201,8 @@ def _page(done: list[Check], device: torch.device, settings: str, complete: bool
     seconds = sum(line.seconds for line in done)
     total = f"{passed} of {len(done) - skipped} checks passed in {seconds:.0f} s, {skipped} could not run; {settings}."
     return [
-        "Small random models, float32 except for the bfloat16 and int4 checks. `listed` are synthetic laws without a model"
-        " behind them, read from a list; `graph`"
+        "Small random models, float32 except for the bfloat16 and int4 checks. `listed` sessions look up synthetic logits"
+        " without a model; `graph`"
         + (" is a CUDA graph." if device.type == "cuda" else " is the static forward that a graph would record."),
         "",
         *gpu.table(["suite", "what", "measured", "limit", "seconds", ""], rows),

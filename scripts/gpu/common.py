@@ -1,7 +1,6 @@
-"""What `make gpu-check` and `make gpu-bench` share: engines, opened sessions, small models, progress, where figures go.
+"""Engines, small random models, progress and output of `make gpu-check` and `make gpu-bench`.
 
-Both run from a bare checkout with torch, transformers and pandas alone, so nothing here imports what the rest of the project
-needs besides them.
+Both run from a checkout with torch, transformers and pandas installed. Nothing imported here needs other packages.
 """
 
 import copy
@@ -29,19 +28,19 @@ from specbench.runs.record import Record, round_record, usage_record
 from specbench.verification.enumeration import Opened
 
 ENGINES = ("eager", "lean", "graph")
-FUSED = True  # whether a GPU also runs the graphs that torch.compile has fused parts of
-BEAT = 8.0  # seconds between signs of life
+FUSED = True  # whether to include graphs with parts fused by torch.compile; only on a GPU
+BEAT = 8.0  # seconds between progress lines
 
-VOCABULARY, POSITIONS, SOURCE = 40, 640, [7, 3, 9, 1]  # of the small models; what their encoders read
-PREPARED, MOST = 320, 6  # what their graphs are made for: beyond a first span, which is 256 positions
+VOCABULARY, POSITIONS, SOURCE = 40, 640, [7, 3, 9, 1]  # of the small models; SOURCE is the input of an encoder
+PREPARED, MOST = 320, 6  # positions and block size of their graphs, more than the 256 positions of the first span
 FAMILIES = tuple(Network.families)  # the examples of every architecture
 
 
 @dataclasses.dataclass(frozen=True)
 class Engines:
-    """One model in every form that it is run in, over the same weights. No graphs: an encoder-decoder model.
+    """One model in every engine, sharing its weights. Encoder-decoder models have no graphs.
 
-    On a CPU, where nothing can be captured, `graph` is the static forward that a graph would record, run as it stands.
+    On a CPU nothing can be captured, and `graph` is the static forward that a graph would record.
     """
 
     model: PreTrainedModel
@@ -51,7 +50,7 @@ class Engines:
     fused: Graphs | None = None
 
     def session(self, engine: str, source: list[int] | None = None) -> Session:
-        """A fresh session; `source` is what an encoder reads."""
+        """Return a new session. `source` is the input of an encoder."""
         if engine == "eager":
             return EagerSession(self.model, self.vocabulary, source)
         if engine == "lean":
@@ -65,14 +64,16 @@ class Engines:
 
 
 def fused_graphs(network: Network) -> Graphs | None:
-    """Graphs of a model with its elementwise parts fused; None where there is nothing to fuse, and on a CPU."""
+    """Return graphs of a model with fused elementwise parts, or None on a CPU or if there is nothing to fuse."""
     device = network.model.device
     return Graphs(network, device, fused=True) if FUSED and network.can_fuse and device.type == "cuda" else None
 
 
 class Small:
-    """Random float32 models of one family in all engines, by role: `b` is `a` slightly disturbed, so that drafts are
-    sometimes right."""
+    """Random float32 models of one family in all engines, by role.
+
+    The weights of `b` are those of `a` with some noise, so that `b` accepts some drafts of `a`.
+    """
 
     def __init__(self, family: str, device: torch.device, vocabulary: int = VOCABULARY, noise: float = 0.02) -> None:
         first, second = (_random_model(family, vocabulary) for _ in "ab")
@@ -81,7 +82,7 @@ class Small:
             for weight in second.parameters():
                 weight.add_(torch.randn(weight.shape, generator=chance), alpha=noise)
         first, second = first.to(device), second.to(device)
-        self.reference = copy.deepcopy(second)  # its weights lie as transformers laid them
+        self.reference = copy.deepcopy(second)  # unchanged by the engines, which may rearrange weights
         self.seq2seq: bool = first.config.is_encoder_decoder
         self.roles = {role: self._engines(model, vocabulary) for role, model in (("a", first), ("b", second))}
 
@@ -119,14 +120,14 @@ def _random_model(family: str, vocabulary: int) -> PreTrainedModel:
             if weight.ndim == 2:
                 table = any(word in name for word in ("embed", "wte", "shared"))
                 weight.normal_(0.0, 0.6 if table else 0.25, generator=chance)
-        for weight in model.parameters():  # norms and biases too, which are ones and zeros otherwise
+        for weight in model.parameters():  # norms and biases, which are initialized to ones and zeros
             if weight.ndim == 1:
                 weight += 0.25 * torch.randn(weight.shape, generator=chance)
     return model.eval().requires_grad_(False)
 
 
 def poison(device: torch.device) -> None:
-    """Fill what the allocator has free with NaN, on all streams: a graph may only read what somebody holds."""
+    """Fill the allocator's free memory with NaN on all streams, so that a graph that reads freed memory is detected."""
     if device.type == "cuda":
         cuda: Any = torch.cuda
         for stream in [cuda.current_stream(), *(cuda.Stream() for _ in range(32))]:
@@ -136,7 +137,7 @@ def poison(device: torch.device) -> None:
 
 
 def say(text: str) -> None:
-    """A line of progress, with the time of day."""
+    """Print a line of progress with the time of day."""
     print(f"{time.strftime('%H:%M:%S')}  {text}", flush=True)
 
 
@@ -179,7 +180,7 @@ def record(method: str, sample: int, repeat: int, models: Any, out: Generation, 
 
 
 def folder_of(device: torch.device, out: Path | None) -> Path | None:
-    """Where figures are kept: where told, else a GPU's under its name, else nowhere: a CPU's are for trying things out."""
+    """Return the folder for results: `out`, or results/DEVICE for a GPU, or None for a CPU, whose results are trials."""
     if out is not None or device.type != "cuda":
         return out
     name = torch.cuda.get_device_name(device).lower().replace("nvidia", "")
@@ -187,7 +188,7 @@ def folder_of(device: torch.device, out: Path | None) -> Path | None:
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """A Markdown table's lines."""
+    """Return the lines of a Markdown table."""
     lines = [head, [":--"] * len(head), *rows]
     return [f"| {' | '.join(line)} |" for line in lines]
 
@@ -210,7 +211,7 @@ def publish(
     env: dict[str, Any],
     folder: Path | None,
 ) -> None:
-    """Print a page, its tables last, and write it where there is a folder for it."""
+    """Print a page, and write it if there is a folder."""
     if folder is not None:
         keep(name, title, lines, rows, env, folder)
         say(f"written to {folder}/{name}.md and .json")
@@ -218,7 +219,7 @@ def publish(
 
 
 def _notes(env: dict[str, Any]) -> list[str]:
-    """The machine, as a line of JSON."""
+    """Return the machine's fingerprint as a line of JSON."""
     fingerprint = {"gpu": env.get("gpu", {})}
     fingerprint |= {key: env[key] for key in ("cpu", "cores", "threads", "python", "packages", "git")}
     return ["", f"`{json.dumps(fingerprint)}`", ""]

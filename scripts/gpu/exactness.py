@@ -1,7 +1,7 @@
-"""`make gpu-check`, the sampled laws: what a method draws, on the device, against the exact law of its target.
+"""Checks of `make gpu-check` on sampled output: its distribution on the device against the exact one of the target.
 
-The first FEW tokens over a vocabulary of FEW, from thousands of generations: on synthetic laws read from a list, and on lean
-and graph sessions that draft and verify with one read of the device, which is what a GPU does.
+Each check samples the first FEW tokens over a vocabulary of FEW in thousands of generations. Sessions read synthetic logits
+from a list, or are lean and graph sessions that draft and verify with one read of the device, as on a GPU.
 """
 
 import math
@@ -31,15 +31,15 @@ from specbench.models.synthetic_logits import SyntheticDistribution, SyntheticSe
 from specbench.verification.enumeration import Opened
 
 FEW = 3
-ODDS = 1e-9  # at which a sound method misses a law's limit
-LAW_SECONDS = 10.0  # for one law; its limit follows from the draws that this allowed
-SPREAD = 1.0  # of the synthetic laws
+ODDS = 1e-9  # probability that a correct method exceeds the limit
+SECONDS = 10.0  # per check; the limit depends on the number of draws in this time
+SPREAD = 1.0  # of the synthetic logits
 NOISE = 0.1  # between the two models
-LAWS = ("listed", "lean", "graph")
+SAMPLED = ("listed", "lean", "graph")
 BOTH = ("a", "b")
 ALONE = Autoregressive(scorers=("b",), target=Last())
 WEIGHTED, CONTRASTED = (Autoregressive(scorers=BOTH, target=target) for target in (Mixture(), Contrastive()))
-METHODS: dict[str, tuple[Method, Autoregressive]] = {  # and whose law each must have
+METHODS: dict[str, tuple[Method, Autoregressive]] = {  # with the method whose distribution each must match
     "ar": (ALONE, ALONE),
     "sd": (Speculative(proposer=DraftModel(model="a", gamma=3), scorers=("b",), target=Last()), ALONE),
     "we-sd": (
@@ -53,15 +53,15 @@ Verdict = tuple[str, str, bool | None]  # measured, limit, and whether it passed
 
 
 class Listed:
-    """A session that reads its logits from a list by prefix, on the device: no model runs, so that many draws are cheap."""
+    """A session that looks up its logits by prefix on the device; without a model, many draws are cheap."""
 
     keeps_hidden = False
 
-    def __init__(self, law: SyntheticDistribution | None, device: torch.device) -> None:
+    def __init__(self, distribution: SyntheticDistribution | None, device: torch.device) -> None:
         self.usage, self._rows = Usage(), dict[tuple[int, ...], Tensor]()
-        if law is None:
+        if distribution is None:
             return
-        source, prefixes = SyntheticSession(_Silent(None, device), law, device), [[0]]
+        source, prefixes = SyntheticSession(_Silent(None, device), distribution, device), [[0]]
         for prefix in prefixes:
             self._rows[tuple(prefix)] = source.score(prefix, len(prefix) - 1)[0]
             if len(prefix) < FEW:
@@ -87,26 +87,26 @@ class Listed:
 
 
 class _Silent(Listed):
-    """What stands behind synthetic laws where no model need run."""
+    """The inner session of synthetic logits, without a model."""
 
     def score(self, ids: list[int], start: int) -> Tensor:
         return torch.empty(0)
 
 
 class AtOnce(LeanSession):
-    """A lean session that drafts as on a GPU, wherever it is: every token is fed on before it is looked at."""
+    """A lean session that drafts on any device as on a GPU: each token is fed to the next forward before it is read."""
 
     roll = LeanSession.roll_at_once
 
 
 class GraphAtOnce(GraphSession):
-    """The same over graphs."""
+    """A graph session that drafts on any device as on a GPU."""
 
     roll = LeanSession.roll_at_once
 
 
 class World:
-    """Two models of FEW tokens: `listed` laws, `eager` sessions, or `lean` or `graph` ones that draft at once."""
+    """Two models over FEW tokens, with `listed`, `eager`, `lean` or `graph` sessions; the last two draft as on a GPU."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -128,11 +128,11 @@ def _session(engine: str, each: Engines) -> Session:
     return each.session(engine)
 
 
-def law_holds(world: World, engine: str, name: str, draws: int, seed: int) -> Verdict:
-    """The joint law of a method's first FEW tokens from many draws, against its target's exact one.
+def distribution_matches(world: World, engine: str, name: str, draws: int, seed: int) -> Verdict:
+    """Compare the sampled joint distribution of a method's first FEW tokens with the exact one of its target.
 
-    Total variation of n draws from their law is above sqrt(cells / 2 pi n) + sqrt(ln(1 / ODDS) / 2n) with probability below
-    ODDS (McDiarmid).
+    For n draws over m outcomes, the total variation distance to the true distribution exceeds sqrt(m / (2 pi n)) +
+    sqrt(ln(1 / ODDS) / (2 n)) with a probability below ODDS (McDiarmid's inequality).
     """
     (method, plain), limits = METHODS[name], Limits(frozenset(), FEW)
     truth = "listed" if engine == "listed" else "eager"
@@ -143,7 +143,7 @@ def law_holds(world: World, engine: str, name: str, draws: int, seed: int) -> Ve
         if engine != "listed":
             for place in ("specbench.decoding.speculation.verify", "specbench.methods.speculative_ensemble.verify"):
                 stack.enter_context(patch(place, verify_at_once))
-        while n < draws and time.perf_counter() - begin < LAW_SECONDS:
+        while n < draws and time.perf_counter() - begin < SECONDS:
             counts[tuple(decode(method, world.open(engine), sampler, limits).tokens)] += 1
             n += 1
     variation = sum(abs(counts[key] / n - mass) for key, mass in exact.items()) / 2
@@ -151,19 +151,19 @@ def law_holds(world: World, engine: str, name: str, draws: int, seed: int) -> Ve
     return f"TV {variation:.4f}, {n} draws", f"TV <= {limit:.4f}", variation <= limit
 
 
-def credulous_law_holds(world: World, draws: int) -> Verdict:
-    """The same of a deliberate mistake: everything that is drafted is accepted."""
-    with patch("specbench.decoding.speculation.verify", _credulous):
-        return law_holds(world, "listed", "sd", draws, seed=9)
+def accepting_all_matches(world: World, draws: int) -> Verdict:
+    """Run the same check on a deliberate mistake: every draft token is accepted."""
+    with patch("specbench.decoding.speculation.verify", _accept_all):
+        return distribution_matches(world, "listed", "sd", draws, seed=9)
 
 
-def _credulous(draft: Draft, pi: Tensor, sampler: Sampler, unread: Tensor | None = None) -> Verified:
+def _accept_all(draft: Draft, pi: Tensor, sampler: Sampler, unread: Tensor | None = None) -> Verified:
     k = len(draft.tokens)
     return Verified([*draft.tokens, *(int(sampler.choose(row)) for row in pi[k:])], k)
 
 
-def synthetic_laws_agree(device: torch.device) -> Verdict:
-    """Synthetic laws of a real vocabulary, here and on a CPU: a seed must mean the same everywhere."""
+def synthetic_logits_match_cpu(device: torch.device) -> Verdict:
+    """Compare synthetic logits over a large vocabulary on the device and on a CPU; a seed must give the same on both."""
     contexts = torch.arange(256) * 0x9E3779B97F4A7C1
     here, there = (
         SyntheticDistribution(32_000, 1, SPREAD)(contexts.to(place)).cpu() for place in (torch.device("cpu"), device)

@@ -1,4 +1,4 @@
-"""`make gpu-check`, the graphs: bfloat16 and int4, two models at once, and what is left after NaN, growth and release."""
+"""Checks of `make gpu-check` on CUDA graphs: bfloat16, int4, concurrent models, and reuse after NaN, growth and release."""
 
 import gc
 import math
@@ -33,33 +33,39 @@ HEADS = {  # heads, key-value heads, width
 }  # fmt: skip
 SPANS = (256, 512, 1024, 2048)
 BLOCKS = range(1, 7)  # tokens of a forward
-FEW = range(1, 3)  # of a compiled one: each number is compiled for some seconds
+FEW = range(1, 3)  # tokens of a compiled forward; each number takes some seconds to compile
 VOCABULARY, POSITIONS = 512, 2304
-TIMES_EAGER, LEAST = 2.0, 0.02  # of transformers' own bfloat16 error, and of the logits' size, that ours may have
-INT4_ERROR = 0.02  # between a graph and the plain bfloat16 forward of the same quantized weights, of the logits' size
-REPLAYS = 100  # of two models side by side
-GOOD, BAD, OVERFLOWING = [5, 1, 2, 0], [5, 1, 2, 0, 7, 8, 9, 39], 39  # a prompt, one that overflows, and by which token
+TIMES_EAGER, LEAST = (
+    2.0,
+    0.02,
+)  # allowed error: multiple of the bfloat16 error of transformers, share of the largest logit
+INT4_ERROR = (
+    0.02  # allowed difference of a graph from the lean forward of the same weights, relative to the largest logit
+)
+REPLAYS = 100  # of two models on two streams
+OVERFLOWING = 39  # a token whose embedding is NaN
+GOOD, BAD = [5, 1, 2, 0], [5, 1, 2, 0, 7, 8, 9, OVERFLOWING]  # prompts without and with it
 
 
 def graph_checks(device: torch.device) -> Iterator[tuple[str, str, Callable[[], Verdict]]]:
-    """Suite, name and check, in order."""
+    """Yield suite, name and function of each check, in order."""
     for name, shape in HEADS.items():
         for span in SPANS:
             yield "bfloat16", f"{name}, span {span}", partial(bfloat16_is_close, device, shape, span)
     if gpu.FUSED and device.type == "cuda":
         for name, shape in HEADS.items():
             yield "bfloat16", f"{name}, compiled", partial(bfloat16_is_close, device, shape, SPANS[-1], FEW, fused=True)
-    yield "int4", "a graph and its plain forward", partial(int4_agrees, device)
-    yield "side by side", f"two models, {REPLAYS} replays", partial(side_by_side_agrees, device)
+    yield "int4", "graph and lean forward", partial(int4_agrees, device)
+    yield "streams", f"two models, {REPLAYS} replays", partial(streams_agree, device)
     for temperature in (0.0, 1.0):
-        yield "aftermath", f"NaN, T = {temperature:g}", partial(nothing_is_left_of_nan, device, temperature)
-    yield "aftermath", "growth", partial(growth_is_captured_again, device)
-    yield "aftermath", "release", partial(release_frees, device)
-    yield "waits", "verification", partial(verification_does_not_wait, device)
+        yield "reuse", f"after NaN, T = {temperature:g}", partial(nan_leaves_no_trace, device, temperature)
+    yield "reuse", "after growth", partial(growth_is_captured_again, device)
+    yield "reuse", "memory is released", partial(release_frees, device)
+    yield "synchronization", "verification", partial(verification_does_not_wait, device)
 
 
 def model(shape: tuple[int, int, int], dtype: str, device: torch.device) -> PreTrainedModel:
-    """Two Llama layers with clear choices; the same weights whenever it is called."""
+    """Return a random Llama of two layers with confident predictions; every call returns the same weights."""
     heads, shared, width = shape
     config = LlamaConfig(
         vocab_size=VOCABULARY, hidden_size=width, intermediate_size=2 * width, num_hidden_layers=2,
@@ -77,7 +83,10 @@ def model(shape: tuple[int, int, int], dtype: str, device: torch.device) -> PreT
 def bfloat16_is_close(
     device: torch.device, shape: tuple[int, int, int], span: int, blocks: range = BLOCKS, fused: bool = False
 ) -> Verdict:
-    """Graphs in bfloat16 against float32, for forwards of 1 to 6 tokens at the end of a span; transformers' own beside it."""
+    """Compare bfloat16 graphs with float32, for forwards of 1 to 6 tokens at the end of a span.
+
+    The limit depends on the bfloat16 error of transformers.
+    """
     whole, half = model(shape, "float32", device), model(shape, "bfloat16", device)
     graphs = Graphs(network_of(half), device, fused)
     graphs.prepare(span, max(blocks))
@@ -93,10 +102,11 @@ def bfloat16_is_close(
         size = max(size, float(truth.abs().max()))
         worst, eager = max(worst, _error(ours, truth)), max(eager, _error(plain, truth))
     limit = max(TIMES_EAGER * eager, LEAST * size)
-    return f"error {worst:.2e}, transformers' {eager:.2e}", f"error <= {limit:.2e}", worst <= limit
+    return f"error {worst:.2e}, of transformers {eager:.2e}", f"error <= {limit:.2e}", worst <= limit
 
 
 def int4_agrees(device: torch.device) -> Verdict:
+    """Compare graphs over int4 weights with lean forwards over the same weights."""
     quantized = model(HEADS["head size 64"], "bfloat16", device)
     try:
         quantize(quantized, "int4")
@@ -114,8 +124,8 @@ def int4_agrees(device: torch.device) -> Verdict:
     return f"error {max(errors):.0e}", f"error <= {INT4_ERROR:.0e}", max(errors) <= INT4_ERROR
 
 
-def side_by_side_agrees(device: torch.device) -> Verdict:
-    """Graphs of two models that replay at the same time on two streams, against the same one after the other."""
+def streams_agree(device: torch.device) -> Verdict:
+    """Compare graphs of two models that replay concurrently on two streams with sequential replays."""
     both = [Graphs(network_of(model(HEADS[name], "float32", device)), device) for name in list(HEADS)[:2]]
     for graphs in both:
         graphs.prepare(SPANS[0], 1)
@@ -142,8 +152,8 @@ def side_by_side_agrees(device: torch.device) -> Verdict:
     return f"error {worst:.0e}", "error <= 1e-04", worst <= 1e-4
 
 
-def nothing_is_left_of_nan(device: torch.device, temperature: float) -> Verdict:
-    """A prompt, one whose logits are NaN, and the first again: it fails, and the first gives what it gave."""
+def nan_leaves_no_trace(device: torch.device, temperature: float) -> Verdict:
+    """Check that a prompt gives the same tokens before and after one whose logits are NaN, which fails."""
     small = Small("llama", device)
     for each in small.roles.values():
         each.model.get_input_embeddings().weight[OVERFLOWING].fill_(math.nan)
@@ -153,7 +163,7 @@ def nothing_is_left_of_nan(device: torch.device, temperature: float) -> Verdict:
 
 
 def growth_is_captured_again(device: torch.device) -> Verdict:
-    """A sequence beyond the cache moves it; prepared again, its graphs are there again, and say what plain forwards say."""
+    """Check that a sequence beyond the cache drops its graphs, and that graphs captured again agree with lean forwards."""
     each = Small("llama", device).roles["b"]
     graphs = each.graphs
     assert graphs is not None
@@ -168,7 +178,7 @@ def growth_is_captured_again(device: torch.device) -> Verdict:
 
 
 def release_frees(device: torch.device) -> Verdict:
-    """A model and its graphs are gone when nothing refers to them."""
+    """Check that a model and its graphs are freed when nothing refers to them."""
     small = Small("llama", device)
     _decoded(small, GOOD, 0.0)
     left = [weakref.ref(each) for one in small.roles.values() for each in (one.model, one.network, one.graphs)]
@@ -179,7 +189,7 @@ def release_frees(device: torch.device) -> Verdict:
 
 
 def verification_does_not_wait(device: torch.device) -> Verdict:
-    """Verification launches all its work before its one read."""
+    """Check that verification launches all its work before its only read."""
     q, pi = (torch.rand(5 + i, 100, device=device, generator=generator(device, i)).softmax(-1) for i in (0, 1))
     draft, sampler = Draft([1, 2, 3, 4, 5], q), Sampler(generator=generator(device, 2))
     reads, read = [], sampling.read_tokens
@@ -198,11 +208,11 @@ def verification_does_not_wait(device: torch.device) -> Verdict:
     finally:
         if device.type == "cuda":
             torch.cuda.set_sync_debug_mode("default")
-    return f"{len(reads)} reads, {len(out.tokens)} tokens", "no wait but the read", True
+    return f"{len(reads)} reads, {len(out.tokens)} tokens", "one synchronization", True
 
 
 def _after(session: Session, prompt: list[int], n: int) -> Tensor:
-    """Logits (n, V) of a block of n tokens that is fed at once after a prompt."""
+    """Return logits (n, V) of a block of n tokens after a prompt."""
     session.score(prompt, len(prompt) - 1)
     return session.score([*prompt, *((3 + i) % VOCABULARY % 38 for i in range(n))], len(prompt))
 

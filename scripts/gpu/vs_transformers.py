@@ -1,13 +1,14 @@
-"""`make gpu-bench --part peers` and `--part ensemble`: whole generations on this GPU, methods in turns.
+"""Whole generations on a GPU: the parts `transformers` and `ensemble` of `make gpu-bench`.
 
-Against transformers' own decoding, and Speculative Ensemble against the standard ensemble at given acceptance rates.
+The first compares specbench with transformers, the second Speculative Ensemble with the sequential ensemble at given
+acceptance rates. Methods alternate by generation.
 """
 
 import time
 from typing import Any, NamedTuple
 
 from scripts.gpu.common import generator, record, say, synchronise
-from scripts.gpu.forward import Figure, Settings, dummy_pair, figure, named
+from scripts.gpu.figures import Figure, Settings, dummy_pair, figure, named
 from specbench.analysis import metrics, theory
 from specbench.decoding.loop import Limits, decode
 from specbench.decoding.method import Method
@@ -22,14 +23,14 @@ from specbench.models.loader import LoadedPair
 from specbench.models.synthetic_logits import calibrate
 from specbench.runs.record import Record
 
-GAMMA = 5  # of speculative decoding, ours and theirs
-ACCEPTANCE = 0.8  # that our speculative decoding is given, beside what random weights give it
-NO_SLOWER = 1.0  # wanted of ours, as multiples of transformers
+GAMMA = 5  # draft length of speculative decoding, in both
+ACCEPTANCE = 0.8  # set with synthetic logits; random weights have a much lower one
+NO_SLOWER = 1.0  # goal: speed relative to transformers
 TABLE_2 = {"humaneval": 1.58, "gsm8k": 1.52, "mmlu": 1.41, "cnndm": 1.46}  # SE, Table 2: Llama-Vicuna, WE-SE, T = 1
 
 
-class Arm(NamedTuple):
-    """A method on a loaded pair, and how its rows are called."""
+class Candidate(NamedTuple):
+    """A method on a loaded pair, with the name of its rows."""
 
     name: str
     method: Method
@@ -38,11 +39,11 @@ class Arm(NamedTuple):
     simulated: str
 
 
-def peers(settings: Settings) -> list[Figure]:
-    """Whole calls, opened sessions and prefill included, greedy, at a fixed length, in turns.
+def against_transformers(settings: Settings) -> list[Figure]:
+    """Time whole greedy calls of a fixed length, the opening of sessions and prefill included.
 
-    transformers cannot be given synthetic laws, so it is measured with dummy weights, and beside it ours with the same; the
-    draft of such a pair is hardly ever right. What speculative decoding gives at a given acceptance stands below.
+    transformers cannot use synthetic logits, so it is compared with specbench on the same dummy weights, whose drafts are
+    rarely accepted. The last rows show speculative decoding at a given acceptance rate.
     """
     pair, found, loaded = dummy_pair("llama-2", settings)
     roles = tuple(pair.models)
@@ -52,28 +53,28 @@ def peers(settings: Settings) -> list[Figure]:
     ar = Autoregressive(scorers=("target",), target=Last())
     sd = Speculative(proposer=DraftModel(model="draft", gamma=GAMMA), scorers=("target",), target=Last())
     ours, theirs = found["target"].engine, "transformers"
-    arms = [
-        Arm("ar", ar, real, ours, "dummy"),
-        Arm("generate", Generate(model="target"), real, theirs, "dummy"),
-        Arm("generate, static cache", Generate(model="target", cache="static"), real, theirs, "dummy"),
-        Arm("sd", sd, real, ours, "dummy"),
-        Arm("assisted", Assisted(draft="draft", model="target", gamma=GAMMA), real, theirs, "dummy"),
-        Arm("ar, synthetic", ar, synthetic, ours, "dummy synthetic"),
-        Arm("sd, synthetic", sd, synthetic, ours, "dummy synthetic"),
+    candidates = [
+        Candidate("ar", ar, real, ours, "dummy"),
+        Candidate("generate", Generate(model="target"), real, theirs, "dummy"),
+        Candidate("generate, static cache", Generate(model="target", cache="static"), real, theirs, "dummy"),
+        Candidate("sd", sd, real, ours, "dummy"),
+        Candidate("assisted", Assisted(draft="draft", model="target", gamma=GAMMA), real, theirs, "dummy"),
+        Candidate("ar, synthetic", ar, synthetic, ours, "dummy synthetic"),
+        Candidate("sd, synthetic", sd, synthetic, ours, "dummy synthetic"),
     ]
-    rows, failed, warm_ups = _called(arms, settings)
+    rows, failed, warm_ups = _called(candidates, settings)
     models, out = " and ".join(map(named(pair, settings), roles)), []
-    for arm in arms:
-        same: dict[str, Any] = {"models": models, "engine": arm.engine, "simulated": arm.simulated}
-        if arm.name in failed or not rows[arm.name]:
-            why = {"error": failed.get(arm.name, "no time was left")}
-            out.append(Figure(what=f"{arm.name}, a token", value=None, unit="ms", beside=why, **same))
+    for each in candidates:
+        same: dict[str, Any] = {"models": models, "engine": each.engine, "simulated": each.simulated}
+        if each.name in failed or not rows[each.name]:
+            why = {"error": failed.get(each.name, "no time was left")}
+            out.append(Figure(what=f"{each.name}, per token", value=None, unit="ms", beside=why, **same))
             continue
-        beside: dict[str, Any] = {"first call s": warm_ups[arm.name]}
-        if (rate := metrics.acceptance_rate(rows[arm.name])) is not None:
-            beside |= {"acceptance": rate, "accepted length": metrics.accepted_length(rows[arm.name])}
-        values = [1e3 * metrics.seconds(row) / len(row.tokens) for row in rows[arm.name]]
-        out.append(figure(values, what=f"{arm.name}, a token", unit="ms", beside=beside, **same))
+        beside: dict[str, Any] = {"first call s": warm_ups[each.name]}
+        if (rate := metrics.acceptance_rate(rows[each.name])) is not None:
+            beside |= {"acceptance": rate, "accepted length": metrics.accepted_length(rows[each.name])}
+        values = [1e3 * metrics.seconds(row) / len(row.tokens) for row in rows[each.name]]
+        out.append(figure(values, what=f"{each.name}, per token", unit="ms", beside=beside, **same))
     for one, other, least in [
         ("ar", "generate", NO_SLOWER),
         ("ar", "generate, static cache", NO_SLOWER),
@@ -81,7 +82,10 @@ def peers(settings: Settings) -> list[Figure]:
         ("sd, synthetic", "ar, synthetic", None),
     ]:
         if rows[one] and rows[other]:
-            ratio, simulated = metrics.speedup(rows[one], rows[other]), next(a.simulated for a in arms if a.name == one)
+            ratio, simulated = (
+                metrics.speedup(rows[one], rows[other]),
+                next(a.simulated for a in candidates if a.name == one),
+            )
             out.append(
                 Figure(what=f"{one} over {other}", models=models, engine=ours, simulated=simulated,
                        value=ratio.value, unit="x",
@@ -90,45 +94,47 @@ def peers(settings: Settings) -> list[Figure]:
     return out
 
 
-def _called(arms: list[Arm], settings: Settings) -> tuple[dict[str, list[Record]], dict[str, str], dict[str, float]]:
-    """Whole-call seconds of every arm, as records; the errors of those that broke; and the seconds of the first call."""
-    rows, failed, warm_ups = {arm.name: list[Record]() for arm in arms}, dict[str, str](), dict[str, float]()
+def _called(
+    candidates: list[Candidate], settings: Settings
+) -> tuple[dict[str, list[Record]], dict[str, str], dict[str, float]]:
+    """Return records with whole-call seconds, the errors of those that failed, and the seconds of first calls, by name."""
+    rows, failed, warm_ups = {each.name: list[Record]() for each in candidates}, dict[str, str](), dict[str, float]()
     end = time.perf_counter() + settings.seconds
-    for arm in arms:
-        say(f"{arm.name}: first calls")
+    for each in candidates:
+        say(f"{each.name}: first calls")
         try:
-            warm_ups[arm.name] = _call(arm, settings, 0, -1)[1]
-            arm.pair.prepare(1)  # the drafts that the first call wanted
-            _call(arm, settings, 0, -1)
-        except Exception as error:  # a peer's failure is a line of the table
-            failed[arm.name] = f"{type(error).__name__}: {' '.join(str(error).split())[:80]}"
+            warm_ups[each.name] = _call(each, settings, 0, -1)[1]
+            each.pair.prepare(1)  # capture the drafts that the first call requested
+            _call(each, settings, 0, -1)
+        except Exception as error:  # a failure is a row of the table
+            failed[each.name] = f"{type(error).__name__}: {' '.join(str(error).split())[:80]}"
     for repeat in range(settings.repeats):
         for i in range(settings.prompts):
-            for arm in arms[i % len(arms) :] + arms[: i % len(arms)]:
-                if arm.name not in failed and time.perf_counter() < end:
-                    row, seconds = _call(arm, settings, i, repeat)
+            for each in candidates[i % len(candidates) :] + candidates[: i % len(candidates)]:
+                if each.name not in failed and time.perf_counter() < end:
+                    row, seconds = _call(each, settings, i, repeat)
                     row.decode_seconds, row.prefill_seconds = seconds, 0.0
-                    rows[arm.name].append(row)
-        for arm in arms:
-            arm.pair.prepare(1)  # the drafts that other prompts wanted
+                    rows[each.name].append(row)
+        for each in candidates:
+            each.pair.prepare(1)  # capture the drafts that other prompts requested
         say(f"repeat {repeat + 1} of {settings.repeats}")
     return rows, failed, warm_ups
 
 
-def _call(arm: Arm, settings: Settings, prompt: int, repeat: int) -> tuple[Record, float]:
-    """One generation and its whole seconds, but for those that went into synthetic laws."""
-    ids = settings.ids(arm.pair.vocabulary, prompt)
+def _call(each: Candidate, settings: Settings, prompt: int, repeat: int) -> tuple[Record, float]:
+    """Decode one prompt. Returns its record and the seconds of the whole call, without those of synthetic logits."""
+    ids = settings.ids(each.pair.vocabulary, prompt)
     synchronise(settings.device)
     begin = time.perf_counter()
-    models = arm.pair.open(ids)
-    out = decode(arm.method, models, Sampler(temperature=0.0), Limits(frozenset(), settings.tokens))
+    models = each.pair.open(ids)
+    out = decode(each.method, models, Sampler(temperature=0.0), Limits(frozenset(), settings.tokens))
     synchronise(settings.device)
     seconds = time.perf_counter() - begin - sum(session.usage.off_clock for session in models.sessions.values())
-    return record(arm.name, prompt, repeat, models, out, arm.simulated), seconds
+    return record(each.name, prompt, repeat, models, out, each.simulated), seconds
 
 
 def ensemble(settings: Settings) -> list[Figure]:
-    """`we` and `we-se` with draft lengths of 1 on llama-vicuna's shapes, T = 1, at each acceptance rate."""
+    """Time `we` and `we-se` with draft lengths of 1 on the shapes of llama-vicuna, T = 1, at each acceptance rate."""
     pair, found, loaded = dummy_pair("llama-vicuna", settings, "synthetic")
     roles = pair.ensemble
     loaded.prepare(settings.prompt + settings.tokens, 1 + len(roles))
@@ -154,8 +160,8 @@ def ensemble(settings: Settings) -> list[Figure]:
         at = f"at {name}" + ("" if name == f"{rate:g}" else f" ({rate:g})")
         for method, side in rows.items():
             values = [1e3 * metrics.seconds(row) / (len(row.tokens) - 1) for row in side]
-            out.append(figure(values, what=f"{method} {at}, a token", unit="ms", **same))
-            # Less decoding time than the models took would mean that the clock lost some of it.
+            out.append(figure(values, what=f"{method} {at}, per token", unit="ms", **same))
+            # A negative share would mean that the clock missed some time of the models.
             share = metrics.outside_forwards(side)
             out.append(Figure(what=f"{method} {at}, outside forwards", value=share, unit="", least=0.0, **same))
         out.append(_speedup(rows["we-se"], rows["we"], roles, f"we-se over we {at}", TABLE_2.get(name), same))
@@ -163,7 +169,7 @@ def ensemble(settings: Settings) -> list[Figure]:
 
 
 def _sampled(methods: dict[str, Method], pair: LoadedPair, settings: Settings) -> dict[str, list[Record]]:
-    """Every prompt by both methods, in turns, on the driver's clock."""
+    """Decode every prompt with both methods, alternating. Returns records with decoding seconds by method."""
     rows, names, limits = (
         {name: list[Record]() for name in methods},
         list(methods),
@@ -177,7 +183,7 @@ def _sampled(methods: dict[str, Method], pair: LoadedPair, settings: Settings) -
                 out = decode(methods[name], models, Sampler(generator=chance), limits)
                 if repeat >= 0:
                     rows[name].append(record(name, i, repeat, models, out, "dummy synthetic"))
-        pair.prepare(1)  # the drafts that the warm-up wanted
+        pair.prepare(1)  # capture the drafts that the warm-up requested
         say(f"repeat {repeat + 1} of {settings.repeats}")
     return rows
 
@@ -185,7 +191,7 @@ def _sampled(methods: dict[str, Method], pair: LoadedPair, settings: Settings) -
 def _speedup(
     rows: list[Record], base: list[Record], roles: tuple[str, ...], what: str, paper: float | None, same: dict[str, Any]
 ) -> Figure:
-    """The speedup, and beside it the theory's at the measured acceptance: at the papers' prices, and at a block's own."""
+    """Return the speedup and its predictions at the measured acceptance, by the paper's and the measured block cost."""
     overall, by_model = metrics.acceptance_rate(rows), metrics.acceptance_by_model(rows)
     assert overall is not None
     prices = metrics.forward_seconds(rows)
@@ -199,5 +205,5 @@ def _speedup(
     )
     ratio = metrics.speedup(rows, base)
     beside = {"acceptance": overall, "theory": predicted, "corrected": corrected}
-    beside |= {"SE's Table 2": paper} if paper else {}
+    beside |= {"SE, Table 2": paper} if paper else {}
     return Figure(what=what, value=ratio.value, unit="x", low=ratio.low, high=ratio.high, beside=beside, **same)

@@ -53,15 +53,15 @@ def test_what_was_recorded_passes_and_needs_no_clock(recorded):
 
 def test_a_halved_acceptance_fails_by_name_with_every_token_as_it_was(recorded, monkeypatch):
     """Half of the drafted tokens are random, and verification repairs every one of them."""
-    monkeypatch.setattr(session, "roll", gate_trials.spoilt(session.roll))
-    done = specbench("gate", "check", "base.json", "--out", "spoilt", "-f", "json", cwd=recorded, code=5)
+    monkeypatch.setattr(session, "roll", gate_trials.corrupted(session.roll))
+    done = specbench("gate", "check", "base.json", "--out", "corrupted", "-f", "json", cwd=recorded, code=5)
     found = {(each["method"], each["aspect"]): each for each in json.loads(done.stdout)["verdicts"]}
     assert found["sd", "decoding"]["title"] == "acceptance changed"
     assert found["sd", "decoding"]["detail"].startswith("0 of 5 generations have other tokens, 5 other counters")
     assert found["ar", "decoding"]["status"] == "ok"
     rates = [
         sum(row.accepted for row in cell.generations["sd"]) / sum(row.tested for row in cell.generations["sd"])
-        for cell in (load(recorded / "base.json").runs[0], open_(recorded / "spoilt")[0])
+        for cell in (load(recorded / "base.json").runs[0], open_(recorded / "corrupted")[0])
     ]
     assert rates[1] < 0.65 * rates[0]
 

@@ -1,4 +1,4 @@
-"""`make gpu-check` and `make gpu-bench` without a GPU: the same checks and parts, on what graphs would record."""
+"""Test `make gpu-check` and `make gpu-bench` on a CPU, with the static forwards that graphs would record."""
 
 import json
 import subprocess
@@ -11,36 +11,21 @@ import torch
 from scripts.gpu import bench as gpu_bench
 from scripts.gpu import check as gpu_check
 from scripts.gpu import graphs as gpu_graphs
+from scripts.gpu import logits as gpu_logits
 from scripts.gpu.common import ENGINES, VOCABULARY, Small, folder_of
-from scripts.gpu.exactness import World, credulous_law_holds, law_holds
-from scripts.gpu.forward import Figure
+from scripts.gpu.exactness import World, accepting_all_matches, distribution_matches
+from scripts.gpu.figures import Figure
 from specbench.errors import ExitCode
 
 ROOT = Path(__file__).parents[2]
 CPU = torch.device("cpu")
-MISSING = (
-    "pydantic tomli_w datasets evaluate rouge_score sacrebleu pytest".split()
-)  # on a machine that is lent for its GPU
-FEW = [
-    "--small",
-    "--device",
-    "cpu",
-    "--prompt",
-    "12",
-    "--tokens",
-    "8",
-    "--repeats",
-    "2",
-    "--forwards",
-    "2",
-    "--prompts",
-    "5",
-]
+MISSING = "tomli_w datasets evaluate rouge_score sacrebleu pytest".split()  # not needed on a GPU machine
+FEW = "--small --device cpu --prompt 12 --tokens 8 --repeats 2 --forwards 2 --prompts 5".split()
 
 
 def rows_of(path: Path) -> list[dict]:
     page, kept = path.with_suffix(".md").read_text(), json.loads(path.read_text())
-    assert kept["environment"]["cpu"] and kept["environment"]["packages"]["torch"] in page, "figures carry the machine"
+    assert kept["environment"]["cpu"] and kept["environment"]["packages"]["torch"] in page, "figures name the machine"
     return kept["rows"]
 
 
@@ -56,42 +41,43 @@ def test_every_check_passes_on_a_cpu(tmp_path, capsys, monkeypatch):
         "logits",
         "control",
         "greedy",
-        "laws",
+        "sampling",
         "NaN",
         "bfloat16",
         "int4",
-        "side by side",
-        "aftermath",
-        "waits",
+        "streams",
+        "reuse",
+        "synchronization",
     }
     assert {row["suite"] for row in rows} == suites
     for engine in ENGINES:
         assert sum(row["what"].endswith(f", {engine}") for row in rows if row["suite"] == "logits") >= 7
         assert sum(row["what"].endswith(f", {engine}") for row in rows if row["suite"] == "greedy") >= 4
-    assert {f"{name}, {law}" for name in ("sd", "we-sd", "we-se", "cd-se") for law in ("listed", "lean", "graph")} <= {
-        row["what"] for row in rows if row["suite"] == "laws"
-    }
+    sampled = {row["what"] for row in rows if row["suite"] == "sampling"}
+    assert {
+        f"{name}, {kind}" for name in ("sd", "we-sd", "we-se", "cd-se") for kind in ("listed", "lean", "graph")
+    } <= sampled
     assert capsys.readouterr().out.rstrip().splitlines()[-1].startswith(f"{len(rows)} of {len(rows)} checks passed")
 
 
-@pytest.mark.parametrize("broken", [gpu_check.Forgetful, gpu_check.GraphForgetful])
+@pytest.mark.parametrize("broken", [gpu_logits.StaleLean, gpu_logits.StaleGraph])
 def test_a_stale_position_fails_the_check(broken):
     small = Small("gpt2", CPU)
     each = small.roles["b"]
     mended = broken.__mro__[1](each.graphs if "Graph" in broken.__name__ else each.network, VOCABULARY)
-    assert gpu_check.logits_agree(small, mended, 24)[2]
+    assert gpu_logits.logits_agree(small, mended, 24)[2]
     session = broken(each.graphs if "Graph" in broken.__name__ else each.network, VOCABULARY)
-    assert not gpu_check.logits_agree(small, session, 24)[2]
+    assert not gpu_logits.logits_agree(small, session, 24)[2]
 
 
-def test_a_draft_that_nobody_tests_fails_the_law():
+def test_accepting_every_draft_token_fails_the_distribution_check():
     world = World(CPU)
-    assert law_holds(world, "listed", "sd", 400, seed=1)[2]
-    assert not credulous_law_holds(world, 400)[2]
+    assert distribution_matches(world, "listed", "sd", 400, seed=1)[2]
+    assert not accepting_all_matches(world, 400)[2]
 
 
 @pytest.mark.parametrize(("passed", "code"), [(True, 0), (False, ExitCode.REGRESSION)])
-def test_the_exit_code_tells(passed, code, monkeypatch, capsys):
+def test_a_failed_check_sets_the_exit_code(passed, code, monkeypatch, capsys):
     def one(*_):
         yield "logits", "a check", lambda: ("error 1", "error <= 2", passed)
 
@@ -114,7 +100,7 @@ def test_checks_are_written_as_they_end_and_stop_at_the_time_limit(tmp_path, mon
     assert "time limit" in rows_of(tmp_path / "check.json")[-1]["what"]
 
 
-def test_a_check_that_breaks_has_failed(capsys):
+def test_an_exception_in_a_check_is_a_failure(capsys):
     def run():
         raise RuntimeError("device-side\nassert")
 
@@ -124,17 +110,17 @@ def test_a_check_that_breaks_has_failed(capsys):
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
 @pytest.mark.parametrize("script", [gpu_check, gpu_bench])
-def test_without_a_gpu_the_default_says_so(script, capsys):
+def test_without_a_gpu_the_default_device_is_an_error(script, capsys):
     assert script.main([]) == ExitCode.MISSING
     assert "no CUDA device here" in capsys.readouterr().err
 
 
-def test_figures_of_a_cpu_are_kept_only_where_told(tmp_path):
+def test_figures_of_a_cpu_are_written_only_to_a_given_folder(tmp_path):
     assert folder_of(CPU, None) is None
     assert folder_of(CPU, tmp_path) == tmp_path
 
 
-def test_figures_of_a_gpu_are_kept_under_its_name(monkeypatch):
+def test_figures_of_a_gpu_are_written_to_a_folder_with_its_name(monkeypatch):
     for name, folder in (("NVIDIA H200", "h200"), ("NVIDIA A100-SXM4-80GB", "a100-sxm4-80gb")):
         monkeypatch.setattr(torch.cuda, "get_device_name", lambda _, name=name: name)
         assert folder_of(torch.device("cuda"), None) == Path("results") / folder
@@ -146,42 +132,44 @@ def bench(part: str, folder: Path, *more: str) -> list[dict]:
     assert all(row["value"] is not None for row in rows), [row["beside"] for row in rows]
     assert all(row["value"] > 0 for row in rows)
     assert all(
-        "shrunk" in row["models"] and "dummy" in row["simulated"] for row in rows if row["what"] != "copy bandwidth"
+        "small" in row["models"] and "dummy" in row["simulated"] for row in rows if row["what"] != "copy bandwidth"
     )
     return rows
 
 
-def test_forwards_of_every_engine(tmp_path):
+def test_the_forward_part_measures_every_engine(tmp_path):
     rows = bench("forward", tmp_path)
-    for model in ("llama-68m (shrunk)", "Llama-2-7b-hf (shrunk)"):
+    for model in ("llama-68m (small)", "Llama-2-7b-hf (small)"):
         own = [row for row in rows if row["models"] == model]
-        for what in ("forward of 1 token", "forward of 6 tokens", "forward of 6 over 1", "ar, a token"):
+        for what in ("forward of 1 token", "forward of 6 tokens", "forward of 6 over 1", "ar, per token"):
             assert [row["engine"] for row in own if row["what"] == what] == list(ENGINES)
-    assert [row["engine"] for row in rows if row["what"].startswith("drafted token")] == 2 * list(ENGINES)
+    assert [row["engine"] for row in rows if row["what"].startswith("draft token")] == 2 * list(ENGINES)
     assert all(row["low"] <= row["value"] <= row["high"] for row in rows if row["low"] is not None)
-    assert all(row["met"] is None for row in rows), "shrunk models are held to nothing"
+    assert all(row["met"] is None for row in rows), "small models have no goals"
 
 
-def test_peers_in_turns(tmp_path):
-    rows = {row["what"]: row for row in bench("peers", tmp_path)}
-    assert {rows[f"{name}, a token"]["engine"] for name in ("generate", "generate, static cache", "assisted")} == {
+def test_the_transformers_part_labels_simulated_rows(tmp_path):
+    rows = {row["what"]: row for row in bench("transformers", tmp_path)}
+    assert {rows[f"{name}, per token"]["engine"] for name in ("generate", "generate, static cache", "assisted")} == {
         "transformers"
     }
     assert {row["simulated"] for what, row in rows.items() if "synthetic" in what} == {"dummy synthetic"}
-    assert rows["sd, synthetic, a token"]["beside"]["acceptance"] > 0.4 > rows["sd, a token"]["beside"]["acceptance"]
+    assert (
+        rows["sd, synthetic, per token"]["beside"]["acceptance"] > 0.4 > rows["sd, per token"]["beside"]["acceptance"]
+    )
     assert {"ar over generate", "ar over generate, static cache", "sd over assisted"} < rows.keys()
 
 
-def test_the_ensemble_beside_its_theory_and_paper(tmp_path, capsys):
+def test_the_ensemble_part_shows_the_prediction_and_the_papers_figure(tmp_path, capsys):
     rows = {row["what"]: row for row in bench("ensemble", tmp_path, "--rates", "0.95")}
     low, high = (rows[f"we-se over we at {rate}"]["beside"] for rate in ("mmlu (0.582)", "0.95"))
     assert low["acceptance"] < high["acceptance"] and 1.0 < low["theory"] < high["theory"] < 2.0
-    assert low["SE's Table 2"] == 1.41 and "SE's Table 2" not in high, "a paper's figure stands at the rate made for it"
+    assert low["SE, Table 2"] == 1.41 and "SE, Table 2" not in high, "only a task's rate has a figure of the paper"
     assert {row["simulated"] for row in rows.values()} == {"dummy synthetic"}
     assert "humaneval 1.58x, gsm8k 1.52x, mmlu 1.41x, cnndm 1.46x" in " ".join(capsys.readouterr().out.split())
 
 
-def test_wanted_figures_are_met_or_not():
+def test_a_figure_meets_its_goal_or_not():
     one = {"what": "a", "models": "b", "engine": "graph", "simulated": "dummy", "unit": "ms"}
     assert [Figure(value=value, most=0.3, **one).met for value in (0.2, 0.3, 0.4)] == [True, True, False]
     assert [Figure(value=value, least=1.0, **one).met for value in (0.9, 1.0)] == [False, True]
@@ -190,8 +178,8 @@ def test_wanted_figures_are_met_or_not():
     assert Figure(value=0.4, most=0.3, **one).cells()[4:7] == ["0.4 ms", "<= 0.3", "not met"]
 
 
-def test_they_need_only_what_a_lent_machine_has():
-    """Asked of a process of its own, since this one has pytest."""
+def test_importing_the_scripts_needs_few_packages():
+    """Checked in a new process, since this one has imported pytest."""
     code = (
         "import sys, scripts.gpu.check, scripts.gpu.bench\n"
         f"found = set({MISSING}) & {{name.partition('.')[0] for name in sys.modules}}\n"
@@ -201,13 +189,13 @@ def test_they_need_only_what_a_lent_machine_has():
     assert done.returncode == 0, done.stderr
 
 
-def test_make_runs_them_from_a_bare_checkout():
-    """Nothing but the interpreter is taken from outside: no installed package, and no working directory on the path."""
-    command = ["make", "-n", "gpu-check", "gpu-bench", "GPU_PYTHON=python3.12", "ARGS=--part peers"]
+def test_make_runs_the_scripts_from_a_checkout_without_installing():
+    """The commands use links instead of an installed package, and leave the working directory off the path."""
+    command = ["make", "-n", "gpu-check", "gpu-bench", "GPU_PYTHON=python3.12", "ARGS=--part transformers"]
     lines = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
     runs = [line for line in lines if "python3.12" in line]
     assert [line.partition("-m ")[2] for line in runs] == [
-        "scripts.gpu.check --part peers",
-        "scripts.gpu.bench --part peers",
+        "scripts.gpu.check --part transformers",
+        "scripts.gpu.bench --part transformers",
     ]
     assert all("PYTHONPATH=" in line and " -P " in line for line in runs)
