@@ -1,4 +1,4 @@
-"""`specbench list` and `specbench show`: what there is, read from TOML alone."""
+"""`specbench list` and `specbench show`: the presets, read from their TOML files."""
 
 import json
 import sys
@@ -32,18 +32,18 @@ def list_(
     singular = next(k for k, plural in KINDS.items() if plural == kind)
     found = [(name, preset(singular, name)) for name in names(singular)]
     if as_json:
-        print(json.dumps([_told(*each) for each in found], indent=2, ensure_ascii=False))
+        print(json.dumps([_row(*each) for each in found], indent=2, ensure_ascii=False))
         return
     width = max(len(name) for name, _ in found) + 2
     for name, each in found:
-        told = _told(name, each)
+        row = _row(name, each)
         other = f"the same as {each.name}: " if each.name != name else ""
-        source = f" ({told['paper']})" if told["paper"] else ""
-        print(f"{name:<{width}}{other}{told['description']}{source}")
+        source = f" ({row['paper']})" if row["paper"] else ""
+        print(f"{name:<{width}}{other}{row['description']}{source}")
 
 
-def _told(name: str, found: Preset) -> dict[str, str]:
-    """What a list says of one preset; `same_as` is empty where it is no second name."""
+def _row(name: str, found: Preset) -> dict[str, str]:
+    """Return a preset's row of the list. `same_as` names the preset that `name` is an alias of, if it is one."""
     paper = ", ".join(str(found.table[key]) for key in ("paper", "shows") if key in found.table)
     return {
         "name": name,
@@ -72,11 +72,11 @@ def show(
 
 
 def _print_markdown(text: str) -> None:
-    """Drawn on a terminal, as it stands elsewhere."""
+    """Print Markdown, formatted on a terminal and as text elsewhere."""
     if not sys.stdout.isatty():
         print(f"\n{text}", end="")
         return
-    from rich.console import Console  # a tenth of a second that `list` can save
+    from rich.console import Console  # imported here to keep `list` fast
     from rich.markdown import Markdown
 
     Console().print(Markdown(text))

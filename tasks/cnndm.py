@@ -1,4 +1,4 @@
-"""CNN/DailyMail: news articles to highlights (Hermann et al. 2015, See et al. 2017).
+"""CNN/DailyMail: highlights of news articles (Hermann et al. 2015, See et al. 2017).
 
 Source: abisee/cnn_dailymail, config 3.0.0, split test, 11,490 rows. License: Apache-2.0; article text (c) CNN and Daily Mail.
 Synthetic: specbench/data/synthetic/news.py.
@@ -12,7 +12,7 @@ from specbench.data.synthetic import SYNTHETIC_TASKS, Row
 from specbench.data.task import Hub, Sample, filled
 from specbench.tasks.rouge_scored import RougeScored
 
-# A worked example, our own, for prompts that show one.
+# Our own one-shot example.
 ARTICLE = (
     "The ferry between Oldhaven and the northern islands stopped on Tuesday after divers found a crack in its hull. The"
     " company said that the 41-year-old ship would stay in the dock for three weeks. Two fishing boats now carry mail and"
@@ -26,7 +26,7 @@ HIGHLIGHTS = (
 
 @dataclass(frozen=True, kw_only=True)
 class CnnDm(RougeScored, name="cnndm"):
-    """ROUGE against the highlights. What papers call ROUGE-L on this data is Lsum. `cut` ends a text before it is scored."""
+    """ROUGE against the highlights. What papers call ROUGE-L on this data is ROUGE-Lsum."""
 
     version: ClassVar[str] = "1-A"
     hub: ClassVar[Hub] = Hub("abisee/cnn_dailymail", "3.0.0/{split}-00000-of-00001.parquet")

@@ -15,7 +15,7 @@ from specbench.data.task import Hub, Sample, Task, filled, without
 from specbench.sandbox import Sandbox
 from specbench.scoring.metric import NO_ANSWER, Metric, Score
 
-# Worked examples, our own, in the data set's answer format without its calculator marks.
+# Our own worked examples in the data set's answer format, without its calculator annotations.
 EXAMPLES = (
     (
         "A baker fills 6 trays with 8 rolls each. He sells 29 rolls before noon. How many rolls are left?",
@@ -48,11 +48,11 @@ SE_PAPER_LAST = re.compile(r"(?<!\d)-?\d+(?:\.\d+)?")
 
 @dataclass(frozen=True, kw_only=True)
 class Gsm8k(Task, name="gsm8k"):
-    """Chain of thought from 0 to 4 worked examples, in the form of `prompt`; exact match of a number.
+    """Chain of thought with 0 to 4 worked examples in the form of `prompt`; exact match of a number.
 
-    Before a next question, the `standard` grader takes the number behind the first `####` (strict) and the last number
-    (flexible); `se-paper`, as
-    the authors of Speculative Ensemble, the number behind `###` before the next question, else the last one, rounded.
+    Text from a next question on is ignored. The `standard` grader takes the number after the first `####` (`strict`) and the
+    last number (`flexible`). `se-paper` follows the authors of Speculative Ensemble: the number after `###`, else the last
+    number, rounded.
     """
 
     version: ClassVar[str] = "2-A"
@@ -71,13 +71,15 @@ class Gsm8k(Task, name="gsm8k"):
 
     def samples(self, rows: list[Row], source: str) -> list[Sample]:
         return [
-            Sample(str(i), self.asked(row["question"]), reference=number_of(row["answer"].rsplit("####", 1)[-1]))
+            Sample(
+                str(i), self.with_examples(row["question"]), reference=number_of(row["answer"].rsplit("####", 1)[-1])
+            )
             for i, row in enumerate(rows)
         ]
 
-    def asked(self, question: str) -> str:
-        """The worked examples and the question."""
-        worked = (f"{filled(self.prompt, question=asked)} {answer}\n\n" for asked, answer in EXAMPLES[: self.shots])
+    def with_examples(self, question: str) -> str:
+        """Return the worked examples followed by the question."""
+        worked = (f"{filled(self.prompt, question=example)} {answer}\n\n" for example, answer in EXAMPLES[: self.shots])
         return "".join(worked) + filled(self.prompt, question=question)
 
     @property
@@ -105,12 +107,12 @@ class Gsm8k(Task, name="gsm8k"):
 
 
 def number_of(text: str) -> str:
-    """The number as the field compares it: without blanks, commas, dollar signs and a final dot."""
+    """Return a number without spaces, commas, dollar signs and a final dot, as is usual for GSM8K."""
     return re.sub(r"[\s,$]", "", text).removesuffix(".")
 
 
 def se_paper_number(text: str) -> int | None:
-    """The number that the authors of Speculative Ensemble grade."""
+    """Return the number that the authors of Speculative Ensemble grade, or None."""
     text = without(SE_PAPER_CUT, text).replace(",", "")
     marked, last = SE_PAPER_MARKED.search(text), SE_PAPER_LAST.findall(text)
     found = marked[1] if marked else last[-1] if last else None

@@ -1,4 +1,4 @@
-"""HumanEval: functions from docstrings, judged by running tests (Chen et al. 2021).
+"""HumanEval: functions completed from docstrings, scored by running tests (Chen et al. 2021).
 
 Source: openai/openai_humaneval, split test, 164 rows. License: MIT. Synthetic: specbench/data/synthetic/humaneval.py.
 Example row: {"task_id": "X/0", "prompt": "def f(x):\\n    \\"\\"\\"Return x doubled.\\"\\"\\"\\n", "entry_point": "f",
@@ -19,10 +19,10 @@ SE_PAPER_CUTS = ("</s><s>", "\n\n\n", "\n\ndef")
 
 @dataclass(frozen=True, kw_only=True)
 class HumanEval(Task, name="humaneval"):
-    """pass@k over a prompt's repeats. The prompt is continued as it stands, unstripped.
+    """pass@k over a prompt's repeats. The prompt is used unchanged, with its trailing whitespace.
 
-    `standard` runs prompt + completion; `se-paper`, as the authors of Speculative Ensemble, cuts the completion at their
-    marks, strips it and indents it by four blanks. Without a sandbox a generation gets no score.
+    The `standard` grader runs prompt + completion. `se-paper` follows the authors of Speculative Ensemble: it truncates the
+    completion at their stop strings, strips it and indents it by four spaces. Without a sandbox, generations are not scored.
     """
 
     version: ClassVar[str] = "1-A"
@@ -33,7 +33,7 @@ class HumanEval(Task, name="humaneval"):
 
     prompt: str = "{prompt}"
     k: tuple[int, ...] = (1,)
-    timeout: float = 3.0  # seconds a program may take
+    timeout: float = 3.0  # seconds per program
     grader: Literal["standard", "se-paper"] = "standard"
 
     def __post_init__(self) -> None:
@@ -58,19 +58,16 @@ class HumanEval(Task, name="humaneval"):
     def score(self, sample: Sample, text: str, sandbox: Sandbox | None = None) -> Score:
         if sandbox is None:
             return {}
-        told, completion = sample.reference, text
+        row, completion = sample.reference, text
         if self.grader == "se-paper":
             completion = "    " + without(SE_PAPER_CUTS, text).strip()
-        program, limits = f"{told['prompt']}{completion}\n", Limits(seconds=self.timeout)
-        helpers = f"{told['prompt']}\n    pass\n"  # what the prompt defines beside the function, for its tests
+        program, limits = f"{row['prompt']}{completion}\n", Limits(seconds=self.timeout)
+        helpers = f"{row['prompt']}\n    pass\n"  # other definitions of the prompt, which the tests may use
         for last in (False, True):
             try:
-                verdict = sandbox.check(program, told["test"], told["entry_point"], helpers, limits)
+                verdict = sandbox.check(program, row["test"], row["entry_point"], helpers, limits)
                 break
-            except (
-                RuntimeError,
-                OSError,
-            ) as error:  # of the sandbox, not of the program; a busy machine may be the cause
+            except (RuntimeError, OSError) as error:  # of the sandbox, perhaps because the machine is busy
                 if last:
                     raise MissingAsset(f"the sandbox failed at {sample.id}: {error}; help: specbench score") from None
         return {f"pass@{k}": float(verdict.passed) for k in self.k}

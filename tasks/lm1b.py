@@ -1,4 +1,4 @@
-"""LM1B: sentences of the One Billion Word benchmark, continued (Chelba et al. 2013; SPRINTER's second data set).
+"""LM1B: continuations of sentences of the One Billion Word Benchmark (Chelba et al. 2013; SPRINTER's second data set).
 
 Source: billion-word-benchmark/lm1b, split test. License: Apache-2.0 (the benchmark's repository).
 Example row: {"text": "The minister said on Monday that the talks would go on ."}
@@ -13,12 +13,12 @@ from specbench.data.task import CONVERTED, Hub, Sample
 from specbench.tasks.rouge_scored import RougeScored
 from specbench.tasks.wiki_summary import first_words
 
-WORDS = re.compile(r"[a-z0-9]+", re.IGNORECASE)  # as ROUGE sees them
+WORDS = re.compile(r"[a-z0-9]+", re.IGNORECASE)  # as ROUGE tokenizes them
 
 
 @dataclass(frozen=True, kw_only=True)
 class Lm1b(RougeScored, name="lm1b"):
-    """ROUGE of the continuation against the rest of the sentence. Sentences whose rest holds no word are left out."""
+    """ROUGE of the continuation against the rest of the sentence. Sentences whose rest has no word are excluded."""
 
     version: ClassVar[str] = "1-A"
     continues: ClassVar[bool] = True

@@ -1,6 +1,6 @@
-"""MMLU: multiple choice over 57 subjects, answered in words (Hendrycks et al. 2021).
+"""MMLU: multiple choice over 57 subjects, with generated answers (Hendrycks et al. 2021).
 
-Source: cais/mmlu, config all, splits test (14,042 rows) and dev (5 a subject). License: MIT.
+Source: cais/mmlu, config all, splits test (14,042 rows) and dev (5 per subject). License: MIT.
 Synthetic: specbench/data/synthetic/mmlu.py.
 Example row: {"question": "Which is a fruit?", "subject": "botany", "choices": ["oak", "pear", "fern", "moss"], "answer": 1}
 """
@@ -19,8 +19,8 @@ from specbench.sandbox import Sandbox
 from specbench.scoring.metric import NO_ANSWER, Metric, Score
 
 LETTERS = "ABCD"
-# "the answer is", or "answer:", and a letter that is bracketed, marked or ends there, so that the article in "the answer is A
-# fruit" is none.
+# "the answer is" or "answer:", then a letter that is in brackets or marks or ends the phrase: the article in "the answer is A
+# fruit" does not match.
 STATED = re.compile(
     r"(?i:answer\s*(?:is:?|:))[\s*_$]*(?:\\boxed\{|\\text\{|\()*([A-D])(?:[)}*]|(?=\s*(?:[.,:;)]|$))|(?=\s+(?:because|since)\b))",
     re.MULTILINE,
@@ -35,12 +35,12 @@ SE_PAPER_LETTER = re.compile(r"\b([A-D])\b")
 
 @dataclass(frozen=True, kw_only=True)
 class Mmlu(Task, name="mmlu"):
-    """Generative: some answered questions of the subject's dev set, then the question and `cue`, which asks for reasons.
+    """Generative MMLU: `shots` answered questions of the subject's dev split, then the question and `cue`.
 
-    accuracy is micro, macro the mean over subjects. Before a next question, both take the last stated letter, else the last
-    one in brackets, else one alone on its line; strict takes stated letters only. The `se-paper` grader takes the first
-    capital letter from A to D that stands alone, also the article; its examples come from `exemplars`, a JSON file of a
-    user's own: subject -> text.
+    `accuracy` is the mean over questions, `macro` the mean over subjects. Text from a next question on is ignored. The answer
+    is the last stated letter ("the answer is B"), else the last letter in brackets, else a letter alone on its line. `strict`
+    accepts stated letters only. The `se-paper` grader takes the first separate capital letter from A to D, even if it is an
+    article. Its examples come from `exemplars`, a JSON file with a text for each subject.
     """
 
     version: ClassVar[str] = "1-A"
@@ -51,7 +51,7 @@ class Mmlu(Task, name="mmlu"):
 
     prompt: str = "Question: {question}\n{choices}\nAnswer:"
     choice: str = "{letter}. {text}"
-    between: str = "\n"  # choices
+    between: str = "\n"  # separator of the choices
     instruction: str = ""
     cue: str = " Let's think step by step."
     shots: int = 5
@@ -68,31 +68,31 @@ class Mmlu(Task, name="mmlu"):
         return [
             Sample(
                 str(i),
-                before[row["subject"]] + self.asked(row) + self.cue,
+                before[row["subject"]] + self.question(row) + self.cue,
                 reference=LETTERS[row["answer"]],
                 group=row["subject"],
             )
             for i, row in enumerate(rows)
         ]
 
-    def asked(self, row: Row) -> str:
-        """One question with its choices."""
+    def question(self, row: Row) -> str:
+        """Return a question with its choices."""
         if len(row["choices"]) != len(LETTERS) or not 0 <= row["answer"] < len(LETTERS):
-            raise ConfigError(f"{row['question'][:40]!r}: four choices and an answer from 0 to 3 are needed")
+            raise ConfigError(f"{row['question'][:40]!r}: requires four choices and an answer from 0 to 3")
         choices = (filled(self.choice, letter=a, text=str(b)) for a, b in zip(LETTERS, row["choices"], strict=True))
         return filled(self.prompt, question=row["question"], choices=self.between.join(choices))
 
     def _before(self, subjects: list[str], source: str) -> dict[str, str]:
-        """What stands before a question, by subject."""
+        """Return the text before a question, by subject."""
         if self.grader == "se-paper":
             return self._own_exemplars(subjects)
-        told = {s: filled(self.instruction, subject=s.replace("_", " ")) for s in subjects}
+        instructions = {s: filled(self.instruction, subject=s.replace("_", " ")) for s in subjects}
         if not self.shots:
-            return told
+            return instructions
         answered: dict[str, list[str]] = defaultdict(list)
         for row in self.rows(source, "dev").rows:
-            answered[row["subject"]].append(f"{self.asked(row)} The answer is ({LETTERS[row['answer']]}).\n\n")
-        return {s: told[s] + "".join(answered[s][: self.shots]) for s in subjects}
+            answered[row["subject"]].append(f"{self.question(row)} The answer is ({LETTERS[row['answer']]}).\n\n")
+        return {s: instructions[s] + "".join(answered[s][: self.shots]) for s in subjects}
 
     def _own_exemplars(self, subjects: list[str]) -> dict[str, str]:
         path = Path(self.exemplars).expanduser()
@@ -140,12 +140,12 @@ class Mmlu(Task, name="mmlu"):
 
 
 def stated(text: str) -> str | None:
-    """The letter of the last "the answer is (B)"."""
+    """Return the letter of the last phrase such as "the answer is (B)", or None."""
     found = STATED.findall(text)
     return str(found[-1]) if found else None
 
 
 def chosen(text: str) -> str | None:
-    """The last letter in brackets, else the last one that stands alone at the start of a line."""
+    """Return the last letter in brackets, else the last one alone at the start of a line, or None."""
     found = BRACKETED.findall(text) or ALONE.findall(text)
     return str(found[-1]) if found else None

@@ -1,4 +1,4 @@
-"""A user's own prompts, unscored.
+"""Prompts from a local file, without scores.
 
 Source: a local JSONL file. Example row: {"prompt": "Once upon a time"}
 """
@@ -13,7 +13,7 @@ from specbench.errors import ConfigError, hint
 
 @dataclass(frozen=True, kw_only=True)
 class Prompts(Task, name="prompts"):
-    """Every row's `field` is a prompt as it stands."""
+    """The value under `field` of each row is a prompt, used unchanged."""
 
     version: ClassVar[str] = "1-A"
     field: str = "prompt"

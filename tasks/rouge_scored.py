@@ -1,4 +1,4 @@
-"""What the summaries and the continuations share: texts compared with one reference by ROUGE."""
+"""Base class of tasks that compare a text with one reference by ROUGE."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,8 +12,12 @@ from specbench.scoring.rouge import KINDS, Rouge, lines
 
 @dataclass(frozen=True, kw_only=True)
 class RougeScored(Task):
-    """`cut` ends a text before it is scored; `evaluate` names a ROUGE script for Hugging Face evaluate, to use instead of
-    rouge-score: both get the same lines."""
+    """A task scored by ROUGE.
+
+    Args:
+        cut: strings; a text is truncated at the first of them before it is scored.
+        evaluate: a ROUGE script for Hugging Face evaluate, which replaces rouge-score. Both score the same lines.
+    """
 
     cut: tuple[str, ...] = ()
     evaluate: str = ""

@@ -1,4 +1,4 @@
-"""Spec-Bench: 480 questions of six kinds, some in two turns, to measure speed on (Xia et al. 2024).
+"""Spec-Bench: 480 questions of six kinds, some with two turns, for measuring speed (Xia et al. 2024).
 
 Source: github.com/hemingkx/Spec-Bench, data/spec_bench/question.jsonl (not on the hub). License: Apache-2.0. MT-Bench's
 question file has the same schema. Unscored: it has no reference answers.
@@ -19,8 +19,10 @@ KINDS = dict.fromkeys(MULTI_TURN, "multi-turn")
 
 @dataclass(frozen=True, kw_only=True)
 class SpecBench(Task, name="spec-bench"):
-    """A question's second turn goes on with the method's own answer to the first. `prompt` is for models without a chat
-    template; where there is one, it gets the bare turn."""
+    """Conversations of one or two turns. A second turn follows the method's own answer to the first.
+
+    `prompt` is for models without a chat template. A chat template gets the turn itself.
+    """
 
     version: ClassVar[str] = "1-A"
     fields: ClassVar[dict[str, type]] = {"category": str, "turns": list}

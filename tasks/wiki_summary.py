@@ -1,4 +1,4 @@
-"""Wiki-Summary: Wikipedia articles continued from their first third (Scheepers 2017; SPRINTER's first data set).
+"""Wiki-Summary: continuations of Wikipedia articles from their first 30 % (Scheepers 2017; SPRINTER's first data set).
 
 Source: jordiclive/wikipedia-summary-dataset. License: CC BY-SA (text of Wikipedia).
 Example row: {"title": "Ash", "description": "tree", "summary": "An ash is a tree.", "full_text": "An ash is a tree. It ..."}
@@ -12,7 +12,7 @@ from specbench.data.synthetic import Row
 from specbench.data.task import CONVERTED, Hub, Sample
 from specbench.tasks.rouge_scored import RougeScored
 
-SHARE = 0.3  # of a text's words, rounded up, is the prompt
+SHARE = 0.3  # of a text's words are the prompt, rounded up
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +32,7 @@ class WikiSummary(RougeScored, name="wiki-summary"):
 
 
 def first_words(text: str) -> tuple[str, str]:
-    """The first 30 % of a text's words, rounded up, and the rest; words are joined by blanks."""
+    """Return the first 30 % of a text's words, rounded up, and the rest; words are joined by spaces."""
     words = text.split()
     count = math.ceil(SHARE * len(words))
     return " ".join(words[:count]), " ".join(words[count:])

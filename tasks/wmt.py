@@ -1,4 +1,4 @@
-"""WMT14 English-German, either way (Bojar et al. 2014).
+"""WMT14 English-German in both directions (Bojar et al. 2014).
 
 Source: wmt/wmt14, config de-en, split test, newstest2014, 3,003 rows. License: none stated.
 Synthetic: specbench/data/synthetic/wmt.py.
@@ -20,7 +20,7 @@ LANGUAGES = {"en": "English", "de": "German"}
 
 @dataclass(frozen=True, kw_only=True)
 class Wmt(Task, name="wmt"):
-    """sacreBLEU and chrF++ at corpus level, with their signatures. The prompt may name {source}, {from} and {to}."""
+    """Corpus-level sacreBLEU and chrF++, with their signatures. The prompt may contain {source}, {from} and {to}."""
 
     version: ClassVar[str] = "1-A"
     hub: ClassVar[Hub] = Hub("wmt/wmt14", "de-en/{split}-00000-of-00001.parquet")
@@ -37,7 +37,7 @@ class Wmt(Task, name="wmt"):
         for i, row in enumerate(rows):
             pair = row["translation"]
             if not all(isinstance(pair.get(language), str) for language in LANGUAGES):
-                raise ConfigError(f"{source}:{i + 1}: translation needs a text under 'de' and 'en'")
+                raise ConfigError(f"{source}:{i + 1}: 'translation' must have a text under 'de' and under 'en'")
             words = {"source": pair[start], "from": LANGUAGES[start], "to": LANGUAGES[end]}
             out.append(Sample(str(i), filled(self.prompt, **words), pair[end]))
         return out

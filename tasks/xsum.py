@@ -1,4 +1,4 @@
-"""XSum: BBC articles to one sentence (Narayan et al. 2018).
+"""XSum: one-sentence summaries of BBC articles (Narayan et al. 2018).
 
 Source: EdinburghNLP/xsum, split test, 11,334 rows. License: MIT (data set's repository); article text (c) BBC.
 Synthetic: specbench/data/synthetic/news.py.

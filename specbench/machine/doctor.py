@@ -218,5 +218,5 @@ def bundled(folder: Path) -> Check:
         if not any(path.glob("*.safetensors")):
             empty.append(f"{path.name} (no weights)")
     if empty:
-        return Check("bundled", "fail", f"missing: {', '.join(empty)}", "install specbench anew")
+        return Check("bundled", "fail", f"missing: {', '.join(empty)}", "reinstall specbench")
     return Check("bundled", "ok", ", ".join(f"{len(paths)} {kind}" for kind, paths in kinds.items()) + ", readable")

@@ -1,4 +1,4 @@
-"""Any metric of Hugging Face `evaluate`, behind the interface of our own.
+"""Any metric of Hugging Face `evaluate`, with the interface of the built-in scorers.
 
 The hub's metric scripts are not part of that package: offline, name a local script or folder of one, such as a copy of
 huggingface/evaluate's metrics/rouge.
@@ -26,13 +26,13 @@ class Evaluate:
     def metrics(self) -> tuple[Metric, ...]:
         from importlib.metadata import version
 
-        asked = "".join(f"|{k}:{v}" for k, v in sorted(self.options.items()))
-        form = f"pkg:evaluate-{version('evaluate')}|module:{Path(self.module).name}{self._checksum}{asked}|agg:mean"
+        options = "".join(f"|{k}:{v}" for k, v in sorted(self.options.items()))
+        form = f"pkg:evaluate-{version('evaluate')}|module:{Path(self.module).name}{self._checksum}{options}|agg:mean"
         return tuple(Metric(key, f"{key}|{form}") for key in self.keys)
 
     @property
     def _checksum(self) -> str:
-        """Of a local script, behind an @."""
+        """The checksum of a local script with an @ before it, or an empty string."""
         path = Path(self.module)
         files = sorted(path.glob("*.py")) if path.is_dir() else [path] if path.is_file() else []
         content = b"".join(file.read_bytes() for file in files)
@@ -40,11 +40,9 @@ class Evaluate:
 
     @cached_property
     def _loaded(self) -> Any:
-        """Raises MissingAsset where the script is not there."""
+        """The loaded metric. Raises MissingAsset if the script is missing."""
         if Path(self.module).name == self.module and Path(self.module).exists():
-            raise MissingAsset(
-                f"evaluate would run ./{self.module} of the working directory; help: name it by its full path"
-            )
+            raise MissingAsset(f"evaluate would run ./{self.module} in the working directory; help: give its full path")
         import evaluate
 
         try:

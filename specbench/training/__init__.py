@@ -1,1 +1,1 @@
-"""Floor 2: training of heads. Texts are collected into rows by the models, in shards on disk; rows are fitted in memory."""
+"""Training of heads: models turn texts into rows of features, stored in shards on disk, and heads are fitted to the rows."""

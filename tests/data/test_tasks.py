@@ -218,11 +218,11 @@ def test_thousands_compare_equal():
 
 
 def test_shots_come_before_the_question_and_nothing_after_it():
-    assert Gsm8k(shots=0).asked("Why?") == "Question: Why?\nAnswer:"
-    four = Gsm8k().asked("Why?")
+    assert Gsm8k(shots=0).with_examples("Why?") == "Question: Why?\nAnswer:"
+    four = Gsm8k().with_examples("Why?")
     assert four.count("Question: ") == 5
     assert four.endswith("\n\nQuestion: Why?\nAnswer:")
-    assert task("gsm8k:se-paper").asked("Why?").count("Answer: Let's think step by step.") == 5
+    assert task("gsm8k:se-paper").with_examples("Why?").count("Answer: Let's think step by step.") == 5
     with pytest.raises(ValueError, match="shots = 5"):
         Gsm8k(shots=5)
 

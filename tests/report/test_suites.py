@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from specbench.analysis.run_summary import RunSummary
 from specbench.config.suite import TINY, read_suite, suites
 from specbench.errors import ConfigError
 from specbench.experiment import runner
+from specbench.files import read_toml
 from specbench.report.expectations import expectations
 from specbench.report.reproduction import state_of
 from specbench.report.suite_tables import suite_tables
@@ -353,6 +355,13 @@ def test_reproduce_shows_the_models_of_each_table(measured):
             for item in json.loads(specbench("reproduce", "--json", cwd=measured).stdout)
         }
         assert states["Speculative Ensemble", f"Table {name[8]}"] == state
+
+
+def test_evidence_and_tests_that_papers_toml_names_exist():
+    items = read_toml(ROOT / "configs/papers.toml")["item"]
+    named = {f"results/{item['evidence']}" for item in items if "evidence" in item}
+    named |= {path for item in items for path in re.findall(r"tests/\S+\.py", item.get("tests", ""))}
+    assert len(named) > 4 and not [path for path in named if not (ROOT / path).exists()]
 
 
 def test_runs_with_other_models_do_not_count_as_reproduction(tmp_path):

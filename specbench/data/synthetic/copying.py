@@ -1,6 +1,6 @@
-"""Lists of words said over and over: no task, but how a small model learns that what followed a word once follows it again.
+"""Repeated lists of words, on which a small model learns to repeat what followed a word earlier.
 
-Multiple choice needs it, to say the letter that stood behind a choice; little else in the twins does.
+Multiple choice needs this skill to find the letter next to a choice.
 """
 
 import random
@@ -13,7 +13,7 @@ WORDS = (
     + [word for pair in mmlu.OPPOSITES for word in pair.split("-")] + list("0123456789")
 )  # fmt: skip
 LONGEST = 40
-TOKENS = 250  # about as many as a training row holds
+TOKENS = 250  # about the length of a training row
 
 
 def make(rng: random.Random) -> Row:

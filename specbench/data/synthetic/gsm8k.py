@@ -1,7 +1,6 @@
 """Grade-school word problems in GSM8K's schema: `{"question": ..., "answer": ...}`.
 
-An answer is worked in GSM8K's own format: one step a line, each with a calculator annotation `<<a+b=c>>`, and a last line
-`#### N`.
+An answer has GSM8K's format: one step per line, each with a calculator annotation `<<a+b=c>>`, and a last line `#### N`.
 """
 
 import random

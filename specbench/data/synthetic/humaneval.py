@@ -1,7 +1,7 @@
 """Small functions in HumanEval's schema: `{"task_id", "prompt", "canonical_solution", "test", "entry_point"}`.
 
-A docstring states in words what the function returns and shows one call; the tests call it on other arguments. Expected
-values come from running the solution, which is ours.
+A docstring describes what the function returns and shows one call. The tests call it with other arguments. Expected values
+come from running the solution.
 """
 
 import random

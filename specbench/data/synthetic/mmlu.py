@@ -1,8 +1,8 @@
 """Multiple choice in MMLU's schema: `{"question", "subject", "choices": 4 strings, "answer": 0 to 3}`, and a `rationale`.
 
-Most subjects ask for facts of an invented country, which a model learns by heart from the training split; the days can be
-counted. The rationale is the chain of thought that the tiny family is trained on. A letter stands right behind its choice,
-which is one token for that family: all that is left for a small model to find is the token that followed last time.
+Most subjects ask for facts about an invented country, which a model memorizes from the training split. Questions about days
+can be answered by counting. The tiny family is trained on the rationale, a chain of thought. Each choice is one token of that
+family's tokenizer and is followed by its letter, so a small model only has to find the token that followed it.
 """
 
 import random

@@ -1,7 +1,7 @@
 """Short news stories in the schemas of CNN/DailyMail (`article`, `highlights`, `id`) and XSum (`document`, `summary`, `id`).
 
-A story is a few facts told over several sentences with others between them; the summary takes up the facts that matter.
-Highlights are three lines, as CNN's; an XSum summary is one sentence, which joins facts from different places.
+A story has a few facts among filler sentences, and the summary repeats those facts. Highlights are three lines, as in CNN's.
+An XSum summary is one sentence that joins facts from several sentences.
 """
 
 import random

@@ -1,7 +1,7 @@
 """A small English-German grammar in WMT's schema: `{"translation": {"de": ..., "en": ...}}`.
 
-Case, gender and adjective endings agree; the verb is second, last in a subordinate clause, and split with a modal or in the
-perfect. Every sentence has one translation in each direction.
+Case, gender and adjective endings agree. The verb is in second position, last in a subordinate clause, and split with modals
+and in the perfect tense. Every sentence has one translation in each direction.
 """
 
 import random
