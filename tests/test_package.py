@@ -59,7 +59,7 @@ def test_every_package_is_listed():
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory) -> Path:
-    """Built from a copy, since setuptools leaves a build folder behind, and takes what lies in one."""
+    """Built from a copy, since setuptools leaves a build folder and would include its files."""
     out, source = tmp_path_factory.mktemp("wheel"), tmp_path_factory.mktemp("source") / "specbench"
     shutil.copytree(ROOT, source, ignore=shutil.ignore_patterns(".*", "build", "results", "tests", "__pycache__"))
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "-w", out, source]
@@ -101,7 +101,7 @@ def test_the_wheel_works_from_any_directory(wheel, tmp_path):
     ],
 )
 def test_start_up_imports_nothing_slow(arguments, exit_code):
-    """What a user waits for: no torch, transformers, pandas or numpy behind `--help`, `list`, `show` and a misspelt name."""
+    """`--help`, `list`, `show` and the error for a misspelt name import no torch, transformers, pandas or numpy."""
     code = (
         f"import sys; sys.argv = ['specbench', *{arguments}]\n"
         "from specbench.cli.app import main\n"

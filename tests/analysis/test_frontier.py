@@ -9,7 +9,7 @@ import pytest
 from specbench.analysis.frontier import Curve, Frontier, best, matching, summaries_of
 
 
-def test_the_speed_at_the_large_models_quality_lies_between_neighbours_on_the_latency_axis():
+def test_the_speed_at_the_large_models_quality_is_interpolated():
     latency, quality = np.array([0.4, 0.6, 0.8]), np.array([0.2, 0.4, 0.5])
     assert matching(latency, quality, 0.45) == pytest.approx(1 / 0.7)  # half way between .6 and .8
     assert matching(latency, quality, 0.4) == pytest.approx(1 / 0.6)
@@ -38,7 +38,7 @@ def noise(points: int, prompts: int, seed: int) -> Frontier:
     return Frontier(prompts, np.full(prompts, 1.2), large, "mean", [Curve("rule", settings, seconds, quality)])
 
 
-def test_what_a_choice_is_worth_on_unseen_prompts_has_no_luck_of_the_choice_in_it():
+def test_cross_validated_choices_are_unbiased():
     """All 20 points have a true quality of 0.5; the best of them looks better on the prompts that chose it.
 
     Over 10 worlds the mean of the chosen quality is above 0.55, that of the unseen one within 0.05 of 0.5: its standard
@@ -52,7 +52,7 @@ def test_what_a_choice_is_worth_on_unseen_prompts_has_no_luck_of_the_choice_in_i
     assert all(each.best.held == 1.0 for each in found)
 
 
-def test_intervals_hold_the_value_and_a_resample_that_does_not_reach_counts_as_nothing():
+def test_intervals_contain_the_value_and_count_resamples_without_a_crossing():
     found = summaries_of(noise(3, 30, 1))["rule"]
     assert found.best.reached == 1.0  # every point is faster than the large model
     assert found.best.low <= found.best.value <= found.best.high

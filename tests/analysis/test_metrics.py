@@ -22,7 +22,7 @@ OURS = [row("a", 10, 1.0), row("b", 30, 2.0)]
 BASE = [row("a", 10, 2.0), row("b", 20, 2.0)]
 
 
-def test_the_three_speedups_differ_and_are_what_their_names_say():
+def test_the_three_speedups_differ_and_match_their_definitions():
     assert m.speedup(OURS, BASE).value == pytest.approx((40 / 3) / (30 / 4))
     assert m.speedup(OURS, BASE, end_to_end=True).value == pytest.approx((40 / 5) / (30 / 6))
     assert m.geometric_mean_speedup(OURS, BASE).value == pytest.approx(((10 / 5) * (15 / 10)) ** 0.5)
@@ -130,7 +130,7 @@ def test_no_interval_from_a_handful_of_prompts_and_none_of_width_zero_for_a_shar
     assert everybody.low == pytest.approx(0.839, abs=1e-3), "Wilson"
 
 
-def test_milliseconds_a_round_add_up():
+def test_milliseconds_per_round_add_up():
     rows = [row("a", 6, 1.0, rounds=ROUNDS, models={"q": CALLS})]
     assert m.round_milliseconds(rows) == pytest.approx({"q": 200.0, "host": 400 / 3})
 
@@ -163,7 +163,7 @@ def test_wilson_is_for_shares_alone():
     assert score_estimate(silent, "bleu") == Estimate(0.0, 0.0, 0.0)
 
 
-def test_the_share_of_the_memorys_bound():
+def test_the_share_of_memory_bandwidth():
     """Two forwards of 100 bytes and 30 cached positions of 2 bytes, at 50 bytes a second, in 10 seconds of decoding."""
     usage = {"forwards": 2, "read": 30, "seconds": 8.0, "prefill_fed": 5, "by_fed": {}}
     rows = [row("a", 2, 10.0, models={"target": usage})]

@@ -63,12 +63,12 @@ def test_the_published_table(a_q, a_p, gamma_q, gamma_p, c, exact, theorem_36, t
 
 
 @pytest.mark.parametrize(("n", "a"), [(2, 0.5), (3, 0.75), (4, 0.9)])
-def test_n_equal_models(n, a):
+def test_the_formula_of_n_equal_models(n, a):
     found = speculative_ensemble([a] * n, [1] * n, lambda i, k: 1.0)
     assert found == pytest.approx(n / (n - (n - 1) * a))
 
 
-def test_speculative_sampling():
+def test_the_formula_of_speculative_sampling():
     assert speculative(Scheme(gamma=5, bonus="exact"), 0.8, lambda i, k: (0.05, 1.0)[i], 1.0) == pytest.approx(
         2.95, abs=5e-3
     )
@@ -80,9 +80,9 @@ def test_certain_acceptance_has_a_limit():
 
 
 class Coin(Target, name="test-coin"):
-    """A vocabulary of owners: model i always draws token i, and the last one is nobody's.
+    """A vocabulary of owners: model i always draws token i, and the last token belongs to none.
 
-    The law itself is of nobody's token: `verify`, which is replaced, does not look at it; an exact bonus is drawn from it.
+    The distribution has all its mass on that token. `verify` is replaced and ignores it; an exact bonus is drawn from it.
     """
 
     def __init__(self, a: list[float]) -> None:
@@ -112,7 +112,7 @@ class Fixed:
 
 
 def synthetic_acceptance(a, monkeypatch, *modules, seed=3):
-    """`verify` that keeps a proposal at its owner's rate; the owner is the token, and n is nobody's."""
+    """`verify` that keeps a proposal at its owner's rate; the owner is the token, and n belongs to none."""
     rng = random.Random(seed)
 
     def verify(draft, pi, sampler, unread=None):
@@ -149,7 +149,7 @@ GRID = [(a, gamma) for gamma in [(1, 1), (5, 1), (2, 3)] for a in [(0.5, 0.9), (
 
 
 @pytest.mark.parametrize(("a", "gamma"), GRID)
-def test_speculative_ensembles_cost_what_theory_says(a, gamma, monkeypatch):
+def test_speculative_ensembles_cost_what_is_predicted(a, gamma, monkeypatch):
     """Measured cycles within 2 % of the exact long-run speedup, for every c, a block at the price of a token and above it."""
     synthetic_acceptance(a, monkeypatch, ensemble_module)
     n, tokens = len(a), 8_000
@@ -191,7 +191,7 @@ def test_the_long_run_speedup_is_the_closed_form_and_not_theorem_36():
 
 @pytest.mark.parametrize("bonus", ["deferred", "exact", "none", "paper"])
 @pytest.mark.parametrize(("a", "gamma"), [((0.5, 0.9), 1), ((0.8, 0.4), 3), ((0.95, 0.7), 5)])
-def test_cascades_cost_what_theory_says(a, gamma, bonus, monkeypatch):
+def test_cascades_cost_what_is_predicted(a, gamma, bonus, monkeypatch):
     """Every bonus mode, where the drafting model is a scorer: measured cycles within 2 % of the formula."""
     synthetic_acceptance(a, monkeypatch, speculation_module, speculative_module)
     tokens = 8_000
@@ -222,7 +222,7 @@ def test_the_deferred_bonus_is_the_cheapest_exact_one():
     assert spent("exact") == pytest.approx(0.317, abs=5e-4)
     assert spent("none") == pytest.approx(0.350, abs=5e-4)
     costs = [spent("deferred", pending) for pending in (0.0, 0.25, 0.5, 0.75, 1.0)]
-    assert costs[0] == pytest.approx(spent("exact")), "where every t is refused, each costs a forward"
+    assert costs[0] == pytest.approx(spent("exact")), "where every t is rejected, each costs a forward"
     assert costs == sorted(costs, reverse=True)
 
 
@@ -294,17 +294,17 @@ def test_lemma_5_bounds_the_regret_of_the_plug_in():
     q, p, truth = random_pairs()
     worst = 0.0
     for alpha in (0.0, 0.3, 1.0):
-        losses = [1 - truth.gather(-1, law.argmax(-1, keepdim=True)).squeeze(-1) for law in (q, p)]
+        losses = [1 - truth.gather(-1, probs.argmax(-1, keepdim=True)).squeeze(-1) for probs in (q, p)]
         keep, defer = losses[0], losses[1] + alpha * tv(q, p)
         chosen = torch.where(Opt(alpha=alpha).with_deferral([q.log(), p.log()], Sampler())[1], defer, keep)
         regrets = chosen - torch.minimum(keep, defer)
-        bounds = [regret_bound(*laws) for laws in zip(truth.tolist(), q.tolist(), p.tolist(), strict=True)]
+        bounds = [regret_bound(*rows) for rows in zip(truth.tolist(), q.tolist(), p.tolist(), strict=True)]
         assert (regrets <= torch.tensor(bounds) + 1e-12).all()
         worst = max(worst, regrets.max().item())
     assert worst > 0.05, "the plug-in is wrong at times, or the bound would be tested by nothing"
 
 
-def test_sequential_cascades():
+def test_the_formula_of_sequential_cascades():
     def cost(i, k):
         return (0.2, 1.0)[i] * (1 + 0.1 * (k - 1))
 

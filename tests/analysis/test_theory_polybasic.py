@@ -46,13 +46,13 @@ def test_lengths_vary_least_at_both_ends(a, cv):
 
     See erratum PB-5, docs/papers/polybasic.md, Errata.
     """
-    n, law = 6, round_lengths(a, 5)
+    n, lengths_of_rounds = 6, round_lengths(a, 5)
     mean, variance = capped_geometric(a, n)
     assert variation(a, n) == pytest.approx(cv, abs=6e-4)
-    assert mean == pytest.approx((1 - a**n) / (1 - a)) == expectation(law)
+    assert mean == pytest.approx((1 - a**n) / (1 - a)) == expectation(lengths_of_rounds)
     closed = (a - (2 * n - 1) * a**n + (2 * n - 1) * a ** (n + 1) - a ** (2 * n)) / (1 - a) ** 2
     assert variance == pytest.approx(closed)
-    assert variance == pytest.approx(sum(p * (length - mean) ** 2 for length, p in law.items()))
+    assert variance == pytest.approx(sum(p * (length - mean) ** 2 for length, p in lengths_of_rounds.items()))
     assert variation(0.0, n) == variation(1.0, n) == 0.0
 
 
@@ -76,47 +76,44 @@ def test_the_variance_is_not_the_printed_one():
 
 
 def by_enumeration(rounds, threshold):
-    """The law of a block's tokens and its expected rounds, by every sequence of rounds there is."""
-    law, times = Counter(), 0.0
+    """Return the distribution of a block's length and its expected rounds, by enumerating sequences of rounds."""
+    tokens, times = Counter(), 0.0
     for lengths in product(rounds, repeat=threshold):
         ends = next(i for i in range(1, threshold + 1) if sum(lengths[:i]) >= threshold)
         odds = np.prod([rounds[length] for length in lengths])
-        law[sum(lengths[:ends])] += odds
+        tokens[sum(lengths[:ends])] += odds
         times += odds * ends
-    return law, times
+    return tokens, times
 
 
 @pytest.mark.parametrize(("a", "drafted", "threshold"), [(0.6, 2, 5), (0.8, 3, 4), (0.3, 1, 6), (0.9, 3, 1)])
-def test_blocks_of_rounds(a, drafted, threshold):
-    """Law and rounds equal the enumeration; threshold .. threshold + K tokens; what they commit is the mean over blocks."""
+def test_block_lengths_follow_from_round_lengths(a, drafted, threshold):
+    """Lengths, rounds and committed tokens equal the enumeration; a block has threshold to threshold + K tokens."""
     rounds = round_lengths(a, drafted)
-    law, times = by_enumeration(rounds, threshold)
+    tokens, times = by_enumeration(rounds, threshold)
     found = block_lengths(rounds, threshold)
-    assert found == pytest.approx(law) and sum(found.values()) == pytest.approx(1.0)
+    assert found == pytest.approx(tokens) and sum(found.values()) == pytest.approx(1.0)
     assert set(found) == set(range(threshold, threshold + drafted + 1))
     assert inner_rounds(rounds, threshold) == pytest.approx(times)
     assert expectation(found) == pytest.approx(times * expectation(rounds)), "Wald's identity"
-    mean = sum(p * capped_geometric(0.7, t + 1)[0] for t, p in law.items())
+    mean = sum(p * capped_geometric(0.7, t + 1)[0] for t, p in tokens.items())
     assert committed(0.7, found) == pytest.approx(mean)
     assert committed(0.7, 4) == pytest.approx(capped_geometric(0.7, 5)[0])
 
 
 def test_inner_rounds_of_the_published_example():
-    """docs/papers/polybasic.md, Forwards per token, K = 5, threshold 12:
+    """docs/papers/polybasic.md, Forwards per token, K = 5, threshold 12, inner rate 0.7, outer rate 0.8.
 
-    Exchanged rates give 3.72 and 1 (the control). Simulated within five standard errors.
-
-
-    4.59 rounds, 2 by the ceiling, at an inner rate of .7 and an outer rate of .8.
+    These give 4.59 rounds, and 2 by the ceiling. Exchanged rates give 3.72 and 1. Simulations agree within 5 standard errors.
     """
     coins = np.random.default_rng(4)
     for inner, outer, rounds, by_ceil in ((0.7, 0.8, 4.594, 2), (0.8, 0.7, 3.724, 1)):
-        law, n = round_lengths(inner, 5), 50_000
-        assert inner_rounds(law, 12) == pytest.approx(rounds, abs=5e-4)
+        lengths_of_rounds, n = round_lengths(inner, 5), 50_000
+        assert inner_rounds(lengths_of_rounds, 12) == pytest.approx(rounds, abs=5e-4)
         pending = np.minimum(coins.geometric(1 - inner, (n, 12)), 6).cumsum(axis=1)
         drawn = (pending < 12).sum(axis=1) + 1
         assert drawn.mean() == pytest.approx(rounds, abs=5 * drawn.std() / n**0.5)
-        lengths = [committed(outer, block_lengths(law, 12)), expectation(law)]
+        lengths = [committed(outer, block_lengths(lengths_of_rounds, 12)), expectation(lengths_of_rounds)]
         phi = ceil_forwards(lengths, 5.0)
         assert phi[1] / phi[0] == by_ceil
 
@@ -162,7 +159,7 @@ CHAINS = [
 
 
 @pytest.mark.parametrize(("acceptance", "drafted", "thresholds"), CHAINS)
-def test_chains_cost_what_theory_says(acceptance, drafted, thresholds):
+def test_chains_cost_what_is_predicted(acceptance, drafted, thresholds):
     """Two to five models: forwards of each model by tokens fed, tokens and speedup, within 3 % of simulated chains.
 
     Control: a drafter that read one token a forward, as if nothing were ever accepted whole, would be off by above 0.05.
@@ -251,10 +248,10 @@ def cost_1_5_20(i, k):
 def test_expected_rounds_give_the_chain_and_the_ceiling_keeps_a_middle_that_loses():
     """At a block for the price of a token `true_forwards` is the chain. K = 5, mu_thr = 12, .7 inside, .8 outside, drafter's
     own .6: by ceilings three models beat two, and the printed formula more so (the controls); in truth they lose."""
-    law = round_lengths(0.7, 5)
-    lengths = [committed(0.8, block_lengths(law, 12)), expectation(law)]
+    lengths_of_rounds = round_lengths(0.7, 5)
+    lengths = [committed(0.8, block_lengths(lengths_of_rounds, 12)), expectation(lengths_of_rounds)]
     two, seconds = committed(0.6, 5), (20.0, 5.0, 1.0)
-    truly = seconds_of(true_forwards(lengths[0], [inner_rounds(law, 12)], 5), seconds)
+    truly = seconds_of(true_forwards(lengths[0], [inner_rounds(lengths_of_rounds, 12)], 5), seconds)
     assert 20 / truly == pytest.approx(chain([0.7, 0.8], 5, [12], cost_1_5_20))
     by_ceil = condition_by_ceil(two, lengths, seconds, 5)
     assert by_ceil.holds and seconds_of(printed_forwards(lengths, 5), seconds) < by_ceil.left < by_ceil.right < truly
@@ -264,9 +261,9 @@ def test_expected_rounds_give_the_chain_and_the_ceiling_keeps_a_middle_that_lose
 
 def test_the_ceiling_is_no_bound_either_way():
     """Where the target accepts all, blocks of at least 8 take 1.39 rounds of 5.92, but ceil(L_1 / L_2) = 2."""
-    law = round_lengths(0.995, 5)
-    lengths = [committed(1.0, block_lengths(law, 8)), expectation(law)]
-    assert inner_rounds(law, 8) < ceil_forwards(lengths, 5)[1] * lengths[0]
+    lengths_of_rounds = round_lengths(0.995, 5)
+    lengths = [committed(1.0, block_lengths(lengths_of_rounds, 8)), expectation(lengths_of_rounds)]
+    assert inner_rounds(lengths_of_rounds, 8) < ceil_forwards(lengths, 5)[1] * lengths[0]
 
 
 def test_a_middle_pays_where_it_is_near_the_target_and_cheap():

@@ -58,7 +58,7 @@ def test_a_perfect_verifier_with_a_tolerance_has_token_dependent_false_positives
     assert (sprinter_distance(Q, P, fp), sprinter_acceptance(Q, P, fp)) == pytest.approx((0.1, 0.7))
 
 
-def test_the_rate_of_theorem_1_is_weighted_by_what_q_has_too_much():
+def test_the_rate_of_theorem_1_is_weighted_by_the_excess_of_q():
     """Erratum SP-2: rates (.9, .1) give TV .28 = .7 x .4. Control: the rate that q weights, .6, gives .24.
 
     See docs/papers/sprinter.md, Errata.
@@ -70,11 +70,11 @@ def test_the_rate_of_theorem_1_is_weighted_by_what_q_has_too_much():
     assert sprinter_distance(Q, P, by_q) == pytest.approx(0.24) != pytest.approx(0.28)
 
 
-def test_theorem_1_is_exact_for_any_laws():
-    """The law sums to 1 and is as far from p as said; with one rate it is the mixture. To rounding, 300 random pairs."""
+def test_theorem_1_is_exact_for_any_distributions():
+    """The distribution sums to 1 and has the predicted distance from p; with one rate it is the mixture. 300 random pairs."""
     for q, p, fp in random_laws():
-        law = sprinter_distribution(q, p, fp)
-        assert sum(law) == pytest.approx(1.0) and tv(p, law) == pytest.approx(sprinter_distance(q, p, fp))
+        found = sprinter_distribution(q, p, fp)
+        assert sum(found) == pytest.approx(1.0) and tv(p, found) == pytest.approx(sprinter_distance(q, p, fp))
         rate = false_positive_rate(q, p, fp)
         assert sprinter_distance(q, p, rate) == pytest.approx(sprinter_distance(q, p, fp))
         mixture = [(1 - rate) * y + rate * x for x, y in zip(q, p, strict=True)]
@@ -82,8 +82,8 @@ def test_theorem_1_is_exact_for_any_laws():
 
 
 @pytest.mark.parametrize("eta_tp", [0.4, 1.0])
-def test_a_simulated_verifier_emits_that_law_whatever_it_does_to_acceptable_tokens(eta_tp):
-    """Draft, verify, test and resample 400,000 times: law and acceptance within five standard errors, for both eta_tp."""
+def test_a_simulated_verifier_follows_the_distribution_of_theorem_1_for_any_eta_tp(eta_tp):
+    """Distribution and acceptance of 400,000 drafted and verified tokens lie within five standard errors, for both eta_tp."""
     rng, n = np.random.default_rng(1), 400_000
     q, p, fp = np.array(Q), np.array(P), np.array((0.9, 0.1, 0.0, 0.0))
     x = rng.choice(4, n, p=q)
@@ -104,7 +104,7 @@ RUNS = [
 
 
 def accepted_in_a_row(n, eta_tp, eta_fp, runs=200_000):
-    """X by drawing where the first refusal falls: among the acceptable tokens, or else among the others."""
+    """Sample X by drawing the place of the first rejection: among the acceptable tokens, or else among the others."""
     rng = np.random.default_rng(2)
     first, then = rng.geometric(1 - eta_tp, runs) - 1, rng.geometric(1 - eta_fp, runs) - 1
     return np.where(first < n, first, n + then)
@@ -112,7 +112,7 @@ def accepted_in_a_row(n, eta_tp, eta_fp, runs=200_000):
 
 @pytest.mark.parametrize(("n", "eta_tp", "eta_fp", "expected"), RUNS)
 def test_theorems_2_and_3(n, eta_tp, eta_fp, expected):
-    """E[X] as published; its law sums to it and to 1; simulated runs agree, capped ones too; E[T_stop] is per draft."""
+    """E[X] is as published and is the mean of the distribution. Simulated runs agree, also with a cap. E[T_stop] is per draft."""
     assert expected_run(n, eta_tp, eta_fp) == pytest.approx(expected, abs=5e-5)
     closed = eta_tp * (1 - eta_tp**n) / (1 - eta_tp) + eta_tp**n * eta_fp / (1 - eta_fp)
     assert expected_run(n, eta_tp, eta_fp) == pytest.approx(closed)
@@ -194,7 +194,7 @@ def counted(passes, accepts, most, bonus, tests_at_cap, tokens=40_000):
 @pytest.mark.parametrize(("passes", "accepts", "most", "tests_at_cap"), [
     (0.9, 0.4, 20, True), (0.8, 0.9, 5, True), (0.5, 0.7, 20, True), (0.9, 0.4, 6, False),
 ])  # fmt: skip
-def test_runs_cost_what_theory_says(passes, accepts, most, tests_at_cap, bonus):
+def test_sprinter_runs_cost_what_is_predicted(passes, accepts, most, tests_at_cap, bonus):
     """Counted forwards of simulated runs within 1 % of the formula at their own rates, for linear prices and the gate's.
 
     Control: at the price of one token for the target's block it is off by more.

@@ -77,7 +77,7 @@ def test_reports_in_every_format(result, form, holds):
         ({"temperature": 1.0, "set": {"tsk.shots": 0}}, "start with method., pair. or task."),
     ],
 )
-def test_mistakes_are_config_errors(arguments, message, tmp_path):
+def test_invalid_arguments_are_config_errors(arguments, message, tmp_path):
     with pytest.raises(specbench.ConfigError, match=message):
         specbench.run(**{"method": "sd", "task": "gsm8k", "out": tmp_path} | arguments)
 

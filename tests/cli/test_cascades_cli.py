@@ -50,7 +50,7 @@ def cascades(tmp_path_factory):
     return where, shown
 
 
-def test_cascades_share_a_cell_with_the_large_model(cascades):
+def test_cascades_share_a_run_with_the_large_model(cascades):
     where, shown = cascades
     (summary,) = summaries(where)
     assert [row["method"] for row in summary["methods"]] == ["ar", *CASCADES]
@@ -59,7 +59,7 @@ def test_cascades_share_a_cell_with_the_large_model(cascades):
     assert all(row["quality"]["bleu"]["value"] >= 0 and not row["failed"] for row in summary["methods"])
 
 
-def test_each_encoder_runs_once_a_prompt_and_a_lazy_one_only_when_asked(cascades):
+def test_each_encoder_runs_at_most_once_per_prompt(cascades):
     where, _ = cascades
     (folder,) = (where / "results").iterdir()
     rows = [json.loads(line) for line in (folder / "samples.jsonl").read_text().splitlines()]
@@ -73,7 +73,7 @@ def test_each_encoder_runs_once_a_prompt_and_a_lazy_one_only_when_asked(cascades
     assert {row["method"] for row in rows if set(row["models"]) == {"draft"}} >= {"ar-draft", "seq-cascade"}
 
 
-def test_what_cascades_count(cascades):
+def test_cascades_count_deferrals_and_rejections(cascades):
     rows = {row["method"]: row for row in summaries(cascades[0])[0]["methods"]}
     assert rows["ar"]["rule_rate"] is None
     assert 0 < rows["token-cascade"]["rule_rate"] < 1
@@ -86,7 +86,7 @@ def test_what_cascades_count(cascades):
     assert "predicted" not in rows["oracle-diff"]
 
 
-def test_a_sweep_is_one_cell_of_variants(tmp_path):
+def test_a_sweep_is_one_run_of_variants(tmp_path):
     sweep = ["--over", "method.target.alpha=[0.0, 1.0]"]
     specbench(
         "run", "-m", "lossy", "-m", "seq-cascade", "-p", "tiny-t5", "-t", "wmt", "-n", 5, "--repeats", 1, *sweep,
@@ -100,10 +100,10 @@ def test_a_sweep_is_one_cell_of_variants(tmp_path):
     assert summary["run"].startswith("lossy+seq-cascade_tiny-t5_wmt_")
 
 
-def test_a_second_name_is_swept_as_the_first():
+def test_an_alias_is_swept_as_its_method():
     options = Options(over=(("se.gamma", [[1, 1], [2, 1]]),))
     found = groups_of(["se"], pair_of("se"), SIZES, options)[0]
-    assert [arm.label for arm in found[1:]] == ["we-se(gamma=[1, 1])", "we-se(gamma=[2, 1])"]
+    assert [each.label for each in found[1:]] == ["we-se(gamma=[1, 1])", "we-se(gamma=[2, 1])"]
 
 
 @pytest.mark.parametrize(
@@ -130,14 +130,14 @@ def test_mistakes_are_one_line(arguments, message, tmp_path):
 
 
 def test_a_models_own_draft_is_measured_against_the_target():
-    """The baseline follows a method's law only where the presets' models are the same."""
+    """The baseline follows a method's distribution only where the presets' models are the same."""
     base, draft = groups_of(["ar-draft"], TINY, SIZES, Options())[0]
     assert (base.spec.options["scorers"], draft.spec.options["scorers"]) == (["target"], ["draft"])
 
 
-def test_every_cascade_preset_declares_its_law():
+def test_every_cascade_preset_declares_its_distribution():
     for name in names("method"):
-        arm = groups_of([name], pair_of(name), SIZES, Options())[0][-1]
+        resolved = groups_of([name], pair_of(name), SIZES, Options())[0][-1]
         undeclared = {
             "bild",
             "seq-cascade",
@@ -147,7 +147,7 @@ def test_every_cascade_preset_declares_its_law():
             "hf-static",
             "hf-assisted",
         }
-        assert (arm.method.declared_distribution() is None) == (name in undeclared), name
+        assert (resolved.method.declared_distribution() is None) == (name in undeclared), name
 
 
 @pytest.mark.parametrize(
@@ -159,16 +159,16 @@ def test_every_cascade_preset_declares_its_law():
         and not n.startswith("hf-")
     ],
 )
-def test_every_preset_has_the_law_that_it_declares(name):
+def test_every_preset_follows_the_distribution_that_it_declares(name):
     """Enumerated over tables, drafts of one or two tokens, at every sampling setting: as `specbench enumerate` does.
 
     Longer drafts of ensembles and chains are enumerated in files of their own.
     """
     gamma = 1 if name.endswith("-se") or name.startswith("polybasic") else 2
     options = Options(gamma=(("", (gamma,)),)) if has_draft_length([name], pair_of(name), Options()) else Options()
-    arm = groups_of([name], pair_of(name), SIZES, options)[0][-1]
-    kinds = {head: pair_of(name).heads[head].kind for head in arm.method.heads}
-    assert all(found.exact for found in examine(arm.method, kinds))
+    resolved = groups_of([name], pair_of(name), SIZES, options)[0][-1]
+    kinds = {head: pair_of(name).heads[head].kind for head in resolved.method.heads}
+    assert all(found.exact for found in examine(resolved.method, kinds))
 
 
 def test_the_papers_bonus_declares_no_distribution(tmp_path):
@@ -177,7 +177,7 @@ def test_the_papers_bonus_declares_no_distribution(tmp_path):
     )
 
 
-def test_parallel_models_say_what_they_say_in_turn(tmp_path):
+def test_parallel_models_give_the_same_tokens_as_sequential_ones(tmp_path):
     """WE-P in worker processes: the same tokens as the sequential ensemble, its communication timed and its bytes counted."""
     few = ["-t", "gsm8k", "-n", 5, "--repeats", 1, "--max-new-tokens", 12, "--ignore-eos"]
     shown = specbench("run", "-m", "we-p", *few, cwd=tmp_path)
@@ -192,7 +192,7 @@ def test_parallel_models_say_what_they_say_in_turn(tmp_path):
     assert "bytes moved/token" in shown
 
 
-def test_parallel_models_take_no_synthetic_laws(tmp_path):
+def test_parallel_models_reject_synthetic_logits(tmp_path):
     few = ["-t", "gsm8k", "-n", 2, "--repeats", 1, "--max-new-tokens", 4, "--set", "pair.logits=synthetic"]
     shown = specbench("run", "-m", "we-p", *few, cwd=tmp_path, code=3)
     assert "cannot use synthetic logits" in " ".join(shown.split())
@@ -209,7 +209,7 @@ def from_docs(tmp_path, page, heading, kind="python", name=""):
     return path, block
 
 
-def test_the_documented_target_has_ten_lines_is_listed_law_tested_and_run(tmp_path):
+def test_the_documented_target_is_short_listed_enumerated_and_run(tmp_path):
     path, block = from_docs(tmp_path, "new-method.md", "## A target")
     assert len([line for line in block.splitlines() if line.strip()]) <= 10
     assert "agreeable" in specbench("list", "methods", "--plugin", path, cwd=tmp_path)
@@ -281,7 +281,7 @@ class Share(TwoModels, name="{name}"):
         ("typo", "q.maximun(p)", "typo.py:6: AttributeError"),
     ],
 )
-def test_a_plugin_that_gives_no_law_is_found_out(name, pi, message, tmp_path):
+def test_a_plugin_without_a_valid_distribution_is_detected(name, pi, message, tmp_path):
     """By `enumerate`, and by every generation that it would have spoilt."""
     (tmp_path / f"{name}.py").write_text(NO_LAW.format(name=name, pi=pi))
     plugin = ["-m", name, "--plugin", f"{name}.py"]
@@ -302,7 +302,7 @@ def test_what_a_plugin_leaves_to_its_defaults_can_be_swept(tmp_path):
     assert [row["method"] for row in rows] == ["ar", "agreeable(least=0.2)", "agreeable(least=0.9)"]
 
 
-def test_plugins_that_cannot_be_loaded_say_why(tmp_path):
+def test_plugins_that_cannot_be_loaded_are_reported_with_the_reason(tmp_path):
     cases = {
         "empty.py": ("x = 1\n", "defines no Target"),
         "wrong.py": ("x = 1\n\ny = 1 / 0\n", "wrong.py:3: ZeroDivisionError"),

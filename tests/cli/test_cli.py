@@ -35,7 +35,7 @@ def done_run(tmp_path_factory) -> tuple[Path, str]:
     return where, specbench("run", *GSM8K, cwd=where).stdout
 
 
-def test_a_speculative_ensemble_stands_beside_the_exact_prediction_and_the_papers(done_run):
+def test_a_speculative_ensemble_is_reported_with_both_predictions(done_run):
     """Theorem 3.6 as printed, from the proposer's acceptance and c; and at draft lengths of 1 the closed form of 3.7."""
     where, shown = done_run
     summary = json.loads(next((where / "results").glob("*/summary.json")).read_text())
@@ -48,7 +48,7 @@ def test_a_speculative_ensemble_stands_beside_the_exact_prediction_and_the_paper
     assert "paper's theory" in shown
 
 
-def test_without_arguments_se_runs_beside_its_baseline(done_run):
+def test_without_arguments_se_runs_with_its_baseline(done_run):
     where, shown = done_run
     (folder,) = (where / "results").iterdir()
     assert folder.name.startswith("we-se_tiny_gsm8k_")
@@ -66,7 +66,7 @@ def test_without_arguments_se_runs_beside_its_baseline(done_run):
         assert word in shown
 
 
-def test_a_record_holds_what_the_issue_of_belief_needs(done_run):
+def test_a_record_holds_tokens_times_and_rounds(done_run):
     (folder,) = (done_run[0] / "results").iterdir()
     row = next(r for r in rows_of(folder) if r["method"] == "we-se")
     assert len(row["tokens"]) == 12
@@ -120,7 +120,7 @@ def test_every_format_of_a_report_holds_the_same_speedup(done_run, form, tmp_pat
         assert f"{value:.2f}x [" in shown
 
 
-def test_a_report_without_a_name_takes_the_newest(done_run):
+def test_a_report_without_a_name_shows_the_newest_run(done_run):
     assert "we-se" in specbench("report", cwd=done_run[0]).stdout
 
 
@@ -233,7 +233,7 @@ def test_a_failed_sample_is_a_failed_sample(tmp_path):
         (["run", "--metod", "se"], 2, "--method"),
     ],
 )
-def test_a_users_mistake_is_one_message(arguments, code, message, tmp_path):
+def test_a_mistake_of_the_user_is_one_message(arguments, code, message, tmp_path):
     (tmp_path / "prompts.jsonl").write_text('{"prompt": "x"}\n')
     (tmp_path / "empty.jsonl").write_text("")
     for name in ("latin.jsonl", "latin.jsonl.toml"):
@@ -243,7 +243,7 @@ def test_a_users_mistake_is_one_message(arguments, code, message, tmp_path):
     assert not list(tmp_path.glob("results/*")), "a command that cannot run leaves no files"
 
 
-def test_every_task_that_suits_the_data_runs_and_the_others_are_left_out(tmp_path):
+def test_tasks_without_the_requested_data_are_skipped(tmp_path):
     (tmp_path / "own.jsonl").write_text('{"prompt": "One"}\n' * 5)
     assert "tiny, prompts@1-A" in specbench("run", "-m", "ar", "--data", "own.jsonl", *FEW, cwd=tmp_path).stdout
     specbench("run", "-m", "ar", "--set", "task.shots=0", *GSM8K, cwd=tmp_path)
@@ -271,8 +271,10 @@ def test_several_tasks_are_one_table(tmp_path):
     done = specbench("run", "-m", "sd", "-t", "wmt,xsum", "-n", 3, "--repeats", 1, cwd=tmp_path)
     for word in ("wmt@1-A", "xsum@1-A", "bleu", "rouge2", "details: specbench report"):
         assert word in done.stdout
-    told = " ".join(done.stdout.split())
-    assert "at least 3 are needed to see drift within the run (wmt@1-A, xsum@1-A)" in told, "one line for both"
+    output = " ".join(done.stdout.split())
+    assert "at least 3 are needed to see drift within the run (wmt@1-A, xsum@1-A)" in output, (
+        "both drifts are on one line"
+    )
     shown = specbench("report", *(tmp_path / "results").iterdir(), cwd=tmp_path).stdout
     assert "tok:13a" in shown, "signatures stand beside the scores"
 
@@ -304,7 +306,7 @@ def test_scoring_again_gives_the_same_scores_without_a_model(done_run, monkeypat
     assert (folder / "scores.json").read_text() == before
 
 
-def test_scores_of_other_rows_are_refused(tmp_path):
+def test_scores_of_other_rows_are_rejected(tmp_path):
     (tmp_path / "own.jsonl").write_text('{"question": "1+1?", "answer": "#### 2"}\n' * 5)
     specbench("run", "-m", "ar", "--data", "own.jsonl", *GSM8K, cwd=tmp_path)
     (folder,) = (tmp_path / "results").iterdir()
@@ -326,7 +328,7 @@ def test_second_turns_read_the_methods_own_first_answer(tmp_path):
     (folder,) = (tmp_path / "results").iterdir()
     tokenizer = AutoTokenizer.from_pretrained(PACKAGE / "tiny" / "models" / "target")
     answers = {r["method"]: r["text"] for r in rows_of(folder) if r["sample"] == "81"}
-    assert answers["ar"] != answers["sd"], "at this temperature nobody says the same twice"
+    assert answers["ar"] != answers["sd"], "at this temperature outputs differ"
     for row in (r for r in rows_of(folder) if r["sample"] == "81.2"):
         asked = f"USER: Ben has 3 cards.\nASSISTANT: {answers[row['method']].strip()}\nUSER: And now?\nASSISTANT:"
         ids = tokenizer(asked)["input_ids"]
@@ -334,7 +336,7 @@ def test_second_turns_read_the_methods_own_first_answer(tmp_path):
     assert len(rows_of(folder)) == 4
 
 
-def test_cut_prompts_are_counted(tmp_path):
+def test_truncated_prompts_are_counted(tmp_path):
     shutil.copytree(PACKAGE / "tiny" / "models" / "target", tmp_path / "target")
     config = json.loads((tmp_path / "target/config.json").read_text())
     (tmp_path / "target/config.json").write_text(json.dumps({**config, "max_position_embeddings": 64}))

@@ -26,7 +26,7 @@ def completed(words: str, monkeypatch, tmp_path) -> list[str]:
 
 
 @pytest.mark.parametrize("command", ["run", "plan", "curve", "verify", "gate record", "trace", "enumerate", "profile"])
-def test_methods_are_completed_wherever_they_are_asked_for(command, monkeypatch, tmp_path):
+def test_methods_are_completed_for_every_command(command, monkeypatch, tmp_path):
     assert completed(f"specbench {command} -m casc", monkeypatch, tmp_path) == [
         name for name in names("method") if name.startswith("casc")
     ]
@@ -47,7 +47,7 @@ def test_methods_are_completed_wherever_they_are_asked_for(command, monkeypatch,
         ("doc", ["doctor"]),
     ],
 )
-def test_the_rest_is_completed_too(words, offered, monkeypatch, tmp_path):
+def test_other_values_are_completed(words, offered, monkeypatch, tmp_path):
     assert completed(f"specbench {words}", monkeypatch, tmp_path) == offered
 
 
@@ -70,7 +70,7 @@ def test_completion_imports_few_modules(words, offered, most):
     assert (done.returncode, done.stdout.split()) == (0, [offered]), done.stderr
 
 
-def test_a_script_for_the_shell_is_to_be_had(monkeypatch, tmp_path):
+def test_a_completion_script_is_printed(monkeypatch, tmp_path):
     monkeypatch.setenv("_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION", "1")
     shown = specbench("--show-completion", "bash", cwd=tmp_path).stdout
     assert "_SPECBENCH_COMPLETE=complete_bash" in shown

@@ -47,7 +47,7 @@ def folder(tmp_path_factory):
     return folder
 
 
-def test_a_curve_has_a_point_a_value_and_its_two_summaries(folder):
+def test_a_curve_has_one_point_per_value_and_two_summaries(folder):
     (run,) = (folder / "results").iterdir()
     found = points_of(run)
     swept = {point.x for point in found if point.method == "cascade-chow" and not point.is_curve}
@@ -57,15 +57,15 @@ def test_a_curve_has_a_point_a_value_and_its_two_summaries(folder):
     assert {path.suffix for path in (folder / "drawn").iterdir()} == {".png", ".svg"}
 
 
-def test_the_same_command_resumes_and_tells_json(folder):
+def test_the_same_command_resumes_and_prints_json(folder):
     (run,) = (folder / "results").iterdir()
     before = (run / "samples.jsonl").read_bytes()
-    told = json.loads(specbench(*CURVE, "--over", "target.alpha=[0.0, 0.5, 1.0]", "--json", cwd=folder).stdout)
-    assert len([point for point in told if point["setting"]]) == 3
+    found = json.loads(specbench(*CURVE, "--over", "target.alpha=[0.0, 0.5, 1.0]", "--json", cwd=folder).stdout)
+    assert len([point for point in found if point["setting"]]) == 3
     assert (run / "samples.jsonl").read_bytes() == before
 
 
-def test_two_settings_are_no_curve_and_damaged_folders_are_told_by_file_and_line(folder, tmp_path):
+def test_a_curve_needs_three_settings_and_names_damaged_files(folder, tmp_path):
     done = specbench(*CURVE, "--over", "target.alpha=[0.0, 1.0]", "-o", "two", cwd=folder)
     assert "a curve needs 3" in done.stdout
     (run,) = (folder / "two").iterdir()
@@ -95,7 +95,7 @@ def test_two_settings_are_no_curve_and_damaged_folders_are_told_by_file_and_line
         (["-m", "cascade-chow", "--over", "target.alpa=[0.1, 0.2]"], "did you mean"),
     ],
 )
-def test_what_cannot_be_swept_is_told(tmp_path, over, message):
+def test_settings_that_cannot_be_swept_are_errors(tmp_path, over, message):
     assert message in specbench("curve", "-p", "tiny-t5", "-t", "wmt", *over, cwd=tmp_path, code=2).stderr
 
 
@@ -112,7 +112,7 @@ def test_a_stored_summary_is_used_until_its_run_changes(folder):
     assert summary_of(run).headline != "marked"
 
 
-def test_sums_are_resampled_as_rows_are():
+def test_bootstrapped_sums_match_bootstrapped_rows():
     """The quick bootstrap of column sums draws the same resamples as the plain one."""
     table = np.random.default_rng(3).random((40, 2))
     quick = bootstrap_sums(table, lambda s: s[..., 0] / s[..., 1])
@@ -145,7 +145,7 @@ def test_a_prompted_judge_that_is_swayed_by_the_order_gives_a_tie():
     assert Sees(path="none").prefers("text", "it", "much longer than") == 0.0
 
 
-def test_likelihood_prefers_what_its_model_would_say():
+def test_a_likelihood_judge_prefers_likely_texts():
     judge: Judge = Likelihood(path="specbench:tiny/models/code")
     text, right, wrong = (
         "Question: Ann has 3 packs with 2 cookies each. How many cookies?\nAnswer:",
@@ -167,8 +167,8 @@ def test_a_judged_run_has_a_win_rate_and_equal_texts_are_ties(folder, monkeypatc
     judge_run(run, Data(samples, "", None, "", 5), table, torch.device("cpu"))
     with pytest.raises(ConfigError, match="no method 'sd'"):
         judge_run(run, Data(samples, "", None, "", 5), table | {"against": "sd"}, torch.device("cpu"))
-    told = points([summarise(run)])
-    (point,) = judged_points(run, told)
+    found = points([summarise(run)])
+    (point,) = judged_points(run, found)
     texts = {(r["method"], r["sample"]): r.get("text", "") for r in records}
     pairs = [(texts[first, s.id], texts[second, s.id]) for s in samples if (first, s.id) in texts]
     ties = sum(one == two for one, two in pairs) / len(pairs)

@@ -28,7 +28,7 @@ def chains(tmp_path_factory):
     return [json.loads(line) for line in (folder / "samples.jsonl").read_text().splitlines()], shown, folder
 
 
-def test_chains_of_real_models_say_what_the_target_says(chains):
+def test_chains_of_real_models_give_the_targets_tokens(chains):
     """T = 0, float32: every method gives ar's tokens, on both turns."""
     rows, *_ = chains
     assert not any(row["error"] for row in rows)
@@ -51,10 +51,10 @@ def test_records_hold_every_level(chains):
     assert "Chains" in shown and "discarded by target/token" in shown and "5, then at least 8" in shown
 
 
-def test_heads_stand_in_the_resolved_config(chains):
+def test_the_resolved_config_holds_the_heads(chains):
     _, _, folder = chains
-    told = (folder / "run.toml").read_text()
-    assert "[pair.heads.eagle]" in told and 'base = "middle"' in told and 'quantization = "int4"' in told
+    text = (folder / "run.toml").read_text()
+    assert "[pair.heads.eagle]" in text and 'base = "middle"' in text and 'quantization = "int4"' in text
 
 
 def test_adaptive_lengths_and_sprinter_share_a_table(tmp_path):
@@ -113,7 +113,7 @@ def rounds(tested, accepted, proposer):
 
 
 @pytest.mark.parametrize(("middle", "kept"), [(0.2, True), (3.0, False)])
-def test_a_cheap_faithful_middle_is_kept_and_a_dear_one_is_not(tmp_path, middle, kept):
+def test_a_profile_keeps_a_cheap_faithful_middle_model_only(tmp_path, middle, kept):
     """The verdict follows the prices: the target 1 s a forward of any size, the middle `middle` s, the drafter 0.05 s."""
     flat = {"target": (1, 1.0), "middle": (1, middle), "draft": (1, 0.05)}
     rows = [record("ar", tokens=[1] * 10, models={"target": usage(flat["target"])})]
@@ -138,7 +138,7 @@ def test_a_cheap_faithful_middle_is_kept_and_a_dear_one_is_not(tmp_path, middle,
     assert line.startswith("middle: keep it") == kept
 
 
-def test_levels_and_runs_are_counted_by_hand():
+def test_counters_of_levels_match_a_worked_example():
     """Two outer rounds with inner ones; a run of SPRINTER with three untested tokens."""
     inner = [{"tokens": 3, "drafted": 5, "tested": 3, "accepted": 2, "proposers": ["eagle"] * 3}]
     outer = {"tokens": 4, "drafted": 6, "tested": 4, "accepted": 3, "proposers": ["middle"] * 4, "inner": inner * 2}

@@ -41,12 +41,12 @@ def test_the_engine_is_recorded_and_changes_no_token(tmp_path):
     assert tokens["eager"] == tokens["lean"]
 
 
-def test_an_engine_that_cannot_be_had_is_refused_with_the_reason(tmp_path):
+def test_an_unavailable_engine_is_rejected_with_the_reason(tmp_path):
     err = specbench("run", "-m", "sd", *GSM8K, "--engine", "graph", "--device", "cpu", cwd=tmp_path, code=2).stderr
     assert "model 'draft': CUDA graphs need a CUDA device; help: --engine lean, or auto" in err
 
 
-def test_transformers_own_methods_stand_in_the_same_table(tmp_path):
+def test_transformers_methods_appear_in_the_same_table(tmp_path):
     shown = specbench(
         "run", "-m", "sd", "-m", "hf-generate", "-m", "hf-assisted", *GSM8K, "--gamma", "3", cwd=tmp_path
     ).stdout
@@ -67,7 +67,7 @@ def test_transformers_own_methods_stand_in_the_same_table(tmp_path):
 
 
 def test_simulated_models_are_marked_in_every_row_and_have_no_quality(tmp_path):
-    """The real architectures of the paper's pair, shrunken, with random weights and laws of its own acceptance."""
+    """Small versions of the paper's architectures, with random weights and synthetic logits at the paper's acceptance."""
     shown = specbench("run", "-m", "we-se", *SIMULATED, cwd=tmp_path).stdout
     folder = folder_of(tmp_path)
     assert "we-se (dummy) (synthetic)" in shown
@@ -124,7 +124,7 @@ def test_a_model_that_cannot_be_simulated_is_one_message(more, code, message, tm
     assert err.count("error[") == 1
 
 
-def test_a_method_that_cannot_be_given_synthetic_laws_fails_in_words(tmp_path):
+def test_a_method_that_cannot_use_synthetic_logits_fails_with_a_message(tmp_path):
     specbench("run", "-m", "hf-generate", *GSM8K, "--set", "pair.logits=synthetic", cwd=tmp_path, code=3)
     errors = {row["error"] for row in rows_of(folder_of(tmp_path)) if row["method"] == "hf-generate"}
     assert len(errors) == 1

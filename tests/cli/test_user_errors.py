@@ -22,7 +22,7 @@ def one_line(done):
 
 @pytest.mark.parametrize("option", ["-m", "-p", "-t"])
 @pytest.mark.parametrize("name", ["../papers", "../x", "/etc/passwd", "a/../../x", "x" * 5000, "a\0b"])
-def test_a_name_is_never_a_path_out_of_the_presets(tmp_path, option, name):
+def test_a_preset_name_cannot_leave_the_preset_folder(tmp_path, option, name):
     one_line(specbench("plan", option, name, cwd=tmp_path, code=2))
 
 
@@ -47,7 +47,7 @@ def test_a_file_of_any_name_keeps_its_run_within_out(tmp_path):
         ('temperature = nan\nname = "autoregressive"\nscorers = "target"\ntarget = { name = "last" }\n', "temperature"),
     ],
 )
-def test_a_temperature_that_cannot_be_is_a_config_error(tmp_path, table, message):
+def test_an_impossible_temperature_is_a_config_error(tmp_path, table, message):
     (tmp_path / "own.toml").write_text(table)
     assert message in one_line(specbench("plan", "-m", "own.toml", "-t", "gsm8k", cwd=tmp_path, code=2))
 
@@ -67,12 +67,12 @@ def test_an_empty_stop_string_is_a_config_error(tmp_path):
         (b'["prompt"]\n', "not a JSON object"),
     ],
 )
-def test_rows_that_are_no_text_name_their_line(tmp_path, data, message):
+def test_rows_without_text_are_reported_with_their_line(tmp_path, data, message):
     (tmp_path / "rows.jsonl").write_bytes(data)
     assert message in one_line(specbench(*OWN, cwd=tmp_path, code=4))
 
 
-def test_an_argument_that_is_no_text_is_rejected(tmp_path):
+def test_an_argument_that_is_not_utf8_is_rejected(tmp_path):
     done = subprocess.run([PROGRAM, "run", "-m", b"\xff"], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 2
     assert "UTF-8" in done.stderr
@@ -80,7 +80,7 @@ def test_an_argument_that_is_no_text_is_rejected(tmp_path):
 
 
 @pytest.mark.parametrize("out", ["/proc/nowhere", "x" * 300, "file/results"])
-def test_an_out_folder_that_cannot_be_is_one_line(tmp_path, out):
+def test_an_impossible_output_folder_is_an_error_of_one_line(tmp_path, out):
     (tmp_path / "file").write_text("")
     (tmp_path / "rows.jsonl").write_text('{"prompt": "One"}\n')
     one_line(specbench(*OWN, "-o", out, cwd=tmp_path, code={2, 4}))
@@ -111,7 +111,7 @@ class Own(Prompts, name="own"):
 """
 
 
-def test_a_score_that_is_no_number_from_0_to_1_is_one_line(tmp_path):
+def test_a_score_outside_0_to_1_is_an_error_of_one_line(tmp_path):
     (tmp_path / "rows.jsonl").write_text('{"prompt": "One two"}\n')
     (tmp_path / "own.py").write_text(OWN_TASK)
     (tmp_path / "value.txt").write_text("numpy.float32(1)")

@@ -79,17 +79,17 @@ def test_defaults_follow_the_pair():
     assert [resolved(m).temperature for m in ("ar", "sd", "we", "cd", "we-sd", "cd-se")] == [0, 0, 1, 1, 1, 1]
 
 
-def test_each_method_brings_its_baseline_and_those_that_share_one_share_a_cell():
+def test_methods_with_the_same_baseline_share_a_run():
     groups = groups_of(["we-sd", "we-se", "sd", "cd-se"], TINY, SIZES, Options())
-    assert [[arm.label for arm in group] for group in groups] == [
+    assert [[each.label for each in group] for group in groups] == [
         ["we", "we-sd", "we-se"],
         ["ar", "sd"],
         ["cd", "cd-se"],
     ]
-    assert [[arm.label for arm in g] for g in groups_of(["ar"], TINY, SIZES, Options())] == [["ar"]]
+    assert [[each.label for each in g] for g in groups_of(["ar"], TINY, SIZES, Options())] == [["ar"]]
 
 
-def test_the_baseline_follows_the_same_law():
+def test_the_baseline_follows_the_same_distribution():
     base, method = groups_of(["we-se"], TINY, SIZES, Options(overrides=(("method.target.weights", [0.25, 0.75]),)))[0]
     assert base.spec.options["target"] == method.spec.options["target"] == {"name": "mixture", "weights": [0.25, 0.75]}
     base, _ = groups_of(["we-se"], TINY, SIZES, Options(overrides=(("method.models", ["draft", "target"]),)))[0]
@@ -131,7 +131,7 @@ def test_roles_are_only_those_needed():
         ("task", "gsm", "gsm8k"),
     ],
 )
-def test_a_typo_is_answered_with_the_word_that_was_meant(kind, word, meant):
+def test_a_typo_gets_a_suggestion(kind, word, meant):
     with pytest.raises(ConfigError, match=f"did you mean '{meant}'"):
         preset(kind, word)
 
@@ -167,7 +167,7 @@ def test_whole_numbers_pass_for_floats():
     assert Target.build({"name": "mixture", "weights": [0, 1]}, "") == Mixture(weights=(0.0, 1.0))
 
 
-def test_a_pair_without_the_role_says_which_it_has():
+def test_a_missing_role_is_an_error_that_lists_the_roles():
     pair = read_pair("llama-vicuna", Options())[1]
     with pytest.raises(ConfigError, match=r"no model 'target'.*llama, vicuna"):
         resolved("sd", pair, {"llama": 1, "vicuna": 1})
@@ -231,7 +231,7 @@ def test_a_users_own_toml_file(tmp_path):
         ),
     ],
 )
-def test_whatever_a_users_method_lacks_is_a_config_error(tmp_path, text, message):
+def test_an_incomplete_method_of_a_user_is_a_config_error(tmp_path, text, message):
     own = tmp_path / "mine.toml"
     own.write_text(text)
 

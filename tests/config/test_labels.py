@@ -33,7 +33,7 @@ FEW = ("-t", "gsm8k", "-n", 1, "--repeats", 1, "--max-new-tokens", 4)
         (["--sample", 1], ["--limit 1", "--sample 1"]),
     ],
 )
-def test_options_that_give_one_setting_twice_are_rejected_by_both_names(tmp_path, arguments, named):
+def test_conflicting_options_are_rejected_with_both_names(tmp_path, arguments, named):
     done = specbench("run", "-m", "sd", *FEW, *arguments, cwd=tmp_path, code=2)
     assert all(name in done.stderr for name in named), done.stderr
     assert "conflict" in done.stderr
@@ -66,7 +66,7 @@ def test_the_variants_of_a_sweep_decode_what_their_labels_say(tmp_path):
             assert max(drafted) == methods[row["method"]]["options"]["proposer"]["gamma"], row["method"]
 
 
-def test_a_suites_option_gives_way_to_the_users_however_each_is_written(tmp_path):
+def test_an_option_of_the_user_replaces_the_suites_in_any_notation(tmp_path):
     (tmp_path / "own.toml").write_text(
         'paper = "p"\nshows = "s"\ndescription = "d"\n[options]\nmax_new_tokens = 8\nrepeats = 1\nlimit = 1\n'
         '[[grid]]\nmethods = ["sd"]\npairs = ["tiny"]\ntasks = ["gsm8k"]\n'

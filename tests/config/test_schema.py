@@ -174,7 +174,7 @@ def test_a_field_type_without_a_toml_value_is_an_error():
         object_schema(Odd, "odd")
 
 
-def test_a_family_accepts_keys_beside_the_constructors():
+def test_a_family_accepts_keys_in_addition_to_the_constructors():
     @dataclasses.dataclass
     class Beside:
         description: str = ""

@@ -1,4 +1,4 @@
-"""`specbench fetch`, with a hub made up here: what is needed, what is downloaded, what is told where it cannot be had."""
+"""Test `specbench fetch` with a simulated hub: what is needed, what is downloaded, and the messages if that fails."""
 
 import json
 from types import SimpleNamespace
@@ -84,7 +84,7 @@ def hub(monkeypatch, tmp_path):
     return downloads
 
 
-def told(*arguments, cwd, code=0):
+def fetched(*arguments, cwd, code=0):
     return json.loads(specbench("fetch", *arguments, "--json", cwd=cwd, code=code).stdout)
 
 
@@ -99,12 +99,12 @@ def told(*arguments, cwd, code=0):
         (["model.safetensors", "model.fp16.safetensors", "flax_model.msgpack"], {"model.safetensors"}),
     ],
 )  # fmt: skip
-def test_weights_are_taken_once(files, kept):
+def test_weights_are_listed_once(files, kept):
     assert set(weights_once(files)) == kept
 
 
 def test_a_dry_run_lists_all_and_downloads_nothing(hub, tmp_path):
-    found = told("-p", "own.toml", "-t", "gsm8k", "--dry-run", cwd=tmp_path)
+    found = fetched("-p", "own.toml", "-t", "gsm8k", "--dry-run", cwd=tmp_path)
     by = {each["repository"]: each for each in found["repositories"]}
     assert set(by) == set(HUB)
     assert by["org/large"]["bytes"] == by["org/large"]["missing_bytes"] == (4 << 30) + 38
@@ -115,28 +115,28 @@ def test_a_dry_run_lists_all_and_downloads_nothing(hub, tmp_path):
     assert not hub
 
 
-def test_what_is_missing_is_downloaded_and_the_second_time_nothing_is(hub, tmp_path):
+def test_missing_files_are_downloaded_once(hub, tmp_path):
     done = specbench("fetch", "-p", "own.toml", "-t", "gsm8k", cwd=tmp_path)
     assert "4 repositories, 4.00 GiB, 4.00 GiB to download\n" in done.stdout
     assert set(hub["org/large"]) == set(weights_once(LARGE))
     assert hub["openai/gsm8k"] == ["main/test-00000-of-00001.parquet"]
     assert set(hub) == set(HUB)
     hub.clear()
-    again = told("-p", "own.toml", "-t", "gsm8k", cwd=tmp_path)
+    again = fetched("-p", "own.toml", "-t", "gsm8k", cwd=tmp_path)
     assert all(each["here"] and each["missing_bytes"] == 0 for each in again["repositories"])
     assert not hub
 
 
-def test_a_revision_with_slashes_is_found_again(hub, tmp_path, monkeypatch):
+def test_a_revision_with_slashes_is_found_in_the_cache(hub, tmp_path, monkeypatch):
     """As that of data sets that the hub converted."""
     monkeypatch.setitem(HUB, "billion-word-benchmark/lm1b", {"plain_text/test/0000.parquet": 2})
     specbench("fetch", "-t", "lm1b", cwd=tmp_path)
     assert set(hub) == {"billion-word-benchmark/lm1b"}
-    (found,) = told("-t", "lm1b", "--dry-run", cwd=tmp_path)["repositories"]
+    (found,) = fetched("-t", "lm1b", "--dry-run", cwd=tmp_path)["repositories"]
     assert (found["revision"], found["here"]) == ("refs/convert/parquet", True)
 
 
-def test_a_newer_commit_is_fetched_anew(hub, tmp_path, monkeypatch):
+def test_a_newer_commit_is_fetched_again(hub, tmp_path, monkeypatch):
     specbench("fetch", "-t", "gsm8k", cwd=tmp_path)
     hub.clear()
     monkeypatch.setitem(globals(), "COMMIT", "d" * 40)
@@ -144,12 +144,12 @@ def test_a_newer_commit_is_fetched_anew(hub, tmp_path, monkeypatch):
     assert set(hub) == {"openai/gsm8k"}
 
 
-def test_what_was_fetched_is_known_offline_and_a_shard_that_is_gone_is_missed(hub, tmp_path, monkeypatch):
+def test_fetched_files_are_found_offline_and_a_deleted_shard_is_missing(hub, tmp_path, monkeypatch):
     specbench("fetch", "-p", "own.toml", "-t", "gsm8k", cwd=tmp_path)
     monkeypatch.undo()  # from here on the hub's own client reads the cache
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    found = told("-p", "own.toml", "-t", "gsm8k", cwd=tmp_path)
+    found = fetched("-p", "own.toml", "-t", "gsm8k", cwd=tmp_path)
     assert [each["here"] for each in found["repositories"]] == [True] * 4
     assert {each["commit"] for each in found["repositories"]} == {COMMIT}
     shard = next((tmp_path / "cache").rglob("model-00002-of-00002.safetensors"))
@@ -161,7 +161,7 @@ def test_what_was_fetched_is_known_offline_and_a_shard_that_is_gone_is_missed(hu
     ]
 
 
-def test_without_a_network_every_repository_is_told_of_once(tmp_path, monkeypatch):
+def test_without_a_network_every_repository_is_listed_once(tmp_path, monkeypatch):
     (tmp_path / "own.toml").write_text(PAIR)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
@@ -170,21 +170,21 @@ def test_without_a_network_every_repository_is_told_of_once(tmp_path, monkeypatc
     assert [line.split()[1] for line in errors] == ["org/small:", "org/large:", "org/head:", "openai/gsm8k:"]
 
 
-def test_one_that_is_refused_does_not_stop_the_others(hub, tmp_path, monkeypatch):
+def test_a_repository_without_access_does_not_stop_the_others(hub, tmp_path, monkeypatch):
     fetched = huggingface_hub.snapshot_download
 
-    def refusing(repo, **more):
+    def failing(repo, **more):
         if repo == "org/large":
             raise GatedRepoError("403 Client Error")
         return fetched(repo, **more)
 
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", refusing)
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", failing)
     done = specbench("fetch", "-p", "own.toml", cwd=tmp_path, code=4)
     assert set(hub) == {"org/small", "org/head"}
     assert "accept its licence at huggingface.co/org/large, then run `hf auth login`" in done.stderr
 
 
-def test_a_repository_that_is_not_there_is_told_before_the_download(hub, tmp_path):
+def test_a_nonexistent_repository_is_reported_before_the_download(hub, tmp_path):
     (tmp_path / "wrong.toml").write_text('[models.target]\npath = "org/no"\n')
     done = specbench("fetch", "-p", "wrong.toml", cwd=tmp_path, code=4)
     assert "org/no: 404: org/no; help: check the name" in done.stderr
@@ -194,7 +194,7 @@ def test_a_repository_that_is_not_there_is_told_before_the_download(hub, tmp_pat
 def test_bundled_models_local_folders_and_synthetic_rows_need_nothing(hub, tmp_path):
     (tmp_path / "here").mkdir()
     (tmp_path / "local.toml").write_text('[models.target]\npath = "here"\n')
-    found = told("-p", "tiny,local.toml", "-t", "gsm8k", cwd=tmp_path)
+    found = fetched("-p", "tiny,local.toml", "-t", "gsm8k", cwd=tmp_path)
     whys = {each["for"]: each["why"] for each in found["nothing_to_fetch"]}
     assert whys["model target of tiny"] == whys["head eagle of tiny"] == "bundled"
     assert whys["model target of local"] == "a local folder"
@@ -205,17 +205,17 @@ def test_bundled_models_local_folders_and_synthetic_rows_need_nothing(hub, tmp_p
 def test_worked_examples_that_are_rows_too_are_needed(hub, tmp_path, monkeypatch):
     rows = {"all/test-00000-of-00001.parquet": 1, "all/dev-00000-of-00001.parquet": 1}
     monkeypatch.setitem(HUB, "cais/mmlu", rows)
-    (found,) = told("-t", "mmlu", cwd=tmp_path)["repositories"]
+    (found,) = fetched("-t", "mmlu", cwd=tmp_path)["repositories"]
     assert found["files"] == rows
 
 
 def test_a_suite_needs_its_pairs_tasks_and_judge(tmp_path, monkeypatch):
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    found = told("--suite", "sprinter-table1", cwd=tmp_path, code=4)
+    found = fetched("--suite", "sprinter-table1", cwd=tmp_path, code=4)
     needed = {each["repository"] for each in found["repositories"]}
     assert {"openai-community/gpt2", "billion-word-benchmark/lm1b", "Qwen/Qwen2.5-7B-Instruct"} <= needed
-    assert told("--suite", "sprinter-table1-tiny", cwd=tmp_path)["repositories"] == []
+    assert fetched("--suite", "sprinter-table1-tiny", cwd=tmp_path)["repositories"] == []
 
 
 @pytest.mark.parametrize(

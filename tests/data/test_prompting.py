@@ -64,7 +64,7 @@ def test_a_prompt_that_is_too_long_is_an_error_or_a_counted_cut():
     assert cut(ids, 5, 5, "truncate-middle") == ([0, 1, 2, 8, 9], 5)
 
 
-def test_no_cut_takes_special_tokens_away():
+def test_truncation_keeps_special_tokens():
     ids = list(range(10))
     assert cut(ids, 4, 4, "truncate-left", (True, False)) == ([0, 7, 8, 9], 6)
     assert cut(ids, 4, 4, "truncate-right", (False, True)) == ([0, 1, 2, 9], 6)
@@ -82,7 +82,7 @@ def test_the_window_keeps_room_for_new_tokens():
         said("hello world one two again", window=6, max_new_tokens=3)
 
 
-def test_a_completion_keeps_the_blanks_that_a_tokenizer_drops_at_the_start_of_a_text():
+def test_a_completion_keeps_leading_spaces():
     """As with Llama's: decoding the new tokens alone would lose the first indentation, and the program with it."""
     tokenizer = Tokenizer(models.BPE(vocab={"▁": 0, "f": 1, "x": 2, ":": 3}, merges=[]))
     tokenizer.normalizer = normalizers.Replace(" ", "▁")
@@ -94,7 +94,7 @@ def test_a_completion_keeps_the_blanks_that_a_tokenizer_drops_at_the_start_of_a_
     assert continuation(fast, asked, answered, encoder_decoder=True) == " x", "a text of its own"
 
 
-def test_a_template_gets_the_bare_turn():
+def test_a_chat_template_gets_the_turn_without_the_prompt():
     sample = Sample("0", "USER: hello ASSISTANT:", turn="hello")
     ids, _ = encode(words(chat_template=TEMPLATE), Prompts(chat="auto"), sample, [], None)
     assert " ".join(WORDS[i] for i in ids) == "<s> user: hello assistant:"
@@ -104,7 +104,7 @@ CUTS = [("truncate-left", "one two"), ("truncate-right", "hello world"), ("trunc
 
 
 @pytest.mark.parametrize(("how", "left"), CUTS)
-def test_a_cut_leaves_the_template_whole(how, left):
+def test_truncation_keeps_the_template(how, left):
     tokenizer = words(chat_template=TEMPLATE)
     task = Prompts(chat="required", max_prompt_tokens=5, overflow=how)
     ids, gone = encode(tokenizer, task, Sample("0", "hello world one two"), [], None)

@@ -130,8 +130,8 @@ def test_a_wrong_answer_scores_less_on_every_real_file():
 
 
 @pytest.mark.parametrize("name", sorted(SYNTHETIC_TASKS))
-def test_twins_are_scored_by_the_same_code(name):
-    """The twin's own answers score the maximum, and its 0-shot prompt is the task's."""
+def test_synthetic_tasks_are_scored_by_the_same_code(name):
+    """The answers of a synthetic task score the maximum, and its 0-shot prompt is that of the task."""
     synthetic, one = (
         SYNTHETIC_TASKS[name],
         task(
@@ -157,7 +157,7 @@ def test_twins_are_scored_by_the_same_code(name):
 
 
 @pytest.mark.parametrize("name", names("task"))
-def test_every_variant_is_built_and_says_what_it_is(name):
+def test_every_variant_has_its_own_metric_signatures(name):
     one = task(name)
     assert one.description
     assert re.fullmatch(r"\d+-[A-Z]", one.version)
@@ -211,7 +211,7 @@ def test_the_grader_of_speculative_ensembles_authors(text, right):
     assert Gsm8k(grader="se-paper").score(Sample("0", "", "18"), text)["accuracy"] == right
 
 
-def test_thousands_compare_equal():
+def test_numbers_with_thousands_separators_compare_equal():
     score = Gsm8k().score(Sample("0", "", number_of(" 1,500")), "#### 1500")
     assert score == {"strict": 1.0, "flexible": 1.0, NO_ANSWER: 0.0}
     assert Gsm8k().score(Sample("0", "", "1500"), "that is $1,500")["flexible"] == 1.0
@@ -266,7 +266,7 @@ def test_the_worked_examples_are_right():
         ("the answer is a dog", None, False),
     ],
 )
-def test_answers_that_are_letters_and_words_that_are_not(text, letter, strict):
+def test_only_answers_that_are_letters_count(text, letter, strict):
     for right in "ABCD":
         score = Mmlu().score(Sample("0", "", right), text)
         assert score["accuracy"] == score["macro"] == float(letter == right)
@@ -274,7 +274,7 @@ def test_answers_that_are_letters_and_words_that_are_not(text, letter, strict):
         assert score[NO_ANSWER] == float(letter is None)
 
 
-def test_the_papers_grader_takes_the_article():
+def test_the_papers_grader_accepts_the_article_a():
     """Kept as it was, fragile as it is: the first capital letter from A to D that stands alone."""
     paper = Mmlu(grader="se-paper")
     assert paper.score(Sample("0", "", "A"), "A dog is a mammal, so (B).")["accuracy"] == 1.0
@@ -288,7 +288,7 @@ ROWS = [
 ]
 
 
-def test_shots_are_of_the_subject_and_come_from_the_dev_file_beside(tmp_path):
+def test_shots_are_of_the_subject_and_come_from_the_dev_file(tmp_path):
     test, dev = tmp_path / "test.jsonl", tmp_path / "dev.jsonl"
     test.write_text(json.dumps(ROWS[0]) + "\n")
     with pytest.raises(MissingAsset, match=r"dev\.jsonl"):
@@ -332,7 +332,7 @@ ONE = {
 }
 
 
-def test_generated_code_runs_only_in_a_sandbox_that_was_given(tmp_path):
+def test_generated_code_runs_only_in_a_given_sandbox(tmp_path):
     rows = tmp_path / "rows.jsonl"
     rows.write_text(json.dumps(ONE) + "\n")
     one = task("humaneval")
@@ -357,7 +357,7 @@ def test_k_must_be_positive():
 # Spec-Bench, continuations, prompts
 
 
-def test_second_turns_follow_their_first_and_stay_with_it(tmp_path):
+def test_second_turns_follow_their_first_turns(tmp_path):
     rows = tmp_path / "rows.jsonl"
     asked = [
         {"question_id": 7, "category": "writing", "turns": ["one", "two"]},
@@ -393,21 +393,21 @@ def test_continuations_split_at_thirty_percent_of_the_words_rounded_up():
     ]
 
 
-def test_a_worked_example_stands_before_the_article():
+def test_a_worked_example_precedes_the_article():
     (sample,) = task("cnndm:se-paper").samples([{"article": "New.", "highlights": "x"}], "")
     assert sample.prompt.startswith(f"Article: {cnndm.ARTICLE}\n\nHighlights: Ferry")
     assert sample.prompt.endswith("Article: New.\n\nHighlights:")
     assert task("cnndm:se-paper").score(sample, "x\n\nArticle: another")["rouge1"] == 1.0
 
 
-def test_seq2seq_forms():
+def test_encoder_decoder_prompts():
     row = {"translation": {"de": "Hallo.", "en": "Hello."}}
     assert task("wmt:t5").samples([row], "")[0].prompt == "translate English to German: Hello."
     assert task("wmt:t5-de-en").samples([row], "")[0].prompt == "translate German to English: Hallo."
     assert task("cnndm:t5").samples([{"article": "New.", "highlights": "x"}], "")[0].prompt == "summarize: New."
 
 
-def test_prompts_are_taken_as_they_stand(tmp_path):
+def test_prompts_are_used_unchanged(tmp_path):
     own = tmp_path / "prompts.jsonl"
     own.write_text('{"prompt": "  Hello\\n"}\n\n{"prompt": "World"}\n')
     assert [s.prompt for s in Prompts().data(str(own)).samples] == ["  Hello\n", "World"]
@@ -421,7 +421,7 @@ def test_prompts_are_taken_as_they_stand(tmp_path):
 # Sources
 
 
-def test_a_file_that_is_not_gsm8k_says_so(tmp_path):
+def test_a_file_of_another_schema_is_an_error(tmp_path):
     own = tmp_path / "rows.jsonl"
     own.write_text('{"questions": "?", "answer": "#### 1"}\n')
     with pytest.raises(ConfigError, match=r":1: no text under 'question' \(did you mean 'questions'"):
@@ -434,7 +434,7 @@ def test_a_file_that_is_not_gsm8k_says_so(tmp_path):
 
 
 @pytest.mark.parametrize("name", [n for n in names("task", variants=False) if n not in ("prompts", "spec-bench")])
-def test_the_hub_offline_says_what_to_do(name, monkeypatch):
+def test_offline_mode_without_data_is_an_error_with_help(name, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     one = task(name)
     assert one.hub is not None

@@ -127,7 +127,7 @@ def test_methods_never_read_past_the_last_token(most):
         out = decode(method, models, Sampler(), Limits(eos=frozenset(), max_new_tokens=most))
         assert len(out.tokens) == most
         longest = max(len(prefix) for session in models.sessions.values() for prefix in session._rows)
-        assert longest <= most, "to commit token n, n - 1 new tokens need reading, behind a prompt of one"
+        assert longest <= most, "to commit token n, n - 1 new tokens are read after a prompt of one"
         check_identities(out)
 
 

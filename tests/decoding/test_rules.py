@@ -170,7 +170,7 @@ ENDS = {  # the target at the end of its range that is the large model, and at t
 
 
 @pytest.mark.parametrize(("large", "small"), ENDS.values(), ids=ENDS)
-def test_a_range_ends_at_the_large_and_at_the_small_model(large, small):
+def test_the_range_of_a_rule_reaches_both_models(large, small):
     q, p = random_distributions(500, vocabulary=4)
     for target, expected in ((large, p), (small, q)):
         assert torch.allclose(target([q.log(), p.log()], T1), expected, atol=1e-5)

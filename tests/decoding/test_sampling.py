@@ -64,7 +64,7 @@ def test_verification_returns_pi_and_accepts_one_minus_tv(target, pi, by_q, by_p
     assert sum(w for (_, accepted), w in found.items() if accepted) == pytest.approx(1 - tv(Q, law_pi[0]).item())
 
 
-def test_a_choice_of_how_many_stay_is_that_many_tests_in_a_row():
+def test_choosing_the_accepted_length_equals_sequential_tests():
     """`verify` draws the accepted count at once.
 
     Its distribution is that of k accept-or-reject tests, the first rejection ending.
@@ -133,7 +133,7 @@ def test_nan_probabilities_are_rejected():
             Sampler().choose(torch.tensor(row))
 
 
-def test_what_has_no_probability_is_never_drawn():
+def test_tokens_of_zero_probability_are_never_sampled():
     draws = Sampler(generator=torch.Generator().manual_seed(0)).choose(
         torch.tensor([[0.0, 0.5, 0.0, 0.5, 0.0]]).expand(9000, -1)
     )

@@ -74,7 +74,7 @@ def test_an_option_that_nothing_reads_is_an_error(options, message):
         resolve(request_of(("sd", "we-se"), ("gsm8k",), options))
 
 
-def test_one_reader_is_enough():
+def test_an_option_needs_only_one_method_that_reads_it():
     options = options_of(method__bonus="exact", task__shots=1)
     assert not unused_options(request_of(("sd", "we-se"), ("gsm8k", "humaneval"), options))
 

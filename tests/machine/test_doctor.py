@@ -28,7 +28,7 @@ def found(tmp_path_factory):
     return {check["name"]: check for check in checks}
 
 
-def test_every_check_is_made_and_those_that_are_not_ok_say_what_to_do(found):
+def test_every_check_runs_and_failed_ones_give_advice(found):
     assert [name for name in found if name != "gpu processes"] == EVERY
     assert {check["state"] for check in found.values()} <= {"ok", "warn"}
     assert all(check["help"] for check in found.values() if check["state"] != "ok")
@@ -36,29 +36,29 @@ def test_every_check_is_made_and_those_that_are_not_ok_say_what_to_do(found):
     assert float(found["memory bandwidth"]["found"].split()[0]) > 0
 
 
-def test_offline_mode_is_told(monkeypatch):
+def test_offline_mode_is_reported(monkeypatch):
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     hub = {check.name: check for check in checkup._hub()}["hub"]
     assert (hub.state, hub.found) == ("warn", "offline mode is on (HF_HUB_OFFLINE)")
 
 
-def test_something_that_every_run_needs_ends_with_4_and_leaves_out_what_needs_it(monkeypatch, tmp_path):
+def test_a_missing_requirement_exits_with_4_and_skips_checks_that_need_it(monkeypatch, tmp_path):
     version = checkup._version
     monkeypatch.setattr(checkup, "_version", lambda name: "" if name == "torch" else version(name))
     done = specbench("doctor", cwd=tmp_path, code=4)
-    told = [line.split() for line in done.stdout.splitlines()]
-    assert [words[:2] for words in told] == [["ok", "python"], ["fail", "torch"], ["ok", "transformers"]]
+    lines = [line.split() for line in done.stdout.splitlines()]
+    assert [words[:2] for words in lines] == [["ok", "python"], ["fail", "torch"], ["ok", "transformers"]]
     assert "help: pip install torch" in done.stdout
 
 
-def test_a_clock_that_is_not_steady_is_warned_of():
+def test_an_unsteady_clock_is_a_warning():
     assert clock([1.0, 1.0, 1.01, 1.0, 1.02]).state == "ok"
     wild = clock([1.0, 1.0, 1.3, 1.0, 1.0])
     assert wild.state == "warn"
     assert "30.0%" in wild.found
 
 
-def test_a_busy_machine_and_more_threads_than_cores_are_warned_of():
+def test_a_busy_machine_and_too_many_threads_are_warnings():
     machine = {"cpu": "X", "cores": 4, "threads": 4096, "load_1min": 3.0}
     assert checkup._load(machine).state == "warn"
     assert checkup._load(machine | {"load_1min": 1.0}).state == "ok"
@@ -70,7 +70,7 @@ def test_a_busy_machine_and_more_threads_than_cores_are_warned_of():
     ("others", "state", "said"),
     [(None, "warn", "no nvidia-smi"), ([], "ok", "none"), (["17, python, 3 MiB"], "warn", "17, python, 3 MiB")],
 )
-def test_a_gpu_is_told_with_its_clocks_and_its_neighbours(others, state, said, monkeypatch):
+def test_a_gpu_is_reported_with_its_clocks_and_other_processes(others, state, said, monkeypatch):
     monkeypatch.setattr(checkup, "gpu_processes", lambda: others)
     gpu, neighbours = checkup._gpu({"name": "H200", "driver_version": "1.2", "power.limit": "700 W"})
     assert gpu.found == "H200, driver_version 1.2, power.limit 700 W"
@@ -78,17 +78,17 @@ def test_a_gpu_is_told_with_its_clocks_and_its_neighbours(others, state, said, m
     assert said in neighbours.found
 
 
-def test_a_full_disk_and_one_that_cannot_be_written_to_are_warned_of(tmp_path):
+def test_a_full_or_read_only_disk_is_a_warning(tmp_path):
     assert checkup._disk("disk", tmp_path / "not" / "there", 1).state == "ok"
     assert checkup._disk("disk", tmp_path, 1 << 62).state == "warn"
     assert checkup._disk("disk", Path("/proc/1"), 1).state == "warn"
 
 
-def test_without_a_sandbox_it_says_what_was_tried(monkeypatch):
-    def refuse(kind):
+def test_a_missing_sandbox_is_reported_with_what_was_tried(monkeypatch):
+    def fail(kind):
         raise MissingAsset(f"no sandbox works here ({kind}: not installed): help")
 
-    monkeypatch.setattr(checkup.Sandbox, "find", refuse)
+    monkeypatch.setattr(checkup.Sandbox, "find", fail)
     check = sandbox()
     assert (check.state, check.found) == ("warn", "bwrap: not installed; unshare: not installed")
 
@@ -104,7 +104,7 @@ def test_without_a_sandbox_it_says_what_was_tried(monkeypatch):
         ),
     ],
 )
-def test_protections_that_a_sandbox_lacks_are_warned_of(lacking, state, found, monkeypatch):
+def test_missing_protections_of_a_sandbox_are_a_warning(lacking, state, found, monkeypatch):
     class Weak:
         def weaknesses(self):
             return lacking
@@ -129,4 +129,4 @@ def test_a_bundled_model_without_weights_is_a_failure(tmp_path):
     shutil.copytree(PACKAGE / "tiny/heads/dsl", tmp_path / "heads/dsl")
     assert bundled(tmp_path).state == "ok"
     (tmp_path / "models/draft/model.safetensors").unlink()
-    assert (bundled(tmp_path).state, bundled(tmp_path).help) == ("fail", "install specbench anew")
+    assert (bundled(tmp_path).state, bundled(tmp_path).help) == ("fail", "reinstall specbench")

@@ -7,11 +7,11 @@ from specbench.models.sizes import forward_bytes, position_bytes
 from tests.fixtures.worlds import ENGINES, FAMILIES, open_session, random_model
 
 
-def test_a_plain_copy_moves_a_believable_number_of_bytes():
+def test_copy_bandwidth_is_plausible():
     assert 1e8 < copy_bandwidth("cpu") < 1e13
 
 
-def test_what_a_forward_reads_is_weights_without_tables_that_are_looked_up():
+def test_a_forward_reads_all_weights_except_embedding_tables():
     llama = random_model("llama", 1)  # untied: the head is read, the embedding is not
     everything = sum(p.numel() for p in llama.parameters())
     assert forward_bytes(FAMILIES["llama"](), "", "float32") == 4 * (everything - 40 * 32)
@@ -35,9 +35,9 @@ def test_a_cached_position_holds_keys_and_values_of_every_layer(family, numbers)
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_positions_that_were_read_are_counted(engine):
+def test_read_cache_positions_are_counted(engine):
     session = open_session(random_model("llama", 1), engine)
-    for ids in ([1, 2, 3, 4], [1, 2, 3, 4, 5], [1, 2, 3, 6, 7]):  # prefill, one behind four, two behind three
+    for ids in ([1, 2, 3, 4], [1, 2, 3, 4, 5], [1, 2, 3, 6, 7]):  # prefill, one after four, two after three
         session.score(ids, len(ids) - 1)
     session.settle()
     assert (session.usage.read, session.usage.forwards, session.usage.fed) == (4 + 3, 2, 3)

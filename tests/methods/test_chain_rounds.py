@@ -150,7 +150,7 @@ def disturbed(model, seed: int):
     return other
 
 
-def test_a_forward_a_round_at_every_level():
+def test_every_level_runs_one_forward_per_round():
     """One of the target an outer round, one of the middle an inner round, one of the drafter a drafted token: no more."""
     first = random_model("llama", 1)
     models = open_models({"a": disturbed(first, 1), "b": disturbed(first, 2), "c": first}, [5, 17, 2], "lean")
@@ -195,7 +195,7 @@ def longest_match(ids: list[int], n: int) -> int:
     return 0
 
 
-def test_prompt_lookup_by_hand():
+def test_prompt_lookup_finds_the_latest_occurrence():
     """The longest n-gram first, its newest occurrence.
 
     Up to gamma tokens and the room; cut at an EOS; certain distributions.
@@ -227,7 +227,7 @@ class _Forgetful(_NGramIndex):
 
 
 @pytest.mark.parametrize("index", [_NGramIndex, _Forgetful])
-def test_an_index_of_places_after_any_history_is_a_fresh_one(index):
+def test_an_index_after_any_history_equals_a_new_one(index):
     """Grow, cut and replace at random; against looking everywhere. Control: one that does not cut itself back."""
     rng, places, ids, wrong = random.Random(4), index(3), [0], 0
     for _ in range(400):

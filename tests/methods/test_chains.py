@@ -93,13 +93,13 @@ def test_a_chain_of_four_follows_the_target(kind, thresholds):
 
 
 @pytest.mark.parametrize("stop", [Confidence(threshold=0.5), AdaEDL(lam=0.6)], ids=lambda stop: stop.name)
-def test_a_drafter_that_stops_by_itself_does_not_bias_a_chain(stop):
+def test_a_proposer_that_stops_early_does_not_bias_a_chain(stop):
     models = world("abc", seed=58, spread=3.0)
     method = over(Chain(proposer=DraftModel(model="a", gamma=2, stop=stop), model="b", threshold=2), "c")
     assert distance(joint_distribution(method, models, 4, **SHARP), plain(models, "c", 4, **SHARP)) < ROUNDING
 
 
-class DraftersLaw(Chain, name="drafters-law-mutant"):
+class ProposersDistribution(Chain, name="proposers-distribution-mutant"):
     """A mutant: what a middle has verified is handed up with the drafter's distribution."""
 
     def open(self, models, sampler, stop):
@@ -134,7 +134,7 @@ class DropsRounds(Chain, name="last-round-mutant"):
 
 
 @pytest.mark.parametrize("threshold", [1, 2])
-@pytest.mark.parametrize("mutant", [DraftersLaw, DropsRounds])
+@pytest.mark.parametrize("mutant", [ProposersDistribution, DropsRounds])
 def test_a_chain_with_a_wrong_distribution_fails(mutant, threshold):
     """Mutation controls:
 
@@ -146,13 +146,13 @@ def test_a_chain_with_a_wrong_distribution_fails(mutant, threshold):
     method = over(mutant(proposer=DraftModel(model="a", gamma=1), model="b", threshold=threshold), "c")
     models, sharp = world("abc", seed=3), world("abc", seed=58, spread=3.0)
     assert distance(joint_distribution(method, models, 3), plain(models, "c", 3)) > 0.1
-    if mutant is DraftersLaw:
+    if mutant is ProposersDistribution:
         assert distance(joint_distribution(method, sharp, LENGTH, **SHARP), plain(sharp, "c", **SHARP)) > 0.1
 
 
 def test_the_drafters_distribution_in_the_middle_of_a_chain_of_four_fails():
     """The same mutant one level down, in the world that the chains of four are held against."""
-    inner = DraftersLaw(proposer=DraftModel(model="a", gamma=1), model="b", threshold=1)
+    inner = ProposersDistribution(proposer=DraftModel(model="a", gamma=1), model="b", threshold=1)
     method, models = over(Chain(proposer=inner, model="c", threshold=2), "d"), world("abcd", seed=47, spread=3.0)
     assert distance(joint_distribution(method, models, LENGTH, **SHARP), plain(models, "d", **SHARP)) > 0.1
 

@@ -30,12 +30,12 @@ def test_a_token_cascade_follows_its_rule(target, sampling):
     )
 
 
-def test_a_token_cascade_wants_a_rule_of_the_small_model():
+def test_a_token_cascade_requires_a_rule_of_the_small_model():
     with pytest.raises(ValueError, match="needs the large model at every position"):
         TokenCascade(small="a", large="b", target=Diff(alpha=0.1))
 
 
-def test_a_token_cascade_calls_the_large_model_once_a_deferral():
+def test_a_token_cascade_calls_the_large_model_once_per_deferral():
     models = counting(9)
     method = TokenCascade(small="a", large="b", target=Chow(alpha=0.6))
     _, steps = generate(method, models, Sampler(generator=torch.Generator().manual_seed(1)), 40)
@@ -51,7 +51,7 @@ def sequences(models, role, length):
 
 
 @pytest.mark.parametrize("score", ["product", "mean", "min"])
-def test_a_sequence_cascade_keeps_what_the_small_model_was_sure_of(score):
+def test_a_sequential_cascade_keeps_confident_answers_of_the_small_model(score):
     """Its exact distribution.
 
     A kept sequence with the small model's probability, any with the large one's for the share deferred.
@@ -78,7 +78,7 @@ def test_a_sequence_cascade_keeps_what_the_small_model_was_sure_of(score):
     assert distance(found, expected) < 1e-9
 
 
-def test_a_quantile_of_the_scores_defers_that_share():
+def test_a_quantile_defers_that_share_of_the_prompts():
     models = table_world(4, seed=13)
 
     def pilot(method):
@@ -119,7 +119,7 @@ def test_a_long_product_does_not_underflow():
     assert sum(steps[0].counters["deferrals"] for steps in pilot(settled)) == 3
 
 
-def test_a_pilot_that_finds_nothing_defers_nothing():
+def test_a_calibration_without_scores_defers_nothing():
     assert SequenceCascade(small="a", large="b", quantile=0.5).calibrated(lambda method: []).threshold == -math.inf
 
 
@@ -148,7 +148,7 @@ def bild_by_hand(models, length, fallback, rollback, most):
 
 
 @pytest.mark.parametrize(("fallback", "rollback"), [(0.6, 5.0), (0.4, 1.0), (0.0, 0.5), (1.1, 5.0)])
-def test_bild_is_its_loop_written_out(fallback, rollback):
+def test_bild_equals_a_direct_implementation(fallback, rollback):
     counters = {}
     for seed in range(20):
         models = table_world(5, seed)

@@ -103,7 +103,7 @@ def plain(models: Opened, role: str, length: int, **sampling) -> Distribution:
 )
 @pytest.mark.parametrize("rate", [never, perfect])
 def test_a_verifier_that_accepts_only_acceptable_tokens_follows_the_target(rate, settings, sampling):
-    """A gate that always refuses, and one that accepts iff q(x) <= p(x) (eta_FP = 0 in Theorem 1)."""
+    """A verifier that always rejects, and one that accepts iff q(x) <= p(x) (eta_FP = 0 in Theorem 1)."""
     models = world()
     found = gated(rate, models, 3, sampling=sampling, **settings)
     assert sum(found.values()) == pytest.approx(1.0)
@@ -111,7 +111,7 @@ def test_a_verifier_that_accepts_only_acceptable_tokens_follows_the_target(rate,
 
 
 @pytest.mark.parametrize("sampling", SAMPLING.values(), ids=SAMPLING)
-def test_a_gate_that_always_accepts(sampling):
+def test_a_verifier_that_always_accepts_follows_the_draft(sampling):
     """Without a test at the cap the output is the draft's; with one after every token, the target's.
 
     Control: with one after every second token it is neither's.

@@ -90,7 +90,7 @@ def test_the_last_token_at_the_cap_is_tested_only_with_test_on_cap():
 
 
 @pytest.mark.parametrize(("rate", "kind"), [(0.0, "ar"), (1.0, "u")])
-def test_a_single_token_is_drafted_and_judged_like_any_other(rate, kind):
+def test_a_single_token_is_drafted_and_tested_like_any_other(rate, kind):
     """max_new_tokens = 1: one committed token, no bonus, whether the gate took it or the target had to say."""
     seen = set()
     for seed in range(20):
@@ -129,7 +129,7 @@ def cuts(steps: list[Round], cut=Round.cut) -> None:
             assert len(short.proposers) == short.tested
 
 
-def test_a_round_cut_short_counts_what_is_left_of_it():
+def test_a_truncated_round_counts_only_its_remaining_tokens():
     """Control: a cut that forgets that untested tokens come first breaks the identity."""
     _, steps = generate(sprinter(max_run=4), world(0.7), sampler(), 200)
     cuts(
@@ -151,7 +151,7 @@ def test_a_round_cut_short_counts_what_is_left_of_it():
 
 
 @pytest.mark.parametrize("settings", [{}, {"bonus": False}], ids=str)
-def test_forwards_over_real_caches_are_the_ideal_ones(settings):
+def test_real_caches_run_the_minimum_of_forwards(settings):
     """docs/papers/sprinter.md, Speedup with measured prices:
 
     The target lacks one token: its bonus or replacement; without a bonus its own last row is the one before the tested

@@ -59,7 +59,7 @@ def test_adaedl_stops_by_the_entropy_of_q():
         assert [rule.before([0], skewed.logits) for rule in rules] == [False, True], temperature
 
 
-def test_the_plain_rules_look_at_unscaled_probabilities():
+def test_training_free_rules_use_unscaled_probabilities():
     """Unsure at the likeliest token, before anything is drawn; confidence at the drawn one, after it; whatever T is."""
     session = Says(0.5, 0.3, 0.2)
     for temperature in (0.0, 0.5, 1.0):
@@ -105,7 +105,7 @@ class Spy(Stop, name="spy-stub"):
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_what_was_accepted_is_recovered_from_the_ids(temperature):
+def test_accepted_tokens_are_recovered_from_the_ids(temperature):
     """There is no feedback channel: every draft but the last, as its round recorded it."""
     models = table_world(3, seed=6)
     method = Speculative(proposer=DraftModel(model="a", gamma=4, stop=Spy()), scorers=("b",), target=Last())
@@ -115,7 +115,7 @@ def test_what_was_accepted_is_recovered_from_the_ids(temperature):
     assert len(set(outcomes)) > (1 if temperature == 0.0 else 4)
 
 
-def test_what_a_chains_outer_level_cut_away_is_not_learned_from():
+def test_tokens_discarded_by_an_outer_level_do_not_update_the_threshold():
     """A draft of which nothing is left was not rejected by the model that it was drafted for."""
     models = table_world(3, seed=6)
     proposer = Chain(proposer=DraftModel(model="a", gamma=2, stop=Spy()), model="b", threshold=4)
@@ -139,7 +139,7 @@ def specdec_length(head, states, threshold: float, min_len: int, k: int) -> int:
 
 
 @pytest.mark.parametrize(("min_len", "threshold"), [(1, 0.6), (2, 0.8), (4, 0.97)])
-def test_specdecs_product_is_over_the_tokens_that_were_read(min_len, threshold):
+def test_specdec_multiplies_over_the_read_tokens(min_len, threshold):
     """phat_i is read off the state after x_i, which is there one draw later. Control: off the one before, it differs."""
     session, k, differs, lengths = TableSession(3, 2), 8, 0, set()
     head = spread_out(AcceptanceHead(8, blocks=2))
@@ -149,14 +149,14 @@ def test_specdecs_product_is_over_the_tokens_that_were_read(min_len, threshold):
             tokens = roll(session, ids, k, sampler(seed), NO_EOS, rule).tokens
             read = ids + roll(session, ids, k, sampler(seed), NO_EOS).tokens
             states = [session._state(tuple(read[: len(ids) + i]))[None] for i in range(k + 1)]
-            behind, before = states[1:], states[:-1]
-            assert len(tokens) == specdec_length(head, behind, threshold, min_len, k)
+            after, before = states[1:], states[:-1]
+            assert len(tokens) == specdec_length(head, after, threshold, min_len, k)
             differs += len(tokens) != specdec_length(head, before, threshold, min_len, k)
             lengths.add(len(tokens))
     assert differs > 0 and len(lengths) > 1
 
 
-def test_dsls_features_by_hand():
+def test_dsl_features_match_a_worked_example():
     """The ten largest probabilities, 0 where there are fewer; the entropy in nats; the place, from 0, in twentieths."""
     head = LengthHead()
     q = torch.tensor([[0.1, 0.2, 0.4, 0.3], [0.5, 0.5, 0.0, 0.0]])
@@ -168,7 +168,7 @@ def test_dsls_features_by_hand():
     assert head.inputs(many, torch.tensor([1]))[0, :10].tolist() == pytest.approx([i / 78 for i in range(12, 2, -1)])
 
 
-def test_dsl_reads_the_unscaled_distribution_at_the_place_in_the_draft():
+def test_dsl_uses_the_unscaled_distribution_and_the_position_in_the_draft():
     """Against the head itself. Control: places counted from 1 stop elsewhere."""
     session, head, k = TableSession(4, 1), spread_out(LengthHead()), 6
     lengths, differs = set(), 0

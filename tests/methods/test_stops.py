@@ -90,7 +90,7 @@ class LooksAtValue(Stop, name="value-mutant"):
         return token == 1
 
 
-def test_a_rule_may_look_at_a_tokens_value_and_may_not_drop_it():
+def test_a_rule_may_read_a_token_but_not_drop_it():
     models = table_world(3, seed=4)
     assert distance(joint_distribution(stopped(LooksAtValue()), models, 3), plain(models, 3)) < ROUNDING
     assert distance(joint_distribution(stopped(LooksAtValue(), 3, Drops), models, 3), plain(models, 3)) > 0.1

@@ -109,7 +109,7 @@ def test_a_bin_file_of_tensors_alone_is_loaded(broken):
     specbench(*FEW, "--max-new-tokens", 4, cwd=broken.parent)
 
 
-def test_code_of_a_repository_is_never_run(broken, tmp_path):
+def test_remote_code_is_never_run(broken, tmp_path):
     (broken / "modeling_own.py").write_text(
         f"open({str(tmp_path / 'planted')!r}, 'w')\nclass Own: pass\nclass OwnConfig: pass\n"
     )
@@ -126,7 +126,7 @@ def test_code_of_a_repository_is_never_run(broken, tmp_path):
         ("hidden_size", "wide"), ("intermediate_size", 1),
     ],
 )  # fmt: skip
-def test_sizes_that_cannot_be_are_one_line(broken, key, value):
+def test_impossible_sizes_are_an_error_of_one_line(broken, key, value):
     config(broken, **{key: value})
     done = specbench(*FEW, "--max-new-tokens", 4, cwd=broken.parent, code={2, 4})
     assert "Traceback" not in done.stderr
@@ -135,7 +135,7 @@ def test_sizes_that_cannot_be_are_one_line(broken, key, value):
 
 @pytest.mark.parametrize("file", ["tokenizer.json", "config.json", "generation_config.json", "tokenizer_config.json"])
 @pytest.mark.parametrize("text", ["{}", "[1]", "", "\x00\xff", '{"a": '])
-def test_damaged_files_beside_the_weights_are_one_line(broken, file, text):
+def test_damaged_files_next_to_the_weights_are_an_error_of_one_line(broken, file, text):
     (broken / file).write_bytes(text.encode("latin-1"))
     done = specbench(*FEW, "--max-new-tokens", 4, cwd=broken.parent, code={0, 2, 3, 4})
     assert "Traceback" not in done.stderr
@@ -176,12 +176,12 @@ def test_a_hub_that_cannot_be_reached_is_distinguished_from_a_damaged_file(cause
 @pytest.mark.parametrize(
     "error", [ValueError("Unrecognized model"), OSError("not a valid JSON file"), json.JSONDecodeError("bad", "", 0)]
 )
-def test_a_damaged_file_of_the_hubs_cache_is_named_as_one(error):
+def test_a_damaged_file_in_the_hub_cache_is_reported_as_damaged(error):
     message = str(unreadable("target", "org/name", error))
     assert "cannot be loaded" in message and "cannot be fetched" not in message
 
 
-def test_a_model_that_does_not_fit_into_memory_is_one_line(broken, monkeypatch):
+def test_a_model_that_does_not_fit_into_memory_is_an_error_of_one_line(broken, monkeypatch):
     def full(*_, **__):
         raise torch.OutOfMemoryError("CUDA out of memory")
 

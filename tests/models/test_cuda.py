@@ -131,7 +131,7 @@ def test_graphs_and_plain_forwards_decode_the_same_tokens(on_graphs, tmp_path):
     assert not differing
 
 
-def test_transformers_modules_draft_without_a_read_of_each_token(device, tmp_path):
+def test_eager_sessions_draft_without_reading_each_token(device, tmp_path):
     done = run(plan_of(["sd"], "eager", tmp_path, limit=1, max_new_tokens=16, temperature=1.0), device)
     _, cost = done["sd"]
     reads = sum(count for place, count in cost.syncs.items() if place.startswith("tolist"))
@@ -158,7 +158,7 @@ def decoded(small: gpu.Small, engine: str, prompt: list[int], temperature: float
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_a_prompt_with_nan_leaves_nothing_to_the_next(small, temperature):
+def test_a_prompt_with_nan_does_not_affect_the_next(small, temperature):
     before = decoded(small, "graph", [5, 1, 2, 0], temperature)
     assert isinstance(decoded(small, "graph", [5, 1, 2, 0, 7, 8, 9, 39], temperature), str)
     assert (
@@ -178,7 +178,7 @@ def test_a_grown_cache_is_cleared_and_captured_again(small):
     assert bool(graphs.cache.held.isfinite().all())
 
 
-def test_a_sequence_that_outgrows_the_graphs_is_captured_for_off_the_clock_and_recorded(device, tmp_path, monkeypatch):
+def test_capturing_for_a_longer_sequence_is_not_timed_and_is_recorded(device, tmp_path, monkeypatch):
     monkeypatch.setattr(runner, "_longest", lambda *_: 8)  # as if later turns were far longer than first ones
     plan = plan_of(["sd"], "graph", tmp_path, limit=1, max_new_tokens=200, temperature=0.0)
     record, _ = run(plan, device)["ar"]
@@ -218,14 +218,14 @@ def captured_by(graphs, device: SimulatedCuda) -> set[tuple[int, int]]:
     return {(id(each.stream), id(each.pool)) for each in captured if isinstance(each, Graph)}
 
 
-def test_models_side_by_side_keep_their_streams(device, tmp_path):
+def test_parallel_models_keep_their_streams(device, tmp_path):
     plan = plan_of(["we-p"], "lean", tmp_path, limit=3, max_new_tokens=8, temperature=1.0)
     before = Stream.made
     run(plan, device)
     assert Stream.made - before == 2, "a stream a model, not one a prompt"
 
 
-def test_how_a_gpu_computes_is_set_and_recorded(device):
+def test_gpu_numerics_are_set_and_recorded(device):
     torch.backends.cuda.enable_cudnn_sdp(True)
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = True
     hardware.configure(CUDA)
@@ -235,7 +235,7 @@ def test_how_a_gpu_computes_is_set_and_recorded(device):
     assert gpu_facts["bfloat16_sums"] == "float32"
 
 
-def test_the_gpu_that_is_used_is_the_one_that_nvidia_smi_is_asked_about(device, tmp_path, monkeypatch):
+def test_nvidia_smi_is_queried_about_the_gpu_in_use(device, tmp_path, monkeypatch):
     tool = tmp_path / "nvidia-smi"
     tool.write_text(
         '#!/bin/sh\ncase "$*" in *--id=GPU-0*) echo "1.0, 2, 3, 4, 5, 6";; *) echo "another, 0, 0, 0, 0, 0";; esac\n'
@@ -251,7 +251,7 @@ def test_copying_is_timed_by_events_after_a_warm_up(device, monkeypatch):
     assert device.operations["copy_"] > hardware.COPIES
 
 
-def test_the_clock_of_a_compiled_forward_is_around_it(device, tmp_path, monkeypatch):
+def test_a_compiled_forward_is_timed_as_a_whole(device, tmp_path, monkeypatch):
     """What transformers compiles has no hooks: they would be compiled with it."""
     loaded = plan_of(["sd"], "eager", tmp_path, limit=1).load()
     model, seen = loaded.models["target"], []
@@ -302,7 +302,7 @@ def test_verification_that_waits_fails_its_check(device, monkeypatch):
         gpu_graphs.verification_does_not_wait(CUDA)
 
 
-def test_what_is_simulated_is_seen(device):
+def test_simulated_waits_and_launches_are_detected(device):
     """The simulated device itself.
 
     A wait, a mixed operation, a wait in a capture, memory that a replay may not rely on.

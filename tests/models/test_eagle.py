@@ -79,7 +79,7 @@ def wander(kind: type[EagleSession], catch_up: bool, family: str = "llama", roun
 
 @pytest.mark.parametrize("catch_up", [True, False])
 @pytest.mark.parametrize("family", ["llama", "gpt2"])
-def test_a_feature_cache_after_any_history_is_a_fresh_one(family, catch_up):
+def test_a_feature_cache_after_any_history_equals_a_new_one(family, catch_up):
     """Greedy tokens and distributions at T = 1, in float64.
 
     What rounds, rollbacks and a head's own guesses left after is gone.
@@ -102,7 +102,7 @@ class _KeepsGuesses(EagleSession):
 
 @pytest.mark.parametrize("mutant", [_OneTooFew, _KeepsGuesses])
 @pytest.mark.parametrize("catch_up", [True, False])
-def test_a_cache_that_keeps_what_it_should_forget_is_caught(mutant, catch_up):
+def test_a_feature_cache_that_is_not_truncated_is_detected(mutant, catch_up):
     """Mutation controls: a stale position after a rollback, and the head's own guesses kept as if they were features."""
     assert wander(mutant, catch_up) > 1e-3
 
@@ -130,7 +130,7 @@ def test_training_and_drafting_compute_the_same_features(family):
             assert (draft.probs[1] - base.logits_of(going_on)[0].softmax(-1)).abs().max() < NORMED
 
 
-def test_without_catching_up_the_head_goes_on_from_its_own_guess():
+def test_without_catching_up_the_head_continues_from_its_own_features():
     """Where the base lacks f_t, fhat_t replaces it.
 
     With it, the base reads one forward more. The distributions differ, the cost too.
@@ -150,7 +150,7 @@ def test_without_catching_up_the_head_goes_on_from_its_own_guess():
     assert (distributions[0] - distributions[1]).abs().max() > 1e-3
 
 
-def test_a_head_reads_a_token_a_forward_and_its_prompt_once():
+def test_a_head_reads_one_token_per_forward_and_its_prompt_once():
     base, head = base_and_head()
     session = EagleSession(head, base)
     ids = [3, 8, 1, 22, 13]
@@ -176,7 +176,7 @@ def weights_of(head: EagleHead) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen2", "gpt2", "t5"])
-def test_a_head_is_saved_in_the_public_format_and_comes_back(family, tmp_path):
+def test_a_head_survives_saving_and_loading_in_the_public_format(family, tmp_path):
     """Keys fc.* and layers.0.*, no embedding of its own; settings and provenance too."""
     head = EagleHead.of(FAMILIES[family]())
     head.provenance = Provenance(base={"source": "somewhere"}, report={"loss": 1.5})
@@ -210,7 +210,7 @@ def test_a_published_head_is_read(bias, tmp_path):
     assert len(draft([1, 2, 3], 3, sampler(0), NO_EOS).tokens) == 3
 
 
-def test_a_head_that_is_not_there_is_one_line(tmp_path):
+def test_a_missing_head_is_an_error_of_one_line(tmp_path):
     tmp_path.joinpath("config.json").write_text(json.dumps(FAMILIES["llama"]().to_dict()))
     with pytest.raises(MissingAsset, match=r"no EAGLE head in .*model\.safetensors or pytorch_model\.bin"):
         EagleHead.read(tmp_path)

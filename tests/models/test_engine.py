@@ -49,7 +49,7 @@ def test_every_engine_decodes_the_same_tokens(family, method):
     assert all(tokens == found[0] for tokens in found)
 
 
-def test_the_models_own_weights_are_views_of_what_lies_together():
+def test_weights_of_the_model_are_views_of_the_fused_ones():
     model = random_model("llama", 1)
     before, size = copy.deepcopy(model.state_dict()), sum(p.numel() for p in model.parameters())
     network_of(model)
@@ -58,7 +58,7 @@ def test_the_models_own_weights_are_views_of_what_lies_together():
     assert sum(storages.values()) == 4 * size, "a model is held in memory once"
 
 
-def test_the_layer_norm_of_a_row_and_its_negative_is_the_rms_norm():
+def test_rms_norm_equals_layer_norm_of_a_row_and_its_negative():
     weight = torch.randn(48)
     for scale in (1e-4, 1.0, 1e3):
         x = scale * torch.randn(5, 48) + scale
@@ -70,7 +70,7 @@ def test_the_layer_norm_of_a_row_and_its_negative_is_the_rms_norm():
 
 @pytest.mark.parametrize("eos", [frozenset(), frozenset({7, 9})])
 @pytest.mark.parametrize("engine", ["lean", "graph"])
-def test_a_roll_without_looking_draws_what_a_roll_with_looking_draws(engine, eos):
+def test_a_roll_without_reads_draws_the_same_tokens(engine, eos):
     """The same uniforms, so the same tokens, up to an EOS; and the cache goes on as if every token had been read."""
     model = random_model("llama", 3)
     looking, blind = open_session(copy.deepcopy(model), engine), open_session(model, engine)
@@ -91,7 +91,7 @@ def test_a_roll_without_looking_draws_what_a_roll_with_looking_draws(engine, eos
         assert one.tokens == two.tokens
 
 
-def test_a_verdict_in_one_read_has_the_same_distribution():
+def test_verification_with_one_read_has_the_same_distribution():
     generator = torch.Generator().manual_seed(0)
     for k, rows in ((0, 1), (1, 1), (1, 2), (2, 2), (2, 3)):
         q, pi = (torch.rand(n, 3, generator=generator, dtype=torch.float64).softmax(-1) for n in (k, rows))
@@ -200,7 +200,7 @@ def peers(family: str = "llama") -> Models:
         Assisted(draft="draft", model="target", gamma=3),
     ],
 )  # fmt: skip
-def test_transformers_own_methods_give_the_greedy_tokens_and_are_counted(family, peer):
+def test_transformers_methods_give_the_greedy_tokens_and_are_counted(family, peer):
     if family == "t5" and getattr(peer, "cache", "") == "static":
         pytest.skip("no static cache for an encoder-decoder model")
     limits = Limits(eos=frozenset(), max_new_tokens=17)
@@ -218,7 +218,7 @@ def test_transformers_own_methods_give_the_greedy_tokens_and_are_counted(family,
         assert usage.forwards == 16, "the first forward is prefill"
 
 
-def test_transformers_own_methods_end_where_ours_end():
+def test_transformers_methods_stop_at_the_same_token():
     """At an EOS, and at a stop string however many tokens came at once."""
     ours = decode(AR, peers(), GREEDY, Limits(eos=frozenset(), max_new_tokens=20)).tokens
     eos = Limits(eos=frozenset({ours[6]}), max_new_tokens=20)
@@ -237,7 +237,7 @@ def test_transformers_own_methods_end_where_ours_end():
             assert models.sessions["target"].usage.forwards <= len(expected.tokens)
 
 
-def test_transformers_own_methods_sample_from_the_target():
+def test_transformers_methods_sample_from_the_target():
     """First tokens of 1500 draws: by Hoeffding their frequency of one token is off by .06 with odds below 1e-4."""
     limits = Limits(eos=frozenset(), max_new_tokens=1)
     exact = Sampler(temperature=0.7).probs(open_session(random_model("llama", 2)).score(PROMPT, len(PROMPT) - 1))[0]
@@ -249,7 +249,7 @@ def test_transformers_own_methods_sample_from_the_target():
     assert abs(seen / 1500 - float(exact[best])) < 0.06
 
 
-def test_a_peer_leaves_the_models_as_they_were():
+def test_transformers_methods_leave_the_models_unchanged():
     models = peers()
     target, draft = (models._pair.models[role] for role in ("target", "draft"))
     before = target.generation_config, copy.deepcopy(draft.generation_config.to_dict())
@@ -260,14 +260,14 @@ def test_a_peer_leaves_the_models_as_they_were():
     assert not target._forward_hooks and not draft._forward_pre_hooks
 
 
-def test_transformers_decoding_reject_synthetic_logits():
+def test_transformers_methods_reject_synthetic_logits():
     models = peers()
     models._pair.synthetic = {"target": SyntheticDistribution(40, 0, 1.0)}
     with pytest.raises(ValueError, match="synthetic"):
         models.instrumented("target")
 
 
-def test_graphs_under_a_sequence_that_outgrows_them_are_not_used_again():
+def test_graphs_that_a_sequence_outgrew_are_not_used_again():
     model = random_model("llama", 1)
     model.config.max_position_embeddings = 1024
     graphs = Graphs(network_of(copy.deepcopy(model)), CPU)
@@ -281,7 +281,7 @@ def test_graphs_under_a_sequence_that_outgrows_them_are_not_used_again():
     assert graphs.find(1, 100) is not None, "prepared again, they are there again"
 
 
-def test_nan_logits_are_detected_when_a_roll_did_not_look(monkeypatch):
+def test_nan_logits_are_detected_after_a_roll_without_reads(monkeypatch):
     """At temperature 1, on the path that reads at the end of a round: a row that is no distribution has no token."""
     model = random_model("llama", 1)
     session = LeanSession(network_of(model), 40)
@@ -346,7 +346,7 @@ def test_the_compiled_engine_reports_why_it_cannot_run(family, why):
         engine_of("compiled", random_model(family, 1).config, CPU)
 
 
-def test_a_sample_after_one_with_nan_starts_clean():
+def test_a_sample_after_one_with_nan_is_correct():
     graphs = Graphs(network_of(random_model("llama", 1)), CPU)
     graphs.prepare(64, max_block=2)
     bad, oracle = GraphSession(graphs, 40), open_session(random_model("llama", 1))
@@ -360,7 +360,7 @@ def test_a_sample_after_one_with_nan_starts_clean():
         assert torch.allclose(session.score(ids, len(ids) - 1), oracle.score(ids, len(ids) - 1), atol=1e-4)
 
 
-def test_a_sequence_goes_from_one_span_to_the_next_and_its_tables_stay():
+def test_a_sequence_keeps_its_cache_when_it_moves_to_the_next_span():
     model = random_model("llama", 1)
     model.config.max_position_embeddings = 1024
     network = network_of(copy.deepcopy(model))
@@ -380,7 +380,7 @@ def test_a_sequence_goes_from_one_span_to_the_next_and_its_tables_stay():
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("family", FAMILIES)
-def test_half_precision_is_as_far_from_the_truth_as_transformers_is(family, dtype):
+def test_half_precision_errors_are_of_the_size_of_those_of_transformers(family, dtype):
     """Against float64, within four times the eager error: rounding in other places, and nothing worse."""
     exact = random_model(family, 1).double()
     half = random_model(family, 1).to(dtype)
@@ -395,7 +395,7 @@ def test_half_precision_is_as_far_from_the_truth_as_transformers_is(family, dtyp
     assert lean < 4 * eager
 
 
-def test_assisted_generation_drafts_gamma_tokens_however_unsure_the_draft_is():
+def test_assisted_generation_always_drafts_gamma_tokens():
     out = decode(
         Assisted(draft="draft", model="target", gamma=4), peers(), GREEDY, Limits(eos=frozenset(), max_new_tokens=24)
     )
@@ -413,7 +413,7 @@ def test_assisted_generation_of_a_model_by_itself_is_rejected():
 
 
 @pytest.mark.parametrize("peer", [Generate(model="target"), Assisted(draft="draft", model="target", gamma=2)], ids=str)
-def test_transformers_own_methods_keep_to_top_k_and_top_p(peer):
+def test_transformers_methods_apply_top_k_and_top_p(peer):
     """At T = 1.3 with the four likeliest, of which three make up 0.9 here or there: nothing else is ever drawn."""
     oracle = open_session(random_model("llama", 2))
     for seed in range(60):
@@ -421,7 +421,7 @@ def test_transformers_own_methods_keep_to_top_k_and_top_p(peer):
         tokens = decode(peer, peers(), sampler, Limits(eos=frozenset(), max_new_tokens=3)).tokens
         ids = PROMPT + tokens
         distributions = sampler.probs(oracle.score(ids, len(PROMPT) - 1)[:-1])
-        assert all(float(law[token]) > 0 for law, token in zip(distributions, tokens, strict=True))
+        assert all(float(probs[token]) > 0 for probs, token in zip(distributions, tokens, strict=True))
 
 
 def test_assisted_generation_samples_from_the_target():

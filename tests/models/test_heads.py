@@ -81,7 +81,7 @@ def place(models) -> Place:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_head_comes_back_as_it_was_saved_and_is_read_by_kind(kind, place):
+def test_a_saved_head_is_loaded_unchanged_by_kind(kind, place):
     """Weights, settings and provenance survive, in float32 and without gradients; a request for another kind is rejected."""
     saved = place.trained(kind, data={"sha256": "abc"}, report={"auc": 0.75})
     head = place.pair(kind).open([1, 2]).head("mine", type(saved))
@@ -96,7 +96,7 @@ def test_a_head_comes_back_as_it_was_saved_and_is_read_by_kind(kind, place):
         place.pair(kind).open([1, 2]).head("mine", wrong)
 
 
-def test_a_head_has_its_bases_embedding(place):
+def test_a_head_uses_the_embedding_of_its_base(place):
     """EAGLE heads and the verifier's token features read the base's own, and no copy is held."""
     place.trained("eagle")
     pair = place.pair()
@@ -132,7 +132,7 @@ def test_a_head_of_another_pair_is_rejected_with_both_names(kind, place):
     place.trained(kind, base=found["draft"].identity | {"dtype": "bfloat16", "source": "moved/elsewhere"})
     assert place.bring(kind).kind == kind
     place.trained(kind, base={}, target={})
-    assert place.bring(kind).kind == kind, "somebody else's head says nothing"
+    assert place.bring(kind).kind == kind, "the head of another pair is loaded without a check"
 
 
 @pytest.mark.parametrize("kind", STATED)

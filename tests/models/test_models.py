@@ -152,13 +152,13 @@ def test_a_missing_model_is_reported_with_help(tmp_path):
         bring(tmp_path, draft="weightless")
 
 
-def test_every_class_of_failure_to_fetch_has_its_advice():
+def test_every_kind_of_download_failure_has_advice():
     from specbench.data.hub import missing_model
 
     assert "accept its license" in str(missing_model("target", "meta-llama/x", OSError("a gated repo")))
 
 
-def test_a_device_that_is_not_here(monkeypatch):
+def test_a_missing_device_is_an_error(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert device_of("auto") == CPU
     with pytest.raises(MissingAsset, match="no CUDA"):

@@ -51,7 +51,7 @@ def rounded(double: QuantizedLinear, weight: torch.Tensor) -> torch.Tensor:
 @needs_torchao
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_layer_multiplies_with_its_matrix_rounded_to_few_levels(kind, device):
+def test_a_quantized_layer_multiplies_with_the_rounded_matrix(kind, device):
     """Within a step of what it was.
 
     A 15th of what a group spans, a 127th of a row's greatest, or NF4's widest half gap.
@@ -72,7 +72,7 @@ def test_a_layer_multiplies_with_its_matrix_rounded_to_few_levels(kind, device):
 @needs_torchao
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("width", [256, 192, 96])
-def test_in_bfloat16_int4_is_four_bits_a_weight_and_the_same_matrix(width, device, monkeypatch):
+def test_int4_stores_four_bits_per_weight(width, device, monkeypatch):
     """The kernels' layouts of codes, scales and zeros, at every group size: a tenth of a step from what bytes say."""
     torch.manual_seed(0)
     layer = nn.Linear(width, 64, device=device, dtype=torch.bfloat16).requires_grad_(False)
@@ -225,7 +225,7 @@ def test_a_model_without_linear_layers_is_rejected():
     ({"quant_method": "gptq", "bits": 4}, "optimum"), ({"quant_method": "awq", "bits": 4}, "gptqmodel"),
     ({"quant_method": "bitsandbytes", "load_in_4bit": True}, "bitsandbytes"),
 ])  # fmt: skip
-def test_a_checkpoint_that_is_quantized_already_is_transformers_matter(stored, library, tmp_path):
+def test_an_already_quantized_checkpoint_is_left_to_transformers(stored, library, tmp_path):
     """It runs eagerly, is not quantized again, and one line names the library that it needs."""
     folder = shutil.copytree(PACKAGE / "tiny/models/target", tmp_path / "stored")
     config = json.loads((folder / "config.json").read_text())
@@ -242,7 +242,7 @@ def test_a_checkpoint_that_is_quantized_already_is_transformers_matter(stored, l
         resolve_models(again, ("target",), tmp_path, Placement(CPU))
 
 
-def test_graphs_are_taken_for_what_can_be_recorded():
+def test_graphs_are_chosen_only_for_models_that_can_be_captured():
     """int4 and int8 are plain launches.
 
     Whether torchao's NF4 can be recorded is not known, so it is requested explicitly.

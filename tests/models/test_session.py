@@ -83,7 +83,7 @@ class LeanForgetsOneTooFew(LeanSession):
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt2", "t5"])
-def test_a_stale_position_in_the_cache_is_caught(family):
+def test_a_stale_position_in_the_cache_is_detected(family):
     model = random_model(family, 1)
     for session in (
         ForgetsOneTooFew(model, 40, source_of(model)),
@@ -92,7 +92,7 @@ def test_a_stale_position_in_the_cache_is_caught(family):
         assert walk(model, session) > 0.1
 
 
-def test_what_is_known_is_not_fed_again():
+def test_cached_tokens_are_not_fed_again():
     session = open_session(random_model("llama", 1))
     session.score([1, 2, 3, 4], 3)
     assert session.usage.forwards == 0, "the first forward is prefill"
@@ -106,7 +106,7 @@ def test_what_is_known_is_not_fed_again():
     assert session.usage.by_fed.keys() == {1, 2}
 
 
-def test_rows_that_were_dropped_cost_a_forward_and_not_the_truth():
+def test_dropped_rows_cost_a_forward_and_stay_correct():
     model = random_model("t5", 2)
     session, ids = open_session(model, "eager", SOURCE), [0] + [i % 39 + 1 for i in range(KEPT_ROWS + 40)]
     for end in range(1, len(ids) + 1):
@@ -114,7 +114,7 @@ def test_rows_that_were_dropped_cost_a_forward_and_not_the_truth():
     assert (session.score(ids, 3) - uncached(model, ids)[3:]).abs().max() < 2e-4
 
 
-def test_the_encoder_runs_once_a_prompt():
+def test_the_encoder_runs_once_per_prompt():
     session = open_session(random_model("t5", 1), "lean", SOURCE)
     for ids in ([0], [0, 1, 2], [0, 5]):
         session.score(ids, 0)
@@ -177,7 +177,7 @@ def test_a_rejection_starts_again_at_the_first_model():
     assert all(after.proposers[0] == "a" for before, after in zip(rejected, steps[1:], strict=True) if before)
 
 
-def test_nan_logits_fail_loudly():
+def test_nan_logits_are_an_error():
     model = random_model("llama", 1)
     with torch.no_grad():
         model.lm_head.weight[3].fill_(float("nan"))

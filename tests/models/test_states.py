@@ -53,14 +53,14 @@ def walk(family: str, session, steps: int = 30) -> float:
 
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("family", ["llama", "qwen2", "gpt2", "t5"])
-def test_states_after_any_history_are_those_of_a_fresh_session(family, engine):
+def test_hidden_states_after_any_history_equal_those_of_a_new_session(family, engine):
     if engine == "graph" and family == "t5":
         engine = "lean"  # there are no graphs of encoder-decoder models
     assert walk(family, opened(family, engine)) < 2e-4  # float32 rounding
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_the_head_makes_the_logits_of_them(family):
+def test_the_lm_head_gives_the_logits_of_hidden_states(family):
     """In every family, eager and lean: `logits_of` of `hidden` is what `score` says, norms and scales included."""
     ids, states = [0, 5, 9, 2, 7], []
     for engine in ("eager", "lean"):
@@ -85,7 +85,7 @@ class _StaleLean(LeanSession):
 
 
 @pytest.mark.parametrize("kind", [_Stale, _StaleLean])
-def test_states_that_are_not_truncated_are_caught(kind):
+def test_hidden_states_that_are_not_truncated_are_detected(kind):
     """Mutation control."""
     model = random_model("llama", 1)
     session = kind(model if kind is _Stale else network_of(model), 40)
@@ -93,7 +93,7 @@ def test_states_that_are_not_truncated_are_caught(kind):
     assert walk("llama", session) > 0.1
 
 
-def test_states_of_a_graph_last_beyond_its_next_replay():
+def test_hidden_states_of_a_graph_survive_its_next_replay():
     session = opened("llama", "graph")
     session.score([1, 2, 3], 2)
     first = session.hidden([1, 2, 3, 4], 3)
@@ -104,7 +104,7 @@ def test_states_of_a_graph_last_beyond_its_next_replay():
 
 
 @pytest.mark.parametrize("engine", ["lean", "graph"])
-def test_a_roll_that_does_not_look_keeps_states_too(engine):
+def test_a_roll_without_reads_keeps_hidden_states(engine):
     """What a GPU does: after a roll, and after a shorter one after it, states are those of a roll that looks."""
     model = random_model("llama", 3)
     looking, blind = opened("llama", engine, copy.deepcopy(model)), opened("llama", engine, model)
@@ -119,7 +119,7 @@ def test_a_roll_that_does_not_look_keeps_states_too(engine):
         ids = [*read[:-2], seed] if seed % 2 else read[:-3]  # other tokens after it are cached, and states of theirs
 
 
-def test_rows_that_were_handed_out_are_copies():
+def test_returned_rows_are_copies():
     """A copy: what later rounds write does not reach who holds it; and the store grows past its first size."""
     states, rows = States(), torch.arange(600.0)[:, None].repeat(1, 2)
     states.append(rows[:3])
@@ -136,7 +136,7 @@ def test_rows_that_were_handed_out_are_copies():
         states.rows(400, 502)
 
 
-def test_without_readers_nothing_is_kept():
+def test_hidden_states_are_not_stored_if_nothing_reads_them():
     session = open_session(random_model("llama", 1), "lean")
     session.score([1, 2, 3], 0)
     assert session._states.length == 0

@@ -53,7 +53,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("method", "wanted", "temperature"), CASES, ids=lambda case: str(getattr(case, "name", case)))
-def test_the_measured_acceptance_is_the_wanted_one(method, wanted, temperature):
+def test_the_measured_acceptance_is_the_requested_one(method, wanted, temperature):
     """Within 0.025 over 1,200 tests and more of the default proposer's tokens, whose standard error is below 0.011."""
     proposer, scorers, target = method.verification()
     sampler = Sampler(temperature, generator=torch.Generator().manual_seed(0))
@@ -96,7 +96,7 @@ def test_hashed_numbers_are_standard_normal():
     assert len(z[:, 0].unique()) == len(z)
 
 
-def test_no_spread_is_the_same_distribution():
+def test_a_spread_of_zero_gives_equal_distributions():
     assert acceptance_at(0.0, 0, [1], Last(), Sampler()) == pytest.approx(1.0)
     sampler = Sampler(generator=torch.Generator().manual_seed(0))
     assert all(round_.accepted == round_.tested for round_ in generate(SD, world(0.0), sampler, 50)[1])
@@ -133,7 +133,7 @@ def test_time_of_the_synthetic_logits_is_not_measured(monkeypatch):
     assert out.prefill_seconds + out.decode_seconds == 12.0
 
 
-def test_what_an_encoder_reads_is_part_of_the_context():
+def test_the_encoder_input_is_part_of_the_context():
     def law_of(source: list[int]) -> torch.Tensor:
         return SyntheticSession(TableSession(50, 0), SyntheticDistribution(50, 0, 1.0), CPU, source).score([0, 7], 0)
 
@@ -155,7 +155,7 @@ def test_dummy_architectures_have_the_published_number_of_parameters(path):
     assert sum(p.numel() for p in model.parameters()) / 1e6 == pytest.approx(PARAMETERS[path], abs=0.6)
 
 
-def test_dummy_weights_are_the_same_every_time_and_can_be_shrunken():
+def test_dummy_weights_are_reproducible_and_can_have_smaller_shapes():
     changes = {"num_hidden_layers": 1, "hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 4,
                "num_key_value_heads": 4, "vocab_size": 1100}  # fmt: skip
     state = torch.random.get_rng_state()
@@ -169,4 +169,4 @@ def test_dummy_weights_are_the_same_every_time_and_can_be_shrunken():
     with pytest.raises(ConfigError, match="no such key"):
         architecture("meta-llama/Llama-2-7b-hf", {"layers": 1})
     with pytest.raises(MissingAsset, match="no architecture"):
-        architecture("somebody/something", {})
+        architecture("missing/model", {})

@@ -33,7 +33,7 @@ def test_a_worker_returns_the_models_logits(both):
     assert remote.moved > 4 * 2 * 4 * loaded.vocabulary, "four answers of two rows of float32"
 
 
-def test_an_answer_that_was_never_fetched_is_dropped(both):
+def test_an_unread_answer_of_a_worker_is_dropped(both):
     opened, loaded = both
     opened().submit([1, 2, 3], 2)
     remote = opened()
@@ -41,7 +41,7 @@ def test_an_answer_that_was_never_fetched_is_dropped(both):
     assert torch.allclose(remote.result(), loaded.session("draft", None).score([4, 5, 6, 7], 3), atol=1e-5)
 
 
-def test_what_a_worker_raises_is_raised_and_the_next_sequence_works(both):
+def test_an_exception_of_a_worker_is_raised_and_the_next_sequence_works(both):
     opened, loaded = both
     bad = opened()
     bad.submit([10**9], 0)
@@ -57,7 +57,7 @@ def requested(remote, ids):
     return remote.result()
 
 
-def test_a_worker_that_is_gone_is_reported_and_replaced(both):
+def test_a_worker_that_ended_is_reported_and_replaced(both):
     opened, _ = both
     remote = opened()
     requested(remote, [1, 2])
@@ -70,7 +70,7 @@ def test_a_worker_that_is_gone_is_reported_and_replaced(both):
     assert len(requested(other, [1, 2, 3])) == 1
 
 
-def test_what_ran_beside_the_slowest_model_is_recorded_once():
+def test_overlapping_time_is_recorded_once():
     usage = [Usage(seconds=2.0, prefill_seconds=0.1), Usage(seconds=3.0, prefill_seconds=0.4), Usage(seconds=3.0)]
     overlapping(usage)
     assert sum(each.seconds - each.beside for each in usage) == 3.0

@@ -41,7 +41,7 @@ def test_two_measurements_of_one_commit_pass():
     assert exit_code(found) == 0
 
 
-def test_run_drift_alone_never_alarms_and_a_tenth_is_always_seen():
+def test_drift_raises_no_alarm_and_a_tenth_is_always_detected():
     """Fabricated: 5 % drift by round, 1 % noise a measurement, .8 % a process; 100 gates each, a hit confirmed once.
 
     One process's luck alone crosses the limit now and then, and a second process does not agree.
@@ -66,14 +66,14 @@ def test_run_drift_alone_never_alarms_and_a_tenth_is_always_seen():
     assert alarms(1.1) == (100, 100)
 
 
-def test_sessions_that_do_not_agree_are_no_alarm():
+def test_disagreeing_sessions_raise_no_alarm():
     rng = np.random.default_rng(0)
     new = measured([session(rng, {"sd": 1.1}), session(rng, {})])
     found = by_aspect(compare([quiet(count=2)], [new], LIMITS))["speed"]
     assert found.status is Status.same and "do not agree" in found.detail
 
 
-def test_equal_counters_and_another_time_is_overhead():
+def test_equal_counters_with_another_time_are_overhead():
     found = compare([quiet(seed=1, count=2)], [quiet({"sd": 1.1}, seed=2)], LIMITS)
     assert (by_aspect(found)["speed"].status, by_aspect(found)["speed"].title) == (
         Status.regression,
@@ -84,7 +84,7 @@ def test_equal_counters_and_another_time_is_overhead():
     assert exit_code(found) == 5
 
 
-def test_everything_slower_than_the_anchor_is_the_engine():
+def test_everything_slower_than_the_anchor_is_an_engine_change():
     """Which no speedup over the baseline would show."""
     found = compare([quiet(seed=1, count=2)], [quiet({"sd": 1.1, "ar": 1.1}, seed=2)], LIMITS)
     assert (by_aspect(found, "ar")["engine"].status, by_aspect(found, "ar")["engine"].title) == (
@@ -94,12 +94,12 @@ def test_everything_slower_than_the_anchor_is_the_engine():
     assert by_aspect(found)["speed"].status is Status.same
 
 
-def test_fewer_accepted_is_acceptance_and_says_what_it_costs():
+def test_fewer_accepted_tokens_are_an_acceptance_change_with_its_cost():
     worse = [replace(row, rounds=20, accepted=20, forwards={"target": 20}) for row in generations()]
     found = by_aspect(compare([quiet(seed=1)], [quiet({"sd": 1.5}, seed=2, sd=worse)], LIMITS))
     assert (found["decoding"].status, found["decoding"].title) == (Status.regression, "acceptance changed")
     assert "accepted length 4.00 → 2.00" in found["decoding"].detail and "sd over ar" in found["decoding"].detail
-    assert "speed" not in found, "the cost is told once"
+    assert "speed" not in found, "the cost is reported once"
 
 
 def test_the_same_tokens_for_less_work_are_an_improvement():
@@ -168,27 +168,27 @@ def test_graded_quality_is_bootstrapped_and_small_drops_pass():
         ({"task__options__shots": 5}, "task option shots: 0 | 5"),
     ],
 )
-def test_what_cannot_be_compared_says_why(paths, why):
+def test_runs_that_cannot_be_compared_are_reported_with_the_reason(paths, why):
     found = compare([quiet()], [quiet(config=changed(**paths))], LIMITS)
     assert [each.status for each in found] == [Status.incomparable] and why in found[0].detail
     assert (exit_code(found), exit_code(found, undecided_passes=True)) == (6, 0)
 
 
-def test_another_method_table_or_none_is_that_methods_matter():
+def test_another_method_table_concerns_that_method_only():
     other = compare([quiet()], [quiet(config=changed(methods__sd__options={"name": "sd", "gamma": 3}))], LIMITS)
     assert by_aspect(other)["comparability"].status is Status.incomparable
     assert by_aspect(other, "ar")["decoding"].status is Status.same
     assert exit_code(compare([quiet()], [], LIMITS)) == 6
 
 
-def test_of_two_runs_of_a_cell_the_one_with_its_methods_is_taken():
+def test_of_two_runs_the_one_with_the_methods_is_used():
     others = {name: table for name, table in CONFIG["methods"].items() if name != "sd"}
     lacking = quiet(config=changed(methods=others))
     assert exit_code(compare([quiet()], [lacking, quiet(seed=1)], LIMITS)) == 0
     assert exit_code(compare([quiet()], [lacking], LIMITS)) == 6
 
 
-def test_where_a_model_lies_does_not_matter():
+def test_the_location_of_a_model_does_not_matter():
     assert exit_code(compare([quiet()], [quiet(config=changed(pair__models__target__source="there"))], LIMITS)) == 0
 
 

@@ -89,7 +89,7 @@ def test_check_takes_no_option_that_the_snapshot_fixes(recorded, option):
     assert option in specbench("gate", "check", "base.json", option, "1", cwd=recorded, code=2).stderr
 
 
-def test_two_baselines_of_one_name_are_told_apart(recorded, tmp_path):
+def test_two_baselines_of_one_name_are_distinguished(recorded, tmp_path):
     for name, count in (("a", 2), ("b", 3)):
         command = ["-m", "ar", "-t", "gsm8k", "-n", count, "--max-new-tokens", 4, "--counters-only"]
         specbench("gate", "record", f"{name}/tiny.json", *command, cwd=tmp_path)
@@ -97,7 +97,7 @@ def test_two_baselines_of_one_name_are_told_apart(recorded, tmp_path):
     assert [[cell.samples for cell in load(tmp_path / name / "tiny.json").runs] for name in "ab"] == [[2], [3]]
 
 
-def test_a_command_that_nobody_can_measure_is_told(recorded, tmp_path):
+def test_a_command_that_cannot_be_measured_is_reported(recorded, tmp_path):
     held = json.loads((recorded / "base.json").read_text())
     (command,) = held["commands"]
     for wrong, message in (
@@ -108,7 +108,7 @@ def test_a_command_that_nobody_can_measure_is_told(recorded, tmp_path):
         assert message in specbench("gate", "check", "b.json", cwd=tmp_path, code=2).stderr
 
 
-def test_a_file_of_another_version_or_without_cells_says_so(tmp_path):
+def test_a_snapshot_of_another_version_or_without_runs_is_an_error(tmp_path):
     held = json.loads(TINY.read_text())
     for changes, message in (
         ({"semantics": 0}, "gate update"),
@@ -160,14 +160,14 @@ def test_counters_of_a_timed_baseline_need_neither_anchor_nor_repeats(monkeypatc
     assert launch is remeasure.measure_here and {each.aspect for each in found} == {"decoding", "quality"}
 
 
-def test_the_anchor_stands_beside_what_is_measured_against_ar():
+def test_the_anchor_is_measured_with_methods_whose_baseline_is_ar():
     def methods(*names: str) -> list[str]:
         return gating.with_anchor({"methods": list(names)})["methods"]
 
     assert methods("sd") == ["sd", ANCHOR] and methods("we-se") == ["we-se"] and methods("sd", ANCHOR) == ["sd", ANCHOR]
 
 
-def test_a_fresh_process_is_asked_for_the_same_and_its_failure_is_ours(monkeypatch, tmp_path):
+def test_a_new_process_measures_the_same_and_its_failure_is_reported(monkeypatch, tmp_path):
     """The child is run in this process instead: options come through JSON as they were."""
     overrides = (parse_override("method.target.weights=[0.3, 0.7]"),)
     options = Options(gamma=(("", (3, 1)),), overrides=overrides, repeats=2)
@@ -212,7 +212,7 @@ def test_a_measuring_child_ends_with_a_parent_that_is_killed(tmp_path):
         assert parent.stdout.read() == "", "the pipe closes when the child has ended too"
 
 
-def test_the_bundled_baseline_covers_the_family_and_is_whole():
+def test_the_bundled_snapshot_covers_the_tiny_family():
     """A file that lacks a cell, or holds other commands than cells, would pass what it should not."""
     held = load(TINY)
     methods = {name for command in held.commands for name in command["methods"]}
@@ -225,7 +225,7 @@ def test_the_bundled_baseline_covers_the_family_and_is_whole():
 
 
 @pytest.mark.parametrize("what", sorted(gate_trials.EXPECTED))
-def test_a_trial_is_right_only_where_its_change_and_no_other_is_named(what):
+def test_a_trial_passes_only_if_exactly_its_change_is_named(what):
     method, title = gate_trials.EXPECTED[what]
     right = Verdict("c", method, "speed", Status.regression, title, "", "")
     assert gate_trials._is_right(what, [right]) and not gate_trials._is_right(what, [])
@@ -233,7 +233,7 @@ def test_a_trial_is_right_only_where_its_change_and_no_other_is_named(what):
     assert not gate_trials._is_right("nothing", [right]) and gate_trials._is_right("nothing", [])
 
 
-def test_the_action_uses_what_it_declares_and_options_that_there_are():
+def test_the_action_uses_its_inputs_and_existing_options():
     action = yaml.safe_load((ROOT / "action.yml").read_text())
     text = json.dumps(action["runs"])
     assert set(re.findall(r"inputs\.([a-z-]+)", text)) == set(action["inputs"])
@@ -242,7 +242,7 @@ def test_the_action_uses_what_it_declares_and_options_that_there_are():
     assert all(option in shown for option in re.findall(r"--[a-z-]+", script))
 
 
-def test_the_recipes_name_every_verdict_and_no_option_that_is_none():
+def test_the_recipes_name_every_verdict_and_only_existing_options():
     text = (ROOT / "docs" / "ci.md").read_text()
     titles = {title for _, title in gate_trials.EXPECTED.values()} | {"decoding changed", "quality dropped"}
     assert all(f"**{title}**" in text for title in titles)

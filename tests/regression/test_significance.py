@@ -1,4 +1,4 @@
-"""The tests behind verdicts, against known values and against chance."""
+"""Test the statistics of verdicts against known values and on random data."""
 
 import math
 
@@ -25,13 +25,13 @@ def test_the_incomplete_beta_is_its_polynomial():
     assert (incomplete_beta(2, 3, 0.0), incomplete_beta(2, 3, 1.0)) == (0.0, 1.0)
 
 
-def test_mcnemar_is_the_binomial_law():
+def test_mcnemar_uses_the_binomial_distribution():
     assert mcnemar(0, 8) == 2 / 2**8
     assert mcnemar(9, 1) == pytest.approx(2 * 11 / 2**10)
     assert (mcnemar(3, 3), mcnemar(0, 0)) == (1.0, 1.0)
 
 
-def test_welchs_p_is_uniform_where_nothing_differs():
+def test_p_values_of_welch_are_uniform_under_the_null_hypothesis():
     """2,000 pairs of five normal values: 1 % of p below .01, give or take .67 (three standard deviations)."""
     rng = np.random.default_rng(0)
     found = [welch(rng.normal(size=5), rng.normal(size=5)).p for _ in range(2000)]

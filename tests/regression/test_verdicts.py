@@ -19,7 +19,7 @@ def two_files(tmp_path):
     return tmp_path
 
 
-def test_the_command_tells_and_ends_with_its_code(two_files):
+def test_the_command_prints_verdicts_and_sets_the_exit_code(two_files):
     shown = specbench("compare", "base.json", "new.json", cwd=two_files, code=5).stdout
     assert "REGRESSION" in shown and "overhead changed" in shown
     specbench("compare", "base.json", "new.json", "--exit-zero", cwd=two_files)

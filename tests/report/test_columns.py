@@ -106,7 +106,7 @@ def test_a_ratio_to_the_baseline_is_one_in_the_row_of_the_baseline():
     assert [column_of("over_sd").text(run, row) for row in run.methods] == ["–", "1.00x"]
 
 
-def test_a_method_without_a_complete_generation_says_how_many_failed():
+def test_a_method_without_a_complete_generation_shows_how_many_failed():
     failed = method_summary("sd", generations=0, failed=4, first_error="ValueError: no")
     run = run_summary(method_summary("ar"), failed)
     assert "| sd | all 4 failed |" in RUN_WRITERS["md"]([run])

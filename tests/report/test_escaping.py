@@ -92,7 +92,7 @@ def test_latex_compiles(where, tmp_path):
     subprocess.run(["pdflatex", "-halt-on-error", "x.tex"], cwd=tmp_path, check=True, capture_output=True)
 
 
-def test_no_cell_of_csv_is_a_formula(where):
+def test_csv_cells_are_never_formulas(where):
     text = report(where, "csv")
     assert not HARMFUL.search(text)
     rows = list(csv.reader(io.StringIO(text)))
@@ -144,7 +144,7 @@ at_least = 0.0
 """
 
 
-def test_a_suites_own_words_are_text_in_every_format(tmp_path):
+def test_texts_of_a_suite_are_escaped_in_every_format(tmp_path):
     (tmp_path / "mine.toml").write_text(SUITE)
     shown = specbench("run", "--suite", "mine.toml", cwd=tmp_path).stdout
     assert "a|b [/b] <b>" in shown
@@ -171,7 +171,7 @@ def test_verdicts_show_the_names_of_folders_as_they_are(where, form):
     assert not HARMFUL.search(shown)
 
 
-def test_plots_take_dollars_as_letters(tmp_path):
+def test_plots_show_dollar_signs_as_text(tmp_path):
     (tmp_path / "$x_{$.jsonl").write_text('{"prompt": "Count."}\n' * 2)
     (tmp_path / "odd$_{$.toml").write_text('name = "prompts"\n')
     run = ("run", "-m", "sd", "-t", "odd$_{$.toml", "--data", "$x_{$.jsonl", "-n", 2, "--repeats", 1)

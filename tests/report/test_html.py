@@ -54,7 +54,7 @@ def test_samples_have_a_piece_per_token_and_rejected_drafts(page):
     }
 
 
-def test_nothing_in_the_file_points_outside(page):
+def test_the_page_refers_to_no_other_file(page):
     assert not re.findall(r"""(?:src|href)=["'](?!data:)|https?://""", page.read_text())
 
 

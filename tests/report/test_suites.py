@@ -167,8 +167,8 @@ def test_expectations_are_confirmed_or_contradicted_with_place_and_reason(measur
     assert "No rate is above one." in done.stdout
     (measured / "wrong.toml").write_text(SUITE.replace('values = ["speedup"', 'values = ["sppeedup"'))
     shutil.copytree(measured / "results/suites/mine", measured / "results/suites/wrong")
-    told = specbench("report", "--suite", "wrong.toml", "-f", "md", cwd=measured).stdout
-    assert "no value 'sppeedup' (did you mean 'speedup'?)" in told
+    page = specbench("report", "--suite", "wrong.toml", "-f", "md", cwd=measured).stdout
+    assert "no value 'sppeedup' (did you mean 'speedup'?)" in page
 
 
 def test_a_suite_is_reported_in_every_format(measured):
@@ -177,8 +177,8 @@ def test_a_suite_is_reported_in_every_format(measured):
     )
     speedups = {(row["method"], row["setting"]) for row in rows if row["metric"] == "speedup"}
     assert speedups == {("we", ""), ("we-sd", ""), ("we-se", "gamma=[1, 1]"), ("we-se", "gamma=[2, 1]")}
-    told = json.loads(specbench("report", "--suite", "mine.toml", "-f", "json", cwd=measured).stdout)
-    assert {point["method"] for point in told} == {"we", "we-sd", "we-se"}
+    found = json.loads(specbench("report", "--suite", "mine.toml", "-f", "json", cwd=measured).stdout)
+    assert {point["method"] for point in found} == {"we", "we-sd", "we-se"}
     latex = specbench("report", "--suite", "mine.toml", "-f", "latex", cwd=measured).stdout
     assert r"\toprule" in latex
     assert r"acceptance\_rate" not in latex
@@ -247,7 +247,7 @@ def last_text(found: list[Point]) -> str:
     return suite_tables(read_suite("se-table2"), found)[0].rows[0][-1]
 
 
-def test_the_papers_value_is_shown_beside_ours_only_for_the_papers_models():
+def test_the_papers_value_is_shown_only_for_the_papers_models():
     """SE Table 2, Llama-Vicuna, GSM8K: 1.44."""
     place = ("llama-vicuna", "we-se", "gsm8k:se-paper")
     paper = next(r.value for r in reference_of("se-table2") if (r.pair, r.method, r.task) == place)
@@ -278,7 +278,7 @@ def test_suite_tables_label_models_that_are_not_real():
     assert "(dummy)" in suite_tables(read_suite("se-fig4"), found)[0].title  # no row tells the method there
 
 
-def test_the_papers_value_is_shown_only_beside_the_best_of_several_settings():
+def test_the_papers_value_is_shown_only_next_to_the_best_setting():
     two = summary(methods=("we-se(gamma=[5, 1])", "we-se(gamma=[1, 1])"))
     rows = suite_tables(read_suite("se-table2"), points([two], reference_of("se-table2")))[0].rows
     assert [("paper" in row[-1]) for row in rows] == [False, False, True]
@@ -291,7 +291,7 @@ def test_a_share_is_compared_in_percent():
     assert shown == "50.0% (paper 45.2%, +4.8%)"
 
 
-def test_a_list_of_rates_is_not_shown_as_a_mean_with_a_spread():
+def test_a_list_of_rates_is_not_shown_as_a_mean_with_a_deviation():
     values = {"acceptance_by_position": [0.9, 0.8, 0.7], "generation_milliseconds": Spread(12.0, 3.0)}
     point = Point(pair="tiny", task="gsm8k", T=1.0, method="sd", run="run", values=values)
     assert value_text(point, "acceptance_by_position") == "0.90 0.80 0.70"

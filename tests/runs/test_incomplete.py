@@ -92,7 +92,7 @@ def other(value):
         "packages.numpy", "packages.tokenizers", "packages.transformers", "packages.torchao",
     ],
 )  # fmt: skip
-def test_a_run_of_other_conditions_is_neither_resumed_nor_timed_against(run, key):
+def test_a_run_under_other_conditions_is_neither_resumed_nor_compared(run, key):
     whole = (run / "samples.jsonl").read_text()
     (run / "samples.jsonl").write_text("".join(whole.splitlines(keepends=True)[:-1]))
     environment = json.loads((run / "env.json").read_text())

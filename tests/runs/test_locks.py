@@ -127,7 +127,7 @@ def test_a_process_whose_lock_was_broken_writes_no_further_record(tmp_path):
 
 
 @pytest.mark.parametrize("distinct", [4, 2])
-def test_records_that_are_there_twice_are_rejected_by_run_and_reported_by_report(run, distinct):
+def test_duplicate_records_are_rejected_by_run_and_reported_by_report(run, distinct):
     """48 lines for 24 generations were "not complete: 48 of 24", and 24 lines for 12 of them were complete."""
     whole = lines(run)[:distinct]
     (run / "samples.jsonl").write_text("\n".join([*whole, *whole]) + "\n")

@@ -49,7 +49,7 @@ TEST_ADD = "def check(candidate):\n    assert candidate(2, 3) == 5\n    assert c
         ("import os\ndef add(a, b):\n    os._exit(0)\n", "crashed: the process of the program ended"),
     ],
 )
-def test_right_passes_and_wrong_fails(any_sandbox, program, reason):
+def test_correct_programs_pass_and_wrong_ones_fail(any_sandbox, program, reason):
     limits = BRIEF if reason.startswith("timeout") else CALM
     assert any_sandbox.check(program, TEST_ADD, "add", limits=limits) == Verdict(reason == "passed", reason)
     assert not left()
@@ -61,15 +61,15 @@ VALUES = """[
 ]"""
 
 
-def test_plain_data_travels_both_ways_unchanged(sandbox):
+def test_plain_data_is_passed_both_ways_unchanged(sandbox):
     test = f"""
-def told(value):  # whatever the order that a set has in this process
+def normalized(value):  # sets have another order in every process
     return sorted(map(repr, value)) if isinstance(value, set) else repr(value)
 
 def check(candidate):
     for value in {VALUES}:
         found = candidate(value)
-        assert type(found) is type(value) and told(found) == told(value), (found, value)
+        assert type(found) is type(value) and normalized(found) == normalized(value), (found, value)
     assert candidate(float("nan")) != candidate(float("nan"))
     assert candidate({VALUES}) == {VALUES}
 """
@@ -84,7 +84,7 @@ def test_the_tests_see_the_preamble_and_the_program_cannot_change_it(sandbox):
         assert sandbox.check(program, test, "solve", preamble, CALM).passed is passes
 
 
-def test_exceptions_travel_as_built_ins(sandbox):
+def test_exceptions_are_passed_as_built_in_types(sandbox):
     program = "def fail(name):\n    raise {'v': ValueError('v'), 'u': UnicodeDecodeError('a', b'', 0, 1, 'b')}[name]\n"
     test = """
 def check(candidate):
@@ -158,7 +158,7 @@ def test_a_solution_without_its_last_line_fails(sandbox):
         assert found.reason.startswith("failed: "), row["task_id"]
 
 
-def test_where_no_tool_is_found_the_message_says_what_to_do(monkeypatch):
+def test_a_missing_sandbox_tool_is_reported_with_help(monkeypatch):
     monkeypatch.setattr(isolation, "which", lambda tool: "")
     with pytest.raises(
         MissingAsset, match=r"bwrap.* not found.*unshare.* not found.*install bubblewrap.*--sandbox none"
@@ -167,7 +167,7 @@ def test_where_no_tool_is_found_the_message_says_what_to_do(monkeypatch):
     assert Sandbox.find("none").signature.startswith("sandbox:none|python:3.")
 
 
-def test_a_sandbox_without_a_limit_on_processes_is_refused(monkeypatch, sandbox):
+def test_a_sandbox_without_a_process_limit_is_rejected(monkeypatch, sandbox):
     """The deliberate break: the programs' side never takes its limits on."""
     monkeypatch.setattr(Limits, "of_process", lambda self: {"RLIMIT_FSIZE": UNIQUE})
     with pytest.raises(MissingAsset, match="processes are not limited"):
@@ -175,7 +175,7 @@ def test_a_sandbox_without_a_limit_on_processes_is_refused(monkeypatch, sandbox)
     assert not left()
 
 
-def test_a_sandbox_that_does_not_start_is_no_verdict(sandbox):
+def test_a_sandbox_that_does_not_start_gives_no_verdict(sandbox):
     with pytest.raises(RuntimeError, match=r"did not start: .*No such file"):
         Sandbox(sandbox.kind, "/usr/bin/no-such-python", "/usr").check(ADD, TEST_ADD, "add", limits=CALM)
     assert not left()
@@ -185,7 +185,7 @@ def test_signatures(sandbox):
     assert sandbox.signature.startswith(f"sandbox:{sandbox.kind}|python:3.")
 
 
-def test_a_programs_stop_iteration_ends_no_loop_of_the_tests(sandbox):
+def test_stop_iteration_of_a_program_does_not_end_loops_of_the_tests(sandbox):
     program = "def f(x):\n    raise StopIteration\n"
     test = "def check(f):\n    assert all(map(lambda x: f(x) == x, [1, 2]))\n"
     assert sandbox.check(program, test, "f").reason.startswith("failed: RuntimeError")

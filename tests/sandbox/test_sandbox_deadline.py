@@ -97,13 +97,13 @@ BURN = "import time\ndef f(seconds):\n    while time.process_time() < seconds: p
 ADD = "def f(a, b): return a + b"
 
 
-def test_a_right_program_passes_on_a_busy_core(load, sandbox):
+def test_a_correct_program_passes_on_a_busy_core(load, sandbox):
     """It computes for longer than a seventh of its limit, which is all that it would get."""
     limits = Limits(seconds=2.5)
     assert sandbox.check(BURN, "def check(f): assert f(.6) == 'done'", "f", limits=limits).reason == "passed"
 
 
-def test_a_right_program_of_many_calls_passes_on_a_busy_core(load, sandbox):
+def test_a_correct_program_with_many_calls_passes_on_a_busy_core(load, sandbox):
     test = "def check(f):\n    for n in range(100): assert f(n, n) == 2 * n"
     assert sandbox.check(ADD, test, "f", limits=Limits(seconds=0.5)).reason == "passed"
 

@@ -38,7 +38,7 @@ def any_sandbox(request) -> Sandbox:
 
 
 @pytest.mark.parametrize("machine", ARCHITECTURES)
-def test_numbers_are_those_of_the_kernels_headers(machine):
+def test_system_call_numbers_match_the_kernel_headers(machine):
     path = next((Path(name) for name in HEADERS[machine] if Path(name).exists()), None)
     if path is None:
         pytest.skip("the kernel's headers are not installed")
@@ -190,14 +190,14 @@ def test_an_interpreter_without_ctypes_is_rejected(monkeypatch, sandbox, tmp_pat
         Sandbox.find(sandbox.kind)
 
 
-def test_kind_none_runs_without_a_filter_and_says_so(monkeypatch, tmp_path):
+def test_kind_none_runs_without_a_filter_and_reports_it(monkeypatch, tmp_path):
     assert find("none").check(ADD, TEST_ADD, "add", limits=CALM).passed
     without_ctypes(monkeypatch, tmp_path)
     assert find("none").check(ADD, TEST_ADD, "add", limits=CALM).passed
     assert find("none").weaknesses()[0] == "no seccomp filter (this Python has no ctypes)"
 
 
-def test_a_machine_that_lacks_what_is_not_required_works_and_says_so(monkeypatch, sandbox):
+def test_missing_optional_protections_are_reported(monkeypatch, sandbox):
     assert sandbox.weaknesses() == []
     own = seccomp.for_machine()
     number = seccomp.ARCHITECTURES[platform.machine()].numbers[

@@ -45,7 +45,7 @@ def test_repeats_of_a_prompt_count_once():
 
 
 @pytest.mark.parametrize(("n", "right", "k"), [(1, 0, 1), (1, 1, 1), (5, 2, 1), (5, 2, 3), (10, 1, 10), (6, 6, 4)])
-def test_pass_at_k_is_the_chance_of_a_draw_without_replacement(n, right, k):
+def test_pass_at_k_is_the_probability_of_a_draw_without_replacement(n, right, k):
     """Against the mean over all k-subsets of n generations of which `right` pass."""
     import itertools
 
@@ -53,13 +53,13 @@ def test_pass_at_k_is_the_chance_of_a_draw_without_replacement(n, right, k):
     assert pass_at(k, n, right) == pytest.approx(sum(min(s) < right for s in subsets) / len(subsets))
 
 
-def test_pass_at_k_of_fewer_than_k_is_undefined_and_says_so():
+def test_pass_at_k_of_fewer_than_k_samples_is_undefined_with_a_note():
     assert math.isnan(pass_at(2, 1, 1))
     assert score_estimate(scored([1, 1, 0, 1, 1], "abcde"), "pass@2") is None
     assert score_estimate(scored([1, 0, 0, 0], "aabb"), "pass@2").value == 0.5
 
 
-def test_corpus_bleu_and_chrf_are_sacrebleus_own():
+def test_corpus_bleu_and_chrf_equal_those_of_sacrebleu():
     scorer = Translation()
     rows = [scorer.score(a, b) for a, b in zip(TEXTS, REFERENCES, strict=True)]
     bleu = value("bleu", [Scored(row["bleu"], str(i)) for i, row in enumerate(rows)])
@@ -81,7 +81,7 @@ def test_signatures_name_package_version_and_settings():
     assert all("stem:yes" in metric.signature for metric in Rouge().metrics)
 
 
-def test_rouge_is_rouge_scores_own_and_lsum_needs_lines():
+def test_rouge_equals_that_of_rouge_score():
     text, reference = "One cat sat. Two dogs ran.", "Two dogs ran. One cat sat."
     scorer = RougeScorer(KINDS, use_stemmer=True)
     found = Rouge().score(text, reference)
@@ -158,7 +158,7 @@ def test_evaluate_agrees_with_the_direct_library(tmp_path, monkeypatch):
         assert by_script.score(sample, text) == pytest.approx(direct.score(sample, text)), "Lsum of one line too"
 
 
-def test_evaluate_without_its_scripts_says_what_to_do(tmp_path, monkeypatch):
+def test_evaluate_without_its_scripts_is_an_error_with_help(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(MissingAsset, match="no metric script 'rouge'"):
         Evaluate("rouge", ("rouge1",)).score("a", "b")

@@ -46,7 +46,7 @@ def test_a_text_is_in_one_split_and_the_shares_are_kept():
     assert len(set(map(tuple, fives))) > 10
 
 
-def test_auc_is_the_chance_that_a_good_one_scores_higher():
+def test_auc_is_the_probability_that_a_positive_scores_higher():
     """Against all pairs counted one by one, ties half; 1 for perfect scores, 1/2 for constant ones."""
     rng = np.random.default_rng(0)
     scores, labels = rng.integers(0, 6, 60).astype(float), rng.integers(0, 2, 60)
@@ -188,7 +188,7 @@ def test_an_eagle_head_learns_its_bases_distribution(tmp_path):
     assert head.provenance.report["overlap"] > 0.2, "an untrained one: 0.01"
 
 
-def test_a_wrong_kind_or_feature_or_pair_is_answered_with_what_there_is(tmp_path):
+def test_a_wrong_kind_feature_or_pair_is_an_error_that_lists_the_valid_ones(tmp_path):
     specbench("train", "sprintr", cwd=tmp_path, code=2)
     wrong = specbench("train", "sprinter", *FEW, "-n", 20, "--features", "stat", cwd=tmp_path, code=2)
     assert "did you mean 'state'" in wrong.stderr

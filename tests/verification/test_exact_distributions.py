@@ -168,7 +168,7 @@ def test_testing_with_the_default_proposers_distribution_fails(gamma, monkeypatc
     """
     roles, models, owners = tuple("abc"[: len(gamma)]), table_world(2, seed=SEED, spread=4.0), set()
 
-    def mislabelled(token: int, law: torch.Tensor, owner: str) -> speculative_ensemble.Proposal:
+    def mislabelled(token: int, probs: torch.Tensor, owner: str) -> speculative_ensemble.Proposal:
         read = models[owner].last_scored
         first = Sampler(**SHARP).probs(models["a"].score(read, len(read) - 1))
         return Proposal(token, first, owner)

@@ -67,7 +67,7 @@ def test_greedy_equals_the_baseline(models, name):
     assert sum(round_.tested for round_ in steps) > 0 or name == "token-cascade"
 
 
-def test_the_disturbed_pair_is_neither_always_nor_never_right():
+def test_the_perturbed_pair_accepts_some_drafts_and_rejects_others():
     """Otherwise the tests above would not see both branches."""
     import torch
 

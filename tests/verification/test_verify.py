@@ -64,9 +64,9 @@ class World:
     def case(self, name: str, **more: object) -> Case:
         """The case of a preset, small: a prompt, four outputs sampled of it, 16 tokens. So few ask for a coarser
         control where it is the distribution at another temperature, and for more of them."""
-        arm = groups_of([name], self.pair, {role: each.parameters for role, each in self.found.items()}, self.options)
+        group = groups_of([name], self.pair, {role: each.parameters for role, each in self.found.items()}, self.options)
         more = {"cuts": 10 if name in UNDRAFTED else 4, **more}
-        return self.of(arm[0][-1].method, arm[0][0].method, **more)
+        return self.of(group[0][-1].method, group[0][0].method, **more)
 
     def of(self, tested: Method, baseline: Method, **more: object) -> Case:
         self.baseline = baseline
@@ -114,7 +114,7 @@ def test_sound_methods_pass_on_an_encoder_decoder(t5, name):
 
 
 @pytest.mark.parametrize("kept", [1, -1], ids=["one entry too many", "one entry too few"])
-def test_a_cache_that_is_cut_off_by_one_fails(tiny, kept, monkeypatch):
+def test_a_cache_truncated_by_one_too_few_fails(tiny, kept, monkeypatch):
     """Greedy output departs after some unsupported, and there is no chance in it.
 
     An entry is a stale token's, or lost.
