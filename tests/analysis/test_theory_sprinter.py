@@ -112,7 +112,7 @@ def accepted_in_a_row(n, eta_tp, eta_fp, runs=200_000):
 
 @pytest.mark.parametrize(("n", "eta_tp", "eta_fp", "expected"), RUNS)
 def test_theorems_2_and_3(n, eta_tp, eta_fp, expected):
-    """E[X] is as published and is the mean of the distribution. Simulated runs agree, also with a cap. E[T_stop] is per draft."""
+    """E[X] is as published and is the mean of the distribution. Simulated runs agree, also capped. E[T_stop] is per draft."""
     assert expected_run(n, eta_tp, eta_fp) == pytest.approx(expected, abs=5e-5)
     closed = eta_tp * (1 - eta_tp**n) / (1 - eta_tp) + eta_tp**n * eta_fp / (1 - eta_fp)
     assert expected_run(n, eta_tp, eta_fp) == pytest.approx(closed)
