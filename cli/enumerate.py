@@ -26,7 +26,7 @@ def enumerate_(
 
     Enumerates every output of three tokens, on models that are small tables.
 
-    Exit code 5 if they differ, 2 if the method declares no distribution.
+    Exit code 5 if they differ, 6 if nothing was drafted, 2 if the method declares no distribution.
     """
     plain = options_of(set_=set_, plugin=plugin)
     # imports torch
@@ -36,6 +36,7 @@ def enumerate_(
 
     _, roles = read_pair(pair, plain)
     worst: dict[str, Finding] = {}
+    drafts, longest = False, 0
     for gamma in GAMMAS if has_draft_length([method], roles, plain) else (0,):
         options = replace(plain, gamma=(("", (gamma,)),) if gamma else ())
         resolved = groups_of([method], roles, dict.fromkeys(roles.models, 1), options)[0][-1]
@@ -43,11 +44,16 @@ def enumerate_(
         if built.declared_distribution() is None:
             why = ": with this bonus it is biased" if hasattr(built, "bonus") else ""
             raise ConfigError(f"{label} declares no exact output distribution{why}")
+        drafts = built.max_block > 1
         for found in examine(built, {name: roles.heads[name].kind for name in built.heads}):
             worst[found.setting] = max(worst.get(found.setting, found), found, key=lambda each: each.distance)
+            longest = max(longest, found.drafted)
     print(f"{label}: total variation from its declared distribution, {LENGTH} tokens, the maximum over several models")
     for found in worst.values():
         verdict = "exact" if found.exact else f"DIFFERS {found.why}".rstrip()
         print(f"  {found.setting:<20} {found.distance:.1e}  {verdict}")
     if not all(found.exact for found in worst.values()):
         sys.exit(ExitCode.REGRESSION)
+    if drafts and not longest:
+        print("inconclusive: nothing was drafted in the first tokens, so the proposer was not tested")
+        sys.exit(ExitCode.INCONCLUSIVE)

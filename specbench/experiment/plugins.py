@@ -94,7 +94,7 @@ _SOURCES: set[str] = set()  # their files
 
 
 def place_of(error: Exception) -> str | None:
-    """The innermost line of a plugin, FILE:LINE, that an error came through; None where it came through none."""
+    """Return the innermost line of a plugin in an error's traceback as FILE:LINE, or None."""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename in _SOURCES]
     return f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else None
 
@@ -118,8 +118,11 @@ def _from_file(path: Path) -> Any:
 
 
 def _preset(family: type[Named], name: str, member: type[Any]) -> tuple[str, dict[str, Any]]:
-    """The kind and the table of what can be run at once: a target between draft and target, a stop rule in plain speculation,
-    a method with its own defaults, a task. A proposer alone is nothing that can be run."""
+    """Return the kind and the table of a class's preset.
+
+    Targets, stop rules and proposers become part of speculative decoding. Methods and tasks keep their defaults. A proposer
+    that has parameters without a default has no preset.
+    """
     speculative = {"name": "speculative", "baseline": "ar"}
     named = {"name": name, **_defaults(member)}
     if family is Target:
@@ -130,11 +133,24 @@ def _preset(family: type[Named], name: str, member: type[Any]) -> tuple[str, dic
         return "method", {**speculative, **stopped}
     if family is Method:
         return "method", {**named, "baseline": "ar"}
-    return ("task", {"name": name}) if family is Task else ("proposer", {})
+    if family is Task:
+        return "task", {"name": name}
+    required = (
+        [field for field in dataclasses.fields(member) if _is_required(field)]
+        if dataclasses.is_dataclass(member)
+        else []
+    )
+    if required:
+        return "proposer", {}
+    return "method", {**speculative, "proposer": named, "scorers": "target", "target": {"name": "last"}}
+
+
+def _is_required(field: "dataclasses.Field[Any]") -> bool:
+    return field.init and field.default is field.default_factory is dataclasses.MISSING
 
 
 def _defaults(member: type[Any]) -> dict[str, Any]:
-    """Those fields whose defaults TOML can say, so that they are shown, and can be swept."""
+    """Return the fields whose defaults have a TOML type, so that `show` prints them and a sweep can change them."""
     fields = dataclasses.fields(member) if dataclasses.is_dataclass(member) else ()
     return {field.name: field.default for field in fields if isinstance(field.default, bool | int | float | str)}
 

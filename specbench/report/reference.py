@@ -1,5 +1,7 @@
-"""The reference of report columns, generated from the registry."""
+"""The reference of report columns and run metrics, generated from their registries."""
 
+import specbench.analysis.metrics  # noqa: F401  (registers the metrics)
+from specbench.analysis.run_metrics import METRICS
 from specbench.report.column import Column
 from specbench.report.columns import COLUMNS
 from specbench.report.run_tables import MERGED, SUITES, TABLES
@@ -13,9 +15,10 @@ TITLES = {
 
 
 def column_reference() -> str:
-    """A Markdown section for each table, with the heading, unit and definition of its columns.
+    """Return a Markdown section for each table, with the heading, key, unit and definition of its columns.
 
-    A column is defined in the first table that has it. Other tables name it in a sentence.
+    A column is defined in the first table that has it. Other tables name it in a sentence. The last section has the metrics
+    that no table shows.
     """
     defined: set[str] = set()
     sections = []
@@ -26,15 +29,22 @@ def column_reference() -> str:
         defined |= {column.key for column in columns}
         parts = [f"### {title}"]
         if new:
-            parts.append("\n".join(["| column | unit | definition |", "| :-- | :-- | :-- |", *map(_row, new)]))
+            parts.append(
+                "\n".join(["| column | key | unit | definition |", "| :-- | :-- | :-- | :-- |", *map(_row, new)])
+            )
         if known:
             parts.append(f"Also {', '.join(f'*{each}*' for each in known)}, as above.")
         sections.append("\n\n".join(parts))
+    rest = [metric for name, metric in sorted(METRICS.items()) if name not in defined]
+    rows = [f"| `{metric.name}` | {metric.unit} | {metric.definition} |" for metric in rest]
+    sections.append(
+        "\n".join(["### Metrics without a column", "", "| key | unit | definition |", "| :-- | :-- | :-- |", *rows])
+    )
     return "\n\n".join(sections)
 
 
 def with_reference(page: str) -> str:
-    """A page with the reference between its two markers. Raises ValueError if a marker is missing."""
+    """Return a page with the reference between its two markers. Raises ValueError if a marker is missing."""
     before, after = page.index(BEGIN) + len(BEGIN), page.index(END)
     return f"{page[:before]}\n\n{column_reference()}\n\n{page[after:]}"
 
@@ -45,4 +55,4 @@ def _heading(column: Column) -> str:
 
 
 def _row(column: Column) -> str:
-    return f"| {_heading(column)} | {column.documented_unit} | {column.documentation} |"
+    return f"| {_heading(column)} | `{column.key}` | {column.documented_unit} | {column.documentation} |"
