@@ -85,7 +85,7 @@ def main(command: Callable[[], None] = app) -> None:
         raise
 
 
-UNUSABLE = {  # what is wrong with a path -> exit code: 2 where another path helps, 4 where the machine lacks something
+UNUSABLE = {  # error of a path -> exit code: 2 if another path helps, 4 if the machine lacks something
     **dict.fromkeys((errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.EACCES, errno.EPERM), 2),
     **dict.fromkeys((errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL, errno.ENOTEMPTY, errno.EROFS), 2),
     **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM), 4),
@@ -116,7 +116,7 @@ def _require_text(arguments: list[str]) -> None:
 
 
 def _in_plugin(error: Exception) -> str | None:
-    """Where in a plugin an error came from; None where it is one of ours."""
+    """Return the place in a plugin that an error came from, or None if it came from specbench."""
     plugins = sys.modules.get("specbench.experiment.plugins")
     return plugins.place_of(error) if plugins else None
 

@@ -90,7 +90,7 @@ def _of(pairs: list[str], tasks: list[str], plugins: tuple[tuple[str, str], ...]
 
 
 def _of_suite(name: str, plugins: tuple[tuple[str, str], ...]) -> list[Need]:
-    """Return what the lines of a suite need, and the model of its judge."""
+    """Return the models and data of a suite's lines, and the model of its judge."""
     suite = read_suite(name, plugins=plugins)
     needs = [need for line in suite.grid for need in _of_line(line, whole=suite.kind == "profile")]
     if "path" in suite.judge:

@@ -9,26 +9,15 @@ from typing import Annotated, TextIO
 import typer
 
 from specbench.analysis.summary import summaries_of
-from specbench.cli.console import (
-    overview,
-    place,
-    print_table,
-    printable,
-    say,
-    show,
-    show_collected,
-    show_suite,
-    terminal,
-)
+from specbench.cli.console import place, printable, terminal
 from specbench.cli.params import known
+from specbench.cli.report_output import newest, overview, show, show_collected
 from specbench.config.suite import read_suite
 from specbench.errors import ConfigError
 from specbench.report.plots import of_runs as plots_of_runs
 from specbench.report.plots import of_suite as plots_of_suite
 from specbench.report.suite_report import collect
 from specbench.report.writers import RUN_WRITERS, suite_text
-
-__all__ = ["newest", "overview", "place", "print_table", "report", "say", "show", "show_suite", "terminal"]
 
 
 class Format(StrEnum):
@@ -91,12 +80,6 @@ def _report_runs(folders: list[Path], results: Path, form: Format, out: Path | N
         for summary in summaries:
             place(summary.folder, console)
     _print_paths(drawn)
-
-
-def newest(results: Path) -> list[Path]:
-    """The run folder that was written to last; empty if there is none."""
-    folders = [path.parent for path in results.glob("*/samples.jsonl")]
-    return [max(folders, key=lambda folder: (folder / "samples.jsonl").stat().st_mtime)] if folders else []
 
 
 def _opened(out: Path | None) -> contextlib.AbstractContextManager[TextIO | None]:

@@ -8,7 +8,7 @@ import typer
 
 from specbench.cli import params
 from specbench.cli.arguments import options_of, words
-from specbench.cli.console import overview, place, show, show_suite, terminal
+from specbench.cli.console import place, terminal
 from specbench.cli.progress import Terminal, interrupted
 from specbench.config.options import Access, Options, SandboxKind
 from specbench.config.presets import require_known
@@ -96,6 +96,7 @@ def run(
 def measure(request: Request) -> ExitCode:
     """Run a request and print its tables."""
     require_known(request.methods, request.pair, request.tasks)  # before torch is imported
+    from specbench.cli.report_output import overview, show  # imports numpy
     from specbench.experiment.pipeline import run  # imports torch
 
     results, console = run(request, Terminal()), terminal()
@@ -122,7 +123,8 @@ def suite_changes(options: Options, repeats: int | None) -> dict[str, Any]:
 
 def _suite(name: str, changes: dict[str, Any], out: Path, access: Access, kind: SandboxKind | None) -> ExitCode:
     """Run a suite, with the user's options in place of its own, and print its tables. Returns the exit code."""
-    from specbench.experiment.suite_runner import SuiteRequest, run_suite
+    from specbench.cli.report_output import show_suite  # imports numpy
+    from specbench.experiment.suite_runner import SuiteRequest, run_suite  # imports torch
 
     suite = read_suite(name, **changes)
     changed = tuple(f"{key} = {value}" for key, value in changes.items() if key != "plugins")  # which replace nothing

@@ -39,7 +39,7 @@ def verify(
     ] = None,
     data: params.Data = None,
     limit: Annotated[
-        int, typer.Option("--limit", "-n", min=1, help="Number of prompts, taken from the tasks in turn.")
+        int, typer.Option("--limit", "-n", min=1, help="Number of prompts, alternating between the tasks.")
     ] = 6,
     repeats: Annotated[
         int, typer.Option(min=1, help="Number of positions per prompt at which tokens are sampled.")

@@ -13,7 +13,7 @@ from specbench.analysis.bootstrap import Estimate
 from specbench.analysis.metrics import complete, identical_output, seconds, speedup
 from specbench.analysis.summary import summarise
 from specbench.cli.progress import Terminal
-from specbench.cli.report import newest
+from specbench.cli.report_output import newest
 from specbench.config.construct import construct
 from specbench.config.options import Access, Options
 from specbench.config.pair import Pair

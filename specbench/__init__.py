@@ -1,4 +1,4 @@
-"""Benchmarks of speculative and collaborative decoding: how much faster, at what cost in quality, and how certain.
+"""Benchmarks of speculative and collaborative decoding: speed, quality, and the certainty of both.
 
 The functions below are imported when they are first used, so that `import specbench` imports neither torch nor transformers.
 """

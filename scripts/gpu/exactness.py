@@ -49,7 +49,7 @@ METHODS: dict[str, tuple[Method, Autoregressive]] = {  # with the method whose d
     "we-se": (SpeculativeEnsemble(models=BOTH, gamma=(2, 1), target=Mixture()), WEIGHTED),
     "cd-se": (SpeculativeEnsemble(models=BOTH, gamma=(1, 1), target=Contrastive()), CONTRASTED),
 }
-Verdict = tuple[str, str, bool | None]  # measured, limit, and whether it passed; None where it could not run
+Verdict = tuple[str, str, bool | None]  # measured, limit, and whether it passed; None if it could not run
 
 
 class Listed:

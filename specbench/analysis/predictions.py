@@ -28,7 +28,7 @@ class Predictions:
 def predictions(method: Theory | None, baseline: Sequence[str], rows: m.Rows, base: m.Rows) -> Predictions | None:
     """Predict a method's speedup over a baseline that runs a forward of each of `baseline`'s roles per token.
 
-    None where no formula is known, or a forward time or an acceptance rate that it takes was not measured.
+    None if there is no formula, or if a forward time or acceptance rate that it needs was not measured.
     """
     if method is None:
         return None

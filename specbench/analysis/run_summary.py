@@ -16,8 +16,8 @@ from specbench.runs.run_spec import DataSpec, DecodingSpec, HeadSource, ModelSou
 from specbench.runs.scores import MetricTable
 
 SCHEMA = 3  # of summary.json
-SPEC = "spec"  # the field of RunSummary that has a reader of its own
-VALUES = "values"  # the field of MethodSummary that JSON has no key of its own for
+SPEC = "spec"  # the field of RunSummary that is parsed separately
+VALUES = "values"  # the field of MethodSummary whose entries are keys of the JSON row
 
 
 @dataclass(frozen=True)
@@ -207,7 +207,7 @@ def to_table(summary: RunSummary) -> dict[str, Any]:
 
 
 def from_table(table: dict[str, Any], where: str) -> RunSummary:
-    """The summary that `to_table` wrote. Raises ConfigError, naming `where` and the key, for another shape."""
+    """Return the summary that `to_table` wrote. Raises ConfigError, naming `where` and the key, if it is invalid."""
     known = {each for each in MethodSummary.__dataclass_fields__ if each != VALUES}
     methods = [
         {key: value for key, value in method.items() if key in known}

@@ -1,4 +1,6 @@
-"""Provenance of tokens: which step of a round each token of a generation came from."""
+"""Provenance of tokens: drafted, accepted, replaced, bonus, or sampled without a draft."""
+
+from typing import NotRequired, TypedDict
 
 from specbench.runs.record import Record, RoundRecord
 
@@ -12,14 +14,31 @@ MEANING = {
 }  # letters of provenance; rejected tokens are not part of the output
 
 
+class TracedRound(TypedDict):
+    """A recorded round with the ids, texts and origins of its tokens. `rejected` is text; `inner` made the draft."""
+
+    tokens: int
+    drafted: int
+    tested: int
+    accepted: int
+    proposers: list[str]
+    counters: NotRequired[dict[str, float]]
+    untested: NotRequired[int]
+    rejected: str
+    ids: list[int]
+    pieces: list[str]
+    origins: str
+    inner: "list[TracedRound]"
+
+
 def provenance(record: Record) -> str:
-    """A letter of MEANING for each token of a generation."""
+    """Return a letter of MEANING for each token of a generation."""
     letters = "".join(map(of_round, record.rounds))
     return letters[: len(record.tokens)] + "m" * (len(record.tokens) - len(letters))
 
 
 def of_round(found: RoundRecord) -> str:
-    """A letter for each token that a round committed: untested tokens first, then accepted ones, then the model's own."""
+    """Return a letter for each committed token of a round: first untested, then accepted ones, then the model's own."""
     untested, accepted = int(found.get("untested", 0)), int(found["accepted"])
     rest = int(found["tokens"]) - untested - accepted
     own = "r" if found["tested"] > accepted else "b" if found["drafted"] or accepted else "m"

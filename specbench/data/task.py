@@ -129,7 +129,7 @@ class Task(Named):
 
     @abstractmethod
     def samples(self, rows: list[Row], source: str) -> list[Sample]:
-        """Return the samples of checked rows. `source` is where the rows are from, to find files next to them."""
+        """Return the samples of checked rows. `source` is the path of the rows, to find files next to them."""
 
     @property
     def metrics(self) -> tuple[Metric, ...]:

@@ -22,7 +22,7 @@ class Verified:
 
 
 def verify(draft: Draft, pi: Tensor, sampler: Sampler, unread: Tensor | None = None) -> Verified:
-    """Turn a draft into tokens that follow pi, whatever distributions the draft was drawn from.
+    """Turn a draft into tokens that follow pi, for any distributions that the draft was sampled from.
 
     Each drafted x is accepted with probability min(1, pi(x) / q(x)). pi is (k, V), or (k + 1, V) for one more token if
     all are accepted. The number of accepted tokens is drawn at once, from the distribution that k successive tests
@@ -94,7 +94,7 @@ def require_distributions(rows: Tensor) -> None:
 
 
 def residual(pi: Tensor, q: Tensor) -> Tensor:
-    """Return norm(max(0, pi - q)), (..., V), the distribution of a replacement; pi where pi - q has no positive part."""
+    """Return norm(max(0, pi - q)), (..., V), the distribution of a replacement; pi if pi - q has no positive part."""
     excess = (pi - q).clamp_min(0.0)
     mass = excess.sum(-1, keepdim=True)
     return torch.where(mass > 0.0, excess / mass, pi)

@@ -101,7 +101,7 @@ def capture(pair: LoadedPair, length: int, block: int = 0) -> tuple[int, float]:
 
 
 def calibrated(method: Method, setting: Setting, samples: list[Sample]) -> Method:
-    """The method with what it calibrates on a run's own prompts, decoded as by the first repeat, before any clock starts."""
+    """Return the method calibrated on the run's prompts, decoded as in the first repeat. This is not timed."""
 
     def pilot(method: Method) -> Iterator[list[Round]]:
         for sample in samples:

@@ -61,7 +61,7 @@ class TrainedHead:
 def train_head(request: TrainRequest, observer: Observer) -> TrainedHead:
     """Train a head and write it into its folder. The models' outputs are collected first. A second call resumes.
 
-    Raises ConfigError for a mistake in the request, MissingAsset where a model or data are missing.
+    Raises ConfigError for a mistake in the request, MissingAsset if a model or data are missing.
     """
     kind, options = request.kind, request.options
     base = request.base or default_base(kind)
@@ -112,7 +112,7 @@ def train_head(request: TrainRequest, observer: Observer) -> TrainedHead:
 
 
 def _sources(tasks: tuple[str, ...], pair: Pair, options: Options) -> list[texts_.Source]:
-    """The tasks, built, with where their rows come from."""
+    """Return the tasks with the sources of their rows."""
     built = [(name, selection.read_task(name, pair, options)) for name in tasks]
     return [texts_.Source(name, task, selection.source_of(word, pair, options)) for word, (name, task) in built]
 

@@ -11,14 +11,14 @@ from typing import Any
 import torch
 from transformers import AutoConfig
 
-from specbench.config.construct import Named
+from specbench.config.construct import Named, Table
 from specbench.config.pair import folder
 from specbench.data.task import Data
 from specbench.errors import ConfigError
 from specbench.files import read_sealed, write_sealed
 from specbench.models.checkpoints import Checkpoint, load_model, load_tokenizer, unreadable
 from specbench.runs.run_folder import JUDGED, read
-from specbench.runs.scores import Judged
+from specbench.runs.scores import Judged, JudgedRow
 
 Verdict = float  # 1: the first is better, 0: the second, 1/2: neither
 
@@ -107,7 +107,7 @@ class Prompted(Judge, name="prompted"):
         return first > second
 
 
-def comparisons(run: Path, data: Data, judge: Judge, ours: str, theirs: str) -> Iterator[dict[str, Any]]:
+def comparisons(run: Path, data: Data, judge: Judge, ours: str, theirs: str) -> Iterator[JudgedRow]:
     """Yield the comparisons of two methods' generations on the same prompt and repeat. Equal texts are ties."""
     prompts = {sample.id: sample.prompt for sample in data.samples}
     texts = {record.key: record.text for record in read(run) if record.error is None}
@@ -124,7 +124,7 @@ def _judge(table: str, device: str) -> Judge:
     return Judge.build({"device": device, **json.loads(table)}, "judge")
 
 
-def judge_run(run: Path, data: Data, table: dict[str, Any], device: torch.device) -> None:
+def judge_run(run: Path, data: Data, table: Table, device: torch.device) -> None:
     """Judge a run's generations and write judged.json, unless that is done.
 
     `table` has the judge's keys, and the methods to compare, `of` and `against`. Raises ConfigError if the run lacks one.
@@ -136,16 +136,16 @@ def judge_run(run: Path, data: Data, table: dict[str, Any], device: torch.device
         if method not in {record.method for record in records}:
             raise ConfigError(f"judge: no method '{method}' in {run.name}")
     known = _kept(run)
-    if known.get("records") == len(records) and all(known.get(key) == value for key, value in request.items()):
+    if known and known["records"] == len(records) and all(dict(known)[key] == value for key, value in request.items()):
         return
     judge = _judge(json.dumps(own), str(device))
     rows = list(comparisons(run, data, judge, request["of"], request["against"]))
     write_sealed(run / JUDGED, {**request, "records": len(records), "rows": rows})
 
 
-def _kept(run: Path) -> dict[str, Any]:
-    """Return the stored verdicts; empty if they are missing or damaged, since they can be repeated."""
+def _kept(run: Path) -> Judged | None:
+    """Return the stored verdicts; None if they are missing or damaged, since they can be repeated."""
     try:
-        return dict(read_sealed(run / JUDGED, Judged)) if (run / JUDGED).exists() else {}
+        return read_sealed(run / JUDGED, Judged) if (run / JUDGED).exists() else None
     except ConfigError:
-        return {}
+        return None

@@ -101,7 +101,7 @@ def groups_of(
 
 
 def _add(group: list[ResolvedMethod], new: ResolvedMethod) -> None:
-    """Add a method to its group unless it is there. Raises ConfigError for another method of the same label."""
+    """Add a method to its group if it is new. Raises ConfigError if another method has the same label."""
     same = next((other for other in group if other.label == new.label), None)
     if same is None:
         group.append(new)

@@ -96,7 +96,7 @@ class Plan:
         return self._loaded is not None
 
     def load(self) -> LoadedPair:
-        """Load the pair's models, once. Raises MissingAsset where weights are gone since they were resolved."""
+        """Load the pair's models, once. Raises MissingAsset if weights were deleted after resolution."""
         if self._loaded is None:
             self._loaded = loader.load(self.models, self.base, self.device, self.heads)
         return self._loaded

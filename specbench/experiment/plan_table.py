@@ -34,7 +34,7 @@ class PlanRow:
 
 
 def plan_rows(part: Part) -> list[PlanRow]:
-    """A row per run of a part; one row for a part that cannot be resolved, with its memory where that is known."""
+    """Return a row per run of a part, or one row for a part that cannot be resolved, with its memory if known."""
     if part.plan is None:
         return [
             PlanRow(
@@ -69,7 +69,7 @@ def plan_rows(part: Part) -> list[PlanRow]:
 
 
 def planned_tasks(pair: Pair, options: Options) -> tuple[str, ...]:
-    """The tasks that a run without named tasks takes; where their data is missing, those that it tries."""
+    """Return the tasks of a run that names none; if their data is missing, the tasks that it would try."""
     try:
         return tuple(each.name for each in selection.select_tasks([], pair, options))
     except MissingAsset:
@@ -83,7 +83,7 @@ def _bandwidth(device: str) -> float:
 
 
 def _bytes_without_weights(part: Part) -> int | None:
-    """The memory that the models would take, by their architectures; None where those are not known either."""
+    """Return the memory that the models need by their architectures, or None if these are unknown."""
     options = part.line.options.with_override("pair.weights", "dummy")
     try:
         preset, pair = selection.read_pair(part.pair, options)

@@ -3,10 +3,10 @@
 import hashlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import specbench.tasks  # noqa: F401  (registers the tasks)
-from specbench.analysis.token_origin import of_round
+from specbench.analysis.token_origin import TracedRound, of_round
 from specbench.config.options import Options
 from specbench.data.prompting import encode, pieces
 from specbench.data.task import Data, Sample
@@ -34,16 +34,16 @@ class TraceRequest:
 
 @dataclass(frozen=True)
 class Trace:
-    """A decoded prompt. `rounds` are the record's rounds, with the ids and the text of their tokens."""
+    """A decoded prompt, with the text of the tokens of its rounds."""
 
     pair: str
     temperature: float
     record: Record
-    rounds: list[dict[str, Any]]
+    rounds: list[TracedRound]
 
 
 def trace_prompt(request: TraceRequest, observer: Observer) -> Trace:
-    """Decode one prompt. Raises ConfigError where it does not fit, MissingAsset where a model or data are missing."""
+    """Decode one prompt. Raises ConfigError if it does not fit, MissingAsset if a model or data are missing."""
     plan = _planned(request)
     (run,) = plan.runs
     with observer.status(f"loading {', '.join(plan.roles)}"):
@@ -53,7 +53,7 @@ def trace_prompt(request: TraceRequest, observer: Observer) -> Trace:
 
 
 def _planned(request: TraceRequest) -> Plan:
-    """The method and one prompt as a plan of a single run."""
+    """Return a plan with a single run of the method on one prompt."""
     options = request.options
     found, pair = selection.read_pair(request.pair, options)
     if request.prompt is None:
@@ -71,8 +71,8 @@ def _planned(request: TraceRequest) -> Plan:
     return make_plan([request.method], (found.name, found.path.parent, pair), lambda: [selected], options, Path())
 
 
-def _decoded(plan: Plan, run: PlannedRun) -> tuple[Record, list[dict[str, Any]]]:
-    """The record of the last method, and its rounds with their text."""
+def _decoded(plan: Plan, run: PlannedRun) -> tuple[Record, list[TracedRound]]:
+    """Return the record of the last method, and its rounds with their text."""
     spec, sample, label = run.spec, run.data.samples[0], list(run.spec.methods)[-1]
     pair = plan.load().only(spec.roles, spec.pair.synthetic.spread if spec.pair.synthetic else None)
     setting = Setting(pair, run.task, spec.decoding)
@@ -91,12 +91,12 @@ def _decoded(plan: Plan, run: PlannedRun) -> tuple[Record, list[dict[str, Any]]]
     return record, rounds
 
 
-def _with_text(entry: RoundRecord, step: Round, before: list[int], tokenizer: Any) -> dict[str, Any]:
-    """A round as it is recorded, with the ids, text and origin of its tokens, and of the rounds that made its draft."""
-    spelled = {**entry, "origins": of_round(entry), "ids": step.tokens, "rejected": tokenizer.decode(step.rejected)}
-    spelled["pieces"] = pieces(tokenizer, before, step.tokens, encoder_decoder=False)
-    inner = []
+def _with_text(entry: RoundRecord, step: Round, before: list[int], tokenizer: Any) -> TracedRound:
+    """Return a recorded round with the ids, texts and origins of its tokens, and of the rounds that made its draft."""
+    text = {"ids": step.tokens, "pieces": pieces(tokenizer, before, step.tokens, encoder_decoder=False)}
+    text |= {"origins": of_round(entry), "rejected": tokenizer.decode(step.rejected)}
+    inner: list[TracedRound] = []
     for each, made in zip(entry.get("inner", []), step.inner, strict=True):
         inner.append(_with_text(each, made, before, tokenizer))
         before = before + made.tokens
-    return {**spelled, "inner": inner}
+    return cast("TracedRound", {**entry, **text, "inner": inner})

@@ -45,7 +45,7 @@ def run_spec(group: Sequence[ResolvedMethod], of: ResolvedPair, selected: Select
             top_k=options.top_k,
             top_p=options.top_p,
             max_new_tokens=selected.task.max_new_tokens,
-            ignore_eos=options.ignore_eos or bool(simulated),  # simulated outputs have no end of their own
+            ignore_eos=options.ignore_eos or bool(simulated),  # simulated outputs have no meaningful EOS
             seed=options.seed,
             repeats=options.repeats,
         ),
@@ -113,7 +113,7 @@ def _synthetic(
 
 
 def _measured(folder: Path, proposer: str) -> float:
-    """The share of a model's drafted tokens that a run accepted. Raises ConfigError where the run does not show it."""
+    """Return the share of a model's draft tokens that a run accepted. Raises ConfigError if the run lacks it."""
     tested = accepted = 0
     for record in read(folder) if (folder / SAMPLES).exists() else ():
         for each in record.rounds:

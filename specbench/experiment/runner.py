@@ -15,7 +15,15 @@ from specbench.experiment.conversations import Conversations, most_turns
 from specbench.experiment.generation import Setting, attempt, calibrated, capture
 from specbench.experiment.plan import PlannedRun
 from specbench.files import read_sealed, write, write_sealed
-from specbench.machine.hardware import Environment, conditions, configure, copy_bandwidth, fingerprint, incomparable
+from specbench.machine.hardware import (
+    Environment,
+    Fingerprint,
+    conditions,
+    configure,
+    copy_bandwidth,
+    fingerprint,
+    incomparable,
+)
 from specbench.models.loader import LoadedPair
 from specbench.runs.locking import FolderLock
 from specbench.runs.record import Record
@@ -53,15 +61,14 @@ def prepare(run: PlannedRun, lock: FolderLock, fresh: bool) -> Recorder:
     if recorder.done:
         _require_same(run.spec, folder, environment)
     else:
-        environment["copy_bytes_per_second"] = copy_bandwidth(device)
         manifest = Manifest(run.spec.checksum, [sample.id for sample in run.data.samples])
-        write_sealed(folder / ENVIRONMENT, environment, indent=2)
+        write_sealed(folder / ENVIRONMENT, {**environment, "copy_bytes_per_second": copy_bandwidth(device)}, indent=2)
         write_sealed(folder / MANIFEST, dataclasses.asdict(manifest))
         write(folder / CONFIG, tomli_w.dumps(run.spec.to_toml()))
     return recorder
 
 
-def _require_same(spec: RunSpec, folder: Path, environment: dict[str, object]) -> None:
+def _require_same(spec: RunSpec, folder: Path, environment: Fingerprint) -> None:
     """Raise ConfigError if a run was begun under other conditions than those at which it would be resumed."""
     if not (folder / CONFIG).exists():
         raise ConfigError(f"{folder} has records but no {CONFIG}; help: restore it, or measure again with --fresh")
@@ -69,9 +76,7 @@ def _require_same(spec: RunSpec, folder: Path, environment: dict[str, object]) -
         raise ConfigError(
             f"{folder / CONFIG} is not the config of this run; help: restore it, or measure again with --fresh"
         )
-    if changed := incomparable(
-        conditions(dict(read_sealed(folder / ENVIRONMENT, Environment))), conditions(environment)
-    ):
+    if changed := incomparable(conditions(read_sealed(folder / ENVIRONMENT, Environment)), conditions(environment)):
         raise ConfigError(
             f"{folder} was begun under other conditions, whose times are not comparable ({'; '.join(changed)});"
             " help: measure again with --fresh, or use another folder with --out"

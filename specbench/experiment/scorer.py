@@ -10,7 +10,7 @@ from specbench.errors import ConfigError, hint
 from specbench.files import read_sealed, write_sealed
 from specbench.runs.record import Record
 from specbench.runs.run_folder import CONFIG, SCORES, read, spec_of
-from specbench.runs.scores import Scores
+from specbench.runs.scores import ScoreRow, Scores
 from specbench.sandbox import Sandbox
 from specbench.scoring.metric import NO_ANSWER, Score
 
@@ -20,9 +20,9 @@ SHOWN = 800  # characters of a prompt, and of a reference, in scores.json
 def is_scored(folder: Path, task: Task, sandbox: Sandbox | None) -> bool:
     """Return whether all generations of a folder are scored by this version of the task."""
     known = _kept(folder)
-    if task.executes_code and sandbox is not None and known.get("sandbox") != sandbox.signature:
+    if known is None or known["version"] != task.version:
         return False
-    if known.get("version") != task.version:
+    if task.executes_code and sandbox is not None and known.get("sandbox") != sandbox.signature:
         return False
     records = list(read(folder))
     scored = {(row["method"], row["sample"], row["repeat"]) for row in known["rows"]}
@@ -31,16 +31,17 @@ def is_scored(folder: Path, task: Task, sandbox: Sandbox | None) -> bool:
 
 def is_executed(folder: Path) -> bool:
     """Return whether the scores of a folder come from executing generated code."""
-    return bool(_kept(folder).get("sandbox"))
+    known = _kept(folder)
+    return known is not None and bool(known.get("sandbox"))
 
 
-def _kept(folder: Path) -> dict[str, Any]:
-    """Return the stored scores; empty if they are missing or damaged, since generations can be scored again."""
+def _kept(folder: Path) -> Scores | None:
+    """Return the stored scores; None if they are missing or damaged, since generations can be scored again."""
     path = folder / SCORES
     try:
-        return dict(read_sealed(path, Scores)) if path.exists() else {}
+        return read_sealed(path, Scores) if path.exists() else None
     except (ConfigError, TypeError, ValueError):
-        return {}
+        return None
 
 
 def score(
@@ -125,7 +126,7 @@ def _excerpt(sample: Sample) -> dict[str, str]:
     return {"prompt": prompt[-SHOWN:], "reference": "" if sample.reference is None else str(sample.reference)[:SHOWN]}
 
 
-def _row(record: Record, group: str, values: Score) -> dict[str, Any]:
+def _row(record: Record, group: str, values: Score) -> ScoreRow:
     return {
         "method": record.method,
         "sample": record.sample,

@@ -120,7 +120,7 @@ def task_names(wanted: typing.Sequence[str], pair: Pair, options: Options) -> tu
 
 
 def select_tasks(wanted: typing.Sequence[str], pair: Pair, options: Options) -> list[Selected]:
-    """The tasks with their samples, all read before anything is measured.
+    """Return the tasks with their samples, all read before the first measurement.
 
     If no task is named and the pair names none, those that the source does not suit are left out. Raises ConfigError and
     MissingAsset.

@@ -155,7 +155,7 @@ def run_suite(request: SuiteRequest, observer: Observer | None = None) -> ExitCo
 def _run_locked(request: SuiteRequest, index: Index, observer: Observer) -> ExitCode:
     """Run a suite whose folder is locked. Returns the exit code."""
     with observer.status(f"reading the pairs and tasks of {request.suite.name}"):
-        grid = resolve_grid(request.suite, request.out, request.sandbox)  # raises mistakes before anything is measured
+        grid = resolve_grid(request.suite, request.out, request.sandbox)  # raises errors before the first measurement
     for note in grid.unused.values():
         observer.message(note)
     keep: list[str] = []

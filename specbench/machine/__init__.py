@@ -1,1 +1,1 @@
-"""The machine: what it is, and whether it has what specbench needs."""
+"""The machine: its fingerprint, and checks of whether it is suitable for measurements."""

@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from specbench.config.pair import PACKAGE
 from specbench.data.hub import local_checksum, look_for_hub, offline_mode
 from specbench.errors import MissingAsset
-from specbench.machine.hardware import copy_bandwidth, fingerprint, gpu_processes
+from specbench.machine.hardware import Fingerprint, copy_bandwidth, fingerprint, gpu_processes
 from specbench.sandbox import Sandbox
 
 State = Literal["ok", "warn", "fail"]  # fail: no run works without it
@@ -86,7 +86,7 @@ def _version(name: str) -> str:
         return ""
 
 
-def _cpu(found: dict[str, Any]) -> Check:
+def _cpu(found: Fingerprint) -> Check:
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else found["cores"]
     text = f"{found['cpu']}, {usable} of {found['cores']} cores, {found['threads']} threads"
     if found["threads"] > usable:
@@ -94,14 +94,14 @@ def _cpu(found: dict[str, Any]) -> Check:
     return Check("cpu", "ok", text)
 
 
-def _load(found: dict[str, Any]) -> Check:
+def _load(found: Fingerprint) -> Check:
     text = f"{found['load_1min']:.2f} in the last minute"
     if found["load_1min"] > BUSY * found["cores"]:
         return Check("load", "warn", text, "speeds will vary while other programs run")
     return Check("load", "ok", text)
 
 
-def _memory(found: dict[str, Any]) -> Check:
+def _memory(found: Fingerprint) -> Check:
     info = Path("/proc/meminfo")
     lines = info.read_text().splitlines() if info.exists() else []
     free = next((int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable")), None)
@@ -111,7 +111,7 @@ def _memory(found: dict[str, Any]) -> Check:
     return Check("memory", "ok", text)
 
 
-def _gpu(found: dict[str, Any] | None) -> Iterator[Check]:
+def _gpu(found: dict[str, str | None] | None) -> Iterator[Check]:
     """Yield checks of the CUDA device and of other processes on it."""
     if found is None:
         yield Check("gpu", "ok", "no CUDA device: everything runs on the CPU")

@@ -1,7 +1,4 @@
-"""The fingerprint of machine and software in env.json.
-
-`incomparable` says where two of them differ in what speeds depend on. Resuming, comparing, gating and reporting all use it.
-"""
+"""The fingerprint of machine and software in env.json, and the conditions under which two measurements are comparable."""
 
 import hashlib
 import os
@@ -10,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from functools import cache
 from importlib import metadata
 from importlib.util import find_spec
@@ -23,7 +21,7 @@ if TYPE_CHECKING:
 
 COPIED = {"cuda": 4 << 30, "cpu": 1 << 27}  # bytes per device, more than a cache holds
 COPIES = 6
-WARMED = 0.5  # seconds of copies in which a GPU's clocks rise
+WARMED = 0.5  # seconds of copies until a GPU's clocks have risen
 ATTENTION = {  # torch's attention backends in the order of preference; cuDNN's makes a plan for every new length
     "flash": "flash_sdp_enabled", "memory-efficient": "mem_efficient_sdp_enabled", "math": "math_sdp_enabled",
     "cudnn": "cudnn_sdp_enabled",
@@ -31,13 +29,13 @@ ATTENTION = {  # torch's attention backends in the order of preference; cuDNN's 
 PACKAGES = "torch torchao transformers tokenizers huggingface_hub datasets evaluate rouge_score sacrebleu numpy".split()
 
 
-LIBRARIES = ("torch", "torchao", "transformers", "tokenizers", "numpy")  # what decides a number's last bits
+LIBRARIES = ("torch", "torchao", "transformers", "tokenizers", "numpy")  # these affect the last bits of numbers
 CARD = {
     "gpu driver": "driver_version", "cuda": "cuda", "gpu power limit": "power.limit", "gpu attention": "attention",
     "gpu float32 products": "float32_products", "gpu bfloat16 sums": "bfloat16_sums",
 }  # fmt: skip
-TIMING = ("cpu", "instructions", "cores", "threads", "os", "python", "gpu", *CARD, *LIBRARIES)  # what speeds depend on
-CODE = ("revision", "changed", "code")  # which code ran
+TIMING = ("cpu", "instructions", "cores", "threads", "os", "python", "gpu", *CARD, *LIBRARIES)  # these affect speeds
+CODE = ("revision", "changed", "code")  # the version of specbench
 PACKAGED = ("specbench", "specbench.cli", "specbench.tasks")
 
 
@@ -48,8 +46,11 @@ class Revision(TypedDict):
     dirty: NotRequired[bool]
 
 
-class Environment(TypedDict):
-    """A run folder's env.json."""
+Conditions = dict[str, str | int | float | bool | None]  # by the names in TIMING and CODE; empty strings if unknown
+
+
+class Fingerprint(TypedDict):
+    """The machine, accelerator, software, revision and load."""
 
     cpu: str
     instructions: NotRequired[str]
@@ -64,17 +65,22 @@ class Environment(TypedDict):
     code: NotRequired[str]
     argv: list[str]
     gpu: NotRequired[dict[str, str | None]]
+
+
+class Environment(Fingerprint):
+    """A run folder's env.json: the fingerprint and the measured memory bandwidth."""
+
     copy_bytes_per_second: Annotated[float, Meta(gt=0.0)]
 
 
-def fingerprint() -> dict[str, Any]:
-    """Return the machine, accelerator, software, revision and load."""
+def fingerprint() -> Fingerprint:
+    """Return the fingerprint of this machine and process."""
     import torch
 
-    out: dict[str, Any] = {
+    out: Fingerprint = {
         "cpu": _cpu(),
         "instructions": _instructions(),
-        "cores": os.cpu_count(),
+        "cores": os.cpu_count() or 1,
         "threads": torch.get_num_threads(),
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
         "load_1min": round(os.getloadavg()[0], 2),
@@ -142,16 +148,17 @@ def copy_bandwidth(device: str) -> float:
     return 2 * size / min(seconds() for _ in range(COPIES))
 
 
-def conditions(environment: dict[str, Any]) -> dict[str, Any]:
-    """Return the parts of a fingerprint that a measurement depends on: TIMING and CODE; empty strings if unknown."""
-    gpu, packages, git = environment.get("gpu", {}), environment["packages"], environment.get("git", {})
-    machine = {key: environment.get(key, "") for key in ("cpu", "instructions", "cores", "threads", "os", "python")}
+def conditions(environment: Fingerprint) -> Conditions:
+    """Return the parts of a fingerprint that affect a measurement: TIMING and CODE; empty strings if unknown."""
+    known: Mapping[str, Any] = environment
+    gpu, packages, git = known.get("gpu", {}), known["packages"], known.get("git", {})
+    machine = {key: known.get(key, "") for key in ("cpu", "instructions", "cores", "threads", "os", "python")}
     card = {"gpu": gpu.get("name", "none")} | {key: gpu.get(field) or "" for key, field in CARD.items()}
-    code = {"revision": git.get("revision", ""), "changed": bool(git.get("dirty")), "code": environment.get("code", "")}
+    code = {"revision": git.get("revision", ""), "changed": bool(git.get("dirty")), "code": known.get("code", "")}
     return machine | card | {name: packages.get(name, "") for name in LIBRARIES} | code
 
 
-def incomparable(one: dict[str, Any], other: dict[str, Any], across_code: bool = False) -> list[str]:
+def incomparable(one: Conditions, other: Conditions, across_code: bool = False) -> list[str]:
     """Return the conditions in which two measurements differ, with both values; empty if their times can be compared.
 
     `across_code` leaves out which code ran, for comparisons that are about the code.
@@ -194,7 +201,7 @@ def _instructions() -> str:
     return hashlib.sha256("\n".join(found).encode()).hexdigest()[:8] if found else ""
 
 
-def _gpu() -> dict[str, Any]:
+def _gpu() -> dict[str, str | None]:
     """Return the state of the GPU before the measurement: clocks, power limit, and other processes."""
     import torch
 
@@ -227,7 +234,7 @@ def gpu_processes() -> list[str] | None:
     return [line for line in text.splitlines() if line.partition(",")[0] != str(os.getpid())]
 
 
-def _git() -> dict[str, Any]:
+def _git() -> Revision:
     """Return the revision of the checkout that this package runs from; empty for an installed wheel."""
     home = str(Path(__file__).parent)
     revision = _run("git", "-C", home, "rev-parse", "HEAD")

@@ -64,7 +64,7 @@ class _StatelessRule(Rule):
 
 @dataclass(frozen=True, kw_only=True)
 class Unsure(Stop, name="unsure"):
-    """Stops where the likeliest token's unscaled probability is below `threshold`: BiLD's fallback (Kim et al. 2023)."""
+    """Stops if the largest unscaled probability is below `threshold`: BiLD's fallback (Kim et al. 2023)."""
 
     threshold: float
 

@@ -1,1 +1,1 @@
-"""Models: where they come from, how they are loaded and run, and sessions over them."""
+"""Models: resolution, loading, engines, and sessions."""

@@ -178,9 +178,7 @@ def _require_quantizable(role: str, spec: ModelSpec, config: PreTrainedConfig) -
     with torch.device("meta"):
         if not layers(class_of(config).from_config(config), spec.quantization):
             kind = config.model_type
-            raise ConfigError(
-                f"{where}: {kind} has no linear layer of a fitting width (GPT-2's are of a class of its own)"
-            )
+            raise ConfigError(f"{where}: {kind} has no linear layer of a fitting width (GPT-2 uses Conv1D layers)")
 
 
 def _dummy_config(spec: ModelSpec, local: Path | None) -> PreTrainedConfig:

@@ -61,7 +61,7 @@ class SyntheticSession:
     """A session whose model runs as usual, and whose logits are then replaced. The replacement is excluded from all
     timings.
 
-    It reads every token, so on a GPU its drafts wait for the device where those of a real model would not.
+    It reads every token, so on a GPU its drafts wait for the device, unlike those of a real model.
     """
 
     def __init__(

@@ -10,7 +10,7 @@ from typing import Any
 from specbench.analysis.quality import scores_of
 from specbench.analysis.rows import complete, seconds
 from specbench.files import read_sealed
-from specbench.machine.hardware import Environment, conditions
+from specbench.machine.hardware import Conditions, Environment, conditions
 from specbench.runs.record import Record
 from specbench.runs.run_folder import ENVIRONMENT, Recorded, listed, load, spec_of
 from specbench.runs.run_spec import RunSpec
@@ -48,7 +48,7 @@ class Measured:
     """The measurements of one run in one or several processes."""
 
     spec: RunSpec
-    environment: dict[str, Any]  # conditions that affect counters and speeds
+    environment: Conditions  # they affect counters and speeds
     metrics: list[dict[str, str]]  # name, signature, combine
     groups: dict[str, str]  # subject by sample; empty without subjects
     generations: dict[str, list[Generation]]  # by method
@@ -69,7 +69,7 @@ def of_run(folder: Path) -> Measured:
     """Return the measurements of a run folder. Raises ConfigError if it contains no run."""
     spec, scores, recorded = spec_of(folder), scores_of(folder), load(folder)
     records = recorded.records
-    environment = dict(read_sealed(folder / ENVIRONMENT, Environment))
+    environment = read_sealed(folder / ENVIRONMENT, Environment)
     wanted = {each["name"] for each in scores["metrics"]}
     values = {
         (row["method"], row["sample"], row["repeat"]): {k: v for k, v in row["values"].items() if k in wanted}
@@ -96,7 +96,7 @@ def _problems(recorded: Recorded, scores: Scores) -> list[str]:
     assert recorded.expected is not None
     there, wanted, out = len(recorded.records), recorded.expected.generations, []
     if there < wanted:
-        out.append(f"{there} of {wanted} generations are there")
+        out.append(f"{there} of {wanted} generations")
     if recorded.problems:
         out.append(f"{len(recorded.problems)} unknown, damaged or duplicate records ({listed(recorded.problems)})")
     complete = {record.key for record in recorded.records if record.error is None}

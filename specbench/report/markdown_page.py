@@ -24,7 +24,7 @@ def suite_notes(collected: Collected) -> list[str]:
     lines += [f"judge: {judge}; a tie counts as half a win in the win rate." for judge in judges]
     lines += choices(collected.points)
     lines += common_notes(collected.summaries)
-    lines += [f"! {folder}: measured once, and no longer there" for folder in collected.missing]
+    lines += [f"! {folder}: was measured, and its folder is gone" for folder in collected.missing]
     if collected.index.changes:
         lines.append(f"! options of the suite were overridden: {', '.join(collected.index.changes)}")
     absent = [run for run in collected.index.runs.values() if run.state != DONE]

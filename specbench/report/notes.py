@@ -86,7 +86,7 @@ def _completeness(summary: RunSummary) -> Iterator[str]:
     if not summary.complete:
         done = sum(row.generations + row.failed for row in rows)
         expected = len(rows) * data.samples * summary.decoding.repeats
-        yield f"! not complete: {done} of {expected} generations are there; the same command resumes it"
+        yield f"! incomplete: {done} of {expected} generations; the same command resumes the run"
 
 
 def _comparability(summary: RunSummary) -> Iterator[str]:
@@ -141,7 +141,7 @@ def _beyond(row: MethodSummary, key: str, least: float) -> str:
 
 
 def _not_real(summary: RunSummary) -> str:
-    """What is not real about the models, and what it means for the numbers."""
+    """Return notes on what is simulated, and what that means for the numbers."""
     texts = {
         "dummy": "the weights are random (dummy), so a forward has its real cost and the text is noise",
         "synthetic": "synthetic logits replace the models' logits",

@@ -1,16 +1,16 @@
 """The rounds of one generation as lines: the drafting model, the counts, and every token with its provenance."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from specbench.analysis.metrics import acceptance_rate, accepted_length
+from specbench.analysis.token_origin import TracedRound
 from specbench.report.columns import column_of
 from specbench.runs.record import Record
 
 INDENT = "    "
 Span = tuple[str, list[str]]  # a letter of token_origin.MEANING, and neighboring tokens with that provenance
-Spelled = Mapping[str, Any]  # a recorded round with the `ids`, `pieces` and `origins` of its tokens
 
 
 class Line(NamedTuple):
@@ -20,7 +20,7 @@ class Line(NamedTuple):
     spans: list[Span]
 
 
-def lines(rounds: Sequence[Spelled], depth: int = 0, above: str = "") -> Iterator[Line]:
+def lines(rounds: Sequence[TracedRound], depth: int = 0, above: str = "") -> Iterator[Line]:
     """A line for each round, followed by the lines of the rounds that made its draft."""
     width = len(str(len(rounds)))
     for number, each in enumerate(rounds, 1):
@@ -29,7 +29,7 @@ def lines(rounds: Sequence[Spelled], depth: int = 0, above: str = "") -> Iterato
         yield from lines(each.get("inner", []), depth + 1, f"{place.strip()}.")
 
 
-def counts(found: Spelled) -> str:
+def counts(found: TracedRound) -> str:
     """The models that drafted, and the numbers of drafted, tested, accepted and untested tokens."""
     tally = Counter[str](found["proposers"])
     drafters = ", ".join(f"{name} {count}" if len(tally) > 1 else name for name, count in tally.items())
@@ -38,7 +38,7 @@ def counts(found: Spelled) -> str:
     return f"{drafters}: {words}{untested}" if drafters else f"{words}{untested}"
 
 
-def spans(found: Spelled) -> list[Span]:
+def spans(found: TracedRound) -> list[Span]:
     """The tokens of a round, grouped by provenance. Rejected drafts precede the tokens that replaced them."""
     out: list[Span] = []
     own = found.get("untested", 0) + found["accepted"]

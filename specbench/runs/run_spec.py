@@ -84,7 +84,7 @@ class HeadSource:
 
 @dataclass(frozen=True, kw_only=True)
 class Synthetic:
-    """Synthetic logits: how much the models' distributions differ, and the acceptance rate that this was calibrated to.
+    """Synthetic logits: the spread between the models' distributions, and the acceptance rate that it was calibrated to.
 
     `method` is the method and `proposer` the model that the rate is of; without a method that drafts, both are empty.
     """

@@ -1,4 +1,4 @@
-"""Runs untrusted programs against tests, each of the two in a sandbox of its own.
+"""Run untrusted programs against tests, in two separate sandboxes.
 
 The tests call the program through this process, and only plain data comes back; their verdict comes over a socket that the
 program's process does not have. So a program that exits, prints, patches, forges or hides can do no more than return values.
@@ -120,7 +120,7 @@ class Sandbox:
         travel as None, bool, int, float, complex, str, bytes, list, tuple, dict, set and frozenset, no subclass of a user; a
         program that returns anything else fails. Exceptions travel as the built-in one of that name, or else Exception.
         When this returns, nothing of the check is left; under kind "none" a program that kills its parent can survive.
-        Raises RuntimeError where a sandbox does not start or does not die: that says nothing about the program.
+        Raises RuntimeError if a sandbox does not start or does not end, which gives no verdict on the program.
         """
         limits = limits or Limits()
         jobs: tuple[Job, Job] = (

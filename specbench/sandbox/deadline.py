@@ -22,7 +22,7 @@ class Deadline:
         self._end = self._start + seconds
 
     def left(self) -> float:
-        """Return the seconds until the end as it stands now, more than 0. Raises TimeoutError when it has passed."""
+        """Return the seconds that are left, more than 0. Raises TimeoutError if the deadline has passed."""
         now = time.monotonic()
         if now >= self._end:  # /proc is read only when it could matter
             granted = self._waited() - self._waited_before
@@ -50,7 +50,7 @@ class RunQueue:
             self._descriptor = None
 
     def waited(self) -> float:
-        """Return seconds, the last known value where the task has ended, and 0 where the kernel does not say."""
+        """Return seconds: the last known value if the task has ended, and 0 if the kernel does not record waits."""
         if self._descriptor is not None:
             try:
                 self._last = int(os.pread(self._descriptor, 100, 0).split()[1]) / 1e9

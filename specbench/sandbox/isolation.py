@@ -1,4 +1,4 @@
-"""The command lines that put an interpreter into namespaces of its own, by bubblewrap or by util-linux.
+"""Command lines that start an interpreter in separate namespaces, with bubblewrap or util-linux.
 
 With util-linux the last step, a user namespace without capabilities, is the worker's first. Both give the interpreter a
 read-only view of /usr and of its prefix, a read-only /proc of its own, few devices, one small tmpfs at /tmp, no network, no
@@ -49,7 +49,7 @@ exec "$@"
 
 
 def interpreters() -> list[tuple[str, str]]:
-    """(executable, prefix) to try in turn: what runs this package, so that verdicts fit it, then the system's."""
+    """Return (executable, prefix) of the interpreters to try: first the one that runs this package, then the system's."""
     own = os.path.realpath(getattr(sys, "_base_executable", sys.executable))
     system = os.path.realpath("/usr/bin/python3")
     found = [(own, os.path.realpath(sys.base_prefix))]

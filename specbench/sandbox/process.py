@@ -146,7 +146,7 @@ class Cell:
 
 
 def _first_child(pid: int) -> int:
-    """Return the oldest child of a process. Raises IndexError where there is none."""
+    """Return the oldest child of a process. Raises IndexError if it has none."""
     return int(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0])
 
 

@@ -58,9 +58,9 @@ class Settings:
     def __init__(self, role: str, limits: dict[str, int], seccomp: str, keyctl: int, nobody: int, scratch: str) -> None:
         self.role = role  # "program" or "tests"
         self.limits = limits  # of resource.setrlimit, by name
-        self.seccomp = seccomp  # the filter in hexadecimal; empty where the architecture is not known
+        self.seccomp = seccomp  # the filter in hexadecimal; empty if the architecture is unknown
         self.keyctl = keyctl  # the number of that system call, or -1
-        self.nobody = nobody  # the id to take in a last user namespace; 0 where that is done already
+        self.nobody = nobody  # the id to take in a last user namespace; 0 if that is already done
         self.scratch = scratch  # the directory to make, work in and remove; empty in a PID namespace, which has its own
 
 
@@ -93,7 +93,7 @@ def enter_last_user_namespace(libc: Any, nobody: int) -> None:
 
 
 def harden(settings: Settings) -> list[str]:
-    """Apply what all processes of the sandbox inherit. Returns what the machine lacks; exits where that is required.
+    """Apply what all processes of the sandbox inherit. Returns what the machine lacks; exits if a required protection is missing.
 
     The filter is required with isolation. A new session keyring is not: keyrings can only be reached by calls that the
     filter denies. Nor is a raised oom_score_adj, which decides who is killed and not what can be done.
@@ -110,7 +110,7 @@ def harden(settings: Settings) -> list[str]:
         prctl(libc, PR_SET_DUMPABLE, 0)  # /proc/PID/mem of the supervisor would be writable for its user
         prctl(libc, PR_SET_CHILD_SUBREAPER, 1)
         if libc.syscall(settings.keyctl, KEYCTL_JOIN_SESSION_KEYRING, None) < 0 and ctypes.get_errno() != errno.ENOSYS:
-            missing.append(f"no session keyring of its own ({os.strerror(ctypes.get_errno())})")
+            missing.append(f"no separate session keyring ({os.strerror(ctypes.get_errno())})")
         install_filter(libc, bytes.fromhex(settings.seccomp))
     except OSError as error:
         reason = f"no seccomp filter ({error.strerror or error})"
@@ -156,7 +156,7 @@ def supervise(worker: int, scratch: str) -> None:
     """Wait until the worker exits or the other end of the socket closes, then end the sandbox."""
     poll = select.poll()
     poll.register(os.pidfd_open(worker), select.POLLIN)
-    poll.register(CHANNEL, 0)  # a hang-up is reported whatever is asked for
+    poll.register(CHANNEL, 0)  # a hang-up is always reported
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps orphans, which count against the limit
     poll.poll()
     if scratch:
@@ -270,7 +270,7 @@ def said_by(error: BaseException) -> str:
     """The first line of what an exception says."""
     try:
         return str(error).strip().partition("\n")[0][:LONGEST_LINE]
-    except BaseException:  # it is the program's, and may have a `__str__` of its own
+    except BaseException:  # an object of the program, whose `__str__` may fail
         return ""
 
 
@@ -361,7 +361,7 @@ def main() -> None:
             serve(**job)
         else:
             examine(**job)
-    os._exit(0)  # whatever threads and exit handlers there are
+    os._exit(0)  # without waiting for threads and exit handlers
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ import numpy as np
 from specbench.errors import hint
 
 Score = dict[str, float | list[float]]  # metric -> a generation's value
-NO_ANSWER = "no_answer"  # a score that counts instead of measuring: 1 where nothing could be taken for an answer
+NO_ANSWER = "no_answer"  # a score that counts instead of measuring: 1 if no answer was found
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ def table(name: str, scored: Sequence[Scored]) -> np.ndarray:
 
 
 def pass_at(k: int, n: int, right: float) -> float:
-    """The chance that one of k out of n generations, `right` of them correct, is correct; NaN where n < k.
+    """Return the probability that one of k out of n generations is correct if `right` of n are; NaN if n < k.
 
     1 - C(n - right, k) / C(n, k): Chen et al. 2021, equation 1.
     """

@@ -71,5 +71,5 @@ def joined(parts: Sequence[Rows]) -> Rows:
 
 
 def chosen(rows: Rows, where: Tensor) -> Rows:
-    """Return the rows at indices or where a mask is true."""
+    """Return the rows at indices or of a mask."""
     return {key: column[where] for key, column in rows.items()}

@@ -122,7 +122,7 @@ def balanced(rows: Rows, seed: int) -> Rows:
 
 
 def labels_of(rows: Rows, threshold: float) -> Tensor:
-    """Return 1 where a drafted token is acceptable: q(x) <= tau p(x) (docs/papers/sprinter.md, Acceptable tokens)."""
+    """Return 1 for acceptable draft tokens: q(x) <= tau p(x) (docs/papers/sprinter.md, Acceptable tokens)."""
     return (rows["q"] <= threshold * rows["p"]).float()
 
 

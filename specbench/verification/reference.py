@@ -70,7 +70,7 @@ def _seed(seed: int, i: int) -> int:
 def cut_prompts(prompts: list[list[int]], times: int, seed: int) -> list[list[int]]:
     """Return each prompt `times` times, cut at a random place in its last three quarters.
 
-    Distributions are less concentrated where a text breaks off.
+    Distributions are less concentrated at the end of a truncated text.
     """
     generator = torch.Generator().manual_seed(_seed(seed, -1))
     shares = torch.rand(times, len(prompts), generator=generator).tolist()
@@ -89,7 +89,7 @@ def reference_logits(reference: Openable, roles: tuple[str, ...], output: Output
 
 
 def gaps(target: Target, logits: list[Tensor], tokens: list[int]) -> Tensor:
-    """Return by how much each token's logit must rise, in every model, for greedy decoding to choose it: (m,).
+    """Return the increase of each token's logit, in every model, at which greedy decoding would choose it: (m,).
 
     0 where it is already chosen, inf where no increase suffices. For one model this is the gap to its largest logit;
     for a deferral rule it also measures how close the rule was to choosing the other model.

@@ -56,7 +56,7 @@ class Verification:
 def verify_method(request: VerifyRequest, observer: Observer | None = None) -> Verification:
     """Compare what a method decodes with the distribution that it declares, computed by transformers' own modules.
 
-    Raises ConfigError for a mistake in the request, MissingAsset where a model or data are missing.
+    Raises ConfigError for a mistake in the request, MissingAsset if a model or data are missing.
     """
     observer, options = observer or Observer(), request.options
     if options.temperature is None:
@@ -111,7 +111,7 @@ def _is_greedy(method: str) -> bool:
 def _prompts(
     names: tuple[str, ...], pair: Pair, loaded: LoadedPair, options: Options
 ) -> tuple[list[list[int]], tuple[str, ...]]:
-    """The first prompts of each task in turn, as token ids, and the tasks. Raises ConfigError for one that does not fit."""
+    """Return the first prompts of each task as token ids, and the tasks. Raises ConfigError if a prompt does not fit."""
     suited = selection.suits("", pair, options) and pair.defaults.tasks
     chosen = selection.select_tasks(names or (() if suited else (TASK,)), pair, options)
     rows = [

@@ -128,7 +128,7 @@ def test_a_process_whose_lock_was_broken_writes_no_further_record(tmp_path):
 
 @pytest.mark.parametrize("distinct", [4, 2])
 def test_duplicate_records_are_rejected_by_run_and_reported_by_report(run, distinct):
-    """48 lines for 24 generations were "not complete: 48 of 24", and 24 lines for 12 of them were complete."""
+    """Two records per generation are neither a complete run nor one with 48 of 24 generations."""
     whole = lines(run)[:distinct]
     (run / "samples.jsonl").write_text("\n".join([*whole, *whole]) + "\n")
     done = specbench(*FEW, cwd=run.parents[1], code=2)

@@ -187,7 +187,7 @@ def within(key: str, value: float, low: float, high: float) -> None:
 
 
 def confidence(logits: Tensor) -> Tensor:
-    """Return the unscaled distribution (..., V), at T = 1 and unfiltered, whatever tokens are drawn from."""
+    """Return the unscaled distribution (..., V), at T = 1 and without filters."""
     return (logits if logits.dtype == torch.float64 else logits.float()).softmax(-1)
 
 

@@ -85,7 +85,7 @@ def lossy(q: Tensor, p: Tensor, alpha: float | Tensor, beta: float | Tensor) -> 
 
 
 def beta_star(q: Tensor, p: Tensor, alpha: float | Tensor) -> Tensor:
-    """Return beta* (k, 1), for which the sum of (p / beta - q)+ is R; 1 where nothing is rejected and beta has no
+    """Return beta* (k, 1), for which the sum of (p / beta - q)+ is R; 1 if nothing is rejected and beta has no
     effect.
 
     The sum is the maximum of P(S) / beta - Q(S) over sets S of tokens, attained on a set of largest p / q. So beta* is

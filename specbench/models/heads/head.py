@@ -1,4 +1,4 @@
-"""The base class of heads: small modules in folders of their own, which record the model that they were trained on.
+"""The base class of heads: small trained modules, each in a folder that names the model it was trained with.
 
 `head.safetensors` holds the weights, and in its metadata the kind, the module's own settings and its provenance, so
 that a head is a single file. EAGLE heads use the published format (`heads/eagle.py`).

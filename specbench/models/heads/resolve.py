@@ -21,7 +21,7 @@ class ResolvedHead:
     checksum: str = ""
     weights: str = "real"
     report: Table = field(default_factory=dict)  # measured on texts that it was not trained on
-    data: Table = field(default_factory=dict)  # what it was trained on
+    data: Table = field(default_factory=dict)  # the training data
 
     @property
     def source(self) -> HeadSource:
