@@ -51,7 +51,7 @@ class RunResult:
         return all(summary.complete for summary in self.summaries)
 
     def records(self) -> Iterator[Record]:
-        """Every generation, in the order in which it was measured, failed ones included."""
+        """Yield every generation, in the order in which it was measured, failed ones included."""
         for folder in self.folders:
             yield from read(folder)
 
@@ -173,7 +173,7 @@ def load(*folders: str | PathLike[str]) -> RunResult:
 
 
 def report(result: RunResult, format: Format = "md") -> str:
-    """A report of runs as Markdown, CSV, JSON, LaTeX or one HTML page. Raises ConfigError for another format."""
+    """Return a report of runs as Markdown, CSV, JSON, LaTeX or one HTML page. Raises ConfigError for another format."""
     if format not in RUN_WRITERS:
         raise ConfigError(f"format = {format!r}: write one of {', '.join(RUN_WRITERS)}")
     return RUN_WRITERS[format](result.summaries)
@@ -199,7 +199,7 @@ def _request(
     out: str | PathLike[str],
     access: Access | None = None,
 ) -> Request:
-    """A request for methods, a pair and tasks."""
+    """Return a request for methods, a pair and tasks."""
     method, pair, task = what
     given = dict(options)
     sandbox = given.pop("sandbox", None)

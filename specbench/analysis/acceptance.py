@@ -49,7 +49,7 @@ def acceptance_by_model(rows: Rows) -> dict[str, float]:
 
 
 def counters(rows: Rows) -> dict[str, float]:
-    """What the method counted in its rounds, summed over all generations."""
+    """Return what the method counted in its rounds, summed over all generations."""
     sums: dict[str, float] = defaultdict(float)
     for x in rounds_of(rows):
         for key, value in x.get("counters", {}).items():
@@ -59,7 +59,7 @@ def counters(rows: Rows) -> dict[str, float]:
 
 
 def length_counts(rows: Rows) -> dict[int, int]:
-    """The number of rounds by the number of tokens that they committed."""
+    """Return the number of rounds by the number of tokens that they committed."""
     lengths, counts = np.unique([x["tokens"] for x in rounds_of(rows)] or [0], return_counts=True)
     return dict(zip(lengths.tolist(), counts.tolist(), strict=True))
 

@@ -35,7 +35,7 @@ def wilson(share: float, n: int) -> Estimate:
 
 
 def bootstrap(table: np.ndarray, statistic: Callable[[np.ndarray], float]) -> Estimate:
-    """A statistic of a table (prompts, values) with the interval over resampled prompts."""
+    """Return a statistic of a table (prompts, values) with the interval over resampled prompts."""
     if len(table) < FEWEST:
         return Estimate(float(statistic(table)), None, None)
     rng = np.random.default_rng(0)
@@ -55,7 +55,7 @@ def bootstrap_sums(table: np.ndarray, statistic: Callable[[np.ndarray], Any]) ->
 
 @lru_cache(maxsize=2)
 def _counts(prompts: int) -> np.ndarray:
-    """How often each resample contains each prompt: an array (RESAMPLES, prompts)."""
+    """Return the count of each prompt in each resample, (RESAMPLES, prompts)."""
     picks = np.random.default_rng(0).integers(0, prompts, (RESAMPLES, prompts))
     flat = np.bincount((picks + prompts * np.arange(RESAMPLES)[:, None]).ravel(), minlength=RESAMPLES * prompts)
     return flat.reshape(RESAMPLES, prompts).astype(float)

@@ -4,10 +4,10 @@ NONE = "–"  # in place of a value that there is not
 
 
 def alone(level: str) -> str:
-    """The name of plain decoding by one level; that of the target is the baseline."""
+    """Return the name of plain decoding by one level; that of the target is the baseline."""
     return f"{level}-alone"
 
 
 def under(low: str, high: str) -> str:
-    """The name of speculation with one level's drafts, verified by another level."""
+    """Return the name of speculation with one level's drafts, verified by another level."""
     return f"{low}-under-{high}"

@@ -36,17 +36,17 @@ class Property(NamedTuple):
 
 
 def lines_of(summaries: Sequence[RunSummary]) -> list[Line]:
-    """Every method of every run."""
+    """Return every method of every run."""
     return [Line(summary, method) for summary in summaries for method in summary.methods]
 
 
 def differences(lines: Sequence[Line]) -> dict[str, list[str]]:
-    """A column, by its heading, for each property in which the rows differ. `run` only if two rows are otherwise equal."""
+    """Return a column, by heading, for each property in which rows differ. `run` is used if two rows are otherwise equal."""
     return _columns([_properties(*line) for line in lines], lines)
 
 
 def distinct_titles(summaries: Sequence[RunSummary]) -> list[str]:
-    """A title for each run, different from all others: pair, task, and the properties in which it differs."""
+    """Return a title for each run, different from all others: pair, task, and the properties in which it differs."""
     lines = lines_of(summaries)
     properties = [_properties(*line) for line in lines]
     columns = _columns(properties, lines)
@@ -66,7 +66,7 @@ def distinct_titles(summaries: Sequence[RunSummary]) -> list[str]:
 
 
 def folders(summaries: Sequence[RunSummary]) -> list[str]:
-    """The name of each run's folder, or its path if two folders have the same name."""
+    """Return the name of each run's folder, or its path if two folders have the same name."""
     paths: dict[str, set[str]] = defaultdict(set)
     for summary in summaries:
         paths[summary.run].add(summary.folder)
@@ -93,7 +93,7 @@ def _columns(properties: Sequence[Sequence[Property]], lines: Sequence[Line]) ->
 
 
 def _properties(summary: RunSummary, row: MethodSummary) -> list[Property]:
-    """All properties that may distinguish a row, in the order of columns."""
+    """Return all properties that may distinguish a row, in the order of columns."""
     task, pair, data = f"task {summary.task}", f"pair {summary.pair}", summary.data
     synthetic = {} if summary.spec.pair.synthetic is None else asdict(summary.spec.pair.synthetic)
     return [
@@ -121,7 +121,7 @@ def _properties(summary: RunSummary, row: MethodSummary) -> list[Property]:
 
 
 def _task_options(summary: RunSummary, scope: str) -> Iterator[Property]:
-    """The task's options, except the length limit, which is a setting of decoding, and the revision of the data."""
+    """Yield the task's options, except the length limit, which is a setting of decoding, and the revision of the data."""
     for key, value in summary.spec.task.options.items():
         if key not in ("name", "max_new_tokens", "revision"):
             yield Property(f"task.{key}", _text(value), scope)
@@ -129,7 +129,7 @@ def _task_options(summary: RunSummary, scope: str) -> Iterator[Property]:
 
 
 def _method(summary: RunSummary, row: MethodSummary) -> Iterator[Property]:
-    """The method's parameters, compared among rows with the same method."""
+    """Yield the method's parameters, compared among rows with the same method."""
     scope = f"{OF_METHOD}{row.method}"
     yield Property("draft lengths", summary.traits(row).draft_length or NONE, scope)
     for path, value in _leaves(summary.spec.methods[row.method].options):
@@ -138,7 +138,7 @@ def _method(summary: RunSummary, row: MethodSummary) -> Iterator[Property]:
 
 
 def _weights(name: str, found: ModelSource | HeadSource, scope: str) -> Iterator[Property]:
-    """The source of a model or head, and its hash, compared among those from one source."""
+    """Yield the source of a model or head, and its hash, compared among those from one source."""
     yield Property(name, found.source, scope)
     yield Property(f"{name}'s hash", (found.checksum or NONE)[:HASH_DIGITS], f"{scope}, {found.source}")
 

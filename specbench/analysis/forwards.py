@@ -77,7 +77,7 @@ def forward_seconds(rows: Rows) -> dict[str, dict[int, float]]:
 
 
 def cost_of(roles: Sequence[str], prices: dict[str, dict[int, float]], single: dict[str, float]) -> Cost:
-    """The measured cost(i, k) in seconds. A k that did not occur is interpolated. `single` replaces the price for k = 1."""
+    """Return the measured cost(i, k) in seconds. Missing k are interpolated. `single` replaces the cost for k = 1."""
 
     def cost(i: int, k: int) -> float:
         measured = prices.get(roles[i], {}) | {1: single[roles[i]]}

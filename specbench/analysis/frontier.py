@@ -64,7 +64,7 @@ class _Measured:
     counts: Mapping[str, Mapping[str, int]]
 
     def prompts(self, samples: Sequence[str], methods: Sequence[str], repeats: int) -> list[str]:
-        """The samples that every method completed and has a score for, in every repeat."""
+        """Return the samples that every method completed and has a score for, in every repeat."""
 
         def is_complete(name: str, sample: str) -> bool:
             return self.counts[name][sample] == repeats == len(self.values[name][sample])
@@ -73,7 +73,7 @@ class _Measured:
 
 
 def frontier_of(folder: Path) -> Frontier | None:
-    """The curves of a run folder, over the prompts that every method completed. None if nothing is scored or swept."""
+    """Return the curves of a run folder, over the prompts that every method completed. None if nothing is scored or swept."""
     spec, scores = spec_of(folder), scores_of(folder)
     names = list(spec.methods)
     combine = {each["name"]: each["combine"] for each in scores["metrics"]}.get(scores["headline"], "")
@@ -118,7 +118,7 @@ def _measured(folder: Path, scores: Scores) -> _Measured:
 
 
 def _families(names: Sequence[str]) -> dict[str, list[str]]:
-    """The settings of each swept method, ordered by the swept number, for methods with enough settings."""
+    """Return the settings of each swept method, ordered by the swept number, for methods with enough settings."""
     families: dict[str, list[str]] = defaultdict(list)
     for name in names:
         method, _, setting = name.partition("(")
@@ -141,7 +141,7 @@ class _Resampled:
         self.held: list[bool] = []
 
     def choice(self, value: float | None, setting: str | None) -> Choice:
-        """The summary with its interval; without one if there was no resample."""
+        """Return the summary with its interval; without one if there was no resample."""
         if not self.inside:
             return Choice(value, None, None, setting)
         low, high = np.percentile(self.inside, [2.5, 97.5])
@@ -157,7 +157,7 @@ class _Resampled:
 
 
 def summaries_of(found: Frontier) -> dict[str, Summaries]:
-    """The two summaries of each curve, by method."""
+    """Return the two summaries of each curve, by method."""
     rng = np.random.default_rng(0)
     resamples = RESAMPLES if found.prompts >= FEWEST else 0
     picks = rng.integers(0, found.prompts, (resamples, found.prompts))
@@ -193,7 +193,7 @@ def _summaries(found: Frontier, curve: Curve, picks: np.ndarray) -> Summaries:
 
 
 def matching(latency: np.ndarray, quality: np.ndarray, wanted: float) -> float | None:
-    """The large model's latency / the smallest latency at which the curve reaches its quality.
+    """Return the large model's latency / the smallest latency at which the curve reaches its quality.
 
     Between neighbours on the latency axis the curve is a straight line. None if the curve never reaches the quality.
     """
@@ -210,25 +210,25 @@ def matching(latency: np.ndarray, quality: np.ndarray, wanted: float) -> float |
 
 
 def best(latency: np.ndarray, quality: np.ndarray, wanted: float) -> float | None:
-    """The best quality of a point that is no slower than the large model. None if all points are slower."""
+    """Return the best quality of a point that is no slower than the large model. None if all points are slower."""
     within = latency <= 1.0
     return float(quality[within].max()) if within.any() else None
 
 
 def _fastest(latency: np.ndarray, quality: np.ndarray, wanted: float) -> int | None:
-    """The fastest point with at least the large model's quality. None if no point has it."""
+    """Return the fastest point with at least the large model's quality. None if no point has it."""
     good = np.flatnonzero(quality >= wanted)
     return int(good[latency[good].argmin()]) if len(good) else None
 
 
 def _finest(latency: np.ndarray, quality: np.ndarray, wanted: float) -> int | None:
-    """The best point that is no slower than the large model. None if all points are slower."""
+    """Return the best point that is no slower than the large model. None if all points are slower."""
     within = np.flatnonzero(latency <= 1.0)
     return int(within[quality[within].argmax()]) if len(within) else None
 
 
 def frontier_points(folder: Path, points: Sequence[Point]) -> list[Point]:
-    """The summaries of a run's curves as points, in the place of the method's other points."""
+    """Return the summaries of a run's curves as points, in the place of the method's other points."""
     found = frontier_of(folder)
     out = []
     for name, summaries in (summaries_of(found) if found else {}).items():

@@ -65,26 +65,26 @@ class Point:
     paper: Mapping[str, float] = field(default_factory=dict)
 
     def dimension(self, name: str) -> str | float | None:
-        """The value of a dimension, by the name that suites use (`specbench.config.suite.DIMENSIONS`)."""
+        """Return the value of a dimension, by the name that suites use (`specbench.config.suite.DIMENSIONS`)."""
         found: str | float | None = getattr(self, name)
         return found
 
     def at(self, names: Iterable[str]) -> tuple[str | float | None, ...]:
-        """The values of several dimensions."""
+        """Return the values of several dimensions."""
         return tuple(map(self.dimension, names))
 
     def matches(self, wanted: Mapping[str, object]) -> bool:
-        """Whether every dimension has the wanted value, or one of a list of values."""
+        """Return whether every dimension has the wanted value, or one of a list of values."""
         return all(
             self.dimension(name) in (value if isinstance(value, list) else [value]) for name, value in wanted.items()
         )
 
     def number(self, name: str) -> float | None:
-        """A value without its interval; None if the point does not have it."""
+        """Return a value without its interval; None if the point does not have it."""
         return number_of(self.values.get(name))
 
     def bounds(self, name: str) -> tuple[float, float] | None:
-        """The interval of a value; the number twice if it has no interval."""
+        """Return the interval of a value; the number twice if it has no interval."""
         return bounds_of(self.values.get(name))
 
 
@@ -101,13 +101,13 @@ class Reference:
     value: float
 
     def covers(self, point: Point) -> bool:
-        """Whether the paper prints this value for a point."""
+        """Return whether the paper prints this value for a point."""
         ours = {"pair": point.pair, "method": point.method, "task": point.task, "T": f"{point.T:g}"}
         return self.group == point.group and all(getattr(self, key) in (ANY, value) for key, value in ours.items())
 
 
 def points(summaries: Iterable[RunSummary], reference: Sequence[Reference] = ()) -> list[Point]:
-    """All points of some runs. Real models on real data have the paper's values beside their own."""
+    """Return all points of some runs. Points of real models on real data include the paper's values."""
     return [
         point
         for summary in summaries
@@ -117,7 +117,7 @@ def points(summaries: Iterable[RunSummary], reference: Sequence[Reference] = ())
 
 
 def reference_of(suite: str) -> list[Reference]:
-    """The values that the paper prints for a suite, from configs/reference/. Empty if it prints no numbers."""
+    """Return the values that the paper prints for a suite, from configs/reference/. Empty if it prints no numbers."""
     path = resources.files("specbench.configs") / "reference" / f"{suite}.csv"
     if not path.is_file():
         return []
@@ -129,7 +129,7 @@ def reference_of(suite: str) -> list[Reference]:
 
 
 def swept(setting: str) -> tuple[float | None, str]:
-    """The number of a setting and the rest of it: `alpha=0.3` has 0.3, `gamma=[5, 1]` its first, 5."""
+    """Return the number of a setting and the rest of it: `alpha=0.3` has 0.3, `gamma=[5, 1]` its first, 5."""
     first, *rest = re.split(r", (?=\w+=)", setting)
     try:
         value = tomllib.loads(f"v = {first.partition('=')[2]}")["v"]
@@ -141,7 +141,7 @@ def swept(setting: str) -> tuple[float | None, str]:
 
 
 def _points_of(summary: RunSummary, row: MethodSummary, reference: Sequence[Reference]) -> list[Point]:
-    """The point of a method, and one for each group of prompts."""
+    """Return the point of a method, and one for each group of prompts."""
     method, _, setting = row.method.partition("(")
     setting = setting.removesuffix(")")
     x, variant = swept(setting)
@@ -163,7 +163,7 @@ def _points_of(summary: RunSummary, row: MethodSummary, reference: Sequence[Refe
 
 
 def _values(summary: RunSummary, row: MethodSummary) -> dict[str, PointValue]:
-    """The values of a method under the names that suites use."""
+    """Return the values of a method under the names that suites use."""
     values: dict[str, PointValue] = {
         "generations": row.generations,
         "failed": row.failed,
@@ -188,7 +188,7 @@ def _values(summary: RunSummary, row: MethodSummary) -> dict[str, PointValue]:
 
 
 def number_of(value: PointValue) -> float | None:
-    """The number in a value, without its interval or spread; None for texts and undefined values."""
+    """Return the number in a value, without its interval or spread; None for texts and undefined values."""
     if isinstance(value, Estimate | Choice):
         return value.value
     if isinstance(value, Spread | list):
@@ -197,7 +197,7 @@ def number_of(value: PointValue) -> float | None:
 
 
 def bounds_of(value: PointValue) -> tuple[float, float] | None:
-    """The interval of a value. A number without an interval is returned twice; None for a value without a number."""
+    """Return the interval of a value. A number without an interval is returned twice; None for a value without a number."""
     number = number_of(value)
     if number is None:
         return None

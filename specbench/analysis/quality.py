@@ -16,7 +16,7 @@ from specbench.scoring.metric import NO_ANSWER, Scored, is_combiner
 
 
 def scores_of(folder: Path) -> Scores:
-    """A run's scores.json, without rows if nothing was scored yet. Raises ConfigError if it is damaged."""
+    """Return a run's scores.json, without rows if nothing was scored yet. Raises ConfigError if it is damaged."""
     path = folder / SCORES
     if path.exists():
         scores = read_sealed(path, Scores, f"specbench score {folder}")
@@ -32,7 +32,7 @@ def scores_of(folder: Path) -> Scores:
 
 
 def groups_of(scores: Scores) -> dict[str, str]:
-    """The subject or category of each sample. Empty if all have the same."""
+    """Return the subject or category of each sample. Empty if all have the same."""
     groups = {row["sample"]: row["group"] for row in scores["rows"]}
     return groups if len(set(groups.values())) > 1 else {}
 
@@ -47,7 +47,7 @@ class Quality:
 
 
 def quality(method: str, scores: Scores) -> Quality:
-    """The scores of one method, over the generations that no method failed at.
+    """Return the scores of one method, over the generations that no method failed at.
 
     A method must not gain from failing on hard prompts.
     """
@@ -67,7 +67,7 @@ def quality(method: str, scores: Scores) -> Quality:
 
 
 def score_estimate(scored: Sequence[Scored], combine: str) -> Estimate | None:
-    """A metric over prompts, with its interval. None if it is undefined, as pass@k from fewer than k generations.
+    """Return a metric over prompts, with its interval. None if it is undefined, as pass@k from fewer than k generations.
 
     Repeats of a prompt stay together. If every score is 0 or 1 and all are equal, the interval is Wilson's.
     """
@@ -81,7 +81,7 @@ def score_estimate(scored: Sequence[Scored], combine: str) -> Estimate | None:
 
 
 def _shared(rows: list[ScoreRow]) -> list[ScoreRow]:
-    """The rows of those (sample, repeat) that every method has."""
+    """Return the rows of those (sample, repeat) that every method has."""
     had: dict[str, set[tuple[str, int]]] = {}
     for row in rows:
         had.setdefault(row["method"], set()).add((row["sample"], row["repeat"]))

@@ -8,12 +8,12 @@ Rows = Sequence[Record]
 
 
 def complete(records: Rows, method: str) -> list[Record]:
-    """The records of one method that did not fail."""
+    """Return the records of one method that did not fail."""
     return [r for r in records if r.method == method and r.error is None]
 
 
 def paired(rows: Rows, base: Rows) -> tuple[list[Record], list[Record]]:
-    """The generations (sample, repeat) that both sides completed, in one order."""
+    """Return the generations (sample, repeat) that both sides completed, in one order."""
     ours, theirs = ({(r.sample, r.repeat): r for r in side} for side in (rows, base))
     keys = [key for key in ours if key in theirs]
     return [ours[key] for key in keys], [theirs[key] for key in keys]
@@ -36,5 +36,5 @@ def round_count(rows: Rows) -> int:
 
 
 def rounds_of(rows: Rows) -> Iterator[RoundRecord]:
-    """All recorded rounds of all generations."""
+    """Return all recorded rounds of all generations."""
     return (x for r in rows for x in r.rounds)

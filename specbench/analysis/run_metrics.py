@@ -110,12 +110,12 @@ def comparison(unit: str = "x", by_group: bool = False) -> Callable[[F], F]:
 
 
 def is_compared(rows: Rows, context: Context) -> bool:
-    """Whether these are not the baseline's own records, and both completed some of the same generations."""
+    """Return whether these are not the baseline's own records, and both completed some of the same generations."""
     return bool(paired(rows, context.baseline)[0]) and rows[0].method != context.baseline[0].method
 
 
 def compute(rows: Rows, context: Context, by_group: bool = False) -> Values:
-    """All metrics that apply to the records of one method, or those that are computed for each group of prompts."""
+    """Return all metrics that apply to the records of one method, or those that are computed for each group of prompts."""
     chosen = (each for each in METRICS.values() if each.by_group or not by_group)
     return {each.name: each.compute(rows, context) for each in chosen if each.applies(rows, context)}
 

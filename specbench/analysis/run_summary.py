@@ -57,11 +57,11 @@ class MethodSummary:
     no_answer: float | None = None  # share of generations without an answer
 
     def value(self, name: str) -> Value:
-        """A run metric or prediction; None if it is not defined for this method."""
+        """Return a run metric or prediction; None if it is not defined for this method."""
         return self.values.get(name)
 
     def number(self, name: str) -> float | None:
-        """A run metric or prediction without its interval."""
+        """Return a run metric or prediction without its interval."""
         value = self.values.get(name)
         if isinstance(value, Estimate):
             return value.value
@@ -168,11 +168,11 @@ class RunSummary(RunState):
         return self.spec.clock == "end to end"
 
     def traits(self, method: MethodSummary) -> Traits:
-        """What a method answered about itself when the run was resolved."""
+        """Return what a method answered about itself when the run was resolved."""
         return self.spec.methods[method.method].traits
 
     def score(self, method: MethodSummary) -> Estimate | None:
-        """A method's score by the task's main metric."""
+        """Return a method's score by the task's main metric."""
         return method.quality.get(self.headline)
 
     @property
@@ -197,7 +197,7 @@ class RunSummary(RunState):
 
 
 def to_table(summary: RunSummary) -> dict[str, Any]:
-    """A summary as built-in containers, the values of each method beside its other keys, the spec under `spec`."""
+    """Return a summary as built-in containers, the values of each method beside its other keys, the spec under `spec`."""
     state = {key: value for key, value in vars(summary).items() if key != SPEC}
     table: dict[str, Any] = msgspec.to_builtins(state, str_keys=True)
     for method in table["methods"]:

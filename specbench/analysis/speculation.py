@@ -35,7 +35,7 @@ def verifier_rate(rows: Rows) -> float | None:
 
 
 def shapes_of(models: Mapping[str, ModelSource]) -> dict[str, Shape]:
-    """The layer sizes of models, by role."""
+    """Return the layer sizes of models, by role."""
     return {role: model.shape for role, model in models.items()}
 
 
@@ -108,7 +108,7 @@ class Level:
 
 
 def levels(rows: Rows) -> list[Level]:
-    """The levels of a chain, innermost first, the target's last. Empty for methods without nested rounds."""
+    """Return the levels of a chain, innermost first, the target's last. Empty for methods without nested rounds."""
     outer = list(rounds_of(rows))
     found: list[Level] = []
     here = outer

@@ -83,7 +83,7 @@ register(
 
 
 def first_turns(samples: Set[str]) -> dict[str, str]:
-    """The first turn of each later turn of a conversation, by sample.
+    """Return the first turn of each later turn of a conversation, by sample.
 
     A run folder names the turns of question `81` as `81`, `81.2`, `81.3`. A sample counts as turn n >= 2 only if turn n - 1
     exists.

@@ -29,7 +29,7 @@ HASHED_ENDS = 1 << 16  # bytes at the start and end of a file that its stamp cov
 
 
 def summary_of(folder: Path) -> RunSummary:
-    """The summary of a run folder: the one in summary.json if it is up to date, else a new one.
+    """Return the summary of a run folder: the one in summary.json if it is up to date, else a new one.
 
     Raises ConfigError if the folder holds no run.
     """
@@ -42,7 +42,7 @@ def save_summary(folder: Path, summary: RunSummary) -> None:
 
 
 def _stored(folder: Path) -> RunSummary | None:
-    """The summary in summary.json. None if it is missing, damaged or outdated, since it can be computed again."""
+    """Return the summary in summary.json. None if it is missing, damaged or outdated, since it can be computed again."""
     path = folder / SUMMARY
     if not path.exists():
         return None
@@ -56,7 +56,7 @@ def _stored(folder: Path) -> RunSummary | None:
 
 
 def summaries_of(folders: Sequence[Path]) -> list[RunSummary]:
-    """The summaries of run folders, computed in several processes if there are many records."""
+    """Return the summaries of run folders, computed in several processes if there are many records."""
     size = sum((folder / SAMPLES).stat().st_size for folder in folders if (folder / SAMPLES).exists())
     if len(folders) < 2 or size < PARALLEL_BYTES:
         return [summary_of(folder) for folder in folders]
@@ -65,7 +65,7 @@ def summaries_of(folders: Sequence[Path]) -> list[RunSummary]:
 
 
 def stamp(folder: Path) -> str:
-    """A hash of what a summary depends on: sizes, times and ends of the run's files, and the code that computes it."""
+    """Return a hash of what a summary depends on: sizes, times and ends of the run's files, and the code that computes it."""
     digest = hashlib.sha256(_code().encode())
     for path in (folder / name for name in (SAMPLES, SCORES, CONFIG, ENVIRONMENT, MANIFEST)):
         if path.exists():
@@ -80,7 +80,7 @@ def stamp(folder: Path) -> str:
 
 @cache
 def _code() -> str:
-    """A hash of the sources whose change may change a summary."""
+    """Return a hash of the sources whose change may change a summary."""
     package = Path(__file__).parents[1]
     sources = sorted(path for part in ("analysis", "report", "scoring") for path in (package / part).rglob("*.py"))
     return hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()
@@ -114,7 +114,7 @@ def summarise(folder: Path) -> RunSummary:
 
 
 def _method(name: str, spec: RunSpec, records: Rows, scores: Scores, bandwidth: float) -> MethodSummary:
-    """The summary of one method. Without a complete generation it has counts only."""
+    """Return the summary of one method. Without a complete generation it has counts only."""
     rows, context = complete(records, name), _context_of(name, spec, records, bandwidth)
     errors = [r.error for r in records if r.method == name and r.error is not None]
     summary = MethodSummary(
@@ -144,7 +144,7 @@ def _method(name: str, spec: RunSpec, records: Rows, scores: Scores, bandwidth: 
 
 
 def _context_of(name: str, spec: RunSpec, records: Rows, bandwidth: float) -> Context:
-    """What the metrics of one method may use. `records` are those of all methods."""
+    """Return what the metrics of one method may use. `records` are those of all methods."""
     models = spec.pair.models
     return Context(
         baseline=complete(records, spec.baseline),
@@ -160,7 +160,7 @@ def _context_of(name: str, spec: RunSpec, records: Rows, bandwidth: float) -> Co
 
 
 def _predicted_distance(method: MethodSpec, spec: RunSpec) -> float | None:
-    """The distance from the target that Theorem 1 gives on the test texts of a verifier's head.
+    """Return the distance from the target that Theorem 1 gives on the test texts of a verifier's head.
 
     None except for SPRINTER at T = 1, unfiltered, with tau_inf = 1/2, on a task that these texts are from.
     """
@@ -172,7 +172,7 @@ def _predicted_distance(method: MethodSpec, spec: RunSpec) -> float | None:
 
 
 def _predictions(rows: Rows, context: Context) -> Values:
-    """The speedups that theory predicts at the measured acceptance and prices. Empty for the baseline."""
+    """Return the speedups that theory predicts at the measured acceptance and prices. Empty for the baseline."""
     if not run_metrics.is_compared(rows, context):
         return {}
     found = predictions(context.method.traits.theory, context.baseline_roles, rows, context.baseline)

@@ -17,7 +17,7 @@ JUDGE = "judge"  # the value of a point that names the judge
 
 
 def judged_points(folder: Path, points: Sequence[Point]) -> list[Point]:
-    """The win rates of a judged run, in the place of the judged method's point. Empty for other runs.
+    """Return the win rates of a judged run, in the place of the judged method's point. Empty for other runs.
 
     `win_rate` counts a tie as half a win, `wins` as none. `win_rate_spread` is the standard deviation over repeats, as in
     SPRINTER's table.

@@ -19,7 +19,7 @@ Turn = tuple[Sample, str]  # a sample, and the answer to it
 
 
 def encode(tokenizer: Any, task: Task, sample: Sample, history: list[Turn], window: int | None) -> Prompt:
-    """The ids of a sample's prompt, after the turns before it.
+    """Return the ids of a sample's prompt, after the turns before it.
 
     Raises ValueError for a chat template that is required and missing, for two BOS tokens, and for a prompt that is longer
     than the task's `max_prompt_tokens`, or leaves no room in the window, where the task calls that an error.

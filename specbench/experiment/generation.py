@@ -29,13 +29,13 @@ class Setting:
     decoding: DecodingSpec
 
     def sampler(self, seed: int, sample: Sample) -> Sampler:
-        """A sampler whose draws depend on the prompt and the seed alone, not on what ran before."""
+        """Return a sampler whose draws depend on the prompt and the seed alone, not on what ran before."""
         digest = hashlib.sha256(f"{seed}:{sample.id}".encode()).digest()
         generator = torch.Generator(self.pair.device).manual_seed(int.from_bytes(digest[:8]) >> 1)
         return Sampler(self.decoding.temperature, self.decoding.top_k, self.decoding.top_p, generator)
 
     def limits(self) -> Limits:
-        """Where a generation is cut."""
+        """Return where a generation is cut."""
         tokenizer, free = self.pair.tokenizer, self.decoding.ignore_eos
         return Limits(
             eos=frozenset() if free else self.pair.eos,
@@ -46,7 +46,7 @@ class Setting:
         )
 
     def longest(self, prompt: int) -> int:
-        """The tokens of a sequence at its longest, given those of its prompt."""
+        """Return the tokens of a sequence at its longest, given those of its prompt."""
         length = prompt + self.decoding.max_new_tokens
         return length if self.pair.window is None else min(length, self.pair.window)
 

@@ -52,7 +52,7 @@ class _Variant:
 
 
 def roles_of(names: Iterable[str], pair: Pair, options: Options) -> tuple[str, ...]:
-    """The models that these methods and their baselines need, in the pair's order."""
+    """Return the models that these methods and their baselines need, in the pair's order."""
     needed: set[str] = set()
     for each in _variants(names, pair, options):
         needed |= set(tables.roles_in(each.table))
@@ -62,7 +62,7 @@ def roles_of(names: Iterable[str], pair: Pair, options: Options) -> tuple[str, .
 
 
 def heads_of(names: Iterable[str], pair: Pair, options: Options) -> tuple[str, ...]:
-    """The heads that these methods need, in the pair's order."""
+    """Return the heads that these methods need, in the pair's order."""
     needed = {head for each in _variants(names, pair, options) for head in tables.words_under(each.table, "head")}
     return tuple(name for name in pair.heads if name in needed) + tuple(sorted(needed - set(pair.heads)))
 
@@ -110,7 +110,7 @@ def _add(group: list[ResolvedMethod], new: ResolvedMethod) -> None:
 
 
 def temperature_of(found: Preset) -> float:
-    """The temperature of a method's preset, 0 by default. Raises ConfigError for a negative one."""
+    """Return the temperature of a method's preset, 0 by default. Raises ConfigError for a negative one."""
     where = f"{found.path}: temperature"
     temperature: float = convert(found.table.get("temperature", 0.0), float, where)
     if temperature < 0.0:
@@ -119,7 +119,7 @@ def temperature_of(found: Preset) -> float:
 
 
 def _variants(names: Iterable[str], pair: Pair, options: Options) -> list[_Variant]:
-    """Every method, or every variant of it that a sweep makes, with open draft lengths.
+    """Return every method, or every variant of it that a sweep makes, with open draft lengths.
 
     Each value of a swept key is a variant: of every method that has the key, or of the one whose name it begins with. Raises
     ConfigError for a swept key that no method has, and for options that give one key of a method two values.
@@ -154,7 +154,7 @@ def _variants(names: Iterable[str], pair: Pair, options: Options) -> list[_Varia
 
 
 def has_draft_length(names: Iterable[str], pair: Pair, options: Options) -> bool:
-    """Whether any of the methods drafts a set length, which `--gamma` gives."""
+    """Return whether any of the methods drafts a set length, which `--gamma` gives."""
     return any(tables.length_path(each.table) for each in _variants(names, pair, options))
 
 
@@ -167,20 +167,20 @@ def _require_open(method: str, path: str, option: str, given: Mapping[str, tuple
 
 
 def _paths_in(table: Table, before: str = "") -> set[str]:
-    """The dotted keys of a table and of the tables within."""
+    """Return the dotted keys of a table and of the tables within."""
     paths = {f"{before}{key}" for key in table}
     return paths.union(*(_paths_in(inner, f"{before}{key}.") for key, inner in tables.inner_tables(table)))
 
 
 def _attribute(part: object, path: str) -> object:
-    """A method's value at a dotted path, such as `proposer.gamma`."""
+    """Return a method's value at a dotted path, such as `proposer.gamma`."""
     for key in path.split("."):
         part = getattr(part, key)
     return part
 
 
 def _shown(value: object) -> str:
-    """A value of a built method as TOML would write it in a label."""
+    """Return a value of a built method as TOML would write it in a label."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, tuple):
@@ -193,7 +193,7 @@ def _shown(value: object) -> str:
 
 
 def _baseline_table(found: Preset, table: Table, pair: Pair) -> Table:
-    """The table of a method's baseline.
+    """Return the table of a method's baseline.
 
     Where both presets have a target of one kind over the same models, the baseline follows the method's target, overrides
     included. Otherwise, as for a cascade, the baseline has a target of its own.
@@ -212,7 +212,7 @@ def _baseline_table(found: Preset, table: Table, pair: Pair) -> Table:
 
 
 def _with_roles(table: Table, pair: Pair) -> Table:
-    """The table with the pair's roles for `ensemble`. Raises ConfigError for a role that the pair does not have."""
+    """Return the table with `ensemble` replaced by the pair's roles. Raises ConfigError for a role that the pair lacks."""
     for key in tables.GROUPS:
         value = table.get(key)
         if isinstance(value, str):

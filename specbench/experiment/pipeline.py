@@ -41,7 +41,7 @@ class Results:
 
 
 def unused_options(request: Request) -> dict[str, ConfigError]:
-    """The options, by their words on a command line, that no method, pair or task of a request reads."""
+    """Return the options, by their words on a command line, that no method, pair or task of a request reads."""
     _, pair = selection.read_pair(request.pair, request.options)
     return {
         **selection.unused_options(request.pair, request.tasks, request.options),
@@ -122,7 +122,7 @@ def summarised(folder: Path) -> RunSummary:
 
 
 def _sandbox(kind: SandboxKind | None, tasks: list[Task]) -> tuple[Sandbox | None, MissingAsset | None]:
-    """The sandbox if a task needs one and the user allows it.
+    """Return the sandbox if a task needs one and the user allows it.
 
     If none works, a request of that task alone fails at once; among other tasks it is measured, and reported at the end.
     """

@@ -65,7 +65,7 @@ class PlannedRun:
         return self.recorded.complete
 
     def scored(self, sandbox: Sandbox | None) -> bool:
-        """Whether every record is scored by the task as it is now; generated code, if a sandbox is given, by executing it."""
+        """Return whether the current task has scored every record; with a sandbox, by executing generated code."""
         return scorer.is_scored(self.folder, self.task, sandbox)
 
 
@@ -122,7 +122,7 @@ class Plan:
         )
 
     def least_seconds(self, run: PlannedRun, bandwidth: float) -> float:
-        """A lower bound for the missing generations of a run of the baseline, at a bandwidth in bytes per second.
+        """Return a lower bound for the missing generations of a run of the baseline, at a bandwidth in bytes per second.
 
         Each token that the task allows costs one forward of the baseline's models. Prompts, work outside forwards and slower
         methods come on top; faster methods and answers that stop early take less.

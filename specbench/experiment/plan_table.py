@@ -78,7 +78,7 @@ def planned_tasks(pair: Pair, options: Options) -> tuple[str, ...]:
 
 @cache
 def _bandwidth(device: str) -> float:
-    """The bytes per second of a plain copy, measured once per process."""
+    """Return the bytes per second of a plain copy, measured once per process."""
     return copy_bandwidth(device)
 
 

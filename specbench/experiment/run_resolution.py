@@ -32,7 +32,7 @@ class ResolvedPair:
 
 
 def run_spec(group: Sequence[ResolvedMethod], of: ResolvedPair, selected: Selected, options: Options) -> RunSpec:
-    """The spec of one group of methods on one task. Raises ConfigError for an acceptance rate that cannot be met."""
+    """Return the spec of one group of methods on one task. Raises ConfigError for an acceptance rate that cannot be met."""
     simulated = of.pair.simulated
     return RunSpec(
         pair=pair_spec(group, of, selected.name, options),
@@ -55,7 +55,7 @@ def run_spec(group: Sequence[ResolvedMethod], of: ResolvedPair, selected: Select
 
 
 def pair_spec(group: Sequence[ResolvedMethod], of: ResolvedPair, task: str, options: Options) -> PairSpec:
-    """The models and heads that a group of methods needs."""
+    """Return the models and heads that a group of methods needs."""
     needed = {role for each in group for role in each.method.roles()}
     heads = {name for each in group for name in each.method.heads}
     models = {role: each.source for role, each in of.models.items() if role in needed}
@@ -69,7 +69,7 @@ def pair_spec(group: Sequence[ResolvedMethod], of: ResolvedPair, task: str, opti
 
 
 def task_spec(name: str, task: Task, data: Data) -> TaskSpec:
-    """A task with its samples."""
+    """Return a task with its samples."""
     return TaskSpec(
         name=name,
         version=task.version,
@@ -94,7 +94,7 @@ def _without_description(table: Table) -> Table:
 def _synthetic(
     group: Sequence[ResolvedMethod], roles: tuple[str, ...], pair: Pair, task: str, options: Options
 ) -> Synthetic:
-    """The acceptance rate that the first method that drafts is given, and the spread that gives it."""
+    """Return the acceptance rate requested for the first method that drafts, and the spread that produces it."""
     for each in group:
         if each.method.heads:
             raise ConfigError(f"{each.label} reads a trained head, which predicts nothing about synthetic logits")

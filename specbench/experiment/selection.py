@@ -39,7 +39,7 @@ def read_pair(name: str, options: Options) -> tuple[Preset, Pair]:
 
 
 def _pair_has(table: Table, each: Override) -> bool:
-    """Whether a pair has a key that an override without a scope sets: for models and heads, those that it has."""
+    """Return whether a pair has a key that an override without a scope sets: for models and heads, those that it has."""
     first, *rest = each.path
     if first not in {field.name for field in dataclasses.fields(Pair)}:
         return False
@@ -48,7 +48,7 @@ def _pair_has(table: Table, each: Override) -> bool:
 
 
 def read_task(name: str, pair: Pair, options: Options) -> tuple[str, Task]:
-    """The task that a name or a path names, with what suits the pair and the user's overrides. Raises ConfigError."""
+    """Return the task that a name or a path names, with what suits the pair and the user's overrides. Raises ConfigError."""
     found = preset("task", name)
     suited = convert(pair.defaults.task.get(found.name, {}), Table, f"defaults.task.{found.name}")
     given = {key: value for option, key in ALSO_SET.items() if (value := getattr(options, option))}
@@ -58,7 +58,7 @@ def read_task(name: str, pair: Pair, options: Options) -> tuple[str, Task]:
 
 
 def _task_takes(table: Table, each: Override) -> bool:
-    """Whether a task has the key of an override, and the key's type takes the value."""
+    """Return whether a task has the key of an override, with a type that accepts the value."""
     types = _task_types(table)
     if len(each.path) > 1 or each.path[0] not in {*types, *table}:
         return False
@@ -75,7 +75,7 @@ def _value_error(value: object, kind: object, option: str) -> ConfigError | None
 
 
 def _task_types(table: Table) -> dict[str, object]:
-    """The fields of a task's class, with their types."""
+    """Return the fields of a task's class, with their types."""
     member = Task.members.get(str(table.get("name")))
     if member is None or not dataclasses.is_dataclass(member):
         return {}
@@ -84,7 +84,7 @@ def _task_types(table: Table) -> dict[str, object]:
 
 
 def keys_of(name: str) -> set[str]:
-    """The keys of a task that can be set."""
+    """Return the keys of a task that can be set."""
     return set(_task_types(preset("task", name).table))
 
 
@@ -94,12 +94,12 @@ def source_of(task: str, pair: Pair, options: Options) -> str:
 
 
 def suits(task: str, pair: Pair, options: Options) -> bool:
-    """Whether a task's rows come from the pair's default source, for which its tasks and its limit are meant."""
+    """Return whether a task's rows come from the pair's default source, for which its tasks and its limit are meant."""
     return source_of(task, pair, options) == (pair.defaults.data or "hub")
 
 
 def limited(data: Data, pair: Pair, options: Options, suited: bool) -> Data:
-    """The first samples, as many as wanted, or as many drawn at random. 0 is all, and of a synthetic source 32."""
+    """Return the first samples, as many as wanted, or as many drawn at random. 0 is all, and of a synthetic source 32."""
     if options.sample:
         return data.drawn(options.sample)
     limit = (pair.defaults.limit if suited else 0) if options.limit is None else options.limit

@@ -88,7 +88,7 @@ def differences(base: Measured, new: Measured) -> list[str]:
 
 
 def _incomplete(base: Measured, new: Measured) -> list[str]:
-    """The reasons why one of two runs is incomplete, with counts. Empty if both are complete."""
+    """Return the reasons why one of two runs is incomplete, with counts. Empty if both are complete."""
     return [f"{side}: {why}" for side, run in (("BASE", base), ("NEW", new)) for why in run.problems]
 
 

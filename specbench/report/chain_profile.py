@@ -25,7 +25,7 @@ MILLISECONDS = Format("{:.2f}", scale=1e3)
 
 
 def kinds_of(summary: RunSummary) -> dict[str, str]:
-    """The kind of each head of a run, by the head's name."""
+    """Return the kind of each head of a run, by the head's name."""
     return {name: head.kind for name, head in summary.heads.items()}
 
 
@@ -76,7 +76,7 @@ class Profile:
         return min(max(prices) for prices in self._prices.values() if prices)
 
     def pairing(self, low: str, high: str) -> Pairing | None:
-        """The results of one level's drafts under verification by another. None if the pair was not measured."""
+        """Return the results of one level's drafts under verification by another. None if the pair was not measured."""
         rows = self._rows.get(under(low, high))
         rate = m.acceptance_rate(rows) if rows else None
         if rows is None or rate is None:
@@ -84,7 +84,7 @@ class Profile:
         return Pairing(m.accepted_length(rows), rate, m.acceptance_by_position(rows)[0])
 
     def cost(self, levels: Sequence[str], blocks: bool) -> theory.Cost:
-        """The cost of a forward, the drafter first. A block has its own price with `blocks`, else that of one token."""
+        """Return the cost of forwards, the drafter first. With `blocks`, a block has its own cost, else that of one token."""
         return lambda i, k: self.seconds(levels[i], k if blocks else 1) or 0.0
 
     def keeps(self, middle: int, blocks: bool) -> theory.Middle | None:
@@ -107,7 +107,7 @@ class Profile:
 
 
 def forwards_table(profile: Profile) -> Table:
-    """The time of a forward of one token, and of a block that verifies a draft of five."""
+    """Return the time of a forward of one token, and of a block that verifies a draft of five."""
     rows = []
     for i, level in enumerate(profile.levels, 1):
         one, block = profile.seconds(level, 1), profile.seconds(level, BLOCK)
@@ -133,7 +133,7 @@ def pairs_table(profile: Profile) -> Table:
 
 
 def verdicts(profile: Profile) -> list[str]:
-    """A line for each middle model: whether theory keeps it."""
+    """Return a line for each middle model: whether theory keeps it."""
     lines = []
     for middle in range(1, len(profile.levels) - 1):
         high, here, low = profile.levels[middle - 1 : middle + 2]

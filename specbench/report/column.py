@@ -42,12 +42,12 @@ class Column:
         return ", ".join(filter(None, (self.heading, self.clock)))
 
     def title_in(self, run: RunSummary) -> str:
-        """The heading with its clock, for tables of one run."""
+        """Return the heading with its clock, for tables of one run."""
         heading = self.heading_in_run.format(baseline=run.baseline) or self.heading
         return ", ".join(filter(None, (heading, self.clock)))
 
     def value_of(self, run: RunSummary, row: MethodSummary) -> CellValue:
-        """The value of one method."""
+        """Return the value of one method."""
         if self.value:
             return self.value(run, row)
         if self.one_for and row.method == (run.baseline if self.one_for == "baseline" else self.one_for):
@@ -55,7 +55,7 @@ class Column:
         return row.value(self.key)
 
     def text(self, run: RunSummary, row: MethodSummary) -> str:
-        """The text in a method's row."""
+        """Return the text in a method's row."""
         return self.format.text(self.value_of(run, row))
 
     @property
@@ -72,7 +72,7 @@ class Column:
 
 
 def score(name: str) -> ValueOf:
-    """The score by a metric. The text `not executed` if generated code was not run to compute it."""
+    """Return the score by a metric. The text `not executed` if generated code was not run to compute it."""
 
     def value(run: RunSummary, row: MethodSummary) -> CellValue:
         return row.quality.get(name) or (NOT_EXECUTED if run.not_executed else None)
@@ -81,12 +81,12 @@ def score(name: str) -> ValueOf:
 
 
 def counter(name: str) -> ValueOf:
-    """What the method counted under a name in its rounds; None if it did not."""
+    """Return what the method counted under a name in its rounds; None if it did not."""
     return lambda run, row: row.counters.get(name)
 
 
 def levels(run: RunSummary, row: MethodSummary) -> str:
-    """The levels of a chain, innermost first: drafter, acceptance rate, tokens per round, rounds per round of the target."""
+    """Return the levels of a chain, innermost first: drafter, acceptance rate, tokens/round, rounds per target round."""
     return (
         "; ".join(
             f"{level.proposer or 'none'} {'' if level.acceptance is None else format(level.acceptance, '.2f')}:"
@@ -103,13 +103,13 @@ def defined(key: str) -> Callable[[RunSummary, str], bool]:
 
 
 def headline_scores(run: RunSummary, table: str) -> list[Column]:
-    """A column for each score in the table of quality, and for the task's main score in others."""
+    """Return a column for each score in the table of quality, and for the task's main score in others."""
     names = [metric["name"] for metric in run.metrics if table == QUALITY or metric["name"] == run.headline]
     return [Column(key=name, heading=name, format=SCORE, value=score(name)) for name in names]
 
 
 def score_groups(run: RunSummary, table: str) -> list[Column]:
-    """A column with the main score for each group of prompts."""
+    """Return a column with the main score for each group of prompts."""
 
     def value(group: str) -> ValueOf:
         return lambda run, row: row.quality_by_group.get(group)
@@ -118,7 +118,7 @@ def score_groups(run: RunSummary, table: str) -> list[Column]:
 
 
 def speed_groups(run: RunSummary, table: str) -> list[Column]:
-    """A column with the speedup for each group of prompts. The baseline has none."""
+    """Return a column with the speedup for each group of prompts. The baseline has none."""
 
     def value(group: str) -> ValueOf:
         return lambda run, row: row.groups.get(group, {}).get("speedup")

@@ -232,18 +232,18 @@ BY_KEY = {column.key: column for column in COLUMNS}
 
 
 def columns_of(table: str, run: RunSummary) -> list[Column]:
-    """The columns of a table of a run, with split columns replaced by their parts."""
+    """Return the columns of a table of a run, with split columns replaced by their parts."""
     shown = [column for column in COLUMNS if table in column.tables and column.shown(run, table)]
     return [part for column in shown for part in (column.split(run, table) if column.split else [column])]
 
 
 def merged_columns(runs: list[RunSummary]) -> list[Column]:
-    """The measured columns of the merged table of several runs."""
+    """Return the measured columns of the merged table of several runs."""
     return [
         column for column in COLUMNS if t.MERGED in column.tables and any(column.shown(run, t.MERGED) for run in runs)
     ]
 
 
 def column_of(key: str) -> Column:
-    """The column of a value; for a value without an entry, such as a metric of a task, a plain one under its own name."""
+    """Return the column of a value. A value without an entry, such as a metric of a task, gets a plain column."""
     return BY_KEY.get(key) or Column(key=key, heading=key, format=HUNDREDTHS)

@@ -22,24 +22,24 @@ CONDITIONS = {"matching": "the large model's quality", "best": "its latency"}
 
 
 def points_of(folder: Path) -> list[Point]:
-    """The points of a run, followed by the summaries of each of its curves."""
+    """Return the points of a run, followed by the summaries of each of its curves."""
     found = points([summary_of(folder)])
     return found + frontier_points(folder, found)
 
 
 def curve_tables(found: Sequence[Point]) -> list[Table]:
-    """The table of the points, and SpecCascade's two summaries."""
+    """Return the table of the points, and SpecCascade's two summaries."""
     return [table for spec in (POINTS, SUMMARIES) if (table := pivot(spec, found)).rows]
 
 
 def remarks(folder: Path, found: Sequence[Point]) -> list[str]:
-    """The choices of the summaries, their values on unseen prompts, and the notes of the run."""
+    """Return the choices of the summaries, their values on unseen prompts, and the notes of the run."""
     few = [] if choices(found) else [f"! no summaries: a curve needs {FEWEST_POINTS} scored settings of a method"]
     return [*choices(found), *few, *notes(summary_of(folder))]
 
 
 def choices(found: Sequence[Point]) -> list[str]:
-    """A line for each summary of each curve."""
+    """Return a line for each summary of each curve."""
     lines = []
     for point in found:
         labels = "".join(f" ({word})" for word in point.simulated.split())

@@ -46,27 +46,27 @@ ACCENTS: Mapping[str, str] = {  # combining characters
 
 
 def terminal(text: str) -> str:
-    """The text on one line, with hidden characters as visible escapes (`\\x1b`). For rich, wrap it in `Text`: no markup."""
+    """Return the text on one line, with hidden characters as visible escapes (`\\x1b`). Wrap it in `Text` for rich."""
     return HIDDEN.sub(_visible, SPACES.sub(" ", text))
 
 
 def terminal_lines(text: str) -> str:
-    """The text with its line breaks, and hidden characters as visible escapes."""
+    """Return the text with its line breaks, and hidden characters as visible escapes."""
     return "\n".join(map(terminal, text.split("\n")))
 
 
 def markdown(text: str) -> str:
-    """The text in a paragraph or list item: no HTML, emphasis, web links or images, on one line. Code spans are kept."""
+    """Return the text for a paragraph, on one line: without HTML, emphasis, links and images. Code spans are kept."""
     return MARKDOWN.sub(_in_markdown, terminal(text))
 
 
 def markdown_cell(text: str) -> str:
-    """The text in a cell of a table."""
+    """Return the text in a cell of a table."""
     return markdown(text).replace("|", r"\|")
 
 
 def latex(text: str) -> str:
-    """The text for pdfLaTeX without packages; a character that it cannot set is replaced by its code, `U+4E2D`."""
+    """Return the text for pdfLaTeX without packages; a character that it cannot set is replaced by its code, `U+4E2D`."""
     out = "".join(map(_in_latex, terminal(unicodedata.normalize("NFC", text))))
     return (
         f"{{{out[0]}}}{out[1:]}" if out.startswith(("[", "*")) else out
@@ -74,7 +74,7 @@ def latex(text: str) -> str:
 
 
 def csv_value(value: object) -> object:
-    """A cell of CSV: text on one line, with a quote before it if a spreadsheet would interpret it as a formula.
+    """Return a cell of CSV: text on one line, with a quote before it if a spreadsheet would interpret it as a formula.
 
     Numbers, and texts that are numbers, are returned unchanged.
     """
@@ -87,12 +87,12 @@ def csv_value(value: object) -> object:
 
 
 def html_text(text: str) -> str:
-    """The text as the content of an HTML element."""
+    """Return the text as the content of an HTML element."""
     return html.escape(terminal(text))
 
 
 def figure(text: str) -> str:
-    """The text in a figure, where matplotlib would read text between dollar signs as mathematics."""
+    """Return the text in a figure, where matplotlib would read text between dollar signs as mathematics."""
     return terminal(text).replace("$", r"\$")
 
 

@@ -22,7 +22,7 @@ class Outcome(StrEnum):
 
 
 def expectations(suite: Suite, points: Sequence[Point]) -> list[str]:
-    """A line for each expectation: the number of runs with each outcome."""
+    """Return a line for each expectation: the number of runs with each outcome."""
     return [_line(each, points) for each in suite.expect]
 
 
@@ -41,7 +41,7 @@ def _line(expected: Expectation, points: Sequence[Point]) -> str:
 
 
 def _by_run(points: Sequence[Point]) -> list[list[Point]]:
-    """The points of each run, without those of groups of prompts."""
+    """Return the points of each run, without those of groups of prompts."""
     runs: dict[str, list[Point]] = defaultdict(list)
     for point in points:
         if not point.group:
@@ -50,7 +50,7 @@ def _by_run(points: Sequence[Point]) -> list[list[Point]]:
 
 
 def _outcomes(expected: Expectation, points: Sequence[Point]) -> list[tuple[Outcome, str]]:
-    """The outcome for each pair of a point and its bound in one run, with the point's place."""
+    """Return the outcome for each pair of a point and its bound in one run, with the point's place."""
     at_least = expected.at_least is not None
     bound = expected.at_least if at_least else expected.at_most
     assert bound is not None
@@ -67,7 +67,7 @@ def _outcomes(expected: Expectation, points: Sequence[Point]) -> list[tuple[Outc
 
 
 def _chosen(points: Sequence[Point], wanted: Mapping[str, object], expected: Expectation) -> list[Point]:
-    """The points with the wanted dimensions that have the value; on request only the best of them."""
+    """Return the points with the wanted dimensions that have the value; on request only the best of them."""
     chosen = [p for p in points if p.matches(wanted) and p.values.get(expected.value) is not None]
     if expected.best and chosen:
         sign = 1.0 if expected.at_least is not None else -1.0

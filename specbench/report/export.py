@@ -20,7 +20,7 @@ def runs_json(summaries: Sequence[RunSummary]) -> str:
 
 
 def runs_csv(summaries: Sequence[RunSummary]) -> str:
-    """A CSV line per run and method. Keys of nested values are joined by dots."""
+    """Return a CSV line per run and method. Keys of nested values are joined by dots."""
     lines = [
         {escaping.csv_value(key): escaping.csv_value(value) for key, value in _line(summary, row).items()}
         for summary in summaries
@@ -34,7 +34,7 @@ def runs_csv(summaries: Sequence[RunSummary]) -> str:
 
 
 def _line(summary: RunSummary, row: MethodSummary) -> dict[str, object]:
-    """A run's conditions under the names of its config, and what was measured of one method."""
+    """Return a run's conditions under the names of its config, and what was measured of one method."""
     table, spec, environment = to_table(summary), summary.spec, summary.environment
     heads = {name: {key: getattr(head, key) for key in HEAD_IDENTITY} for name, head in summary.heads.items()}
     machine = {
@@ -76,7 +76,7 @@ def as_json(points: Iterable[Point]) -> str:
 
 
 def as_csv(points: Iterable[Point]) -> str:
-    """A CSV line per point and value: its place, the value with its interval, and the paper's value."""
+    """Return a CSV line per point and value: its place, the value with its interval, and the paper's value."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow([*PLACE, "metric", "value", "low", "high", "paper"])

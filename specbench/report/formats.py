@@ -26,12 +26,12 @@ class Format:
         return "%" if self.pattern.endswith("%}") else self.suffix
 
     def number(self, value: float, signed: bool = False) -> str:
-        """A number without suffix, on request with its sign."""
+        """Return a number without suffix, on request with its sign."""
         pattern = self.pattern.replace("{:", "{:+") if signed and "+" not in self.pattern else self.pattern
         return pattern.format(self.scale * value)
 
     def text(self, value: CellValue) -> str:
-        """A value with its interval or spread. Several values are separated by spaces, after their names if they have any."""
+        """Return a value with its interval or deviation. Several values are separated by spaces and follow their names."""
         if value is None:
             return NONE
         if isinstance(value, str):

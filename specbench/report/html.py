@@ -47,7 +47,7 @@ class _Run(TypedDict):
 
 
 def of_suite(collected: Collected) -> str:
-    """The page of a suite."""
+    """Return the page of a suite."""
     suite = collected.suite
     with TemporaryDirectory() as folder:
         images = _images(plots.of_suite(collected, Path(folder), ("svg",)))
@@ -56,7 +56,7 @@ def of_suite(collected: Collected) -> str:
 
 
 def of_runs(summaries: Sequence[RunSummary]) -> str:
-    """The page of some runs."""
+    """Return the page of some runs."""
     with TemporaryDirectory() as folder:
         images = _images(plots.of_runs(summaries, Path(folder), ("svg",)))
     lines = notes(summaries[0]) if len(summaries) == 1 else common_notes(summaries)
@@ -82,7 +82,7 @@ def _page(
 
 
 def _shown(table: Table) -> _Table:
-    """A table for the page's script, which draws text nodes, so that no cell can be markup."""
+    """Return a table for the page's script, which draws text nodes, so that no cell can be markup."""
     title, *heads = map(escaping.terminal, [table.title, *table.heads])
     return {"title": title, "heads": heads, "rows": [list(map(escaping.terminal, row)) for row in table.rows]}
 
@@ -96,7 +96,7 @@ def _images(paths: Sequence[Path]) -> list[_Image]:
 
 
 def _browsed(summaries: Sequence[RunSummary]) -> tuple[list[_Run], int]:
-    """The generations of each run in the sample browser, in the order of measurement, and the number of others."""
+    """Return the generations of each run in the sample browser, in the order of measurement, and the number of others."""
     share = max(MOST_SAMPLES // max(len(summaries), 1), 1)
     runs: list[_Run] = []
     left_out = 0

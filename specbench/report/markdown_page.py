@@ -32,7 +32,7 @@ def suite_notes(collected: Collected) -> list[str]:
 
 
 def page(collected: Collected, plots: list[Path], beside: Path) -> str:
-    """The page as text. It links its plots relative to the folder `beside`."""
+    """Return the page as text. It links its plots relative to the folder `beside`."""
     suite, first = collected.suite, collected.summaries[0]
     tiny = f"The counterpart of {suite.of} on the bundled tiny models and synthetic data: the same grid, other models. "
     setups = {(s.machine, s.environment["cpu"], _revision(s)) for s in collected.summaries}
@@ -51,5 +51,5 @@ def page(collected: Collected, plots: list[Path], beside: Path) -> str:
 
 
 def _revision(summary: RunSummary) -> str:
-    """The commit of a run; empty for an installed package."""
+    """Return the commit of a run; empty for an installed package."""
     return summary.environment["git"].get("revision", "")

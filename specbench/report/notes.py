@@ -24,7 +24,7 @@ INTERVALS = (
 
 
 def notes(summary: RunSummary) -> list[str]:
-    """The conditions of a run, and warnings about it."""
+    """Return the conditions of a run, and warnings about it."""
     sections = (_conditions, _models, _methods, _completeness, _comparability, _scores, _limits)
     return [note for section in sections for note in section(summary)]
 
@@ -135,7 +135,7 @@ def _limits(summary: RunSummary) -> Iterator[str]:
 
 
 def _beyond(row: MethodSummary, key: str, least: float) -> str:
-    """A value of a method as text; empty if it is within the limit."""
+    """Return a value of a method as text; empty if it is within the limit."""
     value = row.number(key)
     return column_of(key).format.text(value) if value is not None and abs(value) > least else ""
 

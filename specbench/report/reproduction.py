@@ -44,7 +44,7 @@ class Item:
 
 
 def papers(results: Path) -> list[Item]:
-    """Every table and figure of the papers, with its state according to a results folder."""
+    """Return every table and figure of the papers, with its state according to a results folder."""
     text = (resources.files("specbench.configs") / "papers.toml").read_text(encoding="utf-8")
     return [_item(each, results) for each in checked(tomllib.loads(text), _Paper, "papers.toml")["item"]]
 
@@ -61,7 +61,7 @@ def _item(item: _Item, results: Path) -> Item:
 
 
 def state_of(suite: str, results: Path) -> tuple[str, str]:
-    """The best models that a suite was measured on, and the suite to run for it: itself, or the one on tiny models."""
+    """Return the best models that a suite was measured on, and the suite to run for it: itself, or the one on tiny models."""
     own, changed = Index.of(suite, results), Index.of(suite, results, changed=True)
     real = [run for run in own.done if not run.simulated]
     if not changed.swaps:
@@ -77,6 +77,6 @@ def state_of(suite: str, results: Path) -> tuple[str, str]:
 
 
 def papers_table(items: list[Item]) -> Table:
-    """The items as a table."""
+    """Return the items as a table."""
     heads = ["paper", "shows", "what", "reproduced on", "by"]
     return Table("", heads, [[item.paper, item.shows, item.what, item.state, item.command] for item in items])

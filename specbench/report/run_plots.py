@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def run_panels(summary: RunSummary, title: str = "") -> list[Panel]:
-    """The panels of a run. `title` distinguishes it from other runs."""
+    """Return the panels of a run. `title` distinguishes it from other runs."""
     rows = summary.measured
     drafting = [row for row in rows if row.acceptance_by_position]
     curves = {name: curve for name, head in summary.heads.items() if (curve := _roc_of(head))}
@@ -82,7 +82,7 @@ class Roc(TypedDict):
 
 
 def _roc_of(head: HeadSource) -> Roc | None:
-    """The ROC of a verifier. None for other heads, and if its report is missing or damaged."""
+    """Return the ROC of a verifier. None for other heads, and if its report is missing or damaged."""
     place = folder(head.source, Path()) if head.kind == "sprinter" else None
     report = place / "report.json" if place else None
     try:

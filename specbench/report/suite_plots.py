@@ -20,18 +20,18 @@ RATIOS = ("speedup", "end_to_end_speedup")  # with a line at 1
 
 
 def line_panels(spec: PlotSpec, points: Sequence[Point]) -> list[Panel]:
-    """A panel of lines for each place of the spec's panels."""
+    """Return a panel of lines for each place of the spec's panels."""
     return [Panel(title, _lines(spec, each)) for title, each in _places(spec, points)]
 
 
 def bar_panels(points: Iterable[Point]) -> list[Panel]:
-    """A panel of speedups for each pair, task and temperature; none without a speedup."""
+    """Return a panel of speedups for each pair, task and temperature; none without a speedup."""
     kept = [p for p in points if not p.group and isinstance(p.values.get("speedup"), Estimate)]
     return [Panel(title, _bars(each)) for title, each in _places(BARS, kept)]
 
 
 def _places(spec: PlotSpec, points: Sequence[Point]) -> list[tuple[str, list[Point]]]:
-    """The points of each panel with its title, without summaries of curves and groups of prompts."""
+    """Return the points of each panel with its title, without summaries of curves and groups of prompts."""
     kept = [p for p in points if not p.is_curve and not p.group]
     order = list(dict.fromkeys(p.at(spec.panels) for p in kept))
     kept.sort(key=lambda point: order.index(point.at(spec.panels)))
@@ -83,7 +83,7 @@ def _line(axes: "Axes", spec: PlotSpec, family: list[Point], label: str, alpha: 
 
 
 def _flat(axes: "Axes", spec: PlotSpec, point: Point) -> None:
-    """A method without a parameter: a horizontal line, and a star if it has an x value."""
+    """Return a method without a parameter: a horizontal line, and a star if it has an x value."""
     x, y = _x(spec, point), _y(spec, point)
     assert y is not None
     axes.axhline(y, color="0.4", linewidth=0.7, linestyle=":", zorder=0)

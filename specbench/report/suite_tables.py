@@ -17,7 +17,7 @@ SELECTED = "†"  # after the best of several settings
 
 
 def suite_tables(suite: Suite, points: Sequence[Point]) -> list[Table]:
-    """The suite's tables of what has been measured."""
+    """Return the suite's tables of what has been measured."""
     return [pivot(spec, points) for spec in suite.tables]
 
 
@@ -48,7 +48,7 @@ def pivot(spec: TableSpec, points: Sequence[Point]) -> Table:
 
 
 def _title(spec: TableSpec, kept: Sequence[Point]) -> str:
-    """The title, with the value and its clock unless the headings have them.
+    """Return the title, with the value and its clock unless the headings have them.
 
     Labels of models that are not real are added unless the rows have them.
     """
@@ -69,7 +69,7 @@ def _placed(
 
 
 def _row_dimensions(spec: TableSpec, points: Sequence[Point]) -> tuple[str, ...]:
-    """The dimensions of the rows, and others that distinguish points with different values in one place."""
+    """Return the dimensions of the rows, and others that distinguish points with different values in one place."""
     keys = spec.rows
     for key in DISTINGUISHING:
         places = [each for row in _placed(keys, spec.columns, points).values() for each in row.values()]
@@ -81,7 +81,7 @@ def _row_dimensions(spec: TableSpec, points: Sequence[Point]) -> tuple[str, ...]
 
 
 def _values(points: Sequence[Point], name: str) -> list[PointValue]:
-    """The different values of points in one place. The 1.00 of a baseline in two runs is one value."""
+    """Return the different values of points in one place. The 1.00 of a baseline in two runs is one value."""
     out: list[PointValue] = []
     for point in points:
         if (each := point.values.get(name)) is not None and each not in out:
@@ -90,14 +90,14 @@ def _values(points: Sequence[Point], name: str) -> list[PointValue]:
 
 
 def _merged(spec: TableSpec, points: Sequence[Point]) -> Point:
-    """The points of one place as one. A run's own points and those of its curve or its judge have different values."""
+    """Return the points of one place as one. A run's own points and those of its curve or its judge have different values."""
     values = {key: each for point in reversed(points) for key, each in point.values.items() if each is not None}
     assert all(len(_values(points, value)) <= 1 for value in spec.values), "the run distinguishes all others"
     return replace(points[0], values=values)
 
 
 def _with_best(spec: TableSpec, grid: Grid) -> Grid:
-    """The rows, and after those of a method with several settings one with the best of each column, marked as selected.
+    """Return the rows. A method with several settings has a further row with the best of each column, marked as selected.
 
     The paper prints only the best, so only that row is compared with the paper.
     """

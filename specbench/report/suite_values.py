@@ -11,7 +11,7 @@ from specbench.report.tables import Table
 
 
 def value_text(point: Point | None, name: str) -> str:
-    """A value, followed in parentheses by the paper's value and the difference if the paper prints one."""
+    """Return a value, followed in parentheses by the paper's value and the difference if the paper prints one."""
     if point is None or point.values.get(name) is None:
         return NONE
     written = column_of(name).format
@@ -25,7 +25,7 @@ def value_text(point: Point | None, name: str) -> str:
 
 
 def dimension_text(name: str, value: str | float | None) -> str:
-    """The value of a dimension."""
+    """Return the value of a dimension."""
     if value in ("", None):
         return "overall" if name == "group" else NONE
     if name == "T":
@@ -34,7 +34,7 @@ def dimension_text(name: str, value: str | float | None) -> str:
 
 
 def unknown_values(suite: Suite, points: Sequence[Point]) -> list[str]:
-    """A warning for each value in the suite's tables, plots and expectations that no point has."""
+    """Return a warning for each value in the suite's tables, plots and expectations that no point has."""
     known = {name for point in points for name in point.values}
     wanted = [*(value for spec in suite.tables for value in spec.values), *(each.value for each in suite.expect)]
     wanted += [value for spec in suite.plots for value in (spec.x, spec.y) if value != "x"]
@@ -43,7 +43,7 @@ def unknown_values(suite: Suite, points: Sequence[Point]) -> list[str]:
 
 
 def paper_tables(reference: Sequence[Reference]) -> list[Table]:
-    """The values that the paper prints for its own models, one table per metric."""
+    """Return the values that the paper prints for its own models, one table per metric."""
     tables = []
     for metric in dict.fromkeys(row.metric for row in reference):
         rows = [row for row in reference if row.metric == metric]

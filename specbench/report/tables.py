@@ -22,7 +22,7 @@ class Table:
 
 
 def tables(summary: RunSummary, title: str = "") -> list[Table]:
-    """The tables of a run. `title` starts every title if the report has several runs."""
+    """Return the tables of a run. `title` starts every title if the report has several runs."""
     out: list[Table] = []
     for table in TABLES:
         if not table.shown(summary):
@@ -43,7 +43,7 @@ def tables(summary: RunSummary, title: str = "") -> list[Table]:
 
 
 def across(summaries: Sequence[RunSummary]) -> Table:
-    """The merged table of several runs: a row per run and method, with a column for each property in which rows differ."""
+    """Return the merged table of several runs: a row per run and method, and a column per property in which rows differ."""
     lines = [Line(s, row) for s in summaries for row in s.methods if row.measured or row.failed]
     columns, differing = merged_columns(list(summaries)), differences(lines)
     pairs = differing.pop("pair", None)
@@ -58,19 +58,19 @@ def across(summaries: Sequence[RunSummary]) -> Table:
 
 
 def of_runs(summaries: Sequence[RunSummary]) -> list[tuple[RunSummary, list[Table]]]:
-    """The tables of each run. If there are several runs, no two titles are equal."""
+    """Return the tables of each run. If there are several runs, no two titles are equal."""
     titles = distinct_titles(summaries) if len(summaries) > 1 else [""]
     return [(summary, tables(summary, title)) for summary, title in zip(summaries, titles, strict=True)]
 
 
 def all_tables(summaries: Sequence[RunSummary]) -> list[Table]:
-    """The merged table, if there are several runs, and the tables of each run."""
+    """Return the merged table, if there are several runs, and the tables of each run."""
     merged = [across(summaries)] if len(summaries) > 1 else []
     return merged + [table for _, each in of_runs(summaries) for table in each]
 
 
 def markdown(summaries: Sequence[RunSummary]) -> str:
-    """All tables as GitHub-flavored Markdown, with notes."""
+    """Return all tables as GitHub-flavored Markdown, with notes."""
     parts = [markdown_table(across(summaries))] if len(summaries) > 1 else []
     for summary, each in of_runs(summaries):
         parts += map(markdown_table, each)
@@ -84,7 +84,7 @@ def markdown_list(lines: Iterable[str]) -> str:
 
 
 def markdown_table(table: Table) -> str:
-    """A GitHub-flavored table, after its title if it has one."""
+    """Return a GitHub-flavored table, after its title if it has one."""
     align = [":--", *["--:"] * (len(table.heads) - 1)]
     title = f"**{escaping.markdown(table.title)}**\n\n" if table.title else ""
     heads, *rows = ([escaping.markdown_cell(cell) for cell in line] for line in (table.heads, *table.rows))
@@ -92,5 +92,5 @@ def markdown_table(table: Table) -> str:
 
 
 def _failed(row: MethodSummary, columns: int) -> list[str]:
-    """The texts of a method without a completed generation."""
+    """Return the texts of a method without a completed generation."""
     return [f"all {row.failed} failed", *[NONE] * (columns - 1)]

@@ -21,7 +21,7 @@ class Line(NamedTuple):
 
 
 def lines(rounds: Sequence[TracedRound], depth: int = 0, above: str = "") -> Iterator[Line]:
-    """A line for each round, followed by the lines of the rounds that made its draft."""
+    """Yield a line for each round, followed by the lines of the rounds that made its draft."""
     width = len(str(len(rounds)))
     for number, each in enumerate(rounds, 1):
         place = f"{above}{number:>{0 if above else width}}"
@@ -30,7 +30,7 @@ def lines(rounds: Sequence[TracedRound], depth: int = 0, above: str = "") -> Ite
 
 
 def counts(found: TracedRound) -> str:
-    """The models that drafted, and the numbers of drafted, tested, accepted and untested tokens."""
+    """Return the models that drafted, and the numbers of drafted, tested, accepted and untested tokens."""
     tally = Counter[str](found["proposers"])
     drafters = ", ".join(f"{name} {count}" if len(tally) > 1 else name for name, count in tally.items())
     words = f"{found['drafted']} drafted, {found['tested']} tested, {found['accepted']} accepted"
@@ -39,7 +39,7 @@ def counts(found: TracedRound) -> str:
 
 
 def spans(found: TracedRound) -> list[Span]:
-    """The tokens of a round, grouped by provenance. Rejected drafts precede the tokens that replaced them."""
+    """Return the tokens of a round, grouped by provenance. Rejected drafts precede the tokens that replaced them."""
     out: list[Span] = []
     own = found.get("untested", 0) + found["accepted"]
     rejected = [("x", visible(found["rejected"]))] if found.get("rejected") else []
@@ -56,7 +56,7 @@ def spans(found: TracedRound) -> list[Span]:
 
 
 def plain(line: Line) -> str:
-    """A line without colors, with a letter before the tokens of each provenance: `a[ the| cat] x[ sat] r[ ran]`."""
+    """Return a line without colors, with a letter before the tokens of each provenance: `a[ the| cat] x[ sat] r[ ran]`."""
     parts = [f"{origin}[{'|'.join(tokens)}]" for origin, tokens in line.spans]
     return f"{line.label}  {' '.join(parts)}"
 
@@ -75,5 +75,5 @@ def closing(record: Record) -> list[str]:
 
 
 def visible(text: str, kept: str = "") -> str:
-    """The text on one line with control characters escaped, except those in `kept`."""
+    """Return the text on one line with control characters escaped, except those in `kept`."""
     return "".join(c if c.isprintable() or c in kept else c.encode("unicode_escape").decode() for c in text)

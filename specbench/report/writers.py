@@ -24,7 +24,7 @@ SUITE_WRITERS: Mapping[str, Callable[[Collected], str]] = {
 
 
 def suite_text(collected: Collected, form: str, drawn: Sequence[Path], beside: Path) -> str:
-    """A suite in a format. A Markdown page links the drawn SVGs relative to the folder `beside`."""
+    """Return a suite in a format. A Markdown page links the drawn SVGs relative to the folder `beside`."""
     if form == "md":
         return markdown_page.page(collected, [path for path in drawn if path.suffix == ".svg"], beside)
     return SUITE_WRITERS[form](collected)

@@ -176,7 +176,7 @@ class RunSpec:
     plugins: dict[str, str] = field(default_factory=dict)
 
     def to_toml(self) -> Table:
-        """The table of run.toml."""
+        """Return the table of run.toml."""
         return to_table(self)
 
     @classmethod
@@ -227,5 +227,5 @@ def _sha256(table: Table) -> str:
 
 
 def _word(name: str) -> str:
-    """A name as a part of a folder's: plain characters, and at most as many as a path can have."""
+    """Return a name as a part of a folder's: plain characters, and at most as many as a path can have."""
     return re.sub(r"[^A-Za-z0-9.+-]", "-", name)[:LONGEST_WORD]

@@ -86,7 +86,7 @@ class Sandbox:
 
     @classmethod
     def find(cls, wanted: Wanted = "auto") -> "Sandbox":
-        """The first of bubblewrap and util-linux's `unshare` that holds a fork bomb here, with an interpreter it can read.
+        """Return the first of bubblewrap and `unshare` that contains a fork bomb here, with an interpreter that it can read.
 
         Tries by running one, in about a tenth of a second. "none" is taken as it is: limits and a kill, no isolation.
         Raises MissingAsset, with what was tried and what to do, where nothing works.
@@ -114,7 +114,7 @@ class Sandbox:
     def check(
         self, program: str, test: str, entry_point: str, preamble: str = "", limits: Limits | None = None
     ) -> Verdict:
-        """Whether `check(candidate)`, which `test` defines, comes back when given the function `entry_point` of `program`.
+        """Return whether `check(candidate)`, defined by `test`, returns for the function `entry_point` of `program`.
 
         The tests see `preamble` and what it defines, but for `entry_point`, which is the program's. Arguments and values
         travel as None, bool, int, float, complex, str, bytes, list, tuple, dict, set and frozenset, no subclass of a user; a
@@ -155,7 +155,7 @@ class Sandbox:
         return found if deadline.is_known() else [*found, "no schedstat, so busy machines shorten deadlines"]
 
     def _wrong(self) -> str:
-        """What keeps this from holding a fork bomb; empty if nothing does."""
+        """Return what keeps this from holding a fork bomb; empty if nothing does."""
         limits = Limits(seconds=10)
         program = f"""\
 import os, time

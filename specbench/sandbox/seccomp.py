@@ -104,7 +104,7 @@ class Filter:
 
 
 def for_machine(machine: str = "") -> Filter | None:
-    """Return the filter for a machine's name (platform.machine(), the default), or None if its system call numbers are unknown."""
+    """Return the filter for a machine (default: platform.machine()), or None if its system calls are unknown."""
     architecture = ARCHITECTURES.get(machine or platform.machine())
     return Filter(assemble(architecture), architecture.numbers["keyctl"]) if architecture else None
 

@@ -93,7 +93,7 @@ def enter_last_user_namespace(libc: Any, nobody: int) -> None:
 
 
 def harden(settings: Settings) -> list[str]:
-    """Apply what all processes of the sandbox inherit. Returns what the machine lacks; exits if a required protection is missing.
+    """Apply what all processes of the sandbox inherit. Returns missing protections; exits if a required one is missing.
 
     The filter is required with isolation. A new session keyring is not: keyrings can only be reached by calls that the
     filter denies. Nor is a raised oom_score_adj, which decides who is killed and not what can be done.
@@ -267,7 +267,7 @@ def decode(data: Any) -> Any:
 
 
 def said_by(error: BaseException) -> str:
-    """The first line of what an exception says."""
+    """Return the first line of what an exception says."""
     try:
         return str(error).strip().partition("\n")[0][:LONGEST_LINE]
     except BaseException:  # an object of the program, whose `__str__` may fail
@@ -279,7 +279,7 @@ def line_of(error: BaseException) -> str:
 
 
 def serve(program: str, entry_point: str) -> None:
-    """The program's side: load it, then answer calls until the socket closes."""
+    """Return the program's side: load it, then answer calls until the socket closes."""
     module = types.ModuleType("program")
     sys.modules["program"] = module  # dataclasses and pickle look a class's module up
     try:
@@ -304,7 +304,7 @@ def answer(function: Any, call: bytes) -> bytes:
 
 
 def examine(preamble: str, test: str, entry_point: str) -> None:
-    """The tests' side: the verdict is "passed" only if `check` comes back."""
+    """Return the tests' side: the verdict is "passed" only if `check` comes back."""
     module = types.ModuleType("tests")
     sys.modules["tests"] = module
     scope = module.__dict__
@@ -320,7 +320,7 @@ def examine(preamble: str, test: str, entry_point: str) -> None:
 
 
 def ask(*arguments: Any, **named: Any) -> Any:
-    """The candidate as the tests see it. Raises what the candidate raised: a built-in of that name, or else Exception."""
+    """Return the candidate for the tests. It raises exceptions as built-in types of the same name, or as Exception."""
     send(b"C" + json.dumps(encode([list(arguments), named])).encode())
     reply = json.loads(receive())
     if "value" in reply:

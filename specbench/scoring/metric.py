@@ -62,7 +62,7 @@ def combiner(name: str) -> Combiner:
 
 
 def is_combiner(name: str) -> bool:
-    """Whether scores can be combined in the way of this name."""
+    """Return whether scores can be combined in the way of this name."""
     try:
         combiner(name)
     except ValueError:
@@ -71,7 +71,7 @@ def is_combiner(name: str) -> bool:
 
 
 def table(name: str, scored: Sequence[Scored]) -> np.ndarray:
-    """The rows of all prompts, (prompts, d + 1), the last column the number of the prompt's group."""
+    """Return the rows of all prompts, (prompts, d + 1), the last column the number of the prompt's group."""
     values: dict[str, list[float | list[float]]] = defaultdict(list)
     groups: dict[str, int] = {}
     places: dict[str, int] = {}
@@ -98,12 +98,12 @@ def _number(value: float | list[float]) -> float:
 
 
 def _averaged(values: Sequence[float | list[float]]) -> list[float]:
-    """The mean over a prompt's repeats."""
+    """Return the mean over a prompt's repeats."""
     return [sum(map(_number, values)) / len(values)]
 
 
 def _summed(values: Sequence[float | list[float]]) -> list[float]:
-    """The sums of statistics over a prompt's repeats."""
+    """Return the sums of statistics over a prompt's repeats."""
     return [float(x) for x in np.sum([np.atleast_1d(v) for v in values], axis=0)]
 
 

@@ -103,7 +103,7 @@ def verify_method(request: VerifyRequest, observer: Observer | None = None) -> V
 
 
 def _is_greedy(method: str) -> bool:
-    """Whether a method is defined at T = 0 only."""
+    """Return whether a method is defined at T = 0 only."""
     found = Method.members.get(preset("method", method).table.get("name", ""))
     return found is not None and found.greedy_only
 

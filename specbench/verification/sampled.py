@@ -63,7 +63,7 @@ def _normalized(rows: Tensor) -> Tensor:
 
 
 def _statistics(pi: Tensor, probs: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The tested statistics by name, (m, V) each: functions of a token and its prefix."""
+    """Return the tested statistics by name, (m, V) each: functions of a token and its prefix."""
     log_pi = pi.log().clamp_min(-FLOOR)
     ratios = {
         f"log q/pi of {role}": (q.log().clamp_min(-FLOOR) - log_pi).clamp(-CLIP, CLIP) for role, q in probs.items()
@@ -114,7 +114,7 @@ def sampled(case: Case, advance: Callable[[], None]) -> list[Check]:
 
 
 def _control_check(name: str, at: str, checks: dict[str, Check]) -> Check:
-    """The control's check, from one check per group of tokens: it passes if any of them fails."""
+    """Return the control's check, from one check per group of tokens: it passes if any of them fails."""
     measure = ", ".join(f"{group} {check.measure}" for group, check in checks.items())
     passed = [group for group, check in checks.items() if check.passed is not False]
     is_rejected = len(passed) < len(checks)
@@ -126,7 +126,7 @@ def _control_check(name: str, at: str, checks: dict[str, Check]) -> Check:
 
 
 def _check(name: str, tests: dict[str, MartingaleTest], count: int) -> Check:
-    """The check with the lowest p of these tests, corrected for `count` tests in total."""
+    """Return the check with the lowest p of these tests, corrected for `count` tests in total."""
     varied = {each: test for each, test in tests.items() if test.varied}
     if not varied:
         return Check(name, "every distribution was one-hot", "", None)

@@ -6,7 +6,7 @@ from specbench.analysis.theory.speculation import Cost
 
 
 def rejection(defers: Sequence[bool], distances: Sequence[float]) -> float:
-    """The share of drafted tokens that a cascade rejects.
+    """Return the share of drafted tokens that a cascade rejects.
 
     (SpecCascade, Lemma 3): the mean over positions of delta TV(q, p).
     """
@@ -14,7 +14,7 @@ def rejection(defers: Sequence[bool], distances: Sequence[float]) -> float:
 
 
 def regret_bound(truth: Sequence[float], q: Sequence[float], p: Sequence[float]) -> float:
-    """The bound of the OPT plug-in's regret against the best rule that knows the truth, at one position.
+    """Return the bound of the OPT plug-in's regret against the best rule that knows the truth, at one position.
 
     It is max |P - q| + max |P - p| (SpecCascade, Lemma 5).
     """
@@ -24,7 +24,7 @@ def regret_bound(truth: Sequence[float], q: Sequence[float], p: Sequence[float])
 
 
 def sequential_cascade(rate: float, cost: Cost, tokens: int = 1) -> float:
-    """The speedup of a sequential cascade over its large model, 1 / (c + rate).
+    """Return the speedup of a sequential cascade over its large model, 1 / (c + rate).
 
     `rate` is the share of positions, or of whole sequences, that are deferred. `tokens` is the number of tokens that a
     forward of the large model reads: all tokens since the last deferral.

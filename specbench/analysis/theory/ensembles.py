@@ -9,7 +9,7 @@ MOST_TOKENS = 20_000  # the longest run without rejections that is followed
 
 
 def speculative_ensemble(a: Sequence[float], gamma: Sequence[int], cost: Cost) -> float:
-    """The exact long-run speedup of Speculative Ensemble over the sequential ensemble of the same models.
+    """Return the exact long-run speedup of Speculative Ensemble over the sequential ensemble of the same models.
 
     a[i] is the acceptance rate of model i's proposals. After every rejection, all models lack one token and model 0 proposes
     again. So runs between rejections are independent and identically distributed, and without a rejection the sequence of
@@ -43,7 +43,7 @@ def speculative_ensemble(a: Sequence[float], gamma: Sequence[int], cost: Cost) -
 
 
 def acceptance_of(speedup: float, gamma: Sequence[int], cost: Cost) -> float:
-    """The acceptance rate, equal for all models, at which `speculative_ensemble` predicts a given speedup.
+    """Return the acceptance rate, equal for all models, at which `speculative_ensemble` predicts a given speedup.
 
     Raises ValueError if no rate gives it.
     """
@@ -61,7 +61,7 @@ def acceptance_of(speedup: float, gamma: Sequence[int], cost: Cost) -> float:
 
 
 def alternate_proposal(a: float, gamma_q: int, gamma_p: int, c: float) -> float:
-    """The speedup of Theorem 3.6 as printed: one q-cycle that follows a p-cycle. It is not the long-run speedup.
+    """Return the speedup of Theorem 3.6 as printed: one q-cycle that follows a p-cycle. It is not the long-run speedup.
 
     See erratum SE-4, docs/papers/speculative-ensemble.md, Errata.
     """
@@ -70,7 +70,7 @@ def alternate_proposal(a: float, gamma_q: int, gamma_p: int, c: float) -> float:
 
 
 def never_slower(a_q: float, a_p: float, c: float) -> float:
-    """The long-run speedup at draft lengths of 1 (SE, Corollary 3.7): (1 + c) / (1 + c - P - Q c), at least 1."""
+    """Return the long-run speedup at draft lengths of 1 (SE, Corollary 3.7): (1 + c) / (1 + c - P - Q c), at least 1."""
     p, q = (
         a_q / (1 + a_q),
         a_q * a_p / (1 + a_q),
@@ -79,7 +79,7 @@ def never_slower(a_q: float, a_p: float, c: float) -> float:
 
 
 def least_acceptance(weight: float) -> float:
-    """The least acceptance rate of the proposals of a model with this weight in a mixture (SE, Theorem 3.2).
+    """Return the least acceptance rate of the proposals of a model with this weight in a mixture (SE, Theorem 3.2).
 
     It is attained if and only if the supports are disjoint.
     """
@@ -87,7 +87,7 @@ def least_acceptance(weight: float) -> float:
 
 
 def mixture_acceptance(weight: float, distance: float) -> float:
-    """The acceptance rate of the proposals of a model with this weight in a mixture of two: 1 - (1 - w) TV(q, p).
+    """Return the acceptance rate of the proposals of a model with this weight in a mixture of two: 1 - (1 - w) TV(q, p).
 
     See docs/papers/speculative-ensemble.md, Acceptance rate.
     """
@@ -95,12 +95,12 @@ def mixture_acceptance(weight: float, distance: float) -> float:
 
 
 def better_proposer(weight_q: float) -> str:
-    """The better proposer of two models with equal cost (SE, Corollary 3.3): the one with the larger weight, `q` or `p`."""
+    """Return the better proposer, `q` or `p`, of two models of equal cost: the one with more weight (SE, Corollary 3.3)."""
     return "q" if weight_q >= 0.5 else "p"
 
 
 def useful_proposer(weight_q: float, c: float) -> str:
-    """The proposer, `q` or `p`, with which naive speculation by two tokens is never slower (SE, Corollary 3.5).
+    """Return the proposer, `q` or `p`, with which naive speculation by two tokens is never slower (SE, Corollary 3.5).
 
     There is always one, because swapping the models turns c into 1 / c and the weight into 1 - weight. At
     weight_q = c / (1 + c) both qualify.
@@ -109,7 +109,7 @@ def useful_proposer(weight_q: float, c: float) -> str:
 
 
 def least_useful_acceptance(c: float) -> float:
-    """The acceptance rate above which naive speculation by two tokens is faster (SE, Corollary 3.4): c / (1 + c).
+    """Return the acceptance rate above which naive speculation by two tokens is faster (SE, Corollary 3.4): c / (1 + c).
 
     By Theorem 3.2, a larger weight is sufficient.
     """

@@ -32,12 +32,12 @@ def variation(a: float, n: int) -> float:
 
 
 def expectation(distribution: Lengths) -> float:
-    """The mean of a distribution of lengths, in tokens."""
+    """Return the mean of a distribution of lengths, in tokens."""
     return sum(length * probability for length, probability in distribution.items())
 
 
 def round_lengths(a: float, drafted: int | Lengths) -> dict[int, float]:
-    """The distribution of tokens per round: accepted tokens and one replacement or bonus token, 1 .. k + 1 of k drafted.
+    """Return the distribution of tokens per round, 1 .. k + 1 for k draft tokens: accepted ones and a replacement or bonus.
 
     `drafted` is k, or its distribution. Leviathan et al. 2023, eq. 1, mixed over k.
     """
@@ -68,7 +68,7 @@ def inner_rounds(rounds: Lengths, threshold: int) -> float:
 
 
 def block_lengths(rounds: Lengths, threshold: int) -> dict[int, float]:
-    """The distribution of tokens per block: rounds are added until at least `threshold` tokens are pending.
+    """Return the distribution of tokens per block: rounds are added until at least `threshold` tokens are pending.
 
     With rounds of 1 .. K + 1 tokens, a block has threshold .. threshold + K. Polybasic 2025, Algorithm 1, corrected in
     docs/papers/polybasic.md, Three models.

@@ -82,7 +82,7 @@ def _levels(acceptance: Sequence[float], drafted: int, thresholds: Sequence[int]
 
 
 def _tested(a: float, ends: Ends) -> Ends:
-    """The distribution of rounds that test such blocks. A model later reads accepted tokens that it has not read."""
+    """Return the distribution of rounds that test such blocks. A model later reads accepted tokens that it has not read."""
     found: Ends = defaultdict(float)
     for (length, unread), odds in ends.items():
         for accepted in range(length + 1):
@@ -111,7 +111,7 @@ def _unread(levels: _Levels, i: int) -> dict[int, float]:
 
 
 def chain_round(acceptance: Sequence[float], drafted: int, thresholds: Sequence[int]) -> ChainRound:
-    """The exact expectations per forward of the target.
+    """Return the exact expectations per forward of the target.
 
     A forward feeds the block to test and the token before it. It feeds one more token if the model's last block was accepted
     whole, and another one for each level above that accepted it whole. Every drafted token is a forward of the drafter.
@@ -147,7 +147,7 @@ def chain(
 def best_chain(
     acceptance: Sequence[float], cost: Cost, drafted: Iterable[int] = DRAFTED, thresholds: Iterable[int] = THRESHOLDS
 ) -> Plan:
-    """The fastest chain at these acceptance rates, over all given draft lengths and thresholds.
+    """Return the fastest chain at these acceptance rates, over all given draft lengths and thresholds.
 
     `cost` should include the measured price of blocks. Pass fewer candidates for chains of many models.
     """

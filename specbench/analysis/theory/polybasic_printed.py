@@ -96,7 +96,7 @@ def condition_2_printed(two: float, lengths: Sequence[float], middle: float, dra
 
 
 def condition_by_ceil(two: float, lengths: Sequence[float], seconds: Sequence[float], kappa: float) -> Condition:
-    """The statement of Theorem 3.2 by `ceil_forwards`: three models need fewer seconds per token than two.
+    """Return whether three models need fewer seconds per token than two, by Theorem 3.2 with `ceil_forwards`.
 
     `seconds` are T_1, T_2', T_3, with one drafter for both systems. The condition also keeps some middle models that slow
     decoding down, if the target rejects many tokens; use `keeps_middle` to decide.

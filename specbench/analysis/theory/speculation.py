@@ -8,7 +8,7 @@ Cost = Callable[[int, int], float]
 
 
 def price(cost: Cost, i: int, fed: float) -> float:
-    """The mean cost of forwards of model i that feed `fed` tokens on average, interpolated between whole numbers."""
+    """Return the mean cost of forwards of model i that feed `fed` tokens on average, interpolated between whole numbers."""
     whole = floor(fed)
     least = cost(i, whole)
     return least + (fed - whole) * (cost(i, whole + 1) - least) if fed > whole else least

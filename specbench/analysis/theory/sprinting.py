@@ -22,7 +22,7 @@ def _above(q: Sequence[float], p: Sequence[float], fp: Rates) -> list[tuple[floa
 
 
 def sprinter_distribution(q: Sequence[float], p: Sequence[float], fp: Rates) -> list[float]:
-    """The distribution of an emitted token: (1 - fp) p + fp q if q > p, otherwise q plus a share of the rejected probability.
+    """Return the distribution of an emitted token: (1 - fp) p + fp q if q > p, else q plus a share of the rejected mass.
 
     With one rate for all tokens it is (1 - fp) p + fp q (Theorem 1). It does not depend on eta_tp: the target accepts
     acceptable tokens that the verifier rejects. A verifier with state features knows only the prefix; the distribution is
@@ -42,7 +42,7 @@ def sprinter_distance(q: Sequence[float], p: Sequence[float], fp: Rates) -> floa
 
 
 def sprinter_acceptance(q: Sequence[float], p: Sequence[float], fp: Rates) -> float:
-    """The share of drafted tokens that are kept: 1 - sum (1 - fp(x)) (q - p)+.
+    """Return the share of drafted tokens that are kept: 1 - sum (1 - fp(x)) (q - p)+.
 
     With one rate it is 1 - (1 - eta_fp) TV(q, p) (Theorem 7). At eta_fp = 0 it is that of speculative decoding.
     """
@@ -50,7 +50,7 @@ def sprinter_acceptance(q: Sequence[float], p: Sequence[float], fp: Rates) -> fl
 
 
 def false_positive_rate(q: Sequence[float], p: Sequence[float], fp: Rates) -> float:
-    """The single rate of Theorem 1: the mean of fp(x) with the weights (q - p)+, not q.
+    """Return the single rate of Theorem 1: the mean of fp(x) with the weights (q - p)+, not q.
 
     It is 0 if q = p, since every token is then acceptable.
 
