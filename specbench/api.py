@@ -35,10 +35,10 @@ Format = Literal["md", "csv", "json", "latex", "html"]
 
 @dataclass(frozen=True)
 class RunResult:
-    """What one or several run folders hold.
+    """The results of one or several run folders.
 
-    `summaries` has one `RunSummary` per run folder, with the content of `specbench report --format json`. `unscored` says why
-    some runs could not be scored, for example because no sandbox is available; it is None if all were.
+    `summaries` has one `RunSummary` per folder, with the content of `specbench report --format json`. `unscored` is the
+    reason why some runs were not scored, such as a missing sandbox, or None.
     """
 
     folders: tuple[Path, ...]
@@ -56,7 +56,7 @@ class RunResult:
             yield from read(folder)
 
     def table(self) -> "pd.DataFrame":
-        """One row per run and method, the baseline first.
+        """Return one row per run and method, the baseline first.
 
         Columns: `pair`, `task`, `method`, `generations`, `failed`; `tokens_per_second` while decoding; `speedup` over the
         baseline while decoding, with the 95 % interval `speedup_low` to `speedup_high` (missing for the baseline, and below
@@ -70,12 +70,12 @@ class RunResult:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a call of `run` with the same arguments would measure."""
+    """The runs that a call of `run` with the same arguments would measure."""
 
     resolved: pipeline.Resolved
 
     def table(self) -> "pd.DataFrame":
-        """One row per run: `pair`, `task`, `methods`, `generations`, how many of them are `done`, and the `folder`."""
+        """Return one row per run: `pair`, `task`, `methods`, `generations`, how many of them are `done`, and the `folder`."""
         import pandas as pd
 
         runs = self.resolved.plan.runs

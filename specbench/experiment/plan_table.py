@@ -9,7 +9,7 @@ from specbench.errors import ConfigError, MissingAsset
 from specbench.experiment import method_resolution, selection
 from specbench.experiment.plan import Plan
 from specbench.experiment.suite_runner import Part
-from specbench.machine.hardware import copy_bandwidth
+from specbench.machine.bandwidth import copy_bandwidth
 from specbench.models.resolve import Placement, device_of, resolve_models
 
 

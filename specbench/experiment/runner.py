@@ -15,12 +15,12 @@ from specbench.experiment.conversations import Conversations, most_turns
 from specbench.experiment.generation import Setting, attempt, calibrated, capture
 from specbench.experiment.plan import PlannedRun
 from specbench.files import read_sealed, write, write_sealed
+from specbench.machine.bandwidth import copy_bandwidth
 from specbench.machine.hardware import (
     Environment,
     Fingerprint,
     conditions,
     configure,
-    copy_bandwidth,
     fingerprint,
     incomparable,
 )

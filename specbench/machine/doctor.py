@@ -15,7 +15,7 @@ from typing import Literal
 from specbench.config.pair import PACKAGE
 from specbench.data.hub import local_checksum, look_for_hub, offline_mode
 from specbench.errors import MissingAsset
-from specbench.machine.hardware import Fingerprint, copy_bandwidth, fingerprint, gpu_processes
+from specbench.machine.hardware import Fingerprint, fingerprint, gpu_processes
 from specbench.sandbox import Sandbox
 
 State = Literal["ok", "warn", "fail"]  # fail: no run works without it
@@ -54,6 +54,8 @@ def checks(results: Path) -> Iterator[Check]:
     device = "cuda" if "gpu" in found else "cpu"
     yield from (_cpu(found), _load(found), _memory(found))
     yield from _gpu(found.get("gpu"))
+    from specbench.machine.bandwidth import copy_bandwidth  # imports torch, which may be missing
+
     yield Check("memory bandwidth", "ok", f"{copy_bandwidth(device) / 1e9:.1f} GB/s, read and written ({device})")
     yield clock(_timed(device))
     yield _disk("disk for results", results, RESULTS_BYTES)

@@ -6,7 +6,6 @@ import platform
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Mapping
 from functools import cache
 from importlib import metadata
@@ -19,9 +18,6 @@ from msgspec import Meta
 if TYPE_CHECKING:
     import torch
 
-COPIED = {"cuda": 4 << 30, "cpu": 1 << 27}  # bytes per device, more than a cache holds
-COPIES = 6
-WARMED = 0.5  # seconds of copies until a GPU's clocks have risen
 ATTENTION = {  # torch's attention backends in the order of preference; cuDNN's makes a plan for every new length
     "flash": "flash_sdp_enabled", "memory-efficient": "mem_efficient_sdp_enabled", "math": "math_sdp_enabled",
     "cudnn": "cudnn_sdp_enabled",
@@ -114,38 +110,6 @@ def configure(device: "torch.device") -> None:
     torch.backends.cuda.enable_mem_efficient_sdp(True)
     torch.backends.cuda.enable_math_sdp(True)
     torch.backends.cuda.enable_cudnn_sdp(False)
-
-
-def copy_bandwidth(device: str) -> float:
-    """Return the bytes per second, read and written, of a plain copy: the memory bandwidth available to reading weights.
-
-    The best of COPIES copies of a block that no cache holds. A GPU is warmed up first, and timed by its own events.
-    """
-    import torch
-
-    size = COPIED[device]
-    if device == "cuda":
-        size = min(size, torch.cuda.mem_get_info()[0] // 4)
-    block = torch.empty(size, dtype=torch.uint8, device=device).zero_()
-    copy = torch.empty_like(block)
-
-    def seconds() -> float:
-        if device != "cuda":
-            begin = time.perf_counter()
-            copy.copy_(block)
-            return time.perf_counter() - begin
-        cuda: Any = torch.cuda
-        start, end = (cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
-        copy.copy_(block)
-        end.record()
-        torch.cuda.synchronize()
-        return float(start.elapsed_time(end)) / 1e3
-
-    until = time.perf_counter() + (WARMED if device == "cuda" else 0.0)
-    while time.perf_counter() < until:
-        seconds()
-    return 2 * size / min(seconds() for _ in range(COPIES))
 
 
 def conditions(environment: Fingerprint) -> Conditions:

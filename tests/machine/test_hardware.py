@@ -2,7 +2,7 @@
 
 import pytest
 
-from specbench.machine.hardware import copy_bandwidth
+from specbench.machine.bandwidth import copy_bandwidth
 from specbench.models.sizes import forward_bytes, position_bytes
 from tests.fixtures.worlds import ENGINES, FAMILIES, open_session, random_model
 

@@ -22,7 +22,7 @@ from specbench.experiment import generation, runner
 from specbench.experiment.pipeline import resolve
 from specbench.experiment.plan import Plan
 from specbench.experiment.request import Request
-from specbench.machine import hardware
+from specbench.machine import bandwidth, hardware
 from specbench.models.heads import EagleHead
 from specbench.models.instrumented import InstrumentedSession
 from specbench.runs.locking import locked
@@ -246,9 +246,9 @@ def test_nvidia_smi_is_queried_about_the_gpu_in_use(device, tmp_path, monkeypatc
 
 
 def test_copying_is_timed_by_events_after_a_warm_up(device, monkeypatch):
-    monkeypatch.setattr(hardware, "WARMED", 0.02)
-    assert hardware.copy_bandwidth("cuda") > 0.0
-    assert device.operations["copy_"] > hardware.COPIES
+    monkeypatch.setattr(bandwidth, "WARMED", 0.02)
+    assert bandwidth.copy_bandwidth("cuda") > 0.0
+    assert device.operations["copy_"] > bandwidth.COPIES
 
 
 def test_a_compiled_forward_is_timed_as_a_whole(device, tmp_path, monkeypatch):
