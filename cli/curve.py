@@ -88,9 +88,8 @@ def curve(
         max_new_tokens=max_new_tokens, seed=seed, repeats=seeds, device=device, dtype=dtype, engine=engine,
     )  # fmt: skip
     names = words(method)
-    options = replace(
-        plain, over=swept(names, over or [AUTO])
-    )  # after plugins are imported, since their presets have grids
+    # After plugins are imported, since their presets have grids
+    options = replace(plain, over=swept(names, over or [AUTO]))
     access = Access(fresh=fresh, wait=wait, break_lock=break_lock)
     kind = SandboxKind.auto if allow_code_execution else None
     try:

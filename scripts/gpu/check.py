@@ -169,10 +169,11 @@ def main(argv: list[str] | None = None) -> int:
         print(f"error[asset]: {error}", file=sys.stderr)
         return ExitCode.MISSING
     configure(device)
+    # A failed check may end its use
     environment, folder = (
         fingerprint(),
         gpu.folder_of(device, args.out),
-    )  # a failed check may end its use
+    )
     settings = f"{args.steps} steps, {args.tokens} tokens, {args.draws} draws"
     done: list[Check] = []
     begin = time.monotonic()

@@ -35,10 +35,11 @@ SPANS = (256, 512, 1024, 2048)
 BLOCKS = range(1, 7)  # tokens of a forward
 FEW = range(1, 3)  # tokens of a compiled forward; each number takes some seconds to compile
 VOCABULARY, POSITIONS = 512, 2304
+# Allowed error: multiple of the bfloat16 error of transformers, share of the largest logit
 TIMES_EAGER, LEAST = (
     2.0,
     0.02,
-)  # allowed error: multiple of the bfloat16 error of transformers, share of the largest logit
+)
 INT4_ERROR = (
     0.02  # allowed difference of a graph from the lean forward of the same weights, relative to the largest logit
 )

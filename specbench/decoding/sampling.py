@@ -70,9 +70,8 @@ class Sampler:
             ranked /= ranked.sum(-1, keepdim=True)
         before = ranked.cumsum(-1) - ranked  # (..., V), mass of the tokens ranked above
         ranked = ranked.where(before < self.top_p, 0.0)
-        ranked[..., 0] = ranked[..., 0].clamp_min(
-            torch.finfo(ranked.dtype).tiny
-        )  # rounding must not drop the best token
+        # Rounding must not drop the best token
+        ranked[..., 0] = ranked[..., 0].clamp_min(torch.finfo(ranked.dtype).tiny)
         return torch.zeros_like(probs).scatter_(-1, order, ranked / ranked.sum(-1, keepdim=True))
 
     def uniforms(self, n: int, device: torch.device) -> Tensor | None:

@@ -78,9 +78,8 @@ def _accepted(x: Tensor, pi: Tensor, q: Tensor) -> Tensor:
     """Return the distribution (k + 1,) of the number of accepted tokens x (k, 1) in k successive tests."""
     stay = (pi.gather(-1, x) / q.gather(-1, x)).nan_to_num(nan=1.0).clamp(max=1.0)  # pi was checked for NaN before
     ends = stay.new_ones(1, 1), stay.new_zeros(1, 1)
-    survival = torch.cat([ends[0], stay.cumprod(0), ends[1]]).squeeze(
-        -1
-    )  # (k + 2,): P(this token and all before it are accepted)
+    # (k + 2,): P(this token and all before it are accepted)
+    survival = torch.cat([ends[0], stay.cumprod(0), ends[1]]).squeeze(-1)
     return survival[:-1] - survival[1:]
 
 

@@ -18,13 +18,14 @@ from specbench.methods import proposers
 from specbench.methods import stopping as stops
 from specbench.methods.stopping import Stop
 
+# Keys of a preset that are not parameters of the method
 BESIDES = (
     "description",
     "baseline",
     "temperature",
     "clock",
     "sweep",
-)  # keys of a preset that are not parameters of the method
+)
 MODELS = ("draft", "model", "small", "large", "base", "target")  # keys that name a model; a target may be a table
 GROUPS = ("scorers", "models")  # keys that list models, or name a group of them
 FAMILIES: dict[str, type[Named]] = {"": Method, "proposer": Proposer, "stop": Stop, "target": Target}  # by key

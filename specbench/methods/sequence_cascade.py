@@ -54,9 +54,8 @@ class SequenceCascade(Method, name="sequence-cascade"):
         if not scores:  # every prompt failed, and will fail again when measured
             return keeping
         below = math.inf if self.quantile == 1.0 else float(np.quantile(scores, self.quantile, method="higher"))
-        return replace(
-            self, quantile=None, threshold=below
-        )  # the quantile's share of the scores is below the threshold
+        # The quantile's share of the scores is below the threshold
+        return replace(self, quantile=None, threshold=below)
 
     def rounds(self, models: Sessions, sampler: Sampler, stop: StopCriteria) -> Iterator[Round]:
         assert self.threshold is not None

@@ -37,9 +37,8 @@ class InstrumentedSession:
         def before(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             cache = kwargs.get("past_key_values")
             length = 0 if cache is None else cache.get_seq_length()
-            begun.append(
-                (length if isinstance(length, int) else None, self._now())
-            )  # a static cache's length is a tensor
+            # A static cache's length is a tensor
+            begun.append((length if isinstance(length, int) else None, self._now()))
 
         def after(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
             ids = kwargs.get("decoder_input_ids", kwargs.get("input_ids"))

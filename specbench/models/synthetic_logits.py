@@ -44,9 +44,8 @@ class SyntheticDistribution:
         """Return logits (m, V), float32, of contexts (m,), int64."""
         places = torch.arange(self.support, device=contexts.device)
         offset = (_mixed(contexts) >> 1).remainder(self.vocabulary)  # (m,)
-        tokens = (offset[:, None] + places * (self.vocabulary // self.support)).remainder(
-            self.vocabulary
-        )  # (m, support)
+        # (m, support)
+        tokens = (offset[:, None] + places * (self.vocabulary // self.support)).remainder(self.vocabulary)
         logits = torch.full((len(contexts), self.vocabulary), NEVER, device=contexts.device)
         return logits.scatter_(1, tokens, self.values(contexts))
 

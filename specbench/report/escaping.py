@@ -68,9 +68,8 @@ def markdown_cell(text: str) -> str:
 def latex(text: str) -> str:
     """Return the text for pdfLaTeX without packages; a character that it cannot set is replaced by its code, `U+4E2D`."""
     out = "".join(map(_in_latex, terminal(unicodedata.normalize("NFC", text))))
-    return (
-        f"{{{out[0]}}}{out[1:]}" if out.startswith(("[", "*")) else out
-    )  # which would be an argument of \\ or \midrule
+    # A bracket at the start would be an argument of \\ or \midrule
+    return f"{{{out[0]}}}{out[1:]}" if out.startswith(("[", "*")) else out
 
 
 def csv_value(value: object) -> object:

@@ -137,9 +137,8 @@ class Sandbox:
         isolated, filter_, scratch = self.kind != "none", seccomp.for_machine(), ""
         if not isolated:
             scratch = str(Path(tempfile.gettempdir()).resolve() / f"specbench-{secrets.token_hex(8)}")
-            stack.callback(
-                shutil.rmtree, scratch, ignore_errors=True
-            )  # the supervisor's task, but programs can kill it
+            # The supervisor's task, but programs can kill it
+            stack.callback(shutil.rmtree, scratch, ignore_errors=True)
         program, keyctl = (filter_.program.hex(), filter_.keyctl) if filter_ else ("", -1)
         nobody = NOBODY if self.kind == "unshare" else 0
         settings = Settings(role, limits.of_process(), program, keyctl, nobody, scratch)

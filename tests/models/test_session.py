@@ -65,9 +65,8 @@ def test_cached_equals_uncached_after_any_history(family, engine, kept, monkeypa
     if engine == "graph" and model.config.is_encoder_decoder:
         pytest.skip("there are no graphs of encoder-decoder models")
     reference = copy.deepcopy(model)  # its weights lie as transformers laid them
-    assert (
-        walk(reference, open_session(model, engine, source_of(model))) < 2e-4
-    )  # float32 rounding of logits of size 10
+    # Float32 rounding of logits of size 10
+    assert walk(reference, open_session(model, engine, source_of(model))) < 2e-4
 
 
 class ForgetsOneTooFew(EagerSession):

@@ -108,9 +108,8 @@ def host(tmp_path_factory):
         unix.bind("\0" + NAME)
         unix.listen()
         libc = ctypes.CDLL(None)
-        libc.syscall(
-            NUMBERS.get("add_key", -1), b"user", NAME.encode(), SECRET.encode(), len(SECRET), -3
-        )  # session keyring
+        # Session keyring
+        libc.syscall(NUMBERS.get("add_key", -1), b"user", NAME.encode(), SECRET.encode(), len(SECRET), -3)
         yield {
             "canary": repr(str(canary)), "home": repr(str(Path.home())), "here": repr(__file__), "name": NAME,
             "port": inet.getsockname()[1], "pids": [os.getpid(), os.getppid()],

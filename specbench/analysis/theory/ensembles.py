@@ -71,10 +71,11 @@ def alternate_proposal(a: float, gamma_q: int, gamma_p: int, c: float) -> float:
 
 def never_slower(a_q: float, a_p: float, c: float) -> float:
     """Return the long-run speedup at draft lengths of 1 (SE, Corollary 3.7): (1 + c) / (1 + c - P - Q c), at least 1."""
+    # Shares of cycles in which p, and q, proposes with a pending token
     p, q = (
         a_q / (1 + a_q),
         a_q * a_p / (1 + a_q),
-    )  # shares of cycles in which p, and q, proposes with a pending token
+    )
     return (1 + c) / (1 + c - p - q * c)
 
 

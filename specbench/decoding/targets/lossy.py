@@ -93,9 +93,8 @@ def beta_star(q: Tensor, p: Tensor, alpha: float | Tensor) -> Tensor:
     """
     rejected = (q - _lenient(p, alpha)).clamp_min(0.0).sum(-1, keepdim=True)  # (k, 1)
     order = _ratio(p, q).argsort(-1, descending=True)
-    above_p, above_q = (
-        each.gather(-1, order).cumsum(-1) for each in (p, q)
-    )  # P(S), Q(S) of the first 1, 2, ... tokens
+    # P(S), Q(S) of the first 1, 2, ... tokens
+    above_p, above_q = (each.gather(-1, order).cumsum(-1) for each in (p, q))
     best = (above_p / (above_q + rejected)).amax(-1, keepdim=True)
     return torch.where(rejected > 0.0, best, 1.0)
 
@@ -117,13 +116,11 @@ def most_lenient(q: Tensor, p: Tensor, budget: float) -> Tensor:
     # A token with q = 0 is in S whenever anything is rejected; otherwise p has no mass there or KL is infinite.
     terms = torch.where((sorted_p > 0.0) & (sorted_q > 0.0), sorted_p * ratio.log(), 0.0)  # (k, V)
     sum_p, sum_q, sum_terms = (F.pad(each.cumsum(-1), (1, 0)) for each in (sorted_p, sorted_q, terms))  # (k, V + 1)
-    rest_p, rest_q = (
-        F.pad(each.flip(-1).cumsum(-1).flip(-1), (0, 1)) for each in (sorted_p, sorted_q)
-    )  # (k, V + 1), of a token and all after it
+    # (k, V + 1), of a token and all after it
+    rest_p, rest_q = (F.pad(each.flip(-1).cumsum(-1).flip(-1), (0, 1)) for each in (sorted_p, sorted_q))
     uncovered = torch.where(sorted_q == 0.0, sorted_p, 0.0).sum(-1, keepdim=True)  # (k, 1)
-    enters = (sum_p[:, 1:] / ratio - sum_q[:, 1:]).clamp_min(
-        0.0
-    )  # (k, V): a token is in S if R exceeds this; ascending
+    # (k, V): a token is in S if R exceeds this; ascending
+    enters = (sum_p[:, 1:] / ratio - sum_q[:, 1:]).clamp_min(0.0)
     steps = torch.arange(1, POINTS + 1, dtype=ratio.dtype, device=p.device) / POINTS  # (POINTS,)
     least, width = ratio.new_zeros(len(q), 1), MOST_LENIENT  # (k, 1), of -log(1 - alpha)
     for _ in range(ROUNDS):

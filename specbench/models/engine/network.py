@@ -151,9 +151,8 @@ def fused(modules: Iterable[nn.Module]) -> Weights:
     layers: list[Any] = list(modules)
     if not all(isinstance(layer, nn.Linear) for layer in layers):
         return Apart(tuple(layers))
-    whole = (
-        layers[0].weight.data if len(layers) == 1 else torch.cat([layer.weight.data for layer in layers])
-    )  # (outs, in)
+    # (outs, in)
+    whole = layers[0].weight.data if len(layers) == 1 else torch.cat([layer.weight.data for layer in layers])
     transposed = whole.device.type == "cpu" and whole.dtype == torch.float32
     matrix = whole.t().contiguous() if transposed else whole.t()
     bias = None if layers[0].bias is None else torch.cat([layer.bias.data for layer in layers])

@@ -78,9 +78,10 @@ class SplitPlace(Place):
             self._seen = self._visible()
         self._held[layer].index_copy_(0, self.positions, kv)
         n, heads, d = q.shape
+        # (1, heads, n, d)
         out = compiled_attention()(
             q.transpose(0, 1).unsqueeze(0), self._keys[layer], self._values[layer], self._seen, scale
-        )  # (1, heads, n, d)
+        )
         return out[0].transpose(0, 1).reshape(n, heads * d)
 
     def _visible(self) -> BlockMask:

@@ -64,9 +64,8 @@ class EagleHead(Head):
         if config.model_type in LAYERED:
             return cls(config)
         width = config.hidden_size
-        heads = next(
-            n for n in range(config.num_attention_heads, 0, -1) if width % (2 * n) == 0
-        )  # rotary positions need an even dimension
+        # Rotary positions need an even dimension
+        heads = next(n for n in range(config.num_attention_heads, 0, -1) if width % (2 * n) == 0)
         longest = getattr(config, "max_position_embeddings", None) or getattr(config, "n_positions", 2048)
         own = LlamaConfig(
             vocab_size=config.vocab_size, hidden_size=width, num_attention_heads=heads, intermediate_size=4 * width,

@@ -41,9 +41,8 @@ class EagleSession(CachedSession):
         features = n - 1
         if not self._catch_up:
             features = min(self._base.known(ids), n - 1) or n - 1
-        entries = min(
-            max(common_prefix(ids, self._ids) - 1, 0), features - 1
-        )  # entries that stay valid; the last one is recomputed
+        # Entries that stay valid; the last one is recomputed
+        entries = min(max(common_prefix(ids, self._ids) - 1, 0), features - 1)
         self._cut(entries)
         self._features = self._base.hidden(ids[:features], entries).to(self._head.fc.weight.dtype)
         logits = self._fed(ids[entries + 1 : features + 1], entries)
