@@ -33,10 +33,10 @@ def _conditions(summary: RunSummary) -> Iterator[str]:
     decoding, data, env = summary.decoding, summary.data, summary.environment
     length = f"fixed length of {decoding.max_new_tokens}" if decoding.ignore_eos else "natural stop"
     dtypes = " ".join(sorted({model.dtype for model in summary.models.values()}))
+    prompts, repeats = _count(data.samples, "prompt"), _count(decoding.repeats, "repeat")
     yield (
-        f"{data.samples} prompts ({data.source}) x {decoding.repeats} repeats, T = {decoding.temperature:g}, {length}, seed"
-        f" {decoding.seed}; engine {summary.spec.engine} on {summary.spec.device} {dtypes}, {summary.machine},"
-        f" {env['threads']} threads"
+        f"{prompts} ({data.source}) x {repeats}, T = {decoding.temperature:g}, {length}, seed {decoding.seed}; engine"
+        f" {summary.spec.engine} on {summary.spec.device} {dtypes}, {summary.machine}, {_count(env['threads'], 'thread')}"
     )
     yield INTERVALS
     if summary.captured.graphs:
@@ -80,7 +80,7 @@ def _completeness(summary: RunSummary) -> Iterator[str]:
         yield f"! {data.samples} of {data.total} samples: not comparable with published scores"
     if failed:
         first = next(row.first_error for row in rows if row.first_error)
-        yield f"! {failed} generations failed and have no timing (`error` in samples.jsonl); the first: {first}"
+        yield f"! {_count(failed, 'generation')} failed and have no timing (`error` in samples.jsonl). The first: {first}"
     if summary.problems:
         yield f"! {len(summary.problems)} lines of samples.jsonl are not counted: {listed(summary.problems)}"
     if not summary.complete:
@@ -94,7 +94,7 @@ def _comparability(summary: RunSummary) -> Iterator[str]:
     if env["load_1min"] > env["cores"] / 2:
         yield f"! the machine was busy when the run began: a load of {env['load_1min']:g} on {env['cores']} cores"
     if decoding.repeats < FEWEST_REPEATS:
-        yield f"! {decoding.repeats} repeats: at least {FEWEST_REPEATS} are needed to see drift within the run"
+        yield f"! {_count(decoding.repeats, 'repeat')}: at least {FEWEST_REPEATS} are needed to see drift within the run"
     if summary.data.later_turns and decoding.temperature > 0:
         yield "Later turns continue each method's own answers, so their prompts differ between methods."
     if decoding.temperature > 0 and not decoding.ignore_eos:
@@ -132,6 +132,10 @@ def _limits(summary: RunSummary) -> Iterator[str]:
             texts = {"all methods": next(iter(texts.values()))}
         if texts:
             yield f"! {text}: " + ", ".join(map(" ".join, texts.items()))
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _beyond(row: MethodSummary, key: str, least: float) -> str:
@@ -176,6 +180,6 @@ def common_notes(summaries: Sequence[RunSummary]) -> list[str]:
                 kinds.setdefault(kind, []).append((note, summary.task))
     for alike in kinds.values():
         first, tasks = alike[0][0], ", ".join(dict.fromkeys(task for _, task in alike))
-        often = f"in {len(alike)} runs, here the first's: " if len({note for note, _ in alike}) > 1 else ""
+        often = f"{len(alike)} runs, numbers of the first: " if len({note for note, _ in alike}) > 1 else ""
         out.append(f"{first} ({often}{tasks})")
     return out

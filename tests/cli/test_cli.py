@@ -188,7 +188,7 @@ def test_a_failed_sample_is_a_failed_sample(tmp_path):
     assert "10000 tokens, 8191 are allowed; help: --on-overflow" in failed["error"]
     assert failed["decode_seconds"] is None
     assert failed["tokens"] == []
-    assert "1 generations failed" in done.stdout
+    assert "1 generation failed" in done.stdout
 
 
 @pytest.mark.parametrize(
