@@ -101,7 +101,7 @@ def _advice(error: OSError) -> str:
 
 
 def _is_out_of_memory(error: Exception) -> bool:
-    """Return whether a device or the machine has no memory left, by torch's or Python's error. Imports no torch."""
+    """Return whether an error of torch or Python means that memory is exhausted. Imports no torch."""
     name = type(error).__name__
     return name in ("OutOfMemoryError", "MemoryError") or (name == "RuntimeError" and "not enough memory" in str(error))
 

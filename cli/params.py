@@ -107,7 +107,9 @@ Data = Annotated[
 Limit = Annotated[
     int | None, typer.Option("--limit", "-n", help="Use only the first N samples; 0: all (synthetic data: 32).")
 ]
-Drawn = Annotated[int, typer.Option(help="Use N random samples, the same ones in every run. Excludes --limit.")]
+Drawn = Annotated[
+    int, typer.Option(help="Use N random samples, the same in every run. Cannot be combined with --limit.")
+]
 Gamma = Annotated[
     list[str] | None,
     typer.Option(

@@ -1,10 +1,10 @@
 """Quality over relative latency across a method's settings, and SpecCascade's two summaries of such a curve (its Table 2).
 
-Both summaries are extrema over noisy points, so what is chosen on some prompts looks better there than it is. The intervals
+Both summaries are extrema over noisy points, so a choice looks better on the prompts that it was made on. The intervals
 come from resamples of prompts. Each resample recomputes the quality and latency of every point, the large model's included,
-and then the choice. A resample that does not reach the condition counts as 0. `unseen` is what the chosen points were worth
-on the prompts that a resample left out, and `held` how often they met the condition there. These two values do not contain
-the luck of the choice. A chosen point is one of the grid, without interpolation.
+and then the choice. A resample that does not reach the condition counts as 0. `unseen` is the value of the chosen
+points on the prompts that a resample left out, and `held` the share of resamples in which they met the condition there.
+These two values have no selection bias. A chosen point is one of the grid, without interpolation.
 """
 
 from collections import defaultdict

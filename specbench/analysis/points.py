@@ -129,7 +129,7 @@ def reference_of(suite: str) -> list[Reference]:
 
 
 def swept(setting: str) -> tuple[float | None, str]:
-    """Return the number of a setting and the rest of it: `alpha=0.3` has 0.3, `gamma=[5, 1]` its first, 5."""
+    """Return the number of a setting and the rest of its text: 0.3 for `alpha=0.3`, and the first, 5, for `gamma=[5, 1]`."""
     first, *rest = re.split(r", (?=\w+=)", setting)
     try:
         value = tomllib.loads(f"v = {first.partition('=')[2]}")["v"]

@@ -168,7 +168,7 @@ class RunSummary(RunState):
         return self.spec.clock == "end to end"
 
     def traits(self, method: MethodSummary) -> Traits:
-        """Return what a method answered about itself when the run was resolved."""
+        """Return the traits of a method, recorded when the run was resolved."""
         return self.spec.methods[method.method].traits
 
     def score(self, method: MethodSummary) -> Estimate | None:

@@ -65,7 +65,7 @@ def summaries_of(folders: Sequence[Path]) -> list[RunSummary]:
 
 
 def stamp(folder: Path) -> str:
-    """Return a hash of what a summary depends on: sizes, times and ends of the run's files, and the code that computes it."""
+    """Return a hash of the inputs of a summary: sizes, times and ends of the run's files, and the code that computes it."""
     digest = hashlib.sha256(_code().encode())
     for path in (folder / name for name in (SAMPLES, SCORES, CONFIG, ENVIRONMENT, MANIFEST)):
         if path.exists():
@@ -80,7 +80,7 @@ def stamp(folder: Path) -> str:
 
 @cache
 def _code() -> str:
-    """Return a hash of the sources whose change may change a summary."""
+    """Return a hash of the sources that a summary depends on."""
     package = Path(__file__).parents[1]
     sources = sorted(path for part in ("analysis", "report", "scoring") for path in (package / part).rglob("*.py"))
     return hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()
@@ -144,7 +144,7 @@ def _method(name: str, spec: RunSpec, records: Rows, scores: Scores, bandwidth: 
 
 
 def _context_of(name: str, spec: RunSpec, records: Rows, bandwidth: float) -> Context:
-    """Return what the metrics of one method may use. `records` are those of all methods."""
+    """Return the context of one method's metrics. `records` are those of all methods."""
     models = spec.pair.models
     return Context(
         baseline=complete(records, spec.baseline),

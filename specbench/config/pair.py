@@ -120,7 +120,7 @@ class Pair:
             if head.base not in self.models:
                 raise ValueError(f"heads.{name}: no model '{head.base}'{hint(head.base, self.models)}")
             if name in self.models:
-                raise ValueError(f"heads.{name}: there is a model of that name")
+                raise ValueError(f"heads.{name}: a model has the same name")
         for role in self.ensemble:
             if role not in self.models and self.ensemble != ("draft", "target"):
                 raise ValueError(f"ensemble: no model '{role}'{hint(role, self.models)}")

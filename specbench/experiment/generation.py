@@ -35,7 +35,7 @@ class Setting:
         return Sampler(self.decoding.temperature, self.decoding.top_k, self.decoding.top_p, generator)
 
     def limits(self) -> Limits:
-        """Return where a generation is cut."""
+        """Return the limits of a generation."""
         tokenizer, free = self.pair.tokenizer, self.decoding.ignore_eos
         return Limits(
             eos=frozenset() if free else self.pair.eos,
@@ -46,7 +46,7 @@ class Setting:
         )
 
     def longest(self, prompt: int) -> int:
-        """Return the tokens of a sequence at its longest, given those of its prompt."""
+        """Return the largest number of tokens that a sequence may have, given the number in its prompt."""
         length = prompt + self.decoding.max_new_tokens
         return length if self.pair.window is None else min(length, self.pair.window)
 

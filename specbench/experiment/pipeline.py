@@ -41,7 +41,7 @@ class Results:
 
 
 def unused_options(request: Request) -> dict[str, ConfigError]:
-    """Return the options, by their words on a command line, that no method, pair or task of a request reads."""
+    """Return the options that no method, pair or task of a request reads, by their text on the command line."""
     _, pair = selection.read_pair(request.pair, request.options)
     return {
         **selection.unused_options(request.pair, request.tasks, request.options),

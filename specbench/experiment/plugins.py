@@ -57,7 +57,7 @@ def load(where: str) -> tuple[str, str]:
             earlier = before[family].get(name)
             if (earlier and earlier.__module__ not in _LOADED) or name in known.get(kind, ()):
                 family.members.update(before[family])
-                raise ConfigError(f"plugin {where}: there is a {family.__name__.lower()} or a {kind} '{name}' already")
+                raise ConfigError(f"plugin {where}: a {family.__name__.lower()} or a {kind} '{name}' already exists")
             found += 1
             if table:
                 presets.add(kind, presets.Preset(name, source, {"description": _summary_of(member), **table}))
@@ -79,7 +79,7 @@ def register(member: type[Named]) -> tuple[str, str]:
         raise ConfigError(f"{member.__name__}: register takes a subclass of {known} with a name")
     kind, table = _preset(family, name, member)
     if kind in ("method", "task") and name in set(presets.names(kind)) - presets.added(kind):
-        raise ConfigError(f"{member.__name__}: there is a {kind} '{name}' already")
+        raise ConfigError(f"{member.__name__}: a {kind} '{name}' already exists")
     try:
         source, text = Path(inspect.getfile(member)), inspect.getsource(sys.modules[member.__module__])
     except (OSError, TypeError):  # defined in an interactive session

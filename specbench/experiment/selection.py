@@ -48,7 +48,7 @@ def _pair_has(table: Table, each: Override) -> bool:
 
 
 def read_task(name: str, pair: Pair, options: Options) -> tuple[str, Task]:
-    """Return the task that a name or a path names, with what suits the pair and the user's overrides. Raises ConfigError."""
+    """Return a task by name or path, with the pair's defaults and the user's overrides. Raises ConfigError."""
     found = preset("task", name)
     suited = convert(pair.defaults.task.get(found.name, {}), Table, f"defaults.task.{found.name}")
     given = {key: value for option, key in ALSO_SET.items() if (value := getattr(options, option))}
@@ -94,12 +94,12 @@ def source_of(task: str, pair: Pair, options: Options) -> str:
 
 
 def suits(task: str, pair: Pair, options: Options) -> bool:
-    """Return whether a task's rows come from the pair's default source, for which its tasks and its limit are meant."""
+    """Return whether a task's rows come from the pair's default source, to which the pair's tasks and limit apply."""
     return source_of(task, pair, options) == (pair.defaults.data or "hub")
 
 
 def limited(data: Data, pair: Pair, options: Options, suited: bool) -> Data:
-    """Return the first samples, as many as wanted, or as many drawn at random. 0 is all, and of a synthetic source 32."""
+    """Return the first or random samples, as requested. 0 samples means all, or 32 of a synthetic source."""
     if options.sample:
         return data.drawn(options.sample)
     limit = (pair.defaults.limit if suited else 0) if options.limit is None else options.limit

@@ -133,7 +133,7 @@ def pairs_table(profile: Profile) -> Table:
 
 
 def verdicts(profile: Profile) -> list[str]:
-    """Return a line for each middle model: whether theory keeps it."""
+    """Return a line for each middle model that says whether theory keeps it."""
     lines = []
     for middle in range(1, len(profile.levels) - 1):
         high, here, low = profile.levels[middle - 1 : middle + 2]

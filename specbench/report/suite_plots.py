@@ -83,7 +83,7 @@ def _line(axes: "Axes", spec: PlotSpec, family: list[Point], label: str, alpha: 
 
 
 def _flat(axes: "Axes", spec: PlotSpec, point: Point) -> None:
-    """Return a method without a parameter: a horizontal line, and a star if it has an x value."""
+    """Draw a method without a parameter as a horizontal line, with a star if it has an x value."""
     x, y = _x(spec, point), _y(spec, point)
     assert y is not None
     axes.axhline(y, color="0.4", linewidth=0.7, linestyle=":", zorder=0)

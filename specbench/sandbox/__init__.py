@@ -154,7 +154,7 @@ class Sandbox:
         return found if deadline.is_known() else [*found, "no schedstat, so busy machines shorten deadlines"]
 
     def _wrong(self) -> str:
-        """Return what keeps this from holding a fork bomb; empty if nothing does."""
+        """Return the reasons why this sandbox cannot contain a fork bomb; empty if it can."""
         limits = Limits(seconds=10)
         program = f"""\
 import os, time

@@ -57,7 +57,7 @@ def interpreters() -> list[tuple[str, str]]:
 
 
 def missing(kind: Kind) -> str:
-    """Return the tools that `kind` needs and that are not here, in words."""
+    """Return the missing tools of a sandbox kind as text."""
     tools = {"none": [], "bwrap": ["bwrap"], "unshare": ["unshare", "setpriv", "mount", "pivot_root"]}[kind]
     tools = [*tools, "setpriv"] if kind == "bwrap" and os.geteuid() == 0 else tools
     absent = [tool for tool in tools if not which(tool)]
@@ -65,14 +65,14 @@ def missing(kind: Kind) -> str:
 
 
 def command(kind: Kind, python: str, prefix: str, scratch: int) -> list[str]:
-    """Return the start of a command line whose end is the interpreter's arguments. `scratch` is the size of /tmp in bytes."""
+    """Return a command line to which the interpreter's arguments are appended. `scratch` is the size of /tmp in bytes."""
     outside = "" if Path(prefix).is_relative_to("/usr") else prefix
     isolate = {"bwrap": _bwrap, "unshare": _unshare, "none": lambda *_: []}[kind]
     return ["/bin/sh", "-c", LAUNCH, "sandbox", *isolate(outside, scratch), python, "-I", "-S", "-B"]
 
 
 def which(tool: str) -> str:
-    """Return where a tool is, or an empty string. Administrators' folders are on few users' paths, and `mount` is in one."""
+    """Return the path of a tool, or an empty string. Also searches /sbin, which is missing from the PATH of many users."""
     return shutil.which(tool, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/bin:/sbin:/bin") or ""
 
 

@@ -99,7 +99,7 @@ class Cell:
                 os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait(DYING)
         except subprocess.TimeoutExpired:
-            raise RuntimeError("a sandbox outlives its kill") from None
+            raise RuntimeError("a sandbox did not end after SIGKILL") from None
         finally:
             self._socket.close()
             if self._queue:
@@ -118,7 +118,7 @@ class Cell:
         with suppress(ProcessLookupError):
             signal.pidfd_send_signal(first, signal.SIGKILL)
         if not _wait_readable(first, DYING):
-            raise RuntimeError("a sandbox outlives its kill")
+            raise RuntimeError("a sandbox did not end after SIGKILL")
 
     def _find_supervisor(self) -> int:
         return _first_child(self._process.pid) if self._namespaced else self._process.pid

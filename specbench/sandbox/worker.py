@@ -267,7 +267,7 @@ def decode(data: Any) -> Any:
 
 
 def said_by(error: BaseException) -> str:
-    """Return the first line of what an exception says."""
+    """Return the first line of an exception's message."""
     try:
         return str(error).strip().partition("\n")[0][:LONGEST_LINE]
     except BaseException:  # an object of the program, whose `__str__` may fail
@@ -279,7 +279,7 @@ def line_of(error: BaseException) -> str:
 
 
 def serve(program: str, entry_point: str) -> None:
-    """Return the program's side: load it, then answer calls until the socket closes."""
+    """Run the program: load it, then answer calls until the socket closes."""
     module = types.ModuleType("program")
     sys.modules["program"] = module  # dataclasses and pickle look a class's module up
     try:
@@ -304,7 +304,7 @@ def answer(function: Any, call: bytes) -> bytes:
 
 
 def examine(preamble: str, test: str, entry_point: str) -> None:
-    """Return the tests' side: the verdict is "passed" only if `check` comes back."""
+    """Run the tests. The verdict is "passed" only if `check` returns."""
     module = types.ModuleType("tests")
     sys.modules["tests"] = module
     scope = module.__dict__

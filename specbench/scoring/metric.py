@@ -1,7 +1,7 @@
-"""What a metric is, and how its values, one a generation, become one number with an interval.
+"""Metrics: one value per generation, combined into one number with an interval.
 
-A generation's value is a number in [0, 1], or, where a corpus-level score needs them, a list of sufficient statistics. All
-results are in [0, 1]; tables print them times 100, as papers do.
+A value is a number in [0, 1], or a list of sufficient statistics for a corpus-level score. Results are in [0, 1]; tables
+print them times 100, as papers do.
 """
 
 import math
@@ -62,7 +62,7 @@ def combiner(name: str) -> Combiner:
 
 
 def is_combiner(name: str) -> bool:
-    """Return whether scores can be combined in the way of this name."""
+    """Return whether there is a way of this name to combine scores."""
     try:
         combiner(name)
     except ValueError:

@@ -51,7 +51,7 @@ def lines(text: str) -> str:
 
 
 def sentences(text: str) -> list[str]:
-    """Return the sentences of a text, by rule; joined by blanks they are the text with its white space normalised."""
+    """Return the sentences of a text, by rule. Joined by spaces, they are the text with normalized white space."""
     out: list[str] = []
     for part in _END.split(" ".join(text.split())):
         if out and _SHORT.search(out[-1]):

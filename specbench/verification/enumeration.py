@@ -90,9 +90,7 @@ class TableSession:
 
 
 class Opened:
-    """The sessions of one sequence by role, and the ids that it starts with; implements `Sessions` for tests and
-    verification.
-    """
+    """The sessions of one sequence by role, and its first ids: an implementation of `Sessions` for tests."""
 
     device = torch.device("cpu")
 

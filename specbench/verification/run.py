@@ -126,5 +126,5 @@ def _prompts(
     except ValueError as error:
         raise ConfigError(str(error)) from None
     if not ids:
-        raise ConfigError(f"{', '.join(names)}: no prompt to begin with")
+        raise ConfigError(f"{', '.join(names)}: no prompt")
     return ids, tuple(each.name for each in chosen)

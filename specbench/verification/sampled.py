@@ -114,7 +114,7 @@ def sampled(case: Case, advance: Callable[[], None]) -> list[Check]:
 
 
 def _control_check(name: str, at: str, checks: dict[str, Check]) -> Check:
-    """Return the control's check, from one check per group of tokens: it passes if any of them fails."""
+    """Return the control's check, which passes if any of its checks, one per group of tokens, fails."""
     measure = ", ".join(f"{group} {check.measure}" for group, check in checks.items())
     passed = [group for group, check in checks.items() if check.passed is not False]
     is_rejected = len(passed) < len(checks)

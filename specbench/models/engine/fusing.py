@@ -59,7 +59,7 @@ def _attention(q: Tensor, keys: Tensor, values: Tensor, visible: BlockMask, scal
 
 @cache
 def compiled_attention() -> Callable[[Tensor, Tensor, Tensor, BlockMask, float], Tensor]:
-    """Return FlexAttention, compiled for each shape: it splits the keys only for a fixed number of queries."""
+    """Return FlexAttention, compiled for each shape, since it splits the keys only for a fixed number of queries."""
     return torch.compile(_attention, fullgraph=True, dynamic=False)
 
 
