@@ -37,11 +37,12 @@ def page(collected: Collected, plots: list[Path], beside: Path) -> str:
     tiny = f"The counterpart of {suite.of} on the bundled tiny models and synthetic data: the same grid, other models. "
     setups = {(s.machine, s.environment["cpu"], _revision(s)) for s in collected.summaries}
     others = f", the first of {len(setups)} machines or revisions" if len(setups) > 1 else ""
+    runs = "1 run" if len(collected.folders) == 1 else f"{len(collected.folders)} runs"
     command = f"specbench run --suite {suite.requested or suite.name}"
     parts = [
         f"# {escaping.markdown(f'{suite.paper}, {suite.shows}: {suite.description}')}",
         f"{tiny if suite.is_tiny else ''}`{escaping.terminal(command).replace('`', '')}` measured"
-        f" {len(collected.folders)} runs in {collected.index.minutes:.1f} minutes on {escaping.markdown(first.machine)},"
+        f" {runs} in {collected.index.minutes:.1f} minutes on {escaping.markdown(first.machine)},"
         f" {first.environment['threads']} threads, at revision {_revision(first)[:9] or 'unknown'}{others}.",
         *map(markdown_table, collected.tables),
         *(f"![{escaping.markdown(plot.stem)}]({quote(os.path.relpath(plot, beside))})" for plot in plots),
