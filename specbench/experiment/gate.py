@@ -43,7 +43,7 @@ def record(path: Path, out: Path, commands: Commands, how: Recording) -> None:
         raise ConfigError(
             f"{path} has {'counters only' if held.counters_only else 'timing'}; help: record the other kind into another file"
         )
-    threads = held.runs[0].environment["threads"] if held.runs else 0
+    threads = held.runs[0].threads if held.runs else 0
     request = replace(commands, commands=[command], threads=threads)
     runs = _measured(request, out, how.counters_only, how.sessions)
     Snapshot([*held.commands, command], [*held.runs, *runs], how.counters_only).save(path)
@@ -69,7 +69,7 @@ def check(path: Path, out: Path, commands: Commands, limits: Limits, launch: Lau
     wanted = known.commands
     if limits.counters_only and not known.counters_only:
         wanted = [_counting(command) for command in wanted]
-    request = replace(commands, commands=wanted, threads=known.runs[0].environment["threads"])
+    request = replace(commands, commands=wanted, threads=known.runs[0].threads)
     new = sessions(request, out, measure_here if limits.counters_only else launch, 1)
 
     def slower(limits: Limits) -> bool:

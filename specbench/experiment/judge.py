@@ -130,16 +130,17 @@ def judge_run(run: Path, data: Data, table: Table, device: torch.device) -> None
     `table` has the judge's keys, and the methods to compare, `of` and `against`. Raises ConfigError if the run lacks one.
     """
     own = {key: value for key, value in table.items() if key not in ("of", "against")}
-    request = {"judge": own, "of": table["of"], "against": table["against"]}
+    ours, theirs = str(table["of"]), str(table["against"])
+    request: Table = {"judge": own, "of": ours, "against": theirs}
     records = list(read(run))
-    for method in (request["of"], request["against"]):
+    for method in (ours, theirs):
         if method not in {record.method for record in records}:
             raise ConfigError(f"judge: no method '{method}' in {run.name}")
     known = _kept(run)
     if known and known["records"] == len(records) and all(dict(known)[key] == value for key, value in request.items()):
         return
     judge = _judge(json.dumps(own), str(device))
-    rows = list(comparisons(run, data, judge, request["of"], request["against"]))
+    rows = list(comparisons(run, data, judge, ours, theirs))
     write_sealed(run / JUDGED, {**request, "records": len(records), "rows": rows})
 
 

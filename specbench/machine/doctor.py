@@ -118,7 +118,8 @@ def _gpu(found: dict[str, str | None] | None) -> Iterator[Check]:
     if found is None:
         yield Check("gpu", "ok", "no CUDA device: everything runs on the CPU")
         return
-    yield Check("gpu", "ok", ", ".join(f"{key} {value}" if key != "name" else value for key, value in found.items()))
+    texts = (f"{value}" if key == "name" else f"{key} {value}" for key, value in found.items())
+    yield Check("gpu", "ok", ", ".join(texts))
     others = gpu_processes()
     if others is None:
         help_ = "driver, clocks, power limit and other processes are unknown; install nvidia-smi"

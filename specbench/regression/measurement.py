@@ -61,6 +61,10 @@ class Measured:
         return f"{self.spec.pair.name}, {self.spec.task.name}, T = {self.spec.decoding.temperature:g}"
 
     @property
+    def threads(self) -> int:
+        return int(self.environment["threads"] or 0)
+
+    @property
     def samples(self) -> int:
         return self.spec.task.data.samples
 
