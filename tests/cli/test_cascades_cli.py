@@ -263,7 +263,7 @@ def test_the_documented_variant_of_a_task_and_pair_of_ones_own_run(tmp_path):
     assert [row["failed"] for row in summary["methods"]] == [0, 0]
 
 
-NO_LAW = """
+INVALID = """
 from specbench.decoding.targets import TwoModels
 class Share(TwoModels, name="{name}"):
     def __call__(self, logits, sampler):
@@ -282,8 +282,8 @@ class Share(TwoModels, name="{name}"):
     ],
 )
 def test_a_plugin_without_a_valid_distribution_is_detected(name, pi, message, tmp_path):
-    """By `enumerate`, and by every generation that it would have spoilt."""
-    (tmp_path / f"{name}.py").write_text(NO_LAW.format(name=name, pi=pi))
+    """`enumerate` detects it, and in a run the generations fail."""
+    (tmp_path / f"{name}.py").write_text(INVALID.format(name=name, pi=pi))
     plugin = ["-m", name, "--plugin", f"{name}.py"]
     shown = specbench("enumerate", *plugin, cwd=tmp_path, code=2 if name == "typo" else 5)
     assert message in shown
@@ -291,6 +291,32 @@ def test_a_plugin_without_a_valid_distribution_is_detected(name, pi, message, tm
     shown = " ".join(specbench("run", *plugin, *few, cwd=tmp_path, code=3).split())
     assert "5 generations failed" in shown
     assert (message if name != "typo" else "AttributeError") in shown
+
+
+SILENT = """
+from dataclasses import dataclass
+from torch import empty
+from specbench.decoding.method import Proposer
+from specbench.decoding.sampling import Draft
+
+@dataclass(frozen=True, kw_only=True)
+class Silent(Proposer, name="silent"):
+    gamma: int = 3
+    role = "silent"
+    longest = property(lambda self: self.gamma)
+
+    def roles(self):
+        return ()
+
+    def open(self, models, sampler, stop):
+        return lambda ids, room: Draft([], empty(0, models.vocabulary))
+"""
+
+
+def test_enumerating_a_proposer_that_never_drafts_is_inconclusive(tmp_path):
+    (tmp_path / "silent.py").write_text(SILENT)
+    shown = specbench("enumerate", "-m", "silent", "--plugin", "silent.py", cwd=tmp_path, code=6)
+    assert "DIFFERS" not in shown and "nothing was drafted" in shown
 
 
 def test_what_a_plugin_leaves_to_its_defaults_can_be_swept(tmp_path):
