@@ -67,7 +67,7 @@ def curve(
     set_: params.Sets = None,
     out: params.Out = Path("results"),
     plots: Annotated[
-        Path | None, typer.Option("--plots", help="Draw the curves, PNG and SVG, into this folder.")
+        Path | None, typer.Option("--plots", help="Write plots of the curves to this folder, as PNG and SVG.")
     ] = None,
     plugin: params.Plugins = None,
     fresh: params.Fresh = False,

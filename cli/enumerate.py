@@ -42,7 +42,7 @@ def enumerate_(
         resolved = groups_of([method], roles, dict.fromkeys(roles.models, 1), options)[0][-1]
         label, built = resolved.label, resolved.method
         if built.declared_distribution() is None:
-            why = ": with this bonus it is biased" if hasattr(built, "bonus") else ""
+            why = ": bonus = 'paper' biases the output" if getattr(built, "bonus", "") == "paper" else ""
             raise ConfigError(f"{label} declares no exact output distribution{why}")
         drafts = built.max_block > 1
         for found in examine(built, {name: roles.heads[name].kind for name in built.heads}):

@@ -94,7 +94,7 @@ Suite = Annotated[
     str | None,
     typer.Option(
         "--suite",
-        help="The grid of a paper's table or figure, instead of -m, -p and -t.",
+        help="A suite (the grid of a paper's table or figure), or a TOML file; replaces -m, -p and -t.",
         autocompletion=known("suite"),
     ),
 ]

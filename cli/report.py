@@ -41,7 +41,7 @@ def report(
     ] = None,
     form: Annotated[Format, typer.Option("--format", "-f", help="Output format.")] = Format.table,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Write to this file instead of the terminal.")] = None,
-    plots: Annotated[Path | None, typer.Option("--plots", help="Draw plots, PNG and SVG, into this folder.")] = None,
+    plots: Annotated[Path | None, typer.Option("--plots", help="Write plots to this folder, as PNG and SVG.")] = None,
     results: Annotated[Path, typer.Option("--from", help="The folder of run folders.")] = Path("results"),
 ) -> None:
     """Show runs or a suite as tables, plots or one HTML file."""

@@ -57,7 +57,7 @@ def train(
 ) -> None:
     """Train a head for a pair, and measure it on unseen texts.
 
-    The models' outputs are collected first, into the head's folder. The same command resumes an interrupted training.
+    The models' outputs are first collected in the head's folder. The same command resumes an interrupted training run.
     """
     from specbench.experiment.head_training import TrainRequest, train_head  # imports torch
 

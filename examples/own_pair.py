@@ -1,4 +1,4 @@
-"""Measure two local models. Replace the paths by folders or Hugging Face ids of your own models."""
+"""Measure two local models. Replace the paths with folders or Hugging Face ids of your own models."""
 
 import sys
 from pathlib import Path

@@ -170,7 +170,7 @@ def _page(
         "exit code",
         "as expected",
         *(f"{method} over {over}" for method, over in RATIOS),
-        "sd decodes",
+        "decoding of sd",
     ]
     rows = [
         [what, str(exit_code(found)), "yes" if _is_right(what, found) else "NO", *_shown(found)]
@@ -183,13 +183,13 @@ def _page(
     machine = ", ".join(f"{key} {environment[key]}" for key in ("cpu", "cores", "threads", "torch", "transformers"))
     return f"""# False alarms and detected regressions of the gate
 
-The snapshot is of speculative decoding on the tiny pair (synthetic gsm8k, {args.prompts} prompts, {args.tokens} tokens
+The snapshot records speculative decoding on the tiny pair (synthetic gsm8k, {args.prompts} prompts, {args.tokens} tokens
 each, T = 0, {args.rounds} repeats in each of {args.sessions} processes). It is checked in fresh processes: at the same
 commit, with the lean engine's forwards {SLOWER:.0%} slower (*engine*), with the method's rounds {SLOWER:.0%} slower
 (*overhead*), and with half of the draft tokens replaced by random ones (*acceptance*). Made by `make gate-trials`.
 
 **{alarms} false alarms in {args.trials} checks; {caught} of {len(EXPECTED)} changes detected and named correctly.**
-Checks of the unchanged commit that reported an improvement, which is no failure: {better}.
+Checks of the unchanged commit that reported an improvement (not a failure): {better}.
 
 {markdown_table(Table("", heads, rows))}
 
@@ -212,7 +212,7 @@ def _is_right(what: str, found: list[Verdict]) -> bool:
 def _shown(found: list[Verdict]) -> list[str]:
     places = (("sd", "speed"), ("ar", "engine"), ("sd", "decoding"))
     said = {(each.method, each.aspect): each.short for each in found}
-    return [said.get(place, "included in decoding") for place in places]
+    return [said.get(place, "see last column") for place in places]
 
 
 def _spread(sessions: list[Session]) -> Table:

@@ -150,7 +150,7 @@ def _card(families: list[tuple[str, list[Line]]], prompts: int) -> str:
         "# The tiny family",
         "Trained by `make tiny` on the synthetic tasks alone (specbench/data/synthetic/, training split). Measured by `make"
         f" card` on {prompts} held-out rows per task, greedy, float32, with 95 % bootstrap intervals over prompts. A forward"
-        f" is of one token, on {machine['cpu']}, {machine['threads']} threads.",
+        f" reads one token; it was timed on {machine['cpu']} with {machine['threads']} threads.",
     ]
     for name, lines in families:
         heads = list(lines[0].scores)
@@ -174,16 +174,16 @@ def _card(families: list[tuple[str, list[Line]]], prompts: int) -> str:
 
 NOTE = """\
 The shapes, learning rates and mixes of the stages are in scripts/tiny_family.py, and the generators of the tasks in
-specbench/data/synthetic/. Retraining would differ from what was done. The stage `words` used an earlier tokenizer of 640
-tokens; the embeddings of the 1,024 tokens were copied from it or are means of the embeddings of their pieces. The
-tokenizer was trained before the multiple-choice task had its present form. The stages up to `settled`, `draft-core` and
-`middle-core` were trained on earlier forms of the multiple-choice task, and on functions whose tests a constant could
-pass. The stages were chosen after looking at results on the first rows of the test split, which are the rows that this
-card scores.
+specbench/data/synthetic/. Retraining with the present code would not repeat this training exactly. The stage `words`
+used an earlier tokenizer of 640 tokens; the embeddings of the present 1,024 tokens were copied from that stage, or
+are the means of the embeddings of their pieces. The tokenizer was trained before the multiple-choice task had its
+present form. The stages up to `settled`, `draft-core` and `middle-core` were trained on earlier forms of the
+multiple-choice task, and on functions whose tests a constant could pass. The stages were chosen after looking at
+results on the first rows of the test split, which are the rows that this card scores.
 
-Prompts are held out, but not all of their parts. About a third of the test functions have the body of a training function
-with another example. Nearly every multiple-choice question appears in training with its choices in another order.
-Translations are held out by their English side, and 2 % of the training examples are German to English."""
+Prompts are held out, but not all of their parts. About a third of the test functions have the body of a training
+function with another example. Nearly every multiple-choice question appears in training with its choices in another
+order. Translations are held out by their English side, and 2 % of the training examples are German to English."""
 
 
 def _better(lines: list[Line]) -> list[str]:

@@ -191,17 +191,17 @@ def _sampled(methods: dict[str, Method], pair: LoadedPair, settings: Settings) -
 def _speedup(
     rows: list[Record], base: list[Record], roles: tuple[str, ...], what: str, paper: float | None, same: dict[str, Any]
 ) -> Figure:
-    """Return the speedup and its predictions at the measured acceptance, by the paper's and the measured block cost."""
+    """Return the speedup, and its predictions with the paper's block cost and with the measured one."""
     overall, by_model = metrics.acceptance_rate(rows), metrics.acceptance_by_model(rows)
     assert overall is not None
-    prices = metrics.forward_seconds(rows)
+    costs = metrics.forward_seconds(rows)
     single = {
-        role: sizes[1] for side in (prices, metrics.forward_seconds(base)) for role, sizes in side.items() if 1 in sizes
+        role: sizes[1] for side in (costs, metrics.forward_seconds(base)) for role, sizes in side.items() if 1 in sizes
     }
     a = [by_model.get(role, overall) for role in roles]
     predicted, corrected = (
         theory.speculative_ensemble(a, (1,) * len(roles), metrics.cost_of(roles, known, single))
-        for known in ({}, prices)
+        for known in ({}, costs)
     )
     ratio = metrics.speedup(rows, base)
     beside = {"acceptance": overall, "theory": predicted, "corrected": corrected}

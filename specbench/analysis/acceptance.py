@@ -66,7 +66,7 @@ def length_counts(rows: Rows) -> dict[int, int]:
 
 @metric("share")
 def rule_rate(rows: Rows) -> float | None:
-    """Deferrals / positions at which the rule was evaluated; for a sequential cascade, answers. SpecCascade's deferral rate.
+    """Deferrals / evaluated positions; for `seq-cascade`, deferred answers / answers. SpecCascade's deferral rate.
 
     None for methods without a rule.
     """
@@ -76,7 +76,7 @@ def rule_rate(rows: Rows) -> float | None:
 
 @metric("share")
 def communication_share(rows: Rows) -> float | None:
-    """Share of decoding seconds for sending and receiving between parallel models, beyond the slowest model.
+    """Share of decoding seconds that parallel models spend on sending and receiving, beyond the time of the slowest model.
 
     None if all models ran in one process.
     """

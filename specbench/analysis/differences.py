@@ -121,7 +121,7 @@ def _properties(summary: RunSummary, row: MethodSummary) -> list[Property]:
 
 
 def _task_options(summary: RunSummary, scope: str) -> Iterator[Property]:
-    """Yield the task's options, except the length limit, which is a setting of decoding, and the revision of the data."""
+    """Yield the task's options except the length limit, which is a decoding setting, and then the data revision."""
     for key, value in summary.spec.task.options.items():
         if key not in ("name", "max_new_tokens", "revision"):
             yield Property(f"task.{key}", _text(value), scope)

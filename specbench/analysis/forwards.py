@@ -76,11 +76,11 @@ def forward_seconds(rows: Rows) -> dict[str, dict[int, float]]:
     return {role: {fed: s / n for fed, (n, s) in sorted(sizes.items())} for role, sizes in sums.items()}
 
 
-def cost_of(roles: Sequence[str], prices: dict[str, dict[int, float]], single: dict[str, float]) -> Cost:
+def cost_of(roles: Sequence[str], costs: dict[str, dict[int, float]], single: dict[str, float]) -> Cost:
     """Return the measured cost(i, k) in seconds. Missing k are interpolated. `single` replaces the cost for k = 1."""
 
     def cost(i: int, k: int) -> float:
-        measured = prices.get(roles[i], {}) | {1: single[roles[i]]}
+        measured = costs.get(roles[i], {}) | {1: single[roles[i]]}
         return float(np.interp(k, sorted(measured), [measured[fed] for fed in sorted(measured)]))
 
     return cost

@@ -80,7 +80,7 @@ class Point:
         )
 
     def number(self, name: str) -> float | None:
-        """Return a value without its interval; None if the point does not have it."""
+        """Return a value without its interval, or None if the point lacks the value."""
         return number_of(self.values.get(name))
 
     def bounds(self, name: str) -> tuple[float, float] | None:

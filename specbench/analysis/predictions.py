@@ -15,8 +15,9 @@ Predict = Callable[[theory.Cost, float], float]  # (cost of a forward, the basel
 class Predictions:
     """Predicted long-run speedups of one method.
 
-    `predicted` prices a block at one token, as the papers do; `corrected` takes its measured price. `cost_ratio` is the
-    proposer's forward time over the target's. `papers_prediction` is another formula that the paper prints, where it does.
+    `predicted` assumes that a block costs as much as one token, as the papers do; `corrected` uses its measured cost.
+    `cost_ratio` is the proposer's forward time over the target's. `papers_prediction` is another formula that the paper
+    prints, where it does.
     """
 
     predicted: float
@@ -32,17 +33,17 @@ def predictions(method: Theory | None, baseline: Sequence[str], rows: m.Rows, ba
     """
     if method is None:
         return None
-    prices = m.forward_seconds(rows)
-    single = {role: sizes[1] for role, sizes in prices.items() if 1 in sizes}
+    costs = m.forward_seconds(rows)
+    single = {role: sizes[1] for role, sizes in costs.items() if 1 in sizes}
     single |= {role: sizes[1] for role, sizes in m.forward_seconds(base).items() if 1 in sizes}
     roles = list(method.models)
     for role in roles:  # a middle model never reads one token alone
-        if role in prices:
-            single.setdefault(role, prices[role][min(prices[role])])
+        if role in costs:
+            single.setdefault(role, costs[role][min(costs[role])])
     predict = FORMULAS[method.formula](method, rows) if method.formula in FORMULAS else None
     if predict is None or not all(role in single for role in (*roles, *baseline)):
         return None
-    as_in_papers, measured = m.cost_of(roles, {}, single), m.cost_of(roles, prices, single)
+    as_in_papers, measured = m.cost_of(roles, {}, single), m.cost_of(roles, costs, single)
     per_token = sum(single[role] for role in baseline)
     ratio = single[roles[0]] / single[roles[-1]]
     return Predictions(

@@ -74,7 +74,7 @@ class MethodSummary:
 
     @property
     def speedup(self) -> Estimate | None:
-        """Speedup over the baseline while decoding; None for the baseline."""
+        """Decoding speedup over the baseline; None for the baseline."""
         value = self.values.get("speedup")
         return value if isinstance(value, Estimate) else None
 

@@ -60,7 +60,7 @@ def papers_gigaflops(rows: Rows, method: Traits, shapes: Mapping[str, Shape]) ->
     """10^9 operations per generation as the paper counts them, without prompts.
 
     A run of SPRINTER costs n (F_q + F_v) + F_p, and one of speculation n F_q + n F_p. SPRINTER's target is charged for one
-    position per run, although it reads the whole run: at the full price, nothing is saved (docs/papers/sprinter.md,
+    position per run, although it reads the whole run: at the full cost, nothing is saved (docs/papers/sprinter.md,
     Floating-point operations). F_v is left out. None for other methods.
     """
     if not method.flops:

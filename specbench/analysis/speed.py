@@ -44,7 +44,7 @@ def end_to_end_speedup(rows: Rows, base: Rows) -> Estimate:
 
 @comparison()
 def relative_latency(rows: Rows, base: Rows) -> Estimate:
-    """Seconds per answer, end to end, over the baseline's. Below 1 is faster. SpecCascade's latency axis."""
+    """Seconds per answer, end to end, divided by the baseline's. Below 1 is faster. This is SpecCascade's latency axis."""
     ours, theirs = paired(rows, base)
     table = by_prompt((seconds(a, True), seconds(b, True), a.sample) for a, b in zip(ours, theirs, strict=True))
     return bootstrap_sums(table, lambda s: s[..., 0] / s[..., 1])

@@ -172,7 +172,7 @@ def _predicted_distance(method: MethodSpec, spec: RunSpec) -> float | None:
 
 
 def _predictions(rows: Rows, context: Context) -> Values:
-    """Return the speedups that theory predicts at the measured acceptance and prices. Empty for the baseline."""
+    """Return the speedups that theory predicts at the measured acceptance and costs. Empty for the baseline."""
     if not run_metrics.is_compared(rows, context):
         return {}
     found = predictions(context.method.traits.theory, context.baseline_roles, rows, context.baseline)

@@ -179,7 +179,7 @@ class _Index(TypedDict):
 
 
 def _shards(index: Path, held: Iterable[str]) -> set[str]:
-    """Return the shards that an index lists, of the cached format."""
+    """Return the shards that an index lists, restricted to the weight format that is cached."""
     ending = ".safetensors" if any(file.endswith(".safetensors") for file in held) else ".bin"
     named = set(read_json(index, _Index)["weight_map"].values())
     return {file for file in named if file.endswith(ending)}

@@ -26,7 +26,10 @@ def levels_of(method: str) -> list[str]:
 
 
 def pairings(levels: list[str], pair: Pair, gamma: int) -> list[str]:
-    """Register and return methods for every level alone and every pair of levels, except those whose head is missing."""
+    """Register and return methods for every level alone and every pair of levels.
+
+    Raises MissingAsset if the head of two adjacent levels is missing. Other pairs without a head are left out.
+    """
 
     def known(name: str, table: dict[str, Any]) -> str:
         add("method", Preset(name, Path("profile"), {"description": name, "baseline": BASELINE, **table}), listed=False)

@@ -59,10 +59,12 @@ def _planned(request: TraceRequest) -> Plan:
     if request.prompt is None:
         (selected,) = selection.select_tasks([request.task], pair, options)
         data = selected.data
-        samples = [sample for sample in data.samples if not sample.after][request.index :]
-        if not samples:
-            raise ConfigError(f"--sample-index {request.index}: {selected.name} has {len(data.samples)} samples here")
-        data = Data(samples[:1], data.source, data.revision, data.sha256, data.total)
+        firsts = [sample for sample in data.samples if not sample.after]
+        if request.index >= len(firsts):
+            raise ConfigError(
+                f"--sample-index {request.index} is out of range: {selected.name} has {len(firsts)} samples"
+            )
+        data = Data([firsts[request.index]], data.source, data.revision, data.sha256, data.total)
         selected = Selected(selected.name, selected.task, data)
     else:
         name, task = selection.read_task("prompts", pair, options)

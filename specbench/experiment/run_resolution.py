@@ -97,7 +97,7 @@ def _synthetic(
     """Return the acceptance rate requested for the first method that drafts, and the spread that produces it."""
     for each in group:
         if each.method.heads:
-            raise ConfigError(f"{each.label} reads a trained head, which predicts nothing about synthetic logits")
+            raise ConfigError(f"{each.label} uses a trained head, which cannot be combined with synthetic logits")
     named = [(each.label, found) for each in group if (found := each.method.verification())]
     drafting = [each for each in named if each[1][0] in roles]  # prompt lookup is no model
     if not drafting:

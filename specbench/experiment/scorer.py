@@ -81,10 +81,10 @@ def score(
 
 
 def task_of(folder: Path, source: str = "") -> tuple[Task, Data]:
-    """Return the task of a run with its options, and its samples, read again.
+    """Return the task of a run with its options, and read its samples again.
 
-    `source` is the source of the rows, if it has moved. Rows of the hub are read at the commit of the run. Raises ConfigError
-    if they are not the rows of the run.
+    `source` replaces the recorded source if the rows have moved. Rows from the hub are read at the recorded commit.
+    Raises ConfigError if they are not the rows of the run.
     """
     spec = spec_of(folder).task
     task = Task.build(spec.options, f"{folder / CONFIG}: task")

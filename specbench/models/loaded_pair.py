@@ -119,7 +119,7 @@ class LoadedPair:
 
 
 class Models:
-    """The sessions of one prompt, opened on first use. `ids` is what the sequence starts with."""
+    """The sessions of one prompt, opened on first use. `ids` holds the token ids that the sequence starts with."""
 
     def __init__(self, pair: LoadedPair, prompt: list[int]) -> None:
         self._pair, self._prompt = pair, prompt

@@ -32,8 +32,8 @@ _GOLDEN, _MIX1, _MIX2 = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111
 class SyntheticDistribution:
     """Logits (m, V) of m contexts, each identified by a hash. `member` numbers the models of a pair.
 
-    SUPPORT tokens, evenly spaced from a hashed offset, have normal logits: BASE times the context's, plus `spread`
-    times the member's own. All other tokens have a negligible probability.
+    SUPPORT tokens, evenly spaced from a hashed offset, have normally distributed logits: BASE times a part that all
+    members share, plus `spread` times a part of the member's own. All other tokens have a negligible probability.
     """
 
     def __init__(self, vocabulary: int, member: int, spread: float) -> None:

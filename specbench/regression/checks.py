@@ -53,7 +53,7 @@ def decoding(base: Rows, new: Rows, inexact: str, alpha: float, across: bool = F
     counters = sum(x.counters != y.counters for x, y in zip(a, b, strict=True))
     if not ids and not counters:
         return Finding(Status.same, "same decoding", f"{len(a)} generations, token for token", "same")
-    differ = f"{ids} of {len(a)} generations have other tokens, {counters} other counters; {_effect(a, b)}"
+    differ = f"{ids} of {len(a)} generations have different tokens, {counters} different counters; {_effect(a, b)}"
     return _about(a, b, f"{differ}; {inexact}", alpha, across) if inexact else _exactly(a, b, ids, differ)
 
 

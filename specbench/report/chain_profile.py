@@ -19,7 +19,7 @@ from specbench.report.formats import HUNDREDTHS, TIMES, Format
 from specbench.report.tables import Table
 from specbench.runs.run_folder import read
 
-DRAFTED, THRESHOLDS = range(1, 9), range(1, 17)  # tried draft lengths and thresholds; beyond them prices are guesses
+DRAFTED, THRESHOLDS = range(1, 9), range(1, 17)  # tried draft lengths and thresholds; beyond them costs are guesses
 BLOCK = 6  # tokens that the target reads to verify a draft of five
 MILLISECONDS = Format("{:.2f}", scale=1e3)
 
@@ -48,32 +48,32 @@ class Profile:
         self.levels = list(levels)
         names = [baseline, *map(alone, levels[1:]), *(under(a, b) for b in levels for a in levels)]
         self._rows = {name: found for name in names if (found := m.complete(records, name))}
-        self._prices: dict[str, dict[int, list[float]]] = {level: {} for level in levels}
+        self._costs: dict[str, dict[int, list[float]]] = {level: {} for level in levels}
         for rows in self._rows.values():
             for role, sizes in m.forward_seconds(rows).items():
                 for fed, seconds in sizes.items():
-                    self._prices[kinds.get(role, role)].setdefault(fed, []).append(seconds)
+                    self._costs[kinds.get(role, role)].setdefault(fed, []).append(seconds)
 
     def seconds(self, level: str, fed: int = 1) -> float | None:
         """Seconds of a forward that feeds `fed` tokens: as measured, or on the line through the measured lengths.
 
-        None for a level without cost, such as prompt lookup. If no single token was fed, the price of the smallest measured
+        None for a level without cost, such as prompt lookup. If no single token was fed, the cost of the smallest measured
         block is returned for it.
         """
-        prices = {k: float(np.mean(each)) for k, each in sorted(self._prices[level].items())}
-        if not prices:
+        costs = {k: float(np.mean(each)) for k, each in sorted(self._costs[level].items())}
+        if not costs:
             return None
-        if fed in prices:
-            return prices[fed]
-        if len(prices) == 1 or fed < min(prices):
-            return prices[min(prices)]
-        slope, start = np.polyfit(list(prices), list(prices.values()), 1)
-        return float(max(start + slope * fed, max(p for k, p in prices.items() if k < fed)))
+        if fed in costs:
+            return costs[fed]
+        if len(costs) == 1 or fed < min(costs):
+            return costs[min(costs)]
+        slope, start = np.polyfit(list(costs), list(costs.values()), 1)
+        return float(max(start + slope * fed, max(p for k, p in costs.items() if k < fed)))
 
     @property
     def longest(self) -> int:
-        """The longest block with a measured price in every level that has a cost."""
-        return min(max(prices) for prices in self._prices.values() if prices)
+        """The longest block with a measured cost in every level that has a cost."""
+        return min(max(costs) for costs in self._costs.values() if costs)
 
     def pairing(self, low: str, high: str) -> Pairing | None:
         """Return the results of one level's drafts under verification by another. None if the pair was not measured."""
@@ -146,8 +146,8 @@ def verdicts(profile: Profile) -> list[str]:
         lines.append(
             f"{here}: {'keep it' if found.pays else 'leave it out'}. Three models {TIMES.text(found.three.speedup)} (draft"
             f" {found.three.drafted}, threshold {found.three.thresholds[0]}), two {TIMES.text(found.two.speedup)} ({two},"
-            f" draft {found.two.drafted}){without}, at the prices of blocks, measured up to {profile.longest} tokens and"
-            f" extrapolated on a line; with a block for the price of one token {TIMES.text(ideal.three.speedup)} and"
+            f" draft {found.two.drafted}){without}, at the costs of blocks, measured up to {profile.longest} tokens and"
+            f" extrapolated on a line; with a block at the cost of one token {TIMES.text(ideal.three.speedup)} and"
             f" {TIMES.text(ideal.two.speedup)}"
         )
     return lines

@@ -56,17 +56,17 @@ COLUMNS = (
     ),
     Column(
         key="predicted", heading="theory", format=TIMES, tables=(t.SPEED, t.MERGED),
-        definition="The long-run speedup at the measured acceptance rate and cost ratio c, if a model reads a block for the"
-        " price of one token, as the papers assume.",
+        definition="The long-run speedup at the measured acceptance rate and cost ratio c, if a block costs as much as"
+        " one token, as the papers assume.",
     ),
     Column(
         key="corrected", heading="corrected", format=TIMES, tables=(t.SPEED, t.MERGED),
-        definition="The same at the measured price of a block of each length; lengths that did not occur are interpolated.",
+        definition="The same at the measured cost of a block of each length; lengths that did not occur are interpolated.",
     ),
     Column(
         key="measured_over_corrected", heading="measured/corrected", format=HUNDREDTHS, tables=(t.SPEED,),
         definition="speedup / corrected. A value well below 1 means that time is spent on something that theory does not"
-        " contain (see outside forwards).",
+        " model (see outside forwards).",
     ),
     Column(
         key="score", heading="score", format=SCORE, tables=(t.SPEED, t.QUALITY), split=headline_scores, unit="x 100",
@@ -95,7 +95,7 @@ COLUMNS = (
         key="acceptance_by_position", heading="by position", format=HUNDREDTHS, tables=(t.ACCEPTANCE,),
         value=lambda run, row: row.acceptance_by_position[:POSITIONS],
         definition=f"Acceptance rate of the first, second, ... token that a round tests, given that all tokens before it were"
-        f" accepted; at most {POSITIONS}. After a deferred bonus token, the first is that token.",
+        f" accepted; at most {POSITIONS}. A pending deferred bonus token counts as the first.",
     ),
     Column(key="accepted_length", heading="accepted length", format=HUNDREDTHS, tables=(t.ACCEPTANCE, t.CHAINS)),
     Column(
@@ -136,8 +136,8 @@ COLUMNS = (
     Column(key="gigaflops", heading="GFLOP/generation", format=THREE_DIGITS, tables=(t.SPRINTER,), unit="GFLOP"),
     Column(
         key="papers_gigaflops", heading="GFLOP/generation, paper's count", format=THREE_DIGITS, tables=(t.SPRINTER,),
-        definition="The same without prompts. A run costs n F_q + F_p, as if the target read one position of it, although it"
-        " reads the whole run. Speculation costs n F_q + n F_p.",
+        definition="The same without prompts. A run costs n F_q + F_p, as if the target read only one position of the run,"
+        " although it reads all of them. Speculation costs n F_q + n F_p.",
     ),
     Column(key="verifier_rate", heading="verifier acceptance", format=TENTHS_OF_PERCENT, tables=(t.SPRINTER,)),
     Column(key="predicted_distance", heading="predicted distance from target", format=THOUSANDTHS, tables=(t.SPRINTER,)),
@@ -146,7 +146,7 @@ COLUMNS = (
         definition="Innermost first: the model whose drafts were tested, acceptance rate, tokens/round ± standard deviation,"
         " rounds per round of the target.",
     ),
-    Column(key="discarded_per_token", heading="discarded by target/token", format=HUNDREDTHS, tables=(t.CHAINS,)),
+    Column(key="discarded_per_token", heading="discarded/token", format=HUNDREDTHS, tables=(t.CHAINS,)),
     Column(
         key="round_milliseconds", heading="ms/round", format=TENTHS, tables=(t.TIME,), unit="ms",
         value=lambda run, row: row.round_milliseconds,

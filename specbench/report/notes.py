@@ -18,8 +18,8 @@ LIMITS = {  # warnings with a value for each method, by column: the text, and th
 }
 INTERVALS = (
     "Intervals are 95 %, bootstrapped over prompts (Wilson's if all scores are 0 or all are 1). There is none for fewer than"
-    " five prompts. theory: from the measured acceptance and c, a block for the price of one token. corrected: at the"
-    " measured price."
+    " five prompts. theory: from the measured acceptance and c, a block at the cost of one token. corrected: at the"
+    " measured cost."
 )
 
 

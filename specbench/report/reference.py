@@ -37,9 +37,9 @@ def column_reference() -> str:
         sections.append("\n\n".join(parts))
     rest = [metric for name, metric in sorted(METRICS.items()) if name not in defined]
     rows = [f"| `{metric.name}` | {metric.unit} | {metric.definition} |" for metric in rest]
-    sections.append(
-        "\n".join(["### Metrics without a column", "", "| key | unit | definition |", "| :-- | :-- | :-- |", *rows])
-    )
+    if rows:
+        head = ["### Metrics without a column", "", "| key | unit | definition |", "| :-- | :-- | :-- |"]
+        sections.append("\n".join([*head, *rows]))
     return "\n\n".join(sections)
 
 

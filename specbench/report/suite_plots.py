@@ -101,7 +101,7 @@ def _y(spec: PlotSpec, point: Point) -> float | None:
 
 
 def _bars(points: Sequence[Point]) -> Callable[["Axes"], None]:
-    """Draw speedups with their intervals, and theory at the measured prices as a mark."""
+    """Draw speedups with their intervals, and theory at the measured costs as a mark."""
 
     def draw(axes: "Axes") -> None:
         labels = [escaping.figure(" ".join(filter(None, (p.method, p.setting)))) for p in points]

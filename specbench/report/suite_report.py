@@ -36,8 +36,8 @@ class Collected:
 def collect(suite: Suite, results: Path, changed: bool = False) -> Collected:
     """Collect the measured runs of a suite.
 
-    `changed` asks for its runs with other options; these are also used if there are no others. Raises ConfigError if nothing
-    was measured.
+    `changed` selects its runs with overridden options, which are also used if there are no others. Raises
+    ConfigError if nothing was measured.
     """
     index = Index.of(suite.name, results, changed=True) if changed else Index.any_of(suite.name, results)
     runs = [run for run in index.done if run.folder and (results / run.folder / "run.toml").exists()]

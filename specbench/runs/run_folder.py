@@ -124,7 +124,8 @@ def spec_of(folder: Path) -> RunSpec:
     table = read_toml(path)
     if table.get("semantics") != SEMANTICS:
         raise ConfigError(
-            f"{folder} was written by another version of specbench; help: the same command measures into a new folder"
+            f"{folder} was written by another version of specbench; help: run the same command again, which"
+            " measures into a new folder"
         )
     try:
         spec = RunSpec.from_toml(table, str(path))

@@ -86,7 +86,7 @@ class HeadSource:
 class Synthetic:
     """Synthetic logits: the spread between the models' distributions, and the acceptance rate that it was calibrated to.
 
-    `method` is the method and `proposer` the model that the rate is of; without a method that drafts, both are empty.
+    The rate applies to the method `method` and the proposing model `proposer`. Both are empty if no method drafts.
     """
 
     spread: float
@@ -146,7 +146,7 @@ class MethodSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class DecodingSpec:
-    """How a run samples. Repeat r uses seed + r."""
+    """The decoding settings of a run. Repeat r uses seed + r."""
 
     temperature: float
     top_k: int

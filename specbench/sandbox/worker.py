@@ -93,10 +93,10 @@ def enter_last_user_namespace(libc: Any, nobody: int) -> None:
 
 
 def harden(settings: Settings) -> list[str]:
-    """Apply what all processes of the sandbox inherit. Returns missing protections; exits if a required one is missing.
+    """Apply the protections that all processes inherit. Returns missing ones; exits if a required one is missing.
 
     The filter is required with isolation. A new session keyring is not: keyrings can only be reached by calls that the
-    filter denies. Nor is a raised oom_score_adj, which decides who is killed and not what can be done.
+    filter denies. A raised oom_score_adj is not required either: it selects the process that the kernel kills first.
     """
     missing = []
     try:
@@ -330,7 +330,7 @@ def ask(*arguments: Any, **named: Any) -> Any:
 
 def exception(name: str, said: str) -> Exception:
     kind = getattr(builtins, name, None)
-    if kind in (StopIteration, StopAsyncIteration):  # would end a loop of the tests as if all had been asked
+    if kind in (StopIteration, StopAsyncIteration):  # would end a loop of the tests as if all calls had been made
         kind = RuntimeError
     if isinstance(kind, type) and issubclass(kind, Exception):
         with contextlib.suppress(TypeError):  # some want more than a text

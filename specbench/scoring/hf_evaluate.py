@@ -14,7 +14,7 @@ from specbench.scoring.metric import Metric, Score
 
 
 class Evaluate:
-    """`evaluate.load(module)`, asked for one text at a time; a corpus' score is the mean.
+    """`evaluate.load(module)`, called for one text at a time; the corpus score is the mean.
 
     `keys` are those of its result to keep. A bare word is looked up on the hub, never in the working directory.
     """

@@ -58,7 +58,7 @@ def summary(scores: Array, labels: Array, texts: Array, threshold: float) -> Tab
     Raises ConfigError if all rows have the same label.
     """
     if labels.min() == labels.max():
-        raise ConfigError("all drafted tokens of the test texts have one label: collect more texts (-n)")
+        raise ConfigError("all drafted tokens of the test texts have the same label: collect more texts (-n)")
     low, high = auc_interval(scores, labels, texts)
     return {
         "auc": auc(scores, labels),

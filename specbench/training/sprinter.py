@@ -49,8 +49,7 @@ class Rollout:
 
 
 def rows_of(pair: LoadedPair, text: Text, rollout: Rollout) -> Rows:
-    """Return all rows of a text, for four kinds of prefixes: a drafted token x after each, and both models'
-    distributions.
+    """Return the training rows of a text, for four kinds of prefixes. Each row is of a token x drafted after a prefix.
 
     Columns: state (n, H) of the draft before x; x; q and p, its unscaled probabilities; tv between the distributions;
     entropy of q; kind.

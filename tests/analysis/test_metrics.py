@@ -106,9 +106,9 @@ def test_forwards_prices_and_the_share_outside():
     rows = [row("a", 8, 0.8, models={"q": CALLS})]
     assert m.forwards_per_token(rows) == {"q": 0.5}
     assert m.outside_forwards(rows) == pytest.approx(0.25)
-    prices = m.forward_seconds(rows)
-    assert prices == {"q": {1: pytest.approx(0.15), 3: pytest.approx(0.3)}}
-    cost = m.cost_of(["q"], prices, {"q": 0.1})
+    costs = m.forward_seconds(rows)
+    assert costs == {"q": {1: pytest.approx(0.15), 3: pytest.approx(0.3)}}
+    cost = m.cost_of(["q"], costs, {"q": 0.1})
     assert [cost(0, k) for k in (1, 2, 3, 9)] == pytest.approx([0.1, 0.2, 0.3, 0.3])
 
 

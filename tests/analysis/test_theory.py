@@ -150,7 +150,7 @@ GRID = [(a, gamma) for gamma in [(1, 1), (5, 1), (2, 3)] for a in [(0.5, 0.9), (
 
 @pytest.mark.parametrize(("a", "gamma"), GRID)
 def test_speculative_ensembles_cost_what_is_predicted(a, gamma, monkeypatch):
-    """Measured cycles within 2 % of the exact long-run speedup, for every c, a block at the price of a token and above it."""
+    """Measured cycles are within 2 % of the exact long-run speedup, for every c and two costs of a block."""
     synthetic_acceptance(a, monkeypatch, ensemble_module)
     n, tokens = len(a), 8_000
     method = SpeculativeEnsemble(models=tuple("abc"[:n]), gamma=gamma, target=Coin(a))

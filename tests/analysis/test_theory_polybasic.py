@@ -183,7 +183,7 @@ def test_chains_cost_what_is_predicted(acceptance, drafted, thresholds):
 
 
 def test_a_chain_of_two_is_speculative_decoding():
-    """Equal to `speculative` with an exact bonus, blocks at their own price, and over any baseline."""
+    """Equal to `speculative` with an exact bonus, blocks at their own cost, and over any baseline."""
 
     def cost(i, k):
         return (0.1, 1.0)[i] * (1 + 0.1 * (k - 1))
@@ -246,8 +246,11 @@ def cost_1_5_20(i, k):
 
 
 def test_expected_rounds_give_the_chain_and_the_ceiling_keeps_a_middle_that_loses():
-    """At a block for the price of a token `true_forwards` is the chain. K = 5, mu_thr = 12, .7 inside, .8 outside, drafter's
-    own .6: by ceilings three models beat two, and the printed formula more so (the controls); in truth they lose."""
+    """If a block costs as much as a token, `true_forwards` describes the chain.
+
+    At K = 5, mu_thr = 12 and rates of .7 inside, .8 outside and .6 of the drafter alone, three models beat two by the
+    ceilings, and by more in the printed formula. By the exact formula they are slower.
+    """
     lengths_of_rounds = round_lengths(0.7, 5)
     lengths = [committed(0.8, block_lengths(lengths_of_rounds, 12)), expectation(lengths_of_rounds)]
     two, seconds = committed(0.6, 5), (20.0, 5.0, 1.0)

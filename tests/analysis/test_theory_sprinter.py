@@ -195,9 +195,9 @@ def counted(passes, accepts, most, bonus, tests_at_cap, tokens=40_000):
     (0.9, 0.4, 20, True), (0.8, 0.9, 5, True), (0.5, 0.7, 20, True), (0.9, 0.4, 6, False),
 ])  # fmt: skip
 def test_sprinter_runs_cost_what_is_predicted(passes, accepts, most, tests_at_cap, bonus):
-    """Counted forwards of simulated runs within 1 % of the formula at their own rates, for linear prices and the gate's.
+    """Counted forwards of simulated runs within 1 % of the formula at their own rates, for linear costs and the gate's.
 
-    Control: at the price of one token for the target's block it is off by more.
+    Control: at the cost of one token for the target's block it is off by more.
     """
     fed, sums = counted(passes, accepts, most, bonus, tests_at_cap)
     drafted, accepted = sums["drafted"] / sums["tests"], sums["accepted"] / sums["tests"]

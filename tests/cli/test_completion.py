@@ -13,12 +13,12 @@ from tests.fixtures.console import specbench
 
 @pytest.fixture(autouse=True)
 def called_specbench(monkeypatch):
-    """The program's name, by which a shell asks, is pytest's where that was run as a module."""
+    """The program's name, that a shell uses, is pytest's where that was run as a module."""
     monkeypatch.setattr(sys.modules["__main__"], "__package__", None)
 
 
 def completed(words: str, monkeypatch, tmp_path) -> list[str]:
-    """What bash is offered for the last of these words; a trailing blank asks for a new one."""
+    """What bash is offered for the last of these words; a trailing blank requests a new one."""
     count = len(words.split()) - (not words.endswith(" "))
     for key, value in {"_SPECBENCH_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(count)}.items():
         monkeypatch.setenv(key, value)

@@ -114,7 +114,7 @@ def rounds(tested, accepted, proposer):
 
 @pytest.mark.parametrize(("middle", "kept"), [(0.2, True), (3.0, False)])
 def test_a_profile_keeps_a_cheap_faithful_middle_model_only(tmp_path, middle, kept):
-    """The verdict follows the prices: the target 1 s a forward of any size, the middle `middle` s, the drafter 0.05 s."""
+    """The verdict follows the costs: the target 1 s a forward of any size, the middle `middle` s, the drafter 0.05 s."""
     flat = {"target": (1, 1.0), "middle": (1, middle), "draft": (1, 0.05)}
     rows = [record("ar", tokens=[1] * 10, models={"target": usage(flat["target"])})]
     rows.append(record(alone("middle"), tokens=[1] * 10, models={"middle": usage(flat["middle"])}))

@@ -21,7 +21,7 @@ EVERY = (
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
-    """What the command says of this machine, by check; the hub is not asked."""
+    """What the command says of this machine, by check; the hub is not queried."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(constants, "HF_HUB_OFFLINE", True)
         checks = json.loads(specbench("doctor", "--json", cwd=tmp_path_factory.mktemp("doctor")).stdout)

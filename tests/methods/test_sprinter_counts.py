@@ -152,7 +152,7 @@ def test_a_truncated_round_counts_only_its_remaining_tokens():
 
 @pytest.mark.parametrize("settings", [{}, {"bonus": False}], ids=str)
 def test_real_caches_run_the_minimum_of_forwards(settings):
-    """docs/papers/sprinter.md, Speedup with measured prices:
+    """docs/papers/sprinter.md, Speedup with measured costs:
 
     The target lacks one token: its bonus or replacement; without a bonus its own last row is the one before the tested
     token.

@@ -2,7 +2,7 @@
 
 Throughout: acceptance events are independent with a rate per proposing model, and drawing and combining cost nothing.
 `cost(i, k)` is what a forward of model i costs that feeds k tokens. The papers assume cost(i, k) = cost(i, 1): a block for
-the price of one. Giving the measured price instead yields the corrected prediction.
+the cost of one. Giving the measured cost instead yields the corrected prediction.
 """
 
 from specbench.analysis.theory.cascades import (

@@ -4,7 +4,7 @@ Model 0 drafts, and the last model is the target, as in a `Cost`. acceptance[i] 
 tokens of model i. thresholds[i] is the least number of tokens that model i + 1 collects before model i + 2 tests them. Tokens
 of a middle model follow its own distribution, so the rounds of a level are independent and identically distributed.
 
-See docs/papers/polybasic.md, Speedup with measured prices.
+See docs/papers/polybasic.md, Speedup with measured costs.
 """
 
 from collections import defaultdict
@@ -149,7 +149,7 @@ def best_chain(
 ) -> Plan:
     """Return the fastest chain at these acceptance rates, over all given draft lengths and thresholds.
 
-    `cost` should include the measured price of blocks. Pass fewer candidates for chains of many models.
+    `cost` should include the measured cost of blocks. Pass fewer candidates for chains of many models.
     """
     lengths, grid = list(drafted), list(product(thresholds, repeat=len(acceptance) - 1))
     return max(Plan(chain(acceptance, k, waits, cost), k, waits) for k in lengths for waits in grid)

@@ -1,4 +1,4 @@
-"""The price of forwards, and the speedup of speculation with one proposer."""
+"""The cost of forwards, and the speedup of speculation with one proposer."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from math import floor
 Cost = Callable[[int, int], float]
 
 
-def price(cost: Cost, i: int, fed: float) -> float:
+def mean_cost(cost: Cost, i: int, fed: float) -> float:
     """Return the mean cost of forwards of model i that feed `fed` tokens on average, interpolated between whole numbers."""
     whole = floor(fed)
     least = cost(i, whole)
@@ -21,9 +21,9 @@ def expected_accepted(a: float, k: int) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class Scheme:
-    """How a method speculates: draft length, bonus token, models that verify, and whether the drafter is one of them.
+    """The speculation scheme of a method: draft length, bonus token, verifying models, and whether the drafter verifies.
 
-    `bonus` is that of the method: exact, deferred, paper or none.
+    `bonus` is the method's bonus mode: exact, deferred, paper or none.
     """
 
     gamma: int

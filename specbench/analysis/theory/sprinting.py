@@ -10,7 +10,7 @@ See docs/papers/sprinter.md, Theory.
 import math
 from collections.abc import Sequence
 
-from specbench.analysis.theory.speculation import Cost, price
+from specbench.analysis.theory.speculation import Cost, mean_cost
 
 Rates = float | Sequence[float]
 
@@ -37,7 +37,7 @@ def sprinter_distribution(q: Sequence[float], p: Sequence[float], fp: Rates) -> 
 
 
 def sprinter_distance(q: Sequence[float], p: Sequence[float], fp: Rates) -> float:
-    """Total variation of that distribution from p: the sum of fp(x) (q - p)+. With one rate, eta_fp TV(q, p) (Theorem 1)."""
+    """Total variation of SPRINTER's output distribution from p: the sum of fp(x) (q - p)+. With one rate: eta_fp TV(q, p)."""
     return sum(rate * more for more, rate in _above(q, p, fp))
 
 
@@ -130,12 +130,12 @@ def sprinter(
     The last one is tested, and accepted at the rate `accepted`. All are committed, the last one or its replacement included,
     and a bonus token after an accepted one. The target reads all of them and one token before; without a bonus token, one
     less. The draft reads two tokens after a bonus token. `gate` is the cost of the verifier per token. The result is exact if
-    the price of a block is linear in its length.
+    the cost of a block is linear in its length.
 
-    See docs/papers/sprinter.md, Speedup with measured prices.
+    See docs/papers/sprinter.md, Speedup with measured costs.
     """
     tokens, spent = drafted, drafted * (cost(0, 1) + gate)
     if bonus:
         tokens += accepted
         spent += accepted * (cost(0, 2) - cost(0, 1))
-    return tokens * baseline / (spent + price(cost, 1, drafted + bonus))
+    return tokens * baseline / (spent + mean_cost(cost, 1, drafted + bonus))

@@ -113,7 +113,7 @@ def _wages(rng: random.Random) -> Row:
 
 
 def _comparison(rng: random.Random) -> Row:
-    """One person's goods, a second's by difference, a third's by multiple, and the sum."""
+    """Three people: the second has more or fewer goods than the first, the third a multiple of the second's."""
     (one, two, three), goods, steps = rng.sample(NAMES, 3), rng.choice(GOODS), _Steps()
     base, more, times = rng.randint(4, 30), rng.randint(2, 10), rng.randint(2, 3)
     told = [f"{one} has {base} {goods}."]

@@ -102,8 +102,8 @@ class Graphs:
         )
 
     def find_draft(self, drafting: Drafting, length: int, like: Start) -> DraftGraph | None:
-        """Return the graph of such a draft that covers `length` positions. If there is none, return None; the next
-        `prepare` captures it.
+        """Return the graph for `drafting` that covers `length` positions, or None if it has not been captured. The next
+        `prepare` then captures it.
         """
         self._wanted.setdefault(drafting, like)
         if self._held is not self.cache.held:
