@@ -24,20 +24,24 @@ def enumerate_(
 ) -> None:
     """Compare a method's exact output distribution with the declared one.
 
-    Enumerates every output of three tokens, on models that are small tables.
+    Enumerates every output of three tokens on small lookup-table models, at draft lengths of 1 and 2, or at the one that
+    --set gives.
 
     Exit code 5 if they differ, 6 if nothing was drafted, 2 if the method declares no distribution.
     """
     plain = options_of(set_=set_, plugin=plugin)
     # imports torch
     from specbench.experiment.method_resolution import groups_of, has_draft_length
+    from specbench.experiment.method_table import constructor, length_path
     from specbench.experiment.selection import read_pair
     from specbench.verification.enumeration import LENGTH, Finding, examine
 
     _, roles = read_pair(pair, plain)
     worst: dict[str, Finding] = {}
     drafts, longest = False, 0
-    for gamma in GAMMAS if has_draft_length([method], roles, plain) else (0,):
+    base = constructor(method)
+    is_set = any(".".join(each.path) == length_path(base) for each in plain.all_overrides("method", [method]))
+    for gamma in GAMMAS if has_draft_length([method], roles, plain) and not is_set else (0,):
         options = replace(plain, gamma=(("", (gamma,)),) if gamma else ())
         resolved = groups_of([method], roles, dict.fromkeys(roles.models, 1), options)[0][-1]
         label, built = resolved.label, resolved.method

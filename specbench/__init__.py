@@ -44,6 +44,9 @@ def __getattr__(name: str) -> Any:
         return version("specbench")
     if name not in __all__:
         raise AttributeError(f"module 'specbench' has no attribute '{name}'")
+    from specbench._logging import quiet
+
+    quiet()  # before the module imports transformers
     return getattr(import_module(f"specbench.{_MODULES.get(name, 'api')}"), name)
 
 

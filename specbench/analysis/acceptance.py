@@ -60,8 +60,8 @@ def counters(rows: Rows) -> dict[str, float]:
 
 def length_counts(rows: Rows) -> dict[int, int]:
     """Return the number of rounds by the number of tokens that they committed."""
-    lengths, counts = np.unique([x["tokens"] for x in rounds_of(rows)] or [0], return_counts=True)
-    return dict(zip(lengths.tolist(), counts.tolist(), strict=True))
+    lengths, counts = np.unique([x["tokens"] for x in rounds_of(rows)], return_counts=True)
+    return {int(length): int(count) for length, count in zip(lengths, counts, strict=True)}
 
 
 @metric("share")

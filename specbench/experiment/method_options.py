@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 
+from specbench.config import presets
 from specbench.config.options import Options
 from specbench.config.overrides import in_scope
 from specbench.config.pair import Pair, head_named
-from specbench.errors import ConfigError
+from specbench.errors import ConfigError, hint
 from specbench.experiment import method_table as tables
 from specbench.experiment.method_resolution import heads_of
 
@@ -27,14 +28,21 @@ def unused_options(names: Sequence[str], pair: Pair, pair_name: str, options: Op
         reading = [
             bases[name] for name in names if options.gamma_for(name) == lengths and tables.length_path(bases[name])
         ]
-        if not reading:
+        if scope and not any(in_scope(scope, name) for name in names):
+            unused[option] = ConfigError(f"{option}: this run has no method '{scope}'")
+        elif not reading:
             unused[option] = ConfigError(f"{option}: {', '.join(names)} has no draft length")
         elif len(lengths) > 1 and not any(table.get("models") for table in reading):
             unused[option] = ConfigError(f"{option}: {', '.join(names)} has one draft length, not one per model")
     known_heads = {name: {"kind": head.kind, "base": head.base} for name, head in pair.heads.items()}
     read = heads_of(names, pair, options)
-    for name, path in options.heads_for(pair_name):
-        if head_named(name, known_heads) not in read:
-            option = f"--head {name}={path}"
+    for name, path in options.heads:
+        scope, colon, head = name.partition(":")
+        option = f"--head {name}={path}"
+        if colon and not in_scope(scope, pair_name):
+            known = {pair_name, *presets.names("pair")}
+            nearest = "" if scope in known else hint(scope, known)
+            unused[option] = ConfigError(f"--head {name}: this run has no pair '{scope}'{nearest}")
+        elif head_named(head if colon else name, known_heads) not in read:
             unused[option] = ConfigError(f"--head {name}: none of {', '.join(names)} reads it")
     return unused

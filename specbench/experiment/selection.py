@@ -159,7 +159,10 @@ def unused_options(pair_name: str, wanted: typing.Sequence[str], options: Option
             known = {key for table in tables.values() for key in _task_types(table)}
             nearest = hint(each.path[0], known) if each.path[0] not in known else ""
             option, key = f"--set {each.key}", each.path[0]
-            unused[option] = ConfigError(f"{option}: none of {', '.join(tried)} has this key{nearest}")
+            why = f"none of {', '.join(tried)} has this key{nearest}"
+            if each.scope and not covered:
+                why = f"this run has no task '{each.scope}'"
+            unused[option] = ConfigError(f"{option}: {why}")
             if types := next((kinds for table in covered if key in (kinds := _task_types(table))), None):
                 unused[option] = _value_error(each.value, types[key], option) or unused[option]
     for scope, source in options.data:

@@ -89,7 +89,9 @@ def _unread(option: str, error: ConfigError) -> str:
             raise error
     if flag == "--set" and path[0] == "task" and not any(_has_key("task", name, path[1:]) for name in names("task")):
         raise error
-    if flag == "--set" and path[0] == "pair":
+    if flag == "--set" and path[0] == "pair" and (len(path) < 3 or path[1] not in names("pair")):
+        raise error
+    if flag == "--head" and ":" in key and key.partition(":")[0] not in names("pair"):
         raise error
     return f"{option} has no effect: no part of this suite reads it"
 

@@ -117,4 +117,4 @@ def test_a_mistake_is_one_line(tmp_path, arguments, message):
 def test_a_sample_index_out_of_range_is_an_error(tmp_path):
     (tmp_path / "own.jsonl").write_text('{"prompt": "One"}\n')
     command = ("trace", "-m", "sd", "-t", "prompts", "--data", "own.jsonl", "--sample-index", "3")
-    assert "--sample-index 3: prompts has 1 samples" in specbench(*command, cwd=tmp_path, code=2).stderr
+    assert "--sample-index 3 is out of range: prompts has 1 sample" in specbench(*command, cwd=tmp_path, code=2).stderr

@@ -62,10 +62,12 @@ def test_data_and_draft_lengths_have_scopes():
     [
         (options_of(method__bonsu="paper"), r"method.bonsu: none of sd, we-se has this key \(did you mean 'bonus'\?\)"),
         (options_of(task__exemplars="FILE"), "task.exemplars: none of gsm8k has this key"),
-        (options_of(task__mmlu__shots=2), "task.mmlu.shots: none of gsm8k has this key"),
+        (options_of(task__mmlu__shots=2), "task.mmlu.shots: this run has no task 'mmlu'"),
         (Options(data=(("mmlu", "FILE"),)), "--data mmlu=FILE: this run has no task mmlu"),
-        (Options(gamma=(("sprinter", (3,)),)), "--gamma sprinter=3: sd, we-se has no draft length"),
+        (Options(gamma=(("sprinter", (3,)),)), "--gamma sprinter=3: this run has no method 'sprinter'"),
         (Options(heads=(("sprinter", "FOLDER"),)), "--head sprinter: none of sd, we-se reads it"),
+        (Options(heads=(("gpt2:sprinter", "F"),)), "--head gpt2:sprinter: this run has no pair 'gpt2'"),
+        (Options(heads=(("tinny:eagle", "F"),)), r"this run has no pair 'tinny' \(did you mean 'tiny"),
         (options_of(pair__modles__draft__path="x"), r"pair tiny has no such key \(did you mean 'models'\?\)"),
     ],
 )
@@ -103,6 +105,13 @@ def test_a_key_that_no_method_has_is_an_error_in_a_suite_too(tmp_path):
     suite = read_suite("se-table2-tiny", overrides=(("method.bonsu", "paper"),))
     with pytest.raises(ConfigError, match="did you mean 'bonus'"):
         resolve_grid(suite, tmp_path, None)
+
+
+def test_a_head_of_a_pair_that_does_not_exist_is_an_error_in_a_suite(tmp_path):
+    with pytest.raises(ConfigError, match=r"no pair 'tinny' \(did you mean 'tiny"):
+        resolve_grid(read_suite("sprinter-table1-tiny", heads=(("tinny:sprinter", "F"),)), tmp_path, None)
+    unused = resolve_grid(read_suite("sprinter-table1-tiny", heads=(("gpt2:sprinter", "F"),)), tmp_path, None).unused
+    assert "--head gpt2:sprinter=F has no effect" in "".join(unused.values())
 
 
 def test_an_option_that_no_part_reads_is_named(tmp_path):

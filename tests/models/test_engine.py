@@ -19,7 +19,17 @@ from specbench.methods.hugging_face import Assisted, Generate
 from specbench.methods.proposers import DraftModel
 from specbench.methods.speculative import Speculative
 from specbench.methods.speculative_ensemble import SpeculativeEnsemble
-from specbench.models.engine import Graphs, GraphSession, LeanSession, fusing, llama, network_of, place, unsupported
+from specbench.models.engine import (
+    Graphs,
+    GraphSession,
+    LeanSession,
+    fusing,
+    llama,
+    network_of,
+    place,
+    small_config,
+    unsupported,
+)
 from specbench.models.engine.fusing import PLAIN, Elementwise
 from specbench.models.engine.network import RMSNorm
 from specbench.models.loader import LoadedPair, Models
@@ -376,6 +386,34 @@ def test_a_sequence_keeps_its_cache_when_it_moves_to_the_next_span():
     for _ in range(12):
         assert torch.allclose(session.score(ids, len(ids) - 1), oracle.score(ids, len(ids) - 1), atol=1e-4)
         ids = [*ids, len(ids) % 40]
+
+
+def tensors_of(thing: object, seen: set[int]) -> list[torch.Tensor]:
+    """Return the tensors in the attributes of an engine's objects, at any depth."""
+    if isinstance(thing, torch.Tensor):
+        return [thing]
+    if id(thing) in seen or isinstance(thing, torch.nn.Module):
+        return []
+    seen.add(id(thing))
+    inner = list(thing.values()) if isinstance(thing, dict) else thing if isinstance(thing, list | tuple) else []
+    if type(thing).__module__.startswith("specbench."):
+        inner = list(getattr(thing, "__dict__", {}).values())
+    return [tensor for each in inner for tensor in tensors_of(each, seen)]
+
+
+@pytest.mark.parametrize("family", [name for name in FAMILIES if not FAMILIES[name]().is_encoder_decoder])
+def test_tensors_that_a_longer_cache_replaces_are_tables(family, monkeypatch):
+    """A CUDA graph reads them where they were, and keeps only those alive that `tables` returns."""
+    monkeypatch.setitem(FAMILIES, family, partial(small_config, family, vocabulary=40, positions=1024))
+    network = network_of(random_model(family, 1))
+    graphs = Graphs(network, CPU)
+    graphs.prepare(64, max_block=2)
+    before, tables = tensors_of(network, set()), {id(table) for table in network.tables()}
+    graphs.prepare(600, max_block=2)
+    after = {id(tensor) for tensor in tensors_of(network, set())}
+    replaced = {id(tensor) for tensor in before} - after
+    assert len(before) > 4 and replaced <= tables
+    assert bool(replaced) == ("rope_parameters" in network.model.config.to_dict())
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)

@@ -57,7 +57,9 @@ def test_a_halved_acceptance_fails_by_name_with_every_token_as_it_was(recorded, 
     done = specbench("gate", "check", "base.json", "--out", "corrupted", "-f", "json", cwd=recorded, code=5)
     found = {(each["method"], each["aspect"]): each for each in json.loads(done.stdout)["verdicts"]}
     assert found["sd", "decoding"]["title"] == "acceptance changed"
-    assert found["sd", "decoding"]["detail"].startswith("0 of 5 generations have different tokens, 5 different counters")
+    assert found["sd", "decoding"]["detail"].startswith(
+        "0 of 5 generations have different tokens, 5 different counters"
+    )
     assert found["ar", "decoding"]["status"] == "ok"
     rates = [
         sum(row.accepted for row in cell.generations["sd"]) / sum(row.tested for row in cell.generations["sd"])
