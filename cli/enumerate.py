@@ -24,15 +24,15 @@ def enumerate_(
 ) -> None:
     """Compare a method's exact output distribution with the declared one.
 
-    Enumerates every output of three tokens on small lookup-table models, at draft lengths of 1 and 2, or at the one that
-    --set gives.
+    Enumerates every output of three tokens on small lookup-table models, at draft lengths of 1 and 2, or at the draft
+    length that --set gives.
 
     Exit code 5 if they differ, 6 if nothing was drafted, 2 if the method declares no distribution.
     """
     plain = options_of(set_=set_, plugin=plugin)
     # imports torch
     from specbench.experiment.method_resolution import groups_of, has_draft_length
-    from specbench.experiment.method_table import constructor, length_path
+    from specbench.experiment.method_table import applies, constructor, length_path
     from specbench.experiment.selection import read_pair
     from specbench.verification.enumeration import LENGTH, Finding, examine
 
@@ -40,7 +40,8 @@ def enumerate_(
     worst: dict[str, Finding] = {}
     drafts, longest = False, 0
     base = constructor(method)
-    is_set = any(".".join(each.path) == length_path(base) for each in plain.all_overrides("method", [method]))
+    applied = [each for each in plain.overrides_for("method", method) if applies(each, base)]
+    is_set = any(".".join(each.path) == length_path(base) for each in applied)
     for gamma in GAMMAS if has_draft_length([method], roles, plain) and not is_set else (0,):
         options = replace(plain, gamma=(("", (gamma,)),) if gamma else ())
         resolved = groups_of([method], roles, dict.fromkeys(roles.models, 1), options)[0][-1]

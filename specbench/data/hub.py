@@ -93,7 +93,7 @@ def missing_model(role: str, path: str, error: Exception) -> MissingAsset:
     else:
         help_ = "check the name, or give a local folder; `-p tiny` needs no download"
     if path.startswith(("/", "./", "../", "~")):
-        return MissingAsset(f"model '{role}': no folder {path}")
+        return MissingAsset(f"model '{role}': no folder {path}; help: check the path")
     return MissingAsset(
         f"model '{role}': {path} is not in the local cache and cannot be fetched: {text}; help: {help_}"
     )

@@ -14,6 +14,7 @@ from specbench.experiment.method_resolution import heads_of
 def unused_options(names: Sequence[str], pair: Pair, pair_name: str, options: Options) -> dict[str, ConfigError]:
     """Return errors for the options that no method of a request reads, by option as on a command line."""
     bases = {name: tables.constructor(name) for name in names}
+    labels = [presets.preset("method", name).name for name in names]  # without aliases
     unused: dict[str, ConfigError] = {}
     for each in options.all_overrides("method", names):
         covered = [name for name in names if in_scope(each.scope, name)]
@@ -22,14 +23,18 @@ def unused_options(names: Sequence[str], pair: Pair, pair_name: str, options: Op
             option = f"--set {each.key}"
             wrong = [tables.value_error(bases[name], each.path, each.value, option) for name in covered]
             missing = tables.key_error(option, names, ".".join(each.path), known)
+            if each.scope and not covered:
+                missing = ConfigError(f"{option}: '{each.scope}' is not one of the methods {', '.join(names)}")
             unused[option] = next(filter(None, wrong), missing)
     for scope, lengths in options.gamma:
         option = f"--gamma {scope + '=' if scope else ''}{','.join(map(str, lengths))}"
         reading = [
-            bases[name] for name in names if options.gamma_for(name) == lengths and tables.length_path(bases[name])
+            bases[name]
+            for name, label in zip(names, labels, strict=True)
+            if options.gamma_for(label) == lengths and tables.length_path(bases[name])
         ]
-        if scope and not any(in_scope(scope, name) for name in names):
-            unused[option] = ConfigError(f"{option}: this run has no method '{scope}'")
+        if scope and not any(in_scope(scope, label) for label in labels):
+            unused[option] = ConfigError(f"{option}: '{scope}' is not one of the methods {', '.join(labels)}")
         elif not reading:
             unused[option] = ConfigError(f"{option}: {', '.join(names)} has no draft length")
         elif len(lengths) > 1 and not any(table.get("models") for table in reading):

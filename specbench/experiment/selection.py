@@ -150,7 +150,10 @@ def unused_options(pair_name: str, wanted: typing.Sequence[str], options: Option
         if not in_scope(each.scope, pair_name) or not (each.scope or _pair_has(found.table, each)):
             keys = {field.name for field in dataclasses.fields(Pair)}
             nearest = hint(each.path[0], keys) if each.path[0] not in keys else ""
-            unused[f"--set {each.key}"] = ConfigError(f"--set {each.key}: pair {found.name} has no such key{nearest}")
+            why = f"pair {found.name} has no such key{nearest}"
+            if not in_scope(each.scope, pair_name):
+                why = f"this run has no pair '{each.scope}'"
+            unused[f"--set {each.key}"] = ConfigError(f"--set {each.key}: {why}")
     tried, _ = task_names(wanted, read_pair(pair_name, options)[1], options)
     tables = {name: preset("task", name).table for name in tried}
     for each in options.all_overrides("task", tried):
@@ -167,5 +170,5 @@ def unused_options(pair_name: str, wanted: typing.Sequence[str], options: Option
                 unused[option] = _value_error(each.value, types[key], option) or unused[option]
     for scope, source in options.data:
         if scope and not any(in_scope(scope, name) for name in tried):
-            unused[f"--data {scope}={source}"] = ConfigError(f"--data {scope}={source}: this run has no task {scope}")
+            unused[f"--data {scope}={source}"] = ConfigError(f"--data {scope}={source}: this run has no task '{scope}'")
     return unused

@@ -91,7 +91,8 @@ def _unread(option: str, error: ConfigError) -> str:
         raise error
     if flag == "--set" and path[0] == "pair" and (len(path) < 3 or path[1] not in names("pair")):
         raise error
-    if flag == "--head" and ":" in key and key.partition(":")[0] not in names("pair"):
+    head, _, _ = key.partition("=")
+    if flag == "--head" and ":" in head and head.partition(":")[0] not in names("pair"):
         raise error
     return f"{option} has no effect: no part of this suite reads it"
 

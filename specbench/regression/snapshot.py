@@ -81,8 +81,8 @@ class Snapshot:
 def load(path: Path, outdated: bool = False) -> Snapshot:
     """Read a snapshot file.
 
-    Raises ConfigError if the file is not a snapshot or has no runs. Unless `outdated`, also if it was recorded by a version
-    that defined its numbers differently.
+    Raises ConfigError if the file is not a snapshot or has no runs. Also raises it, unless
+    `outdated` is set, if the file was recorded by a version that defined its numbers differently.
     """
     recording = f"help: specbench gate record {path} -m METHOD ..."
     try:

@@ -80,7 +80,7 @@ def _completeness(summary: RunSummary) -> Iterator[str]:
         yield f"! {data.samples} of {data.total} samples: not comparable with published scores"
     if failed:
         first = next(row.first_error for row in rows if row.first_error)
-        yield f"! {_count(failed, 'generation')} failed, without timing (`error` in samples.jsonl). The first: {first}"
+        yield f"! {_count(failed, 'generation')} failed and were not timed (`error` in samples.jsonl). The first: {first}"
     if summary.problems:
         yield f"! {len(summary.problems)} lines of samples.jsonl are not counted: {listed(summary.problems)}"
     if not summary.complete:

@@ -8,7 +8,7 @@ What isolates, and what happens on a machine without it:
 
 - Namespaces, the limit on processes, a seccomp filter (so x86-64 or AArch64, and an interpreter with ctypes): required.
   `Sandbox.find` raises MissingAsset with the reason. Without the filter, keyrings and SysV memory would be within reach.
-- A session keyring of its own: `weaknesses` lists its absence. The filter already denies all calls that reach keyrings.
+- A separate session keyring: `weaknesses` lists its absence. The filter already denies all calls that reach keyrings.
 - A raised oom_score_adj: `weaknesses`. It decides which process is killed when memory runs out, not what a program can do.
 - schedstat, by which a busy machine extends deadlines: `weaknesses`. Without it right programs can time out under load.
 

@@ -49,7 +49,7 @@ class Rollout:
 
 
 def rows_of(pair: LoadedPair, text: Text, rollout: Rollout) -> Rows:
-    """Return the training rows of a text, for four kinds of prefixes. Each row is of a token x drafted after a prefix.
+    """Return the training rows of a text, for four kinds of prefixes. Each row describes a token x drafted after one.
 
     Columns: state (n, H) of the draft before x; x; q and p, its unscaled probabilities; tv between the distributions;
     entropy of q; kind.

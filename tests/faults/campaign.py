@@ -51,11 +51,11 @@ def page(done: Mapping[Attack, Outcome], seed: int, minutes: float) -> str:
     failures = [failure for each in done.values() for failure in each.failures]
     changed = " with changes" if env["git"].get("dirty") else ""
     return "\n".join([
-        "# Faults", "",
-        f"Outcome of `make faults`, seed {seed}: each attack drives the command, or files that it reads. A trial fails where"
-        " a sample is lost, doubled or changed, a process survives, a traceback or an undocumented exit code is shown, a"
-        " number differs without a warning, or a hostile program passes.", "",
-        markdown_table(Table("", ["attack", "of what", "trials", "failures"], rows)), "",
+        "# Fault injection", "",
+        f"Outcome of `make faults`, seed {seed}. Each attack runs specbench commands and interferes with them, or damages the"
+        " files that they read. A trial fails if a sample is lost, duplicated or changed, a process survives, a traceback or"
+        " an undocumented exit code appears, a number differs without a warning, or a hostile program passes.", "",
+        markdown_table(Table("", ["attack", "target", "trials", "failures"], rows)), "",
         markdown_list(failures) if failures else "No trial failed.", "",
         f"The {len(HOSTILE)} hostile programs: {', '.join(HOSTILE)}.", "",
         f"{minutes:.0f} minutes on {env['cores']} cores; revision {env['git'].get('revision', 'unknown')[:9]}{changed},"

@@ -18,7 +18,7 @@ from specbench.methods.proposers import Chain, DraftModel, PromptLookup, _NGramI
 from specbench.methods.speculative import Speculative
 from specbench.verification.enumeration import Opened, TableSession, generate, tables
 from tests.fixtures.worlds import open_models, random_model
-from tests.methods.test_chains import DraftersLaw
+from tests.methods.test_chains import ProposersDistribution
 
 TRANSITIONS, SLACK, SEED = 800, 0.1, 116
 
@@ -97,7 +97,7 @@ def test_long_sequences_of_a_chain_follow_the_target(vocabulary, method, alike):
 
 def test_long_sequences_of_a_mutant_do_not():
     """Control: the drafter's distribution in the outer test, at the same size and seed."""
-    found, floor = apart(chain(2, 3, kind=DraftersLaw), 3)
+    found, floor = apart(chain(2, 3, kind=ProposersDistribution), 3)
     assert found > floor + SLACK
 
 

@@ -207,7 +207,7 @@ def test_missing_optional_protections_are_reported(monkeypatch, sandbox):
     monkeypatch.setattr(isolation, "LAUNCH", 'exec "$@"')
     monkeypatch.setattr(specbench.sandbox.deadline, "OWN_QUEUE", "/proc/none")
     keyring, oom, schedstat = sandbox.weaknesses()
-    assert keyring.startswith("no session keyring of its own (")
+    assert keyring.startswith("no separate session keyring (")
     assert (oom, schedstat[:12]) == ("oom_score_adj not raised", "no schedstat")
     assert Sandbox.find(sandbox.kind).check(ADD, TEST_ADD, "add", limits=CALM).passed
 

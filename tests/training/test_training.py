@@ -60,7 +60,7 @@ def test_auc_is_the_probability_that_a_positive_scores_higher():
     x, y = np.array(roc.curve(scores, labels)).T
     assert (np.diff(x) >= 0).all() and (np.diff(y) >= 0).all()
     assert np.trapezoid(y, x) == pytest.approx(pairs, abs=0.02), "the curve's area is the same number"
-    with pytest.raises(ConfigError, match="one label"):
+    with pytest.raises(ConfigError, match="the same label"):
         roc.summary(scores, np.ones(60), np.arange(60), 0.5)
 
 
