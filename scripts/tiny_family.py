@@ -5,22 +5,56 @@ trained on the synthetic tasks alone.
 """
 
 import itertools
-from dataclasses import dataclass
+import random
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerFast, T5Config
 from transformers import T5ForConditionalGeneration as T5
 
-from specbench.data.synthetic import COPYING, SYNTHETIC_TASKS, WMT_BACK, SyntheticTask
+from specbench.data.synthetic import COPYING, SYNTHETIC_TASKS, WMT_BACK, Row, SyntheticTask
 
 EOS, PAD = "<|endoftext|>", "<|pad|>"  # ids 0 and 1
 VOCABULARY = 1024
 POSITIONS = 8192  # rows are shorter, but real articles must fit
-SOURCES = {**SYNTHETIC_TASKS, "wmt-back": WMT_BACK, "copying": COPYING}
-SEQ2SEQ_PROMPTS = {  # the usual T5 prompts, by task
-    "cnndm": lambda row: f"summarize: {row['article']}",
-    "xsum": lambda row: f"summarize: {row['document']}",
-    "wmt": lambda row: f"translate English to German: {row['translation']['en']}",
+OUTDOORS = re.compile(r"Uhr|Boot|Mantel|Tasche|Auto|Apfel|Äpfel|Blume|Hund")  # the objects of one half of the sentences
+LOCAL = re.compile(r" scored | lost by ")  # summaries of matches and finds; the others are of trials and plans
+
+
+def _summarize(row: Row) -> str:
+    return f"summarize: {row.get('article') or row['document']}"
+
+
+def _translate(row: Row) -> str:
+    return f"translate English to German: {row['translation']['en']}"
+
+
+def only(task: SyntheticTask, wanted: Callable[[Row], bool]) -> SyntheticTask:
+    """Return a synthetic task with the wanted rows alone."""
+
+    def make(rng: random.Random) -> Row:
+        while not wanted(row := task.make(rng)):
+            pass
+        return row
+
+    return replace(task, make=make)
+
+
+# The two domains of a task on which the T5 models differ in strength
+XSUM, WMT = SYNTHETIC_TASKS["xsum"], SYNTHETIC_TASKS["wmt"]
+DOMAINS = {
+    "xsum-local": only(XSUM, lambda row: bool(LOCAL.search(row["summary"]))),
+    "xsum-civic": only(XSUM, lambda row: not LOCAL.search(row["summary"])),
+    "wmt-outdoors": only(WMT, lambda row: bool(OUTDOORS.search(row["translation"]["de"]))),
+    "wmt-indoors": only(WMT, lambda row: not OUTDOORS.search(row["translation"]["de"])),
+}
+SOURCES = {**SYNTHETIC_TASKS, **DOMAINS, "wmt-back": WMT_BACK, "copying": COPYING}
+SEQ2SEQ_PROMPTS = {  # the usual T5 prompts, by source
+    "cnndm": _summarize,
+    **dict.fromkeys(("xsum", "xsum-local", "xsum-civic"), _summarize),
+    **dict.fromkeys(("wmt", "wmt-outdoors", "wmt-indoors"), _translate),
 }
 
 Mix = dict[str, float]  # source -> its share of the examples
@@ -65,6 +99,8 @@ EVERYTHING: Mix = {
     "copying": 0.02,
 }
 TRANSLATING: Mix = {"cnndm": 0.1, "xsum": 0.1, "wmt": 0.8}
+DRAFT_DOMAINS: Mix = {"cnndm": 0.1, "xsum-local": 0.35, "wmt-outdoors": 0.5, "xsum": 0.025, "wmt": 0.025}
+TARGET_DOMAINS: Mix = {"cnndm": 0.1, "xsum-civic": 0.35, "wmt-indoors": 0.5, "xsum": 0.025, "wmt": 0.025}
 
 
 def tilted(**shares: float) -> Mix:
@@ -153,9 +189,15 @@ STAGES = {
     "target": Stage(shape=LARGE, tokens=2_000_000, rate=1e-3, seed=17, mix=EVERYTHING, start="matching"),
     "code": Stage(shape=LARGE, tokens=500_000, rate=8e-4, seed=6, mix=tilted(humaneval=5.0), start="target"),
     "math": Stage(shape=LARGE, tokens=500_000, rate=8e-4, seed=7, mix=tilted(gsm8k=5.0), start="target"),
-    "t5-small": Stage(shape=SMALL_T5, tokens=3_000_000, rate=2e-3, seed=8, mix=SEQ2SEQ),
+    "t5-small-base": Stage(shape=SMALL_T5, tokens=3_000_000, rate=2e-3, seed=8, mix=SEQ2SEQ),
+    "t5-small": Stage(
+        shape=SMALL_T5, tokens=4_000_000, rate=2e-3, seed=18, mix=DRAFT_DOMAINS, start="t5-small-base"
+    ),
     "t5-base": Stage(shape=LARGE_T5, tokens=8_000_000, rate=1.5e-3, seed=9, mix=SEQ2SEQ),
-    "t5-large": Stage(shape=LARGE_T5, tokens=1_000_000, rate=1e-3, seed=10, mix=TRANSLATING, start="t5-base"),
+    "t5-translating": Stage(shape=LARGE_T5, tokens=1_000_000, rate=1e-3, seed=10, mix=TRANSLATING, start="t5-base"),
+    "t5-large": Stage(
+        shape=LARGE_T5, tokens=1_500_000, rate=1e-3, seed=19, mix=TARGET_DOMAINS, start="t5-translating"
+    ),
 }
 PUBLISHED = ("draft", "middle", "target", "code", "math", "t5-small", "t5-large")
 

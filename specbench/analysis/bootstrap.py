@@ -34,12 +34,12 @@ def wilson(share: float, n: int) -> Estimate:
     return Estimate(share, inner, 1.0) if share > 0.5 else Estimate(share, 0.0, 1.0 - inner)
 
 
-def bootstrap(table: np.ndarray, statistic: Callable[[np.ndarray], float]) -> Estimate:
+def bootstrap(table: np.ndarray, statistic: Callable[[np.ndarray], float], resamples: int = RESAMPLES) -> Estimate:
     """Return a statistic of a table (prompts, values) with the interval over resampled prompts."""
     if len(table) < FEWEST:
         return Estimate(float(statistic(table)), None, None)
     rng = np.random.default_rng(0)
-    picks = rng.integers(0, len(table), (RESAMPLES, len(table)))
+    picks = rng.integers(0, len(table), (resamples, len(table)))
     low, high = np.percentile([statistic(table[pick]) for pick in picks], [2.5, 97.5])
     return Estimate(float(statistic(table)), float(low), float(high))
 
@@ -49,12 +49,12 @@ def bootstrap_sums(table: np.ndarray, statistic: Callable[[np.ndarray], Any]) ->
     value = float(statistic(table.sum(axis=0)))
     if len(table) < FEWEST:
         return Estimate(value, None, None)
-    low, high = np.percentile(statistic(_counts(len(table)) @ table), [2.5, 97.5])
+    low, high = np.percentile(statistic(resample_counts(len(table)) @ table), [2.5, 97.5])
     return Estimate(value, float(low), float(high))
 
 
 @lru_cache(maxsize=2)
-def _counts(prompts: int) -> np.ndarray:
+def resample_counts(prompts: int) -> np.ndarray:
     """Return the count of each prompt in each resample, (RESAMPLES, prompts)."""
     picks = np.random.default_rng(0).integers(0, prompts, (RESAMPLES, prompts))
     flat = np.bincount((picks + prompts * np.arange(RESAMPLES)[:, None]).ravel(), minlength=RESAMPLES * prompts)

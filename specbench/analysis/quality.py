@@ -14,6 +14,8 @@ from specbench.runs.scores import ScoreRow, Scores
 from specbench.scoring import metric
 from specbench.scoring.metric import NO_ANSWER, Scored, is_combiner
 
+CORPUS_RESAMPLES = 500  # for differences of scores that have to be recomputed from statistics
+
 
 def scores_of(folder: Path) -> Scores:
     """Return a run's scores.json, without rows if nothing was scored yet. Raises ConfigError if it is damaged."""
@@ -64,6 +66,36 @@ def quality(method: str, scores: Scores) -> Quality:
         },
         sum(unanswered) / len(unanswered) if unanswered else None,
     )
+
+
+def score_change(method: str, baseline: str, scores: Scores) -> Estimate | None:
+    """Return a method's main score minus the baseline's, with the interval over prompts that both have.
+
+    None for the baseline, and where either score is undefined.
+    """
+    if method == baseline or not scores["headline"]:
+        return None
+    combine = {each["name"]: each["combine"] for each in scores["metrics"]}[scores["headline"]]
+    ours, theirs = (_by_sample(scores, name, combine) for name in (method, baseline))
+    samples = [sample for sample in ours if sample in theirs]
+    if not samples:
+        return None
+    rows = np.array([[*ours[sample], *theirs[sample]] for sample in samples])  # (prompts, 2 d)
+    width, whole = rows.shape[1] // 2, metric.combiner(combine).whole
+    if combine == "mean":
+        sums = np.stack([rows[:, 0] - rows[:, width], np.ones(len(rows))], axis=1)
+        return bootstrap_sums(sums, lambda s: s[..., 0] / s[..., 1])
+    found = bootstrap(rows, lambda part: whole(part[:, :width]) - whole(part[:, width:]), CORPUS_RESAMPLES)
+    return None if np.isnan(found.value) else found
+
+
+def _by_sample(scores: Scores, method: str, combine: str) -> dict[str, list[float]]:
+    """Return the statistics of the main metric by sample, over the generations that every method has."""
+    name = scores["headline"]
+    rows = [row for row in _shared(scores["rows"]) if row["method"] == method and name in row["values"]]
+    scored = [Scored(row["values"][name], row["sample"], row["group"]) for row in rows]
+    samples = dict.fromkeys(row["sample"] for row in rows)
+    return dict(zip(samples, metric.table(combine, scored).tolist(), strict=True)) if scored else {}
 
 
 def score_estimate(scored: Sequence[Scored], combine: str) -> Estimate | None:

@@ -7,7 +7,9 @@ from typing import Any
 import msgspec
 
 from specbench.analysis.bootstrap import Estimate
+from specbench.analysis.draft_lengths import LengthPrediction
 from specbench.analysis.metrics import Level
+from specbench.analysis.ranking import Rank
 from specbench.analysis.run_metrics import Value, Values
 from specbench.decoding.traits import Traits
 from specbench.files import parse_json
@@ -15,7 +17,7 @@ from specbench.machine.hardware import Environment
 from specbench.runs.run_spec import DataSpec, DecodingSpec, HeadSource, ModelSource, RunSpec
 from specbench.runs.scores import MetricTable
 
-SCHEMA = 3  # of summary.json
+SCHEMA = 4  # of summary.json
 SPEC = "spec"  # the field of RunSummary that is parsed separately
 VALUES = "values"  # the field of MethodSummary whose entries are keys of the JSON row
 
@@ -34,6 +36,8 @@ class MethodSummary:
 
     `values` has every registered run metric (`specbench/analysis/run_metrics.py`) by its name, and the predictions of theory.
     It is empty if all generations failed. `quality` has every score by the name of its metric, None if it is undefined.
+    `score_change` is the main score minus the baseline's. `rank` is the place by speed, and `predicted_lengths` the predicted
+    speedup of other draft lengths.
     """
 
     method: str
@@ -54,6 +58,9 @@ class MethodSummary:
     groups: dict[str, Values] = field(default_factory=dict)  # metrics by subject or category
     quality: dict[str, Estimate | None] = field(default_factory=dict)
     quality_by_group: dict[str, Estimate | None] = field(default_factory=dict)
+    score_change: Estimate | None = None
+    rank: Rank | None = None
+    predicted_lengths: list[LengthPrediction] = field(default_factory=list)
     no_answer: float | None = None  # share of generations without an answer
 
     def value(self, name: str) -> Value:
@@ -170,6 +177,10 @@ class RunSummary(RunState):
     def traits(self, method: MethodSummary) -> Traits:
         """Return the traits of a method, recorded when the run was resolved."""
         return self.spec.methods[method.method].traits
+
+    def lossless(self, method: MethodSummary) -> bool | None:
+        """Return whether a method declares the baseline's output distribution; None if it declares none."""
+        return self.spec.methods[method.method].lossless
 
     def score(self, method: MethodSummary) -> Estimate | None:
         """Return a method's score by the task's main metric."""

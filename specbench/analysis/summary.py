@@ -9,10 +9,11 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+from specbench.analysis import draft_lengths, run_metrics
 from specbench.analysis import metrics as m
-from specbench.analysis import run_metrics
 from specbench.analysis.predictions import predictions
-from specbench.analysis.quality import groups_of, quality, scores_of
+from specbench.analysis.quality import groups_of, quality, score_change, scores_of
+from specbench.analysis.ranking import ranks
 from specbench.analysis.rows import Rows, complete, paired, token_count
 from specbench.analysis.run_metrics import Context, Values
 from specbench.analysis.run_summary import SCHEMA, Captured, MethodSummary, RunSummary, from_table, to_table
@@ -95,6 +96,9 @@ def summarise(folder: Path) -> RunSummary:
     recorded, scores = load(folder), scores_of(folder)
     records = recorded.records
     bandwidth = environment["copy_bytes_per_second"]
+    methods = [_method(name, spec, records, scores, bandwidth) for name in spec.methods]
+    completed = {each.method: complete(records, each.method) for each in methods if each.measured}
+    places = ranks(completed, end_to_end=spec.clock == "end to end")
     return RunSummary(
         spec=spec,
         stamp=stamp(folder),
@@ -109,7 +113,7 @@ def summarise(folder: Path) -> RunSummary:
         scored_by=scores["version"],
         not_executed=scores["not_executed"],
         scored=scores["records"] == len(records),
-        methods=[_method(name, spec, records, scores, bandwidth) for name in spec.methods],
+        methods=[replace(each, rank=places.get(each.method)) for each in methods],
     )
 
 
@@ -124,6 +128,7 @@ def _method(name: str, spec: RunSpec, records: Rows, scores: Scores, bandwidth: 
         failed=len(errors),
         first_error=errors[0] if errors else None,
         prompts=len({r.sample for r in rows}),
+        score_change=score_change(name, spec.baseline, scores),
         **vars(quality(name, scores)),
     )
     if not rows:
@@ -139,6 +144,7 @@ def _method(name: str, spec: RunSpec, records: Rows, scores: Scores, bandwidth: 
         length_counts=m.length_counts(rows),
         counters=m.counters(rows),
         levels=m.levels(rows),
+        predicted_lengths=draft_lengths.predict(context.method.traits.theory, rows, context.baseline),
         groups=_by_group(rows, context, groups_of(scores)),
     )
 

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass, is_dataclass, replace
 from dataclasses import fields as dataclass_fields
 from itertools import product
 
@@ -29,11 +29,17 @@ class ResolvedMethod:
     temperature: float
     method: Method
     clock: Clock = "decoding"
+    lossless: bool | None = None  # whether it declares its baseline's distribution; None if it declares none
 
     @property
     def spec(self) -> MethodSpec:
         """The method as run.toml holds it, with all of its defaults."""
-        return MethodSpec(preset=self.preset, options=to_table(self.method), traits=self.method.traits())
+        return MethodSpec(
+            preset=self.preset,
+            options=to_table(self.method),
+            traits=self.method.traits(),
+            lossless=self.lossless,
+        )
 
 
 @dataclass(frozen=True)
@@ -95,9 +101,16 @@ def groups_of(
         if resolved.baseline:
             built = Method.build(_baseline_table(found, table, pair), f"baseline {resolved.baseline}")
             base = ResolvedMethod(resolved.baseline, resolved.baseline, None, temperature, built)
+            resolved = replace(resolved, lossless=is_lossless(method, built))
         key = json.dumps([base.label, to_table(base.method), temperature], sort_keys=True)
         _add(groups.setdefault(key, [base]), resolved)
     return [tuple(group) for group in groups.values()]
+
+
+def is_lossless(method: Method, baseline: Method) -> bool | None:
+    """Return whether a method declares the same output distribution as its baseline. None if either declares none."""
+    own, other = method.declared_distribution(), baseline.declared_distribution()
+    return None if own is None or other is None else own == other
 
 
 def _add(group: list[ResolvedMethod], new: ResolvedMethod) -> None:

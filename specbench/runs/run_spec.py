@@ -137,11 +137,16 @@ class TaskSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class MethodSpec:
-    """One method of a run. `options` builds the method again; `preset` is the name that it was requested by."""
+    """One method of a run.
+
+    `options` builds the method again; `preset` is the name that it was requested by. `lossless` says whether it declares the
+    same output distribution as the baseline; None for the baseline, and for a method that declares none.
+    """
 
     preset: str
     options: Table
     traits: Traits
+    lossless: bool | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
