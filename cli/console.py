@@ -1,10 +1,14 @@
 """Messages, tables and paths on the terminal."""
 
+import os
 from pathlib import Path
+from textwrap import wrap
 from typing import TYPE_CHECKING, TextIO
 
 from rich import box
+from rich.cells import cell_len
 from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table as Drawing
 from rich.text import Text
 
@@ -14,12 +18,14 @@ if TYPE_CHECKING:
     from specbench.report.tables import Table  # imports numpy
 
 WIDTH = 160  # columns, if the output is not a terminal
+PADDING = 3  # characters beside each column of a table
+UNLIMITED = 10_000  # columns, to measure a table
 
 
 def terminal(file: TextIO | None = None) -> Console:
-    """Return a console as wide as the terminal; for a file or a pipe, wide enough for all columns."""
+    """Return a console as wide as the terminal, or as COLUMNS says; for a file or a pipe, wide enough for all columns."""
     console = Console(file=file)
-    return console if console.is_terminal else Console(file=file, width=WIDTH)
+    return console if console.is_terminal or "COLUMNS" in os.environ else Console(file=file, width=WIDTH)
 
 
 def say(note: str, console: Console, style: str = "") -> None:
@@ -40,11 +46,51 @@ def printable(text: Path | str) -> str:
 
 
 def print_table(table: "Table", console: Console, left: bool = False) -> None:
-    """Print a table. All columns but the first are aligned to the right, with `left` to the left."""
+    """Print a table. All columns but the first are aligned to the right, with `left` to the left.
+
+    If the terminal is too narrow, headings are wrapped, then columns are hidden, the least important first.
+    """
+    whole = _drawn(table, left)
+    if _width(whole, console) <= console.width:
+        console.print(whole)
+        return
+    shown, hidden = fitted(table, console.width)
+    console.print(_drawn(shown, left, wrapped=True))
+    if hidden:
+        say(f"hidden columns (the terminal is too narrow): {', '.join(hidden)}", console)
+
+
+def fitted(table: "Table", width: int) -> tuple["Table", list[str]]:
+    """Return a table that fits a width if columns of low priority can be hidden, and the headings of these columns."""
+    from specbench.report.column import Priority  # imports numpy
+    from specbench.report.columns import column_of
+
+    ranks = {i: column_of(key).priority for i, key in enumerate(table.keys) if i and key}
+    hidden: set[int] = set()
+    for i in sorted((i for i in ranks if ranks[i] < Priority.high), key=lambda i: (ranks[i], -i)):
+        if sum(each + PADDING for each in _least_widths(table.without(hidden))) < width:
+            break
+        hidden.add(i)
+    return table.without(hidden), [table.heads[i] for i in sorted(hidden)]
+
+
+def _least_widths(table: "Table") -> list[int]:
+    """Return the least width of each column, with headings wrapped between words."""
+    cells = [max([cell_len(row[i]) for row in table.rows] or [0]) for i in range(len(table.heads))]
+    words = [max(map(cell_len, head.split()), default=0) for head in table.heads]
+    return list(map(max, cells, words))
+
+
+def _width(drawn: Drawing, console: Console) -> int:
+    return Measurement.get(console, console.options.update(width=UNLIMITED), drawn).maximum
+
+
+def _drawn(table: "Table", left: bool, wrapped: bool = False) -> Drawing:
     title = Text(printable(table.title), style="bold") if table.title else None
     drawn = Drawing(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
-    for i, head in enumerate(table.heads):
-        drawn.add_column(Text(printable(head)), justify="right" if i and not left else "left", overflow="fold")
+    for i, (head, width) in enumerate(zip(table.heads, _least_widths(table), strict=True)):
+        shown = "\n".join(wrap(printable(head), max(width, 1))) if wrapped else printable(head)
+        drawn.add_column(Text(shown), justify="right" if i and not left else "left", overflow="fold")
     for row in table.rows:
         drawn.add_row(*(Text(printable(cell)) for cell in row))
-    console.print(drawn)
+    return drawn

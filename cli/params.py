@@ -164,4 +164,6 @@ Wait = Annotated[bool, typer.Option("--wait", help="Wait for another process tha
 BreakLock = Annotated[
     bool, typer.Option("--break-lock", help="Remove the lock of a process on another host that no longer runs.")
 ]
+Full = Annotated[bool, typer.Option("--full", help="Show all tables and notes, not only the first.")]
+Explain = Annotated[bool, typer.Option("--explain", help="Print the definition of every column.")]
 Json = Annotated[bool, typer.Option("--json", help="Write JSON to stdout.")]

@@ -2,6 +2,7 @@
 
 import contextlib
 import sys
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, TextIO
@@ -9,14 +10,16 @@ from typing import Annotated, TextIO
 import typer
 
 from specbench.analysis.summary import summaries_of
+from specbench.cli import params
 from specbench.cli.console import place, printable, terminal
 from specbench.cli.params import known
-from specbench.cli.report_output import newest, overview, show, show_collected
+from specbench.cli.report_output import newest, show, show_collected
 from specbench.config.suite import read_suite
 from specbench.errors import ConfigError
 from specbench.report.plots import of_runs as plots_of_runs
 from specbench.report.plots import of_suite as plots_of_suite
 from specbench.report.suite_report import collect
+from specbench.report.tables import markdown
 from specbench.report.writers import RUN_WRITERS, suite_text
 
 
@@ -43,6 +46,8 @@ def report(
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Write to this file instead of the terminal.")] = None,
     plots: Annotated[Path | None, typer.Option("--plots", help="Write plots to this folder, as PNG and SVG.")] = None,
     results: Annotated[Path, typer.Option("--from", help="The folder of run folders.")] = Path("results"),
+    full: params.Full = False,
+    explain: params.Explain = False,
 ) -> None:
     """Show runs or a suite as tables, plots or one HTML file."""
     if suite and runs:
@@ -50,7 +55,8 @@ def report(
     if suite:
         _report_suite(suite, results, form, out, plots)
     else:
-        _report_runs(runs or newest(results), results, form, out, plots)
+        shown = Shown(form=form, full=full, explain=explain, out=out, plots=plots)
+        _report_runs(runs or newest(results), results, shown)
 
 
 def _report_suite(name: str, results: Path, form: Format, out: Path | None, plots: Path | None) -> None:
@@ -64,19 +70,31 @@ def _report_suite(name: str, results: Path, form: Format, out: Path | None, plot
     _print_paths(drawn)
 
 
-def _report_runs(folders: list[Path], results: Path, form: Format, out: Path | None, plots: Path | None) -> None:
+@dataclass(frozen=True, kw_only=True)
+class Shown:
+    """How a report of runs is shown: its format, its extent, and where it is written."""
+
+    form: Format
+    full: bool
+    explain: bool
+    out: Path | None
+    plots: Path | None
+
+
+def _report_runs(folders: list[Path], results: Path, shown: Shown) -> None:
     if not folders:
         raise ConfigError(f"no run folder in {results}; help: specbench run")
     summaries = summaries_of(folders)
-    drawn = plots_of_runs(summaries, plots) if plots else []
-    if form is not Format.table:
-        _write(RUN_WRITERS[form](summaries), out)
+    drawn = plots_of_runs(summaries, shown.plots) if shown.plots else []
+    if shown.form is Format.md:
+        _write(markdown(summaries, shown.full), shown.out)
         return
-    with _opened(out) as file:
+    if shown.form is not Format.table:
+        _write(RUN_WRITERS[shown.form](summaries), shown.out)
+        return
+    with _opened(shown.out) as file:
         console = terminal(file)
-        if len(summaries) > 1:
-            overview(summaries, console)
-        show(summaries, console)
+        show(summaries, console, shown.full, shown.explain)
         for summary in summaries:
             place(summary.folder, console)
     _print_paths(drawn)

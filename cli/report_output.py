@@ -9,15 +9,17 @@ from specbench.analysis.run_summary import RunSummary
 from specbench.cli.console import print_table, say
 from specbench.config.suite import Suite
 from specbench.errors import ConfigError
+from specbench.report.columns import column_of
+from specbench.report.conclusion import conclusion
 from specbench.report.markdown_page import suite_notes
-from specbench.report.notes import common_notes, notes
+from specbench.report.notes import common_notes, notes, short_notes
 from specbench.report.suite_report import Collected, collect
-from specbench.report.tables import across, of_runs
+from specbench.report.tables import Table, across, of_runs, overview
 from specbench.runs.run_folder import SAMPLES
 
 
 def show_suite(suite: Suite, results: Path, console: Console, changed: bool) -> None:
-    """Print the tables and notes of a suite, or a message if nothing of it was measured."""
+    """Print the tables, notes and conclusion of a suite, or a message if nothing of it was measured."""
     try:
         show_collected(collect(suite, results, changed), console)
     except ConfigError as error:
@@ -25,30 +27,66 @@ def show_suite(suite: Suite, results: Path, console: Console, changed: bool) -> 
 
 
 def show_collected(collected: Collected, console: Console) -> None:
-    """Print the tables and notes of a suite."""
+    """Print the tables, notes and conclusion of a suite."""
     suite = collected.suite
     say(f"{suite.paper}, {suite.shows}: {suite.description}", console, "bold")
     for table in collected.tables:
         print_table(table, console)
     for line in suite_notes(collected):
         say(line, console)
+    conclude(collected.conclusion, console)
 
 
-def overview(summaries: Sequence[RunSummary], console: Console) -> None:
-    """Print the merged table of several runs, with their conditions and warnings."""
-    print_table(across(summaries), console)
-    for note in common_notes(summaries):
-        say(note, console)
+def show(summaries: Sequence[RunSummary], console: Console, full: bool = False, explain: bool = False) -> None:
+    """Print the first table, the conditions and warnings, and the conclusion. With `full`, all tables and notes.
+
+    With `explain`, the definition of every column follows its table.
+    """
+    if full:
+        _show_all(summaries, console, explain)
+    else:
+        table = overview(summaries)
+        print_table(table, console)
+        if explain:
+            explain_columns([table], console)
+        for note in short_notes(summaries):
+            say(note, console)
+    conclude(conclusion(summaries), console)
 
 
-def show(summaries: Sequence[RunSummary], console: Console) -> None:
-    """Print the tables and notes of each run."""
+def _show_all(summaries: Sequence[RunSummary], console: Console, explain: bool) -> None:
+    shown: list[Table] = []
+    if len(summaries) > 1:
+        shown.append(across(summaries))
+        print_table(shown[-1], console)
+        for note in common_notes(summaries):
+            say(note, console)
     for summary, tables in of_runs(summaries):
         for table in tables:
             print_table(table, console)
         for note in notes(summary):
             say(note, console)
         console.print()
+        shown += tables
+    if explain:
+        explain_columns(shown, console)
+
+
+def explain_columns(tables: Sequence[Table], console: Console) -> None:
+    """Print the definition of every column of some tables, each once."""
+    heads = {key: head for table in tables for key, head in zip(table.keys, table.heads, strict=True) if key}
+    for key, head in heads.items():
+        unit = f" ({unit})" if (unit := column_of(key).documented_unit) else ""
+        say(f"{head}{unit}: {column_of(key).documentation}", console, "none")
+    console.print()
+
+
+def conclude(sentences: Sequence[str], console: Console) -> None:
+    """Print a conclusion, set off by an empty line."""
+    if sentences:
+        console.print()
+    for sentence in sentences:
+        say(sentence, console, "bold")
 
 
 def newest(results: Path) -> list[Path]:

@@ -59,6 +59,8 @@ def run(
     ] = None,
     head: params.Heads = None,
     plugin: params.Plugins = None,
+    full: params.Full = False,
+    explain: params.Explain = False,
     fresh: params.Fresh = False,
     wait: params.Wait = False,
     break_lock: params.BreakLock = False,
@@ -86,25 +88,23 @@ def run(
             code = measure(
                 Request(
                     methods=methods, pair=pair or "tiny", tasks=tasks, options=options, out=out, access=access, sandbox=kind
-                )
+                ),
+                full,
+                explain,
             )  # fmt: skip
     except KeyboardInterrupt:
         interrupted(fresh)
     sys.exit(code)
 
 
-def measure(request: Request) -> ExitCode:
-    """Run a request and print its tables."""
+def measure(request: Request, full: bool = False, explain: bool = False) -> ExitCode:
+    """Run a request and print its results: the first table and the conclusion, or with `full` all tables."""
     require_known(request.methods, request.pair, request.tasks)  # before torch is imported
-    from specbench.cli.report_output import overview, show  # imports numpy
+    from specbench.cli.report_output import show  # imports numpy
     from specbench.experiment.pipeline import run  # imports torch
 
     results, console = run(request, Terminal()), terminal()
-    if len(results.summaries) > 1:
-        overview(results.summaries, console)
-        console.print("details: specbench report FOLDER", style="dim", highlight=False)
-    else:
-        show(results.summaries, console)
+    show(results.summaries, console, full, explain)
     for summary in results.summaries:
         place(request.out / summary.run, console)
     if results.unscored:

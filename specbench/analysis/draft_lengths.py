@@ -2,7 +2,8 @@
 
 A run at one length records which draft tokens were accepted, and where. Each generation is replayed at other lengths: a round
 drafts tokens, the leading ones that the recorded run accepted are accepted, and a replacement or bonus token follows.
-Positions that were not tested, such as those of bonus tokens, are filled in at random, with the acceptance rate late in a draft. Costs are the measured ones of a draft token, of a verifying block, and of work outside forwards.
+Positions that were not tested, such as those of bonus tokens, are filled in at random, with the acceptance rate late in a
+draft. Costs are the measured ones of a draft token, of a verifying block, and of work outside forwards.
 """
 
 from collections.abc import Mapping, Sequence
@@ -138,8 +139,7 @@ def _block_costs(points: Mapping[int, tuple[float, float]]) -> tuple[float, floa
     means = np.array([points[k][1] / points[k][0] for k in sizes])
     if len(sizes) == 1:
         return single, float(means[0]), 0.0
-    slope, start = np.polyfit(sizes, means, 1, w=np.sqrt(counts))
-    slope = max(float(slope), 0.0)
+    slope = max(float(np.polyfit(sizes, means, 1, w=np.sqrt(counts))[0]), 0.0)
     return single, float(np.average(means - slope * np.array(sizes), weights=counts)), slope
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import IntEnum
 
 from specbench.analysis.chains import NONE
 from specbench.analysis.run_metrics import METRICS
@@ -11,6 +12,14 @@ from specbench.report.run_tables import QUALITY
 
 ValueOf = Callable[[RunSummary, MethodSummary], CellValue]
 NOT_EXECUTED = "not executed"  # in place of a score that needs generated code to run
+
+
+class Priority(IntEnum):
+    """Which columns a terminal leaves out first if a table is too wide for it."""
+
+    low = 0
+    normal = 1
+    high = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +44,7 @@ class Column:
     shown: Callable[[RunSummary, str], bool] = lambda run, table: True  # by run and table
     split: "Callable[[RunSummary, str], list[Column]] | None" = None  # into one column for each of several parts
     lower_is_better: bool = False
+    priority: Priority = Priority.normal
 
     @property
     def title(self) -> str:
@@ -80,6 +90,13 @@ def score(name: str) -> ValueOf:
     return value
 
 
+def lossless(run: RunSummary, row: MethodSummary) -> str | None:
+    """Return whether a method is lossless, as text; None for the baseline."""
+    if row.method == run.baseline:
+        return None
+    return {True: "yes", False: "no", None: "undeclared"}[run.lossless(row)]
+
+
 def counter(name: str) -> ValueOf:
     """Return what the method counted under a name in its rounds; None if it did not."""
     return lambda run, row: row.counters.get(name)
@@ -105,7 +122,7 @@ def defined(key: str) -> Callable[[RunSummary, str], bool]:
 def headline_scores(run: RunSummary, table: str) -> list[Column]:
     """Return a column for each score in the table of quality, and for the task's main score in others."""
     names = [metric["name"] for metric in run.metrics if table == QUALITY or metric["name"] == run.headline]
-    return [Column(key=name, heading=name, format=SCORE, value=score(name)) for name in names]
+    return [Column(key="score", heading=name, format=SCORE, value=score(name), priority=Priority.high) for name in names]
 
 
 def score_groups(run: RunSummary, table: str) -> list[Column]:
@@ -114,7 +131,7 @@ def score_groups(run: RunSummary, table: str) -> list[Column]:
     def value(group: str) -> ValueOf:
         return lambda run, row: row.quality_by_group.get(group)
 
-    return [Column(key=group, heading=group, format=SCORE, value=value(group)) for group in run.score_groups]
+    return [Column(key="score_groups", heading=group, format=SCORE, value=value(group)) for group in run.score_groups]
 
 
 def speed_groups(run: RunSummary, table: str) -> list[Column]:
@@ -123,4 +140,4 @@ def speed_groups(run: RunSummary, table: str) -> list[Column]:
     def value(group: str) -> ValueOf:
         return lambda run, row: row.groups.get(group, {}).get("speedup")
 
-    return [Column(key=group, heading=group, format=TIMES, value=value(group)) for group in run.speed_groups]
+    return [Column(key="speed_groups", heading=group, format=TIMES, value=value(group)) for group in run.speed_groups]

@@ -9,10 +9,12 @@ from specbench.analysis.run_summary import RunSummary
 from specbench.report import run_tables as t
 from specbench.report.column import (
     Column,
+    Priority,
     counter,
     defined,
     headline_scores,
     levels,
+    lossless,
     score,
     score_groups,
     speed_groups,
@@ -24,6 +26,7 @@ from specbench.report.formats import (
     MILLISECONDS,
     PERCENT,
     SCORE,
+    SIGNED_SCORE,
     TENTHS,
     TENTHS_OF_PERCENT,
     TEXT,
@@ -38,39 +41,65 @@ COLUMNS = (
         key="method", heading="method", format=TEXT, tables=t.RUN_TABLES, value=lambda run, row: row.label,
         definition="Name of the method. `(dummy)`: random weights. `(synthetic)`: synthetic logits.",
     ),
-    Column(key="tokens_per_second", heading="tokens/s", clock=t.DECODING, format=TENTHS, tables=(t.SPEED, t.MERGED)),
+    Column(
+        key="rank", heading="rank", format=TEXT, tables=(t.SPEED,),
+        value=lambda run, row: str(row.rank) if row.rank else None,
+        definition="Place by speed among all methods of the run, the baseline included. `2-4`: the method cannot be"
+        " distinguished from others at these places (Holm's correction over all pairs, familywise 5 %). Missing for fewer"
+        " than five prompts.",
+    ),
+    Column(
+        key="tokens_per_second", heading="tokens/s", clock=t.DECODING, format=TENTHS, tables=(t.SPEED, t.MERGED),
+        priority=Priority.low,
+    ),
     Column(
         key="end_to_end_speedup", heading="speedup", heading_in_run="speedup over {baseline}", clock=t.END_TO_END,
-        format=TIMES, tables=(t.SPEED, t.MERGED, t.CONVENTIONS), one_for="baseline",
+        format=TIMES, tables=(t.SPEED, t.MERGED, t.CONVENTIONS), one_for="baseline", priority=Priority.high,
         shown=lambda run, table: table == t.CONVENTIONS or run.end_to_end,
     ),
     Column(
         key="speedup", heading="speedup", heading_in_run="speedup over {baseline}", clock=t.DECODING, format=TIMES,
-        tables=(t.SPEED, t.MERGED, t.CHAINS), one_for="baseline",
+        tables=(t.SPEED, t.MERGED, t.CHAINS), one_for="baseline", priority=Priority.high,
     ),
     Column(
-        key="papers_prediction", heading="paper's theory", format=TIMES, tables=(t.SPEED,),
+        key="lossless", heading="lossless", format=TEXT, tables=(t.SPEED, t.MERGED), value=lossless,
+        definition="Whether the method declares the output distribution of the baseline; *undeclared*: it declares none."
+        " `specbench verify` tests the declaration.",
+    ),
+    Column(
+        key="papers_prediction", heading="paper's theory", format=TIMES, tables=(t.THEORY,),
         shown=defined("papers_prediction"),
         definition="Speculative Ensemble of two models: its Theorem 3.6 as printed, which describes one cycle and not the"
         " long run.",
     ),
     Column(
-        key="predicted", heading="theory", format=TIMES, tables=(t.SPEED, t.MERGED),
+        key="predicted", heading="theory", format=TIMES, tables=(t.THEORY, t.MERGED), priority=Priority.low,
         definition="The long-run speedup at the measured acceptance rate and cost ratio c, if a block costs as much as"
         " one token, as the papers assume.",
     ),
     Column(
-        key="corrected", heading="corrected", format=TIMES, tables=(t.SPEED, t.MERGED),
+        key="corrected", heading="corrected theory", format=TIMES, tables=(t.SPEED, t.THEORY, t.MERGED),
+        priority=Priority.low,
         definition="The same at the measured cost of a block of each length; lengths that did not occur are interpolated.",
     ),
     Column(
-        key="measured_over_corrected", heading="measured/corrected", format=HUNDREDTHS, tables=(t.SPEED,),
+        key="measured_over_corrected", heading="measured/corrected", format=HUNDREDTHS, tables=(t.THEORY,),
         definition="speedup / corrected. A value well below 1 means that time is spent on something that theory does not"
         " model (see outside forwards).",
     ),
     Column(
+        key="acceptance_rate", heading="acceptance", format=THOUSANDTHS, tables=(t.SPEED, t.ACCEPTANCE, t.MERGED),
+        priority=Priority.low,
+    ),
+    Column(
         key="score", heading="score", format=SCORE, tables=(t.SPEED, t.QUALITY), split=headline_scores, unit="x 100",
+        priority=Priority.high,
         definition="A column per metric of the task, under the metric's name. The first table has the main metric only.",
+    ),
+    Column(
+        key="score_change", heading="change of the score", format=SIGNED_SCORE, tables=(t.QUALITY,), unit="x 100",
+        value=lambda run, row: row.score_change,
+        definition="The main score minus the baseline's, with the interval over prompts that both completed.",
     ),
     Column(
         key="draft_lengths", heading="draft lengths", format=TEXT, tables=(t.ACCEPTANCE,), unit="tokens",
@@ -78,7 +107,6 @@ COLUMNS = (
         definition="gamma, one per model in the order of the ensemble; \"up to N\" if a rule may stop earlier; \"then at"
         " least N\" for the threshold of a chain.",
     ),
-    Column(key="acceptance_rate", heading="acceptance", format=THOUSANDTHS, tables=(t.ACCEPTANCE, t.MERGED)),
     Column(
         key="metric", heading="metric", format=TEXT, tables=(t.MERGED,), value=lambda run, row: run.headline or None,
         definition="The task's main metric.",
@@ -104,7 +132,7 @@ COLUMNS = (
         definition="Forwards of each model, including its first, / committed tokens.",
     ),
     Column(
-        key="cost_ratio", heading="c", format=HUNDREDTHS, tables=(t.ACCEPTANCE,),
+        key="cost_ratio", heading="c", format=HUNDREDTHS, tables=(t.ACCEPTANCE, t.THEORY),
         definition="Seconds of a one-token forward of the first model / of the last. The c of SE and of Leviathan et al.",
     ),
     Column(key="outside_forwards", heading="outside forwards", format=TENTHS_OF_PERCENT, tables=(t.ACCEPTANCE,)),

@@ -1,7 +1,7 @@
 """The expectations of a suite, checked in every run."""
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 
@@ -24,6 +24,17 @@ class Outcome(StrEnum):
 def expectations(suite: Suite, points: Sequence[Point]) -> list[str]:
     """Return a line for each expectation: the number of runs with each outcome."""
     return [_line(each, points) for each in suite.expect]
+
+
+def outcome_counts(suite: Suite, points: Sequence[Point]) -> list[str]:
+    """Return a sentence that counts the outcomes of all expectations; none without an expectation."""
+    counts = Counter(
+        outcome for each in suite.expect for of_run in _by_run(points) for outcome, _ in _outcomes(each, of_run)
+    )
+    if not counts:
+        return []
+    texts = [f"{counts[outcome]} {outcome}" for outcome in Outcome if counts[outcome]]
+    return [f"Of {counts.total()} comparisons that the paper leads to expect, {', '.join(texts)}."]
 
 
 def _line(expected: Expectation, points: Sequence[Point]) -> str:

@@ -60,6 +60,7 @@ TENTHS, HUNDREDTHS, THOUSANDTHS = Format("{:.1f}"), Format("{:.2f}"), Format("{:
 TIMES = Format("{:.2f}", suffix="x")
 PERCENT, TENTHS_OF_PERCENT, CHANGE = Format("{:.0%}"), Format("{:.1%}"), Format("{:+.1%}")
 SCORE = Format("{:.1f}", scale=100.0)  # as papers print scores
+SIGNED_SCORE = Format("{:+.1f}", scale=100.0)
 THREE_DIGITS = Format("{:.3g}")
 MILLISECONDS = Format("{:.0f}", scale=1e3)  # of seconds
 TEXT = Format()

@@ -7,9 +7,9 @@ from specbench.analysis.run_summary import MethodSummary, RunSummary
 from specbench.report.columns import column_of
 from specbench.runs.run_folder import listed
 
-FEWEST_REPEATS = 3
 LEAST_BANDWIDTH = 0.5  # share of the memory bandwidth below which a baseline gets a warning
 NUMBERS = r"[-+]?\d[\d.,]*%?|\(.*?\)"  # numbers and texts in brackets
+MOST_WARNINGS = 5  # lines of warnings that follow a short report
 LENGTH_CUTS = "cut_by_length"
 LIMITS = {  # warnings with a value for each method, by column: the text, and the value from which on it is shown
     LENGTH_CUTS: ("outputs cut by the length limit", 0.05),
@@ -93,8 +93,8 @@ def _comparability(summary: RunSummary) -> Iterator[str]:
     decoding, env = summary.decoding, summary.environment
     if env["load_1min"] > env["cores"] / 2:
         yield f"! the machine was busy when the run began: a load of {env['load_1min']:g} on {env['cores']} cores"
-    if decoding.repeats < FEWEST_REPEATS:
-        yield f"! {_count(decoding.repeats, 'repeat')}: at least {FEWEST_REPEATS} are needed to see drift within the run"
+    if decoding.repeats == 1:
+        yield "! 1 repeat: drift within the run cannot be seen; help: --repeats 3"
     if summary.data.later_turns and decoding.temperature > 0:
         yield "Later turns continue each method's own answers, so their prompts differ between methods."
     if decoding.temperature > 0 and not decoding.ignore_eos:
@@ -160,6 +160,16 @@ def _not_real(summary: RunSummary) -> str:
             f" {synthetic.acceptance:g}, and all other rates follow from it"
         )
     return "! Not a measurement of these models: " + "; ".join(parts)
+
+
+def short_notes(summaries: Sequence[RunSummary]) -> list[str]:
+    """Return the conditions of some runs, and the first warnings about them; the others are counted."""
+    lines = notes(summaries[0]) if len(summaries) == 1 else common_notes(summaries)
+    warnings = [line for line in lines if line.startswith("!")]
+    shown = warnings if len(warnings) <= MOST_WARNINGS else warnings[: MOST_WARNINGS - 1]
+    more = len(warnings) - len(shown)
+    rest = [f"! {more} more warnings; help: specbench report --full"] if more else []
+    return [lines[0], *shown, *rest]
 
 
 def common_notes(summaries: Sequence[RunSummary]) -> list[str]:

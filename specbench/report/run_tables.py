@@ -5,13 +5,26 @@ from dataclasses import dataclass
 
 from specbench.analysis.run_summary import RunSummary
 
-SPEED, ACCEPTANCE, CASCADES, SPRINTER, CHAINS, TIME, CONVENTIONS, QUALITY, SCORE_GROUPS, SPEED_GROUPS, MERGED, SUITES = (
-    "speed", "acceptance", "cascades", "sprinter", "chains", "time", "conventions", "quality", "score groups",
-    "speed groups", "merged", "suites",
+SPEED, THEORY, ACCEPTANCE, CASCADES, SPRINTER, CHAINS, TIME, CONVENTIONS, QUALITY, SCORE_GROUPS, SPEED_GROUPS = (
+    "speed", "theory", "acceptance", "cascades", "sprinter", "chains", "time", "conventions", "quality", "score groups",
+    "speed groups",
 )  # fmt: skip
+MERGED, SUITES = "merged", "suites"
 DECODING, END_TO_END = "decoding", "end to end"  # clocks
 MOST_GROUPS = 8  # that a table shows
-RUN_TABLES = (SPEED, ACCEPTANCE, CASCADES, SPRINTER, CHAINS, TIME, CONVENTIONS, QUALITY, SCORE_GROUPS, SPEED_GROUPS)
+RUN_TABLES = (
+    SPEED,
+    THEORY,
+    ACCEPTANCE,
+    CASCADES,
+    SPRINTER,
+    CHAINS,
+    TIME,
+    CONVENTIONS,
+    QUALITY,
+    SCORE_GROUPS,
+    SPEED_GROUPS,
+)
 
 
 @dataclass(frozen=True)
@@ -25,12 +38,13 @@ class RunTable:
 
 TABLES = (
     RunTable(SPEED, "Speed and quality"),
+    RunTable(THEORY, "Theory", lambda run: any(row.value("predicted") is not None for row in run.measured)),
     RunTable(ACCEPTANCE, "Acceptance and forwards"),
     RunTable(CASCADES, "Cascades", lambda run: any(row.value("rule_rate") is not None for row in run.measured)),
     RunTable(
         SPRINTER,
         "SPRINTER",
-        lambda run: any(row.value("verifier_rate") is not None or run.traits(row).adaptive for row in run.measured),
+        lambda run: any(row.value("verifier_rate") is not None for row in run.measured),
     ),
     RunTable(CHAINS, "Chains", lambda run: any(row.levels for row in run.measured)),
     RunTable(TIME, "Time"),

@@ -12,7 +12,8 @@ from specbench.analysis.win_rate import judged_points
 from specbench.config.suite import Suite
 from specbench.errors import ConfigError
 from specbench.report.chain_profile import Profile, forwards_table, kinds_of, pairs_table, verdicts
-from specbench.report.expectations import expectations
+from specbench.report.conclusion import conclusion
+from specbench.report.expectations import expectations, outcome_counts
 from specbench.report.suite_tables import suite_tables
 from specbench.report.suite_values import paper_tables, unknown_values
 from specbench.report.tables import Table
@@ -31,6 +32,7 @@ class Collected:
     points: list[Point]
     tables: list[Table]
     verdicts: list[str]
+    conclusion: list[str]
 
 
 def collect(suite: Suite, results: Path, changed: bool = False) -> Collected:
@@ -60,7 +62,15 @@ def collect(suite: Suite, results: Path, changed: bool = False) -> Collected:
         profile_tables, profile_lines = _profiles(summaries, [run.levels for run in runs])
         tables, lines = tables + profile_tables, lines + profile_lines
     missing = [run.folder or run.key for run in index.done if run not in runs]
-    return Collected(suite, index, folders, missing, summaries, found, tables, lines)
+    return Collected(
+        suite, index, folders, missing, summaries, found, tables, lines, _conclusion(suite, summaries, found)
+    )
+
+
+def _conclusion(suite: Suite, summaries: Sequence[RunSummary], found: Sequence[Point]) -> list[str]:
+    """Return the conclusion of a suite: the speeds of its methods, unless it compares whole curves, and its expectations."""
+    speeds = [] if suite.frontier or suite.kind == "profile" else conclusion(summaries)
+    return [*speeds, *outcome_counts(suite, found)]
 
 
 def _profiles(summaries: Sequence[RunSummary], levels: Sequence[Sequence[str]]) -> tuple[list[Table], list[str]]:

@@ -1,6 +1,6 @@
 """Tables of runs, and tables as Markdown. The columns are those of `specbench/report/columns.py`."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 
 from specbench.analysis.chains import NONE
@@ -8,53 +8,89 @@ from specbench.analysis.differences import Line, differences, distinct_titles
 from specbench.analysis.run_summary import MethodSummary, RunSummary
 from specbench.report import escaping
 from specbench.report.columns import columns_of, merged_columns
-from specbench.report.notes import notes
+from specbench.report.conclusion import conclusion
+from specbench.report.notes import notes, short_notes
 from specbench.report.run_tables import TABLES
 
 
 @dataclass(frozen=True)
 class Table:
-    """A title, column headings, and rows of text. The first column is aligned to the left, all others to the right."""
+    """A title, column headings, and rows of text. The first column is aligned to the left, all others to the right.
+
+    `keys` are the columns' keys in the registry, in order, empty for columns that are not in it; missing if no column is.
+    """
 
     title: str
     heads: list[str]
     rows: list[list[str]]
+    keys: tuple[str, ...] = ()
+
+    def without(self, dropped: Set[int]) -> "Table":
+        """Return the table without the columns at some positions."""
+
+        def kept(values: Sequence[str]) -> list[str]:
+            return [value for i, value in enumerate(values) if i not in dropped]
+
+        return Table(self.title, kept(self.heads), list(map(kept, self.rows)), tuple(kept(self.keys)))
 
 
 def tables(summary: RunSummary, title: str = "") -> list[Table]:
-    """Return the tables of a run. `title` starts every title if the report has several runs."""
+    """Return the tables of a run, without empty columns and tables, the fastest method first.
+
+    `title` starts every title if the report has several runs.
+    """
     out: list[Table] = []
     for table in TABLES:
         if not table.shown(summary):
             continue
-        columns = columns_of(table.key, summary)
         own = table.title.format(baseline=summary.baseline, headline=summary.headline)
         first = title or (f"{summary.pair}, {summary.task}" if not out else "")
-        out.append(
+        columns, rows = columns_of(table.key, summary), ranked(summary)
+        made = without_empty(
             Table(
                 ": ".join(filter(None, (first, own))),
                 [column.title_in(summary) for column in columns],
-                [[column.text(summary, row) for column in columns] for row in summary.measured],
+                [[column.text(summary, row) for column in columns] for row in rows],
+                tuple(column.key for column in columns),
             )
         )
-    failed = [row for row in summary.methods if row.failed and not row.measured]
-    out[0].rows.extend([row.label, *_failed(row, len(out[0].heads) - 1)] for row in failed)
+        if len(made.heads) > 1 or not out:
+            out.append(made)
+    out[0].rows.extend([row.label, *_failed(row, len(out[0].heads) - 1)] for row in _unmeasured(summary))
     return out
+
+
+def ranked(summary: RunSummary) -> list[MethodSummary]:
+    """Return the methods of which a generation completed, the fastest first."""
+
+    def speed(row: MethodSummary) -> float:
+        return row.number("end_to_end_tokens_per_second" if summary.end_to_end else "tokens_per_second") or 0.0
+
+    return sorted(summary.measured, key=speed, reverse=True)
+
+
+def without_empty(table: Table) -> Table:
+    """Return a table without the columns in which no row has a value."""
+    if not table.rows:
+        return table
+    return table.without({i for i in range(1, len(table.heads)) if all(row[i] == NONE for row in table.rows)})
 
 
 def across(summaries: Sequence[RunSummary]) -> Table:
     """Return the merged table of several runs: a row per run and method, and a column per property in which rows differ."""
-    lines = [Line(s, row) for s in summaries for row in s.methods if row.measured or row.failed]
+    lines = [Line(s, row) for s in summaries for row in [*ranked(s), *_unmeasured(s)]]
     columns, differing = merged_columns(list(summaries)), differences(lines)
     pairs = differing.pop("pair", None)
-    headings = [*(["pair"] if pairs else []), "task", "method", *differing, *(column.title for column in columns)]
+    places = [*(["pair"] if pairs else []), "task", "method", *differing]
+    headings = [*places, *(column.title for column in columns)]
+    keys = (*[""] * len(places), *(column.key for column in columns))
     rows = []
     for i, (summary, row) in enumerate(lines):
         place = [summary.task, row.label, *(texts[i] for texts in differing.values())]
         measured = [column.text(summary, row) for column in columns] if row.measured else _failed(row, len(columns))
         rows.append([*([pairs[i]] if pairs else []), *place, *measured])
     names = list(dict.fromkeys(summary.pair for summary in summaries))
-    return Table(names[0] if len(names) == 1 else f"{len(summaries)} runs", headings, rows)
+    return without_empty(Table(names[0] if len(names) == 1 else f"{len(summaries)} runs", headings, rows, keys))
 
 
 def of_runs(summaries: Sequence[RunSummary]) -> list[tuple[RunSummary, list[Table]]]:
@@ -69,13 +105,23 @@ def all_tables(summaries: Sequence[RunSummary]) -> list[Table]:
     return merged + [table for _, each in of_runs(summaries) for table in each]
 
 
-def markdown(summaries: Sequence[RunSummary]) -> str:
-    """Return all tables as GitHub-flavored Markdown, with notes."""
-    parts = [markdown_table(across(summaries))] if len(summaries) > 1 else []
+def overview(summaries: Sequence[RunSummary]) -> Table:
+    """Return the first table of a report: of one run its speeds and scores, of several runs the merged table."""
+    return across(summaries) if len(summaries) > 1 else tables(summaries[0])[0]
+
+
+def markdown(summaries: Sequence[RunSummary], full: bool = False) -> str:
+    """Return the conclusion, the first table and notes as GitHub-flavored Markdown. With `full`, all tables and notes."""
+    parts = [" ".join(map(escaping.markdown, conclusion(summaries)))]
+    if not full:
+        parts += [markdown_table(overview(summaries)), markdown_list(short_notes(summaries))]
+        return "\n\n".join(filter(None, parts)) + "\n"
+    if len(summaries) > 1:
+        parts.append(markdown_table(across(summaries)))
     for summary, each in of_runs(summaries):
         parts += map(markdown_table, each)
         parts.append(markdown_list(notes(summary)))
-    return "\n\n".join(parts) + "\n"
+    return "\n\n".join(filter(None, parts)) + "\n"
 
 
 def markdown_list(lines: Iterable[str]) -> str:
@@ -89,6 +135,11 @@ def markdown_table(table: Table) -> str:
     title = f"**{escaping.markdown(table.title)}**\n\n" if table.title else ""
     heads, *rows = ([escaping.markdown_cell(cell) for cell in line] for line in (table.heads, *table.rows))
     return title + "\n".join(f"| {' | '.join(line)} |" for line in (heads, align, *rows))
+
+
+def _unmeasured(summary: RunSummary) -> list[MethodSummary]:
+    """Return the methods of which every generation failed."""
+    return [row for row in summary.methods if row.failed and not row.measured]
 
 
 def _failed(row: MethodSummary, columns: int) -> list[str]:
