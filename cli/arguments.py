@@ -13,6 +13,11 @@ def words(values: Sequence[str] | None) -> list[str]:
     return [word.strip() for value in values or [] for word in value.split(",") if word.strip()]
 
 
+def named(methods: Sequence[str]) -> list[str]:
+    """Return the methods that are named, without the words `all` and `lossless`."""
+    return [method for method in methods if method not in ("all", "lossless")]
+
+
 def lengths(text: str) -> tuple[str, tuple[int, ...]]:
     """Parse draft lengths, `N` or `N,N,...`, perhaps after `METHOD=`. Returns the method (empty: all) and the lengths."""
     method, value = scoped(text, "method", "--gamma")

@@ -7,21 +7,24 @@ from typing import Annotated
 
 import typer
 
+from specbench.analysis.summary import summary_of
 from specbench.cli import params
 from specbench.cli.arguments import options_of, words
 from specbench.cli.console import place, print_table, say, terminal
 from specbench.cli.params import known
 from specbench.cli.progress import Terminal, interrupted
+from specbench.cli.report_output import conclude
 from specbench.config.options import Access, SandboxKind
 from specbench.config.overrides import parse_override
 from specbench.config.presets import sweep_of
 from specbench.errors import ConfigError, ExitCode
 from specbench.experiment.request import Request
 from specbench.report import plots as drawing
+from specbench.report.conclusion import conclusion
 from specbench.report.curves import curve_tables, points_of, remarks
 from specbench.report.export import as_json as json_text
 
-AUTO = "auto"
+AUTO, AUTO_LENGTH = "auto", "gamma=auto"
 
 
 def curve(
@@ -48,7 +51,8 @@ def curve(
         list[str] | None,
         typer.Option(
             "--over",
-            help="KEY=[VALUES], such as target.alpha=[0.1, 0.3], or auto for the grid of the method's preset. [auto]",
+            help="KEY=[VALUES], such as gamma=[1, 3, 5] or target.alpha=[0.1, 0.3]; gamma=auto: draft lengths around the"
+            " predicted one; auto: the grid of the method's preset. [auto]",
         ),
     ] = None,
     seeds: Annotated[
@@ -88,16 +92,17 @@ def curve(
         max_new_tokens=max_new_tokens, seed=seed, repeats=seeds, device=device, dtype=dtype, engine=engine,
     )  # fmt: skip
     names = words(method)
-    # After plugins are imported, since their presets have grids
-    options = replace(plain, over=swept(names, over or [AUTO]))
     access = Access(fresh=fresh, wait=wait, break_lock=break_lock)
     kind = SandboxKind.auto if allow_code_execution else None
     try:
         request = Request(
-            methods=tuple(names), pair=pair, tasks=tuple(words(task)), options=options, out=out, access=access,
+            methods=tuple(names), pair=pair, tasks=tuple(words(task)), options=plain, out=out, access=access,
             sandbox=kind,
         )  # fmt: skip
-        results = run(request, Terminal())
+        observer = Terminal()
+        # After plugins are imported, since their presets have grids
+        options = replace(plain, over=swept(request, over or [AUTO], observer))
+        results = run(replace(request, options=options), observer)
     except KeyboardInterrupt:
         interrupted(fresh)
     _show([out / summary.run for summary in results.summaries], plots, as_json)
@@ -106,17 +111,28 @@ def curve(
     sys.exit(ExitCode.SOME_FAILED if results.some_failed else ExitCode.OK)
 
 
-def swept(names: list[str], over: list[str]) -> tuple[tuple[str, list[object]], ...]:
-    """Return the swept keys with their values: `auto` is each method's own grid, KEY=[VALUES] is for every method."""
-    found: list[tuple[str, list[object]]] = []
+def swept(request: Request, over: list[str], observer: Terminal) -> tuple[tuple[str, list[object]], ...]:
+    """Return the swept keys with their values.
+
+    `auto` is each method's own grid, `gamma=auto` the draft lengths around the predicted one, and KEY=[VALUES] is for every
+    method, or for the one whose name the key begins with.
+    """
+    from specbench.experiment.length_sweep import lengths_around  # imports torch
+
+    names, found = request.methods, list[tuple[str, list[object]]]()
     for text in over:
+        if text == AUTO_LENGTH:
+            predicted = lengths_around(request, observer)
+            found += [(f"{name}.gamma", list[object](lengths)) for name, lengths in predicted.items()]
+            continue
         if text == AUTO:
             grids = {name: sweep_of(name) for name in names}
             found += [(f"{Path(name).stem}.{key}", values) for name, (key, values) in grids.items()]
             continue
         if "=" not in text:
             raise ConfigError(f"--over {text}: expected auto or KEY=[VALUES]; help: --over target.alpha=[0.1, 0.3]")
-        key, value = parse_override(text if text.startswith("method.") else f"method.{text}", "--over")
+        scoped = text.startswith(("method.", *(f"{Path(name).stem}." for name in names)))
+        key, value = parse_override(text if scoped else f"method.{text}", "--over")
         found.append((key, value if isinstance(value, list) else []))
     return tuple(found)
 
@@ -136,6 +152,7 @@ def _show(folders: list[Path], plots: Path | None, as_json: bool) -> None:
             print_table(table, console)
         for line in remarks(folder, points):
             say(line, console)
+        conclude(conclusion([summary_of(folder)]), console)
         place(folder, console)
         for path in paths:
             place(path, console)

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from specbench.cli import params
-from specbench.cli.arguments import imported, options_of, words
+from specbench.cli.arguments import imported, named, options_of, words
 from specbench.cli.lazy import STYLE
 from specbench.cli.verdict_output import (
     AcrossConfig,
@@ -107,9 +107,9 @@ def record(
     out: Kept = None,
 ) -> None:
     """Measure methods on a pair and tasks, and write a snapshot file."""
-    names, tasks = words(method) or ["se"], words(task)
+    names, tasks = words(method), words(task)
     imported(plugin)
-    require_known(names, pair, tasks)
+    require_known(named(names), pair, tasks)
     from specbench.experiment import gate as gating  # imports numpy
     from specbench.experiment.fresh_process import Commands
 

@@ -71,7 +71,11 @@ class Dtype(StrEnum):
 Methods = Annotated[
     list[str] | None,
     typer.Option(
-        "--method", "-m", help="A method, or a TOML file; repeat for several. [se]", autocompletion=known("method")
+        "--method",
+        "-m",
+        help="A method, or a TOML file; repeat for several. all: every method that the pair allows; lossless: those that"
+        " keep the output distribution. [sd; for an ensemble se]",
+        autocompletion=known("method"),
     ),
 ]
 Method = Annotated[

@@ -10,7 +10,7 @@ import typer
 
 import specbench.tasks  # noqa: F401  (registers the tasks)
 from specbench.cli import params
-from specbench.cli.arguments import options_of, words
+from specbench.cli.arguments import named, options_of, words
 from specbench.cli.console import print_table, say, terminal
 from specbench.cli.progress import status
 from specbench.cli.run import suite_changes
@@ -58,6 +58,7 @@ def plan(
     Exit code 4 if a run cannot start because something is missing.
     """
     # imports torch
+    from specbench.experiment.method_choice import chosen
     from specbench.experiment.plan_table import plan_rows, planned_tasks
     from specbench.experiment.selection import read_pair
     from specbench.experiment.suite_runner import resolve_grid
@@ -72,9 +73,10 @@ def plan(
             raise ConfigError("--suite defines methods, pairs and tasks; help: leave out -m, -p and -t")
         wanted = read_suite(suite, **suite_changes(options, repeats))
     else:
-        require_known(words(method), pair or "tiny", words(task))
+        require_known(named(words(method)), pair or "tiny", words(task))
         found = read_pair(pair or "tiny", options)[1]
-        names, tasks = tuple(words(method) or ["se"]), tuple(words(task)) or planned_tasks(found, options)
+        names = chosen(words(method), pair or "tiny", options)
+        tasks = tuple(words(task)) or planned_tasks(found, options)
         line = Line(methods=names, pairs=(pair or "tiny",), tasks=tasks, options=options)
         wanted = Suite(name="", paper="", shows="", description="", grid=(line,))
     with status("reading pairs and tasks"):

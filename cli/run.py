@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from specbench.cli import params
-from specbench.cli.arguments import options_of, words
+from specbench.cli.arguments import named, options_of, words
 from specbench.cli.console import place, terminal
 from specbench.cli.progress import Terminal, interrupted
 from specbench.config.options import Access, Options, SandboxKind
@@ -54,7 +54,8 @@ def run(
     over: Annotated[
         list[str] | None,
         typer.Option(
-            "--over", help="Sweep a key; each value is a variant: method.target.alpha=[0.1, 0.3], lossy.bonus=[...]."
+            "--over",
+            help="Sweep a key; each value is a variant: gamma=[1, 3, 5], method.target.alpha=[0.1, 0.3], lossy.bonus=[...].",
         ),
     ] = None,
     head: params.Heads = None,
@@ -84,7 +85,7 @@ def run(
                 raise ConfigError("--suite defines methods, pairs and tasks; help: leave out -m, -p and -t")
             code = _suite(suite, suite_changes(options, repeats), out, access, kind)
         else:
-            methods, tasks = tuple(words(method) or ["se"]), tuple(words(task))
+            methods, tasks = tuple(words(method)), tuple(words(task))
             code = measure(
                 Request(
                     methods=methods, pair=pair or "tiny", tasks=tasks, options=options, out=out, access=access, sandbox=kind
@@ -99,7 +100,7 @@ def run(
 
 def measure(request: Request, full: bool = False, explain: bool = False) -> ExitCode:
     """Run a request and print its results: the first table and the conclusion, or with `full` all tables."""
-    require_known(request.methods, request.pair, request.tasks)  # before torch is imported
+    require_known(named(request.methods), request.pair, request.tasks)  # before torch is imported
     from specbench.cli.report_output import show  # imports numpy
     from specbench.experiment.pipeline import run  # imports torch
 

@@ -93,7 +93,7 @@ class Plan:
 
 
 def run(
-    method: Names = "se",
+    method: Names = (),
     pair: str = "tiny",
     task: Names = (),
     *,
@@ -107,7 +107,8 @@ def run(
     The same call resumes an interrupted run, and returns a finished one without measuring.
 
     Args:
-        method: Methods: names of presets, or paths to TOML files.
+        method: Methods: names of presets, or paths to TOML files. `all` is every method that the pair allows, `lossless`
+            those that keep the output distribution. By default `sd` for a draft and a target, and `se` for an ensemble.
         pair: A pair of models: the name of a preset, or a path to a TOML file.
         task: Tasks. By default those that suit the pair.
         out: The folder that run folders are written to.
@@ -130,7 +131,7 @@ def run(
 
 
 def plan(
-    method: Names = "se", pair: str = "tiny", task: Names = (), *, out: str | PathLike[str] = "results", **options: Any
+    method: Names = (), pair: str = "tiny", task: Names = (), *, out: str | PathLike[str] = "results", **options: Any
 ) -> Plan:
     """Resolve what `run` would measure, without loading a model. Takes the same arguments; raises the same errors."""
     return Plan(pipeline.resolve(_request((method, pair, task), options, out=out)))

@@ -22,7 +22,7 @@ from specbench.errors import ConfigError, hint
 
 T = TypeVar("T")
 KINDS = ("method", "pair", "task")
-EXAMPLES = {"--set": "method.target.mu=0.2", "--over": "method.target.alpha=[0.1, 0.3]"}
+EXAMPLES = {"--set": "method.target.mu=0.2", "--over": "method.target.alpha=[0.1, 0.3], or gamma=[1, 3, 5]"}
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ def latest(values: Sequence[tuple[str, T]], name: str, default: T) -> T:
 def parse_override(text: str, flag: str = "--set") -> tuple[str, object]:
     """Parse `a.b=VALUE`, where VALUE is a TOML literal or a bare word. Raises ConfigError, naming the flag."""
     key, equals, value = text.partition("=")
-    if not equals or "." not in key:
+    if not equals or ("." not in key and (flag, key) != ("--over", "gamma")):
         raise ConfigError(f"{flag} {text}: expected table.key=value; help: {flag} {EXAMPLES[flag]}")
     try:
         return key.strip(), tomllib.loads(f"value = {value}")["value"]

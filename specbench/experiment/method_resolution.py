@@ -18,6 +18,8 @@ from specbench.experiment import method_table as tables
 from specbench.models.heads import Head
 from specbench.runs.run_spec import Clock, MethodSpec
 
+GAMMA = "gamma"  # the short name of every method's draft length
+
 
 @dataclass(frozen=True)
 class ResolvedMethod:
@@ -147,7 +149,7 @@ def _variants(names: Iterable[str], pair: Pair, options: Options) -> list[_Varia
         given = {".".join(each.path): (f"--set {each.key}", each.value) for each in applied}
         swept: list[tuple[list[str], list[object]]] = []
         for key, values in options.over:
-            scope, *path = key.split(".")
+            scope, path = _swept_path(key, base)
             if scope in ("method", found.name, name) and ".".join(path) in tables.keys_of(base):
                 _require_open(found.name, ".".join(path), f"--over {key}", given)
                 given[".".join(path)] = (f"--over {key}", None)
@@ -157,13 +159,24 @@ def _variants(names: Iterable[str], pair: Pair, options: Options) -> list[_Varia
             _require_open(found.name, where, f"--gamma {','.join(map(str, gamma))}", given)
         paths = tuple(".".join(path) for path, _ in swept)
         for values in product(*(values for _, values in swept)):
-            changes = [(path, value) for (path, _), value in zip(swept, values, strict=True)]
+            changes = [
+                (path, tables.length_value(base, path, value, pair))
+                for (path, _), value in zip(swept, values, strict=True)
+            ]
             table = changed(base, changes, f"method {found.name}")
             out.append(_Variant(found, _with_roles(table, pair), applied, paths))
     if unused:
         key, known = min(unused), {f"method.{key}" for each in out for key in tables.keys_of(each.table)}
         raise tables.key_error(f"--over {key}", names, key, known)
     return out
+
+
+def _swept_path(key: str, table: Table) -> tuple[str, list[str]]:
+    """Return the scope of a swept key and its path in a method's table; `gamma` alone is the method's draft length."""
+    scope, *path = key.split(".") if "." in key else ("method", key)
+    if path == [GAMMA] and GAMMA not in tables.keys_of(table) and (own := tables.length_path(table)):
+        path = own.split(".")
+    return scope, path
 
 
 def has_draft_length(names: Iterable[str], pair: Pair, options: Options) -> bool:

@@ -1,7 +1,7 @@
 """Queries on a method's TOML table before the method is built: models, heads, keys and draft lengths."""
 
 import typing
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import fields as dataclass_fields
 from dataclasses import is_dataclass
@@ -9,6 +9,7 @@ from dataclasses import is_dataclass
 from specbench import methods
 from specbench.config.construct import Named, Table, convert
 from specbench.config.overrides import Override
+from specbench.config.pair import Pair
 from specbench.config.presets import preset
 from specbench.decoding import targets
 from specbench.decoding.method import Method, Proposer
@@ -154,6 +155,14 @@ def length_path(table: Table) -> str:
     return (
         ".".join([*keys, "gamma"]) if isinstance(proposer, dict) and "gamma" in _types_of(proposer, "proposer") else ""
     )
+
+
+def length_value(table: Table, path: Sequence[str], value: object, pair: Pair) -> object:
+    """Return the value of a swept key; one draft length of an ensemble is the first model's, and the others draft 1."""
+    models = listed(table, "models")
+    if list(path) != ["gamma"] or not models or not isinstance(value, int):
+        return value
+    return [value] + [1] * (sum(len(pair.group(name)) for name in models) - 1)
 
 
 def with_lengths(table: Table, sizes: Mapping[str, int], gamma: tuple[int, ...]) -> Table:

@@ -1,6 +1,6 @@
 """From a request to scored and summarized runs."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import specbench.tasks  # noqa: F401  (registers the tasks)
@@ -11,6 +11,7 @@ from specbench.config.presets import require_known
 from specbench.data.task import Task
 from specbench.errors import ConfigError, MissingAsset
 from specbench.experiment import method_options, method_resolution, runner, scorer, selection
+from specbench.experiment.method_choice import chosen
 from specbench.experiment.plan import Plan, PlannedRun, make_plan
 from specbench.experiment.request import Request
 from specbench.observer import Observer
@@ -40,6 +41,11 @@ class Results:
         return any(row.failed for summary in self.summaries for row in summary.methods)
 
 
+def with_methods(request: Request) -> Request:
+    """Return a request that names its methods: the pair's default, and methods in place of `all` and `lossless`."""
+    return replace(request, methods=chosen(request.methods, request.pair, request.options))
+
+
 def unused_options(request: Request) -> dict[str, ConfigError]:
     """Return the options that no method, pair or task of a request reads, by their text on the command line."""
     _, pair = selection.read_pair(request.pair, request.options)
@@ -56,6 +62,7 @@ def resolve(request: Request, partial: bool = False) -> Resolved:
     for a mistake in the request, including an unused option. Raises MissingAsset if a model, data, or the sandbox of the only
     task is missing.
     """
+    request = with_methods(request)
     require_known(request.methods, request.pair, request.tasks)
     options = request.options
     preset, pair = selection.read_pair(request.pair, options)
@@ -76,7 +83,7 @@ def resolve(request: Request, partial: bool = False) -> Resolved:
 
 def run(request: Request, observer: Observer | None = None) -> Results:
     """Measure and score the missing parts of a request's runs, and summarize all runs."""
-    observer = observer or Observer()
+    observer, request = observer or Observer(), with_methods(request)
     resolved = resolve(request)
     plan, unscored = resolved.plan, resolved.unscored
     if not request.tasks and len({spec.task.name for spec in plan.specs}) > 1:

@@ -10,7 +10,8 @@ from specbench.config.options import Access, Options, SandboxKind
 class Request:
     """Methods to measure on a pair and tasks.
 
-    Names are presets or paths to TOML files. Without tasks, the pair's default tasks are used. `sandbox` is the backend for
+    Names are presets or paths to TOML files; `all` and `lossless` are all methods that the pair allows. Without methods, the
+    pair's default is used, without tasks the pair's default tasks. `sandbox` is the backend for
     executing generated code; None does not execute it.
     """
 

@@ -122,7 +122,9 @@ def defined(key: str) -> Callable[[RunSummary, str], bool]:
 def headline_scores(run: RunSummary, table: str) -> list[Column]:
     """Return a column for each score in the table of quality, and for the task's main score in others."""
     names = [metric["name"] for metric in run.metrics if table == QUALITY or metric["name"] == run.headline]
-    return [Column(key="score", heading=name, format=SCORE, value=score(name), priority=Priority.high) for name in names]
+    return [
+        Column(key="score", heading=name, format=SCORE, value=score(name), priority=Priority.high) for name in names
+    ]
 
 
 def score_groups(run: RunSummary, table: str) -> list[Column]:
