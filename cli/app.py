@@ -5,7 +5,9 @@ folder in use or a full disk, 5 a distribution that differs or a regression, 6 n
 and 143 terminated, both resumable.
 """
 
+import codecs
 import errno
+import io
 import json
 import sys
 import tomllib
@@ -63,6 +65,7 @@ def specbench() -> None:
 def main(command: Callable[[], None] = app) -> None:
     """Run a command. User errors and machine failures print one line to stderr instead of a traceback."""
     quiet()
+    replace_unprintable()
     try:
         _require_text(sys.argv)
         command()
@@ -83,6 +86,23 @@ def main(command: Callable[[], None] = app) -> None:
         if isinstance(error, UnicodeError | json.JSONDecodeError | tomllib.TOMLDecodeError):
             fail("file", f"cannot parse a file: {error}", 2)
         raise
+
+
+ASCII = {"–": "-", "−": "-", "±": "+-", "×": "x", "…": "...", "†": "*", "µ": "u"}
+
+
+def replace_unprintable() -> None:
+    """Let standard output and error replace the characters that their encoding lacks, instead of raising an error."""
+
+    def replaced(error: UnicodeError) -> tuple[str, int]:
+        if not isinstance(error, UnicodeEncodeError):
+            raise error
+        return "".join(ASCII.get(each, "?") for each in error.object[error.start : error.end]), error.end
+
+    codecs.register_error("specbench", replaced)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.encoding.lower().replace("-", "") != "utf8":
+            stream.reconfigure(errors="specbench")
 
 
 UNUSABLE = {  # error of a path -> exit code: 2 if another path helps, 4 if the machine lacks something

@@ -10,6 +10,7 @@ from specbench.cli.arguments import options_of
 from specbench.cli.console import place, print_table, say, terminal
 from specbench.cli.params import known
 from specbench.cli.progress import Terminal, interrupted
+from specbench.cli.report_output import conclude
 from specbench.config.options import Access
 from specbench.errors import ConfigError
 from specbench.experiment.chain_profile import BASELINE, GAMMA, levels_of, pairings
@@ -84,10 +85,9 @@ def profile(
         say(f"{summary.pair}, {summary.task}: {' > '.join(levels)}", console, "none")
         for table in (chain_profile.forwards_table(measured), chain_profile.pairs_table(measured)):
             print_table(table, console)
-        for line in chain_profile.verdicts(measured):
-            say(line, console, "none")
         console.print(
-            "Prediction: exact distributions of accepted lengths at the measured acceptance rates (`theory.keeps_middle`),"
+            "Predictions: exact distributions of accepted lengths at the measured acceptance rates (`theory.keeps_middle`),"
             " without the forwards in which a head catches up with its base, and without shortened drafts.", style="dim"
         )  # fmt: skip
+        conclude(chain_profile.verdicts(measured), console)
         place(summary.folder, console)

@@ -10,7 +10,15 @@ from types import FrameType
 from typing import NoReturn
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TextColumn,
+    TimeRemainingColumn,
+)
 from rich.text import Text
 
 from specbench.errors import ExitCode
@@ -64,21 +72,45 @@ def progress(label: str, total: int, done: int = 0) -> Iterator[Callable[[], Non
         print(f"resuming {label}: {done} of {total} done", file=sys.stderr)
     console = Console(stderr=True)
     if not console.is_terminal:
-        last = time.monotonic()
+        start = last = time.monotonic()
+        already = done
 
         def line() -> None:
             nonlocal done, last
             done += 1
-            if time.monotonic() - last > PLAIN_SECONDS or done == total:
-                print(f"{label}: {done}/{total}", file=sys.stderr, flush=True)
-                last = time.monotonic()
+            now = time.monotonic()
+            if now - last > PLAIN_SECONDS or done == total:
+                rate = (done - already) / max(now - start, 1e-9)
+                left = f", {_duration((total - done) / rate)} left" if done < total else f" in {_duration(now - start)}"
+                print(f"{label}: {done}/{total}, {rate:.1f}/s{left}", file=sys.stderr, flush=True)
+                last = now
 
         yield line
         return
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        _Rate(),
+        TimeRemainingColumn(),
+    )
     with Progress(*columns, console=console, transient=True) as bar:
         shown = bar.add_task(terminal(label), total=total, completed=done)
         yield lambda: bar.advance(shown)
+
+
+class _Rate(ProgressColumn):
+    """Items per second."""
+
+    def render(self, task: Task) -> Text:
+        return Text("" if task.speed is None else f"{task.speed:.1f}/s")
+
+
+def _duration(seconds: float) -> str:
+    """Format seconds as `45 s`, `12 min` or `3.4 h`."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 90 * 60 else f"{seconds / 3600:.1f} h"
 
 
 class Terminal(Observer):

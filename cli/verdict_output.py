@@ -134,11 +134,21 @@ def findings(verdicts: list[Verdict]) -> list[str]:
 
 
 def outcome(verdicts: list[Verdict]) -> str:
-    """Return the number of verdicts of each status, the worst first."""
+    """Return the number of methods without a finding, and the number of checks of each status, the worst first."""
+    methods = {(each.run, each.method) for each in verdicts if each.method}
+    failing = [each for each in verdicts if each.status.value in FAILING]
+    whole_runs = {each.run for each in failing if not each.method}
+    passing = {(run, method) for run, method in methods if run not in whole_runs}
+    passing -= {(each.run, each.method) for each in failing}
     counts = {
         status: sum(each.status == status for each in verdicts) for status in (*FAILING, "improved", "skipped", "ok")
     }
-    return ", ".join(f"{count} {status}" for status, count in counts.items() if count) or "nothing to compare"
+    checks = ", ".join(f"{count} {status}" for status, count in counts.items() if count)
+    if not checks:
+        return "nothing to compare"
+    plural = "" if len(methods) == 1 else "s"
+    passed = f"{len(passing)} of {len(methods)} method{plural} passed; " if methods else ""
+    return f"{passed}{len(verdicts)} check{'' if len(verdicts) == 1 else 's'}: {checks}"
 
 
 def markdown(verdicts: list[Verdict], title: str) -> str:

@@ -99,7 +99,7 @@ EVERYTHING: Mix = {
     "copying": 0.02,
 }
 TRANSLATING: Mix = {"cnndm": 0.1, "xsum": 0.1, "wmt": 0.8}
-DRAFT_DOMAINS: Mix = {"cnndm": 0.1, "xsum-local": 0.35, "wmt-outdoors": 0.5, "xsum": 0.025, "wmt": 0.025}
+DRAFT_DOMAINS: Mix = {"cnndm": 0.1, "xsum-local": 0.35, "wmt-outdoors": 0.55}
 TARGET_DOMAINS: Mix = {"cnndm": 0.1, "xsum-civic": 0.35, "wmt-indoors": 0.5, "xsum": 0.025, "wmt": 0.025}
 
 
@@ -190,10 +190,13 @@ STAGES = {
     "code": Stage(shape=LARGE, tokens=500_000, rate=8e-4, seed=6, mix=tilted(humaneval=5.0), start="target"),
     "math": Stage(shape=LARGE, tokens=500_000, rate=8e-4, seed=7, mix=tilted(gsm8k=5.0), start="target"),
     "t5-small-base": Stage(shape=SMALL_T5, tokens=3_000_000, rate=2e-3, seed=8, mix=SEQ2SEQ),
-    "t5-small": Stage(shape=SMALL_T5, tokens=4_000_000, rate=2e-3, seed=18, mix=DRAFT_DOMAINS, start="t5-small-base"),
+    "t5-small": Stage(shape=SMALL_T5, tokens=1_000_000, rate=2e-3, seed=18, mix=DRAFT_DOMAINS, start="t5-small-base"),
     "t5-base": Stage(shape=LARGE_T5, tokens=8_000_000, rate=1.5e-3, seed=9, mix=SEQ2SEQ),
     "t5-translating": Stage(shape=LARGE_T5, tokens=1_000_000, rate=1e-3, seed=10, mix=TRANSLATING, start="t5-base"),
-    "t5-large": Stage(shape=LARGE_T5, tokens=1_500_000, rate=1e-3, seed=19, mix=TARGET_DOMAINS, start="t5-translating"),
+    "t5-domains": Stage(
+        shape=LARGE_T5, tokens=1_500_000, rate=1e-3, seed=19, mix=TARGET_DOMAINS, start="t5-translating"
+    ),
+    "t5-large": Stage(shape=LARGE_T5, tokens=3_000_000, rate=2e-3, seed=20, mix=TARGET_DOMAINS, start="t5-domains"),
 }
 PUBLISHED = ("draft", "middle", "target", "code", "math", "t5-small", "t5-large")
 
@@ -211,11 +214,10 @@ def make_tokenizer(texts: int = 24_000) -> Tokenizer:
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    each = texts // len(SOURCES)
+    sources = [source for name, source in SOURCES.items() if name not in DOMAINS]
+    each = texts // len(sources)
     samples = (
-        _text(synthetic, row)
-        for synthetic in SOURCES.values()
-        for row in itertools.islice(synthetic.rows("train", 0), each)
+        _text(synthetic, row) for synthetic in sources for row in itertools.islice(synthetic.rows("train", 0), each)
     )
     tokenizer.train_from_iterator(samples, trainer)
     return tokenizer

@@ -144,10 +144,11 @@ def verdicts(profile: Profile) -> list[str]:
         two = " + ".join((low, here, high)[i] for i in found.models)
         without = "" if profile.pairing(low, high) else f" (no level drafts for {high} directly)"
         lines.append(
-            f"{here}: {'keep it' if found.pays else 'leave it out'}. Three models {TIMES.text(found.three.speedup)} (draft"
-            f" {found.three.drafted}, threshold {found.three.thresholds[0]}), two {TIMES.text(found.two.speedup)} ({two},"
-            f" draft {found.two.drafted}){without}, at the costs of blocks, measured up to {profile.longest} tokens and"
-            f" extrapolated on a line; with a block at the cost of one token {TIMES.text(ideal.three.speedup)} and"
-            f" {TIMES.text(ideal.two.speedup)}"
+            f"{here}: {'keep it' if found.pays else 'leave it out'}. The predicted speedup is"
+            f" {TIMES.text(found.three.speedup)} with it (draft {found.three.drafted}, threshold"
+            f" {found.three.thresholds[0]}) and {TIMES.text(found.two.speedup)} without it ({two}, draft"
+            f" {found.two.drafted}){without}. Costs of blocks were measured up to {profile.longest} tokens and are"
+            f" extrapolated linearly. If a block cost as much as one token, the speedups would be"
+            f" {TIMES.text(ideal.three.speedup)} and {TIMES.text(ideal.two.speedup)}."
         )
     return lines
