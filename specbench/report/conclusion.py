@@ -191,18 +191,18 @@ def _draft_length(summary: RunSummary, leading: MethodSummary) -> Iterator[str]:
     known = {each.gamma: each for each in lengths}
     best, used = max(lengths, key=lambda each: each.speedup.value), known[theory.gamma[0]]
     ratio = column_of("cost_ratio").format.text(leading.number("cost_ratio"))
-    if best.speedup.value > GAIN * used.speedup.value:
+    if best.speedup.value <= 1.0:
+        yield f"No draft length from 1 to {lengths[-1].gamma} is predicted to be faster than {summary.baseline}."
+    elif best.speedup.value > GAIN * used.speedup.value:
         yield (
             f"A draft length of {best.gamma} is predicted to be faster: {TIMES.text(best.speedup)}, against"
             f" {TIMES.number(used.speedup.value)}x at {used.gamma}; help: --gamma {best.gamma}"
         )
-    elif best.speedup.value > 1.0:
+    else:
         yield (
             f"No other draft length from 1 to {lengths[-1].gamma} is predicted to be more than"
             f" {100 * (GAIN - 1):.0f} % faster (a draft forward costs {ratio} of a target forward)."
         )
-    else:
-        yield f"No draft length from 1 to {lengths[-1].gamma} is predicted to be faster than {summary.baseline}."
 
 
 def _few_prompts(summary: RunSummary) -> Iterator[str]:

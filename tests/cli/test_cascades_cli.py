@@ -46,7 +46,7 @@ def cascades(tmp_path_factory):
     """One cell of cascades on the encoder-decoder pair, and what was printed."""
     where = tmp_path_factory.mktemp("cascades")
     wanted = [word for name in CASCADES for word in ("-m", name)]
-    shown = specbench("run", *wanted, "-p", "tiny-t5", "-t", "wmt", "-n", 6, "--repeats", 1, cwd=where)
+    shown = specbench("run", *wanted, "-p", "tiny-t5", "-t", "wmt", "-n", 6, "--repeats", 1, "--full", cwd=where)
     return where, shown
 
 
@@ -104,6 +104,21 @@ def test_an_alias_is_swept_as_its_method():
     options = Options(over=(("se.gamma", [[1, 1], [2, 1]]),))
     found = groups_of(["se"], pair_of("se"), SIZES, options)[0]
     assert [each.label for each in found[1:]] == ["we-se(gamma=[1, 1])", "we-se(gamma=[2, 1])"]
+
+
+@pytest.mark.parametrize(
+    ("method", "key", "labels"),
+    [
+        ("sd", "gamma", ["sd(gamma=1)", "sd(gamma=3)"]),
+        ("eagle", "eagle.gamma", ["eagle(gamma=1)", "eagle(gamma=3)"]),
+        ("polybasic", "gamma", ["polybasic(gamma=1)", "polybasic(gamma=3)"]),
+        ("se", "gamma", ["we-se(gamma=[1, 1])", "we-se(gamma=[3, 1])"]),
+    ],
+)
+def test_gamma_is_the_short_name_of_every_draft_length(method, key, labels):
+    options = Options(over=((key, [1, 3]),))
+    found = groups_of([method], pair_of(method), SIZES, options)[0]
+    assert [each.label for each in found[1:]] == labels
 
 
 @pytest.mark.parametrize(
@@ -180,7 +195,7 @@ def test_the_papers_bonus_declares_no_distribution(tmp_path):
 def test_parallel_models_give_the_same_tokens_as_sequential_ones(tmp_path):
     """WE-P in worker processes: the same tokens as the sequential ensemble, its communication timed and its bytes counted."""
     few = ["-t", "gsm8k", "-n", 5, "--repeats", 1, "--max-new-tokens", 12, "--ignore-eos"]
-    shown = specbench("run", "-m", "we-p", *few, cwd=tmp_path)
+    shown = specbench("run", "-m", "we-p", *few, "--full", cwd=tmp_path)
     (summary,) = summaries(tmp_path)
     rows = {row["method"]: row for row in summary["methods"]}
     parallel = rows["we-p"]

@@ -22,6 +22,7 @@ SPECBENCH = Path(sys.executable).parent / "specbench"
 ENV = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
 FEW = ["-n", "5", "--repeats", "1", "--max-new-tokens", "12"]
 GSM8K = ["-t", "gsm8k", *FEW]
+ENSEMBLE = ["-m", "se", *GSM8K]
 
 
 def rows_of(folder: Path) -> list[dict]:
@@ -30,9 +31,9 @@ def rows_of(folder: Path) -> list[dict]:
 
 @pytest.fixture(scope="module")
 def done_run(tmp_path_factory) -> tuple[Path, str]:
-    """One small run with the defaults, and what it printed."""
+    """One small run of an ensemble, and its whole report."""
     where = tmp_path_factory.mktemp("run")
-    return where, specbench("run", *GSM8K, cwd=where).stdout
+    return where, specbench("run", *ENSEMBLE, "--full", cwd=where).stdout
 
 
 def test_a_speculative_ensemble_is_reported_with_both_predictions(done_run):
@@ -48,7 +49,7 @@ def test_a_speculative_ensemble_is_reported_with_both_predictions(done_run):
     assert "paper's theory" in shown
 
 
-def test_without_arguments_se_runs_with_its_baseline(done_run):
+def test_a_run_folder_holds_the_method_and_its_baseline(done_run):
     where, shown = done_run
     (folder,) = (where / "results").iterdir()
     assert folder.name.startswith("we-se_tiny_gsm8k_")
@@ -84,10 +85,10 @@ def test_the_same_command_reports_a_complete_run_without_measuring(done_run):
     where, _ = done_run
     (folder,) = (where / "results").iterdir()
     before = (folder / "samples.jsonl").read_bytes()
-    again = specbench("run", *GSM8K, cwd=where)
+    again = specbench("run", *ENSEMBLE, cwd=where)
     assert "speedup over we" in again.stdout
     assert (folder / "samples.jsonl").read_bytes() == before
-    specbench("run", *GSM8K, "--fresh", cwd=where)
+    specbench("run", *ENSEMBLE, "--fresh", cwd=where)
     fresh = (folder / "samples.jsonl").read_bytes()
     assert fresh != before
     tokens = [[json.loads(line)["tokens"] for line in text.decode().splitlines()] for text in (before, fresh)]
@@ -199,14 +200,14 @@ def test_a_failed_sample_is_a_failed_sample(tmp_path):
         (["run", "-t", "gsm9k"], 2, "did you mean 'gsm8k'?"),
         (["run", "-p", "llama-vicuna", "-m", "sd"], 2, "no model 'target'"),
         (["run", "--gamma", "x"], 2, "--gamma x"),
-        (["run", "--gamma", "1,2,3"], 2, "gamma"),
+        (["run", "-m", "se", "--gamma", "1,2,3"], 2, "gamma"),
         (["run", "--gamma", "0"], 2, "at least 1"),
         (["run", "--temperature", "-1"], 2, "temperature"),
         (["run", "--top-p", "0"], 2, "top_p"),
         (["run", "--repeats", "0"], 2, "repeats"),
-        (["run", "--set", "method.target.weigts=[1.0, 0.0]"], 2, "did you mean 'target.weights'?"),
-        (["run", "--set", "method.target.weights=[0.4, 0.4]"], 2, "sum to 1"),
-        (["run", "--set", "method.target.weights=[0.4, 0.3, 0.3]"], 2, "weights"),
+        (["run", "-m", "se", "--set", "method.target.weigts=[1.0, 0.0]"], 2, "did you mean 'target.weights'?"),
+        (["run", "-m", "se", "--set", "method.target.weights=[0.4, 0.4]"], 2, "sum to 1"),
+        (["run", "-m", "se", "--set", "method.target.weights=[0.4, 0.3, 0.3]"], 2, "weights"),
         (["run", "-t", "prompts"], 2, "--data FILE.jsonl"),
         (["run", "--data", "none.jsonl"], 4, "no data file"),
         (["run", "-t", "gsm8k", "--data", "hub"], 4, "openai/gsm8k"),
@@ -221,7 +222,7 @@ def test_a_failed_sample_is_a_failed_sample(tmp_path):
         (["run", "--data", "latin.jsonl"], 4, "latin.jsonl:1: not JSON"),
         (["run", "-m", "latin.jsonl.toml"], 2, "latin.jsonl.toml"),
         (["run", "-m", "we", "--set", "method.scorers=[]"], 2, "at least one model"),
-        (["run", "--set", "method.models=[]"], 2, "at least one model"),
+        (["run", "-m", "se", "--set", "method.models=[]"], 2, "at least one model"),
         (["run", "-m", "cd-se", "--set", "method.target.mu=nan"], 2, "finite"),
         (["run", "--set", "task.max_new_tokens=0"], 2, "max_new_tokens = 0"),
         (["run", "-t", "gsm8k", "--set", "task.shots=five"], 2, "task.shots = 'five' must be of type int"),
@@ -269,13 +270,12 @@ def test_a_run_that_cannot_load_leaves_nothing_and_fresh_deletes_nothing(tmp_pat
 
 def test_several_tasks_are_one_table(tmp_path):
     done = specbench("run", "-m", "sd", "-t", "wmt,xsum", "-n", 3, "--repeats", 1, cwd=tmp_path)
-    for word in ("wmt@1-A", "xsum@1-A", "bleu", "rouge2", "details: specbench report"):
+    for word in ("wmt@1-A", "xsum@1-A", "bleu", "rouge2"):
         assert word in done.stdout
     output = " ".join(done.stdout.split())
-    assert "at least 3 are needed to see drift within the run (wmt@1-A, xsum@1-A)" in output, (
-        "both drifts are on one line"
-    )
-    shown = specbench("report", *(tmp_path / "results").iterdir(), cwd=tmp_path).stdout
+    assert "drift within the run cannot be seen; help: --repeats 3 (wmt@1-A, xsum@1-A)" in output, "one line for both"
+    assert " in 0 of 2 runs" in output or " in 1 of 2 runs" in output or " in 2 of 2 runs" in output
+    shown = specbench("report", *(tmp_path / "results").iterdir(), "--full", cwd=tmp_path).stdout
     assert "tok:13a" in shown, "signatures stand beside the scores"
 
 
@@ -290,7 +290,7 @@ def test_generated_code_is_scored_later_if_it_is_not_executed_now(tmp_path):
     assert (folder / "samples.jsonl").read_bytes() == before
     assert len(json.loads((folder / "scores.json").read_text())["rows"]) == 5
     assert "scored by executing generated code" in specbench("score", folder, cwd=tmp_path, code=2).stderr
-    assert "sandbox:none|python:3." in specbench("report", folder, cwd=tmp_path).stdout
+    assert "sandbox:none|python:3." in specbench("report", folder, "--full", cwd=tmp_path).stdout
     again = specbench("run", "-m", "ar", "-t", "humaneval", *FEW, cwd=tmp_path).stdout
     assert "not executed" not in again, "what is scored stays scored"
 
@@ -323,7 +323,7 @@ def test_second_turns_read_the_methods_own_first_answer(tmp_path):
     row = {"question_id": 81, "category": "writing", "turns": ["Ben has 3 cards.", "And now?"]}
     (tmp_path / "own.jsonl").write_text(json.dumps(row) + "\n")
     command = ["run", "-m", "sd", "-t", "spec-bench", "--data", "own.jsonl", "--temperature", 5]
-    shown = specbench(*command, *FEW, cwd=tmp_path).stdout
+    shown = specbench(*command, *FEW, "--full", cwd=tmp_path).stdout
     assert "their prompts differ between methods" in shown
     (folder,) = (tmp_path / "results").iterdir()
     tokenizer = AutoTokenizer.from_pretrained(PACKAGE / "tiny" / "models" / "target")

@@ -23,7 +23,7 @@ def chains(tmp_path_factory):
     (where / "q.jsonl").write_text("".join(json.dumps(row) + "\n" for row in QUESTIONS))
     few = ["--repeats", 1, "--max-new-tokens", 24, "--data", "q.jsonl"]
     names = "polybasic,polybasic-model,polybasic-pld,eagle,pld,sd"
-    shown = specbench("run", "-m", names, "-p", "tiny-polybasic", "-t", "spec-bench", *few, cwd=where).stdout
+    shown = specbench("run", "-m", names, "-p", "tiny-polybasic", "-t", "spec-bench", *few, "--full", cwd=where).stdout
     (folder,) = (where / "results").iterdir()
     return [json.loads(line) for line in (folder / "samples.jsonl").read_text().splitlines()], shown, folder
 
@@ -61,7 +61,7 @@ def test_adaptive_lengths_and_sprinter_share_a_table(tmp_path):
     few = ["-n", 5, "--repeats", 1, "--max-new-tokens", 24]
     names = "sprinter,adaedl,specdec++,dsl,confidence,sd"
     over = ["--over", "sprinter.head=['sprinter', 'sprinter-q']"]
-    shown = specbench("run", "-m", names, "-p", "tiny", "-t", "gsm8k", *few, *over, cwd=tmp_path).stdout
+    shown = specbench("run", "-m", names, "-p", "tiny", "-t", "gsm8k", *few, *over, "--full", cwd=tmp_path).stdout
     assert "sprinter(head=sprinter-q)" in shown and "tokens/run" in shown
     (summary,) = (json.loads(path.read_text()) for path in tmp_path.glob("results/*/summary.json"))
     rows = {row["method"]: row for row in summary["methods"]}

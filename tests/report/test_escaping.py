@@ -34,14 +34,14 @@ def where(tmp_path_factory):
     rows = ({"category": each, "turns": [f"Count to {i}."]} for i, each in enumerate(SUBJECTS))
     (folder / DATA).write_text("".join(json.dumps(row) + "\n" for row in rows))
     shape = ("-n", len(SUBJECTS), "--repeats", 1, "--max-new-tokens", 6, "--data", DATA, "--out", FOLDER)
-    done = specbench("run", "-m", "sd", "-t", "spec-bench", *shape, cwd=folder)
+    done = specbench("run", "-m", "sd", "-t", "spec-bench", *shape, "--full", cwd=folder)
     (folder / "shown.txt").write_text(done.stdout)
     return folder
 
 
 def report(where, form, *more):
     run = only_run(where / FOLDER).relative_to(where)
-    return specbench("report", run, "-f", form, *more, cwd=where).stdout
+    return specbench("report", run, "-f", form, "--full", *more, cwd=where).stdout
 
 
 def test_a_run_shows_brackets_as_they_are_and_prints_its_folder(where):

@@ -55,7 +55,7 @@ def only_run(folder):
 @pytest.mark.parametrize("column", VARIANTS)
 def test_a_difference_between_two_runs_is_a_column_and_in_every_title(results, column):
     runs = [only_run(results / name) for name in ("base", column)]
-    shown = specbench("report", *runs, "-f", "md", cwd=results).stdout
+    shown = specbench("report", *runs, "-f", "md", "--full", cwd=results).stdout
     (_, rows), *each = markdown_tables(shown)
     assert {row[column] for row in rows} == VARIANTS[column][1]
     titles = [title for title, _ in each]
@@ -74,7 +74,7 @@ def test_a_difference_between_two_runs_is_a_column_and_in_every_title(results, c
 
 def test_all_rows_of_many_runs_are_different(results):
     runs = [only_run(results / name) for name in ("base", *VARIANTS)]
-    shown = specbench("report", *runs, "-f", "md", cwd=results).stdout
+    shown = specbench("report", *runs, "-f", "md", "--full", cwd=results).stdout
     (_, rows), *_ = markdown_tables(shown)
     heads = list(rows[0])
     places = [tuple(row[head] for head in heads[: heads.index("tokens/s, decoding")]) for row in rows]
@@ -84,7 +84,7 @@ def test_all_rows_of_many_runs_are_different(results):
 def test_defaults_of_a_task_are_not_columns(tmp_path):
     specbench("run", "-m", "ar", "-t", "mmlu,wmt", "-n", 2, "--repeats", 1, cwd=tmp_path)
     runs = sorted(path.parent for path in tmp_path.glob("results/*/samples.jsonl"))
-    (_, rows), *_ = markdown_tables(specbench("report", *runs, "-f", "md", cwd=tmp_path).stdout)
+    (_, rows), *_ = markdown_tables(specbench("report", *runs, "-f", "md", "--full", cwd=tmp_path).stdout)
     assert list(rows[0])[:3] == ["task", "method", "tokens/s, decoding"]
 
 
@@ -95,7 +95,7 @@ def test_one_run_on_two_machines_names_the_machine(results, tmp_path):
     environment = json.loads((copy / "env.json").read_text())
     del environment["sha256"]
     (copy / "env.json").write_text(json.dumps(environment | {"cpu": "Another CPU"}))
-    shown = specbench("report", run, copy, "-f", "md", cwd=results).stdout
+    shown = specbench("report", run, copy, "-f", "md", "--full", cwd=results).stdout
     (_, rows), *_ = markdown_tables(shown)
     assert "Another CPU" in {row["machine"] for row in rows}
     assert "run" not in rows[0]
@@ -106,10 +106,10 @@ def test_otherwise_equal_runs_are_distinguished_by_folder(results, tmp_path):
     renamed, copied = tmp_path / "renamed", tmp_path / run.name
     for copy in (renamed, copied):
         shutil.copytree(run, copy)
-    (_, rows), *each = markdown_tables(specbench("report", run, renamed, "-f", "md", cwd=results).stdout)
+    (_, rows), *each = markdown_tables(specbench("report", run, renamed, "-f", "md", "--full", cwd=results).stdout)
     assert {row["run"] for row in rows} == {run.name, "renamed"}
     assert len(each) == len({title for title, _ in each})
-    (_, rows), *_ = markdown_tables(specbench("report", run, copied, "-f", "md", cwd=results).stdout)
+    (_, rows), *_ = markdown_tables(specbench("report", run, copied, "-f", "md", "--full", cwd=results).stdout)
     assert {row["run"] for row in rows} == {str(run), str(copied)}
     specbench("report", run, copied, "--plots", tmp_path / "plots", cwd=results)
     assert len(list((tmp_path / "plots").glob("*.svg"))) == 2
@@ -146,7 +146,7 @@ def test_a_suite_table_does_not_merge_different_points(tmp_path):
     """Two seeds of two settings and two baselines: six rows, though the suite names the pair alone."""
     (tmp_path / "mine.toml").write_text(SUITE)
     specbench("run", "--suite", "mine.toml", cwd=tmp_path)
-    shown = specbench("report", "--suite", "mine.toml", "-f", "md", cwd=tmp_path).stdout
+    shown = specbench("report", "--suite", "mine.toml", "-f", "md", "--full", cwd=tmp_path).stdout
     (_, rows), *_ = markdown_tables(shown)
     assert {"method", "setting", "run"} <= rows[0].keys()
     assert len({(row["method"], row["setting"], row["run"]) for row in rows}) == len(rows) == 6

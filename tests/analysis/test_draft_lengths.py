@@ -1,0 +1,97 @@
+"""The predicted speed of every draft length, against a simulation of the decoding that it predicts."""
+
+import numpy as np
+import pytest
+
+from specbench.analysis.draft_lengths import LONGEST, predict
+from specbench.decoding.traits import Theory
+from tests.fixtures.records import record, round_of, usage_of
+
+THEORY = Theory(formula="speculation", models=("draft", "target"), gamma=(5,), bonus="exact")
+DRAFT, ONE, BLOCK, SLOPE = (
+    0.1,
+    1.0,
+    1.3,
+    0.05,
+)  # seconds: a draft token, one token, a block of two, and per further token
+TOKENS = 60
+
+
+def block_seconds(k: int) -> float:
+    return ONE if k == 1 else BLOCK + SLOPE * (k - 2)
+
+
+def decode(agrees: list[bool], gamma: int, sample: str):
+    """Decode one output, given whether the draft agrees at each of its tokens, at exact costs."""
+    rounds, draft, blocks, position = [], 0, {}, 0
+    while position < len(agrees):
+        window = agrees[position : position + gamma]
+        accepted = next((i for i, each in enumerate(window) if not each), len(window))
+        drafted = gamma if accepted < len(window) else len(window)
+        rounds.append(round_of(drafted, accepted))
+        draft += drafted
+        blocks[drafted + 1] = blocks.get(drafted + 1, 0) + 1
+        position += accepted + 1
+    used = {
+        "draft": usage_of({1: (draft, DRAFT * draft)}),
+        "target": usage_of({k: (count, count * block_seconds(k)) for k, count in blocks.items()}),
+    }
+    spent = DRAFT * draft + sum(count * block_seconds(k) for k, count in blocks.items())
+    return record("sd", sample, len(agrees), spent, rounds=rounds, models=used)
+
+
+def outputs(rate: float, prompts: int = 60, seed: int = 0) -> list[list[bool]]:
+    rng = np.random.default_rng(seed)
+    return [list(rng.random(TOKENS) < rate) for _ in range(prompts)]
+
+
+def baseline(prompts: int = 60):
+    usage = {"target": usage_of({1: (TOKENS, TOKENS * ONE)})}
+    return [record("ar", str(i), TOKENS, TOKENS * ONE, models=usage) for i in range(prompts)]
+
+
+def true_speedup(agreeing: list[list[bool]], gamma: int) -> float:
+    spent = sum(decode(agrees, gamma, "").decode_seconds for agrees in agreeing)
+    return len(agreeing) * TOKENS * ONE / spent
+
+
+@pytest.mark.parametrize("rate", [0.4, 0.7, 0.9])
+def test_predictions_equal_the_speed_of_decoding_at_that_length(rate):
+    agreeing = outputs(rate)
+    rows = [decode(agrees, 5, str(i)) for i, agrees in enumerate(agreeing)]
+    found = predict(THEORY, rows, baseline())
+    assert [each.gamma for each in found] == list(range(1, LONGEST + 1))
+    for each in found:
+        assert each.speedup.value == pytest.approx(true_speedup(agreeing, each.gamma), rel=0.03), each.gamma
+        assert each.speedup.low <= each.speedup.value <= each.speedup.high
+    assert sum(each.best for each in found) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("rate", [0.3, 0.8, 0.95])
+def test_the_predicted_length_is_nearly_the_fastest(rate):
+    agreeing = outputs(rate, seed=1)
+    found = predict(THEORY, [decode(agrees, 5, str(i)) for i, agrees in enumerate(agreeing)], baseline())
+    best = max(found, key=lambda each: each.speedup.value).gamma
+    speeds = {gamma: true_speedup(agreeing, gamma) for gamma in range(1, LONGEST + 1)}
+    assert speeds[best] >= 0.98 * max(speeds.values())
+
+
+def test_few_prompts_give_predictions_without_intervals():
+    found = predict(THEORY, [decode(outputs(0.8)[0], 5, "0")], baseline(1))
+    assert all(each.speedup.low is None for each in found)
+    assert sum(each.best for each in found) == 1.0
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"formula": "chain"}, {"formula": "ensemble"}, {"drafter_scores": True, "bonus": "deferred"}],
+    ids=["chain", "ensemble", "deferred bonus"],
+)
+def test_other_kinds_of_rounds_have_no_prediction(changes):
+    rows = [decode(outputs(0.8)[0], 5, "0")]
+    assert predict(Theory(**{**vars(THEORY), **changes}), rows, baseline(1)) == []
+
+
+def test_a_method_that_drafted_nothing_has_no_prediction():
+    assert predict(THEORY, baseline(), baseline()) == []
+    assert predict(None, baseline(), baseline()) == []

@@ -1,0 +1,66 @@
+"""Ranks by speed: methods that cannot be distinguished share a rank."""
+
+import numpy as np
+import pytest
+
+from specbench.analysis.ranking import Rank, holm, ranks
+from tests.fixtures.records import record
+
+PROMPTS = 40
+
+
+def rows(method: str, seconds_per_token: float, noise: float = 0.05, seed: int = 0, prompts: int = PROMPTS):
+    rng = np.random.default_rng(seed)
+    return [
+        record(method, sample=str(i), tokens=50, seconds=50 * seconds_per_token * (1 + noise * rng.standard_normal()))
+        for i in range(prompts)
+    ]
+
+
+def test_clearly_different_methods_have_ranks_of_their_own():
+    found = ranks(
+        {"slow": rows("slow", 2.0), "fast": rows("fast", 1.0, seed=1), "middle": rows("middle", 1.5, seed=2)}, False
+    )
+    assert {name: str(rank) for name, rank in found.items()} == {"slow": "3", "fast": "1", "middle": "2"}
+    assert [name for name, rank in found.items() if rank.is_best] == ["fast"]
+
+
+def test_methods_that_cannot_be_distinguished_share_their_places():
+    same = {"a": rows("a", 1.0, seed=1), "b": rows("b", 1.001, seed=2), "slow": rows("slow", 2.0, seed=3)}
+    found = ranks(same, False)
+    assert (found["a"], found["b"], found["slow"]) == (Rank(1, 2), Rank(1, 2), Rank(3, 3))
+    assert not any(rank.is_best for rank in found.values())
+    assert str(found["a"]) == "1-2"
+
+
+def test_equal_methods_are_rarely_distinguished():
+    """Six equal methods, 15 pairs: without correction, half of the runs would find a difference."""
+    wrong = 0
+    for seed in range(40):
+        equal = {str(i): rows(str(i), 1.0, seed=100 * seed + i, prompts=20) for i in range(6)}
+        wrong += any(rank != Rank(1, 6) for rank in ranks(equal, False).values())
+    assert wrong <= 8
+
+
+def test_only_prompts_that_all_methods_completed_count():
+    """The slow method lacks the prompts on which the other one was slow."""
+    fast = rows("fast", 1.0)
+    for each in fast[20:]:
+        each.decode_seconds *= 10
+    found = ranks({"fast": fast, "slow": rows("slow", 2.0, seed=1)[:20]}, False)
+    assert found["fast"].is_best
+
+
+@pytest.mark.parametrize("prompts", [1, 4])
+def test_too_few_prompts_give_no_rank(prompts):
+    assert ranks({"a": rows("a", 1.0, prompts=prompts), "b": rows("b", 9.0, prompts=prompts)}, False) == {}
+
+
+def test_a_single_method_has_no_rank():
+    assert ranks({"a": rows("a", 1.0)}, False) == {}
+
+
+def test_holm_rejects_in_steps():
+    assert holm([0.01, 0.04, 0.03]) == [True, False, False]
+    assert holm([0.01, 0.02, 0.03]) == [True, True, True]
+    assert holm([]) == []

@@ -1,0 +1,68 @@
+"""Output on narrow terminals, without a terminal, and in encodings other than UTF-8."""
+
+import io
+import re
+import sys
+
+import pytest
+from rich.console import Console
+
+from specbench.cli import progress
+from specbench.cli.app import replace_unprintable
+from specbench.cli.console import print_table
+from specbench.report.tables import Table
+
+HEADS = ["method", "rank", "tokens/s, decoding", "speedup over ar, decoding", "lossless", "acceptance", "strict"]
+KEYS = ("method", "rank", "tokens_per_second", "speedup", "lossless", "acceptance_rate", "score")
+ROWS = [
+    ["sd", "1", "449.1", "1.45x [1.33, 1.56]", "yes", "0.862", "83.3 [58.3, 100.0]"],
+    ["ar", "2", "309.1", "1.00x", "–", "–", "83.3 [58.3, 100.0]"],
+]
+TABLE = Table("tiny, gsm8k: Speed and quality", HEADS, ROWS, KEYS)
+
+
+def printed(width: int) -> list[str]:
+    out = io.StringIO()
+    print_table(TABLE, Console(file=out, width=width))
+    return out.getvalue().splitlines()
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 160])
+def test_rows_are_never_folded(width):
+    lines = printed(width)
+    assert max(map(len, lines)) <= width
+    assert sum("1.45x [1.33, 1.56]" in line for line in lines) == 1
+    assert sum("83.3 [58.3, 100.0]" in line for line in lines) == 2
+
+
+def test_a_wide_terminal_shows_every_column():
+    text = "\n".join(printed(160))
+    assert all(head in text for head in HEADS) and "hidden" not in text
+
+
+def test_a_narrow_terminal_hides_the_least_important_columns_and_names_them():
+    lines = printed(80)
+    (hidden,) = (line for line in lines if "hidden columns" in line)
+    assert "acceptance" in hidden and "tokens/s" in hidden
+    assert "speedup" not in hidden and "strict" not in hidden
+
+
+def test_characters_that_an_encoding_lacks_are_replaced(monkeypatch):
+    raw = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding="ascii"))
+    monkeypatch.setattr(sys, "stderr", io.TextIOWrapper(io.BytesIO(), encoding="utf-8"))
+    replace_unprintable()
+    print("1.5 ± 0.1 – 2 × ∑", flush=True)
+    assert raw.getvalue() == b"1.5 +- 0.1 - 2 x ?\n"
+    assert sys.stderr.errors == "strict", "UTF-8 needs no replacement"
+
+
+def test_progress_without_a_terminal_has_a_rate_and_the_time_left(monkeypatch, capsys):
+    seconds = iter(range(0, 1000, 12))
+    monkeypatch.setattr(progress.time, "monotonic", lambda: next(seconds))
+    with progress.progress("a run", 3) as advance:
+        for _ in range(3):
+            advance()
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.partition(",")[0] for line in lines] == ["a run: 1/3", "a run: 2/3", "a run: 3/3"]
+    assert re.search(r"0\.1/s, 24 s left", lines[0]) and lines[-1].endswith("in 36 s")

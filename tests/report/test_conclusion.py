@@ -1,0 +1,141 @@
+"""The conclusion of a run, sentence by sentence, on summaries whose answer is known."""
+
+from dataclasses import replace
+
+import pytest
+
+from specbench.analysis.bootstrap import Estimate
+from specbench.analysis.draft_lengths import LengthPrediction
+from specbench.analysis.ranking import Rank
+from specbench.report.conclusion import conclusion, run_conclusion
+from specbench.runs.run_spec import RunSpec
+from tests.fixtures.summaries import method_summary, run_summary, spec_table
+
+FIRST = Rank(1, 1)
+AR = method_summary("ar", values={"tokens_per_second": 100.0}, rank=Rank(2, 2))
+
+
+def sd(speedup=(1.31, 1.25, 1.37), name="sd", rank=FIRST, **changes):
+    values = {
+        "speedup": Estimate(*speedup),
+        "tokens_per_second": 100.0 * speedup[0],
+        "accepted_length": 2.62,
+        "acceptance_rate": 0.71,
+        "measured_over_corrected": 0.95,
+        "cost_ratio": 0.16,
+    }
+    return method_summary(name, values=values, rank=rank, **changes)
+
+
+def predicted(*speeds):
+    return [LengthPrediction(k, Estimate(x, x - 0.1, x + 0.1), 0.0) for k, x in enumerate(speeds, 1)]
+
+
+def run(*methods, lossless=("sd", "pld"), headline="strict", samples=10, **changes):
+    """Return a run of ar and these methods."""
+    table = spec_table([each.method for each in methods])
+    table["task"]["data"]["samples"] = samples
+    for name, method in table["methods"].items():
+        if name != "ar":
+            method["lossless"] = name in lossless
+            theory = {"formula": "speculation", "models": ["draft", "target"], "gamma": [3], "bonus": "exact"}
+            method["traits"] |= {"draft_length": "3", "theory": theory}
+    summary = run_summary(AR, *methods)
+    return replace(summary, spec=RunSpec.from_toml(table), headline=headline, **changes)
+
+
+def test_a_faster_lossless_method_is_named_with_its_speed_and_the_reason():
+    first, reason, *_ = run_conclusion(run(sd()))
+    assert first == (
+        "sd (draft length 3) is 1.31x [1.25, 1.37] as fast as ar on this machine, with the same output distribution."
+    )
+    assert reason == (
+        "A round commits 2.62 tokens (acceptance 0.71) in the time in which ar generates 2.00; the speedup is 0.95 of what"
+        " theory gives at the measured costs."
+    )
+
+
+def test_a_slower_method_is_not_recommended():
+    first, *_ = run_conclusion(run(sd((0.88, 0.85, 0.91), rank=Rank(2, 2))))
+    assert first.startswith(
+        "Do not use it with these models here: sd (draft length 3) is 0.88x [0.85, 0.91] as fast as ar"
+    )
+
+
+def test_a_speed_that_equals_the_baselines_is_not_called_faster():
+    first, *_ = run_conclusion(run(sd((1.02, 0.97, 1.06))))
+    assert first.startswith("The speeds of sd (draft length 3) and ar cannot be distinguished: 1.02x [0.97, 1.06]")
+
+
+def test_methods_that_cannot_be_distinguished_are_named_together():
+    two = (sd(rank=Rank(1, 2)), sd((1.29, 1.2, 1.38), "pld", Rank(1, 2)))
+    first, *_ = run_conclusion(run(*two))
+    assert "It cannot be distinguished from pld (1.29x [1.20, 1.38])." in first
+
+
+def test_a_faster_method_that_changes_the_output_is_reported_with_its_score():
+    lossy = sd((1.9, 1.8, 2.0), "lossy", score_change=Estimate(-0.031, -0.06, -0.002))
+    sentences = run_conclusion(run(sd(rank=Rank(2, 2)), lossy))
+    assert sentences[0].startswith("sd (draft length 3), the fastest lossless method, is 1.31x")
+    assert "Faster, but not lossless: lossy (1.90x [1.80, 2.00], strict -3.1 [-6.0, -0.2])." in sentences
+
+
+def test_without_a_lossless_method_the_change_of_the_score_is_reported():
+    lossy = sd((1.9, 1.8, 2.0), "lossy", score_change=Estimate(-0.031, -0.06, -0.002))
+    first, second, *_ = run_conclusion(run(lossy))
+    assert "lossy (draft length 3) is 1.90x" in first and "same output distribution" not in first
+    assert second == "Its score changes by strict -3.1 [-6.0, -0.2]."
+
+
+@pytest.mark.parametrize(("score", "shown"), [(0.0, "0"), (1.0, "100")])
+def test_scores_that_are_all_0_or_all_100_are_said_to_show_nothing(score, shown):
+    scored = {"quality": {"strict": Estimate(score, None, None)}}
+    summary = run(sd(**scored))
+    summary = replace(summary, methods=[replace(AR, **scored), *summary.methods[1:]])
+    assert any(f"All methods score {shown} on strict" in each for each in run_conclusion(summary))
+
+
+@pytest.mark.parametrize(
+    ("speeds", "words"),
+    [
+        (
+            (1.1, 1.2, 1.3, 1.4, 1.5),
+            "A draft length of 5 is predicted to be faster: 1.50x [1.40, 1.60], against 1.30x at",
+        ),
+        ((1.1, 1.2, 1.3, 1.31, 1.2), "No other draft length from 1 to 5 is predicted to be more than 2 % faster"),
+        ((0.9, 0.8, 0.7, 0.6, 0.5), "No draft length from 1 to 5 is predicted to be faster than ar."),
+    ],
+)
+def test_the_best_draft_length_is_predicted(speeds, words):
+    sentences = run_conclusion(run(sd(predicted_lengths=predicted(*speeds))))
+    assert any(each.startswith(words) for each in sentences), sentences
+
+
+def test_an_incomplete_run_and_few_prompts_are_mentioned():
+    sentences = run_conclusion(run(sd((1.3, None, None)), complete=False, samples=3))
+    assert sentences[0].startswith("Preliminary")
+    assert "at least 5 prompts" in sentences[-1]
+
+
+def test_simulated_models_keep_their_label_and_get_no_words_on_quality():
+    table = spec_table(["sd"], simulated="dummy")
+    scored = {"quality": {"strict": Estimate(0.0, None, None)}, "label": "sd (dummy)"}
+    summary = replace(run_summary(AR, sd(**scored)), spec=RunSpec.from_toml(table), headline="strict")
+    sentences = run_conclusion(summary)
+    assert sentences[0].startswith("sd (dummy) is 1.31x")
+    assert not any("score" in each for each in sentences)
+
+
+def test_a_baseline_alone_has_no_conclusion():
+    assert conclusion([run_summary(AR)]) == []
+
+
+def test_several_runs_are_a_sentence_per_method_with_its_range():
+    runs = [run(sd(speedup)) for speedup in ((1.31, 1.25, 1.37), (0.9, 0.8, 0.95), (1.1, 0.9, 1.3))]
+    tables = [
+        replace(each.spec, task=replace(each.spec.task, name=name)) for each, name in zip(runs, "abc", strict=True)
+    ]
+    found = conclusion([replace(each, spec=spec) for each, spec in zip(runs, tables, strict=True)])
+    assert found == [
+        "sd is faster than ar in 1 of 3 runs, and slower in 1: 0.90x (b) to 1.31x (a), with the same output distribution."
+    ]
