@@ -99,7 +99,7 @@ EVERYTHING: Mix = {
     "copying": 0.02,
 }
 TRANSLATING: Mix = {"cnndm": 0.1, "xsum": 0.1, "wmt": 0.8}
-DRAFT_DOMAINS: Mix = {"cnndm": 0.1, "xsum-local": 0.35, "wmt-outdoors": 0.55}
+DRAFT_DOMAINS: Mix = {"cnndm": 0.1, "xsum-local": 0.35, "wmt-outdoors": 0.54, "xsum": 0.005, "wmt": 0.005}
 TARGET_DOMAINS: Mix = {"cnndm": 0.1, "xsum-civic": 0.35, "wmt-indoors": 0.5, "xsum": 0.025, "wmt": 0.025}
 
 
@@ -190,13 +190,10 @@ STAGES = {
     "code": Stage(shape=LARGE, tokens=500_000, rate=8e-4, seed=6, mix=tilted(humaneval=5.0), start="target"),
     "math": Stage(shape=LARGE, tokens=500_000, rate=8e-4, seed=7, mix=tilted(gsm8k=5.0), start="target"),
     "t5-small-base": Stage(shape=SMALL_T5, tokens=3_000_000, rate=2e-3, seed=8, mix=SEQ2SEQ),
-    "t5-small": Stage(shape=SMALL_T5, tokens=1_000_000, rate=2e-3, seed=18, mix=DRAFT_DOMAINS, start="t5-small-base"),
+    "t5-small": Stage(shape=SMALL_T5, tokens=3_000_000, rate=2e-3, seed=18, mix=DRAFT_DOMAINS, start="t5-small-base"),
     "t5-base": Stage(shape=LARGE_T5, tokens=8_000_000, rate=1.5e-3, seed=9, mix=SEQ2SEQ),
     "t5-translating": Stage(shape=LARGE_T5, tokens=1_000_000, rate=1e-3, seed=10, mix=TRANSLATING, start="t5-base"),
-    "t5-domains": Stage(
-        shape=LARGE_T5, tokens=1_500_000, rate=1e-3, seed=19, mix=TARGET_DOMAINS, start="t5-translating"
-    ),
-    "t5-large": Stage(shape=LARGE_T5, tokens=3_000_000, rate=2e-3, seed=20, mix=TARGET_DOMAINS, start="t5-domains"),
+    "t5-large": Stage(shape=LARGE_T5, tokens=1_500_000, rate=1e-3, seed=19, mix=TARGET_DOMAINS, start="t5-translating"),
 }
 PUBLISHED = ("draft", "middle", "target", "code", "math", "t5-small", "t5-large")
 
