@@ -2,6 +2,7 @@
 
 import contextlib
 import sys
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, TextIO
@@ -9,15 +10,17 @@ from typing import Annotated, TextIO
 import typer
 
 from specbench.analysis.summary import summaries_of
+from specbench.cli.arguments import words
 from specbench.cli.console import place, printable, terminal
 from specbench.cli.params import known
-from specbench.cli.report_output import newest, overview, show, show_collected
+from specbench.cli.report_output import newest, overview, show, show_chosen, show_collected
 from specbench.config.suite import read_suite
 from specbench.errors import ConfigError
+from specbench.report.chosen import chosen_suite
 from specbench.report.plots import of_runs as plots_of_runs
 from specbench.report.plots import of_suite as plots_of_suite
 from specbench.report.suite_report import collect
-from specbench.report.writers import RUN_WRITERS, suite_text
+from specbench.report.writers import RUN_WRITERS, chosen_text, suite_text
 
 
 class Format(StrEnum):
@@ -27,6 +30,19 @@ class Format(StrEnum):
     csv = "csv"
     json = "json"
     html = "html"
+
+
+CHOOSING = (Format.table, Format.md, Format.latex)  # formats that --columns applies to
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """The form of a report."""
+
+    form: Format
+    columns: list[str]
+    out: Path | None
+    plots: Path | None
 
 
 def report(
@@ -43,18 +59,29 @@ def report(
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Write to this file instead of the terminal.")] = None,
     plots: Annotated[Path | None, typer.Option("--plots", help="Write plots to this folder, as PNG and SVG.")] = None,
     results: Annotated[Path, typer.Option("--from", help="The folder of run folders.")] = Path("results"),
+    columns: Annotated[
+        list[str] | None,
+        typer.Option(help="Show one table with these columns (speedup,acceptance_rate). For table, md and latex."),
+    ] = None,
 ) -> None:
     """Show runs or a suite as tables, plots or one HTML file."""
     if suite and runs:
         raise ConfigError("name run folders or a --suite, not both")
+    keys = words(columns)
+    if keys and form not in CHOOSING:
+        raise ConfigError(f"--columns applies to {', '.join(CHOOSING)}; {form} contains every value")
+    wanted = _Wanted(form, keys, out, plots)
     if suite:
-        _report_suite(suite, results, form, out, plots)
+        _report_suite(suite, results, wanted)
     else:
-        _report_runs(runs or newest(results), results, form, out, plots)
+        _report_runs(runs or newest(results), results, wanted)
 
 
-def _report_suite(name: str, results: Path, form: Format, out: Path | None, plots: Path | None) -> None:
+def _report_suite(name: str, results: Path, wanted: _Wanted) -> None:
+    form, out, plots = wanted.form, wanted.out, wanted.plots
     collected = collect(read_suite(name), results)
+    if wanted.columns:
+        collected = chosen_suite(collected, wanted.columns)
     drawn = plots_of_suite(collected, plots) if plots else []
     if form is not Format.table:
         _write(suite_text(collected, form, drawn, out.parent if out else Path()), out)
@@ -64,19 +91,24 @@ def _report_suite(name: str, results: Path, form: Format, out: Path | None, plot
     _print_paths(drawn)
 
 
-def _report_runs(folders: list[Path], results: Path, form: Format, out: Path | None, plots: Path | None) -> None:
+def _report_runs(folders: list[Path], results: Path, wanted: _Wanted) -> None:
+    form, out, plots = wanted.form, wanted.out, wanted.plots
     if not folders:
         raise ConfigError(f"no run folder in {results}; help: specbench run")
     summaries = summaries_of(folders)
     drawn = plots_of_runs(summaries, plots) if plots else []
     if form is not Format.table:
-        _write(RUN_WRITERS[form](summaries), out)
+        text = chosen_text(summaries, form, wanted.columns) if wanted.columns else RUN_WRITERS[form](summaries)
+        _write(text, out)
         return
     with _opened(out) as file:
         console = terminal(file)
-        if len(summaries) > 1:
-            overview(summaries, console)
-        show(summaries, console)
+        if wanted.columns:
+            show_chosen(summaries, wanted.columns, console)
+        else:
+            if len(summaries) > 1:
+                overview(summaries, console)
+            show(summaries, console)
         for summary in summaries:
             place(summary.folder, console)
     _print_paths(drawn)

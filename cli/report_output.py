@@ -9,6 +9,7 @@ from specbench.analysis.run_summary import RunSummary
 from specbench.cli.console import print_table, say
 from specbench.config.suite import Suite
 from specbench.errors import ConfigError
+from specbench.report.chosen import chosen_table
 from specbench.report.markdown_page import suite_notes
 from specbench.report.notes import common_notes, notes
 from specbench.report.suite_report import Collected, collect
@@ -49,6 +50,13 @@ def show(summaries: Sequence[RunSummary], console: Console) -> None:
         for note in notes(summary):
             say(note, console)
         console.print()
+
+
+def show_chosen(summaries: Sequence[RunSummary], columns: Sequence[str], console: Console) -> None:
+    """Print one table of runs with the named columns, and their common notes. Raises ConfigError for an unknown column."""
+    print_table(chosen_table(summaries, columns), console)
+    for note in common_notes(summaries):
+        say(note, console)
 
 
 def newest(results: Path) -> list[Path]:

@@ -1,12 +1,13 @@
 """Tables of runs, and tables as Markdown. The columns are those of `specbench/report/columns.py`."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from specbench.analysis.chains import NONE
 from specbench.analysis.differences import Line, differences, distinct_titles
 from specbench.analysis.run_summary import MethodSummary, RunSummary
 from specbench.report import escaping
+from specbench.report.column import Column
 from specbench.report.columns import columns_of, merged_columns
 from specbench.report.notes import notes
 from specbench.report.run_tables import TABLES
@@ -19,6 +20,7 @@ class Table:
     title: str
     heads: list[str]
     rows: list[list[str]]
+    measured: bool = True  # False for numbers that a paper prints
 
 
 def tables(summary: RunSummary, title: str = "") -> list[Table]:
@@ -27,25 +29,29 @@ def tables(summary: RunSummary, title: str = "") -> list[Table]:
     for table in TABLES:
         if not table.shown(summary):
             continue
-        columns = columns_of(table.key, summary)
         own = table.title.format(baseline=summary.baseline, headline=summary.headline)
         first = title or (f"{summary.pair}, {summary.task}" if not out else "")
-        out.append(
-            Table(
-                ": ".join(filter(None, (first, own))),
-                [column.title_in(summary) for column in columns],
-                [[column.text(summary, row) for column in columns] for row in summary.measured],
-            )
-        )
-    failed = [row for row in summary.methods if row.failed and not row.measured]
-    out[0].rows.extend([row.label, *_failed(row, len(out[0].heads) - 1)] for row in failed)
+        made = table_of(summary, columns_of(table.key, summary), ": ".join(filter(None, (first, own))))
+        out.append(made if not out else replace(made, rows=made.rows[: len(summary.measured)]))
     return out
 
 
-def across(summaries: Sequence[RunSummary]) -> Table:
-    """Return the merged table of several runs: a row per run and method, and a column per property in which rows differ."""
+def table_of(summary: RunSummary, columns: Sequence[Column], title: str) -> Table:
+    """Return a table of a run with these columns. Methods without a completed generation come last."""
+    rows = [[column.text(summary, row) for column in columns] for row in summary.measured]
+    failed = [row for row in summary.methods if row.failed and not row.measured]
+    rows += [[row.label, *_failed(row, len(columns) - 1)] for row in failed]
+    return Table(title, [column.title_in(summary) for column in columns], rows)
+
+
+def across(summaries: Sequence[RunSummary], chosen: Sequence[Column] | None = None) -> Table:
+    """Return the merged table of several runs: a row per run and method, and a column per property in which rows differ.
+
+    `chosen` replaces the measured columns.
+    """
     lines = [Line(s, row) for s in summaries for row in s.methods if row.measured or row.failed]
-    columns, differing = merged_columns(list(summaries)), differences(lines)
+    columns = list(merged_columns(list(summaries)) if chosen is None else chosen)
+    differing = differences(lines)
     pairs = differing.pop("pair", None)
     headings = [*(["pair"] if pairs else []), "task", "method", *differing, *(column.title for column in columns)]
     rows = []
@@ -93,4 +99,4 @@ def markdown_table(table: Table) -> str:
 
 def _failed(row: MethodSummary, columns: int) -> list[str]:
     """Return the texts of a method without a completed generation."""
-    return [f"all {row.failed} failed", *[NONE] * (columns - 1)]
+    return [f"all {row.failed} failed", *[NONE] * (columns - 1)][:columns]

@@ -185,7 +185,8 @@ def test_a_suite_is_reported_in_every_format(measured):
     assert r"acceptance\_rate" not in latex
     lines = [line for line in latex.splitlines() if line.endswith(r"\\")]
     assert len(lines) > 4
-    assert {line.count("&") for line in lines} == {4}  # five columns everywhere
+    assert {line.count("&") for line in lines if "multicolumn" not in line} == {5}  # five columns, one with intervals
+    assert latex.count(r"\multicolumn{2}{c}") == 1
 
 
 def test_plots_are_drawn_as_png_and_svg(measured):
