@@ -5,6 +5,7 @@ from typing import Any
 
 from specbench.config.options import Options
 from specbench.config.overrides import parse_head, parse_override, scoped
+from specbench.config.presets import WORDS
 from specbench.errors import ConfigError
 
 
@@ -15,7 +16,7 @@ def words(values: Sequence[str] | None) -> list[str]:
 
 def named(methods: Sequence[str]) -> list[str]:
     """Return the methods that are named, without the words `all` and `lossless`."""
-    return [method for method in methods if method not in ("all", "lossless")]
+    return [method for method in methods if method not in WORDS]
 
 
 def lengths(text: str) -> tuple[str, tuple[int, ...]]:

@@ -20,6 +20,7 @@ class Listed(StrEnum):
     pairs = "pairs"
     tasks = "tasks"
     suites = "suites"
+    machines = "machines"
 
 
 def list_(
@@ -27,7 +28,7 @@ def list_(
     plugin: Plugins = None,
     as_json: Json = False,
 ) -> None:
-    """List the methods, pairs, tasks or suites."""
+    """List the methods, pairs, tasks, suites or machines."""
     imported(plugin)
     singular = next(k for k, plural in KINDS.items() if plural == kind)
     found = [(name, preset(singular, name)) for name in names(singular)]
@@ -55,7 +56,7 @@ def _row(name: str, found: Preset) -> dict[str, str]:
 
 def show(
     kind: Annotated[
-        str, typer.Argument(help="method, pair, task or suite.", metavar="KIND", autocompletion=known_kinds)
+        str, typer.Argument(help="method, pair, task, suite or machine.", metavar="KIND", autocompletion=known_kinds)
     ],
     name: Annotated[str, typer.Argument(help="A preset's name, or a path to a TOML file.", autocompletion=known_there)],
     plugin: Plugins = None,

@@ -12,11 +12,14 @@ import specbench.tasks  # noqa: F401  (registers the tasks)
 from specbench.cli import params
 from specbench.cli.arguments import named, options_of, words
 from specbench.cli.console import print_table, say, terminal
+from specbench.cli.machine_plan import plan_for
 from specbench.cli.progress import status
 from specbench.cli.run import suite_changes
+from specbench.config.options import Options
 from specbench.config.presets import require_known
 from specbench.config.suite import Line, Suite, read_suite
 from specbench.errors import ConfigError, ExitCode
+from specbench.machine.accelerator import read_accelerator
 from specbench.report.tables import Table
 
 if TYPE_CHECKING:
@@ -49,20 +52,26 @@ def plan(
     ] = None,
     head: params.Heads = None,
     plugin: params.Plugins = None,
+    for_: Annotated[
+        str | None,
+        typer.Option(
+            "--for",
+            help="Estimate for another machine, without weights and network: h100, h200, a100, rtx4090 or a TOML file.",
+            autocompletion=params.known("machine"),
+        ),
+    ] = None,
     as_json: params.Json = False,
 ) -> None:
     """Show what a run or a suite would measure, without measuring.
 
-    Lists finished and pending runs, missing weights and data, and lower bounds of time and memory.
+    Lists finished and pending runs, missing weights and data, and lower bounds of time and memory. With --for, estimates
+    hours, memory, disk and downloads on another machine from the models' architectures, without network access.
 
-    Exit code 4 if a run cannot start because something is missing.
+    Exit code 4 if a run cannot start because something is missing, or does not fit into the machine's memory.
     """
-    # imports torch
-    from specbench.experiment.method_choice import chosen
-    from specbench.experiment.plan_table import plan_rows, planned_tasks
-    from specbench.experiment.selection import read_pair
-    from specbench.experiment.suite_runner import resolve_grid
-
+    machine = read_accelerator(for_) if for_ else None
+    if machine and device is not params.Device.auto:
+        raise ConfigError("--for and --device conflict: leave one out")
     options = options_of(
         gamma=gamma, set_=set_, over=over, head=head, plugin=plugin, data=data, limit=limit, sample=sample,
         max_new_tokens=max_new_tokens, ignore_eos=ignore_eos, temperature=temperature, seed=seed,
@@ -74,11 +83,16 @@ def plan(
         wanted = read_suite(suite, **suite_changes(options, repeats))
     else:
         require_known(named(words(method)), pair or "tiny", words(task))
-        found = read_pair(pair or "tiny", options)[1]
-        names = chosen(words(method), pair or "tiny", options)
-        tasks = tuple(words(task)) or planned_tasks(found, options)
+        names = _methods(words(method), pair or "tiny", options)
+        tasks = tuple(words(task)) or _tasks(pair or "tiny", options, bool(machine))
         line = Line(methods=names, pairs=(pair or "tiny",), tasks=tasks, options=options)
         wanted = Suite(name="", paper="", shows="", description="", grid=(line,))
+    if machine:
+        sys.exit(plan_for(machine, wanted, options, as_json))
+    # imports torch
+    from specbench.experiment.plan_table import plan_rows
+    from specbench.experiment.suite_runner import resolve_grid
+
     with status("reading pairs and tasks"):
         grid = resolve_grid(wanted, out, None)
         rows = [row for part in grid.parts for row in plan_rows(part)]
@@ -91,6 +105,31 @@ def plan(
         if suite and any(row.state == "missing" for row in rows):
             print(f"download missing models and data with: specbench fetch --suite {suite}")
     sys.exit(ExitCode.MISSING if any(row.state in ("missing", "invalid") for row in rows) else ExitCode.OK)
+
+
+def _methods(methods: list[str], pair: str, options: Options) -> tuple[str, ...]:
+    """Return the methods of a run, with the pair's default and with words replaced."""
+    if not methods:
+        from specbench.experiment.selection import read_pair
+
+        return (read_pair(pair, options)[1].default_method,)
+    if named(methods) == methods:
+        return tuple(methods)
+    from specbench.experiment.method_choice import chosen  # imports torch
+
+    return chosen(methods, pair, options)
+
+
+def _tasks(pair: str, options: Options, by_name: bool) -> tuple[str, ...]:
+    """Return the tasks of a run that names none; with `by_name`, without reading their data."""
+    from specbench.experiment.selection import read_pair, task_names
+
+    found = read_pair(pair, options)[1]
+    if by_name:
+        return tuple(task_names([], found, options)[0])
+    from specbench.experiment.plan_table import planned_tasks  # imports torch
+
+    return planned_tasks(found, options)
 
 
 def _print(rows: "list[PlanRow]", notes: list[str]) -> None:

@@ -9,18 +9,21 @@ from typing import Annotated, TextIO
 
 import typer
 
+from specbench.analysis.run_summary import RunSummary
 from specbench.analysis.summary import summaries_of
 from specbench.cli import params
+from specbench.cli.arguments import words
 from specbench.cli.console import place, printable, terminal
 from specbench.cli.params import known
-from specbench.cli.report_output import newest, show, show_collected
+from specbench.cli.report_output import newest, show, show_chosen, show_collected
 from specbench.config.suite import read_suite
 from specbench.errors import ConfigError
+from specbench.report.chosen import chosen_suite
 from specbench.report.plots import of_runs as plots_of_runs
 from specbench.report.plots import of_suite as plots_of_suite
 from specbench.report.suite_report import collect
 from specbench.report.tables import markdown
-from specbench.report.writers import RUN_WRITERS, suite_text
+from specbench.report.writers import RUN_WRITERS, chosen_text, suite_text
 
 
 class Format(StrEnum):
@@ -30,6 +33,21 @@ class Format(StrEnum):
     csv = "csv"
     json = "json"
     html = "html"
+
+
+CHOOSING = (Format.table, Format.md, Format.latex)  # formats that --columns applies to
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """The form and the extent of a report."""
+
+    form: Format
+    columns: list[str]
+    out: Path | None
+    plots: Path | None
+    full: bool
+    explain: bool
 
 
 def report(
@@ -46,21 +64,31 @@ def report(
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Write to this file instead of the terminal.")] = None,
     plots: Annotated[Path | None, typer.Option("--plots", help="Write plots to this folder, as PNG and SVG.")] = None,
     results: Annotated[Path, typer.Option("--from", help="The folder of run folders.")] = Path("results"),
+    columns: Annotated[
+        list[str] | None,
+        typer.Option(help="Show one table with these columns (speedup,acceptance_rate). For table, md and latex."),
+    ] = None,
     full: params.Full = False,
     explain: params.Explain = False,
 ) -> None:
     """Show runs or a suite as tables, plots or one HTML file."""
     if suite and runs:
         raise ConfigError("name run folders or a --suite, not both")
+    keys = words(columns)
+    if keys and form not in CHOOSING:
+        raise ConfigError(f"--columns applies to {', '.join(CHOOSING)}; {form} contains every value")
+    wanted = _Wanted(form, keys, out, plots, full, explain)
     if suite:
-        _report_suite(suite, results, form, out, plots)
+        _report_suite(suite, results, wanted)
     else:
-        shown = Shown(form=form, full=full, explain=explain, out=out, plots=plots)
-        _report_runs(runs or newest(results), results, shown)
+        _report_runs(runs or newest(results), results, wanted)
 
 
-def _report_suite(name: str, results: Path, form: Format, out: Path | None, plots: Path | None) -> None:
+def _report_suite(name: str, results: Path, wanted: _Wanted) -> None:
+    form, out, plots = wanted.form, wanted.out, wanted.plots
     collected = collect(read_suite(name), results)
+    if wanted.columns:
+        collected = chosen_suite(collected, wanted.columns)
     drawn = plots_of_suite(collected, plots) if plots else []
     if form is not Format.table:
         _write(suite_text(collected, form, drawn, out.parent if out else Path()), out)
@@ -70,34 +98,29 @@ def _report_suite(name: str, results: Path, form: Format, out: Path | None, plot
     _print_paths(drawn)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Shown:
-    """How a report of runs is shown: its format, its extent, and where it is written."""
-
-    form: Format
-    full: bool
-    explain: bool
-    out: Path | None
-    plots: Path | None
-
-
-def _report_runs(folders: list[Path], results: Path, shown: Shown) -> None:
+def _report_runs(folders: list[Path], results: Path, wanted: _Wanted) -> None:
     if not folders:
         raise ConfigError(f"no run folder in {results}; help: specbench run")
     summaries = summaries_of(folders)
-    drawn = plots_of_runs(summaries, shown.plots) if shown.plots else []
-    if shown.form is Format.md:
-        _write(markdown(summaries, shown.full), shown.out)
+    drawn = plots_of_runs(summaries, wanted.plots) if wanted.plots else []
+    if wanted.form is not Format.table:
+        _write(_text(summaries, wanted), wanted.out)
         return
-    if shown.form is not Format.table:
-        _write(RUN_WRITERS[shown.form](summaries), shown.out)
-        return
-    with _opened(shown.out) as file:
+    with _opened(wanted.out) as file:
         console = terminal(file)
-        show(summaries, console, shown.full, shown.explain)
+        if wanted.columns:
+            show_chosen(summaries, wanted.columns, console)
+        else:
+            show(summaries, console, wanted.full, wanted.explain)
         for summary in summaries:
             place(summary.folder, console)
     _print_paths(drawn)
+
+
+def _text(summaries: list[RunSummary], wanted: _Wanted) -> str:
+    if wanted.columns:
+        return chosen_text(summaries, wanted.form, wanted.columns)
+    return markdown(summaries, wanted.full) if wanted.form is Format.md else RUN_WRITERS[wanted.form](summaries)
 
 
 def _opened(out: Path | None) -> contextlib.AbstractContextManager[TextIO | None]:

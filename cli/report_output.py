@@ -9,6 +9,7 @@ from specbench.analysis.run_summary import RunSummary
 from specbench.cli.console import print_table, say
 from specbench.config.suite import Suite
 from specbench.errors import ConfigError
+from specbench.report.chosen import chosen_table
 from specbench.report.columns import column_of
 from specbench.report.conclusion import conclusion
 from specbench.report.markdown_page import suite_notes
@@ -87,6 +88,13 @@ def conclude(sentences: Sequence[str], console: Console) -> None:
         console.print()
     for sentence in sentences:
         say(sentence, console, "bold")
+
+
+def show_chosen(summaries: Sequence[RunSummary], columns: Sequence[str], console: Console) -> None:
+    """Print one table of runs with the named columns, and their common notes. Raises ConfigError for an unknown column."""
+    print_table(chosen_table(summaries, columns), console)
+    for note in common_notes(summaries):
+        say(note, console)
 
 
 def newest(results: Path) -> list[Path]:

@@ -7,22 +7,32 @@ from typing import Annotated
 
 import typer
 
-from specbench.cli.console import print_table, terminal
+from specbench.cli.console import place, print_table, say, terminal
 from specbench.cli.params import Json
-from specbench.report.reproduction import papers, papers_table
+from specbench.errors import ConfigError
+from specbench.report.reproduction import kept_results, papers, papers_table
+
+MISSING = (
+    "no results here, and none are installed with the package; help: --from FOLDER, or run in a checkout of specbench"
+)
 
 
 def reproduce(
     status: Annotated[
         bool, typer.Option("--status", help="List the state of every table and figure. Always on.")
     ] = True,
-    results: Annotated[Path, typer.Option("--from", help="Folder of results.")] = Path("results"),
+    results: Annotated[
+        Path | None, typer.Option("--from", help="Folder of results. [results here, else the checkout's]")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """List the papers' tables and figures and how each is reproduced.
 
     A table or figure is reproduced on the paper's weights, on the tiny models, on dummy weights, or not yet.
     """
+    if results and not results.is_dir():
+        raise ConfigError(f"--from {results}: no such folder")
+    results = results or kept_results()
     items = papers(results)
     if as_json:
         print(json.dumps([asdict(item) for item in items], indent=1, ensure_ascii=False))
@@ -30,4 +40,8 @@ def reproduce(
     console = terminal()
     print_table(papers_table(items), console, left=True)
     states = [item.state for item in items]
+    if results is None:
+        say(MISSING, console, "yellow")
+    else:
+        place(f"results: {results}", console)
     console.print("; ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states)), highlight=False)

@@ -13,6 +13,7 @@ from specbench.cli.params import Plugins, known_kinds
 from specbench.config.pair import Pair
 from specbench.config.schema import Rules, family_schema, object_schema, suite_schema
 from specbench.errors import ConfigError, hint
+from specbench.machine.accelerator import Accelerator
 from specbench.runs.run_spec import RunSpec
 
 NAMES = tuple[str, ...] | str  # a list of roles, or a role or `ensemble`
@@ -75,11 +76,17 @@ def run_schema() -> dict[str, Any]:
     return object_schema(RunSpec, "specbench run")
 
 
+def machine_schema() -> dict[str, Any]:
+    """Return the schema of a machine to plan for."""
+    return object_schema(Accelerator, "specbench machine")
+
+
 SCHEMAS: dict[str, Callable[[], dict[str, Any]]] = {
     "method": method_schema,
     "pair": pair_schema,
     "task": task_schema,
     "suite": suite_schema,
+    "machine": machine_schema,
     "run": run_schema,
 }
 
@@ -87,7 +94,9 @@ SCHEMAS: dict[str, Callable[[], dict[str, Any]]] = {
 def schema(
     kind: Annotated[
         str | None,
-        typer.Argument(help="method, pair, task, suite or run. [all]", metavar="[KIND]", autocompletion=known_kinds),
+        typer.Argument(
+            help="method, pair, task, suite, machine or run. [all]", metavar="[KIND]", autocompletion=known_kinds
+        ),
     ] = None,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Write KIND.schema.json files into this folder.")

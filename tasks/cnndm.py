@@ -30,6 +30,7 @@ class CnnDm(RougeScored, name="cnndm"):
 
     version: ClassVar[str] = "1-A"
     hub: ClassVar[Hub] = Hub("abisee/cnn_dailymail", "3.0.0/{split}-00000-of-00001.parquet")
+    published: ClassVar[int | None] = 11490
     fields: ClassVar[dict[str, type]] = {"article": str, "highlights": str}
     synthetic = SYNTHETIC_TASKS["cnndm"]
 

@@ -57,6 +57,7 @@ class Gsm8k(Task, name="gsm8k"):
 
     version: ClassVar[str] = "2-A"
     hub: ClassVar[Hub] = Hub("openai/gsm8k", "main/{split}-00000-of-00001.parquet")
+    published: ClassVar[int | None] = 1319
     fields: ClassVar[dict[str, type]] = {"question": str, "answer": str}
     synthetic = SYNTHETIC_TASKS["gsm8k"]
 

@@ -27,6 +27,7 @@ class HumanEval(Task, name="humaneval"):
 
     version: ClassVar[str] = "1-A"
     hub: ClassVar[Hub] = Hub("openai/openai_humaneval", "openai_humaneval/{split}-00000-of-00001.parquet")
+    published: ClassVar[int | None] = 164
     fields: ClassVar[dict[str, type]] = dict.fromkeys(("task_id", "prompt", "test", "entry_point"), str)
     synthetic = SYNTHETIC_TASKS["humaneval"]
     executes_code: ClassVar[bool] = True

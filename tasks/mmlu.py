@@ -46,6 +46,7 @@ class Mmlu(Task, name="mmlu"):
     version: ClassVar[str] = "1-A"
     hub: ClassVar[Hub] = Hub("cais/mmlu", "all/{split}-00000-of-00001.parquet")
     splits: ClassVar[tuple[str, ...]] = ("test", "dev")
+    published: ClassVar[int | None] = 14042
     fields: ClassVar[dict[str, type]] = {"question": str, "subject": str, "choices": list, "answer": int}
     synthetic = SYNTHETIC_TASKS["mmlu"]
 

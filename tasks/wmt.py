@@ -24,6 +24,7 @@ class Wmt(Task, name="wmt"):
 
     version: ClassVar[str] = "1-A"
     hub: ClassVar[Hub] = Hub("wmt/wmt14", "de-en/{split}-00000-of-00001.parquet")
+    published: ClassVar[int | None] = 3003
     fields: ClassVar[dict[str, type]] = {"translation": dict}
     synthetic = SYNTHETIC_TASKS["wmt"]
     scorer: ClassVar[Translation] = Translation()

@@ -19,6 +19,7 @@ class XSum(RougeScored, name="xsum"):
 
     version: ClassVar[str] = "1-A"
     hub: ClassVar[Hub] = Hub("EdinburghNLP/xsum", "default/{split}/0000.parquet", CONVERTED)
+    published: ClassVar[int | None] = 11334
     fields: ClassVar[dict[str, type]] = {"document": str, "summary": str}
     synthetic = SYNTHETIC_TASKS["xsum"]
 

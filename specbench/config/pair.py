@@ -125,6 +125,20 @@ class Pair:
             if role not in self.models and self.ensemble != ("draft", "target"):
                 raise ValueError(f"ensemble: no model '{role}'{hint(role, self.models)}")
 
+    @property
+    def default_method(self) -> str:
+        """The method that answers whether to use the pair: `sd`, for an ensemble `se`, for a target alone `pld`.
+
+        Raises ConfigError for other pairs.
+        """
+        if {"draft", "target"} <= self.models.keys():
+            return "sd"
+        if all(role in self.models for role in self.ensemble):
+            return "se"
+        if "target" in self.models:
+            return "pld"
+        raise ConfigError("the pair has neither a target nor an ensemble; help: -m METHOD")
+
     def group(self, name: str) -> tuple[str, ...]:
         """Return the roles of the group `ensemble`, or of one role. Raises ConfigError for an unknown role."""
         roles = self.ensemble if name == "ensemble" else (name,)

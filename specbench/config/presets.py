@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,10 @@ from specbench.errors import ConfigError, hint
 from specbench.files import read_toml
 
 PLAIN = re.compile(r"[\w.+-]+(:[\w.+-]+)*")  # the name of a preset, not a path
-KINDS = {"method": "methods", "pair": "pairs", "task": "tasks", "suite": "suites"}
+KINDS = {"method": "methods", "pair": "pairs", "task": "tasks", "suite": "suites", "machine": "machines"}
+
+ALL, LOSSLESS = "all", "lossless"
+WORDS = (ALL, LOSSLESS)  # in place of methods: all that a pair allows
 
 
 @dataclass(frozen=True)
@@ -48,7 +52,7 @@ def added(kind: str) -> set[str]:
 
 
 def names(kind: str, variants: bool = True) -> list[str]:
-    """Return the names of all presets of a kind: method, pair, task or suite. NAME/VARIANT.toml is NAME:VARIANT."""
+    """Return the names of all presets of a kind: method, pair, task, suite or machine. NAME/VARIANT.toml is NAME:VARIANT."""
     found = (path.relative_to(_folder(kind)).with_suffix("") for path in _folder(kind).rglob("*.toml"))
     return sorted([*(":".join(path.parts) for path in found if variants or len(path.parts) == 1), *added(kind)])
 
@@ -67,8 +71,9 @@ def preset(kind: str, name: str) -> Preset:
     if not (path is own or PLAIN.fullmatch(name)) or not _is_file(path):
         if path is own:
             raise ConfigError(f"no {kind} file {name}")
+        own_file = "a TOML file" if kind == "machine" else "--plugin FILE"
         raise ConfigError(
-            f"unknown {kind} '{name}'{hint(name, names(kind))}; help: specbench list {KINDS[kind]}, or --plugin FILE"
+            f"unknown {kind} '{name}'{hint(name, names(kind))}; help: specbench list {KINDS[kind]}, or {own_file}"
         )
     table = read_toml(path)
     if "same_as" in table and path is not own:
@@ -98,6 +103,7 @@ def sweep_of(method: str) -> tuple[str, list[Any]]:
     return found["key"], found["values"]
 
 
+@cache
 def _folder(kind: str) -> Path:
     return Path(str(resources.files("specbench.configs"))) / KINDS[kind]
 

@@ -61,10 +61,10 @@ def fetch_parquet(repo: str, file: str, revision: str | None) -> Rows:
     try:
         path = hf_hub_download(repo, file, repo_type="dataset", revision=revision)
     except (OSError, ValueError) as error:
-        offline = " (offline)" if offline_mode() else ""
+        stay_offline(error)
         raise MissingAsset(
-            f"data set {repo} is not in the local cache and cannot be downloaded{offline}:"
-            f" {first_line(error)}; help: --data FILE.jsonl with the same fields, or --data synthetic"
+            f"data set {repo} is not in the local cache and cannot be downloaded{_cause(error)};"
+            " help: --data FILE.jsonl with the same fields, or --data synthetic"
         ) from None
     rows = json.loads(pandas.read_parquet(path).to_json(orient="records"))
     return Rows(rows, f"{repo}/{file}", Path(path).parts[-1 - len(Path(file).parts)])
@@ -83,7 +83,7 @@ def commit_of(repo: str, revision: str | None, file: str = "config.json") -> str
 
 def missing_model(role: str, path: str, error: Exception) -> MissingAsset:
     """Return the error for a model that cannot be downloaded, with advice."""
-    text = first_line(error)
+    stay_offline(error)
     if "gated" in str(error).lower():
         help_ = f"accept its license at huggingface.co/{path}, then run `hf auth login`"
     elif offline_mode():
@@ -94,9 +94,13 @@ def missing_model(role: str, path: str, error: Exception) -> MissingAsset:
         help_ = "check the name, or give a local folder; `-p tiny` needs no download"
     if path.startswith(("/", "./", "../", "~")):
         return MissingAsset(f"model '{role}': no folder {path}; help: check the path")
-    return MissingAsset(
-        f"model '{role}': {path} is not in the local cache and cannot be fetched: {text}; help: {help_}"
-    )
+    why = f"is not in the local cache and cannot be fetched{_cause(error)}"
+    return MissingAsset(f"model '{role}': {path} {why}; help: {help_}")
+
+
+def _cause(error: Exception) -> str:
+    """Return the hub's reason for a failed download; if the hub is not used, only that, since it holds for every file."""
+    return " (offline)" if offline_mode() else f": {first_line(error)}"
 
 
 def offline_mode() -> bool:
@@ -119,6 +123,15 @@ def look_for_hub() -> None:
         port = place.port or (443 if place.scheme == "https" else 80)
         socket.create_connection((place.hostname or "", port), timeout=REACHED_WITHIN).close()
     except OSError:
+        constants.HF_HUB_OFFLINE = True
+
+
+def stay_offline(error: Exception) -> None:
+    """Switch to offline mode after an error of an unreachable hub, so that its client does not wait for every other file."""
+    from huggingface_hub import constants  # imported here to keep `list` and `--help` fast
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    if isinstance(error, LocalEntryNotFoundError):
         constants.HF_HUB_OFFLINE = True
 
 

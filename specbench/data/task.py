@@ -108,6 +108,7 @@ class Task(Named):
     splits: ClassVar[tuple[str, ...]] = ("test",)  # that its prompts are made from
     fields: ClassVar[dict[str, type]] = {}  # required fields of a row
     synthetic: ClassVar[SyntheticTask | None] = None
+    published: ClassVar[int | None] = None  # prompts of the published test split, for plans without the data
     executes_code: ClassVar[bool] = False  # scoring executes generated code
     continues: ClassVar[bool] = False  # outputs have no natural end, so that a cut by length is not a failure
 

@@ -5,13 +5,10 @@ from dataclasses import replace
 
 from specbench.config.options import Options
 from specbench.config.pair import Pair
-from specbench.config.presets import names, preset
+from specbench.config.presets import LOSSLESS, WORDS, names, preset
 from specbench.errors import ConfigError, MissingAsset
 from specbench.experiment.method_resolution import ResolvedMethod, groups_of
 from specbench.experiment.selection import read_pair
-
-ALL, LOSSLESS = "all", "lossless"
-WORDS = (ALL, LOSSLESS)
 
 
 def chosen(wanted: Sequence[str], pair_name: str, options: Options) -> tuple[str, ...]:
@@ -22,26 +19,12 @@ def chosen(wanted: Sequence[str], pair_name: str, options: Options) -> tuple[str
     if wanted and not set(wanted) & set(WORDS):
         return tuple(wanted)
     pair = read_pair(pair_name, options)[1]
-    found = list(wanted) or default_methods(pair, pair_name)
+    found = list(wanted) or [pair.default_method]
     return tuple(
         dict.fromkeys(
             name for each in found for name in (_allowed(pair, pair_name, options, each) if each in WORDS else [each])
         )
     )
-
-
-def default_methods(pair: Pair, pair_name: str) -> list[str]:
-    """Return the method that answers whether to use a pair.
-
-    `sd` for a draft and a target, `se` for an ensemble, `pld` for a target alone. Raises ConfigError for other pairs.
-    """
-    if {"draft", "target"} <= pair.models.keys():
-        return ["sd"]
-    if all(role in pair.models for role in pair.ensemble):
-        return ["se"]
-    if "target" in pair.models:
-        return ["pld"]
-    raise ConfigError(f"pair {pair_name} has neither a target nor an ensemble; help: -m METHOD")
 
 
 def _allowed(pair: Pair, pair_name: str, options: Options, word: str) -> list[str]:

@@ -7,6 +7,7 @@ from dataclasses import fields as dataclass_fields
 from itertools import product
 
 from specbench.config.construct import Table, convert, to_table
+from specbench.config.method_tables import baseline_table, with_roles
 from specbench.config.options import Options
 from specbench.config.overrides import Override, changed
 from specbench.config.pair import Pair
@@ -164,7 +165,7 @@ def _variants(names: Iterable[str], pair: Pair, options: Options) -> list[_Varia
                 for (path, _), value in zip(swept, values, strict=True)
             ]
             table = changed(base, changes, f"method {found.name}")
-            out.append(_Variant(found, _with_roles(table, pair), applied, paths))
+            out.append(_Variant(found, _with_heads(with_roles(table, pair), pair), applied, paths))
     if unused:
         key, known = min(unused), {f"method.{key}" for each in out for key in tables.keys_of(each.table)}
         raise tables.key_error(f"--over {key}", names, key, known)
@@ -219,37 +220,12 @@ def _shown(value: object) -> str:
 
 
 def _baseline_table(found: Preset, table: Table, pair: Pair) -> Table:
-    """Return the table of a method's baseline.
-
-    Where both presets have a target of one kind over the same models, the baseline follows the method's target, overrides
-    included. Otherwise, as for a cascade, the baseline has a target of its own.
-    """
-    base, own = tables.constructor(found.table["baseline"]), found.table
-    target, models = own.get("target"), own.get("models") or own.get("scorers")
-    plain = base.get("target")
-    if (
-        isinstance(target, dict)
-        and isinstance(plain, dict)
-        and target.get("name") == plain["name"]
-        and models == base["scorers"]
-    ):
-        base |= {"target": table["target"], "scorers": table.get("models") or table.get("scorers", [])}
-    return _with_roles(base, pair)
+    """Return the table of a method's baseline, with the pair's roles and heads."""
+    return _with_heads(baseline_table(found, table, pair), pair)
 
 
-def _with_roles(table: Table, pair: Pair) -> Table:
-    """Return the table with `ensemble` replaced by the pair's roles. Raises ConfigError for a role that the pair lacks."""
-    for key in tables.GROUPS:
-        value = table.get(key)
-        if isinstance(value, str):
-            table[key] = list(pair.group(value))
-        if key in table and not convert(table[key], tuple[str, ...], key):
-            raise ConfigError(f"{key} = []: name at least one model")
-    proposer = table.get("proposer")
-    if isinstance(proposer, dict) and isinstance(proposer.get("model"), str):
-        proposer["model"] = pair.group(proposer["model"])[0]
-    for role in tables.roles_in(table):
-        pair.group(role)
+def _with_heads(table: Table, pair: Pair) -> Table:
+    """Return the table with the pair's heads. Raises ConfigError for a head that does not fit its place."""
     _fill_heads(table, pair, "")
     return table
 

@@ -1,16 +1,22 @@
 """Queries on a method's TOML table before the method is built: models, heads, keys and draft lengths."""
 
 import typing
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import fields as dataclass_fields
 from dataclasses import is_dataclass
 
 from specbench import methods
 from specbench.config.construct import Named, Table, convert
+from specbench.config.method_tables import BESIDES as BESIDES
+from specbench.config.method_tables import GROUPS as GROUPS
+from specbench.config.method_tables import constructor as constructor
+from specbench.config.method_tables import default_length, innermost, is_names, listed
+from specbench.config.method_tables import inner_tables as inner_tables
+from specbench.config.method_tables import roles_in as roles_in
+from specbench.config.method_tables import words_under as words_under
 from specbench.config.overrides import Override
 from specbench.config.pair import Pair
-from specbench.config.presets import preset
 from specbench.decoding import targets
 from specbench.decoding.method import Method, Proposer
 from specbench.decoding.targets import Target
@@ -19,71 +25,8 @@ from specbench.methods import proposers
 from specbench.methods import stopping as stops
 from specbench.methods.stopping import Stop
 
-# Keys of a preset that are not parameters of the method
-BESIDES = (
-    "description",
-    "baseline",
-    "temperature",
-    "clock",
-    "sweep",
-)
-MODELS = ("draft", "model", "small", "large", "base", "target")  # keys that name a model; a target may be a table
-GROUPS = ("scorers", "models")  # keys that list models, or name a group of them
 FAMILIES: dict[str, type[Named]] = {"": Method, "proposer": Proposer, "stop": Stop, "target": Target}  # by key
 REGISTERED = (methods, proposers, stops, targets)  # modules whose import registers what a table may name
-
-
-def constructor(name: str) -> Table:
-    """Return a copy of a preset's table with the method's parameters. Raises ConfigError for a name of a wrong type."""
-    found = preset("method", name)
-    table = deepcopy({key: value for key, value in found.table.items() if key not in BESIDES})
-    require_names(table, str(found.path))
-    return table
-
-
-def require_names(table: Table, where: str) -> None:
-    """Raise ConfigError if the value of a key for names, here or in an inner table, is not a name."""
-    for key, value in table.items():
-        if key in ("name", "head", *MODELS) and key != "target" and not isinstance(value, str):
-            raise ConfigError(f"{where}: {key} = {value!r} must be a name")
-        if key in GROUPS and not _is_names(value):
-            raise ConfigError(f"{where}: {key} = {value!r} must be a list of names, or one")
-        if key == "proposer" and not isinstance(value, dict):
-            raise ConfigError(f"{where}: {key} = {value!r} must be a table with a name")
-        if isinstance(value, dict):
-            require_names(value, f"{where}: {key}")
-
-
-def _is_names(value: object) -> bool:
-    return isinstance(value, str) or (isinstance(value, list) and all(isinstance(each, str) for each in value))
-
-
-def inner_tables(table: Table) -> Iterator[tuple[str, Table]]:
-    """Yield the tables directly within a table, by key."""
-    for key, value in table.items():
-        if isinstance(value, dict):
-            yield key, value
-
-
-def words_under(table: Table, key: str) -> list[str]:
-    """Return the strings under a key, here and in inner tables."""
-    own = table.get(key)
-    found = [own] if isinstance(own, str) else []
-    return found + [word for _, inner in inner_tables(table) for word in words_under(inner, key)]
-
-
-def listed(table: Table, key: str) -> list[str]:
-    """Return the models that a key lists; empty if the key is missing."""
-    value = table.get(key)
-    return (
-        [str(each) for each in value] if isinstance(value, list | tuple) else [value] if isinstance(value, str) else []
-    )
-
-
-def roles_in(table: Table) -> list[str]:
-    """Return all models that a table names. Groups must be resolved."""
-    own = [role for key in MODELS for role in words_under(table, key)]
-    return [*listed(table, "scorers"), *listed(table, "models"), *own]
 
 
 def keys_of(table: Table, *before: str) -> set[str]:
@@ -111,7 +54,7 @@ def value_error(table: Table, path: tuple[str, ...], value: object, option: str)
     if types is None or key not in types:
         return None
     if key in (*GROUPS, "name"):
-        return None if _is_names(value) else ConfigError(f"{option} = {value!r} must be a name, or a list of names")
+        return None if is_names(value) else ConfigError(f"{option} = {value!r} must be a name, or a list of names")
     try:
         convert(value, types[key], option)
     except ConfigError as error:
@@ -177,31 +120,18 @@ def with_lengths(table: Table, sizes: Mapping[str, int], gamma: tuple[int, ...])
         if len(gamma) > 1:
             table["gamma"] = list(gamma)
         elif gamma or "gamma" not in table:
-            first = gamma[0] if gamma else _length(sizes, models[0], models[-1])
+            first = gamma[0] if gamma else default_length(sizes, models[0], models[-1])
             table["gamma"] = [first] + [1] * (len(models) - 1)
         return table
-    proposer, verifier = _innermost(table.get("proposer"), scorers[-1])
+    proposer, verifier = innermost(table.get("proposer"), scorers[-1])
     if proposer is not None:
         if gamma and "gamma" in _types_of(proposer, "proposer"):
             proposer["gamma"] = gamma[0]
         elif "model" in proposer and verifier and "gamma" not in proposer:
-            proposer["gamma"] = _length(sizes, str(proposer["model"]), verifier)
+            proposer["gamma"] = default_length(sizes, str(proposer["model"]), verifier)
     elif "gamma" in (types := _types_of(table)):
         if gamma:
             table["gamma"] = gamma[0]
         elif "gamma" not in table and {"draft", "model"} <= types.keys():
-            table["gamma"] = _length(sizes, str(table.get("draft", "")), str(table.get("model", "")))
+            table["gamma"] = default_length(sizes, str(table.get("draft", "")), str(table.get("model", "")))
     return table
-
-
-def _innermost(proposer: object, verifier: str) -> tuple[Table | None, str]:
-    """Return the innermost proposer of a chain, and the model that verifies its drafts."""
-    while isinstance(proposer, dict) and isinstance(proposer.get("proposer"), dict):
-        verifier = str(proposer.get("model", ""))
-        proposer = proposer["proposer"]
-    return (proposer if isinstance(proposer, dict) else None), verifier
-
-
-def _length(sizes: Mapping[str, int], first: str, last: str) -> int:
-    known = first in sizes and last in sizes  # otherwise building the method raises the error
-    return 1 if known and sizes[first] > 0.5 * sizes[last] else 5

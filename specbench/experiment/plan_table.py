@@ -1,16 +1,17 @@
 """A plan as rows: the state of every run, what is missing, and the least time and memory that it takes."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 from specbench.config.options import Options
 from specbench.config.pair import Pair
 from specbench.errors import ConfigError, MissingAsset
 from specbench.experiment import method_resolution, selection
-from specbench.experiment.plan import Plan
+from specbench.experiment.machine_models import planned_models
+from specbench.experiment.plan import CACHED
 from specbench.experiment.suite_runner import Part
 from specbench.machine.bandwidth import copy_bandwidth
-from specbench.models.resolve import Placement, device_of, resolve_models
+from specbench.models.resolve import device_of, dtype_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,12 +85,12 @@ def _bandwidth(device: str) -> float:
 
 def _bytes_without_weights(part: Part) -> int | None:
     """Return the memory that the models need by their architectures, or None if these are unknown."""
-    options = part.line.options.with_override("pair.weights", "dummy")
+    options = part.line.options
     try:
         preset, pair = selection.read_pair(part.pair, options)
         roles = method_resolution.roles_of(part.line.methods, pair, options)
-        device = device_of(options.device)
-        models = resolve_models(pair, roles, preset.path.parent, Placement(device, options.dtype, options.engine))
+        dtype = dtype_of(options.dtype, device_of(options.device))
+        sized = planned_models(pair, preset.path.parent, roles, replace(options, dtype=dtype, engine="eager"))
     except (ConfigError, MissingAsset):
         return None
-    return Plan(part.pair, preset.path.parent, device, models, {}, []).bytes
+    return sum(each.size.resident_bytes + CACHED * each.size.position_bytes for each in sized.values())

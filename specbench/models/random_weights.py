@@ -3,16 +3,14 @@
 The output of such a model is noise, so nothing about quality can be measured with it.
 """
 
-import tomllib
 import zlib
-from functools import cache
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, PreTrainedConfig, PreTrainedModel
 
+from specbench.config.architectures import known_architecture
 from specbench.config.construct import Table
 from specbench.config.pair import PACKAGE
 from specbench.errors import ConfigError, MissingAsset, hint
@@ -26,12 +24,7 @@ def architecture(path: str, changes: Table) -> PreTrainedConfig:
 
     Raises MissingAsset for a model whose architecture is not there, and ConfigError for an unknown key.
     """
-    table = _tables().get(path)
-    if table is None:
-        raise MissingAsset(
-            f"no architecture for {path} in configs/architectures/; help: add a file there, or use a local folder"
-        )
-    return _built(table, changes)
+    return _built(known_architecture(path), changes)
 
 
 def architecture_in(folder: Path, changes: Table) -> PreTrainedConfig:
@@ -72,11 +65,3 @@ def random_model(config: PreTrainedConfig, dtype: str, device: torch.device, rol
         torch.manual_seed(zlib.crc32(role.encode()))
         model: PreTrainedModel = kind.from_config(config, dtype=getattr(torch, dtype))
     return model
-
-
-@cache
-def _tables() -> dict[str, Table]:
-    """Return hub id -> its configuration's keys."""
-    folder = Path(str(resources.files("specbench.configs"))) / "architectures"
-    tables = (tomllib.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.toml")))
-    return {name: table["config"] for table in tables for name in table["ids"]}

@@ -1,24 +1,95 @@
-"""Tables for a paper: booktabs, one environment a table."""
+"""Tables for a paper: booktabs, one environment per table, with its conditions in the caption and a label."""
 
+import re
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import count
 
+from specbench.analysis.chains import NONE
 from specbench.report import escaping
 from specbench.report.tables import Table
 
+PREAMBLE = (
+    r"% Requires \usepackage{booktabs}." + "\n"
+    r"% If a table is too wide, choose its columns: specbench report -f latex --columns speedup,acceptance_rate"
+)
+LONGEST_LABEL = 60  # characters after the prefix
+# A number with its unit, and what follows it: an interval, a deviation, or the paper's value
+NUMBER = re.compile(r"(?P<number>[-+]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?)(?P<unit>x|%)?(?: (?P<rest>[\[(±].*))?")
 
-def latex(tables: Iterable[Table]) -> str:
-    """LaTeX that needs the package booktabs and nothing else."""
-    return "\n\n".join(map(_environment, tables)) + "\n"
+
+@dataclass(frozen=True)
+class Captioned:
+    """A table with the conditions of its measurement, for the caption, and the name of its report, for the label."""
+
+    table: Table
+    conditions: str = ""
+    name: str = ""
 
 
-def _environment(table: Table) -> str:
-    columns = "l" + "r" * (len(table.heads) - 1)
-    caption = [rf"\caption{{{escaping.latex(table.title)}}}"] if table.title else []
+def latex(tables: Iterable[Captioned]) -> str:
+    """Return LaTeX for a document that loads the package booktabs."""
+    used: set[str] = set()
+    return "\n\n".join([PREAMBLE, *(_environment(each, used) for each in tables)]) + "\n"
+
+
+def _environment(each: Captioned, used: set[str]) -> str:
+    table = each.table
+    columns = [_Column([row[i] for row in table.rows]) for i in range(len(table.heads))]
+    caption = escaping.latex(". ".join(filter(None, (table.title, each.conditions))))
+    label = _label(f"{each.name} {table.title}", used)
+    heads = [
+        rf"\multicolumn{{2}}{{c}}{{{escaping.latex(head)}}}" if column.is_split else escaping.latex(head)
+        for head, column in zip(table.heads, columns, strict=True)
+    ]
+    rows = (" & ".join(column.cell(text) for column, text in zip(columns, row, strict=True)) for row in table.rows)
     return "\n".join([
-        r"\begin{table}", r"\centering", *caption, rf"\begin{{tabular}}{{{columns}}}", r"\toprule",
-        _line(table.heads), r"\midrule", *map(_line, table.rows), r"\bottomrule", r"\end{tabular}", r"\end{table}",
+        r"\begin{table}", r"\centering", *([rf"\caption{{{caption}}}"] if caption else []), rf"\label{{{label}}}",
+        rf"\begin{{tabular}}{{{''.join(column.alignment for column in columns)}}}", r"\toprule",
+        rf"{' & '.join(heads)} \\", r"\midrule", *(rf"{row} \\" for row in rows), r"\bottomrule", r"\end{tabular}",
+        r"\end{table}",
     ])  # fmt: skip
 
 
-def _line(cells: Sequence[str]) -> str:
-    return " & ".join(map(escaping.latex, cells)) + r" \\"
+class _Column:
+    """The layout of a column by its cells.
+
+    Numbers have equally many decimals, so aligning them to the right aligns their points. What follows a number has a column
+    of its own, so that intervals do not shift the numbers.
+    """
+
+    def __init__(self, cells: Sequence[str]) -> None:
+        found = [NUMBER.fullmatch(text) for text in cells if text != NONE]
+        self.is_number = bool(found) and all(found)
+        self.is_split = self.is_number and any(each and each["rest"] for each in found)
+
+    @property
+    def alignment(self) -> str:
+        """The column's part of the argument of `tabular`."""
+        return r"r@{\hspace{0.4em}}l" if self.is_split else "r" if self.is_number else "l"
+
+    def cell(self, text: str) -> str:
+        """Return a cell; in a split column two, with the separator."""
+        found = NUMBER.fullmatch(text) if self.is_number else None
+        if found is None:
+            return escaping.latex(text) + (" & " if self.is_split else "")
+        sign = found["number"][0]
+        value = f"$-${found['number'][1:]}" if sign == "-" else found["number"]
+        value += {"x": r"$\times$", "%": r"\%"}.get(found["unit"] or "", "")
+        if not self.is_split:
+            return value
+        return f"{value} & " + (rf"{{\footnotesize {_rest(found['rest'])}}}" if found["rest"] else "")
+
+
+def _rest(text: str) -> str:
+    """Return what follows a number, with minus signs in mathematics."""
+    return re.sub(r"(?<![\w.])-(?=\d)", "$-$", escaping.latex(text).replace("{[}", "[", 1))
+
+
+def _label(words: str, used: set[str]) -> str:
+    """Return a label that no other table has."""
+    slug = re.sub(r"[^a-z0-9]+", "-", words.lower()).strip("-")[:LONGEST_LABEL].strip("-") or "table"
+    numbered = (slug if number == 1 else f"{slug}-{number}" for number in count(1))
+    label = next(f"tab:{each}" for each in numbered if f"tab:{each}" not in used)
+    used.add(label)
+    return label

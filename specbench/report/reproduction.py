@@ -6,10 +6,11 @@ from importlib import resources
 from pathlib import Path
 from typing import NotRequired, TypedDict
 
+from specbench.config.pair import PACKAGE
 from specbench.config.suite import TINY
 from specbench.files import checked
 from specbench.report.tables import Table
-from specbench.runs.suite_index import Index
+from specbench.runs.suite_index import SUITES, Index
 
 WEIGHTS, BUNDLED, MADE_UP, NOT_YET = "the paper's weights", "tiny", "dummy + synthetic", "not yet"
 BY_TESTS = "by tests"  # of items that are not measurements
@@ -32,6 +33,16 @@ class _Paper(TypedDict):
     item: list[_Item]
 
 
+def kept_results() -> Path | None:
+    """Return the folder of kept results: `results` here, else that of the checkout that the package runs from.
+
+    None if there is neither, as in an installed package.
+    """
+    checkout = PACKAGE.parent
+    folders = [Path("results"), *([checkout / "results"] if (checkout / "pyproject.toml").is_file() else [])]
+    return next((each for each in folders if (each / SUITES).is_dir()), None)
+
+
 @dataclass(frozen=True)
 class Item:
     """A table or figure of a paper, the state of its reproduction, and the command or tests that reproduce it."""
@@ -43,25 +54,27 @@ class Item:
     command: str
 
 
-def papers(results: Path) -> list[Item]:
-    """Return every table and figure of the papers, with its state according to a results folder."""
+def papers(results: Path | None) -> list[Item]:
+    """Return every table and figure of the papers, with its state according to a results folder, if there is one."""
     text = (resources.files("specbench.configs") / "papers.toml").read_text(encoding="utf-8")
     return [_item(each, results) for each in checked(tomllib.loads(text), _Paper, "papers.toml")["item"]]
 
 
-def _item(item: _Item, results: Path) -> Item:
+def _item(item: _Item, results: Path | None) -> Item:
     place = (item["paper"], item["shows"], item["what"])
     if "suite" in item:
         state, suite = state_of(item["suite"], results)
         return Item(*place, state, f"specbench run --suite {suite}")
     if "evidence" in item:
-        exists = (results / item["evidence"]).exists()
+        exists = results is not None and (results / item["evidence"]).exists()
         return Item(*place, BUNDLED if exists else NOT_YET, item["command"])
     return Item(*place, BY_TESTS, item["tests"])
 
 
-def state_of(suite: str, results: Path) -> tuple[str, str]:
+def state_of(suite: str, results: Path | None) -> tuple[str, str]:
     """Return the best models that a suite was measured on, and the suite to run for it: itself, or the one on tiny models."""
+    if results is None:
+        return NOT_YET, suite
     own, changed = Index.of(suite, results), Index.of(suite, results, changed=True)
     real = [run for run in own.done if not run.simulated]
     if not changed.swaps:

@@ -58,6 +58,7 @@ def paper_tables(reference: Sequence[Reference]) -> list[Table]:
                 f"The paper's own models, as printed: {column.title}",
                 ["pair", "method", *places],
                 [[*key, *(values.get(place, NONE) for place in places)] for key, values in lines.items()],
+                measured=False,
             )
         )
     return tables

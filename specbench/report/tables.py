@@ -1,12 +1,13 @@
 """Tables of runs, and tables as Markdown. The columns are those of `specbench/report/columns.py`."""
 
 from collections.abc import Iterable, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from specbench.analysis.chains import NONE
 from specbench.analysis.differences import Line, differences, distinct_titles
 from specbench.analysis.run_summary import MethodSummary, RunSummary
 from specbench.report import escaping
+from specbench.report.column import Column
 from specbench.report.columns import columns_of, merged_columns
 from specbench.report.conclusion import conclusion
 from specbench.report.notes import notes, short_notes
@@ -24,6 +25,7 @@ class Table:
     heads: list[str]
     rows: list[list[str]]
     keys: tuple[str, ...] = ()
+    measured: bool = True  # False for numbers that a paper prints
 
     def without(self, dropped: Set[int]) -> "Table":
         """Return the table without the columns at some positions."""
@@ -31,7 +33,8 @@ class Table:
         def kept(values: Sequence[str]) -> list[str]:
             return [value for i, value in enumerate(values) if i not in dropped]
 
-        return Table(self.title, kept(self.heads), list(map(kept, self.rows)), tuple(kept(self.keys)))
+        rows = list(map(kept, self.rows))
+        return replace(self, heads=kept(self.heads), rows=rows, keys=tuple(kept(self.keys)))
 
 
 def tables(summary: RunSummary, title: str = "") -> list[Table]:
@@ -45,19 +48,19 @@ def tables(summary: RunSummary, title: str = "") -> list[Table]:
             continue
         own = table.title.format(baseline=summary.baseline, headline=summary.headline)
         first = title or (f"{summary.pair}, {summary.task}" if not out else "")
-        columns, rows = columns_of(table.key, summary), ranked(summary)
-        made = without_empty(
-            Table(
-                ": ".join(filter(None, (first, own))),
-                [column.title_in(summary) for column in columns],
-                [[column.text(summary, row) for column in columns] for row in rows],
-                tuple(column.key for column in columns),
-            )
-        )
+        made = table_of(summary, columns_of(table.key, summary), ": ".join(filter(None, (first, own))))
+        made = without_empty(made if not out else replace(made, rows=made.rows[: len(summary.measured)]))
         if len(made.heads) > 1 or not out:
             out.append(made)
-    out[0].rows.extend([row.label, *_failed(row, len(out[0].heads) - 1)] for row in _unmeasured(summary))
     return out
+
+
+def table_of(summary: RunSummary, columns: Sequence[Column], title: str) -> Table:
+    """Return a table of a run with these columns, the fastest method first, those without a completed generation last."""
+    rows = [[column.text(summary, row) for column in columns] for row in ranked(summary)]
+    rows += [[row.label, *_failed(row, len(columns) - 1)] for row in _unmeasured(summary)]
+    keys = tuple(column.key for column in columns)
+    return Table(title, [column.title_in(summary) for column in columns], rows, keys)
 
 
 def ranked(summary: RunSummary) -> list[MethodSummary]:
@@ -76,10 +79,14 @@ def without_empty(table: Table) -> Table:
     return table.without({i for i in range(1, len(table.heads)) if all(row[i] == NONE for row in table.rows)})
 
 
-def across(summaries: Sequence[RunSummary]) -> Table:
-    """Return the merged table of several runs: a row per run and method, and a column per property in which rows differ."""
+def across(summaries: Sequence[RunSummary], chosen: Sequence[Column] | None = None) -> Table:
+    """Return the merged table of several runs: a row per run and method, and a column per property in which rows differ.
+
+    `chosen` replaces the measured columns.
+    """
     lines = [Line(s, row) for s in summaries for row in [*ranked(s), *_unmeasured(s)]]
-    columns, differing = merged_columns(list(summaries)), differences(lines)
+    columns = list(merged_columns(list(summaries)) if chosen is None else chosen)
+    differing = differences(lines)
     pairs = differing.pop("pair", None)
     places = [*(["pair"] if pairs else []), "task", "method", *differing]
     headings = [*places, *(column.title for column in columns)]
@@ -144,4 +151,4 @@ def _unmeasured(summary: RunSummary) -> list[MethodSummary]:
 
 def _failed(row: MethodSummary, columns: int) -> list[str]:
     """Return the texts of a method without a completed generation."""
-    return [f"all {row.failed} failed", *[NONE] * (columns - 1)]
+    return [f"all {row.failed} failed", *[NONE] * (columns - 1)][:columns]

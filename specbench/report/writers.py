@@ -1,24 +1,41 @@
 """Reports of runs and suites as text, by the name of the format: Markdown, LaTeX, CSV, JSON or HTML."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from specbench.analysis.run_summary import RunSummary
 from specbench.report import export, html, latex, markdown_page
+from specbench.report.chosen import chosen_table
+from specbench.report.conditions import conditions
+from specbench.report.latex import Captioned
+from specbench.report.notes import common_notes
 from specbench.report.suite_report import Collected
-from specbench.report.tables import all_tables, markdown
+from specbench.report.tables import across, markdown, markdown_list, markdown_table, of_runs
+
+
+def _latex_of_runs(summaries: Sequence[RunSummary]) -> str:
+    several = [Captioned(across(summaries), conditions(summaries))] if len(summaries) > 1 else []
+    each = (Captioned(table, conditions([summary])) for summary, tables in of_runs(summaries) for table in tables)
+    return latex.latex([*several, *each])
+
+
+def _latex_of_suite(collected: Collected) -> str:
+    text, name = conditions(collected.summaries), collected.suite.name
+    return latex.latex(Captioned(table, text if table.measured else "", name) for table in collected.tables)
+
 
 RUN_WRITERS: Mapping[str, Callable[[Sequence[RunSummary]], str]] = {
     "md": markdown,
     "csv": export.runs_csv,
     "json": export.runs_json,
-    "latex": lambda summaries: latex.latex(all_tables(summaries)),
+    "latex": _latex_of_runs,
     "html": html.of_runs,
 }
 SUITE_WRITERS: Mapping[str, Callable[[Collected], str]] = {
     "csv": lambda collected: export.as_csv(collected.points),
     "json": lambda collected: export.as_json(collected.points),
-    "latex": lambda collected: latex.latex(collected.tables),
+    "latex": _latex_of_suite,
     "html": html.of_suite,
 }
 
@@ -28,3 +45,11 @@ def suite_text(collected: Collected, form: str, drawn: Sequence[Path], beside: P
     if form == "md":
         return markdown_page.page(collected, [path for path in drawn if path.suffix == ".svg"], beside)
     return SUITE_WRITERS[form](collected)
+
+
+def chosen_text(summaries: Sequence[RunSummary], form: str, columns: Sequence[str]) -> str:
+    """Return one table of runs with the named columns, as `md` or `latex`. Raises ConfigError for an unknown column."""
+    table = chosen_table(summaries, columns)
+    if form == "latex":
+        return latex.latex([Captioned(replace(table, title=""), conditions(summaries), table.title)])
+    return f"{markdown_table(table)}\n\n{markdown_list(common_notes(summaries))}\n"

@@ -8,7 +8,7 @@ from specbench.config.options import Options
 from specbench.config.pair import ModelSpec, Pair
 from specbench.config.presets import preset
 from specbench.errors import ConfigError
-from specbench.experiment.method_choice import chosen, default_methods
+from specbench.experiment.method_choice import chosen
 
 
 def pair_of(*roles: str, ensemble: tuple[str, ...] = ("draft", "target")) -> Pair:
@@ -25,12 +25,12 @@ def pair_of(*roles: str, ensemble: tuple[str, ...] = ("draft", "target")) -> Pai
     ],
 )
 def test_the_default_method_suits_the_pair(pair, method):
-    assert default_methods(pair, "own") == [method]
+    assert pair.default_method == method
 
 
 def test_a_pair_without_target_and_ensemble_needs_a_method():
-    with pytest.raises(ConfigError, match=r"pair own has neither a target nor an ensemble; help: -m METHOD"):
-        default_methods(pair_of("draft"), "own")
+    with pytest.raises(ConfigError, match="neither a target nor an ensemble; help: -m METHOD"):
+        _ = pair_of("draft").default_method
 
 
 def test_names_are_kept():

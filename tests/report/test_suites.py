@@ -17,6 +17,7 @@ from specbench.config.suite import TINY, read_suite, suites
 from specbench.errors import ConfigError
 from specbench.experiment import runner
 from specbench.files import read_toml
+from specbench.report import reproduction
 from specbench.report.expectations import expectations
 from specbench.report.reproduction import state_of
 from specbench.report.suite_tables import suite_tables
@@ -184,7 +185,8 @@ def test_a_suite_is_reported_in_every_format(measured):
     assert r"acceptance\_rate" not in latex
     lines = [line for line in latex.splitlines() if line.endswith(r"\\")]
     assert len(lines) > 4
-    assert {line.count("&") for line in lines} == {4}  # five columns everywhere
+    assert {line.count("&") for line in lines if "multicolumn" not in line} == {5}  # five columns, one with intervals
+    assert latex.count(r"\multicolumn{2}{c}") == 1
 
 
 def test_plots_are_drawn_as_png_and_svg(measured):
@@ -355,6 +357,15 @@ def test_reproduce_shows_the_models_of_each_table(measured):
             for item in json.loads(specbench("reproduce", "--json", cwd=measured).stdout)
         }
         assert states["Speculative Ensemble", f"Table {name[8]}"] == state
+
+
+def test_reproduce_finds_the_checkouts_results_from_anywhere(tmp_path, monkeypatch):
+    states = json.loads(specbench("reproduce", "--json", cwd=tmp_path).stdout)
+    assert "tiny" in {item["state"] for item in states}
+    monkeypatch.setattr(reproduction, "PACKAGE", tmp_path / "specbench")  # as an installed package
+    done = specbench("reproduce", "--status", cwd=tmp_path).stdout
+    assert "no results here" in done and "--from FOLDER" in done
+    assert "no such folder" in specbench("reproduce", "--from", "nowhere", cwd=tmp_path, code=2).stderr
 
 
 def test_evidence_and_tests_that_papers_toml_names_exist():

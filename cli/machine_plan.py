@@ -1,0 +1,69 @@
+"""`specbench plan --for`: the estimate of a run or a suite on another machine."""
+
+import json
+from dataclasses import asdict
+
+from specbench.cli.console import print_table, say, terminal
+from specbench.config.options import Options
+from specbench.config.suite import Suite
+from specbench.errors import ConfigError, ExitCode
+from specbench.experiment.machine_plan import NOTE, MachineRow, machine_rows
+from specbench.experiment.machine_summary import MachineTotal, gib, sentence, span, total_of
+from specbench.machine.accelerator import Accelerator
+from specbench.report.tables import Table
+
+HEADS = ["pair", "task", "T", "methods", "prompts", "generations", "time", "weights", "cache", "graphs", "GiB"]
+
+
+def plan_for(machine: Accelerator, suite: Suite, options: Options, as_json: bool) -> ExitCode:
+    """Print the estimate of a suite on a machine. Returns MISSING if a run has no estimate or does not fit."""
+    _require_used(suite, options)
+    rows = machine_rows(suite, machine)
+    total = total_of(rows)
+    if as_json:
+        found = {"machine": asdict(machine), "runs": [asdict(row) for row in rows], "total": asdict(total)}
+        print(json.dumps(found, indent=2))
+    else:
+        _print(rows, sentence(suite.name or "this run", total, machine), total)
+    return ExitCode.OK if total.fits and total.complete else ExitCode.MISSING
+
+
+def _require_used(suite: Suite, options: Options) -> None:
+    """Raise ConfigError for an option of the user that no part of the request reads."""
+    if not (options.overrides or options.over or options.heads or options.gamma):
+        return
+    from pathlib import Path
+
+    from specbench.experiment.pipeline import unused_options  # imports torch
+    from specbench.experiment.request import Request
+
+    unused: dict[str, ConfigError] | None = None
+    for line, pair, task in suite.parts():
+        if suite.kind == "profile":
+            return
+        request = Request(methods=line.methods, pair=pair, tasks=(task,), options=line.options, out=Path("results"))
+        found = unused_options(request)
+        unused = found if unused is None else {key: error for key, error in unused.items() if key in found}
+    for error in (unused or {}).values():
+        raise error
+
+
+def _print(rows: list[MachineRow], text: str, total: MachineTotal) -> None:
+    console = terminal()
+    print_table(Table("", HEADS, [_shown(row) for row in rows]), console)
+    say(NOTE, console)
+    for why in dict.fromkeys(row.why for row in rows if row.why):
+        say(why, console, "yellow")
+    console.print(f"disk: {gib(total.disk)} GiB for weights and results", highlight=False)
+    console.print(text, highlight=False)
+
+
+def _shown(row: MachineRow) -> list[str]:
+    """Return a row as text."""
+    memory = row.memory
+    sizes = [gib(each) for each in (memory.weights, memory.cache, memory.graphs, memory.total)] if memory else ["–"] * 4
+    if not row.fits:
+        sizes[-1] += " !"
+    counts = ["–" if each is None else str(each) for each in (row.prompts, row.generations)]
+    temperature = "–" if row.T is None else f"{row.T:g}"
+    return [row.pair, row.task, temperature, row.methods, *counts, span(*row.seconds) if row.seconds else "–", *sizes]

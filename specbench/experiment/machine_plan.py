@@ -1,0 +1,193 @@
+"""A plan for another machine: hours, memory, disk and downloads of every run, from architectures alone.
+
+Needs no weights, no data of the hub, no network and no torch. Every figure is an estimate; `NOTE` names what is assumed.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import specbench.tasks  # noqa: F401  (registers the tasks)
+from specbench.config.method_tables import roles_in, words_under
+from specbench.config.options import Options
+from specbench.config.pair import HeadKind, Pair
+from specbench.config.suite import Line, Suite
+from specbench.data.task import Task
+from specbench.errors import ConfigError, MissingAsset
+from specbench.experiment import selection
+from specbench.experiment.chain_profile import GAMMA, levels_of, pairings
+from specbench.experiment.machine_models import Memory, PlannedModel, memory_of, planned_models
+from specbench.experiment.method_cost import FAST, HEAD, SLOW, seconds_per_token
+from specbench.experiment.method_variants import Group, Variant, groups_of
+from specbench.machine.accelerator import Accelerator
+from specbench.machine.decoding_speed import forward_seconds, prefill_seconds
+from specbench.models.architecture_sizes import architecture_size
+
+PROMPT = 2048  # assumed tokens of the longest prompt, where the task sets no limit
+RECORD = 16 << 10  # assumed bytes of a stored generation
+NOTE = (
+    "Every time is an estimate; no measurement on a GPU exists yet. Assumed: the share of the bandwidth that each engine"
+    " reaches, the host's time per layer, acceptance rates from 0.5 to 0.9, cascades that defer none to all of their tokens,"
+    f" prompts of at most {PROMPT:,} tokens where the task sets no limit, and answers of the maximum length. Answers that"
+    " stop early take less. GiB: weights, caches at the longest prompt and answer, and an assumed workspace. Downloads are"
+    " weights; data sets are not counted."
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MachineRow:
+    """The estimate of one run: methods that share a baseline, on one pair and task.
+
+    `seconds` are under the fast and the slow assumptions; None if the number of prompts is not known. `downloads` are bytes
+    by source. `remedy` is an option with which a run that does not fit would. `why` is the reason why there is no estimate.
+    """
+
+    pair: str
+    task: str
+    methods: str
+    T: float | None = None
+    prompts: int | None = None
+    generations: int | None = None
+    tokens: int = 0
+    seconds: tuple[float, float] | None = None
+    memory: Memory | None = None
+    downloads: dict[str, int] = field(default_factory=dict)
+    fits: bool = True
+    remedy: str = ""
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A line of the grid on one pair and task, with the models that it loads."""
+
+    pair: Pair
+    task: Task
+    models: dict[str, PlannedModel]
+    prompts: int | None
+    options: Options
+    machine: Accelerator
+
+
+def machine_rows(suite: Suite, machine: Accelerator) -> list[MachineRow]:
+    """Return the estimates of a suite's runs. Raises ConfigError for a mistake in the suite."""
+    return [row for line, pair, task in suite.parts() for row in _rows(suite, (line, pair, task), machine)]
+
+
+def _rows(suite: Suite, cell: tuple[Line, str, str], machine: Accelerator) -> list[MachineRow]:
+    line, pair_name, task_name = cell
+    options = line.options
+    preset, pair = selection.read_pair(pair_name, options)
+    try:
+        groups = groups_of(_methods(suite, line, pair), pair, options)
+        tables = [each.table for group in groups for each in group.variants]
+        needed = {role for table in tables for role in roles_in(table)}
+        roles = [role for role in pair.models if role in needed]
+        models = planned_models(pair, preset.path.parent, roles, options)
+        name, task = selection.read_task(task_name, pair, options)
+        part = _Part(pair, task, models, _prompts(task_name, task, pair, options), options, machine)
+    except MissingAsset as error:
+        methods = ", ".join(line.methods)
+        return [MachineRow(pair=pair_name, task=task_name, methods=methods, why=str(error))]
+    heads = _head_bases(groups)
+    memory = memory_of(models.values(), heads, _prompt(part), task.max_new_tokens)
+    fits = memory.total <= machine.memory
+    downloads = {each.source: each.download_bytes for each in models.values() if each.download_bytes}
+    for head in pair.heads.values():
+        if head.kind == HeadKind.eagle and head.base in heads and pair.weights == "real":
+            downloads[head.path] = models[head.base].size.layer_bytes
+    shared = MachineRow(
+        pair=preset.name, task=name, methods="", memory=memory, downloads=downloads, fits=fits, prompts=part.prompts,
+        remedy="" if fits else _remedy(part, heads),
+    )  # fmt: skip
+    return [_row(shared, group, part) for group in groups]
+
+
+def _methods(suite: Suite, line: Line, pair: Pair) -> Sequence[str]:
+    """Return the methods of a line; for a profile, those that measure every pair of its chain's levels."""
+    if suite.kind != "profile":
+        return line.methods
+    gamma = (line.options.gamma_for(line.methods[0]) or (GAMMA,))[0]
+    return pairings(levels_of(line.methods[0]), pair, gamma)
+
+
+def _remedy(part: _Part, heads: Sequence[str]) -> str:
+    """Return the option with which a part fits: the largest model quantized to 8 bits, else to 4; empty if neither helps."""
+    largest = max(part.models.values(), key=lambda each: each.size.resident_bytes)
+    if largest.quantization or not largest.can_be_quantized:
+        return ""
+    for kind in ("int8", "int4"):
+        size = architecture_size(largest.config, largest.dtype, kind)
+        models = {**part.models, largest.role: replace(largest, size=size, quantization=kind)}
+        memory = memory_of(models.values(), heads, _prompt(part), part.task.max_new_tokens)
+        if memory.total <= part.machine.memory:
+            return f"--set pair.models.{largest.role}.quantization={kind}"
+    return ""
+
+
+def _row(shared: MachineRow, group: Group, part: _Part) -> MachineRow:
+    """Return the row of one group of methods."""
+    generations = None
+    seconds = None
+    if part.prompts is not None:
+        each = part.prompts * part.options.repeats
+        generations = len(group.variants) * each
+        low, high = (sum(_generation(v, part, fast) for v in group.variants) * each for fast in (True, False))
+        seconds = (low, high)
+    return replace(
+        shared,
+        methods=", ".join(group.names),
+        T=group.temperature,
+        generations=generations,
+        tokens=(generations or 0) * part.task.max_new_tokens,
+        seconds=seconds,
+        why=""
+        if seconds
+        else f"task {shared.task}: the number of prompts is not known; help: -n N, or --data FILE.jsonl",
+    )
+
+
+def _generation(variant: Variant, part: _Part, fast: bool) -> float:
+    """Return the seconds of one generation of the maximum length."""
+    output, prompt = part.task.max_new_tokens, 0 if fast else _prompt(part)
+    seconds = {}
+    for role, model in part.models.items():
+        cache = model.cache_bytes(prompt, output // 2)
+        layers = model.size.layers
+        seconds[role] = forward_seconds(part.machine, model.engine, model.size.forward_bytes + cache, layers, fast)
+        seconds[HEAD + role] = forward_seconds(part.machine, model.engine, model.head_bytes, 1, fast)
+    sizes = {role: model.size.parameters for role, model in part.models.items()}
+    read = {role for role in roles_in(variant.table) if role in part.models}
+    prefill = sum(prefill_seconds(part.machine, sizes[role], prompt, fast) for role in read)
+    return prefill + output * seconds_per_token(variant.table, seconds, sizes, FAST if fast else SLOW)
+
+
+def _prompt(part: _Part) -> int:
+    """Return the assumed tokens of the longest prompt: the task's limit, or PROMPT within the models' context."""
+    contexts = [each.size.context for each in part.models.values() if each.size.context]
+    room = max(min(contexts) - part.task.max_new_tokens, 1) if contexts else PROMPT
+    return min(part.task.max_prompt_tokens or PROMPT, room)
+
+
+def _prompts(name: str, task: Task, pair: Pair, options: Options) -> int | None:
+    """Return the number of prompts: of published data by the task, of a local file by reading it; None if it is not known."""
+    source = selection.source_of(name, pair, options)
+    if source not in ("hub", "synthetic"):
+        return len(selection.select_tasks([name], pair, options)[0].data.samples)
+    limit = options.sample or (options.limit if options.limit is not None else 0)
+    if options.limit is None and not options.sample and selection.suits(name, pair, options):
+        limit = pair.defaults.limit
+    if source == "synthetic":
+        if task.synthetic is None:
+            raise ConfigError(f"task {task.name} has no synthetic data; help: --data FILE.jsonl, or --data hub")
+        return limit or selection.SYNTHETIC_LIMIT
+    return min(limit or task.published, task.published) if task.published else limit or None
+
+
+def _head_bases(groups: Sequence[Group]) -> list[str]:
+    """Return the models that an EAGLE head drafts for, each once."""
+    bases: dict[str, None] = {}
+    for group in groups:
+        for each in group.variants:
+            if HeadKind.eagle in words_under(each.table, "name"):
+                bases |= dict.fromkeys(words_under(each.table, "base"))
+    return list(bases)

@@ -1,0 +1,40 @@
+"""The conditions of a measurement in one line, for captions: of one run, or of several runs as far as they agree."""
+
+from collections.abc import Iterable, Sequence
+
+from specbench.analysis.run_summary import RunSummary
+
+MOST_NAMED = 3  # different values that are listed; of more, only the number is given
+
+
+def conditions(summaries: Sequence[RunSummary]) -> str:
+    """Return pairs, tasks, temperature, prompts and repeats, engine, device, and the clock of the headline speedup."""
+    parts = [
+        _joined("pair", "pairs", (each.pair for each in summaries)),
+        _joined("task", "tasks", (each.task for each in summaries)),
+        _joined("", "temperatures", (f"T = {each.decoding.temperature:g}" for each in summaries)),
+        _joined("", "sets of prompts", (_prompts(each) for each in summaries)),
+        _joined("engine", "engines", (each.spec.engine for each in summaries)),
+        _joined("", "machines", (_machine(each) for each in summaries)),
+        _joined("not real:", "kinds of simulation", (each.simulated for each in summaries if each.simulated)),
+        _joined("headline speedup by", "clocks", (f"{each.spec.clock} time" for each in summaries)),
+    ]
+    return ", ".join(filter(None, parts))
+
+
+def _joined(word: str, plural: str, values: Iterable[str]) -> str:
+    """Return different values after a word, or their number if there are many."""
+    found = list(dict.fromkeys(values))
+    if len(found) > MOST_NAMED:
+        return f"{len(found)} {plural}"
+    return f"{word} {' / '.join(found)}".strip() if found else ""
+
+
+def _prompts(summary: RunSummary) -> str:
+    data, repeats = summary.data, summary.decoding.repeats
+    return f"{data.samples} prompts ({data.source}) x {repeats} {'repeat' if repeats == 1 else 'repeats'}"
+
+
+def _machine(summary: RunSummary) -> str:
+    dtypes = " ".join(sorted({model.dtype for model in summary.models.values()}))
+    return f"{summary.spec.device} {dtypes} on {summary.machine}"

@@ -1,0 +1,138 @@
+"""Plans for another machine: sizes, times and the sentence at the end, without torch, weights and network."""
+
+import json
+import socket
+
+import pytest
+
+from specbench.config.options import Options
+from specbench.config.pair import Pair
+from specbench.config.suite import read_suite
+from specbench.errors import ConfigError
+from specbench.experiment import method_resolution, selection
+from specbench.experiment.machine_plan import machine_rows
+from specbench.experiment.machine_summary import sentence, span, total_of
+from specbench.experiment.method_cost import FAST, SLOW, Assumption, seconds_per_token
+from specbench.experiment.method_variants import groups_of
+from specbench.machine.accelerator import read_accelerator
+from tests.cli.test_lazy import SLOW as SLOW_IMPORTS
+from tests.cli.test_lazy import imported_by
+from tests.fixtures.console import specbench
+
+H200 = read_accelerator("h200")
+SECONDS = {"draft": 1.0, "target": 10.0, "eagle@target": 0.5}
+SIZES = {"draft": 1, "target": 10}
+BIG = """
+[models.draft]
+path = "meta-llama/Llama-3.2-1B"
+[models.target]
+path = "meta-llama/Llama-3.1-70B-Instruct"
+"""
+
+
+@pytest.mark.parametrize("name", ["se-table2", "cascade-fig1", "polybasic-table1", "sprinter-table2"])
+def test_runs_on_the_papers_models_can_be_estimated(name):
+    rows = machine_rows(read_suite(name), H200)
+    assert rows and all(row.seconds and 0 < row.seconds[0] < row.seconds[1] for row in rows)
+    assert all(row.downloads and row.fits for row in rows)
+
+
+@pytest.mark.parametrize("suite", ["se-table2", "cascade-fig1"])
+def test_variants_are_those_that_a_run_resolves(suite):
+    line, pair_name, _ = next(read_suite(suite).parts())
+    pair = selection.read_pair(pair_name, line.options)[1]
+    resolved = method_resolution.groups_of(line.methods, pair, {}, line.options)
+    assert [len(each.variants) for each in groups_of(line.methods, pair, line.options)] == [len(e) for e in resolved]
+
+
+def test_a_method_without_drafts_costs_a_forward_of_each_scorer():
+    assert seconds_per_token({"name": "autoregressive", "scorers": ["draft", "target"]}, SECONDS, SIZES, FAST) == 11.0
+    assert seconds_per_token({"name": "parallel", "scorers": ["draft", "target"]}, SECONDS, SIZES, FAST) == 10.0
+
+
+def test_speculation_costs_what_theory_says_at_an_acceptance_rate():
+    table = {
+        "name": "speculative", "proposer": {"name": "model", "model": "draft", "gamma": 4}, "scorers": ["target"],
+    }  # fmt: skip
+    never = Assumption(acceptance=0.0, deferral=0.0)
+    assert seconds_per_token(table, SECONDS, SIZES, never) == 14.0  # four drafts and a forward for one token
+    always = Assumption(acceptance=1.0, deferral=0.0)
+    assert seconds_per_token(table, SECONDS, SIZES, always) == pytest.approx(14.0 / 5)  # five tokens
+    head = {**table, "proposer": {"name": "eagle", "base": "target", "gamma": 4}}
+    assert seconds_per_token(head, SECONDS, SIZES, always) == pytest.approx(12.0 / 5)
+    lookup = {**table, "proposer": {"name": "pld", "gamma": 4}}
+    assert seconds_per_token(lookup, SECONDS, SIZES, never) == 10.0
+
+
+def test_a_cascade_is_bounded_by_no_and_by_every_deferral():
+    table = {"name": "token-cascade", "small": "draft", "large": "target"}
+    assert [seconds_per_token(table, SECONDS, SIZES, each) for each in (FAST, SLOW)] == [1.0, 11.0]
+
+
+def test_a_large_target_does_not_fit_and_the_plan_says_what_would(tmp_path):
+    (tmp_path / "big.toml").write_text(BIG)
+    command = ("plan", "-p", "big.toml", "-m", "sd", "-t", "humaneval", "-n", "4", "--for")
+    found = specbench(*command, "h100", cwd=tmp_path, code=4).stdout
+    last = found.strip().splitlines()[-1]
+    assert last.startswith("this run does not fit on one H100: it needs 137 GiB of 80 GiB")
+    assert "fits with --set pair.models.target.quantization=int8" in last
+    assert "one H200 has enough" in specbench(*command, "rtx4090", cwd=tmp_path, code=4).stdout
+    remedied = specbench(*command, "h100", "--set", "pair.models.target.quantization=int8", cwd=tmp_path).stdout
+    assert "this run on one H100: " in remedied and "GiB to download." in remedied
+
+
+def test_a_longer_answer_takes_longer_and_a_quantized_model_less_memory():
+    def row(**more):
+        options = Options(device="auto", limit=2, **more)
+        suite = read_suite("polybasic-table2")
+        line = suite.grid[0].__class__(methods=("sd",), pairs=("llama-2",), tasks=("gsm8k",), options=options)
+        (found,) = machine_rows(suite.__class__(name="", paper="", shows="", description="", grid=(line,)), H200)
+        return found
+
+    plain = row()
+    assert row(max_new_tokens=512).seconds[0] == pytest.approx(2 * plain.seconds[0], rel=0.05)
+    assert row(overrides=(("pair.models.target.quantization", "int4"),)).memory.weights < 0.4 * plain.memory.weights
+    assert row(engine="eager").seconds[1] > plain.seconds[1]
+
+
+def test_a_plan_for_another_machine_imports_no_torch_and_opens_no_connection(monkeypatch):
+    assert not imported_by(["plan", "--suite", "se-table2", "--for", "h200"]) & SLOW_IMPORTS
+
+    def refuse(*_):
+        raise AssertionError("a connection")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    rows = machine_rows(read_suite("se-table2"), H200)
+    assert sentence("se-table2", total_of(rows), H200).startswith("se-table2 on one H200: ")
+
+
+def test_a_file_describes_a_machine(tmp_path):
+    (tmp_path / "mine.toml").write_text('name = "Mine"\nmemory_gib = 8.0\nbandwidth_gb_s = 100.0\nbf16_tflops = 10.0\n')
+    command = ("plan", "-m", "sd", "-p", "gpt2", "-t", "humaneval", "-n", "1", "--for", "mine.toml")
+    found = json.loads(specbench(*command, "--json", cwd=tmp_path).stdout)
+    assert found["machine"]["name"] == "Mine" and found["total"]["fits"]
+    assert found["runs"][0]["generations"] == 2 * 3
+    (tmp_path / "mine.toml").write_text('name = "Mine"\nmemory = 8.0\nbandwidth_gb_s = 100.0\nbf16_tflops = 10.0\n')
+    assert "did you mean 'memory_gib'" in specbench(*command, cwd=tmp_path, code=2).stderr
+    (tmp_path / "mine.toml").write_text('name = "Mine"\nmemory_gib = 8.0\nbandwidth_gb_s = 0.0\nbf16_tflops = 10.0\n')
+    assert "must be above 0" in specbench(*command, cwd=tmp_path, code=2).stderr
+
+
+def test_mistakes_name_the_nearest_right_value(tmp_path):
+    plan = ("plan", "-m", "sd", "-p", "gpt2", "-t", "gsm8k")
+    assert "did you mean 'h200'" in specbench(*plan, "--for", "h20", cwd=tmp_path, code=2).stderr
+    assert "did you mean" in specbench(*plan, "--for", "h200", "--set", "task.shotz=1", cwd=tmp_path, code=2).stderr
+    assert "--device conflict" in specbench(*plan, "--for", "h200", "--device", "cpu", cwd=tmp_path, code=2).stderr
+
+
+def test_spans_use_the_unit_of_their_upper_end():
+    assert span(30.0, 5400.0) == "1 to 90 minutes"
+    assert span(9.2 * 3600, 17.4 * 3600) == "9 to 17 hours"
+    assert span(3600.0, 30 * 86400.0) == "1 to 30 days"
+    assert span(7200.0, 7300.0) == "2 hours"
+
+
+def test_a_role_that_the_pair_lacks_is_an_error():
+    pair = Pair(models={})
+    with pytest.raises(ConfigError, match="no model"):
+        groups_of(["sd"], pair, Options())

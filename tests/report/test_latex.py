@@ -1,0 +1,129 @@
+"""LaTeX tables: alignment, intervals, captions, labels, chosen columns, and compilation."""
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from specbench.analysis.bootstrap import Estimate
+from specbench.analysis.points import points, reference_of
+from specbench.analysis.run_metrics import METRICS, Spread
+from specbench.config.suite import TableSpec
+from specbench.errors import ConfigError
+from specbench.report.chosen import chosen_table
+from specbench.report.conditions import conditions
+from specbench.report.latex import Captioned, latex
+from specbench.report.suite_tables import pivot
+from specbench.report.suite_values import paper_tables
+from specbench.report.tables import Table
+from specbench.report.writers import RUN_WRITERS, chosen_text
+from tests.fixtures.console import specbench
+from tests.fixtures.summaries import method_summary, run_summary
+
+
+def summary(pair: str = "tiny", **spec):
+    """A run with a value for every metric, most of them with an interval."""
+    values = dict.fromkeys(METRICS, Estimate(1.5, 1.25, 12.0))
+    values |= {"win_rate_spread": 0.1, "speedup": Estimate(0.98, 0.9, 1.1), "papers_speedup": 1.44}
+    sd = method_summary("sd", values=values, acceptance_by_position=[0.9, 0.8])
+    return run_summary(method_summary("ar", values=dict.fromkeys(METRICS)), sd, pair=pair, **spec)
+
+
+def table_of(*rows: list[str], heads: tuple[str, ...] = ("method", "value")) -> str:
+    return latex([Captioned(Table("A title", list(heads), list(rows)))])
+
+
+def test_a_number_and_its_interval_are_two_columns():
+    text = table_of(["ar", "1.00x"], ["sd", "10.25x [9.50, 11.00]"], ["we", "–"])
+    assert r"\begin{tabular}{lr@{\hspace{0.4em}}l}" in text
+    assert r"method & \multicolumn{2}{c}{value} \\" in text
+    assert r"sd & 10.25$\times$ & {\footnotesize [9.50, 11.00]} \\" in text
+    assert r"ar & 1.00$\times$ &  \\" in text
+    assert r"we & -- &  \\" in text
+
+
+def test_numbers_are_aligned_right_and_texts_left():
+    text = table_of(["ar", "-1.5", "5, 1", "50%"], ["sd", "2.0", "up to 5", "5%"], heads=("method", "a", "b", "c"))
+    assert r"\begin{tabular}{lrlr}" in text
+    assert r"ar & $-$1.5 & 5, 1 & 50\% \\" in text
+
+
+def test_a_deviation_and_the_papers_value_follow_a_number():
+    text = table_of(["sd", "1.20 ± 0.30"], ["we", "1.47x [1.37, 1.57] (paper 1.44, -0.03)"])
+    assert r"1.20 & {\footnotesize $\pm$ 0.30}" in text
+    assert r"{\footnotesize [1.37, 1.57] (paper 1.44, $-$0.03)}" in text
+
+
+def test_special_characters_are_escaped_in_cells_headings_captions_and_names():
+    table = Table("50 % of_it", ["a&b", "c#"], [["{x}", "~^\\"]])
+    text = latex([Captioned(table, "pair $x", "my_suite")])
+    assert r"\caption{50 \% of\_it. pair \$x}" in text
+    assert r"\label{tab:my-suite-50-of-it}" in text
+    assert r"a\&b & c\# \\" in text
+    assert r"\{x\} & \textasciitilde{}\textasciicircum{}\textbackslash{} \\" in text
+
+
+def test_every_label_is_unique():
+    tables = [Captioned(Table(title, ["a"], [["1"]])) for title in ("Same", "Same", "", "")]
+    labels = re.findall(r"\\label\{(.*)\}", latex(tables))
+    assert labels == ["tab:same", "tab:same-2", "tab:table", "tab:table-2"]
+
+
+def test_a_caption_has_the_conditions_of_the_run():
+    text = RUN_WRITERS["latex"]([summary()])
+    for word in ("pair tiny", "task gsm8k@2-A", "T = 1", "3 prompts (hub) x 3 repeats", "engine lean", "cpu float32"):
+        assert word in text
+    assert "headline speedup by decoding time" in text
+
+
+def test_conditions_of_several_runs_name_what_differs():
+    runs = [summary(pair) for pair in ("a", "b")]
+    assert conditions(runs).startswith("pair a / b, task gsm8k@2-A, T = 1, ")
+    assert conditions([summary(str(i)) for i in range(5)]).startswith("5 pairs, task gsm8k@2-A")
+    assert "not real: dummy" in conditions([summary(simulated="dummy")])
+
+
+def test_chosen_columns_are_shown_in_their_order_and_in_every_run():
+    one = chosen_table([summary()], ["acceptance_rate", "speedup"])
+    assert one.heads == ["method", "acceptance", "speedup over ar, decoding"]
+    both = chosen_table([summary("a"), summary("b")], ["speedup", "speedup"])
+    assert both.heads == ["pair", "task", "method", "speedup, decoding"]
+    assert len(both.rows) == 4
+
+
+def test_an_unknown_column_names_the_nearest_one():
+    with pytest.raises(ConfigError, match="did you mean 'speedup'"):
+        chosen_table([summary()], ["speedups"])
+
+
+def test_columns_need_a_format_of_tables(tmp_path):
+    done = specbench("report", "run", "-f", "csv", "--columns", "speedup", cwd=tmp_path, code=2)
+    assert "--columns applies to table, md, latex" in done.stderr
+
+
+def test_markdown_with_chosen_columns_has_the_conditions_below():
+    text = chosen_text([summary()], "md", ["speedup"])
+    assert "| method | speedup over ar, decoding |" in text
+    assert "T = 1" in text
+
+
+@pytest.mark.skipif(not shutil.which("pdflatex"), reason="needs pdflatex")
+def test_every_kind_of_table_compiles(tmp_path):
+    runs = [summary("a"), summary("b")]
+    spec = TableSpec(rows=("pair", "method"), columns=("task",), values=("speedup", "papers_speedup"))
+    found = points(runs, reference_of("se-table2"))
+    spread = Spread(1.0, 0.5)
+    odd = Table("–†±×", ["a", "b"], [["α_β", str(spread.mean)], ["[x]", "1 ± 2"]])
+    tables = [pivot(spec, found), *paper_tables(reference_of("se-table2")), odd]
+    parts = [
+        RUN_WRITERS["latex"](runs),
+        chosen_text(runs, "latex", ["speedup", "score", "acceptance_by_position"]),
+        latex(Captioned(table, "conditions", "suite") for table in tables),
+    ]
+    document = "\\documentclass{article}\\usepackage{booktabs}\\begin{document}\n%s\n\\end{document}\n"
+    (tmp_path / "x.tex").write_text(document % "\n".join(parts), encoding="ascii")
+    done = subprocess.run(["pdflatex", "-halt-on-error", "x.tex"], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-2000:]
+    assert Path(tmp_path / "x.pdf").stat().st_size > 0
