@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from specbench.config.construct import Table
-from specbench.config.presets import names
+from specbench.config.presets import names, preset
 from specbench.errors import ConfigError, hint
 
 T = TypeVar("T")
@@ -67,8 +67,10 @@ def _scope(kind: str, path: Sequence[str], own: Iterable[str]) -> tuple[str, Seq
 
 
 def in_scope(scope: str, name: str) -> bool:
-    """Return whether a scope covers a preset: the preset itself, its variants, or a file of that name."""
-    return scope in ("", name, name.partition(":")[0], Path(name).stem)
+    """Return whether a scope covers a preset: the preset itself under any of its names, its variants, or a file of its name."""
+    if scope in ("", name, name.partition(":")[0], Path(name).stem):
+        return True
+    return scope in names("method") and first_name(scope) == first_name(name)
 
 
 def scoped(text: str, kind: str, flag: str) -> tuple[str, str]:
@@ -81,12 +83,19 @@ def scoped(text: str, kind: str, flag: str) -> tuple[str, str]:
     return Path(name).stem if name.endswith(".toml") else name, value
 
 
+def first_name(method: str) -> str:
+    """Return the name of the method that a second name stands for; other names unchanged."""
+    return preset("method", method).name if method in names("method") else method
+
+
 def latest(values: Sequence[tuple[str, T]], name: str, default: T) -> T:
     """Return the value for a name: that of the name's own scope, otherwise its family's, otherwise the unscoped one."""
     by_scope = dict(values)
     for scope in (name, Path(name).stem, name.partition(":")[0], ""):
         if scope in by_scope:
             return by_scope[scope]
+        if same := next((each for each in by_scope if scope and each and in_scope(each, scope)), None):
+            return by_scope[same]
     return default
 
 
