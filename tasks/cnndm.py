@@ -8,8 +8,10 @@ Example row: {"article": "A fire closed the station. Nobody was hurt.", "highlig
 from dataclasses import dataclass
 from typing import ClassVar
 
+from specbench.data.few_shot import FewShot
 from specbench.data.synthetic import SYNTHETIC_TASKS, Row
 from specbench.data.task import Hub, Sample, filled
+from specbench.scoring.metric import Metric
 from specbench.tasks.rouge_scored import RougeScored
 
 # Our own one-shot example.
@@ -25,25 +27,31 @@ HIGHLIGHTS = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class CnnDm(RougeScored, name="cnndm"):
+class CnnDm(RougeScored, FewShot, name="cnndm"):
     """ROUGE against the highlights. What papers call ROUGE-L on this data is ROUGE-Lsum."""
 
     version: ClassVar[str] = "1-A"
     hub: ClassVar[Hub] = Hub("abisee/cnn_dailymail", "3.0.0/{split}-00000-of-00001.parquet")
     published: ClassVar[int | None] = 11490
+    omitted: ClassVar[tuple[str, ...]] = ("exemplars",)
+    bundled: ClassVar[int] = 1
     fields: ClassVar[dict[str, type]] = {"article": str, "highlights": str}
     synthetic = SYNTHETIC_TASKS["cnndm"]
 
     prompt: str = "Summarize the following article:\n\n{article}\n\nSummary:"
-    shots: int = 0
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.shots not in (0, 1):
-            raise ValueError(f"shots = {self.shots} must be 0 or 1")
+    def example(self, row: Row) -> str:
+        return f"{filled(self.prompt, article=row['article'])} {row['highlights']}"
+
+    def bundled_examples(self) -> list[str]:
+        return [self.example({"article": ARTICLE, "highlights": HIGHLIGHTS})]
+
+    @property
+    def metrics(self) -> tuple[Metric, ...]:
+        return self.signed(super().metrics)
 
     def samples(self, rows: list[Row], source: str) -> list[Sample]:
-        shown = f"{filled(self.prompt, article=ARTICLE)} {HIGHLIGHTS}\n\n" * self.shots
+        shown = self.worked
         return [
             Sample(str(i), shown + filled(self.prompt, article=row["article"]), row["highlights"])
             for i, row in enumerate(rows)

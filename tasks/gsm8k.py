@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import ClassVar, Literal
 
+from specbench.data.few_shot import FewShot
 from specbench.data.synthetic import SYNTHETIC_TASKS, Row
-from specbench.data.task import Hub, Sample, Task, filled, without
+from specbench.data.task import Hub, Sample, filled, without
 from specbench.sandbox import Sandbox
 from specbench.scoring.metric import NO_ANSWER, Metric, Score
 
@@ -47,8 +48,8 @@ SE_PAPER_LAST = re.compile(r"(?<!\d)-?\d+(?:\.\d+)?")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Gsm8k(Task, name="gsm8k"):
-    """Chain of thought with 0 to 4 worked examples in the form of `prompt`; exact match of a number.
+class Gsm8k(FewShot, name="gsm8k"):
+    """Chain of thought with worked examples in the form of `prompt`, four of its own; exact match of a number.
 
     Text from a next question on is ignored. The `standard` grader takes the number after the first `####` (`strict`) and the
     last number (`flexible`). `se-paper` follows the authors of Speculative Ensemble: the number after `###`, else the last
@@ -58,6 +59,8 @@ class Gsm8k(Task, name="gsm8k"):
     version: ClassVar[str] = "2-A"
     hub: ClassVar[Hub] = Hub("openai/gsm8k", "main/{split}-00000-of-00001.parquet")
     published: ClassVar[int | None] = 1319
+    omitted: ClassVar[tuple[str, ...]] = ("exemplars",)
+    bundled: ClassVar[int] = len(EXAMPLES)
     fields: ClassVar[dict[str, type]] = {"question": str, "answer": str}
     synthetic = SYNTHETIC_TASKS["gsm8k"]
 
@@ -65,32 +68,30 @@ class Gsm8k(Task, name="gsm8k"):
     shots: int = 4
     grader: Literal["standard", "se-paper"] = "standard"
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 <= self.shots <= len(EXAMPLES):
-            raise ValueError(f"shots = {self.shots} must be from 0 to {len(EXAMPLES)}")
-
     def samples(self, rows: list[Row], source: str) -> list[Sample]:
+        before = self.worked
         return [
             Sample(
-                str(i), self.with_examples(row["question"]), reference=number_of(row["answer"].rsplit("####", 1)[-1])
+                str(i),
+                before + filled(self.prompt, question=row["question"]),
+                reference=number_of(row["answer"].rsplit("####", 1)[-1]),
             )
             for i, row in enumerate(rows)
         ]
 
-    def with_examples(self, question: str) -> str:
-        """Return the worked examples followed by the question."""
-        worked = (f"{filled(self.prompt, question=example)} {answer}\n\n" for example, answer in EXAMPLES[: self.shots])
-        return "".join(worked) + filled(self.prompt, question=question)
+    def example(self, row: Row) -> str:
+        return f"{filled(self.prompt, question=row['question'])} {row['answer']}"
+
+    def bundled_examples(self) -> list[str]:
+        return [self.example({"question": question, "answer": answer}) for question, answer in EXAMPLES]
 
     @property
     def metrics(self) -> tuple[Metric, ...]:
-        form = f"shots:{self.shots}"
         if self.grader == "se-paper":
-            return (Metric("accuracy", f"exact_match|extract:###-else-last|norm:commas,round|{form}"),)
+            return (Metric("accuracy", f"exact_match|extract:###-else-last|norm:commas,round|{self.form}"),)
         return (
-            Metric("strict", f"exact_match|extract:first-####|norm:commas,$,final-dot|{form}"),
-            Metric("flexible", f"exact_match|extract:last-number|norm:commas,$,final-dot|{form}"),
+            Metric("strict", f"exact_match|extract:first-####|norm:commas,$,final-dot|{self.form}"),
+            Metric("flexible", f"exact_match|extract:last-number|norm:commas,$,final-dot|{self.form}"),
         )
 
     def score(self, sample: Sample, text: str, sandbox: Sandbox | None = None) -> Score:

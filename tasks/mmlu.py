@@ -5,12 +5,14 @@ Synthetic: specbench/data/synthetic/mmlu.py.
 Example row: {"question": "Which is a fruit?", "subject": "botany", "choices": ["oak", "pear", "fern", "moss"], "answer": 1}
 """
 
+import hashlib
 import re
 from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
+from specbench.data.few_shot import CHECKSUM
 from specbench.data.synthetic import SYNTHETIC_TASKS, Row
 from specbench.data.task import Hub, Sample, Task, filled, without
 from specbench.errors import ConfigError, MissingAsset
@@ -40,13 +42,15 @@ class Mmlu(Task, name="mmlu"):
     `accuracy` is the mean over questions, `macro` the mean over subjects. Text from a next question on is ignored. The answer
     is the last stated letter ("the answer is B"), else the last letter in brackets, else a letter alone on its line. `strict`
     accepts stated letters only. The `se-paper` grader takes the first separate capital letter from A to D, even if it is an
-    article. Its examples come from `exemplars`, a JSON file with a text for each subject.
+    article. Its examples come from `exemplars`, a JSON file with a text for each subject. With the `standard` grader,
+    `exemplars` is a JSONL file of rows that replace the dev split.
     """
 
     version: ClassVar[str] = "1-A"
     hub: ClassVar[Hub] = Hub("cais/mmlu", "all/{split}-00000-of-00001.parquet")
     splits: ClassVar[tuple[str, ...]] = ("test", "dev")
     published: ClassVar[int | None] = 14042
+    paths: ClassVar[tuple[str, ...]] = ("exemplars",)
     fields: ClassVar[dict[str, type]] = {"question": str, "subject": str, "choices": list, "answer": int}
     synthetic = SYNTHETIC_TASKS["mmlu"]
 
@@ -61,8 +65,17 @@ class Mmlu(Task, name="mmlu"):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 <= self.shots <= 5:
-            raise ValueError(f"shots = {self.shots} must be from 0 to 5")
+        own = self.exemplars and self.grader == "standard"
+        if self.shots < 0 or (self.shots > 5 and not own):
+            raise ValueError(
+                f"shots = {self.shots} must be from 0 to 5, unless exemplars = FILE.jsonl gives more examples"
+            )
+        if own and not self.shots:
+            raise ValueError(f"exemplars = '{self.exemplars}' has no effect with shots = 0; help: shots = N")
+        if own and self.exemplars.endswith(".json"):
+            raise ValueError(
+                "exemplars: a JSON file of texts by subject needs grader = 'se-paper'; else give a JSONL file"
+            )
 
     def samples(self, rows: list[Row], source: str) -> list[Sample]:
         before = self._before(sorted({row["subject"] for row in rows}), source)
@@ -91,8 +104,11 @@ class Mmlu(Task, name="mmlu"):
         if not self.shots:
             return instructions
         answered: dict[str, list[str]] = defaultdict(list)
-        for row in self.rows(source, "dev").rows:
+        for row in (self.rows(self.exemplars) if self.exemplars else self.rows(source, "dev")).rows:
             answered[row["subject"]].append(f"{self.question(row)} The answer is ({LETTERS[row['answer']]}).\n\n")
+        for subject in subjects if self.exemplars else ():
+            if (count := len(answered[subject])) < self.shots:
+                raise ConfigError(f"{self.exemplars}: {count} rows of '{subject}'; shots = {self.shots} needs as many")
         return {s: instructions[s] + "".join(answered[s][: self.shots]) for s in subjects}
 
     def _own_exemplars(self, subjects: list[str]) -> dict[str, str]:
@@ -114,6 +130,10 @@ class Mmlu(Task, name="mmlu"):
     @property
     def metrics(self) -> tuple[Metric, ...]:
         form = f"generative|grader:{self.grader}|shots:{self.shots}|cot:{bool(self.cue)}"
+        if self.exemplars:
+            form += (
+                f"|exemplars:{hashlib.sha256(Path(self.exemplars).expanduser().read_bytes()).hexdigest()[:CHECKSUM]}"
+            )
         micro = Metric("accuracy", f"exact_match|avg:micro|{form}")
         macro = Metric("macro", f"exact_match|avg:macro-subjects|{form}", "macro")
         return (

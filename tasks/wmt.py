@@ -8,8 +8,9 @@ Example row: {"translation": {"de": "Das Haus ist alt.", "en": "The house is old
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+from specbench.data.few_shot import FewShot
 from specbench.data.synthetic import SYNTHETIC_TASKS, Row
-from specbench.data.task import Hub, Sample, Task, filled
+from specbench.data.task import Hub, Sample, filled
 from specbench.errors import ConfigError
 from specbench.sandbox import Sandbox
 from specbench.scoring.metric import NO_ANSWER, Metric, Score
@@ -19,7 +20,7 @@ LANGUAGES = {"en": "English", "de": "German"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wmt(Task, name="wmt"):
+class Wmt(FewShot, name="wmt"):
     """Corpus-level sacreBLEU and chrF++, with their signatures. The prompt may contain {source}, {from} and {to}."""
 
     version: ClassVar[str] = "1-A"
@@ -33,22 +34,30 @@ class Wmt(Task, name="wmt"):
     direction: Literal["en-de", "de-en"] = "en-de"
 
     def samples(self, rows: list[Row], source: str) -> list[Sample]:
-        start, end = self.direction.split("-")
-        out = []
+        before, out = self.worked, []
         for i, row in enumerate(rows):
-            pair = row["translation"]
-            if not all(isinstance(pair.get(language), str) for language in LANGUAGES):
-                raise ConfigError(f"{source}:{i + 1}: 'translation' must have a text under 'de' and under 'en'")
-            words = {"source": pair[start], "from": LANGUAGES[start], "to": LANGUAGES[end]}
-            out.append(Sample(str(i), filled(self.prompt, **words), pair[end]))
+            prompt, reference = self._parts(row, f"{source}:{i + 1}")
+            out.append(Sample(str(i), before + prompt, reference))
         return out
+
+    def example(self, row: Row) -> str:
+        return " ".join(self._parts(row, self.exemplars))
+
+    def _parts(self, row: Row, place: str) -> tuple[str, str]:
+        """Return the prompt of a row and its translation. Raises ConfigError if a language is missing."""
+        start, end = self.direction.split("-")
+        pair = row["translation"]
+        if not all(isinstance(pair.get(language), str) for language in LANGUAGES):
+            raise ConfigError(f"{place}: 'translation' must have a text under 'de' and under 'en'")
+        words = {"source": pair[start], "from": LANGUAGES[start], "to": LANGUAGES[end]}
+        return filled(self.prompt, **words), pair[end]
 
     def continuations(self, rows: list[Row]) -> list[str]:
         return [" " + row["translation"][self.direction.split("-")[1]] for row in rows]
 
     @property
     def metrics(self) -> tuple[Metric, ...]:
-        return self.scorer.metrics
+        return self.signed(self.scorer.metrics)
 
     def score(self, sample: Sample, text: str, sandbox: Sandbox | None = None) -> Score:
         return {**self.scorer.score(text.strip(), sample.reference), NO_ANSWER: float(not text.strip())}

@@ -8,13 +8,15 @@ Example row: {"document": "The bridge shut. It opened on Friday.", "summary": "A
 from dataclasses import dataclass
 from typing import ClassVar
 
+from specbench.data.few_shot import FewShot
 from specbench.data.synthetic import SYNTHETIC_TASKS, Row
 from specbench.data.task import CONVERTED, Hub, Sample, filled
+from specbench.scoring.metric import Metric
 from specbench.tasks.rouge_scored import RougeScored
 
 
 @dataclass(frozen=True, kw_only=True)
-class XSum(RougeScored, name="xsum"):
+class XSum(RougeScored, FewShot, name="xsum"):
     """ROUGE against the summary."""
 
     version: ClassVar[str] = "1-A"
@@ -25,7 +27,16 @@ class XSum(RougeScored, name="xsum"):
 
     prompt: str = "Document: {document}\n\nA one-sentence summary of the above document is:"
 
+    def example(self, row: Row) -> str:
+        return f"{filled(self.prompt, document=row['document'])} {row['summary']}"
+
+    @property
+    def metrics(self) -> tuple[Metric, ...]:
+        return self.signed(super().metrics)
+
     def samples(self, rows: list[Row], source: str) -> list[Sample]:
+        before = self.worked
         return [
-            Sample(str(i), filled(self.prompt, document=row["document"]), row["summary"]) for i, row in enumerate(rows)
+            Sample(str(i), before + filled(self.prompt, document=row["document"]), row["summary"])
+            for i, row in enumerate(rows)
         ]

@@ -109,6 +109,8 @@ class Task(Named):
     fields: ClassVar[dict[str, type]] = {}  # required fields of a row
     synthetic: ClassVar[SyntheticTask | None] = None
     published: ClassVar[int | None] = None  # prompts of the published test split, for plans without the data
+    paths: ClassVar[tuple[str, ...]] = ()  # keys that hold a path, relative to the TOML file
+    omitted: ClassVar[tuple[str, ...]] = ()  # keys that a run spec holds only if they are set
     executes_code: ClassVar[bool] = False  # scoring executes generated code
     continues: ClassVar[bool] = False  # outputs have no natural end, so that a cut by length is not a failure
 
@@ -131,6 +133,11 @@ class Task(Named):
     @abstractmethod
     def samples(self, rows: list[Row], source: str) -> list[Sample]:
         """Return the samples of checked rows. `source` is the path of the rows, to find files next to them."""
+
+    @property
+    def local(self) -> str:
+        """The file of rows that the task names itself; empty if the source decides."""
+        return ""
 
     @property
     def metrics(self) -> tuple[Metric, ...]:

@@ -171,7 +171,7 @@ def _prompt(part: _Part) -> int:
 def _prompts(name: str, task: Task, pair: Pair, options: Options) -> int | None:
     """Return the number of prompts: of published data by the task, of a local file by reading it; None if it is not known."""
     source = selection.source_of(name, pair, options)
-    if source not in ("hub", "synthetic"):
+    if source not in ("hub", "synthetic") or task.local:
         return len(selection.select_tasks([name], pair, options)[0].data.samples)
     limit = options.sample or (options.limit if options.limit is not None else 0)
     if options.limit is None and not options.sample and selection.suits(name, pair, options):

@@ -1,7 +1,7 @@
 """From resolved models, methods and tasks to a `RunSpec`."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 from specbench.config.construct import Table, to_table
@@ -74,7 +74,7 @@ def task_spec(name: str, task: Task, data: Data) -> TaskSpec:
         name=name,
         version=task.version,
         continues=task.continues,
-        options=_without_description(to_table(task)),
+        options=_options(task),
         data=DataSpec(
             source=data.source,
             revision=data.revision or "",
@@ -87,8 +87,11 @@ def task_spec(name: str, task: Task, data: Data) -> TaskSpec:
     )
 
 
-def _without_description(table: Table) -> Table:
-    return {key: value for key, value in table.items() if key != "description"}
+def _options(task: Task) -> Table:
+    """Return the keys of a task, without its description and without keys of `omitted` that have their default."""
+    defaults = {field.name: field.default for field in fields(task)}
+    unset = {key for key in task.omitted if getattr(task, key) == defaults[key]}
+    return {key: value for key, value in to_table(task).items() if key not in {"description", *unset}}
 
 
 def _synthetic(

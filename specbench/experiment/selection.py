@@ -3,6 +3,7 @@
 import dataclasses
 import typing
 from dataclasses import dataclass
+from pathlib import Path
 
 from specbench.config.construct import Table, construct, convert
 from specbench.config.options import ALSO_SET, Options
@@ -53,8 +54,19 @@ def read_task(name: str, pair: Pair, options: Options) -> tuple[str, Task]:
     suited = convert(pair.defaults.task.get(found.name, {}), Table, f"defaults.task.{found.name}")
     given = {key: value for option, key in ALSO_SET.items() if (value := getattr(options, option))}
     applied = [each for each in options.overrides_for("task", name) if each.scope or _task_takes(found.table, each)]
-    table = changed({**found.table, **suited, **given}, [(e.path, e.value) for e in applied], f"task {found.name}")
+    own = _with_paths(found)
+    table = changed({**own, **suited, **given}, [(e.path, e.value) for e in applied], f"task {found.name}")
     return found.name, Task.build(table, options.place("task", found.path, applied))
+
+
+def _with_paths(found: Preset) -> Table:
+    """Return a task's table, with the paths in it relative to the working directory instead of to the file."""
+    member = Task.members.get(str(found.table.get("name")))
+    table = dict(found.table)
+    for key in member.paths if member else ():
+        if isinstance(value := table.get(key), str) and value:
+            table[key] = str(found.path.parent / Path(value).expanduser())
+    return table
 
 
 def _task_takes(table: Table, each: Override) -> bool:

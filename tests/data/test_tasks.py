@@ -218,11 +218,14 @@ def test_numbers_with_thousands_separators_compare_equal():
 
 
 def test_shots_come_before_the_question_and_nothing_after_it():
-    assert Gsm8k(shots=0).with_examples("Why?") == "Question: Why?\nAnswer:"
-    four = Gsm8k().with_examples("Why?")
+    def prompt(task):
+        return task.samples([{"question": "Why?", "answer": "#### 1"}], "")[0].prompt
+
+    assert prompt(Gsm8k(shots=0)) == "Question: Why?\nAnswer:"
+    four = prompt(Gsm8k())
     assert four.count("Question: ") == 5
     assert four.endswith("\n\nQuestion: Why?\nAnswer:")
-    assert task("gsm8k:se-paper").with_examples("Why?").count("Answer: Let's think step by step.") == 5
+    assert prompt(task("gsm8k:se-paper")).count("Answer: Let's think step by step.") == 5
     with pytest.raises(ValueError, match="shots = 5"):
         Gsm8k(shots=5)
 

@@ -61,7 +61,7 @@ def test_data_and_draft_lengths_have_scopes():
     ("options", "message"),
     [
         (options_of(method__bonsu="paper"), r"method.bonsu: none of sd, we-se has this key \(did you mean 'bonus'\?\)"),
-        (options_of(task__exemplars="FILE"), "task.exemplars: none of gsm8k has this key"),
+        (options_of(task__direction="de-en"), "task.direction: none of gsm8k has this key"),
         (options_of(task__mmlu__shots=2), "task.mmlu.shots: this run has no task 'mmlu'"),
         (Options(data=(("mmlu", "FILE"),)), "--data mmlu=FILE: this run has no task 'mmlu'"),
         (Options(gamma=(("sprinter", (3,)),)), "--gamma sprinter=3: 'sprinter' is not one of the methods sd, we-se"),

@@ -1,0 +1,74 @@
+"""Worked examples before a prompt: the task's own, or rows of the user's file."""
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import ClassVar
+
+from specbench.data.hub import Rows
+from specbench.data.synthetic import Row
+from specbench.data.task import Task
+from specbench.errors import ConfigError
+from specbench.scoring.metric import Metric
+
+CHECKSUM = 8  # hex digits of a file's checksum in a signature
+
+
+@dataclass(frozen=True, kw_only=True)
+class FewShot(Task):
+    """A task whose prompts begin with `shots` worked examples.
+
+    `exemplars` is a JSONL file with rows like the task's own. Each becomes its prompt and its answer. They replace the task's
+    examples.
+    """
+
+    paths: ClassVar[tuple[str, ...]] = ("exemplars",)
+    omitted: ClassVar[tuple[str, ...]] = ("exemplars", "shots")
+    bundled: ClassVar[int] = 0  # examples that the task has without a file
+
+    shots: int = 0
+    exemplars: str = ""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.shots < 0:
+            raise ValueError(f"shots = {self.shots} must be at least 0")
+        if self.exemplars and not self.shots:
+            raise ValueError(f"exemplars = '{self.exemplars}' has no effect with shots = 0; help: shots = N")
+        if not self.exemplars and self.shots > self.bundled:
+            allowed = f"from 0 to {self.bundled}" if self.bundled else "0"
+            raise ValueError(
+                f"shots = {self.shots} must be {allowed}, unless exemplars = FILE.jsonl gives more examples"
+            )
+
+    @abstractmethod
+    def example(self, row: Row) -> str:
+        """Return a row as a worked example: its prompt, followed by its answer."""
+
+    def bundled_examples(self) -> list[str]:
+        """Return the task's own worked examples."""
+        return []
+
+    @property
+    def worked(self) -> str:
+        """The worked examples before every prompt. Raises MissingAsset or ConfigError for a wrong file."""
+        examples = [self.example(row) for row in self._rows.rows] if self.exemplars else self.bundled_examples()
+        if len(examples) < self.shots:
+            raise ConfigError(f"{self.exemplars} has {len(examples)} rows; shots = {self.shots} needs as many")
+        return "".join(f"{each}\n\n" for each in examples[: self.shots])
+
+    @property
+    def form(self) -> str:
+        """The number of worked examples, and the checksum of the user's file, for a metric's signature."""
+        return f"shots:{self.shots}" + (f"|exemplars:{self._rows.sha256[:CHECKSUM]}" if self.exemplars else "")
+
+    def signed(self, metrics: Sequence[Metric]) -> tuple[Metric, ...]:
+        """Return metrics with the user's worked examples in their signatures."""
+        if not self.exemplars:
+            return tuple(metrics)
+        return tuple(replace(each, signature=f"{each.signature}|{self.form}") for each in metrics)
+
+    @cached_property
+    def _rows(self) -> Rows:
+        return self.rows(self.exemplars)

@@ -1,0 +1,175 @@
+"""A task from a TOML file and a JSONL file: prompt template, reference, metric and worked examples are keys.
+
+Source: a local JSONL file. Example row: {"question": "What is the capital of France?", "answer": "Paris"}
+"""
+
+import re
+from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
+from functools import cached_property
+from typing import ClassVar, Literal
+
+from specbench.data.few_shot import FewShot
+from specbench.data.hub import Rows
+from specbench.data.synthetic import Row
+from specbench.data.task import Sample, filled
+from specbench.errors import ConfigError, hint
+from specbench.sandbox import Sandbox
+from specbench.scoring.metric import NO_ANSWER, Metric, Score
+from specbench.scoring.rouge import Rouge, lines
+from specbench.scoring.translation import Translation
+
+NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?")
+PUNCTUATION = re.compile(r"[^\w\s]|_")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Custom(FewShot, name="custom"):
+    """A task of your own rows.
+
+    Args:
+        prompt: a template of the keys of a row, such as "Question: {question} Answer:".
+        file: the JSONL file of the rows, unless --data names another one.
+        reference: the key of the correct answer, a text, a number, or a list of accepted ones; empty: nothing is scored.
+        answer: the key of the text that a worked example shows as its answer; empty: the reference.
+        group: the key of a category, for tables by group.
+        metric: exact_match compares whole texts, contains looks for the reference in the text, number compares the last
+            number, rouge and bleu compare the text with the reference.
+        extract: a regular expression; the first group of its last match, or the whole match, is what counts of a text.
+        ignore_case: compare without case.
+        ignore_punctuation: compare without punctuation.
+    """
+
+    version: ClassVar[str] = "1-A"
+    paths: ClassVar[tuple[str, ...]] = ("exemplars", "file")
+    omitted: ClassVar[tuple[str, ...]] = ()
+
+    file: str = ""
+    reference: str = ""
+    answer: str = ""
+    group: str = ""
+    metric: Literal["exact_match", "contains", "number", "rouge", "bleu"] = "exact_match"
+    extract: str = ""
+    ignore_case: bool = False
+    ignore_punctuation: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.prompt:
+            raise ValueError("a value for 'prompt' is missing: a template such as \"Question: {question} Answer:\"")
+        try:
+            re.compile(self.extract)
+        except re.error as error:
+            raise ValueError(f"extract = {self.extract!r} is not a regular expression: {error}") from None
+        if self.exemplars and not (self.answer or self.reference):
+            raise ValueError("exemplars: worked examples need an answer; help: reference = KEY, or answer = KEY")
+
+    @property
+    def local(self) -> str:
+        return self.file
+
+    def rows(self, source: str, split: str = "test") -> Rows:
+        return super().rows(self.file if self.file and source in ("hub", "synthetic") else source, split)
+
+    def samples(self, rows: list[Row], source: str) -> list[Sample]:
+        before = self.worked
+        out = []
+        for number, row in enumerate(rows, 1):
+            place = f"{source}:{number}"
+            reference = self._value(row, self.reference, place) if self.reference else None
+            group = str(self._value(row, self.group, place)) if self.group else ""
+            out.append(Sample(str(number - 1), before + self._filled(row), reference, group))
+        return out
+
+    def example(self, row: Row) -> str:
+        answer = self._value(row, self.answer or self.reference, self.exemplars)
+        first = answer[0] if isinstance(answer, list) else answer
+        prompt = self._filled(row)
+        return f"{prompt}{'' if prompt[-1].isspace() else ' '}{first}"
+
+    def continuations(self, rows: list[Row]) -> list[str]:
+        key = self.answer or self.reference
+        return [f" {row[key]}" if key and isinstance(row.get(key), str) else "" for row in rows]
+
+    @property
+    def metrics(self) -> tuple[Metric, ...]:
+        if not self.reference:
+            return ()
+        if self.metric == "rouge":
+            return self._with_form(self._rouge.metrics)
+        if self.metric == "bleu":
+            return self._with_form(self._translation.metrics)
+        norm = ["strip"] + ["case"] * self.ignore_case + ["punctuation"] * self.ignore_punctuation
+        return self._with_form((Metric(self.metric, f"{self.metric}|norm:{','.join(norm)}"),))
+
+    @property
+    def headline(self) -> str:
+        return "rougeL" if self.metric == "rouge" and self.reference else super().headline
+
+    def score(self, sample: Sample, text: str, sandbox: Sandbox | None = None) -> Score:
+        if not self.reference:
+            return {}
+        found = self._extracted(text)
+        accepted = [
+            str(each) for each in (sample.reference if isinstance(sample.reference, list) else [sample.reference])
+        ]
+        absent = {NO_ANSWER: float(not found)}
+        if self.metric == "rouge":
+            return {**self._rouge.score(lines(found), lines(accepted[0])), **absent}
+        if self.metric == "bleu":
+            return {**self._translation.score(found, accepted[0]), **absent}
+        if self.metric == "number":
+            number = _last_number(found)
+            right = number is not None and any(_last_number(each) == number for each in accepted)
+            return {"number": float(right), NO_ANSWER: float(number is None)}
+        plain, wanted = self._plain(found), [self._plain(each) for each in accepted]
+        right = any(each in plain for each in wanted) if self.metric == "contains" else plain in wanted
+        return {self.metric: float(right), **absent}
+
+    def _with_form(self, metrics: tuple[Metric, ...]) -> tuple[Metric, ...]:
+        extract = f"extract:{self.extract}|" if self.extract else ""
+        return tuple(Metric(each.name, f"{each.signature}|{extract}{self.form}", each.combine) for each in metrics)
+
+    def _filled(self, row: Row) -> str:
+        return filled(
+            self.prompt, **{key: str(value) for key, value in row.items() if isinstance(value, str | int | float)}
+        )
+
+    def _value(self, row: Row, key: str, place: str) -> str | list[str]:
+        """Return a row's text, number or list of texts. Raises ConfigError, naming the row, for another type or no value."""
+        value = row.get(key)
+        if isinstance(value, list) and value and all(isinstance(each, str | int | float) for each in value):
+            return [str(each) for each in value]
+        if isinstance(value, str | int | float):
+            return str(value)
+        raise ConfigError(f"{place}: no text, number or list of them under '{key}'{hint(key, row)}")
+
+    def _extracted(self, text: str) -> str:
+        if not self.extract:
+            return text.strip()
+        matches = list(re.finditer(self.extract, text))
+        if not matches:
+            return ""
+        last = matches[-1]
+        return ((last[1] if last.re.groups else last[0]) or "").strip()
+
+    def _plain(self, text: str) -> str:
+        text = PUNCTUATION.sub("", text) if self.ignore_punctuation else text
+        return " ".join((text.lower() if self.ignore_case else text).split())
+
+    @cached_property
+    def _rouge(self) -> Rouge:
+        return Rouge()
+
+    @cached_property
+    def _translation(self) -> Translation:
+        return Translation()
+
+
+def _last_number(text: str) -> Decimal | None:
+    """Return the last number of a text, or None."""
+    found = NUMBER.findall(text)
+    try:
+        return Decimal(found[-1].replace(",", "")) if found else None
+    except InvalidOperation:
+        return None
