@@ -193,7 +193,10 @@ STAGES = {
     "t5-small": Stage(shape=SMALL_T5, tokens=3_000_000, rate=2e-3, seed=18, mix=DRAFT_DOMAINS, start="t5-small-base"),
     "t5-base": Stage(shape=LARGE_T5, tokens=8_000_000, rate=1.5e-3, seed=9, mix=SEQ2SEQ),
     "t5-translating": Stage(shape=LARGE_T5, tokens=1_000_000, rate=1e-3, seed=10, mix=TRANSLATING, start="t5-base"),
-    "t5-large": Stage(shape=LARGE_T5, tokens=1_500_000, rate=1e-3, seed=19, mix=TARGET_DOMAINS, start="t5-translating"),
+    "t5-domains": Stage(
+        shape=LARGE_T5, tokens=1_500_000, rate=1e-3, seed=19, mix=TARGET_DOMAINS, start="t5-translating"
+    ),
+    "t5-large": Stage(shape=LARGE_T5, tokens=2_000_000, rate=1e-3, seed=20, mix=TARGET_DOMAINS, start="t5-domains"),
 }
 PUBLISHED = ("draft", "middle", "target", "code", "math", "t5-small", "t5-large")
 
