@@ -31,6 +31,7 @@ COMMANDS = {  # in the order of `specbench --help`; each line equals the first l
     "profile": Entry("profile:profile", "Measure the forward times and acceptance rates of the models of a chain."),
     "compare": Entry("compare:compare", "Compare two measurements: decoding, quality, speed."),
     "gate": Entry("gate:gate", "Check, record or update a snapshot of a measurement."),
+    "init": Entry("init:init", "Write a commented pair, task, method, suite or plugin to start from."),
     "list": Entry("catalog:list_", "List the methods, pairs, tasks, suites or machines."),
     "doctor": Entry("doctor:doctor", "Check this machine: one line per item, with advice."),
     "fetch": Entry("fetch:fetch", "Download what pairs, tasks or a suite need from the hub."),

@@ -43,8 +43,14 @@ def total_of(rows: Sequence[MachineRow]) -> MachineTotal:
 
 def sentence(name: str, total: MachineTotal, machine: Accelerator) -> str:
     """Return a plan in one sentence: time, memory and download, or what does not fit and what would."""
+    if not total.memory:
+        return f"{name} on one {machine.name}: no estimate."
     need = f"at most {gib(total.memory)} GiB of {machine.memory_gib:.0f} GiB"
-    parts = [span(*total.seconds), need, f"{gib(total.download)} GiB to download"]
+    parts = [
+        span(*total.seconds) if total.seconds[1] else "time unknown",
+        need,
+        f"{gib(total.download)} GiB to download",
+    ]
     text = f"{name} on one {machine.name}: {', '.join(parts)}"
     if not total.fits:
         bigger = smallest_with(total.memory)

@@ -118,6 +118,14 @@ def test_a_file_describes_a_machine(tmp_path):
     assert "must be above 0" in specbench(*command, cwd=tmp_path, code=2).stderr
 
 
+def test_a_run_without_an_architecture_or_a_number_of_prompts_has_no_estimate(tmp_path):
+    done = specbench("plan", "-m", "sd", "-p", "bild-xsum", "-t", "xsum", "--for", "h100", cwd=tmp_path, code=4).stdout
+    assert "no architecture for kssteven/T5-small-xsum" in done
+    assert done.strip().endswith("this run on one H100: no estimate.")
+    done = specbench("plan", "-m", "sd", "-p", "gpt2", "-t", "lm1b", "--for", "h100", cwd=tmp_path, code=4).stdout
+    assert "help: -n N" in done and "time unknown, at most " in done
+
+
 def test_mistakes_name_the_nearest_right_value(tmp_path):
     plan = ("plan", "-m", "sd", "-p", "gpt2", "-t", "gsm8k")
     assert "did you mean 'h200'" in specbench(*plan, "--for", "h20", cwd=tmp_path, code=2).stderr
