@@ -14,7 +14,7 @@ ln -s $(CURDIR)/specbench/* $(CURDIR)/cli $(CURDIR)/configs $(CURDIR)/tasks $(TY
 ln -s $(CURDIR)/scripts $(TYPES)/
 endef
 
-.PHONY: run test coverage check docs gate faults bench suites real-text gate-trials gpu-check gpu-bench card tiny heads clean
+.PHONY: run test coverage check docs gate faults bench suites real-text gate-trials draft-lengths gpu-check gpu-bench card tiny heads clean
 
 run: $(INSTALLED)  ## the first table: Speculative Ensemble on the bundled pair and all six tasks
 	$(BIN)/specbench run -m se -n 40 --repeats 1 --allow-code-execution $(ARGS)
@@ -50,6 +50,9 @@ suites: $(INSTALLED)  ## every suite on the bundled models, alone on the machine
 real-text: $(INSTALLED)  ## bundled models on real text, ARGS="--data wiki-summary=FILE --data spec-bench=FILE": writes results/suites/
 	$(BIN)/specbench run --suite tiny-real-text $(ARGS)
 	$(BIN)/specbench report --suite tiny-real-text -f md -o results/suites/tiny-real-text/README.md
+
+draft-lengths: $(INSTALLED)  ## the prediction of the best draft length, tested on ten settings (results/draft-lengths.md)
+	OMP_NUM_THREADS=1 $(BIN)/python -m scripts.draft_length_trials $(ARGS)
 
 gate-trials: $(INSTALLED)  ## measure false alarms and detected regressions of the gate, on an idle machine: writes results/gate-tiny.md
 	OMP_NUM_THREADS=1 $(BIN)/python -m scripts.gate_trials $(ARGS)
