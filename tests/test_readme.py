@@ -55,7 +55,6 @@ def test_every_make_target_exists_and_ci_runs_the_tests():
 
 def test_the_table_has_the_columns_and_methods_of_its_command(ran):
     """Its numbers are those of one measurement, its headings, methods and conditions those of the present code."""
-    _, outputs = ran
     block = next(each for each in BLOCKS if each.startswith("$ specbench run"))
     command, *lines = block.splitlines()
     where, _ = ran

@@ -67,7 +67,7 @@ def _scope(kind: str, path: Sequence[str], own: Iterable[str]) -> tuple[str, Seq
 
 
 def in_scope(scope: str, name: str) -> bool:
-    """Return whether a scope covers a preset: the preset itself under any of its names, its variants, or a file of its name."""
+    """Return whether a scope covers a preset: one of its names, a variant of it, or a file of its name."""
     if scope in ("", name, name.partition(":")[0], Path(name).stem):
         return True
     return scope in names("method") and first_name(scope) == first_name(name)
