@@ -91,6 +91,8 @@ def source(what: str, path: str, revision: str, base: Path) -> Need:
 def needs_of_task(name: str, task: Task, data: str) -> list[Need]:
     """Return what has to be downloaded for the rows of a task; `data` is `hub`, `synthetic` or a local file."""
     what = f"data of {name}"
+    if task.local and data in ("hub", "synthetic"):
+        return [Need(what, why="a local file")]
     if data != "hub":
         return [Need(what, why="synthetic" if data == "synthetic" else "a local file")]
     if task.hub is None:

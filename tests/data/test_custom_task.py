@@ -8,6 +8,7 @@ from specbench.config.construct import to_table
 from specbench.config.options import Options
 from specbench.config.pair import Pair
 from specbench.config.presets import preset
+from specbench.data.download import needs_of_task
 from specbench.data.task import Task
 from specbench.errors import ConfigError, MissingAsset
 from specbench.experiment.run_resolution import task_spec
@@ -51,6 +52,13 @@ def test_a_toml_and_a_jsonl_file_define_a_task(tmp_path):
     assert data.source == str(tmp_path / "rows.jsonl")
     (metric,) = task.metrics
     assert metric.signature.startswith("exact_match|norm:strip|shots:1|exemplars:")
+
+
+def test_nothing_is_downloaded_for_a_file_of_the_task():
+    (need,) = needs_of_task("mine", Custom(prompt=PROMPT, file="rows.jsonl"), "hub")
+    assert (need.repo, need.why) == ("", "a local file")
+    (need,) = needs_of_task("mine", Custom(prompt=PROMPT), "hub")
+    assert "not on the hub" in need.why
 
 
 def test_data_replaces_the_tasks_own_file(tmp_path):
