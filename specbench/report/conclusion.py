@@ -32,7 +32,10 @@ def run_conclusion(summary: RunSummary) -> list[str]:
 
 
 def conclusion(summaries: Sequence[RunSummary]) -> list[str]:
-    """Return the conclusion of one or several runs: with several, a sentence per method with the range over all runs."""
+    """Return the conclusion of one or several runs.
+
+    With several runs there is a sentence per method, with the range over all runs, lossless methods first.
+    """
     if len(summaries) == 1:
         return run_conclusion(summaries[0])
     found: dict[tuple[str, str, str], list[tuple[str, Estimate]]] = defaultdict(list)
@@ -44,7 +47,7 @@ def conclusion(summaries: Sequence[RunSummary]) -> list[str]:
                 found[key].append((summary.spec.task.name, speedup))
                 lossless[key] = summary.lossless(row) is True
     pairs = {pair for pair, _, _ in found}
-    ordered = sorted(found, key=lambda key: -_geometric_mean(found[key]))
+    ordered = sorted(found, key=lambda key: (not lossless[key], -_geometric_mean(found[key])))
     sentences = [_over_runs(key, found[key], lossless[key], len(pairs) > 1) for key in ordered[:MOST_NAMED]]
     if rest := len(ordered) - MOST_NAMED:
         sentences += [f"{rest} more {'method is' if rest == 1 else 'methods are'} in the table."] if rest > 0 else []
@@ -76,7 +79,7 @@ def _over_runs(
     slower = sum(each.high is not None and each.high < 1.0 for _, each in values)
     (least_task, least), *_, (most_task, most) = sorted([*values, *values], key=lambda each: each[1].value)
     span = f"{TIMES.number(least.value)}x ({least_task}) to {TIMES.number(most.value)}x ({most_task})"
-    same = SAME_DISTRIBUTION if lossless else ""
+    same = SAME_DISTRIBUTION if lossless else ", but not declared lossless"
     if len(values) == 1:
         return f"{method}{where} is {TIMES.text(most)} as fast as {baseline} on {most_task}{same}."
     counts = f"{faster} of {len(values)} runs"

@@ -1,35 +1,48 @@
-"""A report as one self-contained HTML file: sortable tables, plots, and samples with tokens colored by provenance."""
+"""A report as one self-contained HTML file: conclusion, interactive chart, samples, tables, plots and conditions.
+
+The page fetches nothing. Its Content-Security-Policy allows only its own script and style, by their hashes, and images in
+data URLs.
+"""
 
 import base64
+import hashlib
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from importlib import resources
-from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TypedDict
 
-from specbench.analysis.differences import folders
-from specbench.analysis.quality import scores_of
-from specbench.analysis.rows import seconds
 from specbench.analysis.run_summary import RunSummary
-from specbench.analysis.token_origin import provenance, rejected
 from specbench.report import escaping, plots
+from specbench.report.columns import BY_KEY
+from specbench.report.conclusion import conclusion
+from specbench.report.html_chart import chart_rows
+from specbench.report.html_samples import SEPARATOR, browsed
 from specbench.report.markdown_page import suite_notes
 from specbench.report.notes import common_notes, notes
 from specbench.report.suite_report import Collected
-from specbench.report.tables import Table, all_tables
-from specbench.runs.record import Record
-from specbench.runs.run_folder import read
+from specbench.report.tables import Table, across
+from specbench.report.tables import of_runs as tables_of_runs
+from specbench.runs.run_folder import CONFIG, ENVIRONMENT
 
-MOST_SAMPLES = 1000  # generations in the sample browser
-SEPARATOR = "\x1f"  # between the pieces of a text; no tokenizer produces it
+SCRIPTS = ("page.js", "chart.js", "tables.js", "samples.js", "start.js")  # in the order in which they run
+MOST_CONDITIONS = 12  # runs whose config and environment the page contains
+POLICY = (
+    "default-src 'none'; script-src 'sha256-{script}'; style-src 'sha256-{style}'; img-src data:; base-uri 'none';"
+    " form-action 'none'"
+)
 
 
 class _Table(TypedDict):
+    """A table of the page. `tips` are the definitions of its columns; `task` limits it to one task of the filter."""
+
     title: str
     heads: list[str]
+    tips: list[str]
     rows: list[list[str]]
+    task: str
 
 
 class _Image(TypedDict):
@@ -37,13 +50,16 @@ class _Image(TypedDict):
     source: str
 
 
-class _Run(TypedDict):
-    """A run in the sample browser."""
+@dataclass(frozen=True, kw_only=True)
+class _Content:
+    """What a page shows, before it is escaped. `tables` are with their task; empty for tables of several tasks."""
 
-    name: str
-    methods: list[str]
-    prompts: dict[str, dict[str, str]]
-    samples: list[dict[str, object]]
+    title: str
+    verdict: Sequence[str]
+    tables: Sequence[tuple[str, Table]]
+    notes: Sequence[str]
+    summaries: Sequence[RunSummary]
+    images: Sequence[_Image] = field(default_factory=list)
 
 
 def of_suite(collected: Collected) -> str:
@@ -51,40 +67,89 @@ def of_suite(collected: Collected) -> str:
     suite = collected.suite
     with TemporaryDirectory() as folder:
         images = _images(plots.of_suite(collected, Path(folder), ("svg",)))
-    title = f"{suite.paper}, {suite.shows}: {suite.description}"
-    return _page(title, collected.tables, suite_notes(collected), images, collected.summaries)
+    return _page(
+        _Content(
+            title=f"{suite.paper}, {suite.shows}: {suite.description}",
+            verdict=collected.conclusion,
+            tables=[("", table) for table in collected.tables],
+            notes=suite_notes(collected),
+            summaries=collected.summaries,
+            images=images,
+        )
+    )
 
 
 def of_runs(summaries: Sequence[RunSummary]) -> str:
     """Return the page of some runs."""
     with TemporaryDirectory() as folder:
         images = _images(plots.of_runs(summaries, Path(folder), ("svg",)))
-    lines = notes(summaries[0]) if len(summaries) == 1 else common_notes(summaries)
-    return _page("specbench report", all_tables(summaries), lines, images, summaries)
+    merged = [("", across(summaries))] if len(summaries) > 1 else []
+    pairs = ", ".join(dict.fromkeys(summary.pair for summary in summaries))
+    tasks = ", ".join(dict.fromkeys(summary.spec.task.name for summary in summaries))
+    return _page(
+        _Content(
+            title=f"{pairs}: {tasks}",
+            verdict=conclusion(summaries),
+            tables=[*merged, *((s.task, table) for s, each in tables_of_runs(summaries) for table in each)],
+            notes=notes(summaries[0]) if len(summaries) == 1 else common_notes(summaries),
+            summaries=summaries,
+            images=images,
+        )
+    )
 
 
-def _page(
-    title: str, shown: Sequence[Table], lines: Sequence[str], images: Sequence[_Image], summaries: Sequence[RunSummary]
-) -> str:
-    runs, left_out = _browsed(summaries)
+def _page(content: _Content) -> str:
+    runs, left_out = browsed(content.summaries)
     data = {
-        "tables": [_shown(table) for table in shown],
-        "notes": list(map(escaping.terminal, lines)),
-        "images": images,
+        "verdict": list(map(escaping.terminal, content.verdict)),
+        "chart": chart_rows(content.summaries),
+        "tables": [_shown(table, task) for task, table in content.tables],
+        "notes": list(map(escaping.terminal, content.notes)),
+        "images": content.images,
         "runs": runs,
         "leftOut": left_out,
         "separator": SEPARATOR,
+        "conditions": _conditions(content.summaries),
     }
-    template = (resources.files("specbench.report") / "page.html").read_text(encoding="utf-8")
-    parts = {"title": escaping.html_text(title), "data": escaping.json_script(data)}
-    # both at once, since a title may contain {{data}}
-    return re.sub(r"\{\{(title|data)\}\}", lambda found: parts[found[1]], template)
+    script, style = "\n".join(map(_part, SCRIPTS)), _part("page.css")
+    parts = {
+        "policy": POLICY.format(script=_digest(script), style=_digest(style)),
+        "title": escaping.html_text(content.title),
+        "style": style,
+        "script": script,
+        "data": escaping.json_script(data),
+    }
+    # all at once, since a title may contain {{data}}
+    return re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], _part("page.html"))
 
 
-def _shown(table: Table) -> _Table:
+def _part(name: str) -> str:
+    return (resources.files("specbench.report") / "page" / name).read_text(encoding="utf-8")
+
+
+def _digest(text: str) -> str:
+    """Return the hash of an inline script or style, as a Content-Security-Policy writes it."""
+    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+def _shown(table: Table, task: str) -> _Table:
     """Return a table for the page's script, which draws text nodes, so that no cell can be markup."""
-    title, *heads = map(escaping.terminal, [table.title, *table.heads])
-    return {"title": title, "heads": heads, "rows": [list(map(escaping.terminal, row)) for row in table.rows]}
+    keys = table.keys or ("",) * len(table.heads)
+    return {
+        "title": escaping.terminal(table.title),
+        "heads": list(map(escaping.terminal, table.heads)),
+        "tips": [_definition(key) for key in keys],
+        "rows": [list(map(escaping.terminal, row)) for row in table.rows],
+        "task": task,
+    }
+
+
+def _definition(key: str) -> str:
+    """Return the definition of a column with its unit; empty for a column that is not in the registry."""
+    if key not in BY_KEY:
+        return ""
+    unit = BY_KEY[key].documented_unit
+    return BY_KEY[key].documentation.replace("`", "") + (f"\nUnit: {unit}" if unit else "")
 
 
 def _images(paths: Sequence[Path]) -> list[_Image]:
@@ -95,41 +160,14 @@ def _images(paths: Sequence[Path]) -> list[_Image]:
     ]
 
 
-def _browsed(summaries: Sequence[RunSummary]) -> tuple[list[_Run], int]:
-    """Return the generations of each run in the sample browser, in the order of measurement, and the number of others."""
-    share = max(MOST_SAMPLES // max(len(summaries), 1), 1)
-    runs: list[_Run] = []
-    left_out = 0
-    for summary, name in zip(summaries, folders(summaries), strict=True):
-        folder = Path(summary.folder)
-        scores, methods = scores_of(folder), [row.method for row in summary.measured]
-        turns = max(share // max(len(methods), 1), 1)  # of all methods on one prompt
-        complete = (record for record in read(folder) if record.error is None)
-        shown = list(islice(complete, min(turns * len(methods), MOST_SAMPLES)))
-        left_out += sum(row.generations for row in summary.methods) - len(shown)
-        values = {(row["method"], row["sample"], row["repeat"]): row["values"] for row in scores["rows"]}
-        prompts = scores.get("samples", {})
-        runs.append({
-            "name": escaping.terminal(name),
-            "methods": methods,
-            "prompts": {each: prompts.get(each, {}) for each in dict.fromkeys(r.sample for r in shown)},
-            "samples": [_sample(record, values.get(record.key, {}).get(scores["headline"])) for record in shown],
-        })  # fmt: skip
-    return runs, left_out
-
-
-def _sample(record: Record, score: float | list[float] | None) -> dict[str, object]:
-    """One generation with short keys: its pieces in one string, and a letter of provenance for each piece."""
-    known = len(record.pieces) == len(record.tokens)
-    return {
-        "m": record.method,
-        "s": record.sample,
-        "r": record.repeat,
-        "t": SEPARATOR.join(record.pieces) if known else record.text,
-        "k": provenance(record) if known else "",
-        "x": rejected(record) if known else [],
-        "n": len(record.tokens),
-        "ms": round(1e3 * seconds(record, end_to_end=True), 1),
-        "f": record.finish,
-        **({"q": round(score, 4)} if isinstance(score, int | float) else {}),
-    }
+def _conditions(summaries: Sequence[RunSummary]) -> list[dict[str, str]]:
+    """Return the config and the environment of each run as text."""
+    files = [Path(summary.folder) / name for summary in summaries[:MOST_CONDITIONS] for name in (CONFIG, ENVIRONMENT)]
+    return [
+        {
+            "name": escaping.terminal(f"{path.parent.name}/{path.name}"),
+            "text": escaping.terminal_lines(path.read_text(encoding="utf-8", errors="replace")),
+        }
+        for path in files
+        if path.exists()
+    ]

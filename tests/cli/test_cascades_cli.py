@@ -233,7 +233,7 @@ def test_the_documented_target_is_short_listed_enumerated_and_run(tmp_path):
     assert shown.count("exact") == 5 and "DIFFERS" not in shown
     few = ["-p", "tiny-t5", "-t", "wmt", "-n", 5, "--repeats", 1]
     shown = specbench("run", "-m", "agreeable", "--plugin", path, *few, cwd=tmp_path)
-    assert "speedup over ar, end to end" in shown
+    assert "as fast as ar" in shown and "agreeable" in shown
     (folder,) = (tmp_path / "results").iterdir()
     config = tomllib.loads((folder / "run.toml").read_text())
     assert list(config["plugins"]) == [path.name] and len(config["plugins"][path.name]) == 64

@@ -1,5 +1,7 @@
 """The HTML report, as data and in a browser: one file, nothing fetched, tables that sort, tokens colored by provenance."""
 
+import base64
+import hashlib
 import json
 import re
 import shutil
@@ -54,6 +56,18 @@ def test_samples_have_a_piece_per_token_and_rejected_drafts(page):
     }
 
 
+def test_the_policy_allows_the_pages_own_script_and_style_only(page):
+    text = page.read_text()
+    policy = re.search(r'http-equiv="Content-Security-Policy" content="([^"]*)"', text).group(1)
+    rules = dict(rule.strip().split(" ", 1) for rule in policy.split(";"))
+    assert rules["default-src"] == "'none'" and rules["img-src"] == "data:"
+    for rule, element in (("script-src", r"<script>(.*?)</script>"), ("style-src", r"<style>(.*?)</style>")):
+        (inline,) = re.findall(element, text, re.S)
+        digest = base64.b64encode(hashlib.sha256(inline.encode()).digest()).decode()
+        assert rules[rule] == f"'sha256-{digest}'"
+    assert "unsafe" not in policy
+
+
 def test_the_page_refers_to_no_other_file(page):
     assert not re.findall(r"""(?:src|href)=["'](?!data:)|https?://""", page.read_text())
 
@@ -81,7 +95,7 @@ def test_the_page_works_in_a_browser(page):
             return browser.execute_script(f"return {script}")
 
         images = ask("[...document.images].map((each) => [each.naturalWidth, each.getBoundingClientRect().width])")
-        assert len(images) == 2
+        assert len(images) >= 2
         assert all(natural > 100 and shown > 100 for natural, shown in images)
 
         def column(place):
@@ -89,26 +103,47 @@ def test_the_page_works_in_a_browser(page):
                 f"[...document.querySelector('table').tBodies[0].rows].map((row) => row.cells[{place}].textContent)"
             )
 
+        def choose(name, value):
+            browser.execute_script(
+                "const list = document.getElementById(arguments[0]); list.value = arguments[1];"
+                " list.dispatchEvent(new Event('change')); list.dispatchEvent(new Event('input'))",
+                name,
+                value,
+            )
+
+        assert "as fast as ar" in ask("document.getElementById('verdict').textContent") or " runs: " in ask(
+            "document.getElementById('verdict').textContent"
+        )
+        assert ask("document.querySelectorAll('#speed svg g').length") == 4, "two methods on two tasks"
         before = [float(word) for word in column(2)]
         click = "document.querySelector('table').tHead.rows[0].cells[2].firstChild.click()"
         ask(click)
         assert [float(word) for word in column(2)] == sorted(before)
         ask(click)
         assert [float(word) for word in column(2)] == sorted(before, reverse=True)
+        ask("document.querySelector('table').tHead.rows[0].cells[2].firstChild.dispatchEvent(new Event('mouseenter'))")
+        assert "Total tokens" in ask("document.getElementById('tip').textContent"), "columns are defined on hover"
 
         first = ask("document.getElementById('shown').textContent")
         assert ask("document.querySelectorAll('#shown .text .a').length") > 0
         ask("document.getElementById('next').click()")
         second = ask("document.getElementById('shown').textContent")
         assert second != first
-        browser.execute_script(
-            "const run = document.getElementById('run'); run.selectedIndex = 1; run.dispatchEvent(new Event('change'))"
-        )
+        choose("run", "1")
         assert ask("document.getElementById('shown').textContent") not in (first, second)
-        browser.execute_script(
-            "const box = document.getElementById('filter'); box.value = 'sd'; box.dispatchEvent(new Event('input'))"
-        )
-        assert ask("[...document.querySelectorAll('#shown h3')].map((each) => each.textContent)")[-1] == "sd"
+        titles = "[...document.querySelectorAll('#shown .pair h3')].map((each) => each.textContent)"
+        assert ask(titles) == ["sd", "ar"], "a method beside the baseline"
+        choose("round", "1")
+        assert ask("document.getElementById('position').textContent").startswith("1 of ")
+        assert ask("document.querySelectorAll('#shown .later').length") > 0, "tokens of later rounds are faint"
+        choose("task", "wmt@1-A")
+        assert ask("document.querySelectorAll('#speed svg g').length") == 2
+        visible = "[...document.querySelector('table').tBodies[0].rows].filter((row) => !row.hidden).length"
+        assert ask(visible) == 2, "the filter applies to tables"
+        browser.execute_script("document.querySelector('.chip').click()")
+        assert ask(visible) == 1 and ask("document.querySelectorAll('#speed svg g').length") == 1
+        ask("document.getElementById('theme').click()")
+        assert ask("document.documentElement.dataset.theme") == "dark"
         assert browser.get_log("browser") == []
         events = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
         asked = {e["params"]["request"]["url"] for e in events if e["method"] == "Network.requestWillBeSent"}

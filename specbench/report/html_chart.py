@@ -1,0 +1,73 @@
+"""The rows of the interactive chart of speedups on an HTML page."""
+
+from collections.abc import Iterator, Sequence
+from typing import TypedDict
+
+from specbench.analysis.run_summary import MethodSummary, RunSummary
+from specbench.report import escaping
+from specbench.report.column import lossless
+from specbench.report.columns import column_of
+from specbench.report.conclusion import SPEEDUPS, speedup_of
+from specbench.report.formats import SCORE, TIMES
+from specbench.report.styles import style_of
+from specbench.report.tables import ranked
+
+
+class ChartRow(TypedDict):
+    """One method of one run: its place in the chart, its speedup with interval, and what a tooltip says about it."""
+
+    task: str
+    place: str
+    title: str
+    method: str
+    label: str
+    color: str
+    value: float
+    low: float | None
+    high: float | None
+    corrected: float | None
+    text: str
+    about: str
+
+
+def chart_rows(summaries: Sequence[RunSummary]) -> list[ChartRow]:
+    """Return a row for every method with a speedup, the baselines included at 1."""
+    return [row for summary in summaries for row in _rows(summary)]
+
+
+def _rows(summary: RunSummary) -> Iterator[ChartRow]:
+    title = column_of(SPEEDUPS[summary.spec.clock]).title_in(summary)
+    for row in ranked(summary):
+        speedup = speedup_of(summary, row)
+        if speedup is None and row.method != summary.baseline:
+            continue
+        label = escaping.terminal(row.label)
+        yield ChartRow(
+            task=escaping.terminal(summary.task),
+            place=escaping.terminal(f"{summary.pair}, {summary.task}, T = {summary.decoding.temperature:g}"),
+            title=title,
+            method=label,
+            label=label,
+            color=style_of(row.method).color,
+            value=speedup.value if speedup else 1.0,
+            low=speedup.low if speedup else None,
+            high=speedup.high if speedup else None,
+            corrected=None if summary.end_to_end else row.number("corrected"),
+            text=TIMES.text(speedup) if speedup else "1x (baseline)",
+            about=escaping.terminal_lines("\n".join(_about(summary, row, title))),
+        )
+
+
+def _about(summary: RunSummary, row: MethodSummary, title: str) -> Iterator[str]:
+    """Yield the lines of a tooltip."""
+    speedup = speedup_of(summary, row)
+    yield row.label if speedup is None else f"{row.label}: {TIMES.text(speedup)} {title}"
+    for key in ("tokens_per_second", "acceptance_rate", "accepted_length", "corrected"):
+        if row.value(key) is not None:
+            yield f"{column_of(key).title}: {column_of(key).text(summary, row)}"
+    if row.rank:
+        yield f"rank: {row.rank}"
+    if declared := lossless(summary, row):
+        yield f"lossless: {declared}"
+    if score := summary.score(row):
+        yield f"{summary.headline}: {SCORE.text(score)}"

@@ -1,0 +1,46 @@
+// Speedups with their intervals, the fastest first, one block per task.
+function chart() {
+  const place = byId("speed");
+  place.replaceChildren();
+  const rows = data.chart.filter((row) => isShown(row.task, row.method));
+  if (!rows.length) return;
+  const names = Math.min(14 + 7.2 * Math.max(...rows.map((row) => row.label.length)), innerWidth / 3);
+  const width = Math.max(place.clientWidth, 300), left = names, right = width - 150, line = 30;
+  const most = Math.max(1.1, ...rows.map((row) => Math.max(row.high ?? row.value, row.corrected ?? 0)));
+  const least = Math.min(0.9, ...rows.map((row) => row.low ?? row.value));
+  const x = (value) => left + ((value - least) / (most - least)) * (right - left);
+  for (const task of new Set(rows.map((row) => row.task))) {
+    const own = rows.filter((row) => row.task === task).sort((a, b) => b.value - a.value);
+    const heading = own[0].place;
+    place.append(made("h3", `${heading}: ${own[0].title}`));
+    const height = line * own.length + 30;
+    const svg = drawn("svg", { viewBox: `0 0 ${width} ${height}`, height, role: "img", "aria-label": heading });
+    axis(svg, x, least, most, height - 24);
+    own.forEach((row, i) => mark(svg, row, x, line * i + line / 2, right));
+    place.append(svg);
+  }
+}
+
+function axis(svg, x, least, most, bottom) {
+  const step = [0.1, 0.2, 0.5, 1, 2, 5, 10].find((each) => (most - least) / each <= 7) ?? 20;
+  for (let tick = Math.ceil(least / step - 1e-9) * step; tick <= most + 1e-9; tick += step) {
+    const at = x(tick), one = Math.abs(tick - 1) < 1e-9;
+    if (!one) svg.append(drawn("line", { x1: at, x2: at, y1: 0, y2: bottom, stroke: "var(--line)" }));
+    svg.append(drawn("text", { x: at, y: bottom + 17, "text-anchor": "middle", class: "soft" }, `${+tick.toFixed(2)}x`));
+  }
+  svg.append(drawn("line", { x1: x(1), x2: x(1), y1: 0, y2: bottom, stroke: "var(--muted)", "stroke-width": 1.5 }));
+}
+
+function mark(svg, row, x, y, right) {
+  const group = drawn("g", { tabindex: 0, "aria-label": row.about });
+  group.append(drawn("rect", { x: 0, y: y - 14, width: svg.viewBox.baseVal.width, height: 28, fill: "transparent" }));
+  group.append(drawn("text", { x: 0, y: y + 4 }, row.label));
+  if (row.low !== null)
+    group.append(drawn("line", { x1: x(row.low), x2: x(row.high), y1: y, y2: y, stroke: row.color, "stroke-width": 3, "stroke-linecap": "round", opacity: 0.55 }));
+  if (row.corrected !== null)
+    group.append(drawn("line", { x1: x(row.corrected), x2: x(row.corrected), y1: y - 9, y2: y + 9, stroke: "var(--ink)", "stroke-width": 2, "stroke-dasharray": "3 2" }));
+  group.append(drawn("circle", { cx: x(row.value), cy: y, r: 5.5, fill: row.color }));
+  group.append(drawn("text", { x: right + 14, y: y + 4 }, row.text));
+  explain(group, row.about);
+  svg.append(group);
+}
