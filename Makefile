@@ -34,7 +34,7 @@ check: $(INSTALLED)  ## format, lint, types, imports between packages
 
 docs: $(INSTALLED)  ## the documentation site, build/site: every warning is an error
 	$(LINK_TYPES)
-	$(BIN)/python -m scripts.build_docs
+	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m scripts.build_docs
 	$(BIN)/zensical build --strict --config-file mkdocs.yml $(ARGS)
 
 gate: $(INSTALLED)  ## token ids and counters against the recorded ones, results/snapshots/tiny.json: exit code 5 if they differ

@@ -1,7 +1,7 @@
 """Assemble the pages of the documentation site in build/docs: those of docs/, and pages generated from the code.
 
 `make docs` runs this and then Zensical (mkdocs.yml). Generated are the reference of the command line, that of the TOML
-files, and a page per example. Links to files that are not pages of the site become links to the repository.
+files, a page per example, and an example of an HTML report. Links to files that are not pages of the site become links to the repository.
 """
 
 import ast
@@ -11,17 +11,20 @@ import shutil
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import typer
 import yaml
 
+import specbench
 from specbench._logging import quiet
 from specbench.cli.app import app
 from specbench.cli.lazy import LazyGroup
 from specbench.cli.schema import SCHEMAS
 
 ROOT = Path(__file__).parents[1]
+EXAMPLE = "example.html"  # an HTML report
 PAGES = ("CONTRIBUTING.md", "CHANGELOG.md")  # beside docs/ and results/
 LINK = re.compile(r"(\]\()(?![a-z]+:|#)([^)#\s]+)((?:#[^)\s]*)?\))")
 FENCE = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
@@ -42,9 +45,19 @@ def main() -> None:
         write(out / "examples" / f"{path.stem}.md", example_page(path))
     write(out / "reference" / "cli.md", cli_page())
     write(out / "reference" / "config.md", config_page())
+    write(out / EXAMPLE, example_report())
     for page in out.rglob("*.md"):
         page.write_text(with_site_links(page.read_text(), page.relative_to(out), out), encoding="utf-8")
     check_navigation(out)
+
+
+def example_report() -> str:
+    """Return an HTML report of a short run on the bundled models."""
+    with TemporaryDirectory() as folder:
+        results = specbench.run(
+            ["sd", "pld", "cascade-diff"], "tiny", ["gsm8k", "xsum"], out=folder, limit=4, repeats=1, temperature=1.0
+        )
+        return specbench.report(results, "html")
 
 
 def check_navigation(out: Path) -> None:
