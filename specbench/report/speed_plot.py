@@ -1,0 +1,102 @@
+"""A chart of speedups: a dot with its interval per method, sorted, and what theory predicts."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from specbench.analysis.bootstrap import Estimate
+from specbench.analysis.run_summary import RunSummary
+from specbench.report.columns import column_of
+from specbench.report.conclusion import SPEEDUPS, speedup_of
+from specbench.report.figures import Panel, legend_above
+from specbench.report.formats import TIMES
+from specbench.report.labels import Label, short
+from specbench.report.styles import INK, MUTED, setting_numbers, style_of
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+ROW, REST = 0.36, 1.25  # inches of a row, and of the rest of the panel
+BAND = 0.34  # half the height of the band of theory, in rows
+THEORY = "theory, from a block at the cost of one token to its measured cost"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpeedRow:
+    """A method's speedup with its interval. `predicted` and `corrected` are what theory predicts, if it does."""
+
+    label: str
+    method: str
+    speedup: Estimate
+    predicted: float | None = None
+    corrected: float | None = None
+
+    @property
+    def theory(self) -> tuple[float, float] | None:
+        """The range of theory; one number twice if only one is known."""
+        known = [value for value in (self.predicted, self.corrected) if value is not None]
+        return (min(known), max(known)) if known else None
+
+
+def speed_rows(summary: RunSummary) -> list[SpeedRow]:
+    """Return the speedups of a run by its main clock, the fastest first. Theory is of decoding time only."""
+    rows = []
+    for row in summary.measured:
+        speedup = speedup_of(summary, row)
+        if speedup is None:
+            continue
+        known = {} if summary.end_to_end else {key: row.number(key) for key in ("predicted", "corrected")}
+        rows.append(SpeedRow(label=row.label, method=row.method, speedup=speedup, **known))
+    return sorted(rows, key=lambda row: -row.speedup.value)
+
+
+def run_speed_panel(summary: RunSummary, title: str) -> Panel | None:
+    """Return the panel of a run's speedups; None if only the baseline was measured."""
+    rows = speed_rows(summary)
+    title = f"{title}: speedup over {summary.baseline}"
+    axis = f"speedup over {summary.baseline}, {summary.spec.clock}"
+    return speed_panel(title, rows, axis) if rows else None
+
+
+def speed_panel(title: str, rows: Sequence[SpeedRow], axis: str = "") -> Panel:
+    """Return a panel of speedups. `axis` is the label of the axis, by default the column's title."""
+    return Panel(title, _drawn(rows, axis or column_of(SPEEDUPS["decoding"]).title), REST + ROW * len(rows))
+
+
+def _drawn(rows: Sequence[SpeedRow], axis: str) -> Callable[["Axes"], Sequence[Label]]:
+    def draw(axes: "Axes") -> Sequence[Label]:
+        numbers = setting_numbers([row.method for row in rows])
+        axes.axvline(1.0, color=MUTED, linewidth=1.2, zorder=1)
+        for place, row in enumerate(rows):
+            style = style_of(row.method, numbers[row.method])
+            if row.theory:
+                _band(axes, place, row.theory, style.color)
+            low, high = row.speedup.low, row.speedup.high
+            if low is not None and high is not None:
+                axes.plot([low, high], [place, place], color=style.color, linewidth=2.2, solid_capstyle="butt", zorder=3)
+            axes.plot([row.speedup.value], [place], style.marker, color=style.color, markersize=7, zorder=4)
+            axes.annotate(
+                TIMES.text(row.speedup.value), (row.speedup.value, place), xytext=(0, 5), textcoords="offset points",
+                ha="center", va="bottom", fontsize=8.5, fontweight="bold", color=INK, zorder=5,
+            )  # fmt: skip
+        axes.set_yticks(range(len(rows)), [short(row.label) for row in rows])
+        axes.set_ylim(len(rows) - 0.4, -0.75)
+        axes.tick_params(axis="y", length=0)
+        axes.grid(axis="y", visible=False)
+        axes.margins(x=0.06)
+        axes.xaxis.set_major_formatter("{x:g}x")
+        axes.set_xlabel(axis)
+        legend_above(axes)
+        return ()
+
+    return draw
+
+
+def _band(axes: "Axes", place: int, theory: tuple[float, float], color: str) -> None:
+    """Draw the range of theory as a band. A range too narrow to be seen is visible by its edge."""
+    low, high = theory
+    known = axes.get_legend_handles_labels()[1]
+    axes.fill_between(
+        [low, high], place - BAND, place + BAND, color=color, alpha=0.22, linewidth=1.2, zorder=2,
+        label=None if known else THEORY,
+    )  # fmt: skip

@@ -1,0 +1,84 @@
+"""Colors, markers and line styles: the same for a method in every plot and on every page."""
+
+from dataclasses import dataclass
+from zlib import crc32
+
+# Okabe and Ito's palette, readable with color vision deficiencies, without black and yellow, and with Tol's olive. All are
+# readable on white and on a dark page.
+BLUE, SKY, GREEN, ORANGE, RED, PURPLE, OLIVE = (
+    "#0072b2", "#56b4e9", "#009e73", "#e69f00", "#d55e00", "#cc79a7", "#999933",
+)  # fmt: skip
+NEUTRAL = "#7d8590"
+INK, MUTED, RULE = "#1f2328", "#8c959f", "#d8dee4"  # text, axes and grid, as in style.mplstyle
+COLORS = (BLUE, ORANGE, GREEN, RED, PURPLE, SKY, OLIVE)
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "d")
+DASHES = ("-", "--", "-.", ":")
+
+
+@dataclass(frozen=True)
+class Style:
+    """How a method is drawn: a color, a marker, and a line style that distinguishes its settings."""
+
+    color: str
+    marker: str
+    dashes: str = "-"
+
+
+METHODS = {
+    "ar": Style(NEUTRAL, "o"), "ar-draft": Style(NEUTRAL, "v"), "we": Style(NEUTRAL, "s"), "cd": Style(NEUTRAL, "D"),
+    "dtr": Style(NEUTRAL, "P"), "we-p": Style(NEUTRAL, ">"), "cd-p": Style(NEUTRAL, "<"),
+    "hf-generate": Style(NEUTRAL, "X"), "hf-static": Style(NEUTRAL, "d"), "hf-assisted": Style(NEUTRAL, "^"),
+    "sd": Style(BLUE, "o"), "pld": Style(PURPLE, "D"), "eagle": Style(ORANGE, "s"), "sprinter": Style(RED, "^"),
+    "adaedl": Style(SKY, "v"), "confidence": Style(GREEN, "P"), "dsl": Style(OLIVE, "X"),
+    "specdec++": Style(PURPLE, "s"),
+    "polybasic": Style(GREEN, "P"), "polybasic-model": Style(GREEN, "X"), "polybasic-pld": Style(GREEN, "d"),
+    "we-sd": Style(ORANGE, "v"), "we-se": Style(RED, "o"), "se": Style(RED, "o"), "cd-sd": Style(SKY, "D"),
+    "cd-se": Style(BLUE, "s"), "dtr-sd": Style(PURPLE, "X"), "dtr-se": Style(GREEN, "s"),
+    "se-small-large": Style(RED, "<"),
+    "cascade-chow": Style(ORANGE, "o"), "cascade-chow-log": Style(ORANGE, "v"), "cascade-diff": Style(GREEN, "s"),
+    "cascade-diff-log": Style(GREEN, "<"), "cascade-opt": Style(RED, "D"), "cascade-opt-log": Style(RED, "d"),
+    "cascade-token": Style(PURPLE, "P"), "lossy": Style(BLUE, "X"), "lossy-star": Style(BLUE, ">"),
+    "lossy-star-budget": Style(BLUE, "^"), "bild": Style(OLIVE, "v"), "bild-star": Style(OLIVE, "^"),
+    "token-cascade": Style(SKY, "o"), "seq-cascade": Style(SKY, "s"), "seq-cascade-threshold": Style(SKY, "D"),
+    "oracle-diff": Style(GREEN, "*"),
+}  # fmt: skip
+PARTS = {"draft": SKY, "middle": GREEN, "target": BLUE, "host": NEUTRAL, "eagle": ORANGE, "sprinter": RED}
+
+
+def base_name(method: str) -> str:
+    """Return a method's name without its settings and labels: `sd` for `sd(gamma=3)`."""
+    return method.partition("(")[0].strip()
+
+
+def style_of(method: str, setting: int = 0) -> Style:
+    """Return the style of a method. `setting` counts its settings in one plot.
+
+    A method that is not in the table, such as that of a plugin, gets a color and a marker that follow from its name.
+    """
+    name = base_name(method)
+    number = crc32(name.encode("utf-8", "replace"))
+    plain = METHODS.get(name) or Style(COLORS[number % len(COLORS)], MARKERS[number // len(COLORS) % len(MARKERS)])
+    return Style(shade(plain.color, setting), plain.marker, DASHES[setting % len(DASHES)])
+
+
+def part_color(part: str, place: int) -> str:
+    """Return the color of a model or of the host in a stacked bar. `place` is its position among the parts."""
+    return PARTS.get(part) or PARTS.get(part.partition("@")[0]) or COLORS[place % len(COLORS)]
+
+
+def shade(color: str, step: int) -> str:
+    """Return a lighter shade of a color for each step, three at most."""
+    weight = 0.22 * (step % 4)
+    parts = (int(color[i : i + 2], 16) for i in (1, 3, 5))
+    return "#" + "".join(f"{round(part + (255 - part) * weight):02x}" for part in parts)
+
+
+def setting_numbers(methods: list[str]) -> dict[str, int]:
+    """Return the position of each method among the settings of the same method, in the order given."""
+    counts: dict[str, int] = {}
+    numbers = {}
+    for method in dict.fromkeys(methods):
+        name = base_name(method)
+        numbers[method] = counts.get(name, 0)
+        counts[name] = numbers[method] + 1
+    return numbers
