@@ -16,6 +16,8 @@ WIDTH = 8.6  # inches: 825 pixels of a page
 HEIGHT = 3.2  # inches of a panel that does not set its own
 MOST_COLUMNS = 2
 FORMATS = ("svg", "png")
+MARGINS = 1.0  # inches beside a panel, estimated for the width of its legend
+ENTRY, LETTER = 32.0, 5.2  # points of a legend's entry without its text, and of a letter
 
 
 class Panel(NamedTuple):
@@ -26,13 +28,15 @@ class Panel(NamedTuple):
     height: float = HEIGHT
 
 
-def save(path: Path, panels: Sequence[Panel], formats: Sequence[str] = FORMATS) -> list[Path]:
+def save(
+    path: Path, panels: Sequence[Panel], formats: Sequence[str] = FORMATS, columns: int = MOST_COLUMNS
+) -> list[Path]:
     """Write the panels as one figure in each format. Returns the files; none if there are no panels."""
     if not panels:
         return []
     from matplotlib.figure import Figure
 
-    columns = min(len(panels), MOST_COLUMNS)
+    columns = min(len(panels), columns)
     rows = [panels[i : i + columns] for i in range(0, len(panels), columns)]
     heights = [max(panel.height for panel in row) for row in rows]
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -62,21 +66,26 @@ def _styled(salt: str) -> Iterator[None]:
     """Apply the style. A fixed salt makes equal plots equal files."""
     import matplotlib as mpl
 
-    with resources.as_file(resources.files("specbench.report") / "style.mplstyle") as style, mpl.rc_context(fname=style):
+    with (
+        resources.as_file(resources.files("specbench.report") / "style.mplstyle") as style,
+        mpl.rc_context(fname=style),
+    ):
         mpl.rcParams["svg.hashsalt"] = salt
         yield
 
 
-def legend_above(axes: "Axes", columns: int = 4) -> None:
+def legend_above(axes: "Axes") -> None:
     """Put the legend between the title and the panel, where it covers no data."""
     handles, names = axes.get_legend_handles_labels()
     if not handles:
         return
-    columns = min(columns, len(handles))
-    lines = -(-len(handles) // columns)
-    axes.legend(
+    spec = axes.get_subplotspec()
+    room = 72 * (WIDTH / (spec.get_gridspec().ncols if spec else 1) - MARGINS)
+    columns = max(min(int(room / (ENTRY + LETTER * max(map(len, names)))), len(handles)), 1)
+    legend = axes.legend(
         loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=columns, borderaxespad=0.2, borderpad=0.2, handlelength=1.4,
         columnspacing=1.4,
     )  # fmt: skip
-    axes.title.set_position((0.0, 1.0))
+    legend.set_in_layout(False)
+    lines = -(-len(handles) // columns)
     axes.set_title(axes.get_title(loc="left"), loc="left", pad=10 + 15 * lines)

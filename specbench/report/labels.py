@@ -15,18 +15,22 @@ LONGEST = 34  # characters of a label
 GAP = 1.08  # distance of labels, in heights of a label
 MARGIN = 1.025  # of the labels at line ends, in widths of the panel
 REACH = (7.0, 14.0, 24.0, 36.0, 50.0)  # points between a point and its label, tried in this order
-DIRECTIONS = ((1, 0), (1, 1), (1, -1), (0, 1), (0, -1), (-1, 0), (-1, 1), (-1, -1))
+DIRECTIONS = ((1, 1), (1, -1), (-1, 1), (-1, -1), (1, 0), (0, 1), (0, -1), (-1, 0))
 
 
 @dataclass(frozen=True)
 class Label:
-    """A text for a place in data coordinates: at the right edge of the panel for a line, beside the point otherwise."""
+    """A text for a place in data coordinates: at the right edge of the panel for a line, beside the point otherwise.
+
+    `bars` are the ends of the point's intervals, (x0, y0, x1, y1), which no label should cover.
+    """
 
     text: str
     x: float
     y: float
     color: str
     at_edge: bool = True
+    bars: tuple[tuple[float, float, float, float], ...] = ()
 
 
 def short(text: str) -> str:
@@ -41,8 +45,11 @@ def add(axes: "Axes", labels: Sequence[Label]) -> list["Annotation"]:
 
 def _added(axes: "Axes", label: Label) -> "Annotation":
     line = {"arrowstyle": "-", "color": label.color, "linewidth": 0.7, "alpha": 0.7, "shrinkA": 0, "shrinkB": 3}
-    _, height = axes.transAxes.inverted().transform(axes.transData.transform((label.x, label.y)))
-    at = {"xytext": (MARGIN, height), "textcoords": "axes fraction"} if label.at_edge else {"xytext": (7, 0), "textcoords": "offset points"}
+    at = (
+        {"xytext": (MARGIN, 0.5), "textcoords": "axes fraction"}
+        if label.at_edge
+        else {"xytext": (7, 0), "textcoords": "offset points"}
+    )
     found = axes.annotate(
         short(label.text), (label.x, label.y), color=label.color, va="center", ha="left", fontsize=8.5,
         annotation_clip=False, arrowprops=line, **at,
@@ -95,12 +102,17 @@ def _end(group: Sequence[float], gap: float) -> float:
 
 def _place(axes: "Axes", labels: Sequence[tuple[Label, "Annotation"]]) -> None:
     """Put each label beside its point, where it covers neither a label nor a point."""
+    import numpy as np
     from matplotlib.transforms import Bbox
 
     panel = axes.get_window_extent()
     scale = axes.figure.dpi / 72  # pixels of a point
     centers = [axes.transData.transform((label.x, label.y)) for label, _ in labels]
     taken = [Bbox.from_bounds(x - 5 * scale, y - 5 * scale, 10 * scale, 10 * scale) for x, y in centers]
+    for x0, y0, x1, y1 in (
+        axes.transData.transform(np.reshape(bar, (2, 2))).ravel() for label, _ in labels for bar in label.bars
+    ):
+        taken.append(Bbox.from_extents(min(x0, x1) - 1, min(y0, y1) - 1, max(x0, x1) + 1, max(y0, y1) + 1))
     for (_, text), (x, y) in zip(labels, centers, strict=True):
         size = text.get_window_extent()
         found: list[tuple[float, tuple[float, float], Bbox]] = []

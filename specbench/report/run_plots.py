@@ -15,6 +15,7 @@ from specbench.report.figures import Panel, legend_above
 from specbench.report.fronts import pareto
 from specbench.report.labels import Label, short
 from specbench.report.round_plots import acceptance_panel, length_panel, time_panel
+from specbench.report.selection import note_rest, selected
 from specbench.report.speed_plot import run_speed_panel
 from specbench.report.styles import COLORS, MUTED, NEUTRAL, setting_numbers, style_of
 from specbench.runs.run_spec import HeadSource
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 MOST_CURVES = 4  # of predicted draft lengths in one panel
+MOST_POINTS = 12  # with intervals and labels
+BESIDE = 0.1  # between measured marks at one draft length
 
 
 def run_plots(summary: RunSummary, title: str = "") -> dict[str, Panel]:
@@ -52,19 +55,24 @@ def _quality_panel(summary: RunSummary, title: str) -> Panel | None:
     return Panel(f"{title}: quality against speed", draw, 3.6)
 
 
-def _quality(
-    axes: "Axes", summary: RunSummary, rows: Sequence[tuple[MethodSummary, Estimate]]
-) -> list[Label]:
-    numbers, labels, points = setting_numbers([row.method for row, _ in rows]), [], []
+def _quality(axes: "Axes", summary: RunSummary, rows: Sequence[tuple[MethodSummary, Estimate]]) -> list[Label]:
+    shown = {
+        row.method
+        for row in selected(sorted((row for row, _ in rows), key=lambda row: -_speed(summary, row)), MOST_POINTS)
+    }
+    labels, points = [], []
     for row, score in rows:
-        style, speed = style_of(row.method, numbers[row.method]), speedup_of(summary, row) or Estimate(1.0, None, None)
+        style, speed = style_of(row.method), speedup_of(summary, row) or Estimate(1.0, None, None)
         x, y = speed.value, 100 * score.value
+        points.append((x, y))
+        if row.method not in shown:
+            axes.plot(x, y, style.marker, color=style.color, alpha=0.4, zorder=2)
+            continue
         axes.errorbar(
             x, y, xerr=_errors(speed), yerr=_errors(score, 100.0), fmt=style.marker, color=style.color, markersize=7,
             elinewidth=1.1, zorder=3,
         )  # fmt: skip
-        points.append((x, y))
-        labels.append(Label(row.label, x, y, style.color, at_edge=False))
+        labels.append(Label(row.label, x, y, style.color, at_edge=False, bars=_bars(x, y, speed, score)))
     front = pareto(points, lower_x=False)
     if len(front) > 1:
         xs, ys = zip(*front, strict=True)
@@ -74,8 +82,21 @@ def _quality(
     axes.xaxis.set_major_formatter("{x:g}x")
     axes.set_xlabel(f"speedup over {summary.baseline}, {summary.spec.clock}")
     axes.set_ylabel(short(f"{summary.headline} x 100"))
+    note_rest(axes, len(rows) - len(shown), "not labelled")
     legend_above(axes)
     return labels
+
+
+def _speed(summary: RunSummary, row: MethodSummary) -> float:
+    speedup = speedup_of(summary, row)
+    return speedup.value if speedup else 1.0
+
+
+def _bars(x: float, y: float, speed: Estimate, score: Estimate) -> tuple[tuple[float, float, float, float], ...]:
+    """Return the ends of the two intervals of a point."""
+    across = [(speed.low, y, speed.high, y)] if speed.low is not None and speed.high is not None else []
+    up = [(x, 100 * score.low, x, 100 * score.high)] if score.low is not None and score.high is not None else []
+    return (*across, *up)
 
 
 def _errors(value: Estimate, scale: float = 1.0) -> list[list[float]] | None:
@@ -94,7 +115,7 @@ def _prediction_panel(summary: RunSummary, title: str) -> Panel | None:
 
 def _predictions(axes: "Axes", summary: RunSummary, rows: Sequence[MethodSummary]) -> list[Label]:
     numbers, labels = setting_numbers([row.method for row in rows]), []
-    for row in rows:
+    for place, row in enumerate(rows):
         style, lengths = style_of(row.method, numbers[row.method]), row.predicted_lengths
         xs, ys = [each.gamma for each in lengths], [each.speedup.value for each in lengths]
         axes.plot(xs, ys, style.dashes, color=style.color, marker=".", markersize=5, zorder=2)
@@ -106,8 +127,9 @@ def _predictions(axes: "Axes", summary: RunSummary, rows: Sequence[MethodSummary
         theory, measured = summary.traits(row).theory, speedup_of(summary, row)
         if theory and measured:
             axes.errorbar(
-                theory.gamma[0], measured.value, yerr=_errors(measured), fmt=style.marker, color=style.color, markersize=7,
-                elinewidth=1.4, zorder=3, label=f"measured: {short(row.label)}",
+                theory.gamma[0] + BESIDE * (place - (len(rows) - 1) / 2), measured.value, yerr=_errors(measured),
+                fmt=style.marker, color=style.color, markersize=7, elinewidth=1.4, zorder=3,
+                label=f"measured: {short(row.label)}",
             )  # fmt: skip
     axes.axhline(1.0, color=MUTED, linewidth=1.0, zorder=1)
     axes.xaxis.get_major_locator().set_params(integer=True)
@@ -129,7 +151,9 @@ class Roc(TypedDict):
 
 def _roc_panel(summary: RunSummary, title: str) -> Panel | None:
     curves = {name: curve for name, head in summary.heads.items() if (curve := _roc_of(head))}
-    return Panel(f"{title}: ROC of the verifiers on unseen texts", partial(_roc, curves=curves), 3.8) if curves else None
+    return (
+        Panel(f"{title}: ROC of the verifiers on unseen texts", partial(_roc, curves=curves), 3.8) if curves else None
+    )
 
 
 def _roc_of(head: HeadSource) -> Roc | None:

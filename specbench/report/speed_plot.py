@@ -11,14 +11,15 @@ from specbench.report.conclusion import SPEEDUPS, speedup_of
 from specbench.report.figures import Panel, legend_above
 from specbench.report.formats import TIMES
 from specbench.report.labels import Label, short
-from specbench.report.styles import INK, MUTED, setting_numbers, style_of
+from specbench.report.styles import INK, MUTED, NEUTRAL, base_name, style_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 ROW, REST = 0.36, 1.25  # inches of a row, and of the rest of the panel
+MOST_ROWS = 16  # of a panel; with more, only the fastest setting of each method is shown
 BAND = 0.34  # half the height of the band of theory, in rows
-THEORY = "theory, from a block at the cost of one token to its measured cost"
+THEORY = "theory: block at ideal to measured cost"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,10 +53,19 @@ def speed_rows(summary: RunSummary) -> list[SpeedRow]:
 
 def run_speed_panel(summary: RunSummary, title: str) -> Panel | None:
     """Return the panel of a run's speedups; None if only the baseline was measured."""
-    rows = speed_rows(summary)
+    rows = most_important(speed_rows(summary))
     title = f"{title}: speedup over {summary.baseline}"
     axis = f"speedup over {summary.baseline}, {summary.spec.clock}"
     return speed_panel(title, rows, axis) if rows else None
+
+
+def most_important(rows: Sequence[SpeedRow]) -> list[SpeedRow]:
+    """Return the rows, the fastest first; of too many, the fastest setting of each method."""
+    ordered = sorted(rows, key=lambda row: -row.speedup.value)
+    if len(ordered) <= MOST_ROWS:
+        return ordered
+    fastest = {base_name(row.method): row for row in reversed(ordered)}
+    return [row for row in ordered if fastest[base_name(row.method)] is row]
 
 
 def speed_panel(title: str, rows: Sequence[SpeedRow], axis: str = "") -> Panel:
@@ -65,15 +75,18 @@ def speed_panel(title: str, rows: Sequence[SpeedRow], axis: str = "") -> Panel:
 
 def _drawn(rows: Sequence[SpeedRow], axis: str) -> Callable[["Axes"], Sequence[Label]]:
     def draw(axes: "Axes") -> Sequence[Label]:
-        numbers = setting_numbers([row.method for row in rows])
         axes.axvline(1.0, color=MUTED, linewidth=1.2, zorder=1)
+        if any(row.theory for row in rows):
+            axes.fill_between([], [], color=NEUTRAL, alpha=0.3, label=THEORY)
         for place, row in enumerate(rows):
-            style = style_of(row.method, numbers[row.method])
+            style = style_of(row.method)
             if row.theory:
                 _band(axes, place, row.theory, style.color)
             low, high = row.speedup.low, row.speedup.high
             if low is not None and high is not None:
-                axes.plot([low, high], [place, place], color=style.color, linewidth=2.2, solid_capstyle="butt", zorder=3)
+                axes.plot(
+                    [low, high], [place, place], color=style.color, linewidth=2.2, solid_capstyle="butt", zorder=3
+                )
             axes.plot([row.speedup.value], [place], style.marker, color=style.color, markersize=7, zorder=4)
             axes.annotate(
                 TIMES.text(row.speedup.value), (row.speedup.value, place), xytext=(0, 5), textcoords="offset points",
@@ -94,9 +107,4 @@ def _drawn(rows: Sequence[SpeedRow], axis: str) -> Callable[["Axes"], Sequence[L
 
 def _band(axes: "Axes", place: int, theory: tuple[float, float], color: str) -> None:
     """Draw the range of theory as a band. A range too narrow to be seen is visible by its edge."""
-    low, high = theory
-    known = axes.get_legend_handles_labels()[1]
-    axes.fill_between(
-        [low, high], place - BAND, place + BAND, color=color, alpha=0.22, linewidth=1.2, zorder=2,
-        label=None if known else THEORY,
-    )  # fmt: skip
+    axes.fill_between(theory, place - BAND, place + BAND, color=color, alpha=0.22, linewidth=1.2, zorder=2)

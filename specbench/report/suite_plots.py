@@ -9,11 +9,12 @@ from specbench.analysis.bootstrap import Estimate
 from specbench.analysis.points import Point
 from specbench.config.suite import PlotSpec
 from specbench.report.columns import column_of
-from specbench.report.figures import Panel
+from specbench.report.figures import Panel, legend_above
 from specbench.report.fronts import pareto
 from specbench.report.labels import Label, short
-from specbench.report.round_plots import MOST_LINES, note_rest
-from specbench.report.speed_plot import SpeedRow, speed_panel
+from specbench.report.round_plots import MOST_LINES
+from specbench.report.selection import note_rest
+from specbench.report.speed_plot import SpeedRow, most_important, speed_panel
 from specbench.report.styles import MUTED, NEUTRAL, Style, style_of
 from specbench.report.suite_values import dimension_text
 
@@ -24,7 +25,6 @@ SPEEDS = PlotSpec(x="x", y="speedup", panels=("pair", "task", "T"))
 RATIOS = ("speedup", "end_to_end_speedup")  # with a line at 1
 LOWER_IS_BETTER = ("deferral_rate",)  # on the axis of a plot, though tables do not rank by it
 MOST_WITH_THEORY = 3  # lines of a panel that also shows theory
-MOST_SPEEDS = 16  # methods in a panel of speedups; a suite with more has the best setting of each method
 Family = tuple[str, list[Point], Style]  # a line's label, points and style
 
 
@@ -45,17 +45,14 @@ def speed_panels(points: Iterable[Point]) -> list[Panel]:
 
 
 def _speed_rows(points: Sequence[Point]) -> list[SpeedRow]:
-    """Return the rows of a panel, the fastest first. Of too many, the best setting of each method."""
     rows = []
-    for point in sorted(points, key=lambda point: -(point.number("speedup") or 0.0)):
+    for point in points:
         speedup = point.values["speedup"]
         assert isinstance(speedup, Estimate)
         label = f"{point.method}({point.setting})" if point.setting else point.method
         theory = {key: point.number(key) for key in ("predicted", "corrected")}
-        rows.append((point.method, SpeedRow(label=label, method=label, speedup=speedup, **theory)))
-    if len(rows) > MOST_SPEEDS:
-        return list({method: row for method, row in reversed(rows)}.values())[::-1]
-    return [row for _, row in rows]
+        rows.append(SpeedRow(label=label, method=label, speedup=speedup, **theory))
+    return most_important(rows)
 
 
 def _places(spec: PlotSpec, points: Sequence[Point]) -> list[tuple[str, list[Point]]]:
@@ -76,25 +73,25 @@ def _title(spec: PlotSpec, place: Sequence[str | float | None], points: Sequence
 def _lines(axes: "Axes", spec: PlotSpec, points: Sequence[Point]) -> list[Label]:
     """Draw each line of the spec, and the methods of `flat` horizontally."""
     families, labels = _families(spec, points), []
-    for place, family in enumerate(families):
-        labelled = place < MOST_LINES
-        draw = _swept if spec.x == "x" else _front
-        labels += draw(axes, spec, family if labelled else (family[0], family[1], Style(NEUTRAL, "."))) if labelled else []
-        if not labelled:
-            draw(axes, spec, (family[0], family[1], Style(NEUTRAL, ".", ":")))
+    draw = _swept if spec.x == "x" else _front
+    for label, each, style in families[:MOST_LINES]:
+        labels += draw(axes, spec, (label, each, style))
+    for _, each, _ in families[MOST_LINES:]:
+        draw(axes, spec, ("", each, Style(NEUTRAL, ".", ":")))
     if spec.x == "x" and len(families) <= MOST_WITH_THEORY:
         for family in families:
             _theory(axes, spec, family)
     flat = {p.method: p for p in points if p.method in spec.flat and _y(spec, p) is not None}
     for point in flat.values():
         labels += _flat(axes, spec, point)
-    note_rest(axes, len(families) - MOST_LINES)
     if spec.y in RATIOS:
         axes.axhline(1.0, color=MUTED, linewidth=1.0, zorder=0)
     axes.set_xscale(spec.x_axis)
     swept = dict.fromkeys(p.setting.partition("=")[0] for p in points if p.setting)
     axes.set_xlabel(short(", ".join(swept)) if spec.x == "x" else column_of(spec.x).title)
     axes.set_ylabel(_axis_title(spec.y))
+    note_rest(axes, len(families) - MOST_LINES, "not labelled")
+    legend_above(axes)
     if spec.x == "x" and spec.x_axis == "linear" and all(float(p.x).is_integer() for p in points if p.x is not None):
         axes.xaxis.get_major_locator().set_params(integer=True)
     return labels
@@ -146,19 +143,18 @@ def _front(axes: "Axes", spec: PlotSpec, family: Family) -> list[Label]:
     xs, ys = zip(*front, strict=True)
     axes.plot(xs, ys, style.marker, color=style.color, linestyle="", zorder=3)
     axes.step(xs, ys, style.dashes, where="post" if lower else "pre", color=style.color, linewidth=1.2, zorder=2)
-    return [Label(label, xs[-1], ys[-1], style.color)] if label else []
+    return [Label(label, xs[-1], ys[-1], style.color, at_edge=False)] if label else []
 
 
 def _theory(axes: "Axes", spec: PlotSpec, family: Family) -> None:
     """Shade the range of theory below a line of speedups."""
-    _, points, style = family
+    label, points, style = family
     known = [(p.x, p.number("predicted"), p.number("corrected")) for p in points if spec.y == "speedup"]
     kept = sorted((x, a, b) for x, a, b in known if x is not None and a is not None and b is not None)
     if len(kept) > 1:
         xs, low, high = zip(*kept, strict=True)
-        axes.fill_between(xs, low, high, color=style.color, alpha=0.18, linewidth=0, zorder=1)
-        x, a, b = kept[len(kept) // 2]
-        axes.annotate("theory", (x, (a + b) / 2), ha="center", va="center", fontsize=8, color=style.color, zorder=1)
+        name = ", ".join(filter(None, ("theory", short(label))))
+        axes.fill_between(xs, low, high, color=style.color, alpha=0.2, linewidth=0, zorder=1, label=name)
 
 
 def _flat(axes: "Axes", spec: PlotSpec, point: Point) -> list[Label]:
