@@ -35,6 +35,7 @@ def save(
     if not panels:
         return []
     from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
 
     columns = min(len(panels), columns)
     rows = [panels[i : i + columns] for i in range(0, len(panels), columns)]
@@ -42,8 +43,7 @@ def save(
     path.parent.mkdir(parents=True, exist_ok=True)
     files = [path.with_name(f"{path.name}.{kind}") for kind in formats]
     with _styled(path.name):
-        figure = Figure(figsize=(WIDTH, sum(heights)), layout="constrained")
-        figure.get_layout_engine().set(w_pad=0.12, h_pad=0.12)  # type: ignore[union-attr]
+        figure = Figure(figsize=(WIDTH, sum(heights)), layout=ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.12))
         grid = figure.subplots(len(rows), columns, squeeze=False, height_ratios=heights)
         placed = []
         for axes, panel in zip(grid.flat, panels, strict=False):
@@ -72,6 +72,13 @@ def _styled(salt: str) -> Iterator[None]:
     ):
         mpl.rcParams["svg.hashsalt"] = salt
         yield
+
+
+def integer_ticks(axes: "Axes") -> None:
+    """Put ticks of the x axis at integers only."""
+    from matplotlib.ticker import MaxNLocator
+
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
 
 
 def legend_above(axes: "Axes") -> None:

@@ -70,7 +70,7 @@ def _spread(axes: "Axes", texts: Sequence["Annotation"]) -> None:
     if not texts:
         return
     panel = axes.get_window_extent()
-    size = max(text.get_window_extent().height for text in texts) * GAP / panel.height
+    size = max(_extent(text).height for text in texts) * GAP / panel.height
     inverted = axes.transAxes.inverted()
     wanted = {text: float(inverted.transform(axes.transData.transform(text.xy))[1]) for text in texts}
     ordered = sorted(texts, key=lambda text: wanted[text])
@@ -112,9 +112,9 @@ def _place(axes: "Axes", labels: Sequence[tuple[Label, "Annotation"]]) -> None:
     for x0, y0, x1, y1 in (
         axes.transData.transform(np.reshape(bar, (2, 2))).ravel() for label, _ in labels for bar in label.bars
     ):
-        taken.append(Bbox.from_extents(min(x0, x1) - 1, min(y0, y1) - 1, max(x0, x1) + 1, max(y0, y1) + 1))
+        taken.append(Bbox.from_extents(min(x0, x1) - 3, min(y0, y1) - 3, max(x0, x1) + 3, max(y0, y1) + 3))
     for (_, text), (x, y) in zip(labels, centers, strict=True):
-        size = text.get_window_extent()
+        size = _extent(text)
         found: list[tuple[float, tuple[float, float], Bbox]] = []
         for reach in REACH:
             for right, up in DIRECTIONS:
@@ -128,6 +128,13 @@ def _place(axes: "Axes", labels: Sequence[tuple[Label, "Annotation"]]) -> None:
         text.set_verticalalignment("center" if not shift[1] else "bottom" if shift[1] > 0 else "top")
         if text.arrow_patch is not None and max(map(abs, shift)) < REACH[2]:
             text.arrow_patch.set_visible(False)
+
+
+def _extent(text: "Annotation") -> "Bbox":
+    """Return the box of the text of an annotation, without its line."""
+    from matplotlib.text import Text
+
+    return Text.get_window_extent(text)
 
 
 def _box(size: "Bbox", x: float, y: float, right: int, up: int) -> "Bbox":

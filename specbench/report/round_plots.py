@@ -5,7 +5,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from specbench.analysis.run_summary import MethodSummary, RunSummary
-from specbench.report.figures import Panel, legend_above
+from specbench.report.figures import Panel, integer_ticks, legend_above
 from specbench.report.formats import HUNDREDTHS, TENTHS
 from specbench.report.labels import Label, short
 from specbench.report.selection import note_rest, selected
@@ -37,7 +37,7 @@ def _acceptance(axes: "Axes", rows: Sequence[MethodSummary]) -> list[Label]:
         labels.append(Label(row.label, len(rates), rates[-1], style.color, at_edge=len(rates) == longest))
     axes.set_xlim(0.8, max(longest, 2) + 0.2)
     axes.set_ylim(0, 1.04)
-    axes.xaxis.get_major_locator().set_params(integer=True)
+    integer_ticks(axes)
     axes.set_xlabel("position in the draft")
     note_rest(axes, len(rows) - len(shown), "not shown")
     axes.set_ylabel("acceptance rate, if all\nearlier tokens are accepted")

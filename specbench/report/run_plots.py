@@ -11,7 +11,7 @@ from specbench.config.pair import folder
 from specbench.errors import ConfigError
 from specbench.files import read_json
 from specbench.report.conclusion import speedup_of
-from specbench.report.figures import Panel, legend_above
+from specbench.report.figures import Panel, integer_ticks, legend_above
 from specbench.report.fronts import pareto
 from specbench.report.labels import Label, short
 from specbench.report.round_plots import acceptance_panel, length_panel, time_panel
@@ -132,7 +132,7 @@ def _predictions(axes: "Axes", summary: RunSummary, rows: Sequence[MethodSummary
                 label=f"measured: {short(row.label)}",
             )  # fmt: skip
     axes.axhline(1.0, color=MUTED, linewidth=1.0, zorder=1)
-    axes.xaxis.get_major_locator().set_params(integer=True)
+    integer_ticks(axes)
     axes.yaxis.set_major_formatter("{x:g}x")
     axes.set_xlabel("draft length (tokens)")
     axes.set_ylabel(f"speedup over {summary.baseline}")

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 from specbench.analysis.bootstrap import Estimate
 from specbench.analysis.run_summary import RunSummary
-from specbench.report.columns import column_of
-from specbench.report.conclusion import SPEEDUPS, speedup_of
+from specbench.report.conclusion import speedup_of
 from specbench.report.figures import Panel, legend_above
 from specbench.report.formats import TIMES
 from specbench.report.labels import Label, short
@@ -68,9 +67,9 @@ def most_important(rows: Sequence[SpeedRow]) -> list[SpeedRow]:
     return [row for row in ordered if fastest[base_name(row.method)] is row]
 
 
-def speed_panel(title: str, rows: Sequence[SpeedRow], axis: str = "") -> Panel:
-    """Return a panel of speedups. `axis` is the label of the axis, by default the column's title."""
-    return Panel(title, _drawn(rows, axis or column_of(SPEEDUPS["decoding"]).title), REST + ROW * len(rows))
+def speed_panel(title: str, rows: Sequence[SpeedRow], axis: str) -> Panel:
+    """Return a panel of speedups. `axis` is the label of the axis."""
+    return Panel(title, _drawn(rows, axis), REST + ROW * len(rows))
 
 
 def _drawn(rows: Sequence[SpeedRow], axis: str) -> Callable[["Axes"], Sequence[Label]]:

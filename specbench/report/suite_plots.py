@@ -1,6 +1,6 @@
 """Plots of points: lines over a swept parameter, Pareto fronts of two values, and speedups."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING
@@ -9,7 +9,7 @@ from specbench.analysis.bootstrap import Estimate
 from specbench.analysis.points import Point
 from specbench.config.suite import PlotSpec
 from specbench.report.columns import column_of
-from specbench.report.figures import Panel, legend_above
+from specbench.report.figures import Panel, integer_ticks, legend_above
 from specbench.report.fronts import pareto
 from specbench.report.labels import Label, short
 from specbench.report.round_plots import MOST_LINES
@@ -34,14 +34,18 @@ def line_panels(spec: PlotSpec, points: Sequence[Point]) -> list[Panel]:
     for title, each in _places(spec, points):
         known = [p for p in each if _x(spec, p) is not None and _y(spec, p) is not None]
         if any(p.method not in spec.flat and not (spec.x == "x" and p.baseline) for p in known):
-            panels.append(Panel(title, partial(_lines, spec=spec, points=each), 3.5))
+            panels.append(Panel(title, partial(_lines, spec=spec, points=each), 3.2 if spec.x == "x" else 4.2))
     return panels
 
 
-def speed_panels(points: Iterable[Point]) -> list[Panel]:
+def speed_panels(points: Sequence[Point]) -> list[Panel]:
     """Return a panel of speedups for each pair, task and temperature; none without a speedup."""
     kept = [p for p in points if not p.group and isinstance(p.values.get("speedup"), Estimate)]
-    return [speed_panel(title, _speed_rows(each)) for title, each in _places(SPEEDS, kept)]
+    over = {p.at(SPEEDS.panels): p.method for p in points if p.baseline}
+    return [
+        speed_panel(title, _speed_rows(each), _speed_axis("speedup", over.get(each[0].at(SPEEDS.panels))))
+        for title, each in _places(SPEEDS, kept)
+    ]
 
 
 def _speed_rows(points: Sequence[Point]) -> list[SpeedRow]:
@@ -89,12 +93,20 @@ def _lines(axes: "Axes", spec: PlotSpec, points: Sequence[Point]) -> list[Label]
     axes.set_xscale(spec.x_axis)
     swept = dict.fromkeys(p.setting.partition("=")[0] for p in points if p.setting)
     axes.set_xlabel(short(", ".join(swept)) if spec.x == "x" else column_of(spec.x).title)
-    axes.set_ylabel(_axis_title(spec.y))
+    baselines = {p.method for p in points if p.baseline}
+    axes.set_ylabel(
+        _speed_axis(spec.y, min(baselines)) if spec.y in RATIOS and len(baselines) == 1 else _axis_title(spec.y)
+    )
     note_rest(axes, len(families) - MOST_LINES, "not labelled")
     legend_above(axes)
     if spec.x == "x" and spec.x_axis == "linear" and all(float(p.x).is_integer() for p in points if p.x is not None):
-        axes.xaxis.get_major_locator().set_params(integer=True)
+        integer_ticks(axes)
     return labels
+
+
+def _speed_axis(name: str, baseline: str | None) -> str:
+    column = column_of(name)
+    return f"{column.heading} over {short(baseline)}, {column.clock}" if baseline else column.title
 
 
 def _axis_title(name: str) -> str:
@@ -143,7 +155,8 @@ def _front(axes: "Axes", spec: PlotSpec, family: Family) -> list[Label]:
     xs, ys = zip(*front, strict=True)
     axes.plot(xs, ys, style.marker, color=style.color, linestyle="", zorder=3)
     axes.step(xs, ys, style.dashes, where="post" if lower else "pre", color=style.color, linewidth=1.2, zorder=2)
-    return [Label(label, xs[-1], ys[-1], style.color, at_edge=False)] if label else []
+    marks = tuple((x, y, x, y) for x, y in places)
+    return [Label(label, xs[-1], ys[-1], style.color, at_edge=False, bars=marks)] if label else []
 
 
 def _theory(axes: "Axes", spec: PlotSpec, family: Family) -> None:
