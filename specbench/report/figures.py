@@ -1,53 +1,98 @@
-"""Figures of several panels, written as PNG and SVG."""
+"""Figures of several panels, written as PNG and SVG in the style of `style.mplstyle`."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from specbench.report import escaping
+from specbench.report import escaping, labels
+from specbench.report.labels import Label
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-WIDTH, HEIGHT = 4.2, 3.1  # inches of a panel
-MOST_COLUMNS = 4
+WIDTH = 8.6  # inches: 825 pixels of a page
+HEIGHT = 3.2  # inches of a panel that does not set its own
+MOST_COLUMNS = 2
 FORMATS = ("svg", "png")
-LEGEND = 6  # font sizes
-TITLE = 8
-LABEL = 7
-GRAY = "0.6"
+MARGINS = 1.0  # inches beside a panel, estimated for the width of its legend
+ENTRY, LETTER = 32.0, 5.2  # points of a legend's entry without its text, and of a letter
 
 
 class Panel(NamedTuple):
-    """A title, and the function that draws the panel."""
+    """A title, the function that draws the panel and returns the labels to place in it, and its height in inches."""
 
     title: str
-    draw: Callable[["Axes"], None]
+    draw: Callable[["Axes"], Sequence[Label]]
+    height: float = HEIGHT
 
 
-def save(path: Path, panels: Sequence[Panel], formats: Sequence[str] = FORMATS) -> list[Path]:
+def save(
+    path: Path, panels: Sequence[Panel], formats: Sequence[str] = FORMATS, columns: int = MOST_COLUMNS
+) -> list[Path]:
     """Write the panels as one figure in each format. Returns the files; none if there are no panels."""
     if not panels:
         return []
-    import matplotlib as mpl
     from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-    columns = min(len(panels), MOST_COLUMNS)
-    lines = -(-len(panels) // columns)
-    figure = Figure(figsize=(WIDTH * columns, HEIGHT * lines), layout="constrained")
-    grid = figure.subplots(lines, columns, squeeze=False)
-    for axes, panel in zip(grid.flat, panels, strict=False):
-        axes.set_title(escaping.figure(panel.title), fontsize=TITLE)
-        axes.tick_params(labelsize=LABEL)
-        panel.draw(axes)
-        for label in (axes.xaxis.label, axes.yaxis.label):
-            label.set_size(LABEL)
-    for axes in list(grid.flat)[len(panels) :]:
-        axes.remove()
+    columns = min(len(panels), columns)
+    rows = [panels[i : i + columns] for i in range(0, len(panels), columns)]
+    heights = [max(panel.height for panel in row) for row in rows]
     path.parent.mkdir(parents=True, exist_ok=True)
     files = [path.with_name(f"{path.name}.{kind}") for kind in formats]
-    # A fixed salt makes equal plots equal files. Text as text, not as outlines, takes a third of the size.
-    with mpl.rc_context({"svg.hashsalt": path.name, "svg.fonttype": "none"}):
+    with _styled(path.name):
+        figure = Figure(figsize=(WIDTH, sum(heights)), layout=ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.12))
+        grid = figure.subplots(len(rows), columns, squeeze=False, height_ratios=heights)
+        placed = []
+        for axes, panel in zip(grid.flat, panels, strict=False):
+            axes.set_title(escaping.figure(panel.title))
+            wanted = panel.draw(axes)
+            placed.append((axes, wanted, labels.add(axes, wanted)))
+        for axes in list(grid.flat)[len(panels) :]:
+            axes.remove()
+        figure.draw_without_rendering()  # computes the layout, which the places of labels depend on
+        figure.set_layout_engine("none")
+        for axes, wanted, texts in placed:
+            labels.separate(axes, wanted, texts)
         for file in files:
-            figure.savefig(file, dpi=130, metadata={"Date": None} if file.suffix == ".svg" else None)
+            figure.savefig(file, metadata={"Date": None} if file.suffix == ".svg" else None)
     return files
+
+
+@contextmanager
+def _styled(salt: str) -> Iterator[None]:
+    """Apply the style. A fixed salt makes equal plots equal files."""
+    import matplotlib as mpl
+
+    with (
+        resources.as_file(resources.files("specbench.report") / "style.mplstyle") as style,
+        mpl.rc_context(fname=style),
+    ):
+        mpl.rcParams["svg.hashsalt"] = salt
+        yield
+
+
+def integer_ticks(axes: "Axes") -> None:
+    """Put ticks of the x axis at integers only."""
+    from matplotlib.ticker import MaxNLocator
+
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
+
+
+def legend_above(axes: "Axes") -> None:
+    """Put the legend between the title and the panel, where it covers no data."""
+    handles, names = axes.get_legend_handles_labels()
+    if not handles:
+        return
+    spec = axes.get_subplotspec()
+    room = 72 * (WIDTH / (spec.get_gridspec().ncols if spec else 1) - MARGINS)
+    columns = max(min(int(room / (ENTRY + LETTER * max(map(len, names)))), len(handles)), 1)
+    legend = axes.legend(
+        loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=columns, borderaxespad=0.2, borderpad=0.2, handlelength=1.4,
+        columnspacing=1.4,
+    )  # fmt: skip
+    legend.set_in_layout(False)
+    lines = -(-len(handles) // columns)
+    axes.set_title(axes.get_title(loc="left"), loc="left", pad=10 + 15 * lines)

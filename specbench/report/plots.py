@@ -8,42 +8,51 @@ from specbench.analysis.differences import distinct_titles
 from specbench.analysis.points import Point
 from specbench.analysis.run_summary import RunSummary
 from specbench.config.suite import PlotSpec
-from specbench.report.figures import FORMATS, save
-from specbench.report.run_plots import run_panels
-from specbench.report.suite_plots import bar_panels, line_panels
+from specbench.report.figures import FORMATS, MOST_COLUMNS, Panel, save
+from specbench.report.run_plots import run_plots
+from specbench.report.suite_plots import line_panels, speed_panels
 from specbench.report.suite_report import Collected
 
 CURVE = PlotSpec(x="relative_latency", y="score", panels=("task", "T"), flat=("ar",))
+MOST_WIDE = 4  # panels over the whole width of a figure
 
 
 def of_suite(collected: Collected, into: Path, formats: Sequence[str] = FORMATS) -> list[Path]:
-    """Draw the suite's plots, or bars of speedups if it defines none, and the plots of the first run of each pair."""
+    """Draw the speedups of a suite, the plots that it defines, and the plots of the first run of each pair."""
     specs, name = collected.suite.plots, collected.suite.name
     drawn: list[Path] = []
     for i, spec in enumerate(specs):
         number = f"-{i + 1}" if len(specs) > 1 else ""
-        drawn += save(into / f"{name}{number}", line_panels(spec, collected.points), formats)
-    if not specs:
-        drawn += save(into / name, bar_panels(collected.points), formats)
+        panels = line_panels(spec, collected.points)
+        drawn += save(into / f"{name}{number}", panels, formats, columns=columns_of(spec, panels))
+    drawn += save(into / (f"{name}-speedup" if specs else name), speed_panels(collected.points), formats, columns=1)
     first_of_pair = {summary.pair: summary for summary in reversed(collected.summaries)}
     for summary in collected.summaries:
         if summary is first_of_pair[summary.pair]:
-            drawn += save(into / f"{name}-explained-{summary.pair}", run_panels(summary), formats)
+            panels = [panel for kind, panel in run_plots(summary).items() if kind != "speedup"]
+            drawn += save(into / f"{name}-explained-{summary.pair}", panels, formats, columns=1)
     return drawn
 
 
 def of_runs(summaries: Sequence[RunSummary], into: Path, formats: Sequence[str] = FORMATS) -> list[Path]:
-    """Draw the plots of each run."""
+    """Draw the plots of each run, a file for each kind of plot."""
     titles = distinct_titles(summaries) if len(summaries) > 1 else [""]
     names = Counter[str]()
     drawn: list[Path] = []
     for summary, title in zip(summaries, titles, strict=True):
         names[summary.run] += 1
         number = f"-{names[summary.run]}" if names[summary.run] > 1 else ""  # folders in two places with one name
-        drawn += save(into / f"{summary.run}{number}", run_panels(summary, title), formats)
+        for kind, panel in run_plots(summary, title).items():
+            drawn += save(into / f"{summary.run}{number}-{kind}", [panel], formats)
     return drawn
 
 
 def of_curve(name: str, points: Sequence[Point], into: Path) -> list[Path]:
     """Draw quality over relative latency of one run's curves."""
-    return save(into / f"{name}-curve", line_panels(CURVE, points))
+    panels = line_panels(CURVE, points)
+    return save(into / f"{name}-curve", panels, columns=columns_of(CURVE, panels))
+
+
+def columns_of(spec: PlotSpec, panels: Sequence[Panel]) -> int:
+    """Return the columns of a figure: one for a few panels with labels beside points, which need room."""
+    return 1 if spec.x != "x" and len(panels) <= MOST_WIDE else MOST_COLUMNS

@@ -1,75 +1,143 @@
-"""Plots of one run: acceptance by position, tokens per round, time per token, and the ROC of its verifiers."""
+"""Plots of one run, one picture each: speed, acceptance, tokens per round, time, quality, draft lengths, ROC."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
+from specbench.analysis.bootstrap import Estimate
 from specbench.analysis.run_summary import MethodSummary, RunSummary
 from specbench.config.pair import folder
 from specbench.errors import ConfigError
 from specbench.files import read_json
-from specbench.report import escaping
-from specbench.report.figures import LEGEND, MOST_COLUMNS, Panel
+from specbench.report.conclusion import speedup_of
+from specbench.report.figures import Panel, integer_ticks, legend_above
+from specbench.report.fronts import pareto
+from specbench.report.labels import Label, short
+from specbench.report.round_plots import acceptance_panel, length_panel, time_panel
+from specbench.report.selection import note_rest, selected
+from specbench.report.speed_plot import run_speed_panel
+from specbench.report.styles import COLORS, MUTED, NEUTRAL, setting_numbers, style_of
 from specbench.runs.run_spec import HeadSource
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-
-def run_panels(summary: RunSummary, title: str = "") -> list[Panel]:
-    """Return the panels of a run. `title` distinguishes it from other runs."""
-    rows = summary.measured
-    drafting = [row for row in rows if row.acceptance_by_position]
-    curves = {name: curve for name, head in summary.heads.items() if (curve := _roc_of(head))}
-    panels = [
-        Panel(
-            f"{title or f'{summary.pair}, {summary.task}'}: acceptance by position",
-            lambda axes: _positions(axes, drafting),
-        ),
-        Panel("tokens/round", lambda axes: _lengths(axes, drafting)),
-        Panel("time per committed token", lambda axes: _times(axes, rows)),
-    ]
-    return panels + ([Panel("ROC of the verifiers on unseen texts", lambda axes: _roc(axes, curves))] if curves else [])
+MOST_CURVES = 4  # of predicted draft lengths in one panel
+MOST_POINTS = 12  # with intervals and labels
+BESIDE = 0.1  # between measured marks at one draft length
 
 
-def _positions(axes: "Axes", rows: Sequence[MethodSummary]) -> None:
-    for row in rows:
-        rates = row.acceptance_by_position
-        positions = range(1, len(rates) + 1)
-        axes.plot(positions, rates, marker="o", markersize=3, linewidth=1, label=escaping.figure(row.label))
-    axes.set_ylim(0, 1.05)
-    axes.locator_params(axis="x", integer=True)
-    axes.set_xlabel("position in the draft")
-    axes.set_ylabel("acceptance, given all before")
-    if 0 < len(rows) <= MOST_COLUMNS * 2:
-        axes.legend(fontsize=LEGEND, frameon=False)
+def run_plots(summary: RunSummary, title: str = "") -> dict[str, Panel]:
+    """Return the plots of a run by the endings of their files. Plots without data are left out.
+
+    `title` distinguishes the run from other runs.
+    """
+    title = title or f"{summary.pair}, {summary.task}"
+    found = {
+        "speedup": run_speed_panel(summary, title),
+        "acceptance": acceptance_panel(summary, title),
+        "tokens-per-round": length_panel(summary, title),
+        "time": time_panel(summary, title),
+        "quality": _quality_panel(summary, title),
+        "draft-lengths": _prediction_panel(summary, title),
+        "roc": _roc_panel(summary, title),
+    }
+    return {kind: panel for kind, panel in found.items() if panel}
 
 
-def _lengths(axes: "Axes", rows: Sequence[MethodSummary]) -> None:
-    for row in rows:
-        counts = row.length_counts
-        total = sum(counts.values())
-        lengths = range(min(counts), max(counts) + 1)
-        shares = [counts.get(n, 0) / total for n in lengths]
-        axes.plot(lengths, shares, marker="o", markersize=3, linewidth=1, label=escaping.figure(row.label))
-    axes.locator_params(axis="x", integer=True)
-    axes.set_xlabel("tokens/round")
-    axes.set_ylabel("share of rounds")
+def _quality_panel(summary: RunSummary, title: str) -> Panel | None:
+    """Return the main score over the speedup. None without scores of two methods, or for simulated models."""
+    rows = [(row, score) for row in summary.measured if (score := summary.score(row))]
+    if len(rows) < 2 or summary.simulated:
+        return None
+    draw = partial(_quality, summary=summary, rows=rows)
+    return Panel(f"{title}: quality against speed", draw, 3.6)
 
 
-def _times(axes: "Axes", rows: Sequence[MethodSummary]) -> None:
-    """Milliseconds per committed token, one bar per method, by model and for the rest (host)."""
-    parts = list(dict.fromkeys(part for row in rows for part in row.round_milliseconds))
-    left = [0.0] * len(rows)
-    labels = [escaping.figure(row.label) for row in rows]
-    for part in parts:
-        spent = [row.round_milliseconds.get(part, 0.0) / (row.accepted_length or 1.0) for row in rows]
-        axes.barh(labels, spent, left=left, height=0.6, label=escaping.figure(part))
-        left = [a + b for a, b in zip(left, spent, strict=True)]
-    axes.invert_yaxis()
-    axes.tick_params(axis="y", labelsize=LEGEND)
-    axes.set_xlabel("ms/token")
-    axes.legend(fontsize=LEGEND, frameon=False)
+def _quality(axes: "Axes", summary: RunSummary, rows: Sequence[tuple[MethodSummary, Estimate]]) -> list[Label]:
+    shown = {
+        row.method
+        for row in selected(sorted((row for row, _ in rows), key=lambda row: -_speed(summary, row)), MOST_POINTS)
+    }
+    labels, points = [], []
+    for row, score in rows:
+        style, speed = style_of(row.method), speedup_of(summary, row) or Estimate(1.0, None, None)
+        x, y = speed.value, 100 * score.value
+        points.append((x, y))
+        if row.method not in shown:
+            axes.plot(x, y, style.marker, color=style.color, alpha=0.4, zorder=2)
+            continue
+        axes.errorbar(
+            x, y, xerr=_errors(speed), yerr=_errors(score, 100.0), fmt=style.marker, color=style.color, markersize=7,
+            elinewidth=1.1, zorder=3,
+        )  # fmt: skip
+        labels.append(Label(row.label, x, y, style.color, at_edge=False, bars=_bars(x, y, speed, score)))
+    front = pareto(points, lower_x=False)
+    if len(front) > 1:
+        xs, ys = zip(*front, strict=True)
+        axes.step(xs, ys, where="pre", color=MUTED, linewidth=1.0, linestyle="--", zorder=1, label="not dominated")
+    axes.axvline(1.0, color=MUTED, linewidth=1.0, zorder=1)
+    axes.margins(0.12)
+    axes.xaxis.set_major_formatter("{x:g}x")
+    axes.set_xlabel(f"speedup over {summary.baseline}, {summary.spec.clock}")
+    axes.set_ylabel(short(f"{summary.headline} x 100"))
+    note_rest(axes, len(rows) - len(shown), "not labelled")
+    legend_above(axes)
+    return labels
+
+
+def _speed(summary: RunSummary, row: MethodSummary) -> float:
+    speedup = speedup_of(summary, row)
+    return speedup.value if speedup else 1.0
+
+
+def _bars(x: float, y: float, speed: Estimate, score: Estimate) -> tuple[tuple[float, float, float, float], ...]:
+    """Return the ends of the two intervals of a point."""
+    across = [(speed.low, y, speed.high, y)] if speed.low is not None and speed.high is not None else []
+    up = [(x, 100 * score.low, x, 100 * score.high)] if score.low is not None and score.high is not None else []
+    return (*across, *up)
+
+
+def _errors(value: Estimate, scale: float = 1.0) -> list[list[float]] | None:
+    """Return the distances to the bounds of an interval, as `errorbar` takes them."""
+    if value.low is None or value.high is None:
+        return None
+    return [[scale * max(value.value - value.low, 0.0)], [scale * max(value.high - value.value, 0.0)]]
+
+
+def _prediction_panel(summary: RunSummary, title: str) -> Panel | None:
+    rows = [row for row in summary.measured if row.predicted_lengths][:MOST_CURVES]
+    if not rows or summary.end_to_end:
+        return None
+    return Panel(f"{title}: predicted speed by draft length", partial(_predictions, summary=summary, rows=rows))
+
+
+def _predictions(axes: "Axes", summary: RunSummary, rows: Sequence[MethodSummary]) -> list[Label]:
+    numbers, labels = setting_numbers([row.method for row in rows]), []
+    for place, row in enumerate(rows):
+        style, lengths = style_of(row.method, numbers[row.method]), row.predicted_lengths
+        xs, ys = [each.gamma for each in lengths], [each.speedup.value for each in lengths]
+        axes.plot(xs, ys, style.dashes, color=style.color, marker=".", markersize=5, zorder=2)
+        bounds = [each.speedup for each in lengths]
+        low, high = ([getattr(each, side) for each in bounds] for side in ("low", "high"))
+        if None not in low + high:
+            axes.fill_between(xs, low, high, color=style.color, alpha=0.15, linewidth=0)
+        labels.append(Label(row.label, xs[-1], ys[-1], style.color))
+        theory, measured = summary.traits(row).theory, speedup_of(summary, row)
+        if theory and measured:
+            axes.errorbar(
+                theory.gamma[0] + BESIDE * (place - (len(rows) - 1) / 2), measured.value, yerr=_errors(measured),
+                fmt=style.marker, color=style.color, markersize=7, elinewidth=1.4, zorder=3,
+                label=f"measured: {short(row.label)}",
+            )  # fmt: skip
+    axes.axhline(1.0, color=MUTED, linewidth=1.0, zorder=1)
+    integer_ticks(axes)
+    axes.yaxis.set_major_formatter("{x:g}x")
+    axes.set_xlabel("draft length (tokens)")
+    axes.set_ylabel(f"speedup over {summary.baseline}")
+    legend_above(axes)
+    return labels
 
 
 class Roc(TypedDict):
@@ -79,6 +147,13 @@ class Roc(TypedDict):
     auc: float
     eta_fp: float
     eta_tp: float
+
+
+def _roc_panel(summary: RunSummary, title: str) -> Panel | None:
+    curves = {name: curve for name, head in summary.heads.items() if (curve := _roc_of(head))}
+    return (
+        Panel(f"{title}: ROC of the verifiers on unseen texts", partial(_roc, curves=curves), 3.8) if curves else None
+    )
 
 
 def _roc_of(head: HeadSource) -> Roc | None:
@@ -91,12 +166,14 @@ def _roc_of(head: HeadSource) -> Roc | None:
         return None
 
 
-def _roc(axes: "Axes", curves: Mapping[str, Roc]) -> None:
-    for name, roc in curves.items():
-        label = escaping.figure(f"{name}: AUC {roc['auc']:.3f}")
-        axes.plot(*zip(*roc["curve"], strict=True), linewidth=1, label=label)
-        axes.plot([roc["eta_fp"]], [roc["eta_tp"]], "k.", markersize=4)
-    axes.plot([0, 1], [0, 1], color="0.7", linewidth=0.8)
-    axes.set_xlabel("unacceptable tokens accepted (eta_FP)")
-    axes.set_ylabel("acceptable tokens accepted (eta_TP)")
-    axes.legend(fontsize=LEGEND, frameon=False)
+def _roc(axes: "Axes", curves: Mapping[str, Roc]) -> list[Label]:
+    for i, (name, roc) in enumerate(curves.items()):
+        color = COLORS[i % len(COLORS)]
+        axes.plot(*zip(*roc["curve"], strict=True), color=color, label=short(f"{name}: AUC {roc['auc']:.3f}"))
+        point = f"its threshold: ({roc['eta_fp']:.2f}, {roc['eta_tp']:.2f})"
+        axes.plot([roc["eta_fp"]], [roc["eta_tp"]], "o", color=color, markersize=7, label=point)
+    axes.plot([0, 1], [0, 1], color=NEUTRAL, linewidth=0.9, linestyle="--")
+    axes.set_xlabel("share of unacceptable tokens accepted (eta_FP)")
+    axes.set_ylabel("share of acceptable tokens\naccepted (eta_TP)")
+    legend_above(axes)
+    return []

@@ -68,7 +68,7 @@ def part_color(part: str, place: int) -> str:
 
 def shade(color: str, step: int) -> str:
     """Return a lighter shade of a color for each step, three at most."""
-    weight = 0.22 * (step % 4)
+    weight = 0.16 * (step % 4)
     parts = (int(color[i : i + 2], 16) for i in (1, 3, 5))
     return "#" + "".join(f"{round(part + (255 - part) * weight):02x}" for part in parts)
 

@@ -1,33 +1,62 @@
-"""Plots of points: lines over a swept parameter or another value, and bars of speedups."""
+"""Plots of points: lines over a swept parameter, Pareto fronts of two values, and speedups."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING
 
 from specbench.analysis.bootstrap import Estimate
 from specbench.analysis.points import Point
 from specbench.config.suite import PlotSpec
-from specbench.report import escaping
 from specbench.report.columns import column_of
-from specbench.report.figures import GRAY, LEGEND, Panel
+from specbench.report.figures import Panel, integer_ticks, legend_above
+from specbench.report.fronts import pareto
+from specbench.report.labels import Label, short
+from specbench.report.round_plots import MOST_LINES
+from specbench.report.selection import note_rest
+from specbench.report.speed_plot import SpeedRow, most_important, speed_panel
+from specbench.report.styles import MUTED, NEUTRAL, Style, style_of
 from specbench.report.suite_values import dimension_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-BARS = PlotSpec(x="x", y="speedup", panels=("pair", "task", "T"))
+SPEEDS = PlotSpec(x="x", y="speedup", panels=("pair", "task", "T"))
 RATIOS = ("speedup", "end_to_end_speedup")  # with a line at 1
+LOWER_IS_BETTER = ("deferral_rate",)  # on the axis of a plot, though tables do not rank by it
+MOST_WITH_THEORY = 3  # lines of a panel that also shows theory
+Family = tuple[str, list[Point], Style]  # a line's label, points and style
 
 
 def line_panels(spec: PlotSpec, points: Sequence[Point]) -> list[Panel]:
-    """Return a panel of lines for each place of the spec's panels."""
-    return [Panel(title, _lines(spec, each)) for title, each in _places(spec, points)]
+    """Return a panel of lines for each place of the spec's panels; none for a place without a value."""
+    panels = []
+    for title, each in _places(spec, points):
+        known = [p for p in each if _x(spec, p) is not None and _y(spec, p) is not None]
+        if any(p.method not in spec.flat and not (spec.x == "x" and p.baseline) for p in known):
+            panels.append(Panel(title, partial(_lines, spec=spec, points=each), 3.2 if spec.x == "x" else 4.2))
+    return panels
 
 
-def bar_panels(points: Iterable[Point]) -> list[Panel]:
+def speed_panels(points: Sequence[Point]) -> list[Panel]:
     """Return a panel of speedups for each pair, task and temperature; none without a speedup."""
     kept = [p for p in points if not p.group and isinstance(p.values.get("speedup"), Estimate)]
-    return [Panel(title, _bars(each)) for title, each in _places(BARS, kept)]
+    over = {p.at(SPEEDS.panels): p.method for p in points if p.baseline}
+    return [
+        speed_panel(title, _speed_rows(each), _speed_axis("speedup", over.get(each[0].at(SPEEDS.panels))))
+        for title, each in _places(SPEEDS, kept)
+    ]
+
+
+def _speed_rows(points: Sequence[Point]) -> list[SpeedRow]:
+    rows = []
+    for point in points:
+        speedup = point.values["speedup"]
+        assert isinstance(speedup, Estimate)
+        label = f"{point.method}({point.setting})" if point.setting else point.method
+        theory = {key: point.number(key) for key in ("predicted", "corrected")}
+        rows.append(SpeedRow(label=label, method=label, speedup=speedup, **theory))
+    return most_important(rows)
 
 
 def _places(spec: PlotSpec, points: Sequence[Point]) -> list[tuple[str, list[Point]]]:
@@ -45,50 +74,111 @@ def _title(spec: PlotSpec, place: Sequence[str | float | None], points: Sequence
     return ", ".join(words) + "".join(f" ({word})" for word in simulated)
 
 
-def _lines(spec: PlotSpec, points: Sequence[Point]) -> Callable[["Axes"], None]:
-    """Return a function that draws each line of the spec with its interval band, and the methods of `flat` horizontally."""
+def _lines(axes: "Axes", spec: PlotSpec, points: Sequence[Point]) -> list[Label]:
+    """Draw each line of the spec, and the methods of `flat` horizontally."""
+    families, labels = _families(spec, points), []
+    draw = _swept if spec.x == "x" else _front
+    for label, each, style in families[:MOST_LINES]:
+        labels += draw(axes, spec, (label, each, style))
+    for _, each, _ in families[MOST_LINES:]:
+        draw(axes, spec, ("", each, Style(NEUTRAL, ".", ":")))
+    if spec.x == "x" and len(families) <= MOST_WITH_THEORY:
+        for family in families:
+            _theory(axes, spec, family)
+    flat = {p.method: p for p in points if p.method in spec.flat and _y(spec, p) is not None}
+    for point in flat.values():
+        labels += _flat(axes, spec, point)
+    if spec.y in RATIOS:
+        axes.axhline(1.0, color=MUTED, linewidth=1.0, zorder=0)
+    axes.set_xscale(spec.x_axis)
+    swept = dict.fromkeys(p.setting.partition("=")[0] for p in points if p.setting)
+    axes.set_xlabel(short(", ".join(swept)) if spec.x == "x" else column_of(spec.x).title)
+    baselines = {p.method for p in points if p.baseline}
+    axes.set_ylabel(
+        _speed_axis(spec.y, min(baselines)) if spec.y in RATIOS and len(baselines) == 1 else _axis_title(spec.y)
+    )
+    note_rest(axes, len(families) - MOST_LINES, "not labelled")
+    legend_above(axes)
+    if spec.x == "x" and spec.x_axis == "linear" and all(float(p.x).is_integer() for p in points if p.x is not None):
+        integer_ticks(axes)
+    return labels
 
-    def draw(axes: "Axes") -> None:
-        families: dict[tuple[str | float | None, ...], list[Point]] = {}
-        for point in points:
-            known = _x(spec, point) is not None and _y(spec, point) is not None
-            if known and point.method not in spec.flat and not (spec.x == "x" and point.baseline):
-                families.setdefault(point.at(spec.lines), []).append(point)
-        for words, family in families.items():
-            label = ", ".join(dimension_text(key, word) for key, word in zip(spec.lines, words, strict=True))
-            _line(axes, spec, family, label, alpha=0.3 / len(families))
-        for point in points:
-            if point.method in spec.flat and _y(spec, point) is not None:
-                _flat(axes, spec, point)
-        if spec.y in RATIOS:
-            axes.axhline(1.0, color=GRAY, linewidth=0.8, zorder=0)
-        axes.set_xscale(spec.x_axis)
-        swept = dict.fromkeys(p.setting.partition("=")[0] for p in points if p.setting)
-        axes.set_xlabel(escaping.figure(", ".join(swept)) if spec.x == "x" else column_of(spec.x).title)
-        axes.set_ylabel(column_of(spec.y).title)
-        if axes.get_legend_handles_labels()[0]:
-            axes.legend(fontsize=LEGEND, frameon=False)
 
-    return draw
+def _speed_axis(name: str, baseline: str | None) -> str:
+    column = column_of(name)
+    return f"{column.heading} over {short(baseline)}, {column.clock}" if baseline else column.title
 
 
-def _line(axes: "Axes", spec: PlotSpec, family: list[Point], label: str, alpha: float) -> None:
-    family.sort(key=lambda point: _x(spec, point) or 0.0)
-    xs, ys = [_x(spec, p) or 0.0 for p in family], [_y(spec, p) or 0.0 for p in family]
-    (line,) = axes.plot(xs, ys, marker="o", markersize=3, linewidth=1.2, label=escaping.figure(label))
-    bands = [p.bounds(spec.y) or (y, y) for p, y in zip(family, ys, strict=True)]
+def _axis_title(name: str) -> str:
+    column = column_of(name)
+    return f"{column.title} {column.unit}" if column.unit.startswith("x ") else column.title
+
+
+def _families(spec: PlotSpec, points: Sequence[Point]) -> list[Family]:
+    """Return the lines of a panel, those with the highest value first."""
+    found: dict[tuple[str | float | None, ...], list[Point]] = {}
+    for point in points:
+        known = _x(spec, point) is not None and _y(spec, point) is not None
+        if known and point.method not in spec.flat and not (spec.x == "x" and point.baseline):
+            found.setdefault(point.at(spec.lines), []).append(point)
+    counts: dict[str, int] = {}
+    families = []
+    for words, family in found.items():
+        method = family[0].method
+        label = ", ".join(dimension_text(key, word) for key, word in zip(spec.lines, words, strict=True))
+        families.append((label, family, style_of(method, counts.get(method, 0))))
+        counts[method] = counts.get(method, 0) + 1
+    return sorted(families, key=lambda family: -max(_y(spec, p) or 0.0 for p in family[1]))
+
+
+def _swept(axes: "Axes", spec: PlotSpec, family: Family) -> list[Label]:
+    """Draw values over the swept parameter, with their intervals."""
+    label, points, style = family
+    points = sorted(points, key=lambda point: _x(spec, point) or 0.0)
+    xs, ys = [_x(spec, p) or 0.0 for p in points], [_y(spec, p) or 0.0 for p in points]
+    axes.plot(xs, ys, style.dashes, marker=style.marker, color=style.color)
     scale = column_of(spec.y).format.scale
-    low, high = ([scale * each[side] for each in bands] for side in (0, 1))
-    axes.fill_between(xs, low, high, color=line.get_color(), alpha=alpha, linewidth=0)
+    for x, point in zip(xs, points, strict=True):
+        bounds = point.bounds(spec.y)
+        if bounds:
+            axes.plot([x, x], [scale * each for each in bounds], color=style.color, linewidth=1.0, alpha=0.8)
+    return [Label(label, xs[-1], ys[-1], style.color)] if label else []
 
 
-def _flat(axes: "Axes", spec: PlotSpec, point: Point) -> None:
-    """Draw a method without a parameter as a horizontal line, with a star if it has an x value."""
-    x, y = _x(spec, point), _y(spec, point)
+def _front(axes: "Axes", spec: PlotSpec, family: Family) -> list[Label]:
+    """Draw the points of a method, and a step line over those that no other of its points dominates."""
+    label, points, style = family
+    places = [(_x(spec, p) or 0.0, _y(spec, p) or 0.0) for p in points]
+    lower = column_of(spec.x).lower_is_better or spec.x in LOWER_IS_BETTER
+    front = pareto(places, lower_x=lower)
+    axes.plot(*zip(*places, strict=True), style.marker, color=style.color, alpha=0.35, linestyle="", zorder=2)
+    xs, ys = zip(*front, strict=True)
+    axes.plot(xs, ys, style.marker, color=style.color, linestyle="", zorder=3)
+    axes.step(xs, ys, style.dashes, where="post" if lower else "pre", color=style.color, linewidth=1.2, zorder=2)
+    marks = tuple((x, y, x, y) for x, y in places)
+    return [Label(label, xs[-1], ys[-1], style.color, at_edge=False, bars=marks)] if label else []
+
+
+def _theory(axes: "Axes", spec: PlotSpec, family: Family) -> None:
+    """Shade the range of theory below a line of speedups."""
+    label, points, style = family
+    known = [(p.x, p.number("predicted"), p.number("corrected")) for p in points if spec.y == "speedup"]
+    kept = sorted((x, a, b) for x, a, b in known if x is not None and a is not None and b is not None)
+    if len(kept) > 1:
+        xs, low, high = zip(*kept, strict=True)
+        name = ", ".join(filter(None, ("theory", short(label))))
+        axes.fill_between(xs, low, high, color=style.color, alpha=0.2, linewidth=0, zorder=1, label=name)
+
+
+def _flat(axes: "Axes", spec: PlotSpec, point: Point) -> list[Label]:
+    """Draw a method without a parameter as a horizontal line, with a mark if it has an x value."""
+    x, y, style = _x(spec, point), _y(spec, point), style_of(point.method)
     assert y is not None
-    axes.axhline(y, color="0.4", linewidth=0.7, linestyle=":", zorder=0)
+    axes.axhline(y, color=style.color, linewidth=0.9, linestyle=":", zorder=1)
     if spec.x != "x" and x is not None:
-        axes.plot([x], [y], marker="*", markersize=9, linestyle="", label=escaping.figure(point.method))
+        axes.plot([x], [y], marker=style.marker, color=style.color, markersize=8, linestyle="", zorder=3)
+        return [Label(point.method, x, y, style.color, at_edge=False)]
+    return [Label(point.method, axes.get_xlim()[1], y, style.color)]
 
 
 def _x(spec: PlotSpec, point: Point) -> float | None:
@@ -98,27 +188,3 @@ def _x(spec: PlotSpec, point: Point) -> float | None:
 def _y(spec: PlotSpec, point: Point) -> float | None:
     number = point.number(spec.y)
     return None if number is None else column_of(spec.y).format.scale * number
-
-
-def _bars(points: Sequence[Point]) -> Callable[["Axes"], None]:
-    """Draw speedups with their intervals, and theory at the measured costs as a mark."""
-
-    def draw(axes: "Axes") -> None:
-        labels = [escaping.figure(" ".join(filter(None, (p.method, p.setting)))) for p in points]
-        values = [p.number("speedup") or 0.0 for p in points]
-        bounds = [p.bounds("speedup") or (v, v) for p, v in zip(points, values, strict=True)]
-        errors = [
-            [v - b[0] for v, b in zip(values, bounds, strict=True)],
-            [b[1] - v for v, b in zip(values, bounds, strict=True)],
-        ]
-        axes.barh(labels, values, xerr=errors, color="#4c78a8", height=0.6, error_kw={"linewidth": 0.8})
-        marks = [(t, i) for i, p in enumerate(points) if (t := p.number("corrected")) is not None]
-        if marks:
-            axes.plot(*zip(*marks, strict=True), marker="|", markersize=12, linestyle="", color="black", label="theory")
-            axes.legend(fontsize=LEGEND, frameon=False)
-        axes.axvline(1.0, color=GRAY, linewidth=0.8)
-        axes.invert_yaxis()
-        axes.tick_params(axis="y", labelsize=LEGEND)
-        axes.set_xlabel(column_of("speedup").title)
-
-    return draw
