@@ -1,7 +1,8 @@
 """Assemble the pages of the documentation site in build/docs: those of docs/, and pages generated from the code.
 
 `make docs` runs this and then Zensical (mkdocs.yml). Generated are the reference of the command line, that of the TOML
-files, a page per example, and an example of an HTML report. Links to files that are not pages of the site become links to the repository.
+files, a page per example, and an example of an HTML report. Links to files that are not pages of the site become links to
+the repository.
 """
 
 import ast

@@ -13,6 +13,7 @@ function chart() {
     const own = rows.filter((row) => row.task === task).sort((a, b) => b.value - a.value);
     const heading = own[0].place;
     place.append(made("h3", `${heading}: ${own[0].title}`));
+    if (own.some((row) => row.corrected !== null)) place.append(made("div", "dashed: theory at the measured costs", "meta"));
     const height = line * own.length + 30;
     const svg = drawn("svg", { viewBox: `0 0 ${width} ${height}`, height, role: "img", "aria-label": heading });
     axis(svg, x, least, most, height - 24);
