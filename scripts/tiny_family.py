@@ -5,56 +5,22 @@ trained on the synthetic tasks alone.
 """
 
 import itertools
-import random
-import re
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerFast, T5Config
 from transformers import T5ForConditionalGeneration as T5
 
-from specbench.data.synthetic import COPYING, SYNTHETIC_TASKS, WMT_BACK, Row, SyntheticTask
+from specbench.data.synthetic import COPYING, SYNTHETIC_TASKS, WMT_BACK, SyntheticTask
 
 EOS, PAD = "<|endoftext|>", "<|pad|>"  # ids 0 and 1
 VOCABULARY = 1024
 POSITIONS = 8192  # rows are shorter, but real articles must fit
-OUTDOORS = re.compile(r"Uhr|Boot|Mantel|Tasche|Auto|Apfel|Äpfel|Blume|Hund")  # the objects of one half of the sentences
-LOCAL = re.compile(r" scored | lost by ")  # summaries of matches and finds; the others are of trials and plans
-
-
-def _summarize(row: Row) -> str:
-    return f"summarize: {row.get('article') or row['document']}"
-
-
-def _translate(row: Row) -> str:
-    return f"translate English to German: {row['translation']['en']}"
-
-
-def only(task: SyntheticTask, wanted: Callable[[Row], bool]) -> SyntheticTask:
-    """Return a synthetic task with the wanted rows alone."""
-
-    def make(rng: random.Random) -> Row:
-        while not wanted(row := task.make(rng)):
-            pass
-        return row
-
-    return replace(task, make=make)
-
-
-# The two domains of a task on which the T5 models differ in strength
-XSUM, WMT = SYNTHETIC_TASKS["xsum"], SYNTHETIC_TASKS["wmt"]
-DOMAINS = {
-    "xsum-local": only(XSUM, lambda row: bool(LOCAL.search(row["summary"]))),
-    "xsum-civic": only(XSUM, lambda row: not LOCAL.search(row["summary"])),
-    "wmt-outdoors": only(WMT, lambda row: bool(OUTDOORS.search(row["translation"]["de"]))),
-    "wmt-indoors": only(WMT, lambda row: not OUTDOORS.search(row["translation"]["de"])),
-}
-SOURCES = {**SYNTHETIC_TASKS, **DOMAINS, "wmt-back": WMT_BACK, "copying": COPYING}
-SEQ2SEQ_PROMPTS = {  # the usual T5 prompts, by source
-    "cnndm": _summarize,
-    **dict.fromkeys(("xsum", "xsum-local", "xsum-civic"), _summarize),
-    **dict.fromkeys(("wmt", "wmt-outdoors", "wmt-indoors"), _translate),
+SOURCES = {**SYNTHETIC_TASKS, "wmt-back": WMT_BACK, "copying": COPYING}
+SEQ2SEQ_PROMPTS = {  # the usual T5 prompts, by task
+    "cnndm": lambda row: f"summarize: {row['article']}",
+    "xsum": lambda row: f"summarize: {row['document']}",
+    "wmt": lambda row: f"translate English to German: {row['translation']['en']}",
 }
 
 Mix = dict[str, float]  # source -> its share of the examples
@@ -99,8 +65,6 @@ EVERYTHING: Mix = {
     "copying": 0.02,
 }
 TRANSLATING: Mix = {"cnndm": 0.1, "xsum": 0.1, "wmt": 0.8}
-DRAFT_DOMAINS: Mix = {"cnndm": 0.1, "xsum-local": 0.35, "wmt-outdoors": 0.54, "xsum": 0.005, "wmt": 0.005}
-TARGET_DOMAINS: Mix = {"cnndm": 0.1, "xsum-civic": 0.35, "wmt-indoors": 0.5, "xsum": 0.025, "wmt": 0.025}
 
 
 def tilted(**shares: float) -> Mix:
@@ -189,14 +153,9 @@ STAGES = {
     "target": Stage(shape=LARGE, tokens=2_000_000, rate=1e-3, seed=17, mix=EVERYTHING, start="matching"),
     "code": Stage(shape=LARGE, tokens=500_000, rate=8e-4, seed=6, mix=tilted(humaneval=5.0), start="target"),
     "math": Stage(shape=LARGE, tokens=500_000, rate=8e-4, seed=7, mix=tilted(gsm8k=5.0), start="target"),
-    "t5-small-base": Stage(shape=SMALL_T5, tokens=3_000_000, rate=2e-3, seed=8, mix=SEQ2SEQ),
-    "t5-small": Stage(shape=SMALL_T5, tokens=3_000_000, rate=2e-3, seed=18, mix=DRAFT_DOMAINS, start="t5-small-base"),
+    "t5-small": Stage(shape=SMALL_T5, tokens=3_000_000, rate=2e-3, seed=8, mix=SEQ2SEQ),
     "t5-base": Stage(shape=LARGE_T5, tokens=8_000_000, rate=1.5e-3, seed=9, mix=SEQ2SEQ),
-    "t5-translating": Stage(shape=LARGE_T5, tokens=1_000_000, rate=1e-3, seed=10, mix=TRANSLATING, start="t5-base"),
-    "t5-domains": Stage(
-        shape=LARGE_T5, tokens=1_500_000, rate=1e-3, seed=19, mix=TARGET_DOMAINS, start="t5-translating"
-    ),
-    "t5-large": Stage(shape=LARGE_T5, tokens=2_000_000, rate=1e-3, seed=20, mix=TARGET_DOMAINS, start="t5-domains"),
+    "t5-large": Stage(shape=LARGE_T5, tokens=1_000_000, rate=1e-3, seed=10, mix=TRANSLATING, start="t5-base"),
 }
 PUBLISHED = ("draft", "middle", "target", "code", "math", "t5-small", "t5-large")
 
@@ -214,10 +173,11 @@ def make_tokenizer(texts: int = 24_000) -> Tokenizer:
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    sources = [source for name, source in SOURCES.items() if name not in DOMAINS]
-    each = texts // len(sources)
+    each = texts // len(SOURCES)
     samples = (
-        _text(synthetic, row) for synthetic in sources for row in itertools.islice(synthetic.rows("train", 0), each)
+        _text(synthetic, row)
+        for synthetic in SOURCES.values()
+        for row in itertools.islice(synthetic.rows("train", 0), each)
     )
     tokenizer.train_from_iterator(samples, trainer)
     return tokenizer

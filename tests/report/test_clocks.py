@@ -146,7 +146,7 @@ def test_headings_titles_and_axes_of_a_suite_name_the_clock(suite):
     assert second == "Latency: relative latency, end to end"
     assert all(sum(clock in head for clock in CLOCKS) == 1 for head in list(rows[0])[1:])
     drawn = (suite / "drawn" / "mine.svg").read_text()
-    assert "speedup, decoding" in drawn
+    assert "speedup over ar, decoding" in drawn
     assert "relative latency, end to end" in drawn
 
 

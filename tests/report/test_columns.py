@@ -44,7 +44,7 @@ def test_an_entry_in_the_registry_adds_a_column_to_every_format(monkeypatch, for
         value=lambda run, row: float(len(row.method)), definition="Letters of the name.",
     )  # fmt: skip
     monkeypatch.setattr(columns, "COLUMNS", (*COLUMNS, added))
-    monkeypatch.setattr(import_module("specbench.report.html"), "_browsed", lambda summaries: ([], 0))
+    monkeypatch.setattr(import_module("specbench.report.html"), "browsed", lambda summaries: ([], 0))
     summary = run_summary(method_summary("ar", values=dict.fromkeys(METRICS)), method_summary("sd"))
     monkeypatch.setattr(import_module("specbench.report.plots"), "of_runs", lambda *rest: [])
     text = RUN_WRITERS[form]([summary])
