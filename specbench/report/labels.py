@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from specbench.report import escaping
+from specbench.report.styles import text_color
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -51,7 +52,7 @@ def _added(axes: "Axes", label: Label) -> "Annotation":
         else {"xytext": (7, 0), "textcoords": "offset points"}
     )
     found = axes.annotate(
-        short(label.text), (label.x, label.y), color=label.color, va="center", ha="left", fontsize=8.5,
+        short(label.text), (label.x, label.y), color=text_color(label.color), va="center", ha="left", fontsize=8.5,
         annotation_clip=False, arrowprops=line, **at,
     )  # fmt: skip
     found.set_in_layout(label.at_edge)

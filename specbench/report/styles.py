@@ -45,6 +45,11 @@ METHODS = {
 PARTS = {"draft": SKY, "middle": GREEN, "target": BLUE, "host": NEUTRAL, "eagle": ORANGE, "sprinter": RED}
 
 
+def text_color(color: str) -> str:
+    """Return a darker shade of a color, in which text is readable on white."""
+    return "#" + "".join(f"{round(0.72 * int(color[i : i + 2], 16)):02x}" for i in (1, 3, 5))
+
+
 def base_name(method: str) -> str:
     """Return a method's name without its settings and labels: `sd` for `sd(gamma=3)`."""
     return method.partition("(")[0].strip()

@@ -94,9 +94,8 @@ def _lines(axes: "Axes", spec: PlotSpec, points: Sequence[Point]) -> list[Label]
     swept = dict.fromkeys(p.setting.partition("=")[0] for p in points if p.setting)
     axes.set_xlabel(short(", ".join(swept)) if spec.x == "x" else column_of(spec.x).title)
     baselines = {p.method for p in points if p.baseline}
-    axes.set_ylabel(
-        _speed_axis(spec.y, min(baselines)) if spec.y in RATIOS and len(baselines) == 1 else _axis_title(spec.y)
-    )
+    one = min(baselines) if spec.y in RATIOS and len(baselines) == 1 else None
+    axes.set_ylabel(_speed_axis(spec.y, one) if one else _axis_title(spec.y, points))
     note_rest(axes, len(families) - MOST_LINES, "not labelled")
     legend_above(axes)
     if spec.x == "x" and spec.x_axis == "linear" and all(float(p.x).is_integer() for p in points if p.x is not None):
@@ -109,8 +108,12 @@ def _speed_axis(name: str, baseline: str | None) -> str:
     return f"{column.heading} over {short(baseline)}, {column.clock}" if baseline else column.title
 
 
-def _axis_title(name: str) -> str:
+def _axis_title(name: str, points: Sequence[Point]) -> str:
+    """Return the title of a value with its unit. A score has the name of the metric if all points have the same."""
     column = column_of(name)
+    metrics = {p.values.get("headline") for p in points} if name == "score" else set()
+    if len(metrics) == 1 and (metric := metrics.pop()):
+        return f"{short(str(metric))} {column.unit}"
     return f"{column.title} {column.unit}" if column.unit.startswith("x ") else column.title
 
 
