@@ -21,6 +21,7 @@ from specbench.errors import ConfigError, MissingAsset, hint
 from specbench.experiment import pipeline, plugins
 from specbench.experiment.request import Request
 from specbench.observer import Observer
+from specbench.report.conclusion import conclusion
 from specbench.report.writers import RUN_WRITERS
 from specbench.runs.record import Record
 from specbench.runs.run_folder import SAMPLES, read
@@ -49,6 +50,13 @@ class RunResult:
     def complete(self) -> bool:
         """Whether every run has all of its generations."""
         return all(summary.complete for summary in self.summaries)
+
+    def conclusion(self) -> list[str]:
+        """Return the conclusion as sentences: which method is the fastest, by how much, why, and at what cost in quality.
+
+        Empty if only baselines were measured.
+        """
+        return conclusion(self.summaries)
 
     def records(self) -> Iterator[Record]:
         """Yield every generation, in the order in which it was measured, failed ones included."""

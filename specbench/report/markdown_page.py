@@ -44,11 +44,12 @@ def page(collected: Collected, plots: list[Path], beside: Path) -> str:
         f"{tiny if suite.is_tiny else ''}`{escaping.terminal(command).replace('`', '')}` measured"
         f" {runs} in {collected.index.minutes:.1f} minutes on {escaping.markdown(first.machine)},"
         f" {first.environment['threads']} threads, at revision {_revision(first)[:9] or 'unknown'}{others}.",
+        " ".join(map(escaping.markdown, collected.conclusion)),
         *map(markdown_table, collected.tables),
         *(f"![{escaping.markdown(plot.stem)}]({quote(os.path.relpath(plot, beside))})" for plot in plots),
         markdown_list(suite_notes(collected)),
     ]
-    return "\n\n".join(parts) + "\n"
+    return "\n\n".join(filter(None, parts)) + "\n"
 
 
 def _revision(summary: RunSummary) -> str:
