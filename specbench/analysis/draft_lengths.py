@@ -3,20 +3,26 @@
 A run at one length records which draft tokens were accepted, and where. Each generation is replayed at other lengths: a round
 drafts tokens, the leading ones that the recorded run accepted are accepted, and a replacement or bonus token follows.
 Positions that were not tested, such as those of bonus tokens, are filled in at random, with the acceptance rate late in a
-draft. Costs are the measured ones of a draft token, of a verifying block, and of work outside forwards.
+draft. Costs are the measured ones of a draft token, of a verifying block, and of work outside forwards, as medians over
+generations.
 """
 
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from specbench.analysis.bootstrap import FEWEST, Estimate, resample_counts
-from specbench.analysis.rows import Rows, round_count, rounds_of, seconds, token_count
+from specbench.analysis.rows import Rows, rounds_of, seconds
 from specbench.decoding.traits import Theory
 from specbench.runs.record import Record
 
 LONGEST = 8  # the longest predicted draft length; at least the measured one
+DRAFT_HOST = (
+    2 / 3
+)  # of the baseline's work outside forwards per token, that of a draft token; measured on the bundled models
 FORMULA = "speculation"  # theory of the methods that are covered
 
 
@@ -29,24 +35,37 @@ class LengthPrediction:
     best: float
 
 
+class BlockCost(NamedTuple):
+    """Seconds of a forward of a verifying model: of one token, and a line (start, slope) for blocks of two and more."""
+
+    one: float
+    start: float
+    slope: float
+
+    def of(self, tokens: np.ndarray) -> np.ndarray:
+        """Return the seconds of blocks of `tokens` tokens, of any shape."""
+        return np.where(tokens == 1, self.one, self.start + self.slope * tokens)
+
+
 @dataclass(frozen=True, kw_only=True)
 class RoundCosts:
-    """Seconds of the parts of a round that drafts k tokens: per draft token, of the verifying blocks, and outside forwards.
+    """Seconds of the parts of a round that drafts k tokens.
 
-    `blocks` has the cost of a token, and a line (start, slope) for blocks of two and more, of each verifying model.
+    `draft` is the cost of a draft token and `draft_start` what the first one of a round costs more. `host` is work outside
+    forwards per round, `host_per_token` per draft token.
     """
 
     draft: float
-    blocks: Sequence[tuple[float, float, float]]
+    draft_start: float
+    blocks: Sequence[BlockCost]
     host: float
     host_per_token: float
     bonus: bool
 
     def of_round(self, k: np.ndarray) -> np.ndarray:
         """Return the seconds of rounds that draft `k` tokens, of any shape."""
-        read = k + (1 if self.bonus else 0)
-        verifying = sum(np.where(read == 1, one, start + slope * read) for one, start, slope in self.blocks)
-        return np.asarray(self.draft * k + verifying + self.host + self.host_per_token * k)
+        verifying = sum(block.of(k + (1 if self.bonus else 0)) for block in self.blocks)
+        return np.asarray(self.draft_start + self.host + verifying + (self.draft + self.host_per_token) * k)
 
 
 def predict(method: Theory | None, rows: Rows, base: Rows) -> list[LengthPrediction]:
@@ -60,12 +79,14 @@ def predict(method: Theory | None, rows: Rows, base: Rows) -> list[LengthPredict
     """
     if method is None or method.formula != FORMULA or (method.drafter_scores and method.bonus != "none"):
         return []
+    if not any(x["tested"] for x in rounds_of(rows)):
+        return []
     costs = costs_of(method, rows, base)
-    if costs is None or not any(x["tested"] for x in rounds_of(rows)):
+    if costs is None:
         return []
     lengths = range(1, max(LONGEST, method.gamma[0]) + 1)
     totals = _replayed(rows, lengths, costs)  # (prompts, lengths, 2)
-    per_token = sum(map(seconds, base)) / token_count(base)
+    per_token = float(np.median([seconds(r) / len(r.tokens) for r in base]))
 
     def speedups(sums: np.ndarray) -> np.ndarray:
         return np.asarray(per_token * sums[..., 0] / sums[..., 1])
@@ -89,58 +110,83 @@ def predict(method: Theory | None, rows: Rows, base: Rows) -> list[LengthPredict
 def costs_of(method: Theory, rows: Rows, base: Rows) -> RoundCosts | None:
     """Return the measured costs of a method's rounds. None if a verifying model's forwards were not timed.
 
-    Work outside forwards grows linearly from the baseline's per token to the method's per round.
+    Each is the median over generations, so that a few disturbed ones do not count.
     """
-    drafted = sum(x["drafted"] for x in rounds_of(rows))
     drafter, *verifiers = method.models
-    used = [r.models[drafter] for r in rows if drafter in r.models]
     blocks = []
     for role in verifiers:
-        points = _by_size(rows, role) | {k: each for k, each in _by_size(base, role).items() if k == 1}
-        if not points:
+        sizes = _by_size(rows, role) | {k: each for k, each in _by_size(base, role).items() if k == 1}
+        if not sizes:
             return None
-        blocks.append(_block_costs(points))
-    host, start = _host_seconds(rows) / round_count(rows), _host_seconds(base) / token_count(base)
+        blocks.append(_block_cost(sizes))
+    drafted = float(np.mean([x["drafted"] for x in rounds_of(rows)]))
+    spent = _median_per_round(
+        rows, lambda r: r.models[drafter]["seconds"] - r.models[drafter]["beside"] if drafter in r.models else 0.0
+    )
+    token = _draft_token_seconds(_by_size(rows, drafter), drafted)
+    marginal = spent / drafted if token is None else token
+    host, per_token = _median_per_round(rows, _host_seconds), _median_per_round(base, _host_seconds)
+    draft_host = min(DRAFT_HOST * per_token, host / drafted)
     return RoundCosts(
-        draft=sum(usage["seconds"] - usage["beside"] for usage in used) / drafted if drafted else 0.0,
+        draft=marginal,
+        draft_start=max(spent - marginal * drafted, 0.0),
         blocks=blocks,
-        host=start,
-        host_per_token=max(host - start, 0.0) * round_count(rows) / drafted if drafted else 0.0,
+        host=host - draft_host * drafted,
+        host_per_token=draft_host,
         bonus=method.bonus != "none",
     )
 
 
+def _draft_token_seconds(sizes: Mapping[int, tuple[float, float]], drafted: float) -> float | None:
+    """Return the seconds of a draft token after the first one of its round, which costs more. None if it is not known.
+
+    After a draft that was accepted whole, the first forward reads two tokens. It costs one more token than a first forward
+    that reads one: of `n` forwards of one token, `first` cost that much less than a forward of two.
+    """
+    if 1 not in sizes or 2 not in sizes:
+        return None
+    (n, single), (two, double) = sizes[1], sizes[2]
+    first = (n + two) / drafted - two  # first forwards that read one token
+    if first < 0.0 or n < 2.0 * first:
+        return None
+    seconds = (n * single - first * double) / (n - 2.0 * first)
+    return seconds if 0.0 < seconds <= single else single
+
+
 def _by_size(rows: Rows, role: str) -> dict[int, tuple[float, float]]:
-    """Return the number and the seconds of a model's decoding forwards, by tokens read."""
-    sums: dict[int, tuple[float, float]] = {}
+    """Return the number of a model's decoding forwards, and their median seconds over generations, by tokens read."""
+    counts: dict[int, float] = defaultdict(float)
+    means: dict[int, list[float]] = defaultdict(list)
     for r in rows:
         for fed, (count, spent) in r.models[role]["by_fed"].items() if role in r.models else ():
-            known = sums.get(int(fed), (0.0, 0.0))
-            sums[int(fed)] = (known[0] + count, known[1] + spent)
-    return sums
+            counts[int(fed)] += count
+            means[int(fed)].append(spent / count)
+    return {fed: (counts[fed], float(np.median(each))) for fed, each in means.items()}
 
 
-def _host_seconds(rows: Rows) -> float:
-    inside: float = sum(usage["seconds"] - usage["beside"] for r in rows for usage in r.models.values())
-    return sum(map(seconds, rows)) - inside
+def _median_per_round(rows: Rows, spent: Callable[[Record], float]) -> float:
+    """Return the median over generations of some seconds per round; without rounds, per token."""
+    return float(np.median([spent(r) / (len(r.rounds) or len(r.tokens)) for r in rows]))
 
 
-def _block_costs(points: Mapping[int, tuple[float, float]]) -> tuple[float, float, float]:
-    """Return the seconds of a forward that reads one token, and a line (start, slope) for those that read more.
+def _host_seconds(record: Record) -> float:
+    """Return the seconds of a generation outside forwards."""
+    return seconds(record) - sum(usage["seconds"] - usage["beside"] for usage in record.models.values())
 
-    `points` are (forwards, seconds of all of them) by tokens read. One token is often much cheaper than two, after which the
-    cost grows slowly, so that one line through all sizes would mislead.
+
+def _block_cost(sizes: Mapping[int, tuple[float, float]]) -> BlockCost:
+    """Return the cost of blocks from (forwards, seconds) by tokens read.
+
+    One token is often much cheaper than two, after which the cost grows slowly, so that one line through all sizes would
+    mislead.
     """
-    single = points[1][1] / points[1][0] if 1 in points else 0.0
-    sizes = [k for k in points if k > 1]
-    if not sizes:
-        return single, single, 0.0
-    counts = np.array([points[k][0] for k in sizes])
-    means = np.array([points[k][1] / points[k][0] for k in sizes])
-    if len(sizes) == 1:
-        return single, float(means[0]), 0.0
-    slope = max(float(np.polyfit(sizes, means, 1, w=np.sqrt(counts))[0]), 0.0)
-    return single, float(np.average(means - slope * np.array(sizes), weights=counts)), slope
+    single = sizes[1][1] if 1 in sizes else 0.0
+    known = sorted(k for k in sizes if k > 1)
+    if not known:
+        return BlockCost(single, single, 0.0)
+    counts, means = (np.array([sizes[k][i] for k in known]) for i in (0, 1))
+    slope = max(float(np.polyfit(known, means, 1, w=np.sqrt(counts))[0]), 0.0) if len(known) > 1 else 0.0
+    return BlockCost(single, float(np.average(means - slope * np.array(known), weights=counts)), slope)
 
 
 def _replayed(rows: Rows, lengths: Sequence[int], costs: RoundCosts) -> np.ndarray:

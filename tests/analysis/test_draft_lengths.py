@@ -76,6 +76,19 @@ def test_the_predicted_length_is_nearly_the_fastest(rate):
     assert speeds[best] >= 0.98 * max(speeds.values())
 
 
+def test_a_few_disturbed_generations_do_not_change_the_prediction():
+    agreeing = outputs(0.8)
+    rows = [decode(agrees, 5, str(i)) for i, agrees in enumerate(agreeing)]
+    calm = [each.gamma for each in sorted(predict(THEORY, rows, baseline()), key=lambda each: -each.speedup.value)]
+    for row in rows[:6]:
+        row.decode_seconds *= 20
+        for usage in row.models.values():
+            usage["seconds"] *= 20
+            usage["by_fed"] = {k: [count, 20 * spent] for k, (count, spent) in usage["by_fed"].items()}
+    disturbed = [each.gamma for each in sorted(predict(THEORY, rows, baseline()), key=lambda each: -each.speedup.value)]
+    assert calm == disturbed
+
+
 def test_few_prompts_give_predictions_without_intervals():
     found = predict(THEORY, [decode(outputs(0.8)[0], 5, "0")], baseline(1))
     assert all(each.speedup.low is None for each in found)
