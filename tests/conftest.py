@@ -1,8 +1,11 @@
 """A closing summary of skipped tests: what is missing, how many tests need it, and the command that installs it."""
 
+import os
 import re
 from collections import Counter
 from typing import Any
+
+os.environ.pop("COLUMNS", None)  # pytest-xdist sets it; without it, output that is not a terminal is wide
 
 USERNS = "sudo sysctl -w kernel.apparmor_restrict_unprivileged_userns=0"
 NEEDS = (  # a pattern of reasons, what is missing, and how to get it; the first that fits counts

@@ -28,7 +28,7 @@ def test_the_next_command_plans_runs_with_the_written_file(tmp_path, kind):
 def test_the_written_task_is_measured_and_scored(tmp_path):
     command = next_command(specbench("init", "task", "capitals", cwd=tmp_path))
     small = ("-n", 2, "--repeats", 1, "--max-new-tokens", 4)
-    done = specbench(*command, *small, cwd=tmp_path)
+    done = specbench(*command, *small, "--full", cwd=tmp_path)
     assert "exact_match|norm:strip,case|shots:2|exemplars:" in done.stdout.replace("\n", "")
     (folder,) = (tmp_path / "results").glob("*capitals*")
     assert "Egypt" in (folder / "scores.json").read_text()
