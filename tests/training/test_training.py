@@ -123,7 +123,7 @@ FEW = ["-p", "tiny", "-t", "gsm8k"]
 def test_a_verifier_is_trained_from_the_command_line_and_used(tmp_path):
     """`train sprinter`: report, plots, a head that `run` takes; its columns stand in the table."""
     quick = ["-n", 30, "--set", "recipe.epochs=2", "--set", "recipe.batch=300", "--set", "recipe.rate=0.02"]
-    shown = specbench("train", "sprinter", *FEW, *quick, "-o", "gate", "--full", cwd=tmp_path).stdout
+    shown = specbench("train", "sprinter", *FEW, *quick, "-o", "gate", cwd=tmp_path).stdout
     assert "state+q+entropy" in shown and "--head sprinter@draft=gate" in shown
     report = json.loads((tmp_path / "gate" / "report.json").read_text())
     assert {each["tau_train"] for each in report["all"]} == {1.0, 1.2, 1.5}
