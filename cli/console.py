@@ -25,7 +25,12 @@ UNLIMITED = 10_000  # columns, to measure a table
 def terminal(file: TextIO | None = None) -> Console:
     """Return a console as wide as the terminal, or as COLUMNS says; for a file or a pipe, wide enough for all columns."""
     console = Console(file=file)
-    return console if console.is_terminal or "COLUMNS" in os.environ else Console(file=file, width=WIDTH)
+    return console if _has_width(console) else Console(file=file, width=WIDTH)
+
+
+def _has_width(console: Console) -> bool:
+    """Return whether the output has a width: of the terminal, or as COLUMNS says."""
+    return console.is_terminal or "COLUMNS" in os.environ
 
 
 def say(note: str, console: Console, style: str = "") -> None:
@@ -48,11 +53,18 @@ def printable(text: Path | str) -> str:
 def print_table(table: "Table", console: Console, left: bool = False) -> None:
     """Print a table. All columns but the first are aligned to the right, with `left` to the left.
 
-    If the terminal is too narrow, headings are wrapped, then columns are hidden, the least important first.
+    If the terminal is too narrow, headings are wrapped, then columns are hidden, the least important first. In a file or a
+    pipe, rows are as long as they need to be.
     """
     whole = _drawn(table, left)
-    if _width(whole, console) <= console.width:
+    width = _width(whole, console)
+    if width <= console.width:
         console.print(whole)
+        return
+    if not _has_width(console):
+        usual, console.width = console.width, width
+        console.print(whole)
+        console.width = usual
         return
     shown, hidden = fitted(table, console.width)
     console.print(_drawn(shown, left, wrapped=True))

@@ -21,9 +21,9 @@ ROWS = [
 TABLE = Table("tiny, gsm8k: Speed and quality", HEADS, ROWS, KEYS)
 
 
-def printed(width: int) -> list[str]:
+def printed(width: int, is_terminal: bool = True) -> list[str]:
     out = io.StringIO()
-    print_table(TABLE, Console(file=out, width=width))
+    print_table(TABLE, Console(file=out, width=width, force_terminal=is_terminal, color_system=None))
     return out.getvalue().splitlines()
 
 
@@ -45,6 +45,12 @@ def test_a_narrow_terminal_hides_the_least_important_columns_and_names_them():
     (hidden,) = (line for line in lines if "hidden columns" in line)
     assert "acceptance" in hidden and "tokens/s" in hidden
     assert "speedup" not in hidden and "strict" not in hidden
+
+
+def test_a_file_or_pipe_gets_every_column_on_one_line():
+    lines = printed(60, is_terminal=False)
+    assert not any("hidden" in line for line in lines)
+    assert sum("1.45x [1.33, 1.56]" in line and "83.3 [58.3, 100.0]" in line for line in lines) == 1
 
 
 def test_characters_that_an_encoding_lacks_are_replaced(monkeypatch):
