@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 import specbench
-from specbench.analysis.bootstrap import Estimate, bootstrap_sums, by_prompt
+from specbench.analysis.bootstrap import Estimate
 from specbench.analysis.draft_lengths import LONGEST, predict
-from specbench.analysis.rows import Rows, complete, paired, seconds, token_count
+from specbench.analysis.rows import Rows, complete
+from specbench.analysis.speed import speedup, tokens_per_second
 from specbench.analysis.summary import summary_of
 from specbench.files import write
 from specbench.report.formats import HUNDREDTHS, TIMES
@@ -77,24 +78,11 @@ def trial(folder: Path, place: str) -> Trial:
     theory = spec.methods[names[MEASURED]].traits.theory
     predictions = predict(theory, rows_of(names[MEASURED], first), rows_of(spec.baseline, first))
     predicted = max(predictions, key=lambda each: each.speedup.value).gamma
-    best = max(names, key=lambda length: _speed(rows_of(names[length], first)))
-    base = _speed(complete(records, spec.baseline))
-    speedups = {length: _speed(complete(records, name)) / base for length, name in names.items()}
-    ratio = ratio_of(rows_of(names[predicted], second), rows_of(names[best], second))
+    best = max(names, key=lambda length: tokens_per_second(rows_of(names[length], first)))
+    base = tokens_per_second(complete(records, spec.baseline))
+    speedups = {length: tokens_per_second(complete(records, name)) / base for length, name in names.items()}
+    ratio = speedup(rows_of(names[predicted], second), rows_of(names[best], second))
     return Trial(place, predicted, best, ratio, speedups)
-
-
-def ratio_of(rows: Rows, others: Rows) -> Estimate:
-    """Return the speed of some generations over that of others of the same prompts, with the interval over prompts."""
-    ours, theirs = paired(rows, others)
-    table = by_prompt(
-        (len(a.tokens), seconds(a), len(b.tokens), seconds(b), a.sample) for a, b in zip(ours, theirs, strict=True)
-    )
-    return bootstrap_sums(table, lambda s: (s[..., 0] / s[..., 1]) / (s[..., 2] / s[..., 3]))
-
-
-def _speed(rows: Rows) -> float:
-    return token_count(rows) / sum(map(seconds, rows))
 
 
 def page(trials: Sequence[Trial], folders: Sequence[Path], args: argparse.Namespace) -> str:

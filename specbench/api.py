@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import specbench
-from specbench.analysis.run_summary import MethodSummary, RunSummary
+from specbench.analysis.run_summary import RunSummary
 from specbench.analysis.summary import summaries_of
 from specbench.config.construct import Named
 from specbench.config.options import Access, Options, SandboxKind, draft_lengths, scoped_values
@@ -22,6 +22,7 @@ from specbench.experiment import pipeline, plugins
 from specbench.experiment.request import Request
 from specbench.observer import Observer
 from specbench.report.conclusion import conclusion
+from specbench.report.export import method_row
 from specbench.report.writers import RUN_WRITERS
 from specbench.runs.record import Record
 from specbench.runs.run_folder import SAMPLES, read
@@ -73,7 +74,7 @@ class RunResult:
         """
         import pandas as pd
 
-        return pd.DataFrame([_row(summary, row) for summary in self.summaries for row in summary.methods])
+        return pd.DataFrame([method_row(summary, row) for summary in self.summaries for row in summary.methods])
 
 
 @dataclass(frozen=True)
@@ -240,26 +241,6 @@ def _sandbox(name: str | None) -> SandboxKind | None:
 
 def _names(names: Names) -> tuple[str, ...]:
     return (names,) if isinstance(names, str) else tuple(names)
-
-
-def _row(summary: RunSummary, row: MethodSummary) -> dict[str, object]:
-    score = summary.score(row)
-    return {
-        "pair": summary.pair,
-        "task": summary.task,
-        "method": row.method,
-        "generations": row.generations,
-        "failed": row.failed,
-        "tokens_per_second": row.tokens_per_second,
-        "speedup": row.speedup.value if row.speedup else None,
-        "speedup_low": row.speedup.low if row.speedup else None,
-        "speedup_high": row.speedup.high if row.speedup else None,
-        "predicted": row.number("predicted"),
-        "corrected": row.number("corrected"),
-        "acceptance_rate": row.acceptance_rate,
-        "metric": summary.headline,
-        "score": score.value if score else None,
-    }
 
 
 # Importing the package specbench.report has set the attribute that this function is to be found under.

@@ -1,7 +1,7 @@
 """The registry of report columns. To add a column to a table, add an entry to COLUMNS.
 
 The columns of a table appear in the order of the registry. The tables of docs/reading-a-table.md are generated from it by
-`python -m scripts.column_reference`. Entries for suites only have no place in the tables of a run; suites name them by key.
+`python -m scripts.column_reference`. Entries for suites only are in `suite_columns.py`; suites name them by key.
 """
 
 from specbench.analysis.chains import NONE
@@ -34,6 +34,7 @@ from specbench.report.formats import (
     THREE_DIGITS,
     TIMES,
 )
+from specbench.report.suite_columns import SUITE_COLUMNS
 
 POSITIONS = 6  # of a draft that the column "by position" shows
 COLUMNS = (
@@ -227,34 +228,7 @@ COLUMNS = (
         key="speed_groups", heading="by group", format=TIMES, tables=(t.SPEED_GROUPS,), split=speed_groups,
         definition=f"The decoding speedup on each subject or category, {t.MOST_GROUPS} at most.",
     ),
-    Column(
-        key="deferral_rate", heading="deferral rate", format=TENTHS_OF_PERCENT, tables=(t.SUITES,),
-        definition="The rule rate; for methods without a rule, target forwards/token.",
-    ),
-    Column(
-        key="matching", heading="speed at the large model's quality", clock=t.END_TO_END, format=TIMES, tables=(t.SUITES,),
-        definition="The large model's latency / the smallest latency at which the curve reaches its quality.",
-    ),
-    Column(
-        key="best", heading="best quality within its latency", format=SCORE, tables=(t.SUITES,), unit="x 100",
-        definition="The best score of a point that is no slower than the large model.",
-    ),
-    Column(
-        key="win_rate", heading="win rate, ties half", format=TENTHS_OF_PERCENT, tables=(t.SUITES,),
-        definition="Wins plus half the ties / comparisons, by the judge that the page names.",
-    ),
-    Column(
-        key="wins", heading="wins", format=TENTHS_OF_PERCENT, tables=(t.SUITES,),
-        definition="Comparisons in which the judge preferred the method's continuation / comparisons.",
-    ),
-    Column(
-        key="ties", heading="ties", format=TENTHS_OF_PERCENT, tables=(t.SUITES,),
-        definition="Comparisons in which the judge preferred neither / comparisons.",
-    ),
-    Column(
-        key="win_rate_spread", heading="win rate, standard deviation", format=TENTHS_OF_PERCENT, tables=(t.SUITES,),
-        definition="Standard deviation of the win rate over repeats, as SPRINTER prints it.",
-    ),
+    *SUITE_COLUMNS,
 )  # fmt: skip
 BY_KEY = {column.key: column for column in COLUMNS}
 

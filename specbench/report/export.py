@@ -88,3 +88,24 @@ def as_csv(points: Iterable[Point]) -> str:
                 line = [*point.at(PLACE), metric, number, low, high, point.paper.get(metric, "")]
                 writer.writerow(map(escaping.csv_value, line))
     return text.getvalue()
+
+
+def method_row(summary: RunSummary, row: MethodSummary) -> dict[str, object]:
+    """Return the main values of a method as a row of a data frame."""
+    score = summary.score(row)
+    return {
+        "pair": summary.pair,
+        "task": summary.task,
+        "method": row.method,
+        "generations": row.generations,
+        "failed": row.failed,
+        "tokens_per_second": row.tokens_per_second,
+        "speedup": row.speedup.value if row.speedup else None,
+        "speedup_low": row.speedup.low if row.speedup else None,
+        "speedup_high": row.speedup.high if row.speedup else None,
+        "predicted": row.number("predicted"),
+        "corrected": row.number("corrected"),
+        "acceptance_rate": row.acceptance_rate,
+        "metric": summary.headline,
+        "score": score.value if score else None,
+    }

@@ -96,3 +96,11 @@ def legend_above(axes: "Axes") -> None:
     legend.set_in_layout(False)
     lines = -(-len(handles) // columns)
     axes.set_title(axes.get_title(loc="left"), loc="left", pad=10 + 15 * lines)
+
+
+def list_methods(axes: "Axes", labels: Sequence[str], above: float, below: float) -> None:
+    """List methods down the y axis, the first one on top, with space `above` and `below` in rows and no grid between them."""
+    axes.set_yticks(range(len(labels)), list(labels))
+    axes.set_ylim(len(labels) - 1 + below, -above)
+    axes.tick_params(axis="y", length=0)
+    axes.grid(axis="y", visible=False)

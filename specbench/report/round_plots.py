@@ -5,7 +5,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from specbench.analysis.run_summary import MethodSummary, RunSummary
-from specbench.report.figures import Panel, integer_ticks, legend_above
+from specbench.report.figures import Panel, integer_ticks, legend_above, list_methods
 from specbench.report.formats import HUNDREDTHS, TENTHS
 from specbench.report.labels import Label, short
 from specbench.report.selection import note_rest, selected
@@ -106,10 +106,7 @@ def _times(axes: "Axes", rows: Sequence[MethodSummary], left_out: int) -> list[L
             TENTHS.number(total) if total >= 1.0 else HUNDREDTHS.number(total), (total, place), xytext=(4, 0),
             textcoords="offset points", va="center", fontsize=8.5, color=INK,
         )  # fmt: skip
-    axes.set_yticks(range(len(rows)), [short(row.label) for row in rows])
-    axes.set_ylim(len(rows) - 0.5, -0.5)
-    axes.tick_params(axis="y", length=0)
-    axes.grid(axis="y", visible=False)
+    list_methods(axes, [short(row.label) for row in rows], above=0.5, below=0.5)
     axes.margins(x=0.08)
     axes.set_xlabel("decoding time per committed token (ms)")
     note_rest(axes, left_out, "not shown")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from specbench.analysis.bootstrap import Estimate
 from specbench.analysis.run_summary import RunSummary
 from specbench.report.conclusion import speedup_of
-from specbench.report.figures import Panel, legend_above
+from specbench.report.figures import Panel, legend_above, list_methods
 from specbench.report.formats import TIMES
 from specbench.report.labels import Label, short
 from specbench.report.styles import INK, MUTED, NEUTRAL, base_name, style_of
@@ -91,10 +91,7 @@ def _drawn(rows: Sequence[SpeedRow], axis: str) -> Callable[["Axes"], Sequence[L
                 TIMES.text(row.speedup.value), (row.speedup.value, place), xytext=(0, 5), textcoords="offset points",
                 ha="center", va="bottom", fontsize=8.5, fontweight="bold", color=INK, zorder=5,
             )  # fmt: skip
-        axes.set_yticks(range(len(rows)), [short(row.label) for row in rows])
-        axes.set_ylim(len(rows) - 0.4, -0.75)
-        axes.tick_params(axis="y", length=0)
-        axes.grid(axis="y", visible=False)
+        list_methods(axes, [short(row.label) for row in rows], above=0.75, below=0.6)
         axes.margins(x=0.06)
         axes.xaxis.set_major_formatter("{x:g}x")
         axes.set_xlabel(axis)

@@ -41,5 +41,5 @@ def test_an_architecture_without_a_formula_is_an_error_with_the_nearest_name():
         architecture_size({"model_type": "llama4"}, "bfloat16")
     with pytest.raises(ConfigError, match="'hidden_size' is missing"):
         architecture_size({"model_type": "llama"}, "bfloat16")
-    with pytest.raises(MissingAsset, match=r"no architecture for nobody/nothing .*help: add a file"):
-        known_architecture("nobody/nothing")
+    with pytest.raises(MissingAsset, match=r"no architecture for example/unknown .*help: add a file"):
+        known_architecture("example/unknown")
