@@ -1,7 +1,8 @@
 """`specbench train`: train SPRINTER's verifier, the heads of SpecDec++ and DSL, or an EAGLE head."""
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -12,9 +13,7 @@ from specbench.cli.progress import Terminal, interrupted
 from specbench.config.options import Access
 from specbench.config.overrides import parse_override
 from specbench.config.pair import FEATURES, TAU
-
-if TYPE_CHECKING:
-    from specbench.experiment.head_training import TrainedHead
+from specbench.training.recipes import keys_of
 
 
 def train(
@@ -47,6 +46,16 @@ def train(
     device: params.OnDevice = params.Device.auto,
     dtype: params.InDtype = params.Dtype.auto,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="The head's folder. [heads/PAIR/KIND]")] = None,
+    minutes: Annotated[
+        float,
+        typer.Option(
+            min=0.0,
+            help="Time limit; 0: none. Half is for collecting outputs, the rest for fitting an EAGLE head.",
+        ),
+    ] = 10.0,
+    trial: Annotated[
+        int, typer.Option(min=0, help="Held-out prompts to measure the head on, at least 5 per task; 0: no trial.")
+    ] = 20,
     rows: Annotated[Path | None, typer.Option(help="Folder of the collected model outputs. [OUT/collected]")] = None,
     set_: Annotated[
         list[str] | None, typer.Option("--set", "-s", help="Override a key: recipe.rate=1e-3, task.shots=0.")
@@ -55,11 +64,13 @@ def train(
     wait: params.Wait = False,
     break_lock: params.BreakLock = False,
 ) -> None:
-    """Train a head for a pair, and measure it on unseen texts.
+    """Train a head for a pair, and measure on held-out prompts whether it speeds up decoding.
 
     The models' outputs are first collected in the head's folder. The same command resumes an interrupted training run.
     """
-    from specbench.experiment.head_training import TrainRequest, train_head  # imports torch
+    # imports torch
+    from specbench.cli.trained_head import show
+    from specbench.experiment.head_training import TrainRequest, train_head
 
     overrides = tuple(map(parse_override, set_ or []))
     recipe = {key.removeprefix("recipe."): value for key, value in overrides if key.startswith("recipe.")}
@@ -70,37 +81,36 @@ def train(
     request = TrainRequest(
         kind=kind, pair=pair, tasks=tuple(words(task)), options=options, count=limit, skip=skip, base=base,
         features=features, tau=tau, seed=seed, recipe=recipe, out=out, collected=rows,
-        access=Access(wait=wait, break_lock=break_lock),
+        minutes=minutes, trial=trial, access=Access(wait=wait, break_lock=break_lock),
     )  # fmt: skip
     try:
         trained = train_head(request, Terminal())
     except KeyboardInterrupt:
         interrupted()
-    _show(trained, pair)
+    same = {
+        "-p": pair, "--data": data, "--set": [text for text in set_ or [] if not text.startswith("recipe.")],
+        "--device": device if device != params.Device.auto else None,
+        "--dtype": dtype if dtype != params.Dtype.auto else None, "--plugin": plugin,
+    }  # fmt: skip
+    show(trained, _arguments(same))
 
 
-def _show(trained: "TrainedHead", pair: str) -> None:
-    """Print the measurements of a head, and how to use it."""
-    kind, report = trained.kind, trained.report
-    if kind == HeadKind.eagle:
-        print(
-            f"unseen texts: the first drafted token is accepted with probability {report['overlap']:.3f} at"
-            f" T = 1 (overlap of the distributions); smooth L1 {report['smooth_l1']:.4f}, cross-entropy"
-            f" {report['cross_entropy']:.3f} nats"
-        )
-    else:
-        every = report.get("all", [report])
-        for each in every if isinstance(every, list) else ():
-            label = f"{each['features']:<16} tau {each['tau_train']:g}" if "features" in each else kind.value
-            saved = all(each.get(key) == report.get(key) for key in ("features", "tau_train"))
-            print(
-                f"{label}: AUC {each['auc']:.3f} [{each['auc_low']:.3f}, {each['auc_high']:.3f}],"
-                f" eta_TP {each['eta_tp']:.3f}, eta_FP {each['eta_fp']:.3f}, base rate {each['base_rate']:.3f}"
-                + (f", predicted distance from the target {each['predicted_tv']:.3f}" if "predicted_tv" in each else "")
-                + (" <- saved" if saved else "")
-            )
-        print(f"{report['rows']} rows from {report['texts']} unseen texts; intervals: 95 %, bootstrapped over texts")
-    print(f"saved {trained.folder}")
-    method = "polybasic" if kind == HeadKind.eagle and trained.base != "target" else kind.value
-    head = f"{kind.value}@{trained.base}={trained.folder}"
-    print(f"to use it: specbench run -m {method} -p {pair} -t {trained.tasks[0]} --head {head}")
+def _arguments(given: Mapping[str, Sequence[str] | str | None]) -> list[str]:
+    """Return options as arguments, without those that have no value."""
+    found = []
+    for option, value in given.items():
+        for each in [value] if isinstance(value, str) else value or []:
+            found += [option, each]
+    return found
+
+
+def _recipes() -> str:
+    """Return the keys of every kind's recipe, for `--help`."""
+    paragraphs = ["Keys of --set recipe.KEY=VALUE, with defaults; a pair may set others under [defaults.train.KIND]:"]
+    for kind in HeadKind:
+        lines = [f"  {key} = {default}: {meaning}" for key, (default, meaning) in keys_of(kind).items()]
+        paragraphs.append("\n".join(["\b", f"{kind.value}:", *lines]))
+    return "\n\n".join(paragraphs)
+
+
+EPILOG = _recipes()

@@ -1,7 +1,8 @@
 """Train the bundled tiny family on the synthetic tasks: `make tiny`, or `python -m scripts.train_tiny`.
 
-Training is in float32 on the CPU with AdamW. Each finished stage is stored under build/tiny/, so that an interrupted training
-resumes with the next stage. Delete that folder after changing a recipe. The published weights are in bfloat16.
+Training is in float32 on the CPU, with AdamW or Adafactor. Each finished stage is stored under build/tiny/, so that an
+interrupted training resumes with the next stage. Delete that folder after changing a recipe. The published weights are in
+bfloat16.
 """
 
 import argparse
@@ -16,8 +17,10 @@ from pathlib import Path
 import torch
 from tokenizers import Tokenizer
 from transformers import PreTrainedModel
+from transformers.optimization import Adafactor
 
 from scripts.tiny_family import (
+    PARTS,
     PUBLISHED,
     SEQ2SEQ_PROMPTS,
     SOURCES,
@@ -42,11 +45,11 @@ Example = tuple[list[int], list[int]]  # prompt ids, answer ids with EOS
 
 def examples(tokenizer: Tokenizer, mix: Mix, seed: int, seq2seq: bool = False) -> Iterator[Example]:
     """Yield examples of the training split without end, with sources sampled by their shares."""
-    rng = random.Random(seed)
-    streams = {source: SOURCES[source].rows("train", seed) for source in mix}
+    rng, sources = random.Random(seed), {**SOURCES, **PARTS}
+    streams = {source: sources[source].rows("train", seed) for source in mix}
     while True:
         source = rng.choices(list(mix), list(mix.values()))[0]
-        synthetic, row = SOURCES[source], next(streams[source])
+        synthetic, row = sources[source], next(streams[source])
         text = SEQ2SEQ_PROMPTS[source](row) if seq2seq else synthetic.prompt(row)
         prompt = tokenizer.encode(text).ids
         yield prompt + [0] * seq2seq, [*tokenizer.encode(synthetic.answer(row)).ids, 0]
@@ -93,7 +96,7 @@ def train(model: PreTrainedModel, stage: Stage, tokenizer: Tokenizer, label: str
     stream = examples(tokenizer, stage.mix, stage.seed, seq2seq)
     loss_of = t5_loss if seq2seq else llama_loss
     model.train()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=stage.rate, betas=(0.9, 0.98), weight_decay=0.01)
+    optimizer = _optimizer(model, stage)
     seen, step, start, warm = 0, 0, time.perf_counter(), 100
     while seen < stage.tokens:
         step += 1
@@ -117,6 +120,13 @@ def train(model: PreTrainedModel, stage: Stage, tokenizer: Tokenizer, label: str
         "answer_loss": round(answers.item(), 4),
         "seconds": round(seconds),
     }
+
+
+def _optimizer(model: PreTrainedModel, stage: Stage) -> torch.optim.Optimizer:
+    if stage.optimizer == "adamw":
+        return torch.optim.AdamW(model.parameters(), lr=stage.rate, betas=(0.9, 0.98), weight_decay=0.01)
+    optimizer: torch.optim.Optimizer = Adafactor(model.parameters(), lr=stage.rate, relative_step=False)
+    return optimizer
 
 
 def kept_tokenizer() -> Tokenizer:

@@ -1,7 +1,6 @@
 """From a request for a trained head to the head in its folder."""
 
 import json
-import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -11,14 +10,17 @@ from specbench.config.options import Access, Options
 from specbench.config.pair import FEATURES, TAU, HeadKind, Pair, default_base
 from specbench.errors import ConfigError
 from specbench.experiment import selection
+from specbench.experiment.head_trial import HeadTrial, TrialRequest, method_of, try_head
 from specbench.files import write
 from specbench.models import loader
 from specbench.models.heads import Provenance
 from specbench.models.resolve import Placement, device_of, resolve_models
 from specbench.observer import Observer
+from specbench.report import export
 from specbench.runs.locking import locked
-from specbench.training import texts as texts_
-from specbench.training.trainer import Settings, Training, require_known
+from specbench.training.budget import Budget
+from specbench.training.texts import Source, gather
+from specbench.training.trainer import Settings, Trained, Training, require_known
 
 TEXTS = {HeadKind.sprinter: 600, HeadKind.specdec: 600, HeadKind.dsl: 600, HeadKind.eagle: 0}  # default count; 0 is all
 
@@ -29,6 +31,8 @@ class TrainRequest:
 
     `count` texts are taken (0: all, None: the kind's default) after the first `skip` rows of each task. `base` is the model
     whose states the head reads; empty: the kind's default. `collected` is where the models' outputs are kept.
+    `minutes` is the budget for collecting and fitting, 0 for no limit. `trial` is the number of held-out prompts on which the
+    head is tried.
     """
 
     kind: HeadKind
@@ -44,25 +48,79 @@ class TrainRequest:
     recipe: Table = field(default_factory=dict)
     out: Path | None = None
     collected: Path | None = None
+    minutes: float = 10.0
+    trial: int = 20
     access: Access = field(default_factory=Access)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class TrainedHead:
-    """A trained head's folder, and what was measured on texts that it was not trained on."""
+    """A trained head's folder, what was measured on texts that it was not trained on, and its trial, if there was one.
+
+    `skip` is the number of rows of each task that training left out.
+    """
 
     kind: HeadKind
     base: str
-    tasks: tuple[str, ...]
+    sources: tuple[Source, ...]
     folder: Path
     report: Table
+    skip: int = 0
+    trial: HeadTrial | None = None
+
+    @property
+    def method(self) -> str:
+        """The bundled method that uses the head; empty if there is none."""
+        return method_of(self.kind, self.base)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Job:
+    """A request with its pair, the models to load, the tasks and the recipe."""
+
+    request: TrainRequest
+    pair: Pair
+    where: Path  # the folder of the pair's file
+    roles: tuple[str, ...]
+    sources: tuple[Source, ...]
+    settings: Settings
+    folder: Path
 
 
 def train_head(request: TrainRequest, observer: Observer) -> TrainedHead:
-    """Train a head and write it into its folder. The models' outputs are collected first. A second call resumes.
+    """Train a head, write it into its folder, and try it on held-out prompts.
 
-    Raises ConfigError for a mistake in the request, MissingAsset if a model or data are missing.
+    The models' outputs are collected first. A second call resumes.
+
+    Raises:
+        ConfigError: A mistake in the request.
+        MissingAsset: A model or data are missing.
     """
+    job = _job(request)
+    folder, base, trial = job.folder, job.settings.base, None
+    with locked([folder, request.collected or folder], request.access):
+        trained = _trained(job, observer)
+        report = {**trained.texts.about, **trained.report}
+        _write_report(folder, report)
+        if request.trial:
+            trial = try_head(
+                TrialRequest(
+                    kind=request.kind, base=base, folder=folder, pair=request.pair, options=request.options,
+                    texts=trained.texts, sources=job.sources, seed=request.seed, prompts=request.trial,
+                ),
+                observer,
+            )  # fmt: skip
+        if trial:
+            rows = [export.method_row(each, row) for each in trial.summaries for row in each.methods]
+            _write_report(folder, {**report, "trial": rows})
+    return TrainedHead(
+        kind=request.kind, base=base, sources=job.sources, folder=folder, report=trained.report, skip=request.skip,
+        trial=trial,
+    )  # fmt: skip
+
+
+def _job(request: TrainRequest) -> _Job:
+    """Resolve a request. Raises ConfigError for a mistake in it."""
     kind, options = request.kind, request.options
     base = request.base or default_base(kind)
     found, pair = selection.read_pair(request.pair, options)
@@ -72,49 +130,64 @@ def train_head(request: TrainRequest, observer: Observer) -> TrainedHead:
     tasks = request.tasks or pair.defaults.tasks
     if not tasks:
         raise ConfigError("name the tasks to train on: -t TASK")
-    sources = _sources(tasks, pair, options)
     recipe = {**pair.defaults.train.get(kind.value, {}), **request.recipe}
     require_known(kind, recipe, request.features)
     if kind != HeadKind.sprinter and (request.features, request.tau) != (FEATURES, TAU):
-        raise ConfigError(f"--features and --tau are a verifier's: {kind.value} has neither")
-    device = device_of(options.device)
-    models = resolve_models(pair, roles, found.path.parent, Placement(device, options.dtype))
-    folder = request.out or _folder(kind, base, found.name)
-    with locked([folder, request.collected or folder], request.access):
-        with observer.status(f"loading {', '.join(roles)}"):
-            loaded = loader.load(models, found.path.parent, device)
-            count = TEXTS[kind] if request.count is None else request.count
-            texts = texts_.gather(loaded, sources, count, request.skip, request.seed)
-        if any(folder.glob("*.safetensors")):
-            print(f"{folder} holds a head, which this one replaces; --out keeps both", file=sys.stderr)
-        folder.mkdir(parents=True, exist_ok=True)
-        about: Table = {
-            "models": {role: each.identity for role, each in models.items()},
-            "texts": texts.sha256,
-            "seed": request.seed,
-            "kind": kind.value,
-        }
-        settings = Settings(base=base, features=request.features, tau=request.tau, seed=request.seed, recipe=recipe)
-        kept = request.collected or folder / "collected"
-        training = Training(
-            settings=settings, loaded=loaded, texts=texts, folder=folder, kept=kept, about=about, observer=observer
-        )
-        head, report = training.train(kind)
-        target = {} if kind == HeadKind.eagle else models["target"].identity
-        summary = {key: value for key, value in report.items() if key not in ("curve", "all")}
-        own = {"features": request.features, "tau": request.tau} if kind == HeadKind.sprinter else {}
-        head.provenance = Provenance(
-            models[base].identity, target, texts.about, {**own, "seed": request.seed, **recipe}, summary
-        )
-        head.save(folder)
-        write(folder / "report.json", json.dumps({**texts.about, **report}, indent=1) + "\n")
-    return TrainedHead(kind, base, tuple(tasks), folder, report)
+        raise ConfigError(f"--features and --tau apply to sprinter only; leave them out for {kind.value}")
+    return _Job(
+        request=request, pair=pair, where=found.path.parent, roles=roles, sources=_sources(tasks, pair, options),
+        settings=Settings(base=base, features=request.features, tau=request.tau, seed=request.seed, recipe=recipe),
+        folder=request.out or _folder(kind, base, found.name),
+    )  # fmt: skip
 
 
-def _sources(tasks: tuple[str, ...], pair: Pair, options: Options) -> list[texts_.Source]:
+def _write_report(folder: Path, report: Table) -> None:
+    write(folder / "report.json", json.dumps(report, indent=1) + "\n")
+
+
+def _trained(job: _Job, observer: Observer) -> Trained:
+    """Train a head and write it into its folder."""
+    request, settings, folder = job.request, job.settings, job.folder
+    kind, device = request.kind, device_of(request.options.device)
+    models = resolve_models(job.pair, job.roles, job.where, Placement(device, request.options.dtype))
+    with observer.status(f"loading {', '.join(job.roles)}"):
+        loaded = loader.load(models, job.where, device)
+        count = TEXTS[kind] if request.count is None else request.count
+        texts = gather(loaded, job.sources, count, request.skip, request.seed)
+    if any(folder.glob("*.safetensors")):
+        observer.message(f"replacing the head in {folder}; to keep it, choose another folder with --out")
+    folder.mkdir(parents=True, exist_ok=True)
+    about: Table = {
+        "models": {role: each.identity for role, each in models.items()},
+        "texts": texts.sha256,
+        "seed": request.seed,
+        "kind": kind.value,
+    }
+    training = Training(
+        settings=settings, loaded=loaded, texts=texts, folder=folder, kept=request.collected or folder / "collected",
+        about=about, budget=Budget(request.minutes), observer=observer,
+    )  # fmt: skip
+    trained = training.train(kind)
+    target = {} if kind == HeadKind.eagle else models["target"].identity
+    summary = {key: value for key, value in trained.report.items() if key not in ("curve", "all")}
+    own = {"features": settings.features, "tau": settings.tau} if kind == HeadKind.sprinter else {}
+    trained.head.provenance = Provenance(
+        models[settings.base].identity,
+        target,
+        trained.texts.about,
+        {**own, "seed": request.seed, **settings.recipe},
+        summary,
+    )
+    trained.head.save(folder)
+    return trained
+
+
+def _sources(tasks: tuple[str, ...], pair: Pair, options: Options) -> tuple[Source, ...]:
     """Return the tasks with the sources of their rows."""
-    built = [(name, selection.read_task(name, pair, options)) for name in tasks]
-    return [texts_.Source(name, task, selection.source_of(word, pair, options)) for word, (name, task) in built]
+    return tuple(
+        Source(*selection.read_task(word, pair, options), selection.source_of(word, pair, options), word)
+        for word in tasks
+    )
 
 
 def _folder(kind: HeadKind, base: str, pair: str) -> Path:

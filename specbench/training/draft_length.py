@@ -3,8 +3,7 @@
 See docs/papers/drafting.md, SpecDec++; docs/papers/drafting.md, DSL and DISCO.
 """
 
-import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -15,54 +14,39 @@ from specbench.decoding.method import StopCriteria
 from specbench.decoding.sampling import Draft, Sampler, read_tokens
 from specbench.decoding.speculation import Speculation
 from specbench.decoding.targets import Last
-from specbench.decoding.targets.deferral import confidence, within
+from specbench.decoding.targets.deferral import confidence
 from specbench.models.heads import AcceptanceHead, LengthHead
 from specbench.models.loader import LoadedPair
 from specbench.training import roc
-from specbench.training.fitting import Recipe, fit
+from specbench.training.fitting import fit
+from specbench.training.recipes import DraftRollout, Recipe
 from specbench.training.shards import Rows, chosen
 from specbench.training.texts import Text, masks
 
 MIXED = 0.15  # share of positions with the target's token instead of the draft's (SpecDec++)
-REJECT_WEIGHT = 6.0
-SPECDEC_RECIPE = Recipe(epochs=3, batch=32, rate=1e-3, reject_weight=REJECT_WEIGHT, cosine=True)
-DSL_RECIPE = Recipe(epochs=20, batch=32, rate=1e-3)
 
 
-@dataclass(frozen=True)
-class Rollout:
-    """How rows are collected: `steps` tokens after each prompt at T = `temperature`; DSL drafts `gamma` at a time."""
-
-    draft: str = "draft"
-    target: str = "target"
-    steps: int = 60
-    gamma: int = 10
-    temperature: float = 1.0
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        for key, least in (("steps", 2), ("gamma", 1), ("temperature", 0.0)):
-            within(key, getattr(self, key), least, math.inf)
-
-    def fitting(self, pair: LoadedPair, text: Text) -> "Rollout":
-        """Return the rollout with no more steps than the models' window has room for after a prompt."""
-        return self if pair.window is None else replace(self, steps=min(self.steps, pair.window - len(text.prompt)))
+def _fitting(rollout: DraftRollout, pair: LoadedPair, text: Text) -> DraftRollout:
+    """Return the rollout with no more steps than the models' window has room for after a prompt."""
+    return (
+        rollout if pair.window is None else replace(rollout, steps=min(rollout.steps, pair.window - len(text.prompt)))
+    )
 
 
-def _sampler(pair: LoadedPair, text: Text, rollout: Rollout) -> Sampler:
+def _sampler(pair: LoadedPair, text: Text, rollout: DraftRollout) -> Sampler:
     """Return a sampler whose seed depends on the rollout and the text."""
     seed = hash((rollout.seed, text.number)) & (2**62 - 1)
     return Sampler(rollout.temperature, generator=torch.Generator(pair.device).manual_seed(seed))
 
 
-def specdec_rows(pair: LoadedPair, text: Text, rollout: Rollout) -> Rows:
+def specdec_rows(pair: LoadedPair, text: Text, rollout: DraftRollout) -> Rows:
     """Return state (n, H) of the draft after it has read a drafted token, and label (n,), min(1, p / q) of that token.
 
     The target writes the text. At each position the draft draws a token y, whose label is computed after the target's
     tokens. The draft then reads a mix: y, or at a share `MIXED` of positions the target's token, whose rows are
     omitted.
     """
-    rollout = rollout.fitting(pair, text)
+    rollout = _fitting(rollout, pair, text)
     sampler, models = _sampler(pair, text, rollout), pair.open(text.prompt)
     draft, target, ids = models[rollout.draft], models[rollout.target], list(models.ids)
     draft.keeps_hidden = True
@@ -98,9 +82,9 @@ class _RecordingRule(Rule):
         return False
 
 
-def dsl_rows(pair: LoadedPair, text: Text, rollout: Rollout) -> Rows:
+def dsl_rows(pair: LoadedPair, text: Text, rollout: DraftRollout) -> Rows:
     """Return training rows of `LengthHead` from tested draft tokens: inputs (n, 12), and label (n,), 1 if accepted."""
-    rollout = rollout.fitting(pair, text)
+    rollout = _fitting(rollout, pair, text)
     sampler, models = _sampler(pair, text, rollout), pair.open(text.prompt)
     draft, target, ids = models[rollout.draft], models[rollout.target], list(models.ids)
     stop, rule = StopCriteria(pair.eos, len(ids) + rollout.steps), _RecordingRule(LengthHead())

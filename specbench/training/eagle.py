@@ -7,141 +7,82 @@ import itertools
 import json
 import math
 import random
-from collections.abc import Callable, Iterator, Sequence
+import statistics
+import time
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypedDict
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from specbench.analysis.bootstrap import bootstrap_sums
 from specbench.config.construct import Table
 from specbench.decoding.session import Session
-from specbench.decoding.targets.deferral import within
 from specbench.errors import ConfigError
 from specbench.models.heads import EagleHead
 from specbench.models.heads.head import UNREADABLE
 from specbench.models.loader import LoadedPair
+from specbench.observer import Observer
+from specbench.training.budget import Budget
+from specbench.training.eagle_rows import Batch, Sequences, Span
+from specbench.training.recipes import EagleRecipe
 from specbench.training.shards import Rows
-from specbench.training.texts import Text, split_of
+from specbench.training.texts import Split, split_of
 
 CHECKPOINT = "checkpoint.pt"
 CHECKPOINT_STEPS = 200
+MOST_EPOCHS = 40  # within a budget
+TIMED_STEPS = 10  # steps that are timed to choose the number of steps within the budget
 
 
-@dataclass(frozen=True, kw_only=True)
-class EagleRecipe:
-    """The paper's settings; a small model needs a larger `rate` and a shorter `warm_up`, which a pair can set.
+class Losses(NamedTuple):
+    """Losses at each predicted position of a batch, (m,).
 
-    `noise` is the width of the uniform noise on features, scaled by 512 / length; `ce` the weight of the cross-entropy
-    relative to the regression's; `most` the longest text, in tokens; `batch` the tokens per step.
+    `regression` is smooth L1 on features, `cross_entropy` is between the distributions that the LM head computes from both
+    features. `overlap`, sum of min(p, q), is how often a first drafted token would be accepted at T = 1, along the texts
+    themselves. `text` is the position's text in the batch.
     """
 
-    epochs: int = 20
-    batch: int = 4096
-    rate: float = 3e-5
-    warm_up: int = 2000
-    noise: float = 0.2
-    ce: float = 0.1
-    clip: float = 0.5
-    most: int = 2048
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        for key, least in (("epochs", 1), ("batch", 1), ("warm_up", 1), ("most", 3), ("noise", 0.0), ("ce", 0.0)):
-            within(key, getattr(self, key), least, math.inf)
+    regression: Tensor
+    cross_entropy: Tensor
+    overlap: Tensor
+    text: Tensor
 
 
-def rows_of(pair: LoadedPair, text: Text, base: str, recipe: EagleRecipe) -> Rows:
-    """Return columns token, feature (n, H) of the base at it, and `own`: whether it is in the continuation, not in the
-    prompt.
-
-    Features are in half precision, or in the base's own precision if that is a half one.
-    """
-    models = pair.open(text.prompt)
-    session, ids = models[base], list(models.ids)
-    whole = (ids + text.rest)[: min(recipe.most, pair.window or recipe.most)]
-    session.keeps_hidden = True
-    features = session.hidden(whole, 0)  # (n, H)
-    own = torch.arange(len(whole)) >= len(ids)
-    kept = features if features.dtype != torch.float32 else features.half()
-    return {"token": torch.tensor(whole), "feature": kept.cpu(), "own": own}
-
-
-@dataclass(frozen=True)
-class _Batch:
-    """Padded texts: tokens t + 1 (b, n), features f_t (b, n, H), features f_{t+1} to predict, and where the loss counts
-    (b, n).
-    """
-
-    tokens: Tensor
-    features: Tensor
-    wanted: Tensor
-    counts: Tensor
-
-
-class _Sequences:
-    """Collected rows grouped by text, with batches of texts of similar length."""
-
-    def __init__(self, rows: Rows, numbers: set[int], device: torch.device) -> None:
-        bounds = torch.nonzero(torch.diff(rows["text"], prepend=torch.tensor([-1]), append=torch.tensor([-1]))).squeeze(
-            1
-        )
-        spans = [(int(a), int(b)) for a, b in itertools.pairwise(bounds)]
-        self._spans = sorted(
-            ((a, b) for a, b in spans if int(rows["text"][a]) in numbers and b - a > 2), key=lambda s: s[1] - s[0]
-        )
-        self._rows, self._device = rows, device
-
-    def batches(self, size: int, rng: random.Random) -> list[list[tuple[int, int]]]:
-        """Return groups of texts, at most `size` tokens each including padding, in random order."""
-        groups: list[list[tuple[int, int]]] = [[]]
-        for span in self._spans:
-            if groups[-1] and (len(groups[-1]) + 1) * (span[1] - span[0]) > size:
-                groups.append([])
-            groups[-1].append(span)
-        rng.shuffle(groups)
-        return [group for group in groups if group]
-
-    def padded(self, group: Sequence[tuple[int, int]]) -> _Batch:
-        """Return a group of texts as a batch."""
-        n = max(b - a for a, b in group) - 1
-        width = self._rows["feature"].shape[1]
-        tokens, counts = torch.zeros(len(group), n, dtype=torch.long), torch.zeros(len(group), n, dtype=torch.bool)
-        features, wanted = torch.zeros(len(group), n, width), torch.zeros(len(group), n, width)
-        for i, (a, b) in enumerate(group):
-            m = b - a - 1
-            tokens[i, :m] = self._rows["token"][a + 1 : b]
-            features[i, :m] = self._rows["feature"][a : b - 1].float()
-            wanted[i, :m] = self._rows["feature"][a + 1 : b].float()
-            counts[i, :m] = self._rows["own"][a + 1 : b]
-        return _Batch(*(each.to(self._device) for each in (tokens, features, wanted, counts)))
-
-
-def losses_of(
-    head: EagleHead, base: Session, batch: _Batch, recipe: EagleRecipe, noisy: bool
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return smooth L1 on features, cross-entropy between the distributions that the LM head computes from both, and
-    their overlap.
-
-    The overlap, sum of min(p, q), is how often a first drafted token would be accepted at T = 1, along the texts
-    themselves.
-    """
+def losses_of(head: EagleHead, base: Session, batch: Batch, noise: float) -> Losses:
+    """Return the losses of a head on a batch, with uniform noise of a width on the features."""
     given = batch.features
-    if noisy:
-        given = given + (torch.rand_like(given) - 0.5) * recipe.noise * 512 / given.shape[1]
+    if noise:
+        given = given + (torch.rand_like(given) - 0.5) * noise * 512 / given.shape[1]
     made = head(batch.tokens, given)[batch.counts]  # (m, H)
     wanted = batch.wanted[batch.counts]
     p = base.logits_of(wanted).softmax(-1)
     log_q = base.logits_of(made).log_softmax(-1)
-    overlap = torch.minimum(p, log_q.detach().exp()).sum(-1).mean()
-    return F.smooth_l1_loss(made, wanted), -(p * log_q).sum(-1).mean(), overlap
+    return Losses(
+        F.smooth_l1_loss(made, wanted, reduction="none").mean(-1),
+        -(p * log_q).sum(-1),
+        torch.minimum(p, log_q.detach().exp()).sum(-1),
+        batch.counts.nonzero()[:, 0],
+    )
 
 
-@dataclass(frozen=True)
+class Checkpoint(TypedDict):
+    """An interrupted training: what was trained, the number of all and of finished steps, and the states."""
+
+    identity: str
+    total: int
+    done: int
+    head: dict[str, Any]
+    optimizer: dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
 class EagleTraining:
-    """A training run: the pair, the base's role, the recipe, and the folder for checkpoints.
+    """A training run: the pair, the base's role, the recipe, the budget, and the folder for checkpoints.
 
     `about` identifies models and texts, so that only a matching checkpoint is resumed. `keep` writes checkpoints.
     """
@@ -151,81 +92,163 @@ class EagleTraining:
     recipe: EagleRecipe
     folder: Path
     about: Table
+    budget: Budget
+    observer: Observer
     keep: bool = True
 
+    def checkpoint(self) -> Checkpoint | None:
+        """Read the checkpoint of an interrupted training of the same kind; None if there is none, or if it is damaged."""
+        path = self.folder / CHECKPOINT
+        try:
+            kept: Checkpoint | None = (
+                torch.load(path, weights_only=True, map_location=self.pair.device) if path.exists() else None
+            )
+        except UNREADABLE:
+            return None
+        return kept if kept and kept["identity"] == self.identity else None
 
-def train(training: EagleTraining, rows: Rows, advance: Callable[[], None]) -> tuple[EagleHead, Table]:
-    """Fit a head to collected rows, resuming a matching checkpoint. Returns it, and its report on the test texts.
+    @property
+    def identity(self) -> str:
+        """The recipe, the models and the texts as text."""
+        return json.dumps({"recipe": asdict(self.recipe), "about": self.about}, sort_keys=True)
 
-    `advance` is called once per step. AdamW with betas (.9, .95), gradients clipped by value, linear warm-up, cosine
-    decay; weights are trained in float32. Raises ConfigError if no text continues after its prompt, since there is
-    nothing to learn.
+
+def train(training: EagleTraining, rows: Rows, checkpoint: Checkpoint | None = None) -> tuple[EagleHead, Table]:
+    """Fit a head to collected rows, from a checkpoint if there is one. Returns it, and its report on the test texts.
+
+    AdamW with betas (.9, .95), gradients clipped by value, linear warm-up, cosine decay; weights are trained in float32.
+    Without a number of epochs, the time of the first steps decides how many steps fit into the budget.
+
+    Raises:
+        ConfigError: No training text or no test text continues after its prompt.
     """
-    pair, base, recipe, about = training.pair, training.base, training.recipe, training.about
-    if not bool(rows["own"].any()):
-        raise ConfigError("these texts end with their prompts; train an EAGLE head on a task whose rows continue")
-    torch.manual_seed(recipe.seed)
-    model = pair.models[base]
-    head = EagleHead.of(model.config).to(pair.device)
-    embedding: Any = model.get_input_embeddings()
-    head.goes_with(embedding.weight.float())
-    learned = [p for name, p in head.named_parameters() if "embed_tokens" not in name]
-    for parameter in learned:
-        parameter.requires_grad_(True)
-    optimizer = torch.optim.AdamW(learned, lr=recipe.rate, betas=(0.9, 0.95))
-    numbers = set(rows["text"].tolist())
-    seen = _Sequences(rows, {n for n in numbers if split_of(n, recipe.seed) == "train"}, pair.device)
-    unseen = _Sequences(rows, {n for n in numbers if split_of(n, recipe.seed) == "test"}, pair.device)
-    session, path = pair.open([0, 0])[base], training.folder / CHECKPOINT
-    steps, total, first = 0, steps_of(rows, recipe), 0
-    kept = _checkpoint(path)
-    if kept and kept["recipe"] == asdict(recipe) and kept["about"] == json.dumps(about, sort_keys=True):
-        head.load_state_dict(kept["head"])
-        optimizer.load_state_dict(kept["optimizer"])
-        first = kept["steps"]
-    head.train()
-    for group in _schedule(seen, recipe):
-        steps += 1
-        if steps > first:
-            warm = min(steps / recipe.warm_up, 1.0)
-            for each in optimizer.param_groups:
-                each["lr"] = recipe.rate * warm * (1 + math.cos(math.pi * steps / total)) / 2
-            regression, ce, _ = losses_of(head, session, seen.padded(group), recipe, noisy=True)
-            optimizer.zero_grad()
-            (regression + recipe.ce * ce).backward()  # type: ignore[no-untyped-call]  # torch's backward is untyped
-            torch.nn.utils.clip_grad_value_(learned, recipe.clip)
-            optimizer.step()
-            if training.keep and steps % CHECKPOINT_STEPS == 0:
-                part = path.with_suffix(".part")
-                state = {"recipe": asdict(recipe), "about": json.dumps(about, sort_keys=True), "steps": steps}
-                torch.save(state | {"head": head.state_dict(), "optimizer": optimizer.state_dict()}, part)
-                part.rename(path)
-        advance()
-    head.eval()
-    with torch.no_grad():
-        found = [losses_of(head, session, unseen.padded(group), recipe, noisy=False) for group in
-                 unseen.batches(recipe.batch, random.Random(0))]  # fmt: skip
-    means = [float(torch.stack([each[i] for each in found]).mean()) for i in range(3)]
-    return head, {"smooth_l1": means[0], "cross_entropy": means[1], "overlap": means[2], "steps": steps}
+    torch.manual_seed(training.recipe.seed)
+    fit = _Fit(training, rows)
+    if checkpoint:
+        fit.resume(checkpoint)
+    if not fit.total:
+        with training.observer.status("timing the first steps"):
+            fit.total = fit.steps_within(training.budget)
+    with training.observer.progress("training", fit.total) as advance:
+        for done in range(1, fit.total + 1):
+            if done > fit.done:
+                fit.step()
+            advance()
+    return fit.head.eval(), fit.report()
 
 
-def _checkpoint(path: Path) -> dict[str, Any]:
-    """Return an interrupted training's checkpoint; empty if there is none or it is damaged, in which case training
-    starts over.
-    """
-    try:
-        return dict(torch.load(path, weights_only=True)) if path.exists() else {}
-    except UNREADABLE:
-        return {}
+class _Fit:
+    """A head during its training. `total` is the number of steps, 0 until it is known, and `done` those that are done."""
+
+    def __init__(self, training: EagleTraining, rows: Rows) -> None:
+        self._training = training
+        pair, base = training.pair, training.base
+        self._seen, self._unseen = (_split(rows, split, training) for split in ("train", "test"))
+        if not self._seen.continues or not self._unseen.continues:
+            raise ConfigError(
+                "too few texts have an answer after the prompt; use a task or --data with answers, or a larger --limit"
+            )
+        model = pair.models[base]
+        self.head = EagleHead.of(model.config).to(pair.device)
+        embedding: Any = model.get_input_embeddings()
+        self.head.goes_with(embedding.weight.float())
+        self.recipe = training.recipe.resolved(self._seen.tokens, embedding.weight.shape[1])
+        self._learned = [p for name, p in self.head.named_parameters() if "embed_tokens" not in name]
+        for parameter in self._learned:
+            parameter.requires_grad_(True)
+        self._optimizer = torch.optim.AdamW(self._learned, lr=self.recipe.rate, betas=(0.9, 0.95))
+        self._session = pair.open([0, 0])[base]
+        self._batches = _schedule(self._seen, self.recipe)
+        self.epoch = len(self._seen.batches(self.recipe.batch, random.Random(0)))  # in steps
+        self.total, self.done = self.recipe.epochs * self.epoch, 0
+        self.head.train()
+
+    def resume(self, checkpoint: Checkpoint) -> None:
+        """Continue from a checkpoint, with its number of steps."""
+        self.head.load_state_dict(checkpoint["head"])
+        self._optimizer.load_state_dict(checkpoint["optimizer"])
+        self.total, self.done = checkpoint["total"], checkpoint["done"]
+        next(itertools.islice(self._batches, self.done - 1, None), None)
+
+    def steps_within(self, budget: Budget) -> int:
+        """Return how many steps fit into a budget, at most MOST_EPOCHS epochs. Takes the first steps to time them."""
+        self.total = MOST_EPOCHS * self.epoch
+        if not budget.is_limited:
+            return self.total
+        seconds = []
+        for _ in range(min(TIMED_STEPS, self.total)):
+            start = time.perf_counter()
+            self.step()
+            seconds.append(time.perf_counter() - start)
+        possible = self.done + int(budget.left / statistics.median(seconds))
+        if possible < self.epoch:
+            raise ConfigError(
+                f"the budget allows {possible} of the {self.epoch} steps of one epoch; help: a larger --minutes, or fewer"
+                " texts (--limit)"
+            )
+        return min(possible, self.total)
+
+    def step(self) -> None:
+        """Train on the next batch."""
+        self.done += 1
+        recipe = self.recipe
+        warm = min(self.done / (recipe.warm_up or max(self.total // 20, 1)), 1.0)
+        for each in self._optimizer.param_groups:
+            each["lr"] = recipe.rate * warm * (1 + math.cos(math.pi * (self.done - 1) / self.total)) / 2
+        losses = losses_of(self.head, self._session, self._seen.padded(next(self._batches)), recipe.noise)
+        self._optimizer.zero_grad()
+        loss = losses.regression.mean() + recipe.ce * losses.cross_entropy.mean()
+        loss.backward()  # type: ignore[no-untyped-call]  # torch's backward is untyped
+        torch.nn.utils.clip_grad_value_(self._learned, recipe.clip)
+        self._optimizer.step()
+        if self._training.keep and self.done % CHECKPOINT_STEPS == 0:
+            self._save()
+
+    def _save(self) -> None:
+        """Write a checkpoint."""
+        path = self._training.folder / CHECKPOINT
+        state = Checkpoint(
+            identity=self._training.identity, total=self.total, done=self.done,
+            head=self.head.state_dict(), optimizer=self._optimizer.state_dict(),
+        )  # fmt: skip
+        part = path.with_suffix(".part")
+        torch.save(state, part)
+        part.rename(path)
+
+    def report(self) -> Table:
+        """Return the losses on the test texts, the overlap with its 95 % interval over texts, and what was trained."""
+        sums = []  # of each text: regression, cross-entropy, overlap, positions
+        with torch.no_grad():
+            for group in self._unseen.batches(self.recipe.batch, random.Random(0)):
+                found = losses_of(self.head, self._session, self._unseen.padded(group), noise=0.0)
+                columns = torch.stack([*found[:3], torch.ones_like(found.overlap)], 1)  # (m, 4)
+                sums.append(columns.new_zeros(len(group), 4).index_add_(0, found.text, columns))
+        table = torch.cat(sums).cpu().numpy().astype(np.float64)  # (texts, 4)
+        table = table[table[:, 3] > 0]
+        regression, ce, _ = table.sum(axis=0)[:3] / table[:, 3].sum()
+        overlap = bootstrap_sums(table[:, 2:], lambda sums: sums[..., 0] / sums[..., 1])
+        return {
+            "smooth_l1": float(regression),
+            "cross_entropy": float(ce),
+            "overlap": overlap.value,
+            "overlap_low": overlap.low,
+            "overlap_high": overlap.high,
+            "train_texts": len(self._seen),
+            "test_texts": len(table),
+            "steps": self.done,
+            "epochs": round(self.done / self.epoch, 2),
+            "batch": self.recipe.batch,
+            "rate": self.recipe.rate,
+        }
 
 
-def steps_of(rows: Rows, recipe: EagleRecipe) -> int:
-    """Return the number of steps of the whole training."""
-    numbers = {n for n in set(rows["text"].tolist()) if split_of(n, recipe.seed) == "train"}
-    return recipe.epochs * len(_Sequences(rows, numbers, torch.device("cpu")).batches(recipe.batch, random.Random(0)))
+def _split(rows: Rows, split: Split, training: EagleTraining) -> Sequences:
+    """Return the texts of a split."""
+    numbers = {n for n in set(rows["text"].tolist()) if split_of(n, training.recipe.seed) == split}
+    return Sequences(rows, numbers, training.pair.device)
 
 
-def _schedule(seen: _Sequences, recipe: EagleRecipe) -> Iterator[list[tuple[int, int]]]:
-    """Yield every step's texts; reproducible."""
-    for epoch in range(recipe.epochs):
+def _schedule(seen: Sequences, recipe: EagleRecipe) -> Iterator[list[Span]]:
+    """Yield every step's texts without end; reproducible."""
+    for epoch in itertools.count():
         yield from seen.batches(recipe.batch, random.Random(f"{recipe.seed}:{epoch}"))

@@ -4,36 +4,12 @@ import copy
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from specbench.decoding.targets.deferral import within
-
-
-@dataclass(frozen=True, kw_only=True)
-class Recipe:
-    """Adam at `rate`, `batch` rows per step, at most `epochs`; stops `patience` epochs after the best one.
-
-    `reject_weight` multiplies the loss of a rejection; `cosine` lowers the rate to 0 over the epochs. SPRINTER's
-    authors use batches of 10 at 5e-4, for 20 epochs of 7,000 rows; there are more rows here, and larger batches take a
-    tenth of the time.
-    """
-
-    epochs: int = 20
-    batch: int = 64
-    rate: float = 2e-3
-    patience: int = 3
-    reject_weight: float = 1.0
-    cosine: bool = False
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        for key, least in (("epochs", 1), ("batch", 1), ("patience", 1), ("reject_weight", 0.0)):
-            within(key, getattr(self, key), least, math.inf)
-
+from specbench.training.recipes import Recipe
 
 Score = Callable[[Tensor], Tensor]  # inputs (n, ...) -> logits (n,)
 

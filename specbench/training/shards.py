@@ -24,22 +24,25 @@ def collected(
     make: Callable[[Text], Rows],
     settings: Table,
     advance: Callable[[], None],
-) -> Rows:
-    """Return the rows that `make` gives for each text, with a column `text`, read from `folder` as far as they are
-    there.
+    ends: Callable[[], bool] = lambda: False,
+) -> tuple[Rows, int]:
+    """Return the rows that `make` gives for each text, with a column `text`, and the number of texts.
 
-    Each combination of settings has its own subfolder. `advance` is called once per text, including those read from
-    disk.
+    Rows are read from `folder` as far as they are there. Each combination of settings has its own subfolder. `advance` is
+    called once per text, including those read from disk. Once `ends` returns true, no more than the first shard is collected.
     """
     text_of_settings = json.dumps(settings, sort_keys=True)
     folder = folder / hashlib.sha256(text_of_settings.encode()).hexdigest()[:8]
     folder.mkdir(parents=True, exist_ok=True)
     write(folder / "settings.json", text_of_settings)
     shards: list[Rows] = []
+    read = 0
     for first in range(0, len(texts), SHARD):
         path, part = folder / f"{first:06d}.safetensors", texts[first : first + SHARD]
         kept = _kept(path)
         if kept is None:
+            if first and ends():
+                break
             rows = []
             for text in part:
                 made = make(text)
@@ -54,7 +57,8 @@ def collected(
             for _ in part:
                 advance()
         shards.append(kept)
-    return joined([shard for shard in shards if shard])
+        read += len(part)
+    return joined([shard for shard in shards if shard]), read
 
 
 def _kept(path: Path) -> Rows | None:

@@ -1,9 +1,8 @@
 """Rows and labels for SPRINTER's verifier, and its training.
 
-See SPRINTER, Sections 4 and 5; docs/papers/sprinter.md, Training.
+See docs/papers/sprinter.md, Training.
 """
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,12 +13,13 @@ from torch import Tensor
 
 from specbench.config.construct import Table
 from specbench.decoding.sampling import Sampler, read_tokens
-from specbench.decoding.targets.deferral import confidence, entropy, within
+from specbench.decoding.targets.deferral import confidence, entropy
 from specbench.models.heads import Verifier
 from specbench.models.heads.sprinter import FEATURES
 from specbench.models.loader import LoadedPair, Models
 from specbench.training import roc
-from specbench.training.fitting import Recipe, fit
+from specbench.training.fitting import fit
+from specbench.training.recipes import PrefixRollout, Recipe
 from specbench.training.shards import Rows, chosen, joined
 from specbench.training.texts import Text, masks
 
@@ -30,25 +30,7 @@ HALF = 0.5  # tau_inf
 SHOWN = ("state", "q", "entropy", "q+entropy", "state+q+entropy", "state+token")  # features that a report compares
 
 
-@dataclass(frozen=True)
-class Rollout:
-    """How rows are collected: `steps` tokens after each prompt, drawn at `temperature` by roles `draft` and `target`.
-
-    The authors draw greedily; Theorem 1 assumes T = 1. Distributions are read unscaled and unfiltered.
-    """
-
-    draft: str = "draft"
-    target: str = "target"
-    steps: int = 20
-    temperature: float = 1.0
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        within("steps", self.steps, 2, math.inf)
-        within("temperature", self.temperature, 0.0, math.inf)
-
-
-def rows_of(pair: LoadedPair, text: Text, rollout: Rollout) -> Rows:
+def rows_of(pair: LoadedPair, text: Text, rollout: PrefixRollout) -> Rows:
     """Return the training rows of a text, for four kinds of prefixes. Each row describes a token x drafted after one.
 
     Columns: state (n, H) of the draft before x; x; q and p, its unscaled probabilities; tv between the distributions;
@@ -70,7 +52,7 @@ def rows_of(pair: LoadedPair, text: Text, rollout: Rollout) -> Rows:
 
 
 def _rollout(
-    models: Models, kind: str, text: Text, rollout: Rollout, sampler: Sampler, eos: frozenset[int]
+    models: Models, kind: str, text: Text, rollout: PrefixRollout, sampler: Sampler, eos: frozenset[int]
 ) -> tuple[list[int], list[int]]:
     """Return the tokens read after the prompt, ending at an EOS, and the drafted tokens if the prefix determines them."""
     draft, target, ids = models[rollout.draft], models[rollout.target], list(models.ids)
@@ -90,7 +72,9 @@ def _rollout(
     return tokens, drafted
 
 
-def _read(models: Models, tokens: list[int], drafted: list[int], rollout: Rollout, sampler: Sampler, kind: int) -> Rows:
+def _read(
+    models: Models, tokens: list[int], drafted: list[int], rollout: PrefixRollout, sampler: Sampler, kind: int
+) -> Rows:
     """Return rows at every prefix of `tokens` after the prompt, with one forward per model. The bare prompt counts as
     an original prefix.
     """

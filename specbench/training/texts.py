@@ -12,7 +12,7 @@ from torch import Tensor
 
 from specbench.config.construct import Table
 from specbench.data.prompting import encode
-from specbench.data.task import Task
+from specbench.data.task import Sample, Task
 from specbench.errors import ConfigError
 from specbench.models.loader import LoadedPair
 
@@ -22,11 +22,16 @@ SPLITS: tuple[Split, ...] = ("train", "train", "train", "validation", "test")
 
 @dataclass(frozen=True)
 class Text:
-    """The ids of a prompt and of its continuation in the data. `number` is its index among all texts."""
+    """The ids of a prompt and of its continuation in the data. `number` is its index among all texts.
+
+    `sample` is the prompt as the task has it, and `task` the task's name.
+    """
 
     number: int
     prompt: list[int]
     rest: list[int]
+    sample: Sample
+    task: str
 
 
 @dataclass(frozen=True)
@@ -41,14 +46,28 @@ class Texts:
         """The SHA-256 of the token ids."""
         return hashlib.sha256(json.dumps([[t.prompt, t.rest] for t in self.texts]).encode()).hexdigest()
 
+    def first(self, count: int) -> "Texts":
+        """Return the first `count` texts."""
+        return Texts(self.texts[:count], {**self.about, "texts": count})
+
+    def held_out(self, task: str, seed: int) -> list[Sample]:
+        """Return the prompts of a task that no head was trained or chosen on: those of the test split."""
+        return [each.sample for each in self.texts if each.task == task and split_of(each.number, seed) == "test"]
+
 
 @dataclass(frozen=True)
 class Source:
-    """A task whose texts a head is trained on, and the source of its rows."""
+    """A task whose texts a head is trained on, and the source of its rows. `word` is how the user named the task."""
 
     name: str
     task: Task
     source: str
+    word: str
+
+    @property
+    def is_file(self) -> bool:
+        """Whether the rows are a file's, which has no training split."""
+        return self.source not in ("hub", "synthetic")
 
 
 def gather(pair: LoadedPair, tasks: Sequence[Source], count: int, skip: int, seed: int) -> Texts:
@@ -59,7 +78,7 @@ def gather(pair: LoadedPair, tasks: Sequence[Source], count: int, skip: int, see
     """
     rng = random.Random(f"texts:{seed}")
     hashes: list[str] = []
-    found: list[tuple[list[int], list[int]]] = []
+    found: list[tuple[list[int], list[int], Sample, str]] = []
     for each in tasks:
         task = each.task
         rows, pairs = task.texts(each.source)
@@ -72,7 +91,8 @@ def gather(pair: LoadedPair, tasks: Sequence[Source], count: int, skip: int, see
             except ValueError:  # the prompt is too long for the models
                 continue
             rest = pair.tokenizer.encode(after, add_special_tokens=False) if after else []
-            found.append((prompt, rest + ([] if task.continues or not rest else [min(pair.eos)])))
+            end = [] if task.continues or not rest else [min(pair.eos)]
+            found.append((prompt, rest + end, sample, each.name))
     if len(found) < 10:
         raise ConfigError(
             f"{len(found)} texts remain after --data, --limit and --skip; at least 10 are needed to train, validate and test"

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from specbench.config.construct import Table, construct
 from specbench.config.pair import FEATURES, TAU, HeadKind
@@ -12,7 +12,19 @@ from specbench.models.heads import Head
 from specbench.models.heads.sprinter import FEATURES as KNOWN_FEATURES
 from specbench.models.loader import LoadedPair
 from specbench.observer import Observer
-from specbench.training import draft_length, eagle, fitting, sprinter
+from specbench.training import draft_length, eagle, sprinter
+from specbench.training.budget import Budget
+from specbench.training.eagle_rows import rows_of
+from specbench.training.recipes import (
+    DSL_RECIPE,
+    RECIPES,
+    SPECDEC_RECIPE,
+    DraftRollout,
+    EagleRecipe,
+    PrefixRollout,
+    Recipe,
+    keys_of,
+)
 from specbench.training.shards import Rows, collected
 from specbench.training.texts import Text, Texts
 
@@ -20,24 +32,17 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 T = TypeVar("T", bound="DataclassInstance")
-RECIPES: dict[HeadKind, tuple[type, ...]] = {
-    HeadKind.sprinter: (sprinter.Rollout, fitting.Recipe),
-    HeadKind.specdec: (draft_length.Rollout, fitting.Recipe),
-    HeadKind.dsl: (draft_length.Rollout, fitting.Recipe),
-    HeadKind.eagle: (eagle.EagleRecipe,),
-}
 
 
 def require_known(kind: HeadKind, recipe: Table, features: str) -> None:
     """Raise ConfigError, with the nearest name, for an unknown key of a recipe, a wrong value or unknown features."""
-    known = {field.name for part in RECIPES[kind] for field in fields(part)}
-    known -= {"draft", "target", "seed"}  # set by other options, or fixed
+    known = keys_of(kind)
     for key in recipe:
         if key not in known:
             raise ConfigError(f"--set recipe.{key}: the recipe of {kind.value} has no key '{key}'{hint(key, known)}")
     for part in RECIPES[kind]:
         names = {field.name for field in fields(part)}
-        construct(part, {key: value for key, value in recipe.items() if key in names}, "recipe")
+        construct(type(part), {key: value for key, value in recipe.items() if key in names}, "recipe")
     if features not in KNOWN_FEATURES:
         raise ConfigError(f"--features {features}{hint(features, KNOWN_FEATURES)}")
 
@@ -53,9 +58,17 @@ class Settings:
     recipe: Table
 
 
+class Trained(NamedTuple):
+    """A head, its report on texts that it was not trained on, and the texts whose outputs were collected."""
+
+    head: Head
+    report: Table
+    texts: Texts
+
+
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """What all kinds of training share: the loaded models, the texts, and the folders."""
+    """The state that all kinds of training share: the loaded models, the texts and the folders."""
 
     settings: Settings
     loaded: LoadedPair
@@ -63,10 +76,11 @@ class Training:
     folder: Path
     kept: Path
     about: Table
+    budget: Budget
     observer: Observer
 
-    def train(self, kind: HeadKind) -> tuple[Head, Table]:
-        """Train a head of a kind. Returns it, and its report on texts that it was not trained on."""
+    def train(self, kind: HeadKind) -> Trained:
+        """Train a head of a kind on as many texts as the budget allows."""
         trainers = {
             HeadKind.sprinter: self._sprinter,
             HeadKind.specdec: self._specdec,
@@ -75,18 +89,18 @@ class Training:
         }
         return trainers[kind]()
 
-    def _sprinter(self) -> tuple[Head, Table]:
+    def _sprinter(self) -> Trained:
         base, features, tau, seed = (
             self.settings.base,
             self.settings.features,
             self.settings.tau,
             self.settings.seed,
         )
-        rollout = self._built(sprinter.Rollout, draft=base, seed=seed)
-        rows = sprinter.balanced(self._rows(lambda text: sprinter.rows_of(self.loaded, text, rollout), rollout), seed)
-        recipe = self._built(fitting.Recipe, seed=seed)
+        rollout = self._built(PrefixRollout(), draft=base, seed=seed)
+        found, texts = self._rows(lambda text: sprinter.rows_of(self.loaded, text, rollout), rollout)
+        rows = sprinter.balanced(found, seed)
         embedding = self.loaded.models[base].get_input_embeddings().weight.detach()
-        shared = sprinter.Fitting(embedding, recipe, seed, rollout.temperature == 1.0)
+        shared = sprinter.Fitting(embedding, self._built(Recipe(), seed=seed), seed, rollout.temperature == 1.0)
         thresholds = sorted({*sprinter.THRESHOLDS, tau})
         every = tuple(dict.fromkeys((*sprinter.SHOWN, features)))
         with self.observer.progress("fitting verifiers", len(every) * len(thresholds)) as advance:
@@ -94,45 +108,60 @@ class Training:
         head, report = heads[features, tau]
         reports = [each for _, each in heads.values()]
         sprinter.plot([each for each in reports if each["tau_train"] == tau], self.folder / "roc")
-        return head, {
-            **report,
-            "all": [{key: value for key, value in each.items() if key != "curve"} for each in reports],
-        }
+        compared = [{key: value for key, value in each.items() if key != "curve"} for each in reports]
+        return Trained(head, {**report, "all": compared}, texts)
 
-    def _specdec(self) -> tuple[Head, Table]:
-        rollout = self._built(draft_length.Rollout, draft=self.settings.base, seed=self.settings.seed)
-        rows = self._rows(lambda text: draft_length.specdec_rows(self.loaded, text, rollout), rollout)
-        recipe = self._built(fitting.Recipe, draft_length.SPECDEC_RECIPE, seed=self.settings.seed)
-        return draft_length.train_specdec(rows, recipe, self.settings.seed)
+    def _specdec(self) -> Trained:
+        rollout = self._built(DraftRollout(), draft=self.settings.base, seed=self.settings.seed)
+        rows, texts = self._rows(lambda text: draft_length.specdec_rows(self.loaded, text, rollout), rollout)
+        recipe = self._built(SPECDEC_RECIPE, seed=self.settings.seed)
+        return Trained(*draft_length.train_specdec(rows, recipe, self.settings.seed), texts)
 
-    def _dsl(self) -> tuple[Head, Table]:
-        rollout = self._built(draft_length.Rollout, draft=self.settings.base, seed=self.settings.seed)
-        rows = self._rows(lambda text: draft_length.dsl_rows(self.loaded, text, rollout), rollout)
-        recipe = self._built(fitting.Recipe, draft_length.DSL_RECIPE, seed=self.settings.seed)
-        return draft_length.train_dsl(rows, recipe, self.settings.seed)
+    def _dsl(self) -> Trained:
+        rollout = self._built(DraftRollout(), draft=self.settings.base, seed=self.settings.seed)
+        rows, texts = self._rows(lambda text: draft_length.dsl_rows(self.loaded, text, rollout), rollout)
+        recipe = self._built(DSL_RECIPE, seed=self.settings.seed)
+        return Trained(*draft_length.train_dsl(rows, recipe, self.settings.seed), texts)
 
-    def _eagle(self) -> tuple[Head, Table]:
+    def _eagle(self) -> Trained:
         base = self.settings.base
-        recipe = self._built(eagle.EagleRecipe, seed=self.settings.seed)
-        rows = self._rows(lambda text: eagle.rows_of(self.loaded, text, base, recipe), recipe.most)
-        training = eagle.EagleTraining(self.loaded, base, recipe, self.folder, self.about)
-        with self.observer.progress("training", eagle.steps_of(rows, recipe)) as advance:
-            head, report = eagle.train(training, rows, advance)
+        recipe = self._built(EagleRecipe(), seed=self.settings.seed)
+        training = eagle.EagleTraining(
+            pair=self.loaded, base=base, recipe=recipe, folder=self.folder, about=self.about,
+            budget=self.budget, observer=self.observer,
+        )  # fmt: skip
+        checkpoint = training.checkpoint()  # needs the texts of the interrupted training, and no others
+        if checkpoint:
+            self.observer.message(f"resuming after {checkpoint['done']} of {checkpoint['total']} steps")
+        rows, texts = self._rows(
+            lambda text: rows_of(self.loaded, text, base, recipe.most),
+            recipe.most,
+            lambda: checkpoint is not None or self.budget.ends_collecting(),
+        )
+        head, report = eagle.train(training, rows, checkpoint)
         (self.folder / eagle.CHECKPOINT).unlink(missing_ok=True)
-        return head, report
+        return Trained(head, report, texts)
 
-    def _rows(self, make: Callable[[Text], Rows], settings: object) -> Rows:
-        """Collect the rows of every text, under the head's folder. Raises ConfigError if there are none."""
-        with self.observer.progress("collecting", len(self.texts.texts)) as advance:
+    def _rows(
+        self, make: Callable[[Text], Rows], settings: object, ends: Callable[[], bool] | None = None
+    ) -> tuple[Rows, Texts]:
+        """Collect the rows of texts, under the head's folder, until `ends` returns true; by default for half of the budget.
+
+        Raises ConfigError if there are none.
+        """
+        count = len(self.texts.texts)
+        with self.observer.progress("collecting", count) as advance:
             about = {**self.about, "settings": str(settings)}
-            rows = collected(self.kept, self.texts.texts, make, about, advance)
+            ends = ends or self.budget.ends_collecting
+            rows, read = collected(self.kept, self.texts.texts, make, about, advance, ends)
         if not rows:
-            raise ConfigError("these texts gave no rows to train on")
-        return rows
+            raise ConfigError("no training rows were collected; help: more texts (--limit), or another task (-t)")
+        if read < count:
+            self.observer.message(f"training on {read} of {count} texts; a larger --minutes uses more")
+        return rows, self.texts.first(read)
 
-    def _built(self, kind: type[T], start: T | None = None, **more: object) -> T:
-        """Return a recipe or a rollout from its defaults or those of `start`, with the user's keys that it has."""
-        known = [field.name for field in fields(kind)]
-        defaults = {} if start is None else {name: getattr(start, name) for name in known}
-        own = {key: value for key, value in self.settings.recipe.items() if key in known}
-        return construct(kind, {**defaults, **more, **own}, "recipe")
+    def _built(self, start: T, **more: object) -> T:
+        """Return a recipe or a rollout from `start`, with the user's keys that it has."""
+        defaults = {field.name: getattr(start, field.name) for field in fields(start)}
+        own = {key: value for key, value in self.settings.recipe.items() if key in defaults}
+        return construct(type(start), {**defaults, **more, **own}, "recipe")

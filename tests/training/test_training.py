@@ -1,6 +1,8 @@
 """Training of heads: labels, balance, splits, what a fit finds, and that an interrupted training goes on."""
 
 import json
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -8,13 +10,18 @@ import pytest
 import torch
 
 from specbench.config.options import Options
+from specbench.data.task import Sample
 from specbench.errors import ConfigError
 from specbench.experiment.selection import read_pair
 from specbench.models.heads import AcceptanceHead, EagleHead, LengthHead, Verifier
 from specbench.models.loader import load
 from specbench.models.resolve import Placement, resolve_models
+from specbench.observer import Observer
 from specbench.training import eagle, roc, sprinter
-from specbench.training.fitting import Recipe, fit, loss_of
+from specbench.training.budget import Budget
+from specbench.training.eagle_rows import rows_of
+from specbench.training.fitting import fit, loss_of
+from specbench.training.recipes import EagleRecipe, Recipe
 from specbench.training.shards import collected
 from specbench.training.texts import SPLITS, Text, split_of
 from tests.fixtures.console import specbench
@@ -96,7 +103,7 @@ def test_the_epoch_that_validates_best_is_kept():
 
 def test_an_interrupted_collection_resumes(tmp_path):
     """Shards that lie there are not made again; other settings have their own, and leave them there."""
-    texts = [Text(i, [i], []) for i in range(50)]
+    texts = [Text(i, [i], [], Sample(str(i), ""), "") for i in range(50)]
     made: list[int] = []
 
     def make(text):
@@ -108,7 +115,7 @@ def test_an_interrupted_collection_resumes(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         collected(tmp_path, texts, make, {"a": 1}, lambda: None)
     again = len(made)
-    rows = collected(tmp_path, texts, make, {"a": 1}, lambda: None)
+    rows, _ = collected(tmp_path, texts, make, {"a": 1}, lambda: None)
     assert made[again:] == list(range(40, 50))
     assert rows["x"].tolist() == rows["text"].tolist() == [i for i in range(50) for _ in range(2)]
     collected(tmp_path, texts, make, {"a": 2}, lambda: None)
@@ -122,7 +129,18 @@ FEW = ["-p", "tiny", "-t", "gsm8k"]
 
 def test_a_verifier_is_trained_from_the_command_line_and_used(tmp_path):
     """`train sprinter`: report, plots, a head that `run` takes; its columns stand in the table."""
-    quick = ["-n", 30, "--set", "recipe.epochs=2", "--set", "recipe.batch=300", "--set", "recipe.rate=0.02"]
+    quick = [
+        "-n",
+        30,
+        "--set",
+        "recipe.epochs=2",
+        "--set",
+        "recipe.batch=300",
+        "--set",
+        "recipe.rate=0.02",
+        "--trial",
+        0,
+    ]
     shown = specbench("train", "sprinter", *FEW, *quick, "-o", "gate", cwd=tmp_path).stdout
     assert "state+q+entropy" in shown and "--head sprinter@draft=gate" in shown
     report = json.loads((tmp_path / "gate" / "report.json").read_text())
@@ -142,46 +160,125 @@ def test_a_verifier_is_trained_from_the_command_line_and_used(tmp_path):
 
 @pytest.mark.parametrize(("kind", "made"), [("specdec++", AcceptanceHead), ("dsl", LengthHead)])
 def test_heads_of_draft_lengths_are_trained_from_the_command_line(tmp_path, kind, made):
-    quick = ["-n", 20, "--set", "recipe.epochs=1", "--set", "recipe.steps=20"]
+    quick = ["-n", 20, "--set", "recipe.epochs=1", "--set", "recipe.steps=20", "--trial", 0]
     assert "AUC" in specbench("train", kind, *FEW, *quick, "-o", "head", cwd=tmp_path).stdout
     assert made.read(tmp_path / "head").provenance.target["source"] == "specbench:tiny/models/target"
 
 
-def test_an_eagle_head_is_trained_and_an_interrupted_training_resumes(tmp_path, monkeypatch):
-    """The same steps in one go, and broken off and resumed from a checkpoint, give the same head."""
-    monkeypatch.setattr(eagle, "CHECKPOINT_STEPS", 3)
+class Interrupting(Observer):
+    """Counts the steps of a training, and interrupts it after some of them."""
+
+    def __init__(self, after: int = 1_000_000) -> None:
+        self.steps, self._after = 0, after
+
+    @contextmanager
+    def progress(self, label, total, done=0):
+        def advance():
+            self.steps += 1
+            if self.steps == self._after:
+                raise KeyboardInterrupt
+
+        yield advance
+
+
+@pytest.fixture(scope="module")
+def target():
+    """The bundled target."""
     _, pair = read_pair("tiny", Options())
     found = resolve_models(pair, ("target",), Path(), Placement(torch.device("cpu"), "float32"))
-    loaded = load(found, Path(), torch.device("cpu"))
-    texts = [Text(i, list(range(2, 12)), list(range(12, 30))) for i in range(24)]
-    recipe = eagle.EagleRecipe(epochs=4, batch=80, rate=1e-3, warm_up=2, noise=0.0)
-    rows = collected(tmp_path, texts, lambda text: eagle.rows_of(loaded, text, "target", recipe), {}, lambda: None)
-    steps = eagle.steps_of(rows, recipe)
-    assert steps > 8
-    whole, report = eagle.train(
-        eagle.EagleTraining(loaded, "target", recipe, tmp_path / "none", {}, keep=False), rows, lambda: None
-    )
-    assert report["steps"] == steps
-    left = iter([False] * 7)
+    return load(found, Path(), torch.device("cpu"))
 
-    def stop():
-        if next(left, True):
-            raise KeyboardInterrupt
 
+def eagle_rows(target, folder):
+    """Rows of 24 short texts."""
+    texts = [Text(i, list(range(2, 12)), list(range(12, 30)), Sample(str(i), ""), "") for i in range(24)]
+    return collected(folder, texts, lambda text: rows_of(target, text, "target", 64), {}, lambda: None)[0]
+
+
+def eagle_training(target, folder, recipe, observer=None, budget=None, keep=True):
+    return eagle.EagleTraining(
+        pair=target, base="target", recipe=recipe, folder=folder, about={}, budget=budget or Budget(0.0),
+        observer=observer or Observer(), keep=keep,
+    )  # fmt: skip
+
+
+def test_an_eagle_head_is_trained_and_an_interrupted_training_resumes(tmp_path, monkeypatch, target):
+    """The same steps in one go, and interrupted and resumed from a checkpoint, give the same head."""
+    monkeypatch.setattr(eagle, "CHECKPOINT_STEPS", 3)
+    recipe = EagleRecipe(epochs=4, batch=80, rate=1e-3, warm_up=2, noise=0.0)
+    rows = eagle_rows(target, tmp_path)
+    whole, report = eagle.train(eagle_training(target, tmp_path / "none", recipe, keep=False), rows)
+    assert report["steps"] > 8 and report["epochs"] == 4.0
+    assert report["overlap_low"] <= report["overlap"] <= report["overlap_high"]
     with pytest.raises(KeyboardInterrupt):
-        eagle.train(eagle.EagleTraining(loaded, "target", recipe, tmp_path, {}), rows, stop)
-    ran: list[int] = []
-    again, _ = eagle.train(eagle.EagleTraining(loaded, "target", recipe, tmp_path, {}), rows, lambda: ran.append(1))
-    assert len(ran) == steps
+        eagle.train(eagle_training(target, tmp_path, recipe, Interrupting(7)), rows)
+    training = eagle_training(target, tmp_path, recipe)
+    assert training.checkpoint()["done"] == 6
+    assert eagle_training(target, tmp_path, replace(recipe, rate=1e-4)).checkpoint() is None, "of another recipe"
+    again, _ = eagle.train(training, rows, training.checkpoint())
     for one, two in zip(whole.parameters(), again.parameters(), strict=True):
         assert torch.allclose(one, two, atol=1e-6)
 
 
+def test_the_budget_decides_how_many_steps_an_eagle_head_is_trained(tmp_path, target):
+    """A budget without a limit gives 40 epochs. One that is too short for an epoch is an error."""
+    rows = eagle_rows(target, tmp_path)
+    spent = iter([0.0])
+    no_time = Budget(1.0, clock=lambda: next(spent, 60.0))
+    assert eagle.TIMED_STEPS < 24
+    with pytest.raises(ConfigError, match="steps of one epoch; help: a larger --minutes"):
+        eagle.train(eagle_training(target, tmp_path, EagleRecipe(batch=28), budget=no_time, keep=False), rows)
+    _, report = eagle.train(eagle_training(target, tmp_path, EagleRecipe(batch=600), keep=False), rows)
+    assert report["epochs"] == eagle.MOST_EPOCHS
+
+
+def test_collecting_ends_with_its_share_of_the_budget(tmp_path):
+    """Half of the minutes, at least one shard; shards on disk are read whatever the time."""
+    now = [0.0]
+    budget = Budget(1.0, clock=lambda: now[0])
+    texts = [Text(i, [i], [], Sample(str(i), ""), "") for i in range(100)]
+
+    def make(text):
+        now[0] += 0.5
+        return {"x": torch.tensor([text.number])}
+
+    rows, read = collected(tmp_path, texts, make, {}, lambda: None, budget.ends_collecting)
+    assert (read, len(rows["x"])) == (60, 60)
+    assert budget.left == 30.0
+    _, read = collected(tmp_path, texts, make, {}, lambda: None, lambda: True)
+    assert read == 60
+    _, read = collected(tmp_path / "other", texts, make, {}, lambda: None, lambda: True)
+    assert read == 20
+
+
+def test_the_recipe_of_an_eagle_head_depends_on_texts_and_width():
+    """The paper's learning rate for its width, the bundled one for the bundled target's; given keys are kept."""
+    assert EagleRecipe().resolved(10**7, 4096).rate == pytest.approx(3e-5)
+    assert EagleRecipe().resolved(10**7, 192).rate == pytest.approx(2e-3)
+    assert 3e-5 < EagleRecipe().resolved(10**7, 1024).rate < 2e-3
+    assert [EagleRecipe().resolved(tokens, 192).batch for tokens in (100, 64_000, 10**7)] == [256, 1000, 4096]
+    assert EagleRecipe(batch=7, rate=0.5).resolved(10**7, 192) == EagleRecipe(batch=7, rate=0.5)
+
+
 def test_an_eagle_head_learns_its_bases_distribution(tmp_path):
     """A few steps on the command line: a head in the published format, better than none."""
-    quick = ["-n", 40, "--set", "recipe.epochs=8", "--set", "recipe.batch=600", "--set", "recipe.warm_up=5"]
+    quick = [
+        "-n",
+        40,
+        "--set",
+        "recipe.epochs=8",
+        "--set",
+        "recipe.batch=600",
+        "--set",
+        "recipe.warm_up=5",
+        "--trial",
+        5,
+    ]
     shown = specbench("train", "eagle", *FEW, *quick, "-o", "head", cwd=tmp_path).stdout
-    assert "--head eagle@target=head" in shown
+    assert "Trial of eagle on 5 held-out prompts" in shown and "The trial shows no speedup" in shown
+    assert "specbench run" not in shown
+    report = json.loads((tmp_path / "head" / "report.json").read_text())
+    assert [each["method"] for each in report["trial"]] == ["ar", "eagle"]
     head = EagleHead.read(tmp_path / "head")
     assert head.provenance.base["source"] == "specbench:tiny/models/target" and not head.own_embedding
     assert head.fc.weight.shape == (192, 384)
@@ -197,4 +294,4 @@ def test_a_wrong_kind_feature_or_pair_is_an_error_that_lists_the_valid_ones(tmp_
         in specbench("run", "-m", "sprinter", "-p", "gpt2", "-t", "lm1b", cwd=tmp_path, code=4).stderr
     )
     assert "has no key 'rat'" in specbench("train", "dsl", *FEW, "--set", "recipe.rat=1", cwd=tmp_path, code=2).stderr
-    assert "dsl has neither" in specbench("train", "dsl", *FEW, "--tau", 1.5, cwd=tmp_path, code=2).stderr
+    assert "leave them out for dsl" in specbench("train", "dsl", *FEW, "--tau", 1.5, cwd=tmp_path, code=2).stderr

@@ -1,0 +1,139 @@
+"""Recipes of heads: how training rows are collected, and how a head is fitted to them. Needs no torch, for `train --help`.
+
+The user's keys are `--set recipe.KEY=VALUE`. `meaning_of` returns what `specbench train --help` says of a key.
+"""
+
+import math
+from dataclasses import Field, dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any
+
+from specbench.config.construct import within
+from specbench.config.pair import HeadKind
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+MEANING = "meaning"
+FIXED = ("draft", "target", "seed")  # fields that other options set
+REJECT_WEIGHT = 6.0  # of SpecDec++
+WIDE, NARROW = (4096, 3e-5), (192, 2e-3)  # (width, learning rate): EAGLE's paper, and the bundled target
+
+
+def key(default: Any, meaning: str) -> Any:
+    """Return a dataclass field with a default, and its meaning for `--help`."""
+    return field(default=default, metadata={MEANING: meaning})
+
+
+@dataclass(frozen=True)
+class PrefixRollout:
+    """How SPRINTER's rows are collected: tokens after each prompt, drawn by the roles `draft` and `target`.
+
+    The authors draw greedily; Theorem 1 assumes T = 1. Distributions are read unscaled and unfiltered.
+    """
+
+    draft: str = "draft"
+    target: str = "target"
+    steps: int = key(20, "tokens after each prompt")
+    temperature: float = key(1.0, "sampling temperature")
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        within("steps", self.steps, 2, math.inf)
+        within("temperature", self.temperature, 0.0, math.inf)
+
+
+@dataclass(frozen=True)
+class DraftRollout:
+    """How the rows of SpecDec++ and DSL are collected: tokens after each prompt, drawn by the roles `draft` and `target`."""
+
+    draft: str = "draft"
+    target: str = "target"
+    steps: int = key(60, "tokens after each prompt")
+    gamma: int = key(10, "draft length with which DSL's rows are collected")
+    temperature: float = key(1.0, "sampling temperature")
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, least in (("steps", 2), ("gamma", 1), ("temperature", 0.0)):
+            within(name, getattr(self, name), least, math.inf)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """Adam on minibatches of rows, with early stopping on the validation texts.
+
+    SPRINTER's authors use batches of 10 at 5e-4, for 20 epochs of 7,000 rows; there are more rows here, and larger batches
+    take a tenth of the time.
+    """
+
+    epochs: int = key(20, "maximum number of epochs")
+    batch: int = key(64, "rows per step")
+    rate: float = key(2e-3, "learning rate")
+    patience: int = key(3, "stop after this many epochs without a lower validation loss")
+    reject_weight: float = key(1.0, "weight of the loss of rejected tokens")
+    cosine: bool = key(False, "lower the learning rate to 0 over the epochs")
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, least in (("epochs", 1), ("batch", 1), ("rate", 0.0), ("patience", 1), ("reject_weight", 0.0)):
+            within(name, getattr(self, name), least, math.inf)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EagleRecipe:
+    """AdamW on features of whole texts (Li et al. 2024). 0 means: chosen from the base model, the texts or the budget."""
+
+    epochs: int = key(0, "passes over the texts; 0: as many as --minutes allow, at most 40")
+    batch: int = key(0, "tokens per step; 0: 1/64 of the training tokens, between 256 and 4096")
+    rate: float = key(0.0, "peak learning rate; 0: by the hidden size of the base, 3e-5 at 4096, 2e-3 at 192")
+    warm_up: int = key(0, "steps of linear warm-up; 0: 5 % of the steps")
+    noise: float = key(0.2, "amplitude of the uniform noise added to features, scaled by 512 / length")
+    ce: float = key(0.1, "weight of the cross-entropy relative to the regression's")
+    clip: float = key(0.5, "clip each element of the gradients at this value")
+    most: int = key(2048, "tokens after which a text is cut")
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        least = {"epochs": 0, "batch": 0, "rate": 0.0, "warm_up": 0, "most": 3, "noise": 0.0, "ce": 0.0, "clip": 0.0}
+        for name, low in least.items():
+            within(name, getattr(self, name), low, math.inf)
+
+    def resolved(self, tokens: int, width: int) -> "EagleRecipe":
+        """Return the recipe with batch and learning rate chosen, for `tokens` training tokens and a base of `width`.
+
+        The number of epochs and the warm-up are chosen when the time of a step is known.
+        """
+        batch = self.batch or min(max(tokens // 64, 256), 4096)
+        return replace(self, batch=batch, rate=self.rate or _rate_at(width))
+
+
+SPECDEC_RECIPE = Recipe(epochs=3, batch=32, rate=1e-3, reject_weight=REJECT_WEIGHT, cosine=True)
+DSL_RECIPE = Recipe(epochs=20, batch=32, rate=1e-3)
+RECIPES: dict[HeadKind, "tuple[DataclassInstance, ...]"] = {
+    HeadKind.sprinter: (PrefixRollout(), Recipe()),
+    HeadKind.specdec: (DraftRollout(), SPECDEC_RECIPE),
+    HeadKind.dsl: (DraftRollout(), DSL_RECIPE),
+    HeadKind.eagle: (EagleRecipe(),),
+}
+
+
+def keys_of(kind: HeadKind) -> dict[str, tuple[object, str]]:
+    """Return the keys of a kind's recipe, with their defaults and meanings."""
+    return {
+        each.name: (getattr(part, each.name), meaning_of(each))
+        for part in RECIPES[kind]
+        for each in fields(part)
+        if each.name not in FIXED
+    }
+
+
+def meaning_of(each: "Field[Any]") -> str:
+    """Return what a field of a recipe means."""
+    return str(each.metadata[MEANING])
+
+
+def _rate_at(width: int) -> float:
+    """Return a learning rate for a width, on a line through NARROW and WIDE in logarithms, and constant beyond them."""
+    (wide, low), (narrow, high) = WIDE, NARROW
+    share = math.log(min(max(width, narrow), wide) / narrow) / math.log(wide / narrow)
+    return float(high * (low / high) ** share)
