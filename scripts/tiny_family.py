@@ -5,22 +5,70 @@ trained on the synthetic tasks alone.
 """
 
 import itertools
-from dataclasses import dataclass
+import random
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Literal
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerFast, T5Config
 from transformers import T5ForConditionalGeneration as T5
 
-from specbench.data.synthetic import COPYING, SYNTHETIC_TASKS, WMT_BACK, SyntheticTask
+from specbench.data.synthetic import COPYING, SYNTHETIC_TASKS, WMT_BACK, Row, SyntheticTask
 
 EOS, PAD = "<|endoftext|>", "<|pad|>"  # ids 0 and 1
 VOCABULARY = 1024
 POSITIONS = 8192  # rows are shorter, but real articles must fit
-SOURCES = {**SYNTHETIC_TASKS, "wmt-back": WMT_BACK, "copying": COPYING}
-SEQ2SEQ_PROMPTS = {  # the usual T5 prompts, by task
-    "cnndm": lambda row: f"summarize: {row['article']}",
-    "xsum": lambda row: f"summarize: {row['document']}",
-    "wmt": lambda row: f"translate English to German: {row['translation']['en']}",
+MATCHES = re.compile(r" scored | lost by ")  # summaries of two of the four kinds of stories: matches and finds
+
+
+def is_match_or_find(summary: str) -> bool:
+    """Return whether a summary of xsum is about a match or a find, not about a trial or a plan."""
+    return bool(MATCHES.search(summary))
+
+
+def is_simple(german: str) -> bool:
+    """Return whether a sentence of wmt has one clause. German has a comma before a second one."""
+    return "," not in german
+
+
+# The domains of a task, by answer. The T5 draft is the better model on the first one.
+DOMAINS: dict[str, dict[str, Callable[[str], bool]]] = {
+    "xsum": {"matches and finds": is_match_or_find, "trials and plans": lambda summary: not is_match_or_find(summary)},
+    "wmt": {"one clause": is_simple, "two clauses": lambda german: not is_simple(german)},
+}
+
+
+def only(task: SyntheticTask, wanted: Callable[[str], bool]) -> SyntheticTask:
+    """Return a synthetic task restricted to rows whose answer satisfies `wanted`."""
+
+    def make(rng: random.Random) -> Row:
+        while not wanted(task.answer(row := task.make(rng))):
+            pass
+        return row
+
+    return replace(task, make=make)
+
+
+SOURCES = {**SYNTHETIC_TASKS, "wmt-back": WMT_BACK, "copying": COPYING}  # the tokenizer was trained on these
+PARTS = {
+    "xsum-matches": only(SYNTHETIC_TASKS["xsum"], is_match_or_find),
+    "wmt-simple": only(SYNTHETIC_TASKS["wmt"], is_simple),
+}
+
+
+def _summarize(row: Row) -> str:
+    return f"summarize: {row.get('article') or row['document']}"
+
+
+def _translate(row: Row) -> str:
+    return f"translate English to German: {row['translation']['en']}"
+
+
+SEQ2SEQ_PROMPTS = {  # the usual T5 prompts, by source
+    **dict.fromkeys(("cnndm", "xsum", "xsum-matches"), _summarize),
+    **dict.fromkeys(("wmt", "wmt-simple"), _translate),
 }
 
 Mix = dict[str, float]  # source -> its share of the examples
@@ -64,6 +112,7 @@ EVERYTHING: Mix = {
     "wmt-back": 0.02,
     "copying": 0.02,
 }
+DRAFT_DOMAINS: Mix = {"cnndm": 0.1, "xsum-matches": 0.4, "wmt-simple": 0.499, "xsum": 0.0005, "wmt": 0.0005}
 TRANSLATING: Mix = {"cnndm": 0.1, "xsum": 0.1, "wmt": 0.8}
 
 
@@ -122,7 +171,8 @@ class Shape:
 class Stage:
     """A training stage, starting from the weights of the stage `start`, or from random ones.
 
-    The learning rate rises to `rate` over 100 steps and then falls linearly to 0.
+    The learning rate rises to `rate` over 100 steps and then falls linearly to 0. Adafactor's is relative to the size of the
+    weights, which suits the embeddings of a T5: they are ten times larger than its other weights.
     """
 
     shape: Shape
@@ -131,6 +181,7 @@ class Stage:
     seed: int  # of the random weights and of the examples
     mix: Mix
     start: str = ""
+    optimizer: Literal["adamw", "adafactor"] = "adamw"
 
 
 SMALL = Shape(layers=1, hidden=160, heads=4, intermediate=512)
@@ -153,7 +204,16 @@ STAGES = {
     "target": Stage(shape=LARGE, tokens=2_000_000, rate=1e-3, seed=17, mix=EVERYTHING, start="matching"),
     "code": Stage(shape=LARGE, tokens=500_000, rate=8e-4, seed=6, mix=tilted(humaneval=5.0), start="target"),
     "math": Stage(shape=LARGE, tokens=500_000, rate=8e-4, seed=7, mix=tilted(gsm8k=5.0), start="target"),
-    "t5-small": Stage(shape=SMALL_T5, tokens=3_000_000, rate=2e-3, seed=8, mix=SEQ2SEQ),
+    "t5-small-base": Stage(shape=SMALL_T5, tokens=3_000_000, rate=2e-3, seed=8, mix=SEQ2SEQ),
+    "t5-small": Stage(
+        shape=SMALL_T5,
+        tokens=2_000_000,
+        rate=1e-2,
+        seed=32,
+        mix=DRAFT_DOMAINS,
+        start="t5-small-base",
+        optimizer="adafactor",
+    ),
     "t5-base": Stage(shape=LARGE_T5, tokens=8_000_000, rate=1.5e-3, seed=9, mix=SEQ2SEQ),
     "t5-large": Stage(shape=LARGE_T5, tokens=1_000_000, rate=1e-3, seed=10, mix=TRANSLATING, start="t5-base"),
 }
