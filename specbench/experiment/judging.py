@@ -1,0 +1,156 @@
+"""Comparisons of two methods' generations by a judge, stored in the run folder and repeatable without the models."""
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import torch
+
+from specbench.config.construct import Table
+from specbench.data.task import Data
+from specbench.errors import ConfigError, hint
+from specbench.files import read_sealed, write_sealed
+from specbench.judges import Judge, Judgment
+from specbench.observer import Observer
+from specbench.runs.run_folder import JUDGED, read
+from specbench.runs.scores import Judged, JudgedRow
+
+FLUSHED = 20  # comparisons between two writes of judged.json
+
+
+@dataclass(frozen=True)
+class JudgeRequest:
+    """A judge's table, and the two methods to compare: `of` with `against`."""
+
+    judge: Table
+    of: str
+    against: str
+
+    @classmethod
+    def of_table(cls, table: Table) -> "JudgeRequest":
+        """Split a suite's table into the judge's own keys and the methods."""
+        own = {key: value for key, value in table.items() if key not in ("of", "against")}
+        return cls(own, str(table["of"]), str(table["against"]))
+
+
+@dataclass(frozen=True)
+class _Comparison:
+    """Two continuations of a sample's prompt. `key` identifies the judge and all texts."""
+
+    sample: str
+    repeat: int
+    text: str
+    one: str
+    two: str
+    key: str
+
+
+def judge_run(run: Path, data: Data, request: JudgeRequest, device: torch.device, observer: Observer) -> Judged:
+    """Judge the generations of a run and write judged.json. Comparisons that it has already are not repeated.
+
+    Comparisons are written while others are in progress, so that the same command resumes an interrupted one. Equal texts are
+    ties.
+
+    Raises:
+        ConfigError: The run lacks a method, or the judge's table is wrong.
+        MissingAsset: The judge's model cannot be loaded, or its server does not answer.
+    """
+    judge = _judge(json.dumps(request.judge), str(device))
+    comparisons = list(_comparisons(run, data, request))
+    known = _known(run)
+    rows = {each.key: known[each.key] for each in comparisons if each.key in known}
+    missing = [each for each in comparisons if each.key not in rows]
+
+    def kept() -> Judged:
+        return {
+            "judge": request.judge,
+            "label": judge.label,
+            "of": request.of,
+            "against": request.against,
+            "comparisons": len(comparisons),
+            "rows": [rows[each.key] for each in comparisons if each.key in rows],
+        }
+
+    if not missing and _stored(run) == kept():
+        return kept()
+    try:
+        with observer.progress(f"judging {run.name}", len(comparisons), len(rows)) as advance:
+            for i, (each, judgment) in enumerate(_judged(judge, missing), 1):
+                rows[each.key] = _row(each, judgment)
+                if i % FLUSHED == 0:
+                    write_sealed(run / JUDGED, kept())
+                advance()
+    finally:
+        write_sealed(run / JUDGED, kept())
+    return kept()
+
+
+def methods_of(run: Path) -> list[str]:
+    """Return the methods that a run has generations of, in their order."""
+    return list(dict.fromkeys(record.method for record in read(run)))
+
+
+def _comparisons(run: Path, data: Data, request: JudgeRequest) -> Iterator[_Comparison]:
+    """Yield the pairs of generations on the same prompt and repeat."""
+    known = methods_of(run)
+    for method in (request.of, request.against):
+        if method not in known:
+            raise ConfigError(f"judge: no method '{method}' in {run.name}{hint(method, known)}")
+    prompts = {sample.id: sample.prompt for sample in data.samples}
+    texts = {record.key: record.text for record in read(run) if record.error is None}
+    for (method, sample, repeat), one in texts.items():
+        two = texts.get((request.against, sample, repeat))
+        if method == request.of and two is not None:
+            if sample not in prompts:
+                raise ConfigError(f"judge: the task has no sample '{sample}' any more; help: --data FILE")
+            content = json.dumps([request.judge, sample, repeat, prompts[sample], one, two], sort_keys=True)
+            key = hashlib.sha256(content.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+            yield _Comparison(sample, repeat, prompts[sample], one, two, key)
+
+
+def _judged(judge: Judge, comparisons: Sequence[_Comparison]) -> Iterator[tuple[_Comparison, Judgment]]:
+    """Yield the judgments in order, several at a time if the judge allows it."""
+
+    def judgment(each: _Comparison) -> Judgment:
+        return Judgment(0.5) if each.one == each.two else judge.compare(each.text, each.one, each.two)
+
+    with ThreadPoolExecutor(judge.parallel) as pool:
+        for start in range(0, len(comparisons), FLUSHED):  # a few at a time, so that an interrupt ends soon
+            few = comparisons[start : start + FLUSHED]
+            yield from zip(few, pool.map(judgment, few), strict=True)
+
+
+def _row(comparison: _Comparison, judgment: Judgment) -> JudgedRow:
+    return {
+        "sample": comparison.sample,
+        "repeat": comparison.repeat,
+        "verdict": judgment.verdict,
+        "unclear": judgment.unclear,
+        "key": comparison.key,
+        "exchanges": [{"prompt": each.prompt, "answer": each.answer} for each in judgment.exchanges],
+    }
+
+
+@cache
+def _judge(table: str, device: str) -> Judge:
+    """Return the judge of a table (as JSON), cached for all runs. Local models run on the device of the run."""
+    keys = json.loads(table)
+    local = {} if keys.get("name") == "endpoint" else {"device": device}
+    return Judge.build({**local, **keys}, "judge")
+
+
+def _known(run: Path) -> dict[str, JudgedRow]:
+    """Return the stored rows by key; none if the file is missing or damaged, since comparisons can be repeated."""
+    stored = _stored(run)
+    return {row["key"]: row for row in stored["rows"]} if stored else {}
+
+
+def _stored(run: Path) -> Judged | None:
+    try:
+        return read_sealed(run / JUDGED, Judged) if (run / JUDGED).exists() else None
+    except ConfigError:
+        return None
