@@ -137,3 +137,11 @@ def _fits(value: Any, kind: Any) -> bool:
     """Return whether a value has the outer type of a member of a union. TOML's arrays are lists, the fields are tuples."""
     plain = typing.get_origin(kind) or kind
     return isinstance(value, list | tuple) if plain is tuple else isinstance(plain, type) and isinstance(value, plain)
+
+
+def within(key: str, value: float, low: float, high: float) -> None:
+    """Raise ValueError if a parameter is out of its range."""
+    if not low <= value <= high:
+        raise ValueError(
+            f"{key} = {value} must be " + (f"at least {low:g}" if high == math.inf else f"in [{low:g}, {high:g}]")
+        )

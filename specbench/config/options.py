@@ -4,8 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, get_origin, get_type_hints
 
+from specbench.config.construct import convert
 from specbench.config.overrides import Override, in_scope, latest, override
 from specbench.config.presets import names
 from specbench.errors import ConfigError, hint
@@ -78,11 +79,13 @@ class Options:
 
     @classmethod
     def checked(cls, **given: Any) -> "Options":
-        """Return options from keyword arguments. Raises ConfigError, with the nearest name, for an unknown one."""
-        known = {each.name for each in fields(cls)}
-        for name in given:
-            if name not in known:
-                raise ConfigError(f"unknown option '{name}'{hint(name, known)}")
+        """Return options from keyword arguments. Raises ConfigError for an unknown name or a value of the wrong type."""
+        kinds = get_type_hints(cls)
+        for name, value in given.items():
+            if name not in kinds:
+                raise ConfigError(f"unknown option '{name}'{hint(name, kinds)}")
+            if get_origin(kinds[name]) is not tuple and value is not None:
+                given[name] = convert(value, kinds[name], name)
         return cls(**given)
 
     def changes(self) -> dict[str, Any]:

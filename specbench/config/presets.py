@@ -53,8 +53,14 @@ def added(kind: str) -> set[str]:
 
 def names(kind: str, variants: bool = True) -> list[str]:
     """Return the names of all presets of a kind: method, pair, task, suite or machine. NAME/VARIANT.toml is NAME:VARIANT."""
+    return sorted([*(name for name in _bundled(kind) if variants or ":" not in name), *added(kind)])
+
+
+@cache
+def _bundled(kind: str) -> tuple[str, ...]:
+    """Return the names of the files of a kind in configs/."""
     found = (path.relative_to(_folder(kind)).with_suffix("") for path in _folder(kind).rglob("*.toml"))
-    return sorted([*(":".join(path.parts) for path in found if variants or len(path.parts) == 1), *added(kind)])
+    return tuple(":".join(path.parts) for path in found)
 
 
 def preset(kind: str, name: str) -> Preset:

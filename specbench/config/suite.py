@@ -26,22 +26,14 @@ from typing import Any, Literal, get_type_hints
 from specbench.config.construct import construct, convert
 from specbench.config.options import ALSO_SET, Options, draft_lengths, scoped_values
 from specbench.config.presets import names, preset, sweep_of
+from specbench.config.suite_layout import Expectation, PlotSpec, TableSpec
 from specbench.errors import ConfigError, hint
 
 INNER = {"overrides", "over", "heads", "plugins"}  # options with another syntax in suites, or not allowed there
 BY_SCOPE = {"data", "gamma", "heads", "overrides"}  # options with one value per scope or key
 TINY = "-tiny"  # suffix of suites on the bundled models
-DIMENSIONS = ("pair", "task", "group", "T", "method", "setting", "x", "variant")  # that identify a measured point
 Kind = Literal["runs", "profile"]
-JUDGE = {"name", "path", "of", "against"}  # required keys of a judge's table
-Axis = Literal["linear", "log"]
-
-
-def require_dimensions(*words: str) -> None:
-    """Raise ValueError for a word that is not in DIMENSIONS."""
-    for word in words:
-        if word not in DIMENSIONS:
-            raise ValueError(f"'{word}' is not a dimension{hint(word, DIMENSIONS)}")
+JUDGE = {"name", "of", "against"}  # required keys of a judge's table, in any case
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,81 +47,19 @@ class Line:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TableSpec:
-    """A table in the paper's layout: the DIMENSIONS of its rows and columns, and the values of each cell.
-
-    `only` selects points by their dimensions. `best` adds, for methods with several settings, a row with the best setting by
-    this value.
-    """
-
-    title: str = ""
-    rows: tuple[str, ...]
-    columns: tuple[str, ...] = ()
-    values: tuple[str, ...]
-    only: dict[str, Any] = field(default_factory=dict)
-    best: str = ""
-
-    def __post_init__(self) -> None:
-        require_dimensions(*self.rows, *self.columns, *self.only)
-        if self.best and "setting" not in self.rows:
-            raise ValueError("best compares settings: put 'setting' into rows")
-
-
-@dataclass(frozen=True, kw_only=True)
-class PlotSpec:
-    """A plot of `y` over `x`, which is a value, or the swept parameter (dimension x).
-
-    There is a line per value of the dimensions `lines`, and a panel per value of `panels`. `flat` are methods drawn as
-    horizontal lines.
-    """
-
-    title: str = ""
-    x: str
-    y: str
-    lines: tuple[str, ...] = ("method",)
-    panels: tuple[str, ...] = ("task",)
-    flat: tuple[str, ...] = ()
-    x_axis: Axis = "linear"
-
-    def __post_init__(self) -> None:
-        require_dimensions(*self.lines, *self.panels)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Expectation:
-    """An expectation from theory or the paper: a value `of` some points is `at_least` or `at_most` a bound.
-
-    The bound is a number, or the value of other points with the same other dimensions. `best` compares the best settings.
-    `because` explains a deviation.
-    """
-
-    says: str
-    of: dict[str, Any]
-    value: str
-    at_least: float | dict[str, Any] | None = None
-    at_most: float | dict[str, Any] | None = None
-    best: bool = False
-    because: str = ""
-
-    def __post_init__(self) -> None:
-        if (self.at_least is None) == (self.at_most is None):
-            raise ValueError("give one of at_least and at_most")
-        bound = self.at_most if self.at_least is None else self.at_least
-        require_dimensions(*self.of, *(bound if isinstance(bound, dict) else ()))
-
-
-@dataclass(frozen=True, kw_only=True)
 class Suite:
     """The reproduction of a table or figure: the grid of runs, and the tables, plots and expectations of its results.
 
     `kind` is `runs` for runs, `profile` for `specbench profile`. With a `judge`, completions of the methods `of` and
-    `against` are compared too. `frontier` adds the cascades paper's two summaries of quality against latency.
+    `against` are compared too. `note` is printed below the tables. `frontier` adds the cascades paper's two summaries of
+    quality against latency.
     """
 
     name: str
     paper: str
     shows: str
     description: str
+    note: str = ""
     kind: Kind = "runs"
     frontier: bool = False
     judge: dict[str, Any] = field(default_factory=dict)
@@ -143,13 +73,21 @@ class Suite:
         if self.judge and (missing := JUDGE - self.judge.keys()):
             raise ValueError(f"judge: a value for '{min(missing)}' is missing")
 
+    def with_judge(self, judge: dict[str, Any]) -> "Suite":
+        """Return the suite with another judge of the same methods. Raises ConfigError if the suite judges nothing."""
+        if not judge:
+            return self
+        if not self.judge:
+            raise ConfigError(f"--judge has no effect: suite {self.name} compares no continuations")
+        return replace(self, judge={**judge, "of": self.judge["of"], "against": self.judge["against"]})
+
     @property
     def is_tiny(self) -> bool:
         return self.name.endswith(TINY)
 
     @property
     def of(self) -> str:
-        """The name of the suite on the paper's models that this one corresponds to; its own name if it is one."""
+        """The name of the corresponding suite on the paper's models, which may be this one."""
         return self.name.removesuffix(TINY)
 
     def parts(self) -> Iterator[tuple[Line, str, str]]:

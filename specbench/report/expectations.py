@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from enum import StrEnum
 
 from specbench.analysis.points import Point
-from specbench.config.suite import Expectation, Suite
+from specbench.config.suite import Suite
+from specbench.config.suite_layout import Expectation
+from specbench.report.columns import column_of
 
 Span = tuple[float, float, float]  # a value and its interval
 NOT_REACHED: Span = (-math.inf, -math.inf, -math.inf)  # of a curve, below every value
@@ -16,6 +18,7 @@ class Outcome(StrEnum):
     """How an expectation came out in a run."""
 
     confirmed = "confirmed"
+    alike = "cannot be distinguished"
     expected = "on the expected side within the noise"
     other = "on the other side within the noise"
     contradicted = "contradicted"
@@ -29,7 +32,7 @@ def expectations(suite: Suite, points: Sequence[Point]) -> list[str]:
 def outcome_counts(suite: Suite, points: Sequence[Point]) -> list[str]:
     """Return a sentence that counts the outcomes of all expectations; none without an expectation."""
     counts = Counter(
-        outcome for each in suite.expect for of_run in _by_run(points) for outcome, _ in _outcomes(each, of_run)
+        outcome for each in suite.expect for group in _groups(each, points) for outcome, _ in _outcomes(each, group)
     )
     if not counts:
         return []
@@ -39,8 +42,8 @@ def outcome_counts(suite: Suite, points: Sequence[Point]) -> list[str]:
 
 def _line(expected: Expectation, points: Sequence[Point]) -> str:
     places: dict[Outcome, list[str]] = {outcome: [] for outcome in Outcome}
-    for of_run in _by_run(points):
-        for outcome, place in _outcomes(expected, of_run):
+    for group in _groups(expected, points):
+        for outcome, place in _outcomes(expected, group):
             places[outcome].append(place)
     if not any(places.values()):
         return f"{expected.says}: not measured side by side (of one pair, task and temperature)"
@@ -51,39 +54,51 @@ def _line(expected: Expectation, points: Sequence[Point]) -> str:
     return f"{expected.says}: {counts}{against}{why}"
 
 
-def _by_run(points: Sequence[Point]) -> list[list[Point]]:
-    """Return the points of each run, without those of groups of prompts."""
-    runs: dict[str, list[Point]] = defaultdict(list)
+def _groups(expected: Expectation, points: Sequence[Point]) -> list[list[Point]]:
+    """Return the points to compare with each other, without those of groups of prompts.
+
+    Points are compared within a run. The best of several settings is chosen over the runs of one place if its bound is a
+    number, since settings with different baselines are measured in different runs.
+    """
+    over_runs = expected.best and not isinstance(expected.bound, dict)
+    keys = ("pair", "task", "T", "simulated", "data") if over_runs else ("run",)
+    groups: dict[tuple[object, ...], list[Point]] = defaultdict(list)
     for point in points:
         if not point.group:
-            runs[point.run].append(point)
-    return list(runs.values())
+            groups[point.at(keys)].append(point)
+    return list(groups.values())
 
 
 def _outcomes(expected: Expectation, points: Sequence[Point]) -> list[tuple[Outcome, str]]:
-    """Return the outcome for each pair of a point and its bound in one run, with the point's place."""
-    at_least = expected.at_least is not None
-    bound = expected.at_least if at_least else expected.at_most
-    assert bound is not None
-    sign = 1.0 if at_least else -1.0
-    if isinstance(bound, dict):
-        limits = [_span(point, expected.value) for point in _chosen(points, bound, expected)]
-    else:
-        limits = [(float(bound),) * 3]
+    """Return the outcome for each pair of a point and its bound, with the point's place."""
     return [
-        (_compare(_span(point, expected.value), limit, sign), _place(point))
+        (_compare(expected, _span(point, expected.value), limit), _place(point))
         for point in _chosen(points, expected.of, expected)
-        for limit in limits
+        for limit in _limits(expected, point, points)
     ]
 
 
+def _limits(expected: Expectation, point: Point, points: Sequence[Point]) -> list[Span]:
+    """Return the bounds of a point's value."""
+    bound = expected.bound
+    if isinstance(bound, dict):
+        others = _chosen(points, bound, expected)
+        return [_span(other, expected.value) for other in others if other.at(expected.by) == point.at(expected.by)]
+    if isinstance(bound, str):
+        return [_span(point, bound)] if point.values.get(bound) is not None else []
+    return [(float(bound),) * 3]
+
+
 def _chosen(points: Sequence[Point], wanted: Mapping[str, object], expected: Expectation) -> list[Point]:
-    """Return the points with the wanted dimensions that have the value; on request only the best of them."""
+    """Return the points with the wanted dimensions that have the value; on request only the best of each place."""
     chosen = [p for p in points if p.matches(wanted) and p.values.get(expected.value) is not None]
-    if expected.best and chosen:
-        sign = 1.0 if expected.at_least is not None else -1.0
-        return [max(chosen, key=lambda p: sign * _span(p, expected.value)[0])]
-    return chosen
+    if not expected.best:
+        return chosen
+    places: dict[tuple[object, ...], list[Point]] = defaultdict(list)
+    for point in chosen:
+        places[point.at(expected.by)].append(point)
+    sign = -1.0 if column_of(expected.value).lower_is_better else 1.0
+    return [max(each, key=lambda p: sign * _span(p, expected.value)[0]) for each in places.values()]
 
 
 def _span(point: Point, value: str) -> Span:
@@ -91,10 +106,13 @@ def _span(point: Point, value: str) -> Span:
     return NOT_REACHED if number is None or bounds is None else (number, *bounds)
 
 
-def _compare(ours: Span, limit: Span, sign: float) -> Outcome:
-    """On which side of its bound a value lies, and whether their intervals overlap. `sign` is -1 for upper bounds."""
+def _compare(expected: Expectation, ours: Span, limit: Span) -> Outcome:
+    """Return on which side of its bound a value lies, and whether their intervals overlap."""
     (value, low, high), (bound, below, above) = ours, limit
-    if sign < 0:
+    if expected.equals is not None:
+        overlap = ours == limit or (low <= above and below <= high)
+        return Outcome.alike if overlap else Outcome.contradicted
+    if expected.at_most is not None:
         (value, low, high), (bound, below, above) = (-value, -high, -low), (-bound, -above, -below)
     if value >= bound:
         return Outcome.confirmed if low >= above > -math.inf else Outcome.expected

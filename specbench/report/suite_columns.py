@@ -2,9 +2,17 @@
 
 from specbench.report import run_tables as t
 from specbench.report.column import Column
-from specbench.report.formats import SCORE, TENTHS_OF_PERCENT, TIMES
+from specbench.report.formats import HUNDREDTHS, SCORE, TENTHS_OF_PERCENT, THOUSANDTHS, TIMES
 
 SUITE_COLUMNS = (
+    Column(
+        key="proposer_weight", heading="weight of the default proposer", format=HUNDREDTHS, tables=(t.SUITES,),
+        definition="The weight of the model that a speculative ensemble lists first, in a mixture.",
+    ),
+    Column(
+        key="proposer_acceptance", heading="acceptance of the default proposer", format=THOUSANDTHS, tables=(t.SUITES,),
+        definition="Accepted / tested draft tokens of the model that a speculative ensemble lists first.",
+    ),
     Column(
         key="deferral_rate", heading="deferral rate", format=TENTHS_OF_PERCENT, tables=(t.SUITES,),
         definition="The rule rate; for methods without a rule, target forwards/token.",
@@ -18,10 +26,6 @@ SUITE_COLUMNS = (
         definition="The best score of a point that is no slower than the large model.",
     ),
     Column(
-        key="win_rate", heading="win rate, ties half", format=TENTHS_OF_PERCENT, tables=(t.SUITES,),
-        definition="Wins plus half the ties / comparisons, by the judge that the page names.",
-    ),
-    Column(
         key="wins", heading="wins", format=TENTHS_OF_PERCENT, tables=(t.SUITES,),
         definition="Comparisons in which the judge preferred the method's continuation / comparisons.",
     ),
@@ -30,7 +34,15 @@ SUITE_COLUMNS = (
         definition="Comparisons in which the judge preferred neither / comparisons.",
     ),
     Column(
-        key="win_rate_spread", heading="win rate, standard deviation", format=TENTHS_OF_PERCENT, tables=(t.SUITES,),
-        definition="Standard deviation of the win rate over repeats, as SPRINTER prints it.",
+        key="losses", heading="losses", format=TENTHS_OF_PERCENT, tables=(t.SUITES,),
+        definition="Comparisons in which the judge preferred the other method's continuation / comparisons.",
+    ),
+    Column(
+        key="decided_wins", heading="wins without ties", format=TENTHS_OF_PERCENT, tables=(t.SUITES,),
+        definition="Wins / (wins + losses).",
+    ),
+    Column(
+        key="wins_spread", heading="wins, standard deviation", format=TENTHS_OF_PERCENT, tables=(t.SUITES,),
+        definition="Standard deviation of the wins over repeats, as SPRINTER prints it.",
     ),
 )  # fmt: skip

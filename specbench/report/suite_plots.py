@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from specbench.analysis.bootstrap import Estimate
 from specbench.analysis.points import Point
-from specbench.config.suite import PlotSpec
+from specbench.config.suite_layout import PlotSpec
 from specbench.report.columns import column_of
 from specbench.report.figures import Panel, integer_ticks, legend_above
 from specbench.report.fronts import pareto
@@ -33,8 +33,9 @@ def line_panels(spec: PlotSpec, points: Sequence[Point]) -> list[Panel]:
     panels = []
     for title, each in _places(spec, points):
         known = [p for p in each if _x(spec, p) is not None and _y(spec, p) is not None]
-        if any(p.method not in spec.flat and not (spec.x == "x" and p.baseline) for p in known):
-            panels.append(Panel(title, partial(_lines, spec=spec, points=each), 3.2 if spec.x == "x" else 4.2))
+        if any(p.method not in spec.flat and not (spec.is_swept and p.baseline) for p in known):
+            height = 3.2 if spec.is_swept or spec.diagonal else 4.2
+            panels.append(Panel(title, partial(_lines, spec=spec, points=each), height))
     return panels
 
 
@@ -61,7 +62,7 @@ def _speed_rows(points: Sequence[Point]) -> list[SpeedRow]:
 
 def _places(spec: PlotSpec, points: Sequence[Point]) -> list[tuple[str, list[Point]]]:
     """Return the points of each panel with its title, without summaries of curves and groups of prompts."""
-    kept = [p for p in points if not p.is_curve and not p.group]
+    kept = [p for p in points if not p.is_curve and not p.group and p.matches(spec.only)]
     order = list(dict.fromkeys(p.at(spec.panels) for p in kept))
     kept.sort(key=lambda point: order.index(point.at(spec.panels)))
     panels = [(place, list(each)) for place, each in groupby(kept, lambda point: point.at(spec.panels))]
@@ -77,30 +78,45 @@ def _title(spec: PlotSpec, place: Sequence[str | float | None], points: Sequence
 def _lines(axes: "Axes", spec: PlotSpec, points: Sequence[Point]) -> list[Label]:
     """Draw each line of the spec, and the methods of `flat` horizontally."""
     families, labels = _families(spec, points), []
-    draw = _swept if spec.x == "x" else _front
+    draw = _scatter if spec.diagonal else _swept if spec.is_swept else _front
     for label, each, style in families[:MOST_LINES]:
         labels += draw(axes, spec, (label, each, style))
     for _, each, _ in families[MOST_LINES:]:
         draw(axes, spec, ("", each, Style(NEUTRAL, ".", ":")))
-    if spec.x == "x" and len(families) <= MOST_WITH_THEORY:
+    if spec.is_swept and len(families) <= MOST_WITH_THEORY:
         for family in families:
             _theory(axes, spec, family)
+    if spec.best and len(families) > 1:
+        _envelope(axes, spec, families)
+    if spec.diagonal:
+        axes.axline((0.0, 0.0), slope=column_of(spec.y).format.scale, color=MUTED, linewidth=1.0, zorder=0)
     flat = {p.method: p for p in points if p.method in spec.flat and _y(spec, p) is not None}
     for point in flat.values():
         labels += _flat(axes, spec, point)
     if spec.y in RATIOS:
         axes.axhline(1.0, color=MUTED, linewidth=1.0, zorder=0)
     axes.set_xscale(spec.x_axis)
-    swept = dict.fromkeys(p.setting.partition("=")[0] for p in points if p.setting)
-    axes.set_xlabel(short(", ".join(swept)) if spec.x == "x" else column_of(spec.x).title)
+    axes.set_xlabel(_x_title(spec, points))
     baselines = {p.method for p in points if p.baseline}
     one = min(baselines) if spec.y in RATIOS and len(baselines) == 1 else None
     axes.set_ylabel(_speed_axis(spec.y, one) if one else _axis_title(spec.y, points))
     note_rest(axes, len(families) - MOST_LINES, "not labelled")
     legend_above(axes)
-    if spec.x == "x" and spec.x_axis == "linear" and all(float(p.x).is_integer() for p in points if p.x is not None):
+    if (
+        spec.is_swept
+        and spec.x_axis == "linear"
+        and all(x.is_integer() for p in points if (x := _x(spec, p)) is not None)
+    ):
         integer_ticks(axes)
     return labels
+
+
+def _x_title(spec: PlotSpec, points: Sequence[Point]) -> str:
+    if spec.x == "weight":
+        return f"weight of {short(', '.join(dict.fromkeys(p.weighted for p in points if p.weighted)))}"
+    if spec.is_swept:
+        return short(", ".join(dict.fromkeys(p.setting.partition("=")[0] for p in points if p.setting)))
+    return column_of(spec.x).title
 
 
 def _speed_axis(name: str, baseline: str | None) -> str:
@@ -122,16 +138,51 @@ def _families(spec: PlotSpec, points: Sequence[Point]) -> list[Family]:
     found: dict[tuple[str | float | None, ...], list[Point]] = {}
     for point in points:
         known = _x(spec, point) is not None and _y(spec, point) is not None
-        if known and point.method not in spec.flat and not (spec.x == "x" and point.baseline):
+        if known and point.method not in spec.flat and not (spec.is_swept and point.baseline):
             found.setdefault(point.at(spec.lines), []).append(point)
     counts: dict[str, int] = {}
     families = []
     for words, family in found.items():
         method = family[0].method
+        if spec.best:
+            family = _best_at_each_x(spec, family)
         label = ", ".join(dimension_text(key, word) for key, word in zip(spec.lines, words, strict=True))
         families.append((label, family, style_of(method, counts.get(method, 0))))
         counts[method] = counts.get(method, 0) + 1
     return sorted(families, key=lambda family: -max(_y(spec, p) or 0.0 for p in family[1]))
+
+
+def _best_at_each_x(spec: PlotSpec, points: Sequence[Point]) -> list[Point]:
+    """Return the best point by y at each x."""
+    best: dict[float | None, Point] = {}
+    for point in points:
+        x, y = _x(spec, point), _y(spec, point) or 0.0
+        if x not in best or y > (_y(spec, best[x]) or 0.0):
+            best[x] = point
+    return list(best.values())
+
+
+def _envelope(axes: "Axes", spec: PlotSpec, families: Sequence[Family]) -> None:
+    """Draw the best of all lines below them."""
+    best = _best_at_each_x(spec, [point for _, each, _ in families for point in each])
+    places = sorted((_x(spec, p) or 0.0, _y(spec, p) or 0.0) for p in best)
+    xs, ys = zip(*places, strict=True)
+    axes.plot(
+        xs, ys, color=NEUTRAL, linewidth=6.0, alpha=0.25, solid_capstyle="round", zorder=1, label="the best of these"
+    )
+
+
+def _scatter(axes: "Axes", spec: PlotSpec, family: Family) -> list[Label]:
+    """Draw points without a line, with their intervals."""
+    label, points, style = family
+    scale = column_of(spec.y).format.scale
+    for point in points:
+        x, y, bounds = _x(spec, point) or 0.0, _y(spec, point) or 0.0, point.bounds(spec.y)
+        axes.plot([x], [y], marker=style.marker, color=style.color, linestyle="", alpha=0.8, zorder=3)
+        if bounds:
+            axes.plot([x, x], [scale * each for each in bounds], color=style.color, linewidth=1.0, alpha=0.6)
+    axes.plot([], [], marker=style.marker, color=style.color, linestyle="", label=label)
+    return []
 
 
 def _swept(axes: "Axes", spec: PlotSpec, family: Family) -> list[Label]:
@@ -178,14 +229,17 @@ def _flat(axes: "Axes", spec: PlotSpec, point: Point) -> list[Label]:
     x, y, style = _x(spec, point), _y(spec, point), style_of(point.method)
     assert y is not None
     axes.axhline(y, color=style.color, linewidth=0.9, linestyle=":", zorder=1)
-    if spec.x != "x" and x is not None:
+    if not spec.is_swept and x is not None:
         axes.plot([x], [y], marker=style.marker, color=style.color, markersize=8, linestyle="", zorder=3)
         return [Label(point.method, x, y, style.color, at_edge=False)]
     return [Label(point.method, axes.get_xlim()[1], y, style.color)]
 
 
 def _x(spec: PlotSpec, point: Point) -> float | None:
-    return point.x if spec.x == "x" else point.number(spec.x)
+    if not spec.is_swept:
+        return point.number(spec.x)
+    number = point.dimension(spec.x)
+    return number if isinstance(number, float) else None
 
 
 def _y(spec: PlotSpec, point: Point) -> float | None:

@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from specbench.analysis.points import Point, PointValue
-from specbench.config.suite import Suite, TableSpec
+from specbench.config.suite import Suite
+from specbench.config.suite_layout import TableSpec
 from specbench.report.columns import column_of
 from specbench.report.suite_values import dimension_text, value_text
 from specbench.report.tables import Table
@@ -36,6 +37,8 @@ def pivot(spec: TableSpec, points: Sequence[Point]) -> Table:
     if spec.best:
         grid = _with_best(spec, grid)
     columns = list(dict.fromkeys(column for places in grid.values() for column in places))
+    if spec.columns == ("weight",):
+        columns.sort(key=lambda column: (column[0] is not None, column[0]))
     headings = [*row_keys, *(_heading(spec, column, value) for column in columns for value in spec.values)]
     rows = [
         [
@@ -101,7 +104,7 @@ def _with_best(spec: TableSpec, grid: Grid) -> Grid:
 
     The paper prints only the best, so only that row is compared with the paper.
     """
-    at = spec.rows.index("setting")
+    at = spec.rows.index("setting" if "setting" in spec.rows else "variant")
     families: dict[Place, list[Place]] = defaultdict(list)
     for row in grid:
         families[row[:at] + row[at + 1 :]].append(row)
