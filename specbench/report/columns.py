@@ -45,9 +45,9 @@ COLUMNS = (
     Column(
         key="rank", heading="rank", format=TEXT, tables=(t.SPEED,),
         value=lambda run, row: str(row.rank) if row.rank else None,
-        definition="Place by speed among all methods of the run, the baseline included. `2-4`: the method cannot be"
-        " distinguished from others at these places (Holm's correction over all pairs, familywise 5 %). Missing for fewer"
-        " than five prompts.",
+        definition="Place by speed among all methods of the run, the baseline included. `2-4`: one method is"
+        " significantly faster, and two others are not significantly different (permutation test, familywise 5 %). Missing"
+        " for fewer than five prompts.",
     ),
     Column(
         key="tokens_per_second", heading="tokens/s", clock=t.DECODING, format=TENTHS, tables=(t.SPEED, t.MERGED),

@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from math import exp, log
+from typing import NamedTuple
 
 from specbench.analysis.bootstrap import FEWEST, Estimate
 from specbench.analysis.run_summary import MethodSummary, RunSummary
@@ -13,9 +14,24 @@ SPEEDUPS = {
     "decoding": "speedup",
     "end to end": "end_to_end_speedup",
 }  # the speedup of a conclusion, by the run's clock
-GAIN = 1.02  # a predicted draft length is recommended from this ratio of speeds on
 MOST_NAMED = 3  # methods that a sentence names
 SAME_DISTRIBUTION = ", with the same output distribution"
+
+
+class _Line(NamedTuple):
+    """A method of several runs: the pair, the method, the baseline, and whether it declares the same distribution."""
+
+    pair: str
+    method: str
+    baseline: str
+    lossless: bool | None
+
+
+class _Measured(NamedTuple):
+    """A task and the speedup that was measured on it."""
+
+    task: str
+    speedup: Estimate
 
 
 def run_conclusion(summary: RunSummary) -> list[str]:
@@ -38,19 +54,18 @@ def conclusion(summaries: Sequence[RunSummary]) -> list[str]:
     """
     if len(summaries) == 1:
         return run_conclusion(summaries[0])
-    found: dict[tuple[str, str, str], list[tuple[str, Estimate]]] = defaultdict(list)
-    lossless: dict[tuple[str, str, str], bool] = {}
+    found: dict[_Line, list[_Measured]] = defaultdict(list)
     for summary in summaries:
         for row in summary.measured:
             if speedup := speedup_of(summary, row):
-                key = (summary.pair, row.label, summary.baseline)
-                found[key].append((summary.spec.task.name, speedup))
-                lossless[key] = summary.lossless(row) is True
-    pairs = {pair for pair, _, _ in found}
-    ordered = sorted(found, key=lambda key: (not lossless[key], -_geometric_mean(found[key])))
-    sentences = [_over_runs(key, found[key], lossless[key], len(pairs) > 1) for key in ordered[:MOST_NAMED]]
-    if rest := len(ordered) - MOST_NAMED:
-        sentences += [f"{rest} more {'method is' if rest == 1 else 'methods are'} in the table."] if rest > 0 else []
+                line = _Line(summary.pair, row.label, summary.baseline, summary.lossless(row))
+                found[line].append(_Measured(summary.spec.task.name, speedup))
+    names_pair = len({line.pair for line in found}) > 1
+    ordered = sorted(found, key=lambda line: (not line.lossless, -_geometric_mean(found[line])))
+    sentences = [_over_runs(line, found[line], names_pair) for line in ordered[:MOST_NAMED]]
+    rest = len(ordered) - MOST_NAMED
+    if rest > 0:
+        sentences.append(f"{rest} more {'method is' if rest == 1 else 'methods are'} in the table.")
     return sentences
 
 
@@ -65,32 +80,31 @@ def _number(summary: RunSummary, row: MethodSummary) -> float:
     return speedup.value if speedup else 0.0
 
 
-def _geometric_mean(values: Sequence[tuple[str, Estimate]]) -> float:
-    return exp(sum(log(each.value) for _, each in values) / len(values))
+def _geometric_mean(values: Sequence[_Measured]) -> float:
+    return exp(sum(log(each.speedup.value) for each in values) / len(values))
 
 
-def _over_runs(
-    key: tuple[str, str, str], values: Sequence[tuple[str, Estimate]], lossless: bool, names_pair: bool
-) -> str:
-    """Return the sentence on one method over several runs."""
-    pair, method, baseline = key
-    where = f" with {pair}" if names_pair else ""
-    faster = sum(each.low is not None and each.low > 1.0 for _, each in values)
-    slower = sum(each.high is not None and each.high < 1.0 for _, each in values)
-    (least_task, least), *_, (most_task, most) = sorted([*values, *values], key=lambda each: each[1].value)
-    span = f"{TIMES.number(least.value)}x ({least_task}) to {TIMES.number(most.value)}x ({most_task})"
-    same = SAME_DISTRIBUTION if lossless else ", but not declared lossless"
+def _over_runs(line: _Line, values: Sequence[_Measured], names_pair: bool) -> str:
+    """Return the sentences on one method over several runs."""
+    name = f"{line.method} with {line.pair}" if names_pair else line.method
+    same = {True: SAME_DISTRIBUTION, False: ", but not lossless", None: ""}[line.lossless]
+    least, *_, most = sorted([*values, *values], key=lambda each: each.speedup.value)
     if len(values) == 1:
-        return f"{method}{where} is {TIMES.text(most)} as fast as {baseline} on {most_task}{same}."
-    counts = f"{faster} of {len(values)} runs"
-    if slower:
-        counts += f", and slower in {slower}"
-    return f"{method}{where} is faster than {baseline} in {counts}: {span}{same}."
+        return f"{name} is {TIMES.text(most.speedup)} as fast as {line.baseline} on {most.task}{same}."
+    span = f"{TIMES.number(least.speedup.value)}x ({least.task}) to {TIMES.number(most.speedup.value)}x ({most.task})"
+    if all(each.speedup.low is None for each in values):
+        return f"The speedup of {name} over {line.baseline} ranges from {span}{same}. Intervals need more prompts."
+    faster = sum(each.speedup.low is not None and each.speedup.low > 1.0 for each in values)
+    slower = sum(each.speedup.high is not None and each.speedup.high < 1.0 for each in values)
+    return (
+        f"{name} is significantly faster than {line.baseline} in {faster} of {len(values)} runs, and significantly slower in"
+        f" {slower}. Its speedup ranges from {span}{same}."
+    )
 
 
 def _incomplete(summary: RunSummary) -> Iterator[str]:
     if not summary.complete:
-        yield "Preliminary, since the run is incomplete:"
+        yield "The run is incomplete; these results are preliminary."
 
 
 def _name(summary: RunSummary, row: MethodSummary) -> str:
@@ -108,34 +122,35 @@ def _headline(summary: RunSummary, leading: MethodSummary, rows: Sequence[Method
     kind = "lossless " if lossless and any(summary.lossless(row) is not True for row in rows) else ""
     clock = f" ({summary.spec.clock})" if summary.end_to_end else ""
     alike = [row for row in rows if row is not leading and _is_alike(summary, leading, row)]
-    text = TIMES.text(speedup)
+    text, name = TIMES.text(speedup), _name(summary, leading)
+    measured = "" if leading.rank else " measured"  # without ranks, only the numbers are compared
+    fastest = f", the fastest {kind}method{measured}," if len(rows) > 1 else ""
     if speedup.high is not None and speedup.high < 1.0:
-        fastest = f", the fastest {kind}method," if len(rows) > 1 else ""
-        return f"Do not use it with these models here: {_name(summary, leading)}{fastest} is {text} as fast as {base}{same}."
+        return f"{name}{fastest} is slower than {base}: {text}{clock}{same}. Do not use it with these models here."
     if speedup.low is not None and speedup.low <= 1.0:
-        return f"The speeds of {_name(summary, leading)} and {base} cannot be distinguished: {text}{same}."
+        return f"The speeds of {name} and {base} cannot be distinguished: {text}{clock}{same}."
     if alike:
         others = ", ".join(f"{row.label} ({TIMES.text(speedup_of(summary, row))})" for row in alike[:MOST_NAMED])
         more = f" and {len(alike) - MOST_NAMED} more" if len(alike) > MOST_NAMED else ""
         return (
-            f"{_name(summary, leading)} is {text} as fast as {base} on this machine{clock}{same}. It cannot be distinguished"
-            f" from {others}{more}."
+            f"{name} is {text} as fast as {base} on this machine{clock}{same}. It cannot be distinguished from"
+            f" {others}{more}."
         )
-    fastest = f", the fastest {kind}method," if len(rows) > 1 else ""
-    return f"{_name(summary, leading)}{fastest} is {text} as fast as {base} on this machine{clock}{same}."
+    return f"{name}{fastest} is {text} as fast as {base} on this machine{clock}{same}."
 
 
 def _is_alike(summary: RunSummary, leading: MethodSummary, row: MethodSummary) -> bool:
     """Whether the speeds of two methods cannot be distinguished, and both are lossless or neither is."""
     same_kind = summary.lossless(leading) == summary.lossless(row)
-    return bool(same_kind and leading.rank and row.rank and row.rank.first <= leading.rank.last)
+    return bool(same_kind and leading.rank and row.method in leading.rank.alike)
 
 
 def _faster_but_lossy(summary: RunSummary, leading: MethodSummary, rows: Sequence[MethodSummary]) -> Iterator[str]:
-    """Yield the score of a leading method that is not lossless, and the methods that are faster than it but not lossless."""
+    """Yield the score of a leading method that is not lossless, and the lossy methods that are distinguishably faster."""
     if summary.lossless(leading) is not True and leading.score_change:
-        yield f"Its score changes by {_change(summary, leading.score_change)}."
-    faster = [row for row in rows if _number(summary, row) > _number(summary, leading) and row is not leading]
+        yield f"Its score differs from the baseline's: {_change(summary, leading.score_change)}."
+    alike = leading.rank.alike if leading.rank else ()
+    faster = [row for row in rows if _number(summary, row) > _number(summary, leading) and row.method not in alike]
     if faster:
         faster.sort(key=lambda row: -_number(summary, row))
         texts = []
@@ -143,7 +158,8 @@ def _faster_but_lossy(summary: RunSummary, leading: MethodSummary, rows: Sequenc
             change = f", {_change(summary, row.score_change)}" if row.score_change else ""
             texts.append(f"{row.label} ({TIMES.text(speedup_of(summary, row))}{change})")
         more = f", and {len(faster) - MOST_NAMED} more" if len(faster) > MOST_NAMED else ""
-        yield f"Faster, but not lossless: {'; '.join(texts)}{more}."
+        known = all(summary.lossless(row) is False for row in faster)
+        yield f"Faster, but not {'lossless' if known else 'declared lossless'}: {'; '.join(texts)}{more}."
 
 
 def _change(summary: RunSummary, change: Estimate) -> str:
@@ -155,7 +171,7 @@ def _change(summary: RunSummary, change: Estimate) -> str:
 
 
 def _scores(summary: RunSummary) -> Iterator[str]:
-    """Yield a warning if no score lies strictly between 0 and 100."""
+    """Yield a warning if all methods score 0, or all score 100."""
     scores = {score.value for row in summary.measured if (score := summary.score(row))}
     if len(scores) == 1 and scores <= {0.0, 1.0}:
         value = f"{100 * scores.pop():.0f}"
@@ -169,14 +185,16 @@ def _reason(summary: RunSummary, leading: MethodSummary) -> Iterator[str]:
     if base is None or base.tokens_per_second is None or not length or not ours or rate is None:
         return
     cost = length * base.tokens_per_second / ours  # in tokens of the baseline
-    text = (
-        f"A round commits {HUNDREDTHS.number(length)} tokens (acceptance {HUNDREDTHS.number(rate)}) in the time in which"
-        f" {base.method} generates {HUNDREDTHS.number(cost)}"
+    yield (
+        f"Each round commits {HUNDREDTHS.number(length)} tokens (acceptance rate {HUNDREDTHS.number(rate)}) and takes as long"
+        f" as {HUNDREDTHS.number(cost)} tokens of {base.method}{', while decoding' if summary.end_to_end else ''}."
     )
     share = leading.number("measured_over_corrected")
     if share is not None:
-        text += f"; the speedup is {HUNDREDTHS.number(share)} of what theory gives at the measured costs"
-    yield f"{text}."
+        yield (
+            f"The {'decoding ' if summary.end_to_end else ''}speedup is {100 * share:.0f} % of the theoretical one at the"
+            " measured acceptance and costs."
+        )
 
 
 def _draft_length(summary: RunSummary, leading: MethodSummary) -> Iterator[str]:
@@ -191,23 +209,22 @@ def _draft_length(summary: RunSummary, leading: MethodSummary) -> Iterator[str]:
     }
     if not lengths or theory is None or len(measured) > 1:
         return
-    known = {each.gamma: each for each in lengths}
-    best, used = max(lengths, key=lambda each: each.speedup.value), known[theory.gamma[0]]
+    best, measured_speedup = max(lengths, key=lambda each: each.speedup.value), leading.speedup
     ratio = column_of("cost_ratio").format.text(leading.number("cost_ratio"))
-    if best.speedup.value <= 1.0:
+    if best.speedup.value <= 1.0 and measured_speedup and measured_speedup.value <= 1.0:
         yield f"No draft length from 1 to {lengths[-1].gamma} is predicted to be faster than {summary.baseline}."
-    elif best.speedup.value > GAIN * used.speedup.value:
+    elif best.is_faster:
         yield (
-            f"A draft length of {best.gamma} is predicted to be faster: {TIMES.text(best.speedup)}, against"
-            f" {TIMES.number(used.speedup.value)}x at {used.gamma}; help: --gamma {best.gamma}"
+            f"A draft length of {best.gamma} is predicted to be {TIMES.text(best.gain)} as fast as {theory.gamma[0]};"
+            f" help: --gamma {best.gamma}"
         )
     else:
         yield (
-            f"No other draft length from 1 to {lengths[-1].gamma} is predicted to be more than"
-            f" {100 * (GAIN - 1):.0f} % faster (a draft forward costs {ratio} of a target forward)."
+            f"No other draft length from 1 to {lengths[-1].gamma} is predicted to be clearly faster (a draft forward costs"
+            f" {ratio} of a target forward)."
         )
 
 
 def _few_prompts(summary: RunSummary) -> Iterator[str]:
     if summary.data.samples < FEWEST:
-        yield f"There are no intervals, since they need at least {FEWEST} prompts; help: -n 20"
+        yield f"Intervals need at least {FEWEST} prompts; help: -n 20"

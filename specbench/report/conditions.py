@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from specbench.analysis.run_summary import RunSummary
+from specbench.report.notes import counted
 
 MOST_NAMED = 3  # different values that are listed; of more, only the number is given
 
@@ -32,7 +33,7 @@ def _joined(word: str, plural: str, values: Iterable[str]) -> str:
 
 def _prompts(summary: RunSummary) -> str:
     data, repeats = summary.data, summary.decoding.repeats
-    return f"{data.samples} prompts ({data.source}) x {repeats} {'repeat' if repeats == 1 else 'repeats'}"
+    return f"{counted(data.samples, 'prompt')} ({data.source}) x {counted(repeats, 'repeat')}"
 
 
 def _machine(summary: RunSummary) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 from specbench.analysis.frontier import FEWEST_POINTS, frontier_points
 from specbench.analysis.points import Choice, Point, points
 from specbench.analysis.summary import summary_of
-from specbench.config.suite import TableSpec
+from specbench.config.suite_layout import TableSpec
 from specbench.report.columns import column_of
 from specbench.report.formats import NOT_REACHED, PERCENT
 from specbench.report.notes import notes

@@ -15,7 +15,7 @@ RUN_COLUMNS = ("run", "folder", "simulated", "pair", "task", "baseline", "headli
 
 
 def runs_json(summaries: Sequence[RunSummary]) -> str:
-    """Summaries as JSON, as summary.json has them."""
+    """Return summaries as JSON, in the form of summary.json."""
     return escaping.json_text([to_table(summary) for summary in summaries], indent=2) + "\n"
 
 
@@ -71,7 +71,7 @@ def _flatten(value: object, path: str = "") -> dict[str, object]:
 
 
 def as_json(points: Iterable[Point]) -> str:
-    """Points as JSON."""
+    """Return points as JSON."""
     return escaping.json_text(msgspec.to_builtins(list(points), str_keys=True), indent=1) + "\n"
 
 

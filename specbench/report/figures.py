@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 WIDTH = 8.6  # inches: 825 pixels of a page
 HEIGHT = 3.2  # inches of a panel that does not set its own
 MOST_COLUMNS = 2
+WIDEST = 18  # characters of a label beside one of several columns
 FORMATS = ("svg", "png")
 MARGINS = 1.0  # inches beside a panel, estimated for the width of its legend
 ENTRY, LETTER = 32.0, 5.2  # points of a legend's entry without its text, and of a letter
@@ -31,7 +32,10 @@ class Panel(NamedTuple):
 def save(
     path: Path, panels: Sequence[Panel], formats: Sequence[str] = FORMATS, columns: int = MOST_COLUMNS
 ) -> list[Path]:
-    """Write the panels as one figure in each format. Returns the files; none if there are no panels."""
+    """Write the panels as one figure in each format, in one column if labels beside them are long.
+
+    Returns the files; none if there are no panels.
+    """
     if not panels:
         return []
     from matplotlib.figure import Figure
@@ -50,6 +54,8 @@ def save(
             axes.set_title(escaping.figure(panel.title))
             wanted = panel.draw(axes)
             placed.append((axes, wanted, labels.add(axes, wanted)))
+        if columns > 1 and any(label.at_edge and len(label.text) > WIDEST for _, each, _ in placed for label in each):
+            return save(path, panels, formats, columns=1)
         for axes in list(grid.flat)[len(panels) :]:
             axes.remove()
         figure.draw_without_rendering()  # computes the layout, which the places of labels depend on

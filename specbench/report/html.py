@@ -21,7 +21,7 @@ from specbench.report.conclusion import conclusion
 from specbench.report.html_chart import chart_rows
 from specbench.report.html_samples import SEPARATOR, browsed
 from specbench.report.markdown_page import suite_notes
-from specbench.report.notes import common_notes, notes
+from specbench.report.notes import common_notes, counted, notes
 from specbench.report.suite_report import Collected
 from specbench.report.tables import Table, across
 from specbench.report.tables import of_runs as tables_of_runs
@@ -52,7 +52,7 @@ class _Image(TypedDict):
 
 @dataclass(frozen=True, kw_only=True)
 class _Content:
-    """What a page shows, before it is escaped. `tables` are with their task; empty for tables of several tasks."""
+    """The content of a page before escaping. Each table has its task, which is empty for a table of several tasks."""
 
     title: str
     verdict: Sequence[str]
@@ -104,7 +104,7 @@ def _page(content: _Content) -> str:
         "verdict": list(map(escaping.terminal, content.verdict)),
         "chart": chart_rows(content.summaries),
         "tables": [_shown(table, task) for task, table in content.tables],
-        "notes": list(map(escaping.terminal, content.notes)),
+        "notes": list(map(escaping.terminal, [*content.notes, *_omitted(content.summaries)])),
         "images": content.images,
         "runs": runs,
         "leftOut": left_out,
@@ -153,11 +153,18 @@ def _definition(key: str) -> str:
 
 
 def _images(paths: Sequence[Path]) -> list[_Image]:
-    """SVGs as data URLs, so that the page fetches nothing."""
+    """Return SVGs as data URLs, so that the page makes no request."""
     return [
         {"name": path.stem, "source": f"data:image/svg+xml;base64,{base64.b64encode(path.read_bytes()).decode()}"}
         for path in paths
     ]
+
+
+def _omitted(summaries: Sequence[RunSummary]) -> list[str]:
+    """Return a note if the page contains the conditions of only some runs."""
+    more = len(summaries) - MOST_CONDITIONS
+    text = f"The page leaves out the configs of {counted(more, 'run')} after the first {MOST_CONDITIONS}."
+    return [text] if more > 0 else []
 
 
 def _conditions(summaries: Sequence[RunSummary]) -> list[dict[str, str]]:

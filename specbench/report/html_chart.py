@@ -14,13 +14,11 @@ from specbench.report.tables import ranked
 
 
 class ChartRow(TypedDict):
-    """One method of one run: its place in the chart, its speedup with interval, and what a tooltip says about it."""
+    """One method of one run: the heading of its block, its speedup with interval, and what a tooltip says about it."""
 
     task: str
-    place: str
-    title: str
+    heading: str
     method: str
-    label: str
     color: str
     value: float
     low: float | None
@@ -31,23 +29,32 @@ class ChartRow(TypedDict):
 
 
 def chart_rows(summaries: Sequence[RunSummary]) -> list[ChartRow]:
-    """Return a row for every method with a speedup, the baselines included at 1."""
-    return [row for summary in summaries for row in _rows(summary)]
+    """Return a row for every method with a speedup, the baselines included at 1.
+
+    Headings contain pair, task, temperature and clock, and the run if these do not identify it.
+    """
+    places = [_place(summary) for summary in summaries]
+    return [
+        row
+        for summary, place in zip(summaries, places, strict=True)
+        for row in _rows(summary, place if places.count(place) == 1 else f"{place}, {summary.run}")
+    ]
 
 
-def _rows(summary: RunSummary) -> Iterator[ChartRow]:
+def _place(summary: RunSummary) -> str:
+    return f"{summary.pair}, {summary.task}, T = {summary.decoding.temperature:g}"
+
+
+def _rows(summary: RunSummary, place: str) -> Iterator[ChartRow]:
     title = column_of(SPEEDUPS[summary.spec.clock]).title_in(summary)
     for row in ranked(summary):
         speedup = speedup_of(summary, row)
         if speedup is None and row.method != summary.baseline:
             continue
-        label = escaping.terminal(row.label)
         yield ChartRow(
             task=escaping.terminal(summary.task),
-            place=escaping.terminal(f"{summary.pair}, {summary.task}, T = {summary.decoding.temperature:g}"),
-            title=title,
-            method=label,
-            label=label,
+            heading=escaping.terminal(f"{place}: {title}"),
+            method=escaping.terminal(row.label),
             color=style_of(row.method).color,
             value=speedup.value if speedup else 1.0,
             low=speedup.low if speedup else None,

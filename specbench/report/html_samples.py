@@ -30,7 +30,7 @@ class BrowsedRun(TypedDict):
 
 
 def browsed(summaries: Sequence[RunSummary]) -> tuple[list[BrowsedRun], int]:
-    """Return the generations of each run in the sample browser, in the order of measurement, and the number of others."""
+    """Return the generations of each run in the sample browser, in the order of measurement, and how many were omitted."""
     share = max(MOST_SAMPLES // max(len(summaries), 1), 1)
     runs: list[BrowsedRun] = []
     left_out = 0
@@ -58,7 +58,7 @@ def browsed(summaries: Sequence[RunSummary]) -> tuple[list[BrowsedRun], int]:
 
 
 def _sample(record: Record, label: str, score: float | list[float] | None) -> dict[str, object]:
-    """One generation with short keys: its pieces in one string, a letter of provenance for each, and tokens per round."""
+    """Return a generation with short keys: its pieces as one string, the origin of each as a letter, tokens per round."""
     known = len(record.pieces) == len(record.tokens)
     return {
         "m": label,

@@ -23,7 +23,7 @@ DIRECTIONS = ((1, 1), (1, -1), (-1, 1), (-1, -1), (1, 0), (0, 1), (0, -1), (-1, 
 class Label:
     """A text for a place in data coordinates: at the right edge of the panel for a line, beside the point otherwise.
 
-    `bars` are the ends of the point's intervals, (x0, y0, x1, y1), which no label should cover.
+    `bars` are lines that no label should cover, such as the point's intervals, by their ends (x0, y0, x1, y1).
     """
 
     text: str
@@ -35,7 +35,8 @@ class Label:
 
 
 def short(text: str) -> str:
-    """Return a text for a figure, cut if it is long."""
+    """Return a text for a figure, without quotation marks, and cut if it is long."""
+    text = text.replace("'", "")
     return escaping.figure(text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…")
 
 

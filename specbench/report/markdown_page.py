@@ -8,7 +8,7 @@ from specbench.analysis.run_summary import RunSummary
 from specbench.analysis.win_rate import JUDGE
 from specbench.report import escaping
 from specbench.report.curves import choices
-from specbench.report.notes import common_notes
+from specbench.report.notes import common_notes, counted
 from specbench.report.suite_report import Collected
 from specbench.report.suite_tables import SELECTED
 from specbench.report.tables import markdown_list, markdown_table
@@ -17,11 +17,11 @@ from specbench.runs.suite_index import DONE
 
 def suite_notes(collected: Collected) -> list[str]:
     """Expectations and their outcomes, then conditions and warnings, then the runs that are missing."""
-    lines = [*collected.verdicts]
+    lines = [*collected.verdicts, *filter(None, [collected.suite.note])]
     if any(SELECTED in text for table in collected.tables for row in table.rows for text in row):
         lines.append(f"{SELECTED} the best of several settings, chosen by these numbers, as in the paper.")
     judges = sorted({str(p.values[JUDGE]) for p in collected.points if JUDGE in p.values})
-    lines += [f"judge: {judge}; a tie counts as half a win in the win rate." for judge in judges]
+    lines += [f"judge: {judge}" for judge in judges]
     lines += choices(collected.points)
     lines += common_notes(collected.summaries)
     lines += [f"! {folder}: was measured, and its folder is gone" for folder in collected.missing]
@@ -43,7 +43,7 @@ def page(collected: Collected, plots: list[Path], beside: Path) -> str:
         f"# {escaping.markdown(f'{suite.paper}, {suite.shows}: {suite.description}')}",
         f"{tiny if suite.is_tiny else ''}`{escaping.terminal(command).replace('`', '')}` measured"
         f" {runs} in {collected.index.minutes:.1f} minutes on {escaping.markdown(first.machine)},"
-        f" {first.environment['threads']} threads, at revision {_revision(first)[:9] or 'unknown'}{others}.",
+        f" {counted(first.environment['threads'], 'thread')}, at revision {_revision(first)[:9] or 'unknown'}{others}.",
         " ".join(map(escaping.markdown, collected.conclusion)),
         *map(markdown_table, collected.tables),
         *(f"![{escaping.markdown(plot.stem)}]({quote(os.path.relpath(plot, beside))})" for plot in plots),

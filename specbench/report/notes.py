@@ -17,9 +17,9 @@ LIMITS = {  # warnings with a value for each method, by column: the text, and th
     "drift": ("drift of the speed within the run; other programs may use the machine", 0.1),
 }
 INTERVALS = (
-    "Intervals are 95 %, bootstrapped over prompts (Wilson's if all scores are 0 or all are 1). There is none for fewer than"
-    " five prompts. theory: from the measured acceptance and c, a block at the cost of one token. corrected: at the"
-    " measured cost."
+    "Intervals are 95 %, bootstrapped over prompts; Wilson's if all scores are 0 or all are 1; none for fewer than five"
+    " prompts. Theory assumes that verifying a block costs as much as decoding one token. Corrected theory uses the measured"
+    " cost."
 )
 
 
@@ -33,10 +33,10 @@ def _conditions(summary: RunSummary) -> Iterator[str]:
     decoding, data, env = summary.decoding, summary.data, summary.environment
     length = f"fixed length of {decoding.max_new_tokens}" if decoding.ignore_eos else "natural stop"
     dtypes = " ".join(sorted({model.dtype for model in summary.models.values()}))
-    prompts, repeats = _count(data.samples, "prompt"), _count(decoding.repeats, "repeat")
+    prompts, repeats = counted(data.samples, "prompt"), counted(decoding.repeats, "repeat")
     yield (
         f"{prompts} ({data.source}) x {repeats}, T = {decoding.temperature:g}, {length}, seed {decoding.seed}; engine"
-        f" {summary.spec.engine} on {summary.spec.device} {dtypes}, {summary.machine}, {_count(env['threads'], 'thread')}"
+        f" {summary.spec.engine} on {summary.spec.device} {dtypes}, {summary.machine}, {counted(env['threads'], 'thread')}"
     )
     yield INTERVALS
     if summary.captured.graphs:
@@ -50,7 +50,8 @@ def _models(summary: RunSummary) -> Iterator[str]:
         yield _not_real(summary)
     for name, head in summary.heads.items():
         if summary.data.sha256 in head.trained_on:
-            yield f"! head {name} was trained on the rows of this data set, except the first {head.skipped}"
+            skipped = f", except the first {counted(head.skipped, 'row')}" if head.skipped else ""
+            yield f"! head {name} was trained on this data set{skipped}"
 
 
 def _methods(summary: RunSummary) -> Iterator[str]:
@@ -66,8 +67,8 @@ def _methods(summary: RunSummary) -> Iterator[str]:
     bound = base.number("bound_share") if base else None
     if base and bound is not None and bound < LEAST_BANDWIDTH:
         yield (
-            f"! {base.method} runs at {column_of('bound_share').format.text(bound)} of the speed of copying memory: on a"
-            " faster engine, speedups over it are smaller"
+            f"! {base.method} reaches {column_of('bound_share').format.text(bound)} of the measured copy bandwidth; a faster"
+            " engine would reduce the speedups over it"
         )
     if any(row.method.startswith("hf-") for row in rows):
         yield "hf-*: run by transformers itself, regardless of --engine."
@@ -80,9 +81,9 @@ def _completeness(summary: RunSummary) -> Iterator[str]:
         yield f"! {data.samples} of {data.total} samples: not comparable with published scores"
     if failed:
         first = next(row.first_error for row in rows if row.first_error)
-        yield f"! {_count(failed, 'generation')} failed and were not timed (`error` in samples.jsonl). The first: {first}"
+        yield f"! {counted(failed, 'generation')} failed and were not timed (`error` in samples.jsonl). The first: {first}"
     if summary.problems:
-        yield f"! {len(summary.problems)} lines of samples.jsonl are not counted: {listed(summary.problems)}"
+        yield f"! {counted(len(summary.problems), 'line')} of samples.jsonl not counted: {listed(summary.problems)}"
     if not summary.complete:
         done = sum(row.generations + row.failed for row in rows)
         expected = len(rows) * data.samples * summary.decoding.repeats
@@ -104,7 +105,7 @@ def _comparability(summary: RunSummary) -> Iterator[str]:
 def _scores(summary: RunSummary) -> Iterator[str]:
     ignore_eos = summary.decoding.ignore_eos
     if ignore_eos:
-        yield "Text that runs past its end is not scored; quality needs natural stop."
+        yield "Outputs of a fixed length are not scored; leave out --ignore-eos to measure quality."
     elif summary.not_executed:
         yield (
             "! generated code was not executed, so it has no score; help: specbench score"
@@ -119,7 +120,11 @@ def _scores(summary: RunSummary) -> Iterator[str]:
         yield f"{metric['name']}: {metric['signature']}"
         undefined = any(row.quality.get(metric["name"]) is None for row in summary.measured)
         if metric["combine"].startswith("pass@") and undefined and not ignore_eos and summary.scored:
-            yield f"! {metric['name']} needs that many generations of every prompt: --repeats, at T > 0"
+            wanted = metric["name"].partition("@")[2]
+            yield (
+                f"! {metric['name']} needs at least {wanted} generations per prompt; help: --repeats {wanted}, and a"
+                " temperature above 0"
+            )
 
 
 def _limits(summary: RunSummary) -> Iterator[str]:
@@ -134,7 +139,8 @@ def _limits(summary: RunSummary) -> Iterator[str]:
             yield f"! {text}: " + ", ".join(map(" ".join, texts.items()))
 
 
-def _count(number: int, noun: str) -> str:
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun, in the plural unless it is 1."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
@@ -156,8 +162,8 @@ def _not_real(summary: RunSummary) -> str:
         parts.append("acceptance, and with it the speed of methods that draft, has no meaning")
     elif synthetic.acceptance is not None:
         parts.append(
-            f"drafts of {synthetic.proposer} under {synthetic.method} are accepted at a rate that was set,"
-            f" {synthetic.acceptance:g}, and all other rates follow from it"
+            f"drafts of {synthetic.proposer} under {synthetic.method} have a configured acceptance rate of"
+            f" {synthetic.acceptance:g}, which determines all other rates"
         )
     return "! Not a measurement of these models: " + "; ".join(parts)
 
@@ -168,7 +174,8 @@ def short_notes(summaries: Sequence[RunSummary]) -> list[str]:
     warnings = [line for line in lines if line.startswith("!")]
     shown = warnings if len(warnings) <= MOST_WARNINGS else warnings[: MOST_WARNINGS - 1]
     more = len(warnings) - len(shown)
-    rest = [f"! {more} more warnings; help: specbench report --full"] if more else []
+    folder = f" {summaries[0].folder}" if len(summaries) == 1 else ""
+    rest = [f"! {counted(more, 'more warning')}; help: specbench report{folder} --full"] if more else []
     return [lines[0], *shown, *rest]
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from specbench.analysis.differences import distinct_titles
 from specbench.analysis.points import Point
 from specbench.analysis.run_summary import RunSummary
-from specbench.config.suite import PlotSpec
+from specbench.config.suite_layout import PlotSpec
 from specbench.report.figures import FORMATS, MOST_COLUMNS, Panel, save
 from specbench.report.run_plots import run_plots
 from specbench.report.suite_plots import line_panels, speed_panels
@@ -55,4 +55,4 @@ def of_curve(name: str, points: Sequence[Point], into: Path) -> list[Path]:
 
 def columns_of(spec: PlotSpec, panels: Sequence[Panel]) -> int:
     """Return the columns of a figure: one for a few panels with labels beside points, which need room."""
-    return 1 if spec.x != "x" and len(panels) <= MOST_WIDE else MOST_COLUMNS
+    return 1 if not (spec.is_swept or spec.diagonal) and len(panels) <= MOST_WIDE else MOST_COLUMNS

@@ -1,5 +1,6 @@
 """Plots of the rounds of a run: acceptance by position, tokens per round, and where the time goes."""
 
+import itertools
 from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
@@ -9,7 +10,7 @@ from specbench.report.figures import Panel, integer_ticks, legend_above, list_me
 from specbench.report.formats import HUNDREDTHS, TENTHS
 from specbench.report.labels import Label, short
 from specbench.report.selection import note_rest, selected
-from specbench.report.styles import INK, part_color, setting_numbers, style_of
+from specbench.report.styles import INK, bar_colors, part_colors, setting_numbers, style_of
 from specbench.report.tables import ranked
 
 if TYPE_CHECKING:
@@ -31,10 +32,12 @@ def _acceptance(axes: "Axes", rows: Sequence[MethodSummary]) -> list[Label]:
     shown = selected(rows, MOST_LINES)
     numbers, labels = setting_numbers([row.method for row in shown]), []
     longest = max(len(row.acceptance_by_position) for row in shown)
+    lines = tuple(segment for row in shown for segment in _segments(row.acceptance_by_position))
     for row in shown:
         rates, style = row.acceptance_by_position, style_of(row.method, numbers[row.method])
         axes.plot(range(1, len(rates) + 1), rates, style.dashes, marker=style.marker, color=style.color)
-        labels.append(Label(row.label, len(rates), rates[-1], style.color, at_edge=len(rates) == longest))
+        ends = len(rates) == longest
+        labels.append(Label(row.label, len(rates), rates[-1], style.color, ends, () if ends else lines))
     axes.set_xlim(0.8, max(longest, 2) + 0.2)
     axes.set_ylim(0, 1.04)
     integer_ticks(axes)
@@ -42,6 +45,11 @@ def _acceptance(axes: "Axes", rows: Sequence[MethodSummary]) -> list[Label]:
     note_rest(axes, len(rows) - len(shown), "not shown")
     axes.set_ylabel("acceptance rate, if all\nearlier tokens are accepted")
     return labels
+
+
+def _segments(rates: Sequence[float]) -> list[tuple[float, float, float, float]]:
+    """Return the ends of the parts of a line, which a label should not cover."""
+    return [(i, a, i + 1, b) for i, (a, b) in enumerate(itertools.pairwise(rates), 1)]
 
 
 def length_panel(summary: RunSummary, title: str) -> Panel | None:
@@ -54,17 +62,16 @@ def length_panel(summary: RunSummary, title: str) -> Panel | None:
 
 def _lengths(axes: "Axes", rows: Sequence[MethodSummary]) -> list[Label]:
     shown = selected(rows, MOST_LINES)
-    numbers = setting_numbers([row.method for row in shown])
+    colors = bar_colors([row.method for row in shown])
     longest = min(max(max(row.length_counts) for row in shown), MOST_LENGTHS)
     width = 0.84 / len(shown)
     for i, row in enumerate(shown):
         total, shares = sum(row.length_counts.values()), dict.fromkeys(range(longest + 1), 0.0)
         for length, count in row.length_counts.items():
             shares[min(length, longest)] += 100 * count / total
-        style = style_of(row.method, numbers[row.method])
         places = [length + (i - (len(shown) - 1) / 2) * width for length in shares]
         mean = HUNDREDTHS.number(row.accepted_length or 0.0)
-        axes.bar(places, list(shares.values()), width, color=style.color, label=f"{short(row.label)}, mean {mean}")
+        axes.bar(places, list(shares.values()), width, color=colors[i], label=f"{short(row.label)}, mean {mean}")
     first = min(min(row.length_counts) for row in shown)
     ends_open = any(max(row.length_counts) > longest for row in shown)
     ticks = list(range(min(first, longest), longest + 1))
@@ -96,10 +103,10 @@ def _per_token(row: MethodSummary) -> float:
 def _times(axes: "Axes", rows: Sequence[MethodSummary], left_out: int) -> list[Label]:
     parts = list(dict.fromkeys(part for row in rows for part in row.round_milliseconds if part != "host"))
     parts += ["host"] if any("host" in row.round_milliseconds for row in rows) else []
-    left = [0.0] * len(rows)
-    for place, part in enumerate(parts):
+    left, colors = [0.0] * len(rows), part_colors(parts)
+    for part in parts:
         spent = [row.round_milliseconds.get(part, 0.0) / (row.accepted_length or 1.0) for row in rows]
-        axes.barh(range(len(rows)), spent, left=left, height=0.62, color=part_color(part, place), label=short(part))
+        axes.barh(range(len(rows)), spent, left=left, height=0.62, color=colors[part], label=short(part))
         left = [a + b for a, b in zip(left, spent, strict=True)]
     for place, total in enumerate(left):
         axes.annotate(

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 ROW, REST = 0.36, 1.25  # inches of a row, and of the rest of the panel
 MOST_ROWS = 16  # of a panel; with more, only the fastest setting of each method is shown
 BAND = 0.34  # half the height of the band of theory, in rows
-THEORY = "theory: block at ideal to measured cost"
+THEORY = "theory: from ideal to measured cost of a block"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,6 +13,7 @@ INK, MUTED, RULE = "#1f2328", "#8c959f", "#d8dee4"  # text, axes and grid, as in
 COLORS = (BLUE, ORANGE, GREEN, RED, PURPLE, SKY, OLIVE)
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "d")
 DASHES = ("-", "--", "-.", ":")
+LINE_STEP, BAR_STEP = 0.16, 0.26  # share of white from one shade to the next: lines differ in markers too
 
 
 @dataclass(frozen=True)
@@ -66,14 +67,30 @@ def style_of(method: str, setting: int = 0) -> Style:
     return Style(shade(plain.color, setting), plain.marker, DASHES[setting % len(DASHES)])
 
 
-def part_color(part: str, place: int) -> str:
-    """Return the color of a model or of the host in a stacked bar. `place` is its position among the parts."""
-    return PARTS.get(part) or PARTS.get(part.partition("@")[0]) or COLORS[place % len(COLORS)]
+def part_colors(parts: list[str]) -> dict[str, str]:
+    """Return the color of each model, and of the host, in a stacked bar. No two have the same as long as there are enough."""
+    colors = {part: PARTS[part] for part in parts if part in PARTS}
+    for part in parts:
+        if part not in colors:
+            free = [color for color in COLORS if color not in colors.values()]
+            colors[part] = (free or COLORS)[0]
+    return colors
 
 
-def shade(color: str, step: int) -> str:
-    """Return a lighter shade of a color for each step, three at most."""
-    weight = 0.16 * (step % 4)
+def bar_colors(methods: list[str]) -> list[str]:
+    """Return a color for each method's bars. Methods whose color is the same get lighter shades of it."""
+    counts: dict[str, int] = {}
+    colors = []
+    for method in methods:
+        plain = style_of(method).color
+        colors.append(shade(plain, counts.get(plain, 0), BAR_STEP))
+        counts[plain] = counts.get(plain, 0) + 1
+    return colors
+
+
+def shade(color: str, step: int, weight: float = LINE_STEP) -> str:
+    """Return a lighter shade of a color for each step, three at most. `weight` is the share of white in a step."""
+    weight *= step % 4
     parts = (int(color[i : i + 2], 16) for i in (1, 3, 5))
     return "#" + "".join(f"{round(part + (255 - part) * weight):02x}" for part in parts)
 

@@ -2,23 +2,27 @@
 
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from specbench.analysis.chains import NONE
 from specbench.analysis.differences import Line, differences, distinct_titles
 from specbench.analysis.run_summary import MethodSummary, RunSummary
+from specbench.analysis.win_rate import judged_of, win_rate_values, win_rates
 from specbench.report import escaping
 from specbench.report.column import Column
 from specbench.report.columns import columns_of, merged_columns
 from specbench.report.conclusion import conclusion
 from specbench.report.notes import notes, short_notes
 from specbench.report.run_tables import TABLES
+from specbench.report.suite_columns import SUITE_COLUMNS
+from specbench.runs.scores import Judged
 
 
 @dataclass(frozen=True)
 class Table:
     """A title, column headings, and rows of text. The first column is aligned to the left, all others to the right.
 
-    `keys` are the columns' keys in the registry, in order, empty for columns that are not in it; missing if no column is.
+    `keys` are the columns' keys in the registry, in order, empty for columns that are not in it. It is empty if no column is.
     """
 
     title: str
@@ -103,13 +107,27 @@ def across(summaries: Sequence[RunSummary], chosen: Sequence[Column] | None = No
 def of_runs(summaries: Sequence[RunSummary]) -> list[tuple[RunSummary, list[Table]]]:
     """Return the tables of each run. If there are several runs, no two titles are equal."""
     titles = distinct_titles(summaries) if len(summaries) > 1 else [""]
-    return [(summary, tables(summary, title)) for summary, title in zip(summaries, titles, strict=True)]
+    return [
+        (summary, [*tables(summary, title), *_judged(summary, title)])
+        for summary, title in zip(summaries, titles, strict=True)
+    ]
 
 
-def all_tables(summaries: Sequence[RunSummary]) -> list[Table]:
-    """Return the merged table, if there are several runs, and the tables of each run."""
-    merged = [across(summaries)] if len(summaries) > 1 else []
-    return merged + [table for _, each in of_runs(summaries) for table in each]
+def _judged(summary: RunSummary, title: str) -> list[Table]:
+    judged = judged_of(Path(summary.folder))
+    return [judged_table(judged, title)] if judged and judged["rows"] else []
+
+
+def judged_table(judged: Judged, title: str = "") -> Table:
+    """Return the wins, ties and losses of a judged method as a table of one row."""
+    values = win_rate_values(win_rates(judged["rows"]))
+    columns = [column for column in SUITE_COLUMNS if column.key in values]
+    return Table(
+        ": ".join(filter(None, (title, f"Judged by {judged['label']} against {judged['against']}"))),
+        ["method", *(column.title for column in columns)],
+        [[judged["of"], *(column.format.text(values[column.key]) for column in columns)]],
+        ("", *(column.key for column in columns)),
+    )
 
 
 def overview(summaries: Sequence[RunSummary]) -> Table:

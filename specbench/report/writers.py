@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from specbench.analysis.run_summary import RunSummary
+from specbench.errors import ConfigError
 from specbench.report import export, html, latex, markdown_page
 from specbench.report.chosen import chosen_table
 from specbench.report.conditions import conditions
@@ -25,6 +26,7 @@ def _latex_of_suite(collected: Collected) -> str:
     return latex.latex(Captioned(table, text if table.measured else "", name) for table in collected.tables)
 
 
+CHOOSING = ("md", "latex")  # formats whose columns can be chosen
 RUN_WRITERS: Mapping[str, Callable[[Sequence[RunSummary]], str]] = {
     "md": markdown,
     "csv": export.runs_csv,
@@ -47,8 +49,18 @@ def suite_text(collected: Collected, form: str, drawn: Sequence[Path], beside: P
     return SUITE_WRITERS[form](collected)
 
 
-def chosen_text(summaries: Sequence[RunSummary], form: str, columns: Sequence[str]) -> str:
-    """Return one table of runs with the named columns, as `md` or `latex`. Raises ConfigError for an unknown column."""
+def runs_text(summaries: Sequence[RunSummary], form: str, columns: Sequence[str] = (), full: bool = False) -> str:
+    """Return runs in a format: with every table if `full`, which matters to `md`, or as one table of the named columns.
+
+    Raises:
+        ConfigError: The format or a column is unknown, or the format is neither `md` nor `latex` and columns are named.
+    """
+    if form not in RUN_WRITERS:
+        raise ConfigError(f"format = {form!r}: use one of {', '.join(RUN_WRITERS)}")
+    if not columns:
+        return markdown(summaries, full) if form == "md" else RUN_WRITERS[form](summaries)
+    if form not in CHOOSING:
+        raise ConfigError(f"columns can be chosen for {' and '.join(CHOOSING)}; {form} contains every value")
     table = chosen_table(summaries, columns)
     if form == "latex":
         return latex.latex([Captioned(replace(table, title=""), conditions(summaries), table.title)])

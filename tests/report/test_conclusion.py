@@ -27,8 +27,13 @@ def sd(speedup=(1.31, 1.25, 1.37), name="sd", rank=FIRST, **changes):
     return method_summary(name, values=values, rank=rank, **changes)
 
 
-def predicted(*speeds):
-    return [LengthPrediction(k, Estimate(x, x - 0.1, x + 0.1), 0.0) for k, x in enumerate(speeds, 1)]
+def predicted(*speeds, spread=0.02):
+    """Return predictions of draft lengths from 1 on, next to the measured length 3."""
+    gains = [x / speeds[2] for x in speeds]
+    return [
+        LengthPrediction(k, Estimate(x, x - 0.1, x + 0.1), Estimate(gain, gain - spread, gain + spread))
+        for k, (x, gain) in enumerate(zip(speeds, gains, strict=True), 1)
+    ]
 
 
 def run(*methods, lossless=("sd", "pld"), headline="strict", samples=10, **changes):
@@ -45,20 +50,19 @@ def run(*methods, lossless=("sd", "pld"), headline="strict", samples=10, **chang
 
 
 def test_a_faster_lossless_method_is_named_with_its_speed_and_the_reason():
-    first, reason, *_ = run_conclusion(run(sd()))
+    first, reason, share, *_ = run_conclusion(run(sd()))
     assert first == (
         "sd (draft length 3) is 1.31x [1.25, 1.37] as fast as ar on this machine, with the same output distribution."
     )
-    assert reason == (
-        "A round commits 2.62 tokens (acceptance 0.71) in the time in which ar generates 2.00; the speedup is 0.95 of what"
-        " theory gives at the measured costs."
-    )
+    assert reason == ("Each round commits 2.62 tokens (acceptance rate 0.71) and takes as long as 2.00 tokens of ar.")
+    assert share == "The speedup is 95 % of the theoretical one at the measured acceptance and costs."
 
 
 def test_a_slower_method_is_not_recommended():
     first, *_ = run_conclusion(run(sd((0.88, 0.85, 0.91), rank=Rank(2, 2))))
-    assert first.startswith(
-        "Do not use it with these models here: sd (draft length 3) is 0.88x [0.85, 0.91] as fast as ar"
+    assert first == (
+        "sd (draft length 3) is slower than ar: 0.88x [0.85, 0.91], with the same output distribution."
+        " Do not use it with these models here."
     )
 
 
@@ -68,9 +72,17 @@ def test_a_speed_that_equals_the_baselines_is_not_called_faster():
 
 
 def test_methods_that_cannot_be_distinguished_are_named_together():
-    two = (sd(rank=Rank(1, 2)), sd((1.29, 1.2, 1.38), "pld", Rank(1, 2)))
+    two = (sd(rank=Rank(1, 2, ("pld",))), sd((1.29, 1.2, 1.38), "pld", Rank(1, 2, ("sd",))))
     first, *_ = run_conclusion(run(*two))
     assert "It cannot be distinguished from pld (1.29x [1.20, 1.38])." in first
+
+
+def test_methods_whose_ranks_overlap_may_be_distinguished():
+    """`pld` differs from `sd`, and a third method from neither."""
+    two = (sd(rank=Rank(1, 2, ("noisy",))), sd((1.2, 1.15, 1.25), "pld", Rank(2, 3, ("noisy",))))
+    first, *_ = run_conclusion(run(*two))
+    assert first.startswith("sd (draft length 3), the fastest method, is 1.31x")
+    assert "cannot be distinguished" not in first
 
 
 def test_a_faster_method_that_changes_the_output_is_reported_with_its_score():
@@ -84,7 +96,7 @@ def test_without_a_lossless_method_the_change_of_the_score_is_reported():
     lossy = sd((1.9, 1.8, 2.0), "lossy", score_change=Estimate(-0.031, -0.06, -0.002))
     first, second, *_ = run_conclusion(run(lossy))
     assert "lossy (draft length 3) is 1.90x" in first and "same output distribution" not in first
-    assert second == "Its score changes by strict -3.1 [-6.0, -0.2]."
+    assert second == "Its score differs from the baseline's: strict -3.1 [-6.0, -0.2]."
 
 
 @pytest.mark.parametrize(("score", "shown"), [(0.0, "0"), (1.0, "100")])
@@ -96,24 +108,33 @@ def test_scores_that_are_all_0_or_all_100_are_said_to_show_nothing(score, shown)
 
 
 @pytest.mark.parametrize(
-    ("speeds", "words"),
+    ("speeds", "spread", "words"),
     [
         (
             (1.1, 1.2, 1.3, 1.4, 1.5),
-            "A draft length of 5 is predicted to be faster: 1.50x [1.40, 1.60], against 1.30x at",
+            0.02,
+            "A draft length of 5 is predicted to be 1.15x [1.13, 1.17] as fast as 3; help: --gamma 5",
         ),
-        ((1.1, 1.2, 1.3, 1.31, 1.2), "No other draft length from 1 to 5 is predicted to be more than 2 % faster"),
-        ((0.9, 0.8, 0.7, 0.6, 0.5), "No draft length from 1 to 5 is predicted to be faster than ar."),
+        ((1.1, 1.2, 1.3, 1.31, 1.2), 0.005, "No other draft length from 1 to 5 is predicted to be clearly faster"),
+        ((1.1, 1.2, 1.3, 1.35, 1.2), 0.04, "No other draft length from 1 to 5 is predicted to be clearly faster"),
     ],
 )
-def test_the_best_draft_length_is_predicted(speeds, words):
-    sentences = run_conclusion(run(sd(predicted_lengths=predicted(*speeds))))
+def test_the_best_draft_length_is_predicted(speeds, spread, words):
+    sentences = run_conclusion(run(sd(predicted_lengths=predicted(*speeds, spread=spread))))
     assert any(each.startswith(words) for each in sentences), sentences
+
+
+def test_no_draft_length_is_faster_than_the_baseline_if_none_is_predicted_or_measured_to_be():
+    """The prediction is silent where the measured speedup contradicts it."""
+    slow = predicted(0.9, 0.8, 0.7, 0.6, 0.5)
+    words = "No draft length from 1 to 5 is predicted to be faster than ar."
+    assert words in run_conclusion(run(sd((0.7, 0.65, 0.75), predicted_lengths=slow)))
+    assert words not in run_conclusion(run(sd((1.03, 1.01, 1.05), predicted_lengths=slow)))
 
 
 def test_an_incomplete_run_and_few_prompts_are_mentioned():
     sentences = run_conclusion(run(sd((1.3, None, None)), complete=False, samples=3))
-    assert sentences[0].startswith("Preliminary")
+    assert sentences[0] == "The run is incomplete; these results are preliminary."
     assert "at least 5 prompts" in sentences[-1]
 
 
@@ -137,5 +158,14 @@ def test_several_runs_are_a_sentence_per_method_with_its_range():
     ]
     found = conclusion([replace(each, spec=spec) for each, spec in zip(runs, tables, strict=True)])
     assert found == [
-        "sd is faster than ar in 1 of 3 runs, and slower in 1: 0.90x (b) to 1.31x (a), with the same output distribution."
+        "sd is significantly faster than ar in 1 of 3 runs, and significantly slower in 1. Its speedup ranges from 0.90x (b)"
+        " to 1.31x (a), with the same output distribution."
+    ]
+
+
+def test_several_runs_without_intervals_say_so():
+    found = conclusion([run(sd((2.5, None, None))), run(sd((3.1, None, None)))])
+    assert found == [
+        "The speedup of sd over ar ranges from 2.50x (gsm8k) to 3.10x (gsm8k), with the same output distribution."
+        " Intervals need more prompts."
     ]

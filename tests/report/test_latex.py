@@ -10,7 +10,7 @@ import pytest
 from specbench.analysis.bootstrap import Estimate
 from specbench.analysis.points import points, reference_of
 from specbench.analysis.run_metrics import METRICS, Spread
-from specbench.config.suite import TableSpec
+from specbench.config.suite_layout import TableSpec
 from specbench.errors import ConfigError
 from specbench.report.chosen import chosen_table
 from specbench.report.conditions import conditions
@@ -18,7 +18,7 @@ from specbench.report.latex import Captioned, latex
 from specbench.report.suite_tables import pivot
 from specbench.report.suite_values import paper_tables
 from specbench.report.tables import Table
-from specbench.report.writers import RUN_WRITERS, chosen_text
+from specbench.report.writers import RUN_WRITERS, runs_text
 from tests.fixtures.console import specbench
 from tests.fixtures.summaries import method_summary, run_summary
 
@@ -26,7 +26,7 @@ from tests.fixtures.summaries import method_summary, run_summary
 def summary(pair: str = "tiny", **spec):
     """A run with a value for every metric, most of them with an interval."""
     values = dict.fromkeys(METRICS, Estimate(1.5, 1.25, 12.0))
-    values |= {"win_rate_spread": 0.1, "speedup": Estimate(0.98, 0.9, 1.1), "papers_speedup": 1.44}
+    values |= {"wins_spread": 0.1, "speedup": Estimate(0.98, 0.9, 1.1), "papers_speedup": 1.44}
     sd = method_summary("sd", values=values, acceptance_by_position=[0.9, 0.8])
     return run_summary(method_summary("ar", values=dict.fromkeys(METRICS)), sd, pair=pair, **spec)
 
@@ -104,7 +104,7 @@ def test_columns_need_a_format_of_tables(tmp_path):
 
 
 def test_markdown_with_chosen_columns_has_the_conditions_below():
-    text = chosen_text([summary()], "md", ["speedup"])
+    text = runs_text([summary()], "md", ["speedup"])
     assert "| method | speedup over ar, decoding |" in text
     assert "T = 1" in text
 
@@ -119,7 +119,7 @@ def test_every_kind_of_table_compiles(tmp_path):
     tables = [pivot(spec, found), *paper_tables(reference_of("se-table2")), odd]
     parts = [
         RUN_WRITERS["latex"](runs),
-        chosen_text(runs, "latex", ["speedup", "score", "acceptance_by_position"]),
+        runs_text(runs, "latex", ["speedup", "score", "acceptance_by_position"]),
         latex(Captioned(table, "conditions", "suite") for table in tables),
     ]
     document = "\\documentclass{article}\\usepackage{booktabs}\\begin{document}\n%s\n\\end{document}\n"

@@ -147,7 +147,7 @@ def test_a_suite_table_does_not_merge_different_points(tmp_path):
     """Two seeds of two settings and two baselines: six rows, though the suite names the pair alone."""
     (tmp_path / "mine.toml").write_text(SUITE)
     specbench("run", "--suite", "mine.toml", cwd=tmp_path)
-    shown = specbench("report", "--suite", "mine.toml", "-f", "md", "--full", cwd=tmp_path).stdout
+    shown = specbench("report", "--suite", "mine.toml", "-f", "md", cwd=tmp_path).stdout
     (_, rows), *_ = markdown_tables(shown)
     assert {"method", "setting", "run"} <= rows[0].keys()
     assert len({(row["method"], row["setting"], row["run"]) for row in rows}) == len(rows) == 6

@@ -7,7 +7,7 @@ import pytest
 from specbench.analysis.bootstrap import Estimate
 from specbench.analysis.draft_lengths import LengthPrediction
 from specbench.config.presets import names, preset
-from specbench.report import plots
+from specbench.report import plots, styles
 from specbench.report.fronts import pareto
 from specbench.report.run_plots import run_plots
 from specbench.report.selection import selected
@@ -25,7 +25,9 @@ def drafting(name="sd"):
         acceptance_by_position=[0.8, 0.7],
         length_counts={1: 3, 2: 2, 3: 5},
         round_milliseconds={"draft": 3.0, "target": 12.0, "host": 1.0},
-        predicted_lengths=[LengthPrediction(k, Estimate(1.0 + k / 10, 0.9, 1.6), 0.2) for k in range(1, 6)],
+        predicted_lengths=[
+            LengthPrediction(k, Estimate(1.0 + k / 10, 0.9, 1.6), Estimate(1.0, 0.9, 1.1)) for k in range(1, 6)
+        ],
     )  # fmt: skip
 
 
@@ -80,3 +82,18 @@ def test_a_plot_shows_a_setting_of_each_method_if_there_are_too_many():
 )
 def test_the_pareto_front_has_the_points_that_no_other_dominates(lower_x, front):
     assert pareto([(1.0, 2.0), (2.0, 5.0), (3.0, 4.0), (1.5, 1.0)], lower_x) == front
+
+
+def test_models_in_a_stacked_bar_have_different_colors():
+    """Those of the table keep theirs; the others get what is left."""
+    colors = styles.part_colors(["eagle-target", "target", "middle", "eagle", "draft", "host"])
+    assert len(set(colors.values())) == 6
+    assert {part: colors[part] for part in styles.PARTS if part in colors} == {
+        part: color for part, color in styles.PARTS.items() if part in colors
+    }
+
+
+def test_bars_of_methods_of_one_color_differ_in_shade():
+    colors = styles.bar_colors(["polybasic", "sd", "polybasic-model", "polybasic-pld", "sd(gamma=2)"])
+    assert len(set(colors)) == 5
+    assert colors[:2] == [styles.METHODS["polybasic"].color, styles.METHODS["sd"].color]

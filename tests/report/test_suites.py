@@ -208,10 +208,10 @@ def test_a_suite_defines_its_methods(tmp_path):
         (('rows = ["pair", "method", "setting"]', 'rows = ["pear"]'), "did you mean 'pair'"),
         (("limit = 5", "limt = 5"), "did you mean 'limit'"),
         (('pairs = ["tiny"]', ""), "'pairs' is missing"),
-        (("at_least = 0.0", ""), "one of at_least and at_most"),
+        (("at_least = 0.0", ""), "one of at_least, at_most and equals"),
         (("limit = 5", 'limit = "5"'), "must be of type int"),
         (('of = { method = "we-se" }', 'of = { methd = "we-se" }'), "did you mean 'method'"),
-        (('rows = ["pair", "method", "setting"]', 'rows = ["pair", "method"]'), "put 'setting' into rows"),
+        (('rows = ["pair", "method", "setting"]', 'rows = ["pair", "method"]'), "put 'setting' or 'variant' into rows"),
         (('shows = "Table 1"', 'shows = "Table 1"\njudge = { name = "likelihood" }'), "'against' is missing"),
     ],
 )
@@ -288,7 +288,7 @@ def test_the_papers_value_is_shown_only_next_to_the_best_setting():
 
 def test_a_share_is_compared_in_percent():
     """SPRINTER, Table 1: GPT-Neo wins 45.2 % on Wiki-Summary."""
-    judged = summary(pair="gpt-neo", methods=("sprinter",), task="wiki-summary", values={"win_rate": 0.5})
+    judged = summary(pair="gpt-neo", methods=("sprinter",), task="wiki-summary", values={"wins": 0.5})
     shown = suite_tables(read_suite("sprinter-table1"), points([judged], reference_of("sprinter-table1")))[0].rows[0][2]
     assert shown == "50.0% (paper 45.2%, +4.8%)"
 
@@ -316,7 +316,8 @@ def test_a_curve_that_never_reaches_the_quality_ranks_below_one_that_does():
     reached, not_reached = Choice(1.2, 1.1, 1.3), Choice(None, 0.0, 0.0)
 
     def point(method: str, matching: Choice) -> Point:
-        return Point(pair="t5", task="wmt", T=1.0, method=method, run="run", values={"matching": matching})
+        place = {"pair": "t5", "task": "wmt", "T": 1.0, "method": method, "run": "run", "variant": "bonus=deferred"}
+        return Point(**place, values={"matching": matching})
 
     lower = point("cascade-opt", not_reached)
     assert "contradicted 1" in expectations(suite, [lower, point("cascade-diff", reached)])[0]

@@ -1,18 +1,17 @@
-// Speedups with their intervals, the fastest first, one block per task.
+// Speedups with their intervals, the fastest first, one block per run and clock.
 function chart() {
   const place = byId("speed");
   place.replaceChildren();
   const rows = data.chart.filter((row) => isShown(row.task, row.method));
   if (!rows.length) return;
-  const names = Math.min(14 + 7.2 * Math.max(...rows.map((row) => row.label.length)), innerWidth / 3);
+  const names = Math.min(14 + 7.2 * Math.max(...rows.map((row) => row.method.length)), innerWidth / 3);
   const width = Math.max(place.clientWidth, 300), left = names, right = width - 150, line = 30;
   const most = Math.max(1.1, ...rows.map((row) => Math.max(row.high ?? row.value, row.corrected ?? 0)));
-  const least = Math.min(0.9, ...rows.map((row) => row.low ?? row.value));
+  const least = Math.min(0.9, ...rows.map((row) => Math.min(row.low ?? row.value, row.corrected ?? Infinity)));
   const x = (value) => left + ((value - least) / (most - least)) * (right - left);
-  for (const task of new Set(rows.map((row) => row.task))) {
-    const own = rows.filter((row) => row.task === task).sort((a, b) => b.value - a.value);
-    const heading = own[0].place;
-    place.append(made("h3", `${heading}: ${own[0].title}`));
+  for (const heading of new Set(rows.map((row) => row.heading))) {
+    const own = rows.filter((row) => row.heading === heading).sort((a, b) => b.value - a.value);
+    place.append(made("h3", heading));
     if (own.some((row) => row.corrected !== null)) place.append(made("div", "dashed: theory at the measured costs", "meta"));
     const height = line * own.length + 30;
     const svg = drawn("svg", { viewBox: `0 0 ${width} ${height}`, height, role: "img", "aria-label": heading });
@@ -35,7 +34,7 @@ function axis(svg, x, least, most, bottom) {
 function mark(svg, row, x, y, right) {
   const group = drawn("g", { tabindex: 0, "aria-label": row.about });
   group.append(drawn("rect", { x: 0, y: y - 14, width: svg.viewBox.baseVal.width, height: 28, fill: "transparent" }));
-  group.append(drawn("text", { x: 0, y: y + 4 }, row.label));
+  group.append(drawn("text", { x: 0, y: y + 4 }, row.method));
   if (row.low !== null)
     group.append(drawn("line", { x1: x(row.low), x2: x(row.high), y1: y, y2: y, stroke: row.color, "stroke-width": 3, "stroke-linecap": "round", opacity: 0.55 }));
   if (row.corrected !== null)

@@ -21,7 +21,7 @@ function panel(sample, rounds) {
   const box = made("div"), accepted = [...sample.k].filter((letter) => letter === "a" || letter === "d").length;
   const score = sample.q === undefined ? "" : `, score ${(100 * sample.q).toFixed(1)}`;
   box.append(made("h3", sample.m));
-  box.append(made("div", `${sample.n} tokens, ${accepted} of them drafted, ${sample.o.length} rounds, ${sample.ms} ms, ended by ${sample.f}${score}`, "meta"));
+  box.append(made("div", `${counted(sample.n, "token")}, ${accepted} of them drafted, ${counted(sample.o.length, "round")}, ${sample.ms} ms, ended by ${sample.f}${score}`, "meta"));
   box.append(colored(sample, rounds));
   return box;
 }
@@ -60,9 +60,12 @@ function rewind() {
 function fill() {
   const run = current(), keys = [...new Set(run.samples.map(keyOf))];
   const methods = run.methods.filter((method) => !filter.off.has(method));
+  const before = [byId("sample").value, byId("method").value];
   byId("sample").replaceChildren(...keys.map((key) => new Option(key, key)));
   byId("method").replaceChildren(...methods.map((method) => new Option(method, method)));
-  byId("method").value = methods.find((method) => method !== run.baseline) ?? methods[0] ?? "";
+  if (keys.includes(before[0])) byId("sample").value = before[0];
+  const first = methods.find((method) => method !== run.baseline) ?? methods[0] ?? "";
+  byId("method").value = methods.includes(before[1]) ? before[1] : first;
   rewind();
 }
 

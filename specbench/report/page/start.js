@@ -14,7 +14,7 @@ for (const image of data.images) {
 }
 if (!data.images.length) byId("pictures").remove();
 for (const note of data.notes) byId("notes").append(made("li", note.replace(/^! /, ""), note.startsWith("!") ? "warn" : ""));
-if (data.leftOut) byId("notes").append(made("li", `${data.leftOut} generations are left out of the sample browser.`));
+if (data.leftOut) byId("notes").append(made("li", `The sample browser leaves out ${counted(data.leftOut, "generation")}.`));
 for (const { name, text } of data.conditions) {
   const details = made("details");
   details.append(made("summary", name), made("pre", text));

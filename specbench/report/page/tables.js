@@ -1,19 +1,19 @@
 // Tables that sort by a column, with the definition of each column as a tooltip.
 function rank(text) {
-  const found = text.replace("−", "-").match(/-?\d+(\.\d+)?/);
+  const found = text.replace("−", "-").match(/[-+]?\d+(\.\d+)?(e[-+]?\d+)?/);
   return found ? parseFloat(found[0]) : null;
 }
 
 function sortBy(table, column, head) {
   const body = table.tBodies[0], up = head.getAttribute("aria-sort") !== "ascending";
   const rows = [...body.rows].map((row) => [row, row.cells[column].textContent]);
-  const numeric = column > 0 && rows.some(([, text]) => /^-?−?\d/.test(text));
+  const numeric = column > 0 && rows.some(([, text]) => /^[-−+]?\d/.test(text));
+  const sign = up ? 1 : -1;
   rows.sort(([, a], [, b]) => {
-    if (!numeric) return a.localeCompare(b);
+    if (!numeric) return sign * a.localeCompare(b);
     const [x, y] = [rank(a), rank(b)];
-    return x === null ? 1 : y === null ? -1 : x - y;
+    return x === null || y === null ? (x === null) - (y === null) : sign * (x - y);  // rows without a value stay last
   });
-  if (!up) rows.reverse();
   for (const other of table.tHead.rows[0].cells) other.removeAttribute("aria-sort");
   head.setAttribute("aria-sort", up ? "ascending" : "descending");
   body.append(...rows.map(([row]) => row));
