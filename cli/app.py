@@ -12,7 +12,7 @@ import json
 import sys
 import tomllib
 from collections.abc import Callable
-from typing import NoReturn
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -27,7 +27,10 @@ COMMANDS = {  # in the order of `specbench --help`; each line equals the first l
     "report": Entry("report:report", "Show runs or a suite as tables, plots or one HTML file."),
     "reproduce": Entry("reproduce:reproduce", "List the papers' tables and figures and how each is reproduced."),
     "score": Entry("score:score", "Score stored generations again with the current tasks."),
-    "train": Entry("train:train", "Train a head for a pair, and measure it on unseen texts."),
+    "judge": Entry("judge:judge", "Let a language model compare the stored generations of two methods."),
+    "train": Entry(
+        "train:train", "Train a head for a pair, and measure on held-out prompts whether it speeds up decoding."
+    ),
     "profile": Entry("profile:profile", "Measure the forward times and acceptance rates of the models of a chain."),
     "compare": Entry("compare:compare", "Compare two measurements: decoding, quality, speed."),
     "gate": Entry("gate:gate", "Check, record or update a snapshot of a measurement."),
@@ -58,8 +61,20 @@ app = typer.Typer(
 )
 
 
+def _version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version  # slow
+
+        print(f"specbench {version('specbench')}")
+        raise typer.Exit
+
+
 @app.callback()
-def specbench() -> None:
+def specbench(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
     """Measure how much faster a decoding method is, what it costs in quality, and how reliable the numbers are."""
 
 

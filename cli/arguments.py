@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from specbench.config.construct import Table
 from specbench.config.options import Options
 from specbench.config.overrides import parse_head, parse_override, scoped
 from specbench.config.presets import WORDS
@@ -61,3 +62,18 @@ def imported(plugins: Sequence[str] | None) -> tuple[tuple[str, str], ...]:
     from specbench.experiment.plugins import load_all  # imports torch
 
     return load_all(plugins)
+
+
+def judge_table(source: str, model: str) -> Table:
+    """Return the table of a judge: a server for a URL, or a local model. Empty without a source."""
+    if not source:
+        if model:
+            raise ConfigError("--judge-model needs --judge URL")
+        return {}
+    if source.startswith(("http://", "https://")):
+        if not model:
+            raise ConfigError("--judge-model is missing: the name of the model that the server runs")
+        return {"name": "endpoint", "url": source, "model": model}
+    if model:
+        raise ConfigError(f"--judge-model applies to a server; --judge {source} is a local model")
+    return {"name": "prompted", "path": source}

@@ -21,7 +21,10 @@ class Entry(NamedTuple):
 
 
 class LazyCommand(TyperCommand):
-    """A command of which only the name and the help line are known until it is invoked or its own help is printed."""
+    """A command of which only the name and the help line are known until it is invoked or its own help is printed.
+
+    `EPILOG` of its module, if there is one, ends the help.
+    """
 
     def __init__(self, name: str, entry: Entry) -> None:
         super().__init__(name, help=entry.help)
@@ -30,10 +33,11 @@ class LazyCommand(TyperCommand):
     def load(self) -> TyperCommand | TyperGroup:
         """Import the module of the command, and return the command, or the group of commands, with its parameters."""
         module, name = self.entry.function.split(":")
-        found = getattr(import_module(f"specbench.cli.{module}"), name)
+        imported = import_module(f"specbench.cli.{module}")
+        found = getattr(imported, name)
         if not isinstance(found, typer.Typer):
             single = typer.Typer(**STYLE)
-            single.command(self.name)(found)
+            single.command(self.name, epilog=getattr(imported, "EPILOG", None))(found)
             found = single
         command = typer.main.get_command(found)
         assert isinstance(command, TyperCommand | TyperGroup)

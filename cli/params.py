@@ -145,6 +145,12 @@ CodeExecution = Annotated[
 ]
 Sandbox = Annotated[SandboxKind, typer.Option(help="Sandbox backend; none disables isolation.")]
 
+# Judges.
+JudgeSource = Annotated[
+    str, typer.Option("--judge", help="URL of an OpenAI-compatible server (http://HOST/v1), or a local model.")
+]
+JudgeModel = Annotated[str, typer.Option("--judge-model", help="The model that the server runs.")]
+
 # Changes to presets.
 Sets = Annotated[
     list[str] | None,

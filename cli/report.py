@@ -9,7 +9,6 @@ from typing import Annotated, TextIO
 
 import typer
 
-from specbench.analysis.run_summary import RunSummary
 from specbench.analysis.summary import summaries_of
 from specbench.cli import params
 from specbench.cli.arguments import words
@@ -22,8 +21,7 @@ from specbench.report.chosen import chosen_suite
 from specbench.report.plots import of_runs as plots_of_runs
 from specbench.report.plots import of_suite as plots_of_suite
 from specbench.report.suite_report import collect
-from specbench.report.tables import markdown
-from specbench.report.writers import RUN_WRITERS, chosen_text, suite_text
+from specbench.report.writers import CHOOSING, runs_text, suite_text
 
 
 class Format(StrEnum):
@@ -33,9 +31,6 @@ class Format(StrEnum):
     csv = "csv"
     json = "json"
     html = "html"
-
-
-CHOOSING = (Format.table, Format.md, Format.latex)  # formats that --columns applies to
 
 
 @dataclass(frozen=True)
@@ -56,14 +51,14 @@ def report(
         str | None,
         typer.Option(
             "--suite",
-            help="A suite instead: the paper's tables, with its numbers beside ours.",
+            help="Report a suite: the paper's tables, with its numbers next to the measured ones.",
             autocompletion=known("suite"),
         ),
     ] = None,
     form: Annotated[Format, typer.Option("--format", "-f", help="Output format.")] = Format.table,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Write to this file instead of the terminal.")] = None,
     plots: Annotated[Path | None, typer.Option("--plots", help="Write plots to this folder, as PNG and SVG.")] = None,
-    results: Annotated[Path, typer.Option("--from", help="The folder of run folders.")] = Path("results"),
+    results: Annotated[Path, typer.Option("--from", help="Folder that contains the run folders.")] = Path("results"),
     columns: Annotated[
         list[str] | None,
         typer.Option(help="Show one table with these columns (speedup,acceptance_rate). For table, md and latex."),
@@ -75,8 +70,12 @@ def report(
     if suite and runs:
         raise ConfigError("name run folders or a --suite, not both")
     keys = words(columns)
-    if keys and form not in CHOOSING:
-        raise ConfigError(f"--columns applies to {', '.join(CHOOSING)}; {form} contains every value")
+    if keys and form not in (Format.table, *CHOOSING):
+        raise ConfigError(f"--columns applies to {', '.join([Format.table, *CHOOSING])}; {form} contains every value")
+    if full and (suite or keys):
+        raise ConfigError("--full applies to run folders, without --columns")
+    if explain and (suite or keys or form is not Format.table):
+        raise ConfigError("--explain applies to run folders as a table, without --columns; help: docs/columns.md")
     wanted = _Wanted(form, keys, out, plots, full, explain)
     if suite:
         _report_suite(suite, results, wanted)
@@ -104,7 +103,7 @@ def _report_runs(folders: list[Path], results: Path, wanted: _Wanted) -> None:
     summaries = summaries_of(folders)
     drawn = plots_of_runs(summaries, wanted.plots) if wanted.plots else []
     if wanted.form is not Format.table:
-        _write(_text(summaries, wanted), wanted.out)
+        _write(runs_text(summaries, wanted.form, wanted.columns, wanted.full), wanted.out)
         return
     with _opened(wanted.out) as file:
         console = terminal(file)
@@ -117,14 +116,11 @@ def _report_runs(folders: list[Path], results: Path, wanted: _Wanted) -> None:
     _print_paths(drawn)
 
 
-def _text(summaries: list[RunSummary], wanted: _Wanted) -> str:
-    if wanted.columns:
-        return chosen_text(summaries, wanted.form, wanted.columns)
-    return markdown(summaries, wanted.full) if wanted.form is Format.md else RUN_WRITERS[wanted.form](summaries)
-
-
 def _opened(out: Path | None) -> contextlib.AbstractContextManager[TextIO | None]:
-    return out.open("w", encoding="utf-8") if out else contextlib.nullcontext()
+    if not out:
+        return contextlib.nullcontext()
+    out.parent.mkdir(parents=True, exist_ok=True)
+    return out.open("w", encoding="utf-8")
 
 
 def _write(text: str, out: Path | None) -> None:

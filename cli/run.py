@@ -7,9 +7,10 @@ from typing import Annotated, Any
 import typer
 
 from specbench.cli import params
-from specbench.cli.arguments import named, options_of, words
+from specbench.cli.arguments import judge_table, named, options_of, words
 from specbench.cli.console import place, terminal
 from specbench.cli.progress import Terminal, interrupted
+from specbench.config.construct import Table
 from specbench.config.options import Access, Options, SandboxKind
 from specbench.config.presets import require_known
 from specbench.config.suite import read_suite
@@ -62,6 +63,8 @@ def run(
     plugin: params.Plugins = None,
     full: params.Full = False,
     explain: params.Explain = False,
+    judge: params.JudgeSource = "",
+    judge_model: params.JudgeModel = "",
     fresh: params.Fresh = False,
     wait: params.Wait = False,
     break_lock: params.BreakLock = False,
@@ -78,12 +81,14 @@ def run(
         device=device, dtype=dtype, engine=engine,
     )  # fmt: skip
     kind = sandbox if allow_code_execution else None
-    access = Access(fresh=fresh, wait=wait, break_lock=break_lock)
+    access, judging = Access(fresh=fresh, wait=wait, break_lock=break_lock), judge_table(judge, judge_model)
     try:
         if suite:
             if method or pair or task:
                 raise ConfigError("--suite defines methods, pairs and tasks; help: leave out -m, -p and -t")
-            code = _suite(suite, suite_changes(options, repeats), out, access, kind)
+            code = _suite(suite, suite_changes(options, repeats), out, access, kind, judging)
+        elif judging:
+            raise ConfigError("--judge applies to --suite; help: specbench judge RUN judges a run")
         else:
             methods, tasks = tuple(words(method)), tuple(words(task))
             code = measure(
@@ -122,12 +127,14 @@ def suite_changes(options: Options, repeats: int | None) -> dict[str, Any]:
     return changes if repeats is None else {**changes, "repeats": repeats}
 
 
-def _suite(name: str, changes: dict[str, Any], out: Path, access: Access, kind: SandboxKind | None) -> ExitCode:
+def _suite(
+    name: str, changes: dict[str, Any], out: Path, access: Access, kind: SandboxKind | None, judge: Table
+) -> ExitCode:
     """Run a suite, with the user's options in place of its own, and print its tables. Returns the exit code."""
     from specbench.cli.report_output import show_suite  # imports numpy
     from specbench.experiment.suite_runner import SuiteRequest, run_suite  # imports torch
 
-    suite = read_suite(name, **changes)
+    suite = read_suite(name, **changes).with_judge(judge)
     changed = tuple(f"{key} = {value}" for key, value in changes.items() if key != "plugins")  # which replace nothing
     request = SuiteRequest(suite=suite, out=out, access=access, sandbox=kind, changes=changed)
     code = run_suite(request, Terminal())

@@ -23,7 +23,7 @@ from specbench.experiment.request import Request
 from specbench.observer import Observer
 from specbench.report.conclusion import conclusion
 from specbench.report.export import method_row
-from specbench.report.writers import RUN_WRITERS
+from specbench.report.writers import runs_text
 from specbench.runs.record import Record
 from specbench.runs.run_folder import SAMPLES, read
 from specbench.verification.run import CUTS, PROMPTS, TOKENS, Verification, VerifyRequest, verify_method
@@ -182,11 +182,13 @@ def load(*folders: str | PathLike[str]) -> RunResult:
     return RunResult(paths, tuple(summaries_of(paths)))
 
 
-def report(result: RunResult, format: Format = "md") -> str:
-    """Return a report of runs as Markdown, CSV, JSON, LaTeX or one HTML page. Raises ConfigError for another format."""
-    if format not in RUN_WRITERS:
-        raise ConfigError(f"format = {format!r}: write one of {', '.join(RUN_WRITERS)}")
-    return RUN_WRITERS[format](result.summaries)
+def report(result: RunResult, format: Format = "md", *, columns: Iterable[str] = (), full: bool = False) -> str:
+    """Return a report of runs as Markdown, CSV, JSON, LaTeX or one HTML page.
+
+    `columns` are the keys of the columns of one table, for `md` and `latex`. `full` adds the other tables to `md`. Raises
+    ConfigError for another format or an unknown column.
+    """
+    return runs_text(result.summaries, format, list(columns), full)
 
 
 def register(plugin: type[Named] | str | PathLike[str]) -> None:

@@ -19,7 +19,7 @@ from specbench.scoring.metric import NO_ANSWER, Metric, Score
 from specbench.scoring.rouge import Rouge, lines
 from specbench.scoring.translation import Translation
 
-NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?")
+NUMBER = re.compile(r"(?:(?<![\w.,])-)?\d[\d,]*(?:\.\d+)?")  # a hyphen after a digit or a letter is no minus
 PUNCTUATION = re.compile(r"[^\w\s]|_")
 
 
@@ -33,11 +33,12 @@ class Custom(FewShot, name="custom"):
         reference: the key of the correct answer, a text, a number, or a list of accepted ones; empty: nothing is scored.
         answer: the key of the text that a worked example shows as its answer; empty: the reference.
         group: the key of a category, for tables by group.
-        metric: exact_match compares whole texts, contains looks for the reference in the text, number compares the last
-            number, rouge and bleu compare the text with the reference.
-        extract: a regular expression; the first group of its last match, or the whole match, is what counts of a text.
+        metric: exact_match compares whole texts, contains looks for the reference as whole words, number compares the last
+            number, rouge and bleu compare the text with the reference. Of several accepted ones the best counts; bleu
+            takes one.
+        extract: a regular expression; the first group of its last match, or the whole match, is the part that is scored.
         ignore_case: compare without case.
-        ignore_punctuation: compare without punctuation.
+        ignore_punctuation: compare without punctuation, also within numbers: 3.5 equals 35.
     """
 
     version: ClassVar[str] = "1-A"
@@ -76,20 +77,37 @@ class Custom(FewShot, name="custom"):
         out = []
         for number, row in enumerate(rows, 1):
             place = f"{source}:{number}"
-            reference = self._value(row, self.reference, place) if self.reference else None
+            reference = self._checked(self._value(row, self.reference, place), place) if self.reference else None
             group = str(self._value(row, self.group, place)) if self.group else ""
             out.append(Sample(str(number - 1), before + self._filled(row), reference, group))
         return out
 
     def example(self, row: Row) -> str:
-        answer = self._value(row, self.answer or self.reference, self.exemplars)
-        first = answer[0] if isinstance(answer, list) else answer
         prompt = self._filled(row)
-        return f"{prompt}{'' if prompt[-1].isspace() else ' '}{first}"
+        return f"{prompt}{'' if not prompt or prompt[-1].isspace() else ' '}{self._answer(row, self.exemplars)}"
 
     def continuations(self, rows: list[Row]) -> list[str]:
         key = self.answer or self.reference
-        return [f" {row[key]}" if key and isinstance(row.get(key), str) else "" for row in rows]
+        return [f" {self._answer(row, key)}" if key and key in row else "" for row in rows]
+
+    def _answer(self, row: Row, place: str) -> str:
+        """Return the answer of a row as text, the first one of several."""
+        answer = self._value(row, self.answer or self.reference, place)
+        return answer[0] if isinstance(answer, list) else answer
+
+    def _checked(self, reference: str | list[str], place: str) -> str | list[str]:
+        """Return a reference that a text can fail to match. Raises ConfigError for another one."""
+        accepted = reference if isinstance(reference, list) else [reference]
+        if self.metric == "bleu" and len(accepted) > 1:
+            raise ConfigError(f"{place}: '{self.reference}' has {len(accepted)} texts; metric = \"bleu\" takes one")
+        for each in accepted:
+            if self.metric == "number" and _last_number(each) is None:
+                raise ConfigError(
+                    f"{place}: '{self.reference}' = {each!r} has no number, which metric = \"number\" compares"
+                )
+            if not self._plain(each):
+                raise ConfigError(f"{place}: '{self.reference}' = {each!r} is empty; give a text, or leave the row out")
+        return reference
 
     @property
     def metrics(self) -> tuple[Metric, ...]:
@@ -115,7 +133,8 @@ class Custom(FewShot, name="custom"):
         ]
         absent = {NO_ANSWER: float(not found)}
         if self.metric == "rouge":
-            return {**self._rouge.score(lines(found), lines(accepted[0])), **absent}
+            scores = [self._rouge.score(lines(found), lines(each)) for each in accepted]
+            return {**max(scores, key=lambda score: score["rougeL"]), **absent}
         if self.metric == "bleu":
             return {**self._translation.score(found, accepted[0]), **absent}
         if self.metric == "number":
@@ -123,7 +142,7 @@ class Custom(FewShot, name="custom"):
             right = number is not None and any(_last_number(each) == number for each in accepted)
             return {"number": float(right), NO_ANSWER: float(number is None)}
         plain, wanted = self._plain(found), [self._plain(each) for each in accepted]
-        right = any(each in plain for each in wanted) if self.metric == "contains" else plain in wanted
+        right = any(_holds(plain, each) for each in wanted) if self.metric == "contains" else plain in wanted
         return {self.metric: float(right), **absent}
 
     def _with_form(self, metrics: tuple[Metric, ...]) -> tuple[Metric, ...]:
@@ -142,7 +161,7 @@ class Custom(FewShot, name="custom"):
             return [str(each) for each in value]
         if isinstance(value, str | int | float):
             return str(value)
-        raise ConfigError(f"{place}: no text, number or list of them under '{key}'{hint(key, row)}")
+        raise ConfigError(f"{place}: key '{key}' must hold a text, a number, or a list of these{hint(key, row)}")
 
     def _extracted(self, text: str) -> str:
         if not self.extract:
@@ -164,6 +183,11 @@ class Custom(FewShot, name="custom"):
     @cached_property
     def _translation(self) -> Translation:
         return Translation()
+
+
+def _holds(text: str, words: str) -> bool:
+    """Return whether a text contains words that are not parts of longer ones."""
+    return re.search(rf"(?<!\w){re.escape(words)}(?!\w)", text) is not None
 
 
 def _last_number(text: str) -> Decimal | None:

@@ -33,6 +33,56 @@ BRACKETED = re.compile(r"\(([A-D])\)")
 ALONE = re.compile(r"^\s*\(?([A-D])(?:[.):]|\s*$)", re.MULTILINE)
 SE_PAPER_CUT = ("\n\nQ:", "\nQ:")
 SE_PAPER_LETTER = re.compile(r"\b([A-D])\b")
+SE_PAPER_INSTRUCTION = "The following are multiple choice questions (with answers) about {subject}.\n\n"
+EXAMPLES: tuple[tuple[Row, str], ...] = (  # questions of general knowledge, for all subjects
+    (
+        {
+            "question": "Which of these numbers is a prime number?",
+            "choices": ["21", "27", "31", "33"],
+            "answer": 2,
+        },
+        "21, 27 and 33 are multiples of 3. 31 is divisible by 1 and by itself only. The answer is (C).",
+    ),
+    (
+        {
+            "question": "A plane flies from Rome straight to the North Pole. In which direction does it fly?",
+            "choices": ["east", "north", "south", "west"],
+            "answer": 1,
+        },
+        "The North Pole lies to the north of every other place on Earth, and so also of Rome. The answer is (B).",
+    ),
+    (
+        {
+            "question": "Water boils in an open pot at sea level. What happens to its temperature while it keeps boiling?",
+            "choices": ["It stays the same", "It rises", "It falls", "It rises and falls in turn"],
+            "answer": 0,
+        },
+        "At its boiling point, the heat turns water into steam and does not make it hotter. So the temperature stays at about"
+        " 100 degrees Celsius. The answer is (A).",
+    ),
+    (
+        {
+            "question": "A price of 80 dollars is reduced by 25 percent. What is the new price in dollars?",
+            "choices": ["20", "55", "65", "60"],
+            "answer": 3,
+        },
+        "25 percent of 80 is 20. 80 - 20 = 60. The answer is (D).",
+    ),
+    (
+        {
+            "question": "All violinists are musicians, and some musicians teach. Which statement must be true?",
+            "choices": [
+                "Every violinist teaches",
+                "Every violinist is a musician",
+                "No violinist teaches",
+                "Every teacher is a violinist",
+            ],
+            "answer": 1,
+        },
+        "The first premise says that every violinist is a musician. The musicians who teach may or may not be violinists, so"
+        " the other statements need not be true. The answer is (B).",
+    ),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,8 +92,8 @@ class Mmlu(Task, name="mmlu"):
     `accuracy` is the mean over questions, `macro` the mean over subjects. Text from a next question on is ignored. The answer
     is the last stated letter ("the answer is B"), else the last letter in brackets, else a letter alone on its line. `strict`
     accepts stated letters only. The `se-paper` grader takes the first separate capital letter from A to D, even if it is an
-    article. Its examples come from `exemplars`, a JSON file with a text for each subject. With the `standard` grader,
-    `exemplars` is a JSONL file of rows that replace the dev split.
+    article. Its examples are EXAMPLES for all subjects, or come from `exemplars`, a JSON file with a text for each subject.
+    With the `standard` grader, `exemplars` is a JSONL file of rows that replace the dev split.
     """
 
     version: ClassVar[str] = "1-A"
@@ -112,11 +162,13 @@ class Mmlu(Task, name="mmlu"):
         return {s: instructions[s] + "".join(answered[s][: self.shots]) for s in subjects}
 
     def _own_exemplars(self, subjects: list[str]) -> dict[str, str]:
+        if not self.exemplars:
+            worked = "".join(f"{self.question(row)}{self.cue} {text}\n\n" for row, text in EXAMPLES[: self.shots])
+            return {s: SE_PAPER_INSTRUCTION.format(subject=s.replace("_", " ")) + worked for s in subjects}
         path = Path(self.exemplars).expanduser()
-        if not self.exemplars or not path.is_file():
-            lack = f"there is no file '{self.exemplars}'" if self.exemplars else "task.exemplars is not set"
+        if not path.is_file():
             raise MissingAsset(
-                f"mmlu's se-paper prompts need the authors' chain-of-thought examples; {lack}"
+                f"there is no file '{self.exemplars}'"
                 "\n  help: --set task.exemplars=FILE.json, an object with a text for each subject"
             )
         texts = read_json(path, dict[str, Any])
@@ -130,6 +182,8 @@ class Mmlu(Task, name="mmlu"):
     @property
     def metrics(self) -> tuple[Metric, ...]:
         form = f"generative|grader:{self.grader}|shots:{self.shots}|cot:{bool(self.cue)}"
+        if self.grader == "se-paper" and not self.exemplars:
+            form += "|exemplars:specbench"
         if self.exemplars:
             form += (
                 f"|exemplars:{hashlib.sha256(Path(self.exemplars).expanduser().read_bytes()).hexdigest()[:CHECKSUM]}"

@@ -1,9 +1,14 @@
-"""A closing summary of skipped tests: what is missing, how many tests need it, and the command that installs it."""
+"""Isolation of test modules, and a closing summary of skipped tests: what is missing, and the command that installs it."""
 
 import os
 import re
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any
+
+import pytest
+
+from specbench.config import presets
 
 os.environ.pop("COLUMNS", None)  # pytest-xdist sets it; without it, output that is not a terminal is wide
 
@@ -18,6 +23,15 @@ NEEDS = (  # a pattern of reasons, what is missing, and how to get it; the first
     (r"pdflatex", "pdflatex", "sudo apt-get install texlive-latex-base"),
     (r"kernel's headers", "kernel headers", "sudo apt-get install linux-libc-dev"),
 )
+
+
+@pytest.fixture(autouse=True, scope="module")
+def without_other_modules_plugins() -> Iterator[None]:
+    """Remove the presets of plugins that a module's tests have loaded, since `-t` tries all tasks without a name."""
+    before = dict(presets._ADDED)
+    yield
+    presets._ADDED.clear()
+    presets._ADDED.update(before)
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

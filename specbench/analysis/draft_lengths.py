@@ -4,11 +4,12 @@ A run at one length records which draft tokens were accepted, and where. Each ge
 drafts tokens, the leading ones that the recorded run accepted are accepted, and a replacement or bonus token follows.
 Positions that were not tested, such as those of bonus tokens, are filled in at random, with the acceptance rate late in a
 draft. Costs are the measured ones of a draft token, of a verifying block, and of work outside forwards, as medians over
-generations.
+generations. The first forward of each model is prefill, which decoding time does not include: it saves the first round of an
+output a draft token and a verifying block.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -20,19 +21,28 @@ from specbench.decoding.traits import Theory
 from specbench.runs.record import Record
 
 LONGEST = 8  # the longest predicted draft length; at least the measured one
-DRAFT_HOST = (
-    2 / 3
-)  # of the baseline's work outside forwards per token, that of a draft token; measured on the bundled models
+GAIN = 1.02  # a predicted length is called faster from this ratio of speeds on
+# The work of a draft token outside forwards, as a share of the baseline's per token. Fitted on the bundled models.
+DRAFT_HOST = 0.6
 FORMULA = "speculation"  # theory of the methods that are covered
 
 
 @dataclass(frozen=True)
 class LengthPrediction:
-    """The predicted decoding speedup of one draft length, and the share of resamples in which it is the fastest."""
+    """The predicted decoding speedup of one draft length.
+
+    `gain` is the ratio of its predicted speed to that of the measured length. Intervals are over prompts, at the measured
+    costs, whose uncertainty they do not include.
+    """
 
     gamma: int
     speedup: Estimate
-    best: float
+    gain: Estimate
+
+    @property
+    def is_faster(self) -> bool:
+        """Whether it is predicted to be faster than the measured length, by more than GAIN and beyond the interval."""
+        return self.gain.value > GAIN and (self.gain.low is None or self.gain.low > 1.0)
 
 
 class BlockCost(NamedTuple):
@@ -64,22 +74,27 @@ class RoundCosts:
 
     def of_round(self, k: np.ndarray) -> np.ndarray:
         """Return the seconds of rounds that draft `k` tokens, of any shape."""
-        verifying = sum(block.of(k + (1 if self.bonus else 0)) for block in self.blocks)
-        return np.asarray(self.draft_start + self.host + verifying + (self.draft + self.host_per_token) * k)
+        return np.asarray(self.draft_start + self.host + self._verifying(k) + (self.draft + self.host_per_token) * k)
+
+    def of_prefill(self, k: np.ndarray) -> np.ndarray:
+        """Return the seconds of a first round of `k` draft tokens that count as prefill."""
+        return np.asarray(self.draft_start + self.draft + self._verifying(k))
+
+    def _verifying(self, k: np.ndarray) -> np.ndarray:
+        return np.asarray(sum(block.of(k + (1 if self.bonus else 0)) for block in self.blocks))
 
 
 def predict(method: Theory | None, rows: Rows, base: Rows) -> list[LengthPrediction]:
     """Predict the decoding speedup of the draft lengths 1 to 8 over the baseline.
 
-    Intervals and shares are from resamples of prompts, at the measured costs.
-
     Returns:
         A prediction for each length. Empty for methods to which this model of a round does not apply: those without a fixed
-        draft length, chains, and deferred bonus tokens.
+        draft length, chains, and deferred bonus tokens. Empty too without the measurements that costs need: generations of
+        the baseline, and blocks of two sizes.
     """
     if method is None or method.formula != FORMULA or (method.drafter_scores and method.bonus != "none"):
         return []
-    if not any(x["tested"] for x in rounds_of(rows)):
+    if not base or not any(x["tested"] for x in rounds_of(rows)):
         return []
     costs = costs_of(method, rows, base)
     if costs is None:
@@ -91,24 +106,30 @@ def predict(method: Theory | None, rows: Rows, base: Rows) -> list[LengthPredict
     def speedups(sums: np.ndarray) -> np.ndarray:
         return np.asarray(per_token * sums[..., 0] / sums[..., 1])
 
-    whole = speedups(totals.sum(axis=0))
+    whole = speedups(totals.sum(axis=0))  # (lengths,)
+    used = method.gamma[0] - 1
     if len(totals) < FEWEST:
-        fastest = int(whole.argmax())
         return [
-            LengthPrediction(k, Estimate(float(x), None, None), float(i == fastest))
-            for i, (k, x) in enumerate(zip(lengths, whole, strict=True))
+            LengthPrediction(k, Estimate(float(x), None, None), Estimate(float(x / whole[used]), None, None))
+            for k, x in zip(lengths, whole, strict=True)
         ]
     drawn = speedups(np.einsum("rp,pln->rln", resample_counts(len(totals)), totals))  # (resamples, lengths)
-    low, high = np.percentile(drawn, [2.5, 97.5], axis=0)
-    best = np.bincount(drawn.argmax(axis=1), minlength=len(lengths)) / len(drawn)
     return [
-        LengthPrediction(k, Estimate(float(whole[i]), float(low[i]), float(high[i])), float(best[i]))
+        LengthPrediction(
+            k, _estimate(whole[i], drawn[:, i]), _estimate(whole[i] / whole[used], drawn[:, i] / drawn[:, used])
+        )
         for i, k in enumerate(lengths)
     ]
 
 
+def _estimate(value: float, drawn: np.ndarray) -> Estimate:
+    """Return a value with the 95 % percentile interval of its resamples."""
+    low, high = np.percentile(drawn, [2.5, 97.5])
+    return Estimate(float(value), float(low), float(high))
+
+
 def costs_of(method: Theory, rows: Rows, base: Rows) -> RoundCosts | None:
-    """Return the measured costs of a method's rounds. None if a verifying model's forwards were not timed.
+    """Return the measured costs of a method's rounds. None if a verifying model did not read blocks of two sizes.
 
     Each is the median over generations, so that a few disturbed ones do not count.
     """
@@ -116,20 +137,24 @@ def costs_of(method: Theory, rows: Rows, base: Rows) -> RoundCosts | None:
     blocks = []
     for role in verifiers:
         sizes = _by_size(rows, role) | {k: each for k, each in _by_size(base, role).items() if k == 1}
-        if not sizes:
+        if sum(size > 1 for size in sizes) < 2:
             return None
         blocks.append(_block_cost(sizes))
-    drafted = float(np.mean([x["drafted"] for x in rounds_of(rows)]))
-    spent = _median_per_round(
-        rows, lambda r: r.models[drafter]["seconds"] - r.models[drafter]["beside"] if drafter in r.models else 0.0
+    decoding = sum(len(r.rounds) - 1 for r in rows if r.rounds)  # rounds without a prefill forward
+    draft = _draft_token_seconds(_by_size(rows, drafter), decoding)
+    if draft is None:
+        draft = _median(_draft_seconds(r, drafter) / (_drafted(r) - 1) for r in rows if _drafted(r) > 1)
+    start = _median(
+        (_draft_seconds(r, drafter) - draft * (_drafted(r) - 1)) / (len(r.rounds) - 1)
+        for r in rows
+        if len(r.rounds) > 1
     )
-    token = _draft_token_seconds(_by_size(rows, drafter), drafted)
-    marginal = spent / drafted if token is None else token
-    host, per_token = _median_per_round(rows, _host_seconds), _median_per_round(base, _host_seconds)
+    drafted = float(np.mean([x["drafted"] for x in rounds_of(rows)]))
+    host, per_token = _median(map(_host_seconds_per_round, rows)), _median(map(_host_seconds_per_round, base))
     draft_host = min(DRAFT_HOST * per_token, host / drafted)
     return RoundCosts(
-        draft=marginal,
-        draft_start=max(spent - marginal * drafted, 0.0),
+        draft=draft,
+        draft_start=max(start, 0.0),
         blocks=blocks,
         host=host - draft_host * drafted,
         host_per_token=draft_host,
@@ -137,20 +162,44 @@ def costs_of(method: Theory, rows: Rows, base: Rows) -> RoundCosts | None:
     )
 
 
-def _draft_token_seconds(sizes: Mapping[int, tuple[float, float]], drafted: float) -> float | None:
+def _draft_token_seconds(sizes: Mapping[int, tuple[float, float]], rounds: int) -> float | None:
     """Return the seconds of a draft token after the first one of its round, which costs more. None if it is not known.
 
     After a draft that was accepted whole, the first forward reads two tokens. It costs one more token than a first forward
-    that reads one: of `n` forwards of one token, `first` cost that much less than a forward of two.
+    that reads one: of `n` forwards of one token, `first` cost that much less than a forward of two. `rounds` is the number of
+    rounds whose first forward is not prefill.
     """
     if 1 not in sizes or 2 not in sizes:
         return None
     (n, single), (two, double) = sizes[1], sizes[2]
-    first = (n + two) / drafted - two  # first forwards that read one token
-    if first < 0.0 or n < 2.0 * first:
+    first = rounds - two  # first forwards that read one token
+    if first < 0.0 or n <= 2.0 * first:
         return None
     seconds = (n * single - first * double) / (n - 2.0 * first)
     return seconds if 0.0 < seconds <= single else single
+
+
+def _drafted(record: Record) -> int:
+    """Return the number of draft tokens of a generation."""
+    return sum(x["drafted"] for x in record.rounds)
+
+
+def _draft_seconds(record: Record, drafter: str) -> float:
+    """Return the decoding seconds of the drafter's forwards; 0 for a drafter without forwards."""
+    usage = record.models.get(drafter)
+    return usage["seconds"] - usage["beside"] if usage else 0.0
+
+
+def _host_seconds_per_round(record: Record) -> float:
+    """Return the seconds of a generation outside forwards, per round; without rounds, per token."""
+    spent = seconds(record) - sum(usage["seconds"] - usage["beside"] for usage in record.models.values())
+    return spent / (len(record.rounds) or len(record.tokens))
+
+
+def _median(values: Iterable[float]) -> float:
+    """Return the median; 0 without values."""
+    found = list(values)
+    return float(np.median(found)) if found else 0.0
 
 
 def _by_size(rows: Rows, role: str) -> dict[int, tuple[float, float]]:
@@ -164,28 +213,15 @@ def _by_size(rows: Rows, role: str) -> dict[int, tuple[float, float]]:
     return {fed: (counts[fed], float(np.median(each))) for fed, each in means.items()}
 
 
-def _median_per_round(rows: Rows, spent: Callable[[Record], float]) -> float:
-    """Return the median over generations of some seconds per round; without rounds, per token."""
-    return float(np.median([spent(r) / (len(r.rounds) or len(r.tokens)) for r in rows]))
-
-
-def _host_seconds(record: Record) -> float:
-    """Return the seconds of a generation outside forwards."""
-    return seconds(record) - sum(usage["seconds"] - usage["beside"] for usage in record.models.values())
-
-
 def _block_cost(sizes: Mapping[int, tuple[float, float]]) -> BlockCost:
     """Return the cost of blocks from (forwards, seconds) by tokens read.
 
-    One token is often much cheaper than two, after which the cost grows slowly, so that one line through all sizes would
-    mislead.
+    One token is often much cheaper than two, after which the cost grows slowly. One token therefore has a cost of its own.
     """
     single = sizes[1][1] if 1 in sizes else 0.0
     known = sorted(k for k in sizes if k > 1)
-    if not known:
-        return BlockCost(single, single, 0.0)
     counts, means = (np.array([sizes[k][i] for k in known]) for i in (0, 1))
-    slope = max(float(np.polyfit(known, means, 1, w=np.sqrt(counts))[0]), 0.0) if len(known) > 1 else 0.0
+    slope = max(float(np.polyfit(known, means, 1, w=np.sqrt(counts))[0]), 0.0)
     return BlockCost(single, float(np.average(means - slope * np.array(known), weights=counts)), slope)
 
 
@@ -198,7 +234,8 @@ def _replayed(rows: Rows, lengths: Sequence[int], costs: RoundCosts) -> np.ndarr
         agrees = _agreement(record, rate, rng)
         for i, gamma in enumerate(lengths):
             drafted = np.array(_rounds(agrees, gamma, costs.bonus))
-            totals[numbers[record.sample], i] += len(agrees), costs.of_round(drafted).sum()
+            spent = costs.of_round(drafted).sum() - costs.of_prefill(drafted[:1]).sum()
+            totals[numbers[record.sample], i] += len(agrees), spent
     return totals
 
 

@@ -133,7 +133,7 @@ def _families(names: Sequence[str]) -> dict[str, list[str]]:
 
 
 class _Resampled:
-    """Values of one summary over resamples: inside, on unseen prompts, and whether its condition held there."""
+    """Values of one summary over resamples: on the drawn prompts, on the others, and whether its condition held on those."""
 
     def __init__(self) -> None:
         self.inside: list[float] = []
@@ -168,7 +168,7 @@ def _summaries(found: Frontier, curve: Curve, picks: np.ndarray) -> Summaries:
     whole, everything = metric.combiner(found.combine).whole, np.arange(found.prompts)
 
     def at(chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
-        """Relative latencies and qualities of the curve's points on these prompts, and the large model's quality."""
+        """Return relative latencies and qualities of the curve's points on these prompts, and the large model's quality."""
         latency = curve.seconds[:, chosen].sum(1) / found.seconds[chosen].sum()
         quality = np.array([whole(each[chosen]) for each in curve.statistics])
         return latency, quality, whole(found.statistics[chosen])

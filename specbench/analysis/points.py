@@ -7,6 +7,7 @@ import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import resources
+from typing import Any
 
 from specbench.analysis.bootstrap import Estimate
 from specbench.analysis.run_metrics import Spread, Value
@@ -43,8 +44,10 @@ PointValue = Value | Choice | str | list[float] | dict[str, float]
 class Point:
     """One method at one setting in one run, or on one group of its prompts.
 
-    `x` is the swept number of the setting, and `variant` the rest of the setting. `is_curve` marks the summaries of a whole
-    curve. `values` are by name. `paper` are the values that the paper prints for this point.
+    `x` is the swept number of the setting, `variant` the rest of the setting, and `draft_length` one number per drafting
+    model, as in reports. Of a speculative ensemble, `proposer` is the default proposer, and `weight` the weight of
+    `weighted`, the ensemble's first model by name. `is_curve` marks the summaries of a whole curve. `values` are by name.
+    `paper` are the values that the paper prints for this point.
     """
 
     pair: str
@@ -56,6 +59,10 @@ class Point:
     setting: str = ""
     x: float | None = None
     variant: str = ""
+    draft_length: str = ""
+    proposer: str = ""
+    weight: float | None = None
+    weighted: str = ""
     label: str = ""
     simulated: str = ""
     data: str = ""
@@ -145,21 +152,57 @@ def _points_of(summary: RunSummary, row: MethodSummary, reference: Sequence[Refe
     method, _, setting = row.method.partition("(")
     setting = setting.removesuffix(")")
     x, variant = swept(setting)
+    mixture = _mixture(summary.spec.methods[row.method].options)
     is_baseline = row.method == summary.baseline
     of_baseline: dict[str, PointValue] = dict.fromkeys(OF_BASELINE, 1.0) if is_baseline else {}
 
     def point(group: str, values: dict[str, PointValue]) -> Point:
         found = Point(
             pair=summary.pair, task=summary.spec.task.name, group=group, T=summary.decoding.temperature, method=method,
-            setting=setting, x=x, variant=variant, label=row.label, simulated=summary.simulated, data=summary.data.source,
-            run=summary.run, baseline=is_baseline, values=values,
+            setting=setting, x=x, variant=variant, draft_length=summary.traits(row).draft_length, **mixture.place,
+            label=row.label, simulated=summary.simulated, data=summary.data.source, run=summary.run, baseline=is_baseline,
+            values=values,
         )  # fmt: skip
         is_real = not found.simulated and found.data != "synthetic"
         return replace(found, paper={each.metric: each.value for each in reference if is_real and each.covers(found)})
 
     ratios: dict[str, PointValue] = {key: of_baseline[key] for key in ("speedup", "papers_speedup") if is_baseline}
     groups = [point(group, {**values, **ratios}) for group, values in row.groups.items()]
-    return [point("", {**_values(summary, row), **of_baseline}), *groups]
+    values = _values(summary, row) | mixture.values(row)
+    return [point("", {**values, **of_baseline}), *groups]
+
+
+@dataclass(frozen=True)
+class _Mixture:
+    """The models of a speculative ensemble in their order, the default proposer first, and their weights in the mixture."""
+
+    weights: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def place(self) -> dict[str, Any]:
+        """The dimensions of a point."""
+        if not self.weights:
+            return {}
+        first = min(self.weights)
+        return {"proposer": next(iter(self.weights)), "weight": self.weights[first], "weighted": first}
+
+    def values(self, row: MethodSummary) -> dict[str, PointValue]:
+        """Return the weight of the default proposer, and the acceptance rate of its drafts."""
+        if not self.weights:
+            return {}
+        proposer = next(iter(self.weights))
+        return {
+            "proposer_weight": self.weights[proposer],
+            "proposer_acceptance": row.acceptance_by_model.get(proposer),
+        }
+
+
+def _mixture(options: Mapping[str, Any]) -> _Mixture:
+    models, target = options.get("models"), options.get("target", {})
+    if not isinstance(models, list | tuple) or target.get("name") != "mixture":
+        return _Mixture()
+    weights = target.get("weights") or [1.0 / len(models)] * len(models)
+    return _Mixture(dict(zip(models, map(float, weights), strict=True)))
 
 
 def _values(summary: RunSummary, row: MethodSummary) -> dict[str, PointValue]:

@@ -17,7 +17,7 @@ from specbench.machine.hardware import Environment
 from specbench.runs.run_spec import DataSpec, DecodingSpec, HeadSource, ModelSource, RunSpec
 from specbench.runs.scores import MetricTable
 
-SCHEMA = 4  # of summary.json
+SCHEMA = 5  # of summary.json
 SPEC = "spec"  # the field of RunSummary that is parsed separately
 VALUES = "values"  # the field of MethodSummary whose entries are keys of the JSON row
 

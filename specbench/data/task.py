@@ -214,7 +214,7 @@ def _synthetic(synthetic: SyntheticTask, split: Split) -> list[Row]:
     return list(itertools.islice(synthetic.rows(split), SYNTHETIC_ROWS))
 
 
-def filled(template: str, **fields: str) -> str:
+def filled(template: str, /, **fields: str) -> str:
     """Replace each `{field}` of a template. `{{` and `}}` are braces. Raises ConfigError for an unknown field."""
 
     def value(match: re.Match[str]) -> str:

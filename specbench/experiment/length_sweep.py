@@ -2,8 +2,9 @@
 
 from dataclasses import replace
 
+from specbench.config.presets import preset
 from specbench.errors import ConfigError
-from specbench.experiment.pipeline import run
+from specbench.experiment.pipeline import run, with_methods
 from specbench.experiment.request import Request
 from specbench.observer import Observer
 
@@ -15,9 +16,10 @@ REACH = 2  # lengths on each side of the predicted one
 def lengths_around(request: Request, observer: Observer) -> dict[str, list[int]]:
     """Return for each method the draft lengths around the predicted one, from a run of a few prompts at length 5.
 
-    The run is stored in the request's output folder, and is not repeated. Raises ConfigError for a method without a
+    The run is stored in the request's output folder, and later calls reuse it. Raises ConfigError for a method without a
     prediction, such as one that does not draft a fixed length.
     """
+    request = with_methods(request)
     options = request.options
     limit = min(PILOT_PROMPTS, options.limit or PILOT_PROMPTS)
     pilot = replace(options, gamma=(("", (PILOT_LENGTH,)),), over=(), repeats=1, limit=limit, sample=0)
@@ -28,7 +30,7 @@ def lengths_around(request: Request, observer: Observer) -> dict[str, list[int]]
             if row.predicted_lengths:
                 best = max(row.predicted_lengths, key=lambda each: each.speedup.value).gamma
                 predicted.setdefault(summary.spec.methods[row.method].preset, []).append(best)
-    if missing := [name for name in request.methods if name not in predicted]:
+    if missing := [name for name in request.methods if preset("method", name).name not in predicted]:
         raise ConfigError(
             f"--over gamma=auto: no draft length can be predicted for {', '.join(missing)}; help: --over gamma=[1, 3, 5]"
         )

@@ -95,7 +95,7 @@ class Memory:
 
     @property
     def total(self) -> int:
-        """All of it."""
+        """The sum of all parts, in bytes."""
         return self.weights + self.cache + self.graphs
 
 

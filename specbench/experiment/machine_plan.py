@@ -25,11 +25,11 @@ from specbench.models.architecture_sizes import architecture_size
 PROMPT = 2048  # assumed tokens of the longest prompt, where the task sets no limit
 RECORD = 16 << 10  # assumed bytes of a stored generation
 NOTE = (
-    "Every time is an estimate; no measurement on a GPU exists yet. Assumed: the share of the bandwidth that each engine"
-    " reaches, the host's time per layer, acceptance rates from 0.5 to 0.9, cascades that defer none to all of their tokens,"
-    f" prompts of at most {PROMPT:,} tokens where the task sets no limit, and answers of the maximum length. Answers that"
-    " stop early take less. GiB: weights, caches at the longest prompt and answer, and an assumed workspace. Downloads are"
-    " weights; data sets are not counted."
+    "Every time is an estimate; no measurement on a GPU exists yet. Assumptions: a share of the bandwidth and a host time per"
+    " layer for each engine; acceptance rates between 0.5 and 0.9; deferral rates between 0 and 1; prompts between 0 and"
+    f" {PROMPT:,} tokens where the task sets no limit; answers of the maximum length. Answers that stop early take less. The"
+    " column GiB includes weights, caches at the longest prompt and answer, and a workspace. Downloads are weights; data sets"
+    " are not counted."
 )
 
 

@@ -19,7 +19,7 @@ class MachineTotal:
     download: int
     disk: int
     fits: bool
-    remedy: str = ""  # of the run that needs the most memory
+    remedy: str = ""  # with which all runs fit
     complete: bool  # every run has an estimate
 
 
@@ -27,16 +27,14 @@ def total_of(rows: Sequence[MachineRow]) -> MachineTotal:
     """Return the totals of a plan's rows. A source is downloaded once."""
     timed = [row.seconds for row in rows if row.seconds]
     download = sum({source: size for row in rows for source, size in row.downloads.items()}.values())
-    largest = max(
-        (row for row in rows if row.memory), key=lambda row: row.memory.total if row.memory else 0, default=None
-    )
+    remedies = {row.remedy for row in rows if not row.fits}
     return MachineTotal(
         seconds=(sum(low for low, _ in timed), sum(high for _, high in timed)),
         memory=max((row.memory.total for row in rows if row.memory), default=0),
         download=download,
         disk=download + RECORD * sum(row.generations or 0 for row in rows),
         fits=all(row.fits for row in rows),
-        remedy=largest.remedy if largest else "",
+        remedy=remedies.pop() if len(remedies) == 1 else "",
         complete=all(row.seconds and not row.why for row in rows),
     )
 
@@ -54,7 +52,7 @@ def sentence(name: str, total: MachineTotal, machine: Accelerator) -> str:
     text = f"{name} on one {machine.name}: {', '.join(parts)}"
     if not total.fits:
         bigger = smallest_with(total.memory)
-        change = f"one {bigger.name} has enough" if bigger else "no machine of configs/machines/ has as much"
+        change = f"it fits on one {bigger.name}" if bigger else "no known machine has enough memory"
         if total.remedy:
             change = f"it fits with {total.remedy}"
         text = f"{name} does not fit on one {machine.name}: it needs {need.removeprefix('at most ')}; {change}"

@@ -1,4 +1,4 @@
-"""The methods of a request: the default question of a pair, and the words `all` and `lossless`."""
+"""The methods of a request: the default method of a pair, and the words `all` and `lossless`."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,7 +14,7 @@ from specbench.experiment.selection import read_pair
 def chosen(wanted: Sequence[str], pair_name: str, options: Options) -> tuple[str, ...]:
     """Return the names of methods: those of a request, with words replaced by all methods that the pair allows.
 
-    Without a name, the pair's default question is returned. Raises ConfigError if the pair allows no method.
+    Without a name, the pair's default method is returned. Raises ConfigError if the pair allows no method.
     """
     if wanted and not set(wanted) & set(WORDS):
         return tuple(wanted)
@@ -37,7 +37,9 @@ def _allowed(pair: Pair, pair_name: str, options: Options, word: str) -> list[st
     if word == LOSSLESS:
         found = {name: each for name, each in found.items() if each.lossless}
     if not found:
-        raise ConfigError(f"-m {word}: pair {pair_name} allows none; help: specbench list methods")
+        raise ConfigError(
+            f"-m {word}: pair {pair_name} has the models and heads of no method; help: specbench list methods"
+        )
     return sorted(found, key=lambda name: (len(found[name].method.heads), len(found[name].method.roles())))
 
 

@@ -33,7 +33,8 @@ def seconds_per_token(
     """Return the mean seconds per token of a method.
 
     `seconds` is the time of a forward by role, and by HEAD and role for EAGLE heads; `sizes` are parameters by role. A method
-    of an unknown kind, as a plugin defines, costs between one forward of its fastest model and one of each of its models.
+    of an unknown kind, as a plugin defines, costs between one forward of its fastest model and one of each of its models. If
+    it names no model, all models of the pair count.
     """
     kind = table.get("name")
     scorers = listed(table, "scorers")
@@ -51,7 +52,7 @@ def seconds_per_token(
         return _ensemble(table, seconds, sizes, assumed)
     if kind == "speculative" and isinstance(table.get("proposer"), dict):
         return _speculative(table, seconds, sizes, assumed)
-    named = [seconds[role] for role in dict.fromkeys(roles_in(table)) if role in seconds]
+    named = [seconds[role] for role in dict.fromkeys(roles_in(table)) if role in seconds] or list(seconds.values())
     return min(named) if assumed is FAST else sum(named)
 
 

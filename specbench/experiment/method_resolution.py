@@ -231,7 +231,7 @@ def _with_heads(table: Table, pair: Pair) -> Table:
 
 
 def _fill_heads(table: Table, pair: Pair, base: str) -> None:
-    """Give every part that is named like a kind of head the pair's head of that kind, for the model that drafts there."""
+    """Replace each kind of head in a method by the pair's head of that kind, for the model that drafts there."""
     for key in ("base", "draft", "model"):
         if isinstance(value := table.get(key), str):
             base = value

@@ -15,6 +15,7 @@ from specbench.config.overrides import changed
 from specbench.config.pair import Pair
 from specbench.config.presets import preset
 
+GAMMA = "gamma"
 DRAFTING = ("bild", "sprinter", "hf-assisted")  # methods with a draft length of their own instead of a proposer's
 
 
@@ -68,42 +69,45 @@ def _variants(name: str, pair: Pair, options: Options) -> list[Variant]:
     base = _with_gamma(base, options.gamma_for(found.name))
     swept: list[tuple[list[str], list[object]]] = []
     for key, values in options.over:
-        scope, *path = key.split(".")
-        if scope in (found.name, name) or (scope == "method" and _has_place(base, path)):
+        scope, *path = key.split(".") if "." in key else ("method", key)
+        if path == [GAMMA] and GAMMA not in base:
+            path = _length_path(base)
+        if scope in (found.name, name, "method") and path and (scope != "method" or _has_place(base, path)):
             swept.append((path, values))
     variants = []
     for values in product(*(values for _, values in swept)):
-        changes = [(path, value) for (path, _), value in zip(swept, values, strict=True)]
+        changes = [(path, _length_value(base, path, value)) for (path, _), value in zip(swept, values, strict=True)]
         table = with_roles(changed(base, changes, f"method {found.name}"), pair)
         variants.append(Variant(found.name, json.dumps(values), table))
     return variants
 
 
 def _has_place(table: Table, path: Sequence[str]) -> bool:
-    """Return whether a table has the key of a path, or could have it: a draft length may be left out."""
+    """Return whether a table has the key of a path, or could have it: a table may omit its draft length."""
     place: object = table
     for key in path[:-1]:
         place = place.get(key) if isinstance(place, dict) else None
-    return isinstance(place, dict) and (path[-1] in place or path[-1] == "gamma")
+    return isinstance(place, dict) and (path[-1] in place or list(path) == _length_path(table))
 
 
 def _with_gamma(table: Table, gamma: tuple[int, ...]) -> Table:
     """Return the table with the draft lengths of `--gamma`, where it has a place for them."""
-    if not gamma:
+    path = _length_path(table)
+    if not gamma or not path:
         return table
-    if table.get("models"):
-        return {**table, "gamma": list(gamma)}
-    if "proposer" not in table and table.get("name") not in DRAFTING:
-        return table
-    path = ["proposer", "gamma"] if isinstance(table.get("proposer"), dict) else ["gamma"]
-    while isinstance(_at(table, path[:-1]).get("proposer"), dict):
-        path.insert(0, "proposer")
-    return changed(table, [(path, gamma[0])], "")
+    return changed(table, [(path, list(gamma) if table.get("models") else gamma[0])], "")
 
 
-def _at(table: Table, path: Sequence[str]) -> Table:
-    for key in path:
-        inner = table[key]
-        assert isinstance(inner, dict)
-        table = inner
-    return table
+def _length_path(table: Table) -> list[str]:
+    """Return the path of a method's draft length; empty for a method without one."""
+    if table.get("models") or table.get("name") in DRAFTING:
+        return [GAMMA]
+    path: list[str] = []
+    while isinstance(inner := table.get("proposer"), dict):
+        path, table = [*path, "proposer"], inner
+    return [*path, GAMMA] if path else []
+
+
+def _length_value(table: Table, path: Sequence[str], value: object) -> object:
+    """Return a swept value. One draft length of an ensemble is the first model's."""
+    return [value] if list(path) == [GAMMA] and table.get("models") and isinstance(value, int) else value

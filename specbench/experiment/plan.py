@@ -139,7 +139,7 @@ class Plan:
 def make_plan(
     names: Sequence[str], of: tuple[str, Path, Pair], select: Callable[[], list[Selected]], options: Options, out: Path
 ) -> Plan:
-    """Plan these methods on the tasks that `select` reads, once models and methods are known to be right.
+    """Check the models and methods, and plan them on the tasks that `select` reads.
 
     `of` is the pair's name, the folder that its paths are relative to, and the pair. Raises ConfigError for a mistake in a
     method, MissingAsset where a model or data are not here and cannot be fetched.

@@ -78,7 +78,7 @@ def _require_same(spec: RunSpec, folder: Path, environment: Fingerprint) -> None
         )
     if changed := incomparable(conditions(read_sealed(folder / ENVIRONMENT, Environment)), conditions(environment)):
         raise ConfigError(
-            f"{folder} was begun under other conditions, whose times are not comparable ({'; '.join(changed)});"
+            f"{folder} was measured under other conditions, and times would not be comparable ({'; '.join(changed)});"
             " help: measure again with --fresh, or use another folder with --out"
         )
 

@@ -12,7 +12,7 @@ from specbench.errors import ConfigError, ExitCode, MissingAsset
 from specbench.experiment import method_resolution, selection
 from specbench.experiment import method_table as tables
 from specbench.experiment.chain_profile import GAMMA, levels_of, pairings
-from specbench.experiment.judge import judge_run
+from specbench.experiment.judging import JudgeRequest, judge_run
 from specbench.experiment.pipeline import decode, resolve, score, summarised, unused_options
 from specbench.experiment.plan import Plan, PlannedRun
 from specbench.experiment.request import Request
@@ -216,7 +216,7 @@ def _measured(job: _Job, observer: Observer) -> IndexEntry:
             decode(job.plan, run, locks[run.folder], access.fresh, observer)
             score(run, job.part.sandbox, observer)
             if suite.judge:
-                judge_run(run.folder, run.data, suite.judge, job.plan.device)
+                judge_run(run.folder, run.data, JudgeRequest.of_table(suite.judge), job.plan.device, observer)
             summary = summarised(run.folder)
     except MissingAsset as error:
         return replace(entry, state=MISSING, why=str(error))

@@ -1,4 +1,4 @@
-"""Autoregressive decoding with one or more models, including the standard (sequential) ensemble (SE, Section 3.1)."""
+"""Autoregressive decoding with one or more models, including the standard (sequential) ensemble (SE, Section 3.2)."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -5,11 +5,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 
+from specbench.config.construct import within
 from specbench.decoding.method import Method, Round, Sessions, StopCriteria
 from specbench.decoding.sampling import Draft, Sampler, read_tokens
 from specbench.decoding.speculation import Speculation, counters_of
 from specbench.decoding.targets import Bild
-from specbench.decoding.targets.deferral import within
 from specbench.methods.proposers import DraftModel
 from specbench.methods.stopping import Unsure
 

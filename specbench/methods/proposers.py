@@ -5,20 +5,20 @@ from dataclasses import dataclass
 
 import torch
 
+from specbench.config.construct import within
 from specbench.decoding.drafting import common_prefix, roll
 from specbench.decoding.method import Level, Propose, Proposer, Sessions, StopCriteria
 from specbench.decoding.round import Round
 from specbench.decoding.sampling import Draft, Sampler, to_device
 from specbench.decoding.speculation import Speculation
 from specbench.decoding.targets import Last
-from specbench.decoding.targets.deferral import within
 from specbench.methods.stopping import Stop
 from specbench.models.heads import EagleHead, EagleSession
 
 
 @dataclass(frozen=True, kw_only=True)
 class DraftModel(Proposer, name="model"):
-    """A model that drafts gamma tokens, fewer if it draws an EOS or a stop rule ends the draft."""
+    """A model that drafts gamma tokens, or fewer if it draws an EOS or a stop rule ends the draft."""
 
     model: str
     gamma: int

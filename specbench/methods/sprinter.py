@@ -1,4 +1,4 @@
-"""SPRINTER (Section 4): a trained verifier predicts per token whether the target would accept it, and calls the target
+"""SPRINTER (Section 3): a trained verifier predicts per token whether the target would accept it, and calls the target
 only if not.
 """
 
@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from specbench.config.construct import within
 from specbench.decoding.method import Method, Round, Sessions, StopCriteria
 from specbench.decoding.sampling import Draft, Sampler, read_tokens
-from specbench.decoding.targets.deferral import confidence, within
+from specbench.decoding.targets.deferral import confidence
 from specbench.decoding.traits import Theory
 from specbench.decoding.verify import verify
 from specbench.models.heads import Verifier

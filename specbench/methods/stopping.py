@@ -11,12 +11,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from specbench.config.construct import Named
+from specbench.config.construct import Named, within
 from specbench.decoding.drafting import Rule
 from specbench.decoding.method import Sessions
 from specbench.decoding.sampling import Sampler
 from specbench.decoding.session import Session
-from specbench.decoding.targets.deferral import confidence, entropy, within
+from specbench.decoding.targets.deferral import confidence, entropy
 from specbench.models.heads import AcceptanceHead, LengthHead
 
 

@@ -90,7 +90,7 @@ def load_model(checkpoint: Checkpoint, dtype: torch.dtype | str = "auto", device
 
 
 def unreadable(role: str, source: str, error: Exception) -> MissingAsset:
-    """Return the error for a checkpoint that a library could not load: not here, or here and damaged."""
+    """Return the error for a checkpoint that a library could not load, because it is missing or damaged."""
     if isinstance(error, UnpicklingError) or "weights_only" in str(error).lower():
         why = "its .bin file holds pickled objects besides tensors, which are not loaded; convert it to safetensors"
     elif isinstance(error, SafetensorError):

@@ -38,7 +38,7 @@ class ResolvedModel:
 
     @cached_property
     def shape(self) -> Shape:
-        """The sizes of its layers."""
+        """The shape of the model: its layers, hidden size and heads."""
         return sizes.shape_of(self.config)
 
     @cached_property
@@ -62,7 +62,7 @@ class ResolvedModel:
 
     @property
     def identity(self) -> Table:
-        """What makes a result with this model comparable with another."""
+        """The source, revision and checksum. Results with models of equal identity are comparable."""
         return self.source.identity
 
 

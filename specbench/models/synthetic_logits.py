@@ -19,11 +19,11 @@ from specbench.decoding.session import Session
 from specbench.decoding.usage import Usage
 from specbench.errors import ConfigError
 
-SUPPORT = 16  # tokens with a non-negligible probability after a context
+SUPPORT = 96  # tokens with a non-negligible probability after a context; two independent tokens are equal at 1 / 96
 BASE = 2.0  # standard deviation of the shared logits
 NEVER = -1e4  # the logit of every other token
 MAX_SPREAD = 40.0
-CONTEXTS = 16_384  # contexts that calibration averages over
+CONTEXTS = 8_192  # contexts that calibration averages over
 
 _MASK = (1 << 64) - 1
 _GOLDEN, _MIX1, _MIX2 = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB

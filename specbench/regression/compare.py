@@ -214,9 +214,15 @@ def _head(head: HeadSource) -> Table:
 
 
 def _tables(what: str, a: Mapping[str, object], b: Mapping[str, object]) -> list[str]:
-    """Return the keys in which two tables differ, with both values."""
-    keys = [key for key in {**a, **b} if a.get(key) != b.get(key)]
-    return [f"{what} {key}: {_shown(a.get(key))} | {_shown(b.get(key))}".strip() for key in keys]
+    """Return the keys in which two tables differ, with both values. Inner tables are compared by key."""
+    out = []
+    for key in {**a, **b}:
+        before, after = a.get(key), b.get(key)
+        if isinstance(before, Mapping) and isinstance(after, Mapping):
+            out += _tables(f"{what} {key}".strip(), before, after)
+        elif before != after:
+            out.append(f"{what} {key}: {_shown(before)} | {_shown(after)}".strip())
+    return out
 
 
 def _but(table: Table, key: str) -> Table:

@@ -123,8 +123,10 @@ def session_of(records: Sequence[Record], methods: list[str], end_to_end: bool) 
 
 
 def pooled(cells: Iterable[Measured]) -> list[Measured]:
-    """Cells of one config and machine as one, with the sessions of all; counters are the first one's, and of failures the
-    most that a session had."""
+    """Merge the measurements of equal config and machine. Sessions are joined.
+
+    Counters are those of the first session. The number of failures is the largest of any session.
+    """
     out: dict[str, Measured] = {}
     for each in cells:
         key = json.dumps([each.spec.sha256, each.environment], sort_keys=True)

@@ -108,7 +108,7 @@ class PairSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class DataSpec:
-    """The samples of a run. `sha256` is over the source's rows, `prompts_sha256` over the prompts that were made of them."""
+    """The samples of a run. `sha256` is over the source's rows, `prompts_sha256` over the prompts made from them."""
 
     source: str
     sha256: str

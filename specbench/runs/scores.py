@@ -41,15 +41,29 @@ class Judged(TypedDict):
     """A run folder's judged.json."""
 
     judge: Table
+    label: str
     of: str
     against: str
-    records: Count
+    comparisons: Count
     rows: list["JudgedRow"]
 
 
 class JudgedRow(TypedDict):
-    """One comparison of judged.json: 1 if the first method won, 0 if the second did, 0.5 for a tie."""
+    """One comparison of judged.json: 1 if the first method won, 0 if the second did, 0.5 for a tie.
+
+    `unclear` counts the answers that name no letter. `key` identifies the judge and the texts.
+    """
 
     sample: str
     repeat: Count
     verdict: float
+    unclear: Count
+    key: str
+    exchanges: list["StoredExchange"]
+
+
+class StoredExchange(TypedDict):
+    """A judge's prompt and its answer."""
+
+    prompt: str
+    answer: str

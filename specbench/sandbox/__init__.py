@@ -78,7 +78,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Sandbox:
-    """A way to isolate that works on this machine, and the interpreter that it runs."""
+    """An isolation backend that works on this machine, and the interpreter that it runs."""
 
     kind: Kind
     python: str

@@ -66,7 +66,7 @@ class RunQueue:
 
 
 def is_known() -> bool:
-    """Return whether this kernel says how long tasks wait for a CPU."""
+    """Return whether this kernel reports how long tasks wait for a CPU."""
     try:
         with open(OWN_QUEUE) as file:
             return any(int(field) for field in file.read().split())  # zeros: sched_info is off

@@ -108,7 +108,7 @@ class Cell:
                 self._process.stderr.close()
 
     def _kill_first(self) -> None:
-        """Kill process 1 of the PID namespace. Its descriptor turns readable only after all others in it are gone."""
+        """Kill process 1 of the PID namespace. Its descriptor becomes readable only after all others in it are gone."""
         first, self._first = self._first, None
         if first is None:
             with suppress(OSError, IndexError):  # ended already, or not started yet

@@ -40,7 +40,7 @@ class Evaluate:
 
     @cached_property
     def _loaded(self) -> Any:
-        """The loaded metric. Raises MissingAsset if the script is missing."""
+        """Load the metric. Raises MissingAsset if the script is missing."""
         if Path(self.module).name == self.module and Path(self.module).exists():
             raise MissingAsset(f"evaluate would run ./{self.module} in the working directory; help: give its full path")
         import evaluate

@@ -73,10 +73,24 @@ def test_reports_in_every_format(result, form, holds):
     assert holds in specbench.report(result, form)
 
 
+def test_a_report_has_the_chosen_columns_or_every_table(result):
+    assert "| method | speedup over ar" in specbench.report(result, columns=["speedup"])
+    assert "speedup" in specbench.report(result, "latex", columns=["speedup"])
+    assert len(specbench.report(result, full=True)) > len(specbench.report(result))
+    for arguments, message in (
+        ({"columns": ["sped"]}, "did you mean 'speedup'"),
+        ({"format": "csv", "columns": ["speedup"]}, "csv contains every value"),
+        ({"format": "pdf"}, "use one of md"),
+    ):
+        with pytest.raises(specbench.ConfigError, match=message):
+            specbench.report(result, **arguments)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ({"method": "sdd"}, "did you mean 'sd'"),
+        ({"limit": "three"}, "limit = 'three' must be of type int"),
         ({"limits": 3}, "unknown option 'limits'.*did you mean 'limit'"),
         ({"set": ["task.shots=0"]}, "set = .* must be a dictionary"),
         ({"sandbox": "docker"}, "sandbox = 'docker'"),

@@ -1,4 +1,4 @@
-"""`specbench curve`: a sweep of one parameter as a curve, resumed by the same command; and the win rates of judged runs."""
+"""`specbench curve`: a sweep of one parameter as a curve, resumed by the same command."""
 
 import json
 import re
@@ -6,15 +6,10 @@ import shutil
 
 import numpy as np
 import pytest
-import torch
 
 from specbench.analysis.bootstrap import bootstrap, bootstrap_sums
-from specbench.analysis.points import Choice, points
-from specbench.analysis.summary import summarise, summary_of
-from specbench.analysis.win_rate import judged_points
-from specbench.data.task import Data, Sample
-from specbench.errors import ConfigError
-from specbench.experiment.judge import Judge, Likelihood, Prompted, judge_run
+from specbench.analysis.points import Choice
+from specbench.analysis.summary import summary_of
 from specbench.report.curves import points_of
 from tests.fixtures.console import specbench
 
@@ -118,60 +113,3 @@ def test_bootstrapped_sums_match_bootstrapped_rows():
     quick = bootstrap_sums(table, lambda s: s[..., 0] / s[..., 1])
     slow = bootstrap(table, lambda t: t[:, 0].sum() / t[:, 1].sum())
     assert (quick.value, quick.low, quick.high) == pytest.approx((slow.value, slow.low, slow.high))
-
-
-def test_a_prompted_judge_that_is_swayed_by_the_order_gives_a_tie():
-    class Swayed(Prompted):
-        """Likes one of the answers A and B, whatever they stand for."""
-
-        likes = " A"
-
-        def scores(self, text, continuation):
-            return torch.tensor([1.0 if continuation == self.likes else 0.0])
-
-    assert Swayed(path="none").prefers("text", "one", "two") == 0.5
-    Swayed.likes = " B"
-    assert Swayed(path="none").prefers("text", "one", "two") == 0.5
-
-    class Sees(Prompted):
-        """Prefers the longer continuation, wherever it stands."""
-
-        def scores(self, text, continuation):
-            one, two = text.split("A: ")[1].split("B: ")
-            longer = " A" if len(one.strip()) > len(two.split("The better")[0].strip()) else " B"
-            return torch.tensor([1.0 if continuation == longer else 0.0])
-
-    assert Sees(path="none").prefers("text", "much longer than", "it") == 1.0
-    assert Sees(path="none").prefers("text", "it", "much longer than") == 0.0
-
-
-def test_a_likelihood_judge_prefers_likely_texts():
-    judge: Judge = Likelihood(path="specbench:tiny/models/code")
-    text, right, wrong = (
-        "Question: Ann has 3 packs with 2 cookies each. How many cookies?\nAnswer:",
-        " There are",
-        " zzq( xj",
-    )
-    assert judge.prefers(text, right, wrong) == 1.0
-    assert judge.prefers(text, wrong, right) == 0.0
-    assert judge.prefers(text, right, right) == 0.5
-
-
-def test_a_judged_run_has_a_win_rate_and_equal_texts_are_ties(folder, monkeypatch):
-    (run,) = (folder / "results").iterdir()
-    records = [json.loads(line) for line in (run / "samples.jsonl").read_text().splitlines()]
-    samples = [Sample(each, f"text {each}") for each in dict.fromkeys(record["sample"] for record in records)]
-    monkeypatch.setattr(Likelihood, "prefers", lambda self, text, one, two: 1.0)
-    first, second = "cascade-chow(alpha=1.0)", "ar"
-    table = {"name": "likelihood", "path": "x", "of": first, "against": second}
-    judge_run(run, Data(samples, "", None, "", 5), table, torch.device("cpu"))
-    with pytest.raises(ConfigError, match="no method 'sd'"):
-        judge_run(run, Data(samples, "", None, "", 5), table | {"against": "sd"}, torch.device("cpu"))
-    found = points([summarise(run)])
-    (point,) = judged_points(run, found)
-    texts = {(r["method"], r["sample"]): r.get("text", "") for r in records}
-    pairs = [(texts[first, s.id], texts[second, s.id]) for s in samples if (first, s.id) in texts]
-    ties = sum(one == two for one, two in pairs) / len(pairs)
-    assert point.values["ties"] == ties
-    assert point.values["win_rate"].value == pytest.approx(1.0 - ties / 2)
-    assert point.method == "cascade-chow"

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from importlib.metadata import version
 
 import pytest
 import typer
@@ -66,3 +67,7 @@ def test_an_unknown_command_names_the_nearest(tmp_path):
 
 def test_usage_names_the_command(tmp_path):
     assert "specbench list [OPTIONS]" in specbench("list", "--help", cwd=tmp_path).stdout
+
+
+def test_the_version_is_that_of_the_package(tmp_path):
+    assert specbench("--version", cwd=tmp_path).stdout == f"specbench {version('specbench')}\n"

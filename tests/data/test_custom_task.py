@@ -121,7 +121,7 @@ def test_a_wrong_key_is_an_error(keys, message):
 
 def test_errors_in_rows_name_the_file_and_the_line(tmp_path):
     rows = written(tmp_path / "rows.jsonl", [*CAPITALS, {"question": "?", "anser": "x"}])
-    with pytest.raises(ConfigError, match=r"rows.jsonl:3: no text, number .* 'answer' \(did you mean 'anser'"):
+    with pytest.raises(ConfigError, match=r"rows.jsonl:3: key 'answer' must hold a text.* \(did you mean 'anser'"):
         Custom(prompt=PROMPT, reference="answer").data(rows)
     with pytest.raises(ConfigError, match=r"no field 'quest' \(did you mean 'question'"):
         Custom(prompt="{quest}").data(rows)

@@ -13,7 +13,7 @@ from specbench.data.task import Data, Sample, Task, filled, without
 from specbench.errors import ConfigError, MissingAsset
 from specbench.sandbox import Sandbox
 from specbench.scoring.metric import NO_ANSWER, Scored, combiner, table
-from specbench.tasks import cnndm, gsm8k, lm1b, wiki_summary
+from specbench.tasks import cnndm, gsm8k, lm1b, mmlu, wiki_summary
 from specbench.tasks.gsm8k import EXAMPLES, Gsm8k, number_of
 from specbench.tasks.mmlu import Mmlu
 from specbench.tasks.prompts import Prompts
@@ -305,11 +305,17 @@ def test_shots_are_of_the_subject_and_come_from_the_dev_file(tmp_path):
     assert (sample.reference, sample.group) == ("A", "old_art")
 
 
-def test_the_papers_prompts_need_a_users_file(tmp_path):
+def test_the_papers_prompts_have_examples_that_a_file_replaces(tmp_path):
     rows, own = tmp_path / "rows.jsonl", tmp_path / "own.json"
     rows.write_text(json.dumps(ROWS[0]) + "\n")
-    with pytest.raises(MissingAsset, match="exemplars"):
-        task("mmlu:se-paper").data(str(rows))
+    (sample,) = task("mmlu:se-paper").data(str(rows)).samples
+    assert sample.prompt.startswith("The following are multiple choice questions (with answers) about old art.\n\nQ: ")
+    assert sample.prompt.count("\nA: Let's think step by step. ") == 5
+    assert sample.prompt.endswith("\n\nQ: Q0?\n(A) w (B) x (C) y (D) z\nA: Let's think step by step.")
+    for row, text in mmlu.EXAMPLES:
+        assert text.endswith(f"The answer is ({mmlu.LETTERS[row['answer']]}).")
+    with pytest.raises(MissingAsset, match=r"there is no file 'none\.json'"):
+        task("mmlu:se-paper", exemplars="none.json").data(str(rows))
     own.write_text('{"law": "Q: a\\nA: b\\n\\n"}')
     with pytest.raises(ConfigError, match="no text under 'old_art'"):
         task("mmlu:se-paper", exemplars=str(own)).data(str(rows))

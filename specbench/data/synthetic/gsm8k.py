@@ -22,7 +22,7 @@ LARGEST = 200  # every number that a problem mentions or a step reaches
 
 
 def make(rng: random.Random) -> Row:
-    """One problem of one of five stories."""
+    """Return a problem of one of five kinds."""
     return _STORIES[rng.randrange(len(_STORIES))](rng)
 
 

@@ -43,7 +43,7 @@ class _Function(NamedTuple):
 
 
 def make(rng: random.Random) -> Row:
-    """One function, its docstring's example and four tests, with the values that the solution returns."""
+    """Return a function, the example in its docstring, and four tests with the values that the solution returns."""
     made = rng.choice(_FAMILIES)(rng)
     space: dict[str, Any] = {}
     exec(f"def {made.name}({made.parameters}):\n{made.body}", space)
@@ -85,7 +85,7 @@ def _two_numbers(rng: random.Random) -> tuple[int, int]:
 
 
 def _condition(rng: random.Random) -> tuple[str, str, str]:
-    """(in words, in code, in a name) for a number x."""
+    """Return a condition on a number x, as (words, code, part of a function name)."""
     n = rng.randint(2, 12)
     return rng.choice(
         [
@@ -188,7 +188,7 @@ def _choice(rng: random.Random) -> _Function:
 
 
 def _strings(rng: random.Random) -> _Function:
-    """Words that meet a condition, changed."""
+    """Return a function that filters a list of words and changes those that are left."""
     letter, n = rng.choice("aeimlokn"), rng.randint(3, 6)
     words, code, name = rng.choice(
         [

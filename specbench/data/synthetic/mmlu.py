@@ -49,7 +49,7 @@ def _others(rng: random.Random, pool: list[str], right: str) -> list[str]:
 
 
 def _geography(rng: random.Random) -> _Asked:
-    """Town i is known for building 3 i + 2."""
+    """Return a question on which building a town is known for. The answer for town i is building 3 i + 2."""
     i = rng.randrange(len(TOWNS))
     building = BUILDINGS[(3 * i + 2) % len(BUILDINGS)]
     wrong = _others(rng, BUILDINGS, building)

@@ -63,7 +63,7 @@ OUTCOMES = (
 
 
 def make_highlights(rng: random.Random) -> Row:
-    """A story of some damage: what and where, who was harmed, what an official said, what it cost."""
+    """Return a story about damage: what and where, who was harmed, what an official said, what it cost."""
     town, place, (noun, did, does) = rng.choice(TOWNS), rng.choice(PLACES), rng.choice(EVENTS)
     role, who, (said, says) = rng.choice(ROLES), f"{rng.choice(FIRST)} {rng.choice(LAST)}", rng.choice(STATEMENTS)
     count, cost, (fate, short) = rng.randint(2, 99), rng.randint(2, 60), rng.choice(OUTCOMES)
@@ -84,7 +84,7 @@ def make_highlights(rng: random.Random) -> Row:
 
 
 def make_summary(rng: random.Random) -> Row:
-    """A story of one of four kinds, and the sentence that sums it up."""
+    """Return a story of one of four kinds, and a sentence that summarizes it."""
     story = rng.choice((_trial, _match, _plan, _find))(rng)
     fillers = rng.randint(1, 3)
     return {

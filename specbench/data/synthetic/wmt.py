@@ -94,7 +94,7 @@ class _Clause(NamedTuple):
 
 
 def make(rng: random.Random) -> Row:
-    """A main clause, one with its time in front, a reported one, or two joined by a reason."""
+    """Return a main clause, one that starts with its time, a reported one, or two that a reason joins."""
     kind = rng.choice(["main", "main", "front", "that", "because"])
     clause = _clause(rng)
     if kind == "front":
@@ -131,7 +131,7 @@ def _clause(rng: random.Random, adverbs: bool = True) -> _Clause:
 
 
 def _noun(rng: random.Random, nouns: tuple[tuple[str, str, str], ...], case: str) -> _Phrase:
-    """Article, perhaps an adjective, noun."""
+    """Return an article, an optional adjective and a noun."""
     en, de, gender = rng.choice(nouns)
     definite, adjective = rng.random() < 0.6, rng.choice(ADJECTIVES) if rng.random() < 0.5 else None
     masculine = gender + ("a" if case == "accusative" and gender == "m" else "")

@@ -13,6 +13,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from specbench.config.construct import within
 from specbench.decoding.sampling import Sampler
 from specbench.decoding.targets.target import TwoModels
 from specbench.decoding.verify import tv
@@ -176,14 +177,6 @@ class TokenSpecific(TwoModels, name="token-specific"):
             acceptable = (small if self.accepts == "draft" else large) >= top - self.alpha
         kept = q.where(acceptable, 0.0)  # (k, V)
         return kept + (1.0 - kept.sum(-1, keepdim=True)).clamp_min(0.0) * p
-
-
-def within(key: str, value: float, low: float, high: float) -> None:
-    """Raise ValueError if a parameter is out of its range."""
-    if not low <= value <= high:
-        raise ValueError(
-            f"{key} = {value} must be " + (f"at least {low:g}" if high == math.inf else f"in [{low:g}, {high:g}]")
-        )
 
 
 def confidence(logits: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Ensembles: weighted, contrastive, realigned (SE, Section 3.1)."""
+"""Ensembles: weighted, contrastive, realigned (SE, Section 3.2)."""
 
 import math
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from specbench.decoding.targets.target import Target, TwoModels
 
 @dataclass(frozen=True, kw_only=True)
 class Mixture(Target, name="mixture"):
-    """Weighted ensemble, sum of w_i p_i, where each p_i is tempered and filtered first (SE, Section 3.1).
+    """Weighted ensemble, sum of w_i p_i, where each p_i is tempered and filtered first (SE, Section 3.2).
 
     Weights are equal by default. The paper does not define T = 0: here it is the arg max of the T = 1 mixture, since
     the literal limit, a mixture of one-hot rows, is not a greedy distribution.
@@ -41,7 +41,7 @@ class Mixture(Target, name="mixture"):
 
 @dataclass(frozen=True, kw_only=True)
 class Contrastive(Target, name="contrastive"):
-    """softmax((l_n - mu l_amateur) / T): raw logits are combined, then tempered and filtered once (SE, Section 3.1).
+    """softmax((l_n - mu l_amateur) / T): raw logits are combined, then tempered and filtered once (SE, Section 3.2).
 
     With more than two models, which no paper defines, the amateur's logits are the mean of all but the last model's.
     `plausibility` is the mask of the original contrastive decoding (Li et al. 2023), which SE does not use: only tokens

@@ -15,8 +15,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from specbench.config.construct import within
 from specbench.decoding.sampling import Sampler
-from specbench.decoding.targets.deferral import confidence, within
+from specbench.decoding.targets.deferral import confidence
 from specbench.decoding.targets.target import TwoModels
 from specbench.decoding.verify import residual
 
@@ -27,7 +28,7 @@ ROUNDS = 5  # of that search; each refines one interval of the previous round
 
 @dataclass(frozen=True, kw_only=True)
 class Lossy(TwoModels, name="lossy"):
-    """beta = 1, the common heuristic. alpha ranges from 0, speculative decoding, to 1, the small model.
+    """Lossy speculation with beta = 1. alpha ranges from 0, speculative decoding, to 1, the small model.
 
     At T = 0 both distributions are one-hot and alpha has no effect. `greedy_lenience` then keeps q's arg max x where
     pbar(x) >= (1 - alpha) max pbar, a common choice; the paper does not say how its greedy curve is computed.

@@ -1,4 +1,4 @@
-"""SPRINTER's verifier: one linear layer that predicts whether the target would accept a drafted token (Section 4)."""
+"""SPRINTER's verifier: one linear layer that predicts whether the target would accept a drafted token (Section 3)."""
 
 from typing import ClassVar, Literal, get_args
 
