@@ -25,6 +25,7 @@ from typing import Any, Literal, get_type_hints
 
 from specbench.config.construct import construct, convert
 from specbench.config.options import ALSO_SET, Options, draft_lengths, scoped_values
+from specbench.config.overrides import in_scope, override
 from specbench.config.presets import names, preset, sweep_of
 from specbench.config.suite_layout import Expectation, PlotSpec, TableSpec
 from specbench.errors import ConfigError, hint
@@ -157,6 +158,7 @@ def _options(table: dict[str, Any], changes: dict[str, Any], where: str) -> Opti
             made.pop(option, None)
         elif changes.get(option):
             made["overrides"] = tuple(each for each in made.get("overrides", ()) if each[0] != f"task.{key}")
+    made["over"] = tuple(each for each in made.get("over", ()) if not _is_set(each[0], changes.get("overrides", ())))
     for key in BY_SCOPE & changes.keys():
         made[key] = _merged(made.get(key, ()), changes[key])
     made |= {key: value for key, value in changes.items() if key not in BY_SCOPE and value not in (None, "")}
@@ -164,6 +166,13 @@ def _options(table: dict[str, Any], changes: dict[str, Any], where: str) -> Opti
         return Options(**made)
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from None
+
+
+def _is_set(sweep: str, overrides: Sequence[tuple[str, Any]]) -> bool:
+    """Return whether the user sets the key of a sweep `METHOD.key`, for that method or for all."""
+    method, *path = sweep.split(".")
+    found = [override(key, value) for key, value in overrides]
+    return any(each.kind == "method" and in_scope(each.scope, method) and list(each.path) == path for each in found)
 
 
 def _merged(own: Sequence[tuple[str, Any]], changes: Sequence[tuple[str, Any]]) -> tuple[tuple[str, Any], ...]:

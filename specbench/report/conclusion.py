@@ -61,7 +61,7 @@ def conclusion(summaries: Sequence[RunSummary]) -> list[str]:
                 line = _Line(summary.pair, row.label, summary.baseline, summary.lossless(row))
                 found[line].append(_Measured(summary.spec.task.name, speedup))
     names_pair = len({line.pair for line in found}) > 1
-    ordered = sorted(found, key=lambda line: (not line.lossless, -_geometric_mean(found[line])))
+    ordered = sorted(found, key=lambda line: (line.baseline != "ar", not line.lossless, -_geometric_mean(found[line])))
     sentences = [_over_runs(line, found[line], names_pair) for line in ordered[:MOST_NAMED]]
     rest = len(ordered) - MOST_NAMED
     if rest > 0:

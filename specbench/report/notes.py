@@ -9,6 +9,7 @@ from specbench.runs.run_folder import listed
 
 LEAST_BANDWIDTH = 0.5  # share of the memory bandwidth below which a baseline gets a warning
 NUMBERS = r"[-+]?\d[\d.,]*%?|\(.*?\)"  # numbers and texts in brackets
+MOST_CONDITIONS = 3  # sets of conditions above a short report of several runs
 MOST_WARNINGS = 5  # lines of warnings that follow a short report
 LENGTH_CUTS = "cut_by_length"
 LIMITS = {  # warnings with a value for each method, by column: the text, and the value from which on it is shown
@@ -169,14 +170,18 @@ def _not_real(summary: RunSummary) -> str:
 
 
 def short_notes(summaries: Sequence[RunSummary]) -> list[str]:
-    """Return the conditions of some runs, and the first warnings about them; the others are counted."""
+    """Return the conditions of some runs and the first warnings about them. The others are counted."""
     lines = notes(summaries[0]) if len(summaries) == 1 else common_notes(summaries)
+    conditions = list(dict.fromkeys(notes(summary)[0] for summary in summaries))
+    if len(conditions) > MOST_CONDITIONS:
+        rest = counted(len(conditions) - MOST_CONDITIONS, "more set") + " of conditions; help: specbench report --full"
+        conditions = [*conditions[:MOST_CONDITIONS], rest]
     warnings = [line for line in lines if line.startswith("!")]
     shown = warnings if len(warnings) <= MOST_WARNINGS else warnings[: MOST_WARNINGS - 1]
     more = len(warnings) - len(shown)
     folder = f" {summaries[0].folder}" if len(summaries) == 1 else ""
     rest = [f"! {counted(more, 'more warning')}; help: specbench report{folder} --full"] if more else []
-    return [lines[0], *shown, *rest]
+    return [*conditions, *shown, *rest]
 
 
 def common_notes(summaries: Sequence[RunSummary]) -> list[str]:

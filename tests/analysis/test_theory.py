@@ -325,7 +325,8 @@ def test_an_acceptance_rate_is_found_again_from_the_speedup_it_gives():
 
 TABLE_2 = {  # SE, Table 2, WE-SE: HumanEval, GSM8K, MMLU, CNNDM
     "llama-vicuna": (1.58, 1.52, 1.41, 1.46), "qwen-3b": (1.62, 1.52, 1.42, 1.38),
-    "qwen-1.5b": (1.56, 1.46, 1.34, 1.35), "qwen-1.5b-3": (1.85, 1.53, 1.38, 1.27),
+    "qwen-1.5b": (1.56, 1.46, 1.34, 1.35),
+    "qwen-1.5b-3": (1.85, 1.53, 1.38, 1.30),  # 1.27 on CNNDM is printed, but below what the method can give (erratum SE-18)
 }  # fmt: skip
 
 
