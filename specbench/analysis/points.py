@@ -225,6 +225,8 @@ def _values(summary: RunSummary, row: MethodSummary) -> dict[str, PointValue]:
     # A rule of an oracle runs both models at every position, so its own rate is the deferral rate:
     rule_rate = row.value("rule_rate")
     values["deferral_rate"] = row.value("target_calls") if rule_rate is None else rule_rate
+    time = row.value("generation_milliseconds")
+    values["generation_deviation"] = time.deviation if isinstance(time, Spread) else None
     if row.method == "sd":
         values["over_sd"] = 1.0
     return values

@@ -11,6 +11,7 @@ import inspect
 import math
 import types
 import typing
+from enum import StrEnum
 from typing import Any, ClassVar, Self, TypeVar
 
 from specbench.errors import ConfigError, hint
@@ -75,7 +76,7 @@ def construct(kind: type[T], table: dict[str, Any], where: str) -> T:
 
 
 def convert(value: Any, kind: Any, where: str) -> Any:
-    """Convert a TOML value to a `kind`: a scalar, Literal, tuple, optional, dataclass or Named family."""
+    """Convert a TOML value to a `kind`: a scalar, Literal, StrEnum, tuple, optional, dataclass or Named family."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin is typing.Literal:
         if value in arguments:
@@ -89,6 +90,10 @@ def convert(value: Any, kind: Any, where: str) -> Any:
         if not isinstance(value, list | tuple):
             raise ConfigError(f"{where} = {value!r} must be a list")
         return tuple(convert(item, arguments[0], f"{where}[{i}]") for i, item in enumerate(value))
+    if isinstance(kind, type) and issubclass(kind, StrEnum):
+        if value in list(kind):
+            return kind(value)
+        raise ConfigError(f"{where} = {value!r}{hint(str(value), kind)}")
     if isinstance(kind, type) and issubclass(kind, Named):
         if not isinstance(value, dict):
             raise ConfigError(f"{where} = {value!r} must be a table with a name")

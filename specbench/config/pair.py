@@ -168,8 +168,7 @@ def with_heads(table: dict[str, Any], heads: tuple[tuple[str, str], ...]) -> dic
         found = head_named(name, table.get("heads", {}))
         if given.setdefault(found, name) != name:
             raise ConfigError(f"--head {given[found]} and --head {name} conflict: both name head '{found}'")
-        kind, _, base = name.partition("@")
-        base = base or default_base(kind)
+        kind, base = kind_and_base(name)
         known = table.setdefault("heads", {})
         if found in known or base in table.get("models", {}):
             known.setdefault(found, {"kind": kind, "base": base})["path"] = path
@@ -181,17 +180,25 @@ def default_base(kind: str) -> str:
     return "target" if kind == HeadKind.eagle else "draft"
 
 
+def kind_and_base(name: str) -> tuple[str, str]:
+    """Return the kind of a head, and the model that it reads, from KIND, KIND@BASE or KIND/LABEL."""
+    kind, _, base = name.partition("/")[0].partition("@")
+    return kind, base or default_base(kind)
+
+
 def head_named(name: str, heads: dict[str, Any]) -> str:
     """Return the pair's head of a name, a kind or KIND@BASE; otherwise the name for a new head.
 
-    Raises ConfigError, with the nearest known name, if the name is neither a head nor a kind.
+    With KIND/LABEL, a pair has several heads of a kind. Raises ConfigError, with the nearest known name, if the name is
+    neither a head nor a kind.
     """
-    kind, _, base = name.partition("@")
+    kind, base = kind_and_base(name)
     if name in heads:
         return name
     if kind not in HEADS:
         raise ConfigError(f"--head {name}: no such head or kind{hint(kind, dict.fromkeys([*heads, *HEADS]))}")
-    base = base or default_base(kind)
+    if "/" in name:
+        return name
     same = [n for n, head in heads.items() if (head.get("kind", "eagle"), head.get("base")) == (kind, base)]
     return same[0] if same else kind if kind not in heads else f"{kind}-{base}"
 

@@ -11,6 +11,12 @@ rows = ["pair", "method"]
 columns = ["task"]
 values = ["speedup"]
 
+[[prepare]]                           # heads that `run --suite` trains first, one per pair, task and tau
+kind = "sprinter"
+pairs = ["gpt-neo"]
+tasks = ["lm1b"]
+tau = [1.0, 1.2, 1.5]
+
 [[expect]]                            # an expectation from theory or the paper, checked by group of runs
 says = "SE is at or above naive speculation"
 of = { method = "we-se" }
@@ -26,6 +32,7 @@ from typing import Any, Literal, get_type_hints
 from specbench.config.construct import construct, convert
 from specbench.config.options import ALSO_SET, Options, draft_lengths, scoped_values
 from specbench.config.overrides import in_scope, override
+from specbench.config.preparation import Preparation
 from specbench.config.presets import names, preset, sweep_of
 from specbench.config.suite_layout import Expectation, PlotSpec, TableSpec
 from specbench.errors import ConfigError, hint
@@ -64,6 +71,7 @@ class Suite:
     kind: Kind = "runs"
     frontier: bool = False
     judge: dict[str, Any] = field(default_factory=dict)
+    prepare: tuple[Preparation, ...] = ()
     grid: tuple[Line, ...]
     tables: tuple[TableSpec, ...] = ()
     plots: tuple[PlotSpec, ...] = ()

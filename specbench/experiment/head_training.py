@@ -32,7 +32,7 @@ class TrainRequest:
     `count` texts are taken (0: all, None: the kind's default) after the first `skip` rows of each task. `base` is the model
     whose states the head reads; empty: the kind's default. `collected` is where the models' outputs are kept.
     `minutes` is the budget for collecting and fitting, 0 for no limit. `trial` is the number of held-out prompts on which the
-    head is tried.
+    head is tried. `compare` also fits SPRINTER's verifier with other features and values of tau, for the report.
     """
 
     kind: HeadKind
@@ -50,6 +50,7 @@ class TrainRequest:
     collected: Path | None = None
     minutes: float = 10.0
     trial: int = 20
+    compare: bool = True
     access: Access = field(default_factory=Access)
 
 
@@ -136,7 +137,10 @@ def _job(request: TrainRequest) -> _Job:
         raise ConfigError(f"--features and --tau apply to sprinter only; leave them out for {kind.value}")
     return _Job(
         request=request, pair=pair, where=found.path.parent, roles=roles, sources=_sources(tasks, pair, options),
-        settings=Settings(base=base, features=request.features, tau=request.tau, seed=request.seed, recipe=recipe),
+        settings=Settings(
+            base=base, features=request.features, tau=request.tau, seed=request.seed, recipe=recipe,
+            compare=request.compare,
+        ),
         folder=request.out or _folder(kind, base, found.name),
     )  # fmt: skip
 

@@ -15,6 +15,7 @@ from specbench.experiment.chain_profile import GAMMA, levels_of, pairings
 from specbench.experiment.judging import JudgeRequest, judge_run
 from specbench.experiment.pipeline import decode, resolve, score, summarised, unused_options
 from specbench.experiment.plan import Plan, PlannedRun
+from specbench.experiment.preparation import prepare, with_prepared
 from specbench.experiment.request import Request
 from specbench.models.resolve import Placement, device_of, resolve_models
 from specbench.observer import Observer
@@ -59,6 +60,7 @@ def resolve_grid(suite: Suite, out: Path, sandbox: SandboxKind | None) -> Grid:
     mistakes: list[ConfigError] = []
     unused: dict[str, ConfigError] | None = None
     for number, (line, pair, task) in enumerate(suite.parts(), 1):
+        line = replace(line, options=with_prepared(suite, pair, task, line.options, out))
         part = Part(line, pair, task, number)
         try:
             methods = tuple(_methods(suite, line, pair))
@@ -157,6 +159,8 @@ def run_suite(request: SuiteRequest, observer: Observer | None = None) -> ExitCo
 
 def _run_locked(request: SuiteRequest, index: Index, observer: Observer) -> ExitCode:
     """Run a suite whose folder is locked. Returns the exit code."""
+    for reason in prepare(request.suite, request.out, request.access, observer):
+        observer.message(reason)
     with observer.status(f"reading the pairs and tasks of {request.suite.name}"):
         grid = resolve_grid(request.suite, request.out, request.sandbox)  # raises errors before the first measurement
     for note in grid.unused.values():

@@ -174,8 +174,8 @@ def short_notes(summaries: Sequence[RunSummary]) -> list[str]:
     lines = notes(summaries[0]) if len(summaries) == 1 else common_notes(summaries)
     conditions = list(dict.fromkeys(notes(summary)[0] for summary in summaries))
     if len(conditions) > MOST_CONDITIONS:
-        rest = counted(len(conditions) - MOST_CONDITIONS, "more set") + " of conditions; help: specbench report --full"
-        conditions = [*conditions[:MOST_CONDITIONS], rest]
+        others = counted(len(conditions) - MOST_CONDITIONS, "more set")
+        conditions = [*conditions[:MOST_CONDITIONS], f"{others} of conditions; help: specbench report --full"]
     warnings = [line for line in lines if line.startswith("!")]
     shown = warnings if len(warnings) <= MOST_WARNINGS else warnings[: MOST_WARNINGS - 1]
     more = len(warnings) - len(shown)

@@ -12,6 +12,7 @@ from specbench.report.figures import FORMATS, MOST_COLUMNS, Panel, save
 from specbench.report.run_plots import run_plots
 from specbench.report.suite_plots import line_panels, speed_panels
 from specbench.report.suite_report import Collected
+from specbench.report.verifiers import roc_panels, run_length_panels
 
 CURVE = PlotSpec(x="relative_latency", y="score", panels=("task", "T"), flat=("ar",))
 MOST_WIDE = 4  # panels over the whole width of a figure
@@ -26,6 +27,8 @@ def of_suite(collected: Collected, into: Path, formats: Sequence[str] = FORMATS)
         panels = line_panels(spec, collected.points)
         drawn += save(into / f"{name}{number}", panels, formats, columns=columns_of(spec, panels))
     drawn += save(into / (f"{name}-speedup" if specs else name), speed_panels(collected.points), formats, columns=1)
+    drawn += save(into / f"{name}-roc", roc_panels(collected.verifiers), formats)
+    drawn += save(into / f"{name}-run-length", run_length_panels(collected.verifiers), formats)
     first_of_pair = {summary.pair: summary for summary in reversed(collected.summaries)}
     for summary in collected.summaries:
         if summary is first_of_pair[summary.pair]:

@@ -2,7 +2,7 @@
 
 from specbench.report import run_tables as t
 from specbench.report.column import Column
-from specbench.report.formats import HUNDREDTHS, SCORE, TENTHS_OF_PERCENT, THOUSANDTHS, TIMES
+from specbench.report.formats import HUNDREDTHS, SCORE, TENTHS, TENTHS_OF_PERCENT, THOUSANDTHS, TIMES
 
 SUITE_COLUMNS = (
     Column(
@@ -28,6 +28,10 @@ SUITE_COLUMNS = (
     Column(
         key="wins", heading="wins", format=TENTHS_OF_PERCENT, tables=(t.SUITES,),
         definition="Comparisons in which the judge preferred the method's continuation / comparisons.",
+    ),
+    Column(
+        key="generation_deviation", heading="ms/generation, standard deviation", clock=t.END_TO_END, format=TENTHS,
+        tables=(t.SUITES,), definition="Standard deviation over generations of the time from the prompt to the last token.",
     ),
     Column(
         key="ties", heading="ties", format=TENTHS_OF_PERCENT, tables=(t.SUITES,),

@@ -6,6 +6,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from specbench.analysis.bootstrap import Estimate
+from specbench.analysis.chains import NONE
 from specbench.analysis.points import Point
 from specbench.config.suite_layout import PlotSpec
 from specbench.report.columns import column_of
@@ -146,7 +147,8 @@ def _families(spec: PlotSpec, points: Sequence[Point]) -> list[Family]:
         method = family[0].method
         if spec.best:
             family = _best_at_each_x(spec, family)
-        label = ", ".join(dimension_text(key, word) for key, word in zip(spec.lines, words, strict=True))
+        shown = zip(spec.lines, words, strict=True)
+        label = ", ".join(dimension_text(key, word) for key, word in shown if word not in ("", None)) or NONE
         families.append((label, family, style_of(method, counts.get(method, 0))))
         counts[method] = counts.get(method, 0) + 1
     return sorted(families, key=lambda family: -max(_y(spec, p) or 0.0 for p in family[1]))

@@ -17,12 +17,16 @@ from specbench.report.expectations import expectations, outcome_counts
 from specbench.report.suite_tables import suite_tables
 from specbench.report.suite_values import paper_tables, unknown_values
 from specbench.report.tables import Table
+from specbench.report.verifiers import VerifierReport, verifier_reports, verifier_table
 from specbench.runs.suite_index import Index
 
 
 @dataclass(frozen=True)
 class Collected:
-    """The results of a suite. `missing` are run folders that were measured once and no longer exist."""
+    """The results of a suite. `missing` are run folders that were measured once and no longer exist.
+
+    `verifiers` are those that the suite trained.
+    """
 
     suite: Suite
     index: Index
@@ -33,6 +37,7 @@ class Collected:
     tables: list[Table]
     verdicts: list[str]
     conclusion: list[str]
+    verifiers: list[VerifierReport]
 
 
 def collect(suite: Suite, results: Path, changed: bool = False) -> Collected:
@@ -61,10 +66,14 @@ def collect(suite: Suite, results: Path, changed: bool = False) -> Collected:
     if suite.kind == "profile":
         profile_tables, profile_lines = _profiles(summaries, [run.levels for run in runs])
         tables, lines = tables + profile_tables, lines + profile_lines
+    verifiers = verifier_reports(suite, results, found)
+    if verifiers:
+        tables.append(verifier_table(verifiers))
     missing = [run.folder or run.key for run in index.done if run not in runs]
     return Collected(
-        suite, index, folders, missing, summaries, found, tables, lines, _conclusion(suite, summaries, found)
-    )
+        suite=suite, index=index, folders=folders, missing=missing, summaries=summaries, points=found, tables=tables,
+        verdicts=lines, conclusion=_conclusion(suite, summaries, found), verifiers=verifiers,
+    )  # fmt: skip
 
 
 def _conclusion(suite: Suite, summaries: Sequence[RunSummary], found: Sequence[Point]) -> list[str]:

@@ -163,11 +163,11 @@ def train(rows: Rows, features: str, threshold: float, fitting: Fitting) -> tupl
 
 
 def compare(
-    rows: Rows, features: str, thresholds: Sequence[float], fitting: Fitting, advance: Callable[[], None]
+    rows: Rows, features: Sequence[str], thresholds: Sequence[float], fitting: Fitting, advance: Callable[[], None]
 ) -> dict[tuple[str, float], tuple[Verifier, Table]]:
-    """Return a verifier for each set of features in a report, and for the requested ones, at each tau_train."""
+    """Return a verifier and its report for each set of features at each tau_train."""
     out = {}
-    for which in dict.fromkeys((*SHOWN, features)):
+    for which in features:
         for threshold in thresholds:
             out[which, threshold] = train(rows, which, threshold, fitting)
             advance()

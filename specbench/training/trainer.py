@@ -49,13 +49,17 @@ def require_known(kind: HeadKind, recipe: Table, features: str) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """How a head is trained. `features` and `tau` are SPRINTER's; `recipe` holds the user's keys."""
+    """How a head is trained. `features` and `tau` are SPRINTER's; `recipe` holds the user's keys.
+
+    With `compare`, SPRINTER's verifier is also fitted with other features and values of tau, for its report.
+    """
 
     base: str
     features: str = FEATURES
     tau: float = TAU
     seed: int = 0
     recipe: Table
+    compare: bool = True
 
 
 class Trained(NamedTuple):
@@ -101,10 +105,10 @@ class Training:
         rows = sprinter.balanced(found, seed)
         embedding = self.loaded.models[base].get_input_embeddings().weight.detach()
         shared = sprinter.Fitting(embedding, self._built(Recipe(), seed=seed), seed, rollout.temperature == 1.0)
-        thresholds = sorted({*sprinter.THRESHOLDS, tau})
-        every = tuple(dict.fromkeys((*sprinter.SHOWN, features)))
+        thresholds = sorted({*sprinter.THRESHOLDS, tau}) if self.settings.compare else [tau]
+        every = tuple(dict.fromkeys((*sprinter.SHOWN, features))) if self.settings.compare else (features,)
         with self.observer.progress("fitting verifiers", len(every) * len(thresholds)) as advance:
-            heads = sprinter.compare(rows, features, thresholds, shared, advance)
+            heads = sprinter.compare(rows, every, thresholds, shared, advance)
         head, report = heads[features, tau]
         reports = [each for _, each in heads.values()]
         sprinter.plot([each for each in reports if each["tau_train"] == tau], self.folder / "roc")

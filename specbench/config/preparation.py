@@ -1,0 +1,63 @@
+"""The heads that a suite trains before it measures."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from specbench.config.pair import FEATURES, TAU, HeadKind
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preparation:
+    """Heads of one kind: one for each of these pairs, tasks and values of tau.
+
+    Each is trained on `limit` texts of the task's training split, for at most `minutes` if it is not 0. `recipe` holds keys
+    of `--set recipe.KEY`. With several values of tau, a head is called KIND/TAU, otherwise KIND.
+    """
+
+    kind: HeadKind
+    pairs: tuple[str, ...]
+    tasks: tuple[str, ...]
+    tau: tuple[float, ...] = (TAU,)
+    features: str = FEATURES
+    limit: int = 600
+    minutes: float = 0.0
+    seed: int = 0
+    recipe: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.kind != HeadKind.sprinter and (self.tau, self.features) != ((TAU,), FEATURES):
+            raise ValueError(f"tau and features apply to sprinter only, not to {self.kind}")
+
+    def heads(self, pair: str, task: str) -> Iterator["PreparedHead"]:
+        """Yield the heads of a pair on a task."""
+        if pair in self.pairs and task in self.tasks:
+            for tau in self.tau:
+                name = f"{self.kind}/{tau:g}" if len(self.tau) > 1 else self.kind.value
+                yield PreparedHead(self, pair, task, name, tau)
+
+
+@dataclass(frozen=True)
+class PreparedHead:
+    """A head of a preparation."""
+
+    step: Preparation
+    pair: str
+    task: str
+    name: str
+    tau: float
+
+    def folder(self, out: Path) -> Path:
+        """Return the head's folder below the folder of results."""
+        label = self.step.kind.value
+        if self.step.kind == HeadKind.sprinter:
+            features = "" if self.step.features == FEATURES else f"-{self.step.features}"
+            label += f"-tau{self.tau:g}{features}"
+        return self.collected(out).parent / label
+
+    def collected(self, out: Path) -> Path:
+        """Return the folder of the models' outputs, which heads of the same kind share."""
+        return (
+            out / "heads" / Path(self.pair).stem / Path(self.task).stem.replace(":", "@") / f"{self.step.kind}-outputs"
+        )

@@ -1,0 +1,127 @@
+"""Training of the heads that a suite needs, before it measures."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from specbench.config.construct import Table
+from specbench.config.options import Access, Options
+from specbench.config.preparation import PreparedHead
+from specbench.config.suite import Suite
+from specbench.errors import ConfigError, MissingAsset
+from specbench.experiment import selection
+from specbench.experiment.head_training import TrainRequest, train_head
+from specbench.files import write
+from specbench.observer import Observer
+
+REQUEST = "prepared.json"  # in a head's folder: what it was trained from
+
+
+@dataclass(frozen=True)
+class _Step:
+    """A head to train, and the options of the first part of the suite that uses it."""
+
+    head: PreparedHead
+    options: Options
+
+
+def with_prepared(suite: Suite, pair: str, task: str, options: Options, out: Path) -> Options:
+    """Return the options of a part of a suite with the heads that the suite trains for its pair and task.
+
+    A head that the user gives replaces that of the suite.
+    """
+    own = {name for name, _ in options.heads_for(pair)}
+    found = [head for step in suite.prepare for head in step.heads(pair, task)]
+    given = tuple((head.name, str(head.folder(out))) for head in found if not own & {head.name, head.step.kind.value})
+    return replace(options, heads=(*options.heads, *given))
+
+
+def untrained(suite: Suite, out: Path) -> list[PreparedHead]:
+    """Return the heads that `prepare` would train."""
+    return [step.head for step in _steps(suite) if not _is_trained(step, out)]
+
+
+def prepare(suite: Suite, out: Path, access: Access, observer: Observer) -> list[str]:
+    """Train the heads of a suite that are missing, or that were trained from something else.
+
+    A head is never trained on rows that the suite measures: hub and synthetic data have a training split, and of a file, the
+    rows after the measured ones are taken. Returns the reasons for the heads that could not be trained.
+    """
+    missing: list[str] = []
+    for step in _steps(suite):
+        head = step.head
+        if _is_trained(step, out):
+            continue
+        folder = head.folder(out)
+        observer.message(f"training {head.name} of {head.pair} on {head.task}, in {folder}")
+        try:
+            train_head(_request(step, out, access), observer)
+        except MissingAsset as error:
+            missing.append(f"{head.name} of {head.pair} on {head.task}: {error}")
+            continue
+        write(folder / REQUEST, json.dumps(_identity(step), indent=1) + "\n")
+    return missing
+
+
+def _steps(suite: Suite) -> Iterator[_Step]:
+    """Yield each head once, for the parts of the grid in order."""
+    known = set()
+    for line, pair, task in suite.parts():
+        for step in suite.prepare:
+            for head in step.heads(pair, task):
+                own = {name for name, _ in line.options.heads_for(pair)}
+                if (key := (pair, task, head.name)) not in known and not own & {head.name, step.kind.value}:
+                    known.add(key)
+                    yield _Step(head, line.options)
+
+
+def _is_trained(step: _Step, out: Path) -> bool:
+    """Return whether the folder has a complete head that was trained from the same models and rows."""
+    file = step.head.folder(out) / REQUEST
+    return file.exists() and json.loads(file.read_text(encoding="utf-8")) == _identity(step)
+
+
+def _identity(step: _Step) -> Table:
+    """Return what determines a head: its recipe, models, rows and numeric type."""
+    head, options = step.head, step.options
+    _, pair = selection.read_pair(head.pair, replace(options, heads=()))
+    recipe = {key: value for key, value in asdict(head.step).items() if key not in ("pairs", "tasks", "tau")}
+    about = {
+        **recipe,
+        "tau": head.tau,
+        "task": head.task,
+        "source": selection.source_of(head.task, pair, options),
+        "skip": _skipped(step),
+        "models": {role: asdict(spec) for role, spec in pair.models.items()},
+        "dtype": options.dtype,
+        "overrides": [[key, value] for key, value in options.overrides],
+    }
+    return dict(json.loads(json.dumps(about)))
+
+
+def _skipped(step: _Step) -> int:
+    """Return the number of rows at the beginning of a file that the suite measures; 0 for other sources.
+
+    Raises ConfigError if the measured rows are not the first ones.
+    """
+    head, options = step.head, step.options
+    _, pair = selection.read_pair(head.pair, replace(options, heads=()))
+    if selection.source_of(head.task, pair, options) in ("hub", "synthetic"):
+        return 0
+    if options.sample or not options.limit:
+        raise ConfigError(
+            f"{head.task}: the suite trains on the rows of the file that it does not measure; help: --limit N measures the"
+            " first N rows only"
+        )
+    return options.limit
+
+
+def _request(step: _Step, out: Path, access: Access) -> TrainRequest:
+    head, options = step.head, step.options
+    return TrainRequest(
+        kind=head.step.kind, pair=head.pair, tasks=(head.task,), options=replace(options, heads=(), over=(), gamma=()),
+        count=head.step.limit, skip=_skipped(step), features=head.step.features, tau=head.tau, seed=head.step.seed,
+        recipe=head.step.recipe, out=head.folder(out), collected=head.collected(out), minutes=head.step.minutes, trial=0,
+        compare=False, access=access,
+    )  # fmt: skip

@@ -1,0 +1,148 @@
+"""SPRINTER's verifiers that a suite trained: test results, ROC curves (Figures 3, 9, 14) and run lengths (Figures 5, 6)."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from specbench.analysis.points import Point
+from specbench.analysis.theory import expected_drafts, expected_run
+from specbench.config.suite import Suite
+from specbench.report.figures import Panel, legend_above
+from specbench.report.formats import HUNDREDTHS, PERCENT, THOUSANDTHS
+from specbench.report.labels import Label
+from specbench.report.styles import COLORS, DASHES, MARKERS, MUTED
+from specbench.report.tables import Table
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+REPORT = "report.json"
+FALSE_POSITIVES = (0.0, 0.25, 0.5)  # eta_FP of the theory's curves
+HALF = 0.5  # the threshold tau_inf of the reports
+MOST = 20  # tokens of a run, which the authors' code limits
+
+
+@dataclass(frozen=True)
+class VerifierReport:
+    """A trained verifier on texts that it was not trained on, and the run length measured with it, if it was measured."""
+
+    pair: str
+    task: str
+    head: str
+    tau: float
+    values: dict[str, Any]
+    run_length: float | None
+
+    @property
+    def acceptable_run(self) -> float:
+        """The mean number of acceptable tokens before the first unacceptable one, if tokens were independent."""
+        base = float(self.values["base_rate"])
+        return base / (1.0 - base) if base < 1.0 else float(MOST)
+
+    @property
+    def predicted_run(self) -> float:
+        """E[X] of Theorem 2, averaged over geometric N with the base rate of acceptable tokens, for runs of at most MOST."""
+        base, true, false = (float(self.values[key]) for key in ("base_rate", "eta_tp", "eta_fp"))
+        odds = [base**n * (1.0 - base) for n in range(MOST)]
+        odds.append(1.0 - sum(odds))
+        runs = (expected_drafts(n, true, false, MOST + 1) - 1.0 for n in range(MOST + 1))
+        return sum(odd * run for odd, run in zip(odds, runs, strict=True))
+
+
+def verifier_reports(suite: Suite, results: Path, points: Sequence[Point]) -> list[VerifierReport]:
+    """Return the reports of the verifiers that a suite trained in a folder of results."""
+    sampled = [p for p in points if p.T > 0.0 and not p.group and p.x in (None, HALF)]
+    lengths = {(p.pair, p.task, word): p.number("average_tokens") for p in sampled for word in p.setting.split(", ")}
+    found: dict[Path, VerifierReport] = {}
+    for _, pair, task in suite.parts():
+        for step in suite.prepare:
+            for head in step.heads(pair, task):
+                file = head.folder(results) / REPORT
+                if step.kind == "sprinter" and file.exists():
+                    values = json.loads(file.read_text(encoding="utf-8"))
+                    length = lengths.get((pair, task, f"head={head.name}"))
+                    found[file] = VerifierReport(pair, task, head.name, head.tau, values, length)
+    return list(found.values())
+
+
+def verifier_table(reports: Sequence[VerifierReport]) -> Table:
+    """Return the reports as a table."""
+    heads = [
+        "pair", "task", "tau_train", "AUC", "acceptable tokens", "eta_TP", "eta_FP", "distance of the draft",
+        "predicted distance", "predicted run length", "run length at T = 1",
+    ]  # fmt: skip
+    rows = []
+    for each in reports:
+        values = each.values
+        auc = " to ".join(THOUSANDTHS.number(values[key]) for key in ("auc_low", "auc_high"))
+        predicted = values.get("predicted_tv")
+        rows.append([
+            each.pair, each.task, f"{each.tau:g}", f"{THOUSANDTHS.number(values['auc'])} [{auc}]",
+            *(PERCENT.number(values[key]) for key in ("base_rate", "eta_tp", "eta_fp")),
+            THOUSANDTHS.number(values["draft_tv"]), THOUSANDTHS.text(predicted),
+            HUNDREDTHS.number(each.predicted_run), HUNDREDTHS.text(each.run_length),
+        ])  # fmt: skip
+    return Table("Verifiers on texts that they were not trained on", heads, rows)
+
+
+def roc_panels(reports: Sequence[VerifierReport]) -> list[Panel]:
+    """Return a panel of ROC curves for each pair and task, with a line for each tau."""
+    places = groupby(sorted(reports, key=lambda each: (each.pair, each.task)), lambda each: (each.pair, each.task))
+    return [Panel(", ".join(place), partial(_roc, reports=list(each)), 3.8) for place, each in places]
+
+
+def run_length_panels(reports: Sequence[VerifierReport]) -> list[Panel]:
+    """Return expected run lengths and stopping times over eta_TP (Theorems 2 and 3), and measured beside predicted ones."""
+    if not reports:
+        return []
+    n = round(float(np.mean([each.acceptable_run for each in reports])))
+    panels = [
+        Panel(f"Theorem 2: first {n} tokens acceptable", partial(_theory, n=n, is_time=False), 3.4),
+        Panel(f"Theorem 3: first {n} tokens acceptable", partial(_theory, n=n, is_time=True), 3.4),
+    ]
+    if any(each.run_length is not None for each in reports):
+        panels.append(Panel("Measured at T = 1 beside Theorem 2", partial(_measured, reports=reports), 3.4))
+    return panels
+
+
+def _roc(axes: "Axes", reports: Sequence[VerifierReport]) -> list[Label]:
+    for i, each in enumerate(sorted(reports, key=lambda one: one.tau)):
+        x, y = np.array(each.values["curve"]).T
+        auc = THOUSANDTHS.number(each.values["auc"])
+        dashes = DASHES[i % len(DASHES)]
+        axes.plot(x, y, dashes, color=COLORS[i % len(COLORS)], label=f"tau_train = {each.tau:g}: AUC {auc}")
+        point = ([each.values["eta_fp"]], [each.values["eta_tp"]])
+        axes.plot(*point, marker=MARKERS[i % len(MARKERS)], color=COLORS[i % len(COLORS)], linestyle="")
+    axes.axline((0.0, 0.0), slope=1.0, color=MUTED, linewidth=1.0)
+    axes.set(xlabel="unacceptable tokens accepted (eta_FP)", ylabel="acceptable tokens accepted (eta_TP)")
+    legend_above(axes)
+    return []
+
+
+def _theory(axes: "Axes", n: int, is_time: bool) -> list[Label]:
+    rates = np.linspace(0.5, 0.999, 200)
+    for i, false in enumerate(FALSE_POSITIVES):
+        runs = [(expected_drafts if is_time else expected_run)(n, float(rate), false) for rate in rates]
+        axes.plot(rates, runs, color=COLORS[i], label=f"eta_FP = {false:g}")
+    axes.set(xlabel="eta_TP", ylabel="stopping time in draft steps" if is_time else "expected run length E[X]")
+    legend_above(axes)
+    return []
+
+
+def _measured(axes: "Axes", reports: Sequence[VerifierReport]) -> list[Label]:
+    places = dict.fromkeys((each.pair, each.task) for each in reports)
+    for i, place in enumerate(places):
+        kept = [each for each in reports if (each.pair, each.task) == place and each.run_length is not None]
+        xs, ys = [each.predicted_run for each in kept], [each.run_length or 0.0 for each in kept]
+        marker, color = MARKERS[i % len(MARKERS)], COLORS[i % len(COLORS)]
+        axes.plot(xs, ys, marker=marker, color=color, linestyle="", label=", ".join(place))
+    axes.axline((0.0, 0.0), slope=1.0, color=MUTED, linewidth=1.0)
+    axes.set(xlabel="predicted run length", ylabel="measured run length")
+    legend_above(axes)
+    return []
