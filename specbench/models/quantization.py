@@ -27,7 +27,10 @@ from specbench.data.hub import first_line
 from specbench.errors import MissingAsset
 
 GROUPS = {"int4": (128, 64, 32), "nf4": (64,)}  # inputs that share a scale; for int8, a whole row
-HELP = "quantization needs torchao, which is not installed\n  help: pip install 'specbench[quantization]'"
+HELP = (
+    "quantization needs torchao, which is not installed\n  help: pip install 'specbench[quantization]'; the bundled pair"
+    " tiny-dequantized needs no torchao"
+)
 BLOCK = 256  # upper limit for the number of nf4 scales that share a scale
 
 

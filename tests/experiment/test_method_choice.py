@@ -6,9 +6,10 @@ import pytest
 
 from specbench.config.options import Options
 from specbench.config.pair import ModelSpec, Pair
-from specbench.config.presets import preset
+from specbench.config.presets import names, preset
 from specbench.errors import ConfigError
 from specbench.experiment.method_choice import chosen
+from specbench.experiment.selection import read_pair
 
 
 def pair_of(*roles: str, ensemble: tuple[str, ...] = ("draft", "target")) -> Pair:
@@ -72,3 +73,16 @@ def test_a_word_may_be_combined_with_names():
 def test_no_preset_has_the_name_of_a_word(word):
     with pytest.raises(ConfigError):
         preset("method", word)
+
+
+def test_every_method_runs_on_a_bundled_pair_without_torchao():
+    """A plain installation has no torchao, which quantized models need."""
+    bundled = [name for name in names("pair") if name.startswith("tiny")]
+    plain = [
+        name for name in bundled if not any(spec.quantization for spec in read_pair(name, Options())[1].models.values())
+    ]
+    assert "tiny-polybasic" not in plain
+    runnable = {method for pair in plain for method in chosen(("all",), pair, Options())}
+    every = [preset("method", name) for name in names("method")]
+    baselines = {each.table["baseline"] for each in every if "baseline" in each.table}
+    assert {each.name for each in every} == runnable | baselines
