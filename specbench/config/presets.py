@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -76,7 +77,9 @@ def preset(kind: str, name: str) -> Preset:
     path = own if name.endswith(".toml") else _folder(kind) / f"{name.replace(':', '/')}.toml"
     if not (path is own or PLAIN.fullmatch(name)) or not _is_file(path):
         if path is own:
-            raise ConfigError(f"no {kind} file {name}")
+            near = get_close_matches(path.name, [each.name for each in path.parent.glob("*.toml")], n=1)
+            meant = f" (did you mean '{path.with_name(near[0])}'?)" if near else ""
+            raise ConfigError(f"no {kind} file {name}{meant}")
         own_file = "a TOML file" if kind == "machine" else "--plugin FILE"
         raise ConfigError(
             f"unknown {kind} '{name}'{hint(name, names(kind))}; help: specbench list {KINDS[kind]}, or {own_file}"

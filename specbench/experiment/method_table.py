@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import fields as dataclass_fields
 from dataclasses import is_dataclass
+from difflib import get_close_matches
 
 from specbench import methods
 from specbench.config.construct import Named, Table, convert
@@ -74,8 +75,18 @@ def _place(table: Table, path: tuple[str, ...]) -> dict[str, object] | None:
 
 
 def key_error(option: str, names: Iterable[str], key: str, known: Iterable[str]) -> ConfigError:
-    """Return the error of an option with a key that none of the methods has."""
-    return ConfigError(f"{option}: none of {', '.join(names)} has this key{hint(key, known)}")
+    """Return the error of an option with a key that none of the methods has.
+
+    It suggests the nearest key, otherwise a key whose last word is near.
+    """
+    known, methods = sorted(known), list(names)
+    suggestion = hint(key, known)
+    if "did you mean" not in suggestion:
+        near = get_close_matches(key.rpartition(".")[2], [each.rpartition(".")[2] for each in known], n=1)
+        meant = next((each for each in known if near and each.rpartition(".")[2] == near[0]), "")
+        suggestion = (f" (did you mean '{meant}'?)" if meant else "") + suggestion
+    subject = f"{methods[0]} does not have" if len(methods) == 1 else f"none of {', '.join(methods)} has"
+    return ConfigError(f"{option}: {subject} this key{suggestion}")
 
 
 def _types_of(table: Table, key: str = "") -> dict[str, object]:

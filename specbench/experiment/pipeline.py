@@ -86,9 +86,12 @@ def run(request: Request, observer: Observer | None = None) -> Results:
     observer, request = observer or Observer(), with_methods(request)
     resolved = resolve(request)
     plan, unscored = resolved.plan, resolved.unscored
-    if not request.tasks and len({spec.task.name for spec in plan.specs}) > 1:
+    if len(plan.runs) > 1:
+        methods = len({(spec.baseline, label) for spec in plan.specs for label in spec.methods})
         count = sum(spec.generations for spec in plan.specs)
-        observer.message(f"{len(plan.runs)} runs, {count} generations; -t, -n and --repeats make it fewer")
+        observer.message(
+            f"{len(plan.runs)} runs with {methods} methods, {count} generations; -m, -t, -n and --repeats make it fewer"
+        )
     summaries: list[RunSummary] = []
     with locked((each.folder for each in plan.runs), request.access) as locks:
         for each in plan.runs:
