@@ -174,6 +174,10 @@ class Task(Named):
                 found.append("")
         return found
 
+    def has_training_split(self, source: str) -> bool:
+        """Return whether a source has rows for training apart from those that are measured."""
+        return source == "synthetic" or (source == "hub" and self.hub is not None and "{split}" in self.hub.file)
+
     def texts(self, source: str) -> tuple[Rows, list[tuple[Sample, str]]]:
         """Return training rows, and their prompts with continuations: the training split, or the rows of a file."""
         rows = self.rows(source, "train" if source in ("hub", "synthetic") else "test")

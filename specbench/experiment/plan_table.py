@@ -1,5 +1,7 @@
 """A plan as rows: the state of every run, what is missing, and the least time and memory that it takes."""
 
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cache
 
@@ -56,7 +58,7 @@ def plan_rows(part: Part) -> list[PlanRow]:
             PlanRow(
                 pair=part.pair,
                 task=part.task,
-                methods=", ".join(run.spec.methods),
+                methods=_in_short(run.spec.methods),
                 T=run.spec.decoding.temperature,
                 state="missing" if part.missing else state,
                 done=run.done,
@@ -67,6 +69,13 @@ def plan_rows(part: Part) -> list[PlanRow]:
             )
         )
     return rows
+
+
+def _in_short(labels: Iterable[str]) -> str:
+    """Return the methods of a run, several settings of one method as a count."""
+    counts = Counter(label.partition("(")[0] for label in labels)
+    one = {label.partition("(")[0]: label for label in labels}
+    return ", ".join(one[name] if count == 1 else f"{name} ({count} settings)" for name, count in counts.items())
 
 
 def planned_tasks(pair: Pair, options: Options) -> tuple[str, ...]:

@@ -45,8 +45,8 @@ def untrained(suite: Suite, out: Path) -> list[PreparedHead]:
 def prepare(suite: Suite, out: Path, access: Access, observer: Observer) -> list[str]:
     """Train the heads of a suite that are missing, or that were trained from something else.
 
-    A head is never trained on rows that the suite measures: hub and synthetic data have a training split, and of a file, the
-    rows after the measured ones are taken. Returns the reasons for the heads that could not be trained.
+    A head is never trained on rows that the suite measures: of a source without a training split, such as a file, the rows
+    after the measured ones are taken. Returns the reasons for the heads that could not be trained.
     """
     missing: list[str] = []
     for step in _steps(suite):
@@ -68,6 +68,8 @@ def _steps(suite: Suite) -> Iterator[_Step]:
     """Yield each head once, for the parts of the grid in order."""
     known = set()
     for line, pair, task in suite.parts():
+        if suite.prepare and selection.read_pair(pair, replace(line.options, heads=()))[1].weights == "dummy":
+            continue  # its heads have random weights too
         for step in suite.prepare:
             for head in step.heads(pair, task):
                 own = {name for name, _ in line.options.heads_for(pair)}
@@ -101,18 +103,19 @@ def _identity(step: _Step) -> Table:
 
 
 def _skipped(step: _Step) -> int:
-    """Return the number of rows at the beginning of a file that the suite measures; 0 for other sources.
+    """Return the number of first rows that the suite measures, of a source without a training split; 0 for others.
 
     Raises ConfigError if the measured rows are not the first ones.
     """
     head, options = step.head, step.options
     _, pair = selection.read_pair(head.pair, replace(options, heads=()))
-    if selection.source_of(head.task, pair, options) in ("hub", "synthetic"):
+    _, task = selection.read_task(head.task, pair, options)
+    if task.has_training_split(selection.source_of(head.task, pair, options)):
         return 0
     if options.sample or not options.limit:
         raise ConfigError(
-            f"{head.task}: the suite trains on the rows of the file that it does not measure; help: --limit N measures the"
-            " first N rows only"
+            f"{head.task}: the data has no training split, so the suite trains on rows that it does not measure; help:"
+            " --limit N measures the first N rows only"
         )
     return options.limit
 

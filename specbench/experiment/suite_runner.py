@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from specbench.config.options import Access, SandboxKind
+from specbench.config.overrides import Override, in_scope, override
 from specbench.config.presets import names
 from specbench.config.suite import Line, Suite
 from specbench.errors import ConfigError, ExitCode, MissingAsset
@@ -84,14 +85,7 @@ def resolve_grid(suite: Suite, out: Path, sandbox: SandboxKind | None) -> Grid:
 def _unread(option: str, error: ConfigError) -> str:
     """Return a message for an option that no part of a suite reads. Raises the error if no bundled preset reads it either."""
     flag, key = option.split(" ", 1)
-    path = tuple(key.split("."))
-    if flag == "--set" and path[0] == "method":
-        readers = [name for name in names("method") if _has_key("method", name, path[1:])]
-        if not readers:
-            raise error
-    if flag == "--set" and path[0] == "task" and not any(_has_key("task", name, path[1:]) for name in names("task")):
-        raise error
-    if flag == "--set" and path[0] == "pair" and (len(path) < 3 or path[1] not in names("pair")):
+    if flag == "--set" and not _is_read(override(key, None)):
         raise error
     head, _, _ = key.partition("=")
     if flag == "--head" and ":" in head and head.partition(":")[0] not in names("pair"):
@@ -99,10 +93,16 @@ def _unread(option: str, error: ConfigError) -> str:
     return f"{option} has no effect: no part of this suite reads it"
 
 
-def _has_key(kind: str, name: str, path: tuple[str, ...]) -> bool:
-    """Return whether a bundled preset has a key, with or without its name as the scope."""
-    rest = path[1:] if path[0] == name.partition(":")[0] else path
-    return ".".join(rest) in (tables.keys_of(tables.constructor(name)) if kind == "method" else selection.keys_of(name))
+def _is_read(each: Override) -> bool:
+    """Return whether a bundled preset has the key of an override; of pairs, whether there is one of that name."""
+    if each.kind == "pair":
+        return bool(each.scope)
+    known = [name for name in names(each.kind) if in_scope(each.scope, name)]
+    return any(".".join(each.path) in _keys_of(each.kind, name) for name in known)
+
+
+def _keys_of(kind: str, name: str) -> set[str]:
+    return set(tables.keys_of(tables.constructor(name)) if kind == "method" else selection.keys_of(name))
 
 
 def _missing(line: Line, pair: str, task: str) -> list[str]:

@@ -11,6 +11,7 @@ from specbench.analysis.rows import seconds
 from specbench.analysis.run_summary import RunSummary
 from specbench.analysis.token_origin import provenance, rejected
 from specbench.report import escaping
+from specbench.report.tables import ranked
 from specbench.runs.record import Record
 from specbench.runs.run_folder import read
 
@@ -19,7 +20,7 @@ SEPARATOR = "\x1f"  # between the pieces of a text; no tokenizer produces it
 
 
 class BrowsedRun(TypedDict):
-    """A run in the sample browser. `methods` are the labels of its methods."""
+    """A run in the sample browser. `methods` are the labels of its methods, the fastest first."""
 
     name: str
     task: str
@@ -36,7 +37,7 @@ def browsed(summaries: Sequence[RunSummary]) -> tuple[list[BrowsedRun], int]:
     left_out = 0
     for summary, name in zip(summaries, folders(summaries), strict=True):
         folder = Path(summary.folder)
-        scores, labels = scores_of(folder), {row.method: escaping.terminal(row.label) for row in summary.measured}
+        scores, labels = scores_of(folder), {row.method: escaping.terminal(row.label) for row in ranked(summary)}
         turns = max(share // max(len(labels), 1), 1)  # of all methods on one prompt
         complete = (record for record in read(folder) if record.error is None)
         shown = list(islice(complete, min(turns * len(labels), MOST_SAMPLES)))
