@@ -1,7 +1,7 @@
 """`make tiny`: the 4-bit copy of the bundled target with its weights dequantized, for installations without torchao.
 
-The copy has the rounded weights of `quantization = "int4"` in bfloat16, so it stores and reads as much as the target. The EAGLE
-head is the one that was trained for the 4-bit copy, with the dequantized copy as its base.
+The copy has the rounded weights of `quantization = "int4"` in bfloat16, so it stores and reads as much as the target. The
+EAGLE head is the one that was trained for the 4-bit copy, with the dequantized copy as its base.
 """
 
 import json

@@ -1,7 +1,7 @@
 """`make paper-specs`: decode every run of every paper's suite with toy models, and write results/paper-specs.md.
 
-The models have the papers' architectures at toy width, with random weights. Each run decodes two prompts of synthetic data, or of
-invented rows where a task has none. It shows that every run can be planned, decoded and scored. It measures nothing.
+The models have the papers' architectures at toy width, with random weights. Each run decodes two prompts of synthetic data,
+or of invented rows where a task has none. It shows that every run can be planned, decoded and scored. It measures nothing.
 """
 
 import argparse
@@ -136,7 +136,9 @@ def covering(names: Sequence[str], folder: Path) -> list[Suite]:
     for name, suite in originals.items():
         for line, pair, task in suite.parts():
             preset_of_pair, models = read_pair(pair, line.options)
-            kinds = {str(architecture_of(spec, preset_of_pair.path.parent)["model_type"]) for spec in models.models.values()}
+            kinds = {
+                str(architecture_of(spec, preset_of_pair.path.parent)["model_type"]) for spec in models.models.values()
+            }
             family = Task.members[str(preset("task", task).table["name"])].name
             new = {*line.methods, *kinds, family} - seen
             if new:
@@ -156,8 +158,8 @@ def report(walked: Sequence[Walked]) -> str:
     """Return the results as Markdown."""
     lines = [
         "# Every run of the papers' suites, with toy models",
-        "`make paper-specs` decodes two prompts of every run of every suite. The models have the architectures of the papers at"
-        " toy width, and random weights; SPRINTER's and EAGLE's heads are random too. The data is synthetic or invented. This"
+        "`make paper-specs` decodes two prompts of every run of every suite. The models have the papers' architectures at toy"
+        " width, and random weights; SPRINTER's and EAGLE's heads are random too. The data is synthetic or invented. This"
         " shows that every run can be planned, decoded and scored. No number here is a result of a paper.",
         f"{platform.machine()}, Python {platform.python_version()}.",
         "| suite | runs | generations | failures | seconds |\n| :-- | --: | --: | --: | --: |\n"

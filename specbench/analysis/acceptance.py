@@ -4,8 +4,10 @@ from collections import defaultdict
 
 import numpy as np
 
+from specbench.analysis.bootstrap import Estimate, bootstrap_sums, by_prompt
 from specbench.analysis.rows import Rows, round_count, rounds_of, seconds, token_count
-from specbench.analysis.run_metrics import metric
+from specbench.analysis.run_metrics import Spread, metric
+from specbench.runs.record import Record
 
 NOT_COUNTS = ("score", "threshold")  # numbers of a sequential cascade's rounds that have no meaningful sum
 
@@ -14,6 +16,54 @@ NOT_COUNTS = ("score", "threshold")  # numbers of a sequential cascade's rounds 
 def accepted_length(rows: Rows) -> float:
     """Committed tokens / verification rounds, including replacement and bonus tokens. 1.00 without drafting."""
     return token_count(rows) / round_count(rows)
+
+
+@metric("tokens/round")
+def length_by_round(rows: Rows) -> Spread | None:
+    """Mean ± standard deviation over rounds of the committed tokens.
+
+    None for methods without rounds.
+    """
+    lengths = [x["tokens"] for x in rounds_of(rows)]
+    return Spread(float(np.mean(lengths)), float(np.std(lengths))) if lengths else None
+
+
+@metric("tokens/round")
+def length_by_prompt(rows: Rows) -> Spread:
+    """Mean ± standard deviation over prompts of a prompt's accepted length."""
+    lengths = list(lengths_of_prompts(rows).values())
+    return Spread(float(np.mean(lengths)), float(np.std(lengths)))
+
+
+@metric("share")
+def length_variation(rows: Rows) -> Estimate | None:
+    """Standard deviation / mean of the committed tokens of a round: the coefficient of variation of Theorem 3.3.
+
+    None for methods without rounds.
+    """
+    lengths = [(1.0, x["tokens"], x["tokens"] ** 2, row.sample) for row in rows for x in row.rounds]
+    return bootstrap_sums(by_prompt(lengths), _variation) if lengths else None
+
+
+def _variation(sums: np.ndarray) -> np.ndarray:
+    """Return the coefficients of variation from counts, sums and sums of squares (..., 3)."""
+    count, total, squares = np.moveaxis(sums, -1, 0)
+    mean = total / count
+    return np.asarray(np.sqrt(np.maximum(squares / count - mean**2, 0.0)) / mean)
+
+
+@metric("rounds", by_group=True)
+def verification_rounds(rows: Rows) -> float:
+    """Verification rounds / generation."""
+    return round_count(rows) / len(rows)
+
+
+def lengths_of_prompts(rows: Rows) -> dict[str, float]:
+    """Return the accepted length on each prompt."""
+    by_prompt: dict[str, list[Record]] = defaultdict(list)
+    for row in rows:
+        by_prompt[row.sample].append(row)
+    return {prompt: accepted_length(each) for prompt, each in by_prompt.items()}
 
 
 @metric("share")

@@ -9,6 +9,7 @@ NUMBERS = ("x", "weight")  # dimensions that are numbers
 DIMENSIONS = (  # of a measured point
     "pair", "task", "group", "T", "method", "setting", "variant", "draft_length", "proposer", *NUMBERS,
 )  # fmt: skip
+PROMPT = "prompt"  # as the x of a plot: a point for each prompt
 Axis = Literal["linear", "log"]
 
 
@@ -42,7 +43,7 @@ class TableSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class PlotSpec:
-    """A plot of `y` over `x`, which is a value, or one of the dimensions NUMBERS.
+    """A plot of `y` over `x`, which is a value, one of the dimensions NUMBERS, or PROMPT for `y = "accepted_length"`.
 
     There is a line per value of the dimensions `lines`, and a panel per value of `panels`. `flat` are methods drawn as
     horizontal lines. `only` selects points by their dimensions. `best` draws only the best point of a line at each x, and the
@@ -62,6 +63,8 @@ class PlotSpec:
 
     def __post_init__(self) -> None:
         require_dimensions(*self.lines, *self.panels, *self.only)
+        if self.x == PROMPT and self.y != "accepted_length":
+            raise ValueError(f'x = "{PROMPT}" plots accepted_length only, not {self.y}')
         if self.best and self.x not in NUMBERS:
             raise ValueError(f"best compares points at the same x: use one of {', '.join(NUMBERS)} as x")
 

@@ -57,11 +57,15 @@ def _line(expected: Expectation, points: Sequence[Point]) -> str:
 def _groups(expected: Expectation, points: Sequence[Point]) -> list[list[Point]]:
     """Return the points to compare with each other, without those of groups of prompts.
 
-    Points are compared within a run. The best of several settings is chosen over the runs of one place if its bound is a
-    number, since settings with different baselines are measured in different runs.
+    Points are compared within a run, with two exceptions. The best of several settings is chosen over the runs of one place
+    if its bound is a number, since settings with different baselines are measured in different runs. If the bound names a
+    temperature, runs at all temperatures are compared.
     """
-    over_runs = expected.best and not isinstance(expected.bound, dict)
-    keys = ("pair", "task", "T", "simulated", "data") if over_runs else ("run",)
+    keys: tuple[str, ...] = ("run",)
+    if not isinstance(expected.bound, dict):
+        keys = ("pair", "task", "T", "simulated", "data") if expected.best else keys
+    elif "T" in expected.bound:
+        keys = ("pair", "task", "simulated", "data")
     groups: dict[tuple[object, ...], list[Point]] = defaultdict(list)
     for point in points:
         if not point.group:

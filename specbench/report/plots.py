@@ -7,8 +7,9 @@ from pathlib import Path
 from specbench.analysis.differences import distinct_titles
 from specbench.analysis.points import Point
 from specbench.analysis.run_summary import RunSummary
-from specbench.config.suite_layout import PlotSpec
+from specbench.config.suite_layout import PROMPT, PlotSpec
 from specbench.report.figures import FORMATS, MOST_COLUMNS, Panel, save
+from specbench.report.prompt_plot import prompt_panels
 from specbench.report.run_plots import run_plots
 from specbench.report.suite_plots import line_panels, speed_panels
 from specbench.report.suite_report import Collected
@@ -24,7 +25,8 @@ def of_suite(collected: Collected, into: Path, formats: Sequence[str] = FORMATS)
     drawn: list[Path] = []
     for i, spec in enumerate(specs):
         number = f"-{i + 1}" if len(specs) > 1 else ""
-        panels = line_panels(spec, collected.points)
+        is_by_prompt = spec.x == PROMPT
+        panels = prompt_panels(collected.summaries) if is_by_prompt else line_panels(spec, collected.points)
         drawn += save(into / f"{name}{number}", panels, formats, columns=columns_of(spec, panels))
     drawn += save(into / (f"{name}-speedup" if specs else name), speed_panels(collected.points), formats, columns=1)
     drawn += save(into / f"{name}-roc", roc_panels(collected.verifiers), formats)

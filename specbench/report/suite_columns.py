@@ -29,6 +29,10 @@ SUITE_COLUMNS = (
         key="wins", heading="wins", format=TENTHS_OF_PERCENT, tables=(t.SUITES,),
         definition="Comparisons in which the judge preferred the method's continuation / comparisons.",
     ),
+    Column(key="length_by_round", heading="accepted length by round", format=HUNDREDTHS, tables=(t.SUITES,)),
+    Column(key="length_by_prompt", heading="accepted length by prompt", format=HUNDREDTHS, tables=(t.SUITES,)),
+    Column(key="length_variation", heading="coefficient of variation", format=HUNDREDTHS, tables=(t.SUITES,)),
+    Column(key="verification_rounds", heading="rounds/generation", format=TENTHS, tables=(t.SUITES,), lower_is_better=True),
     Column(
         key="generation_deviation", heading="ms/generation, standard deviation", clock=t.END_TO_END, format=TENTHS,
         tables=(t.SUITES,), definition="Standard deviation over generations of the time from the prompt to the last token.",

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from specbench.analysis.chains import NONE
 from specbench.analysis.points import COMPARED, Point, Reference
 from specbench.config.suite import Suite
-from specbench.config.suite_layout import NUMBERS
+from specbench.config.suite_layout import NUMBERS, PROMPT
 from specbench.errors import hint
 from specbench.report.columns import column_of
 from specbench.report.tables import Table
@@ -40,7 +40,7 @@ def unknown_values(suite: Suite, points: Sequence[Point]) -> list[str]:
     """Return a warning for each value in the suite's tables, plots and expectations that no point has."""
     known = {name for point in points for name in point.values}
     wanted = [*(value for spec in suite.tables for value in spec.values), *(each.value for each in suite.expect)]
-    wanted += [value for spec in suite.plots for value in (spec.x, spec.y) if value not in NUMBERS]
+    wanted += [value for spec in suite.plots for value in (spec.x, spec.y) if value not in (*NUMBERS, PROMPT)]
     missing = [name for name in dict.fromkeys(wanted) if name not in known]
     return [f"! no value '{name}'{hint(name, known).partition(';')[0]}" for name in missing]
 

@@ -1,7 +1,7 @@
 """One run for each method, architecture and task of the papers' suites, with toy models."""
 
-from specbench.config.suite import TINY, suites
 from scripts.paper_specs import covering, walk
+from specbench.config.suite import TINY, suites
 
 PAPERS = [name for name in suites() if not name.endswith(TINY) and name + TINY in suites()]
 
