@@ -107,7 +107,9 @@ def _of_line(line: Line, whole: bool = False) -> list[Need]:
     for name in line.pairs:
         found, pair = selection.read_pair(name, line.options)
         roles, heads = (tuple(pair.models), tuple(pair.heads)) if whole or not line.methods else _parts(line, pair)
-        needs += needs_of_pair(found.name, pair, found.path.parent, roles, heads)
+        variants = [pair.on(task) for task in line.tasks] if pair.differs_by_task and line.tasks else [pair]
+        for each in variants:
+            needs += needs_of_pair(found.name, each, found.path.parent, roles, heads)
         pairs.append(pair)
     for pair in pairs or [Pair(models={})]:
         for name in line.tasks:

@@ -1,6 +1,6 @@
 """Spec-Bench: 480 questions of six kinds, some with two turns, for measuring speed (Xia et al. 2024).
 
-Source: github.com/hemingkx/Spec-Bench, data/spec_bench/question.jsonl (not on the hub). License: Apache-2.0. MT-Bench's
+Source: github.com/hemingkx/Spec-Bench, data/spec_bench/question.jsonl, at a fixed commit. License: Apache-2.0. MT-Bench's
 question file has the same schema. Unscored: it has no reference answers.
 Example row: {"question_id": 81, "category": "writing", "turns": ["Write a haiku.", "Now one about rain."]}
 """
@@ -10,8 +10,10 @@ from typing import ClassVar
 
 from specbench.data.synthetic import Row
 from specbench.data.task import Sample, Task, filled
+from specbench.data.web import WebFile
 from specbench.errors import ConfigError
 
+COMMIT = "66230f10cb0a02aced5ef3ce1e85163c16160454"
 # The benchmark's six kinds; MT-Bench's eight categories are one of them.
 MULTI_TURN = "writing roleplay reasoning math coding extraction stem humanities".split()
 KINDS = dict.fromkeys(MULTI_TURN, "multi-turn")
@@ -25,6 +27,10 @@ class SpecBench(Task, name="spec-bench"):
     """
 
     version: ClassVar[str] = "1-A"
+    web: ClassVar[WebFile | None] = WebFile(
+        f"https://raw.githubusercontent.com/hemingkx/Spec-Bench/{COMMIT}/data/spec_bench/question.jsonl",
+        "4b6d33e79484f9841c487ee87d1cf6aa8c6066f61d5d482ff09e5a007fafdf04",
+    )
     published: ClassVar[int | None] = 560  # 80 of the 480 questions have a second turn
     fields: ClassVar[dict[str, type]] = {"category": str, "turns": list}
 

@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any, Literal, TypedDict
 
 from specbench.config.pair import BUNDLED, HeadSpec, ModelSpec, Pair, folder
+from specbench.data import web
 from specbench.data.hub import MODEL_FILES, first_line, look_for_hub, offline_mode
 from specbench.data.task import Task
+from specbench.data.web import WebFile
 from specbench.files import read_json
 
-Kind = Literal["model", "dataset"]
+Kind = Literal["model", "dataset", "file"]
 WEIGHTS = (".safetensors", ".bin")
 # File names of transformers. Other weight files in a repository are the same weights in another format.
 STANDARD = (re.compile(r"model(-\d+-of-\d+)?\.safetensors"), re.compile(r"pytorch_model(-\d+-of-\d+)?\.bin"))
@@ -20,7 +22,10 @@ INDEX = re.compile(r"(model\.safetensors|pytorch_model\.bin)\.index\.json")
 
 @dataclass(frozen=True)
 class Need:
-    """A model, head or data set that a run reads. If it needs no download, `repo` is empty and `why` is the reason."""
+    """A model, head or data set that a run reads. If it needs no download, `repo` is empty and `why` is the reason.
+
+    For a file on the web, `repo` is its URL and `revision` its SHA-256.
+    """
 
     what: str
     repo: str = ""
@@ -95,6 +100,8 @@ def needs_of_task(name: str, task: Task, data: str) -> list[Need]:
         return [Need(what, why="a local file")]
     if data != "hub":
         return [Need(what, why="synthetic" if data == "synthetic" else "a local file")]
+    if task.web:
+        return [Need(what, task.web.url, "file", task.web.sha256, (task.web.name,))]
     if task.hub is None:
         return [Need(what, why="not on the hub; help: --data FILE.jsonl")]
     repo, file, revision = task.hub
@@ -129,11 +136,24 @@ def gathered(needs: Iterable[Need]) -> list[Repository]:
 def look(repository: Repository) -> None:
     """Fill in a repository's files, sizes and cached files, from the hub or, if offline, from the cache; or what is wrong."""
     look_for_hub()
+    if repository.kind == "file":
+        _read_file(repository)
+        return
     read = _read_cache if offline_mode() else _read_hub
     try:
         read(repository)
     except Exception as error:  # of any type, from the hub's HTTP library; other repositories are still looked up
         repository.wrong = explained(repository, error)
+
+
+def _read_file(repository: Repository) -> None:
+    """Fill in a file on the web."""
+    file = WebFile(repository.repo, repository.revision)
+    repository.commit = repository.revision
+    if file.is_here:
+        repository.sizes, repository.here = {file.name: file.cached.stat().st_size}, {file.name}
+    elif offline_mode():
+        repository.wrong = f"{file.url}: it is not in the local cache; help: fetch it on a machine with network access"
 
 
 def _read_hub(repository: Repository) -> None:
@@ -198,6 +218,14 @@ def _cached(repository: Repository, name: str) -> Path | None:
 
 def download(repository: Repository) -> None:
     """Download missing files, by the revision as given, so that the cache resolves it offline."""
+    if repository.kind == "file":
+        try:
+            web.download(WebFile(repository.repo, repository.revision))
+        except (OSError, ValueError) as error:
+            repository.wrong = f"{repository.repo}: {first_line(error)}; help: check the network access"
+        else:
+            repository.here = set(repository.sizes)
+        return
     from huggingface_hub import snapshot_download  # imported here to keep `list` and `--help` fast
 
     try:
