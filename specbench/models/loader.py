@@ -75,6 +75,8 @@ def _loaded_model(
         dtype = getattr(torch, each.dtype)
         checkpoint = Checkpoint(role, source, each.config, each.revision or None, each.spec.allowed_keys)
         model = load_model(checkpoint, dtype, device)
+    if each.chat_template:
+        tokenizer.chat_template = each.chat_template.text
     try:
         new_cache(model)
     except ValueError as error:

@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 from transformers import AutoConfig, PreTrainedConfig
 
+from specbench.config.chat_templates import ChatTemplate, chat_template
 from specbench.config.construct import Table
 from specbench.config.pair import ModelSpec, Pair, folder
 from specbench.data.hub import commit_of, first_line, local_checksum
@@ -30,6 +31,7 @@ class ResolvedModel:
     weights: str = "real"
     revision: str = ""  # the commit; empty for a local folder, which `checksum` identifies
     checksum: str = ""
+    chat_template: ChatTemplate | None = None  # in place of the tokenizer's
 
     @cached_property
     def parameters(self) -> int:
@@ -54,6 +56,7 @@ class ResolvedModel:
             allowed_keys=self.spec.allowed_keys,
             weights="real" if self.weights == "real" else "dummy",
             changes=self.spec.config,
+            chat_template=self.chat_template.label if self.chat_template else None,
             parameters=self.parameters,
             forward_bytes=sizes.forward_bytes(self.config, self.spec.quantization, self.dtype),
             position_bytes=sizes.position_bytes(self.config, self.dtype),
@@ -116,7 +119,8 @@ def _resolved(role: str, pair: Pair, base: Path, on: Placement) -> ResolvedModel
         raise ConfigError(f"--engine {on.engine}: model '{role}': {error}") from None
     if spec.quantization:
         _require_quantizable(role, spec, config)
-    found = ResolvedModel(spec, config, dtype, engine, pair.weights, commit, checksum)
+    template = chat_template(spec.chat_template, base) if spec.chat_template else None
+    found = ResolvedModel(spec, config, dtype, engine, pair.weights, commit, checksum, template)
     _require_model(role, found)
     return found
 

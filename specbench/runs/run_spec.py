@@ -37,7 +37,8 @@ class ModelSource:
     """One model of a run: what makes a result with it comparable with another, and its sizes.
 
     `source` is a folder or a hub id; `revision` the commit of a hub model, `checksum` the hash of a local folder.
-    `changes` are keys of a dummy model's architecture. A decoding forward reads at least `forward_bytes` of weights and
+    `changes` are keys of a dummy model's architecture. `chat_template` is the name and hash of a template that replaces the
+    tokenizer's. A decoding forward reads at least `forward_bytes` of weights and
     `position_bytes` of the cache per position.
     """
 
@@ -50,6 +51,7 @@ class ModelSource:
     allowed_keys: tuple[str, ...] = ()
     weights: Literal["real", "dummy"] = "real"
     changes: Table = field(default_factory=dict)
+    chat_template: str | None = None
     parameters: int
     forward_bytes: float
     position_bytes: float
