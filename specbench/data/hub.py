@@ -32,9 +32,14 @@ class Rows:
 
 
 def read_jsonl(path: Path) -> Rows:
-    """Read a file with one JSON object per line. Raises MissingAsset, naming the line, if it is missing or invalid."""
+    """Read a file with one JSON object per line, or a `.json` file with an array of objects.
+
+    Raises MissingAsset, naming the line or the row, if it is missing or invalid.
+    """
     if not path.is_file():
         raise MissingAsset(f"no data file {path}")
+    if path.suffix == ".json":
+        return Rows(_array(path), str(path), None)
     rows = []
     for number, line in enumerate(path.read_bytes().splitlines(), 1):
         if line.strip():
@@ -49,6 +54,20 @@ def read_jsonl(path: Path) -> Rows:
                 raise MissingAsset(f"{path}:{number}: not a JSON object")
             rows.append(row)
     return Rows(rows, str(path), None)
+
+
+def _array(path: Path) -> list[dict[str, Any]]:
+    """Return the rows of a file with a JSON array."""
+    try:
+        rows = json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as error:  # not JSON, or not UTF-8
+        raise MissingAsset(f"{path}: not JSON: {first_line(error)}") from None
+    if not isinstance(rows, list):
+        raise MissingAsset(f"{path}: not a JSON array of objects")
+    for number, row in enumerate(rows, 1):
+        if not isinstance(row, dict):
+            raise MissingAsset(f"{path}: row {number} is not a JSON object")
+    return rows
 
 
 def fetch_parquet(repo: str, file: str, revision: str | None) -> Rows:

@@ -1,8 +1,9 @@
 """Conversion of samples to token ids, with chat template, special tokens and truncation, and of token ids to text."""
 
+import itertools
 from typing import Any, NamedTuple
 
-from specbench.data.task import Overflow, Sample, Task
+from specbench.data.task import Message, Overflow, Sample, Task
 
 BEFORE = 16  # tokens of a prompt that show how what follows is spaced
 BROKEN = "\ufffd"  # what a tokenizer makes of a part of a character
@@ -60,6 +61,26 @@ def _templated(tokenizer: Any, task: Task, sample: Sample, history: list[Turn], 
         raise ValueError(f"template and earlier turns alone have {around} tokens, {kept} are allowed")
     shorter = ids_of(tokenizer.decode(cut(own, kept - around, kept - around, task.overflow).ids))
     return Prompt(shorter, len(whole) - len(shorter))
+
+
+def dialogue_ids(tokenizer: Any, messages: list[Message]) -> tuple[list[int], list[int]]:
+    """Return the ids of a dialogue's first question, and those of all later turns.
+
+    They follow the models' chat template, or USER and ASSISTANT if there is none.
+    """
+    whole, first = _dialogue(tokenizer, messages, False), _dialogue(tokenizer, messages[:1], True)
+    pairs = itertools.takewhile(lambda both: both[0] == both[1], zip(whole, first, strict=False))
+    count = sum(1 for _ in pairs)  # a token may span the end of the question
+    return whole[:count], whole[count:]
+
+
+def _dialogue(tokenizer: Any, messages: list[Message], asks: bool) -> list[int]:
+    if tokenizer.chat_template:
+        text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=asks)
+        return list(tokenizer(text, add_special_tokens=False)["input_ids"])
+    names = {"user": "USER", "assistant": "ASSISTANT", "system": "SYSTEM"}
+    text = "\n".join(f"{names[each['role']]}: {each['content'].strip()}" for each in messages)
+    return list(tokenizer(text + "\nASSISTANT:" * asks)["input_ids"])
 
 
 def continuation(tokenizer: Any, prompt: list[int], tokens: list[int], encoder_decoder: bool) -> str:

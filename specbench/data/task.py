@@ -10,12 +10,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple, TypedDict
 
 from specbench.config.construct import Named
+from specbench.data import web
 from specbench.data.hub import Rows, fetch_parquet, read_jsonl
 from specbench.data.synthetic import Row, SyntheticTask
 from specbench.data.synthetic.generator import Split
+from specbench.data.web import WebFile
 from specbench.errors import ConfigError, NotOnHub, hint
 from specbench.sandbox import Sandbox
 from specbench.scoring.metric import Metric, Score
@@ -90,6 +92,13 @@ class Hub(NamedTuple):
     revision: str = ""
 
 
+class Message(TypedDict):
+    """A turn of a dialogue. `role` is user, assistant or system."""
+
+    role: str
+    content: str
+
+
 CONVERTED = "refs/convert/parquet"
 
 
@@ -105,6 +114,7 @@ class Task(Named):
 
     version: ClassVar[str]
     hub: ClassVar[Hub | None] = None
+    web: ClassVar[WebFile | None] = None  # instead of `hub`
     splits: ClassVar[tuple[str, ...]] = ("test",)  # that its prompts are made from
     fields: ClassVar[dict[str, type]] = {}  # required fields of a row
     synthetic: ClassVar[SyntheticTask | None] = None
@@ -174,6 +184,10 @@ class Task(Named):
                 found.append("")
         return found
 
+    def dialogues(self, rows: list[Row]) -> list[list[Message]]:
+        """Return whole dialogues for training, one per first turn in `samples`; empty if rows are single questions."""
+        return []
+
     def has_training_split(self, source: str) -> bool:
         """Return whether a source has rows for training apart from those that are measured."""
         return source == "synthetic" or (source == "hub" and self.hub is not None and "{split}" in self.hub.file)
@@ -186,13 +200,19 @@ class Task(Named):
             after = [""] * len(samples)
         return rows, [each for each in zip(samples, after, strict=True) if not each[0].after]
 
+    def _published(self, split: str) -> Rows:
+        """Return the rows of a split on the hub, or of the task's file on the web."""
+        if self.web:
+            return web.read(self.web, self.name)
+        if self.hub is None:
+            raise NotOnHub(f"task {self.name} is not on the hub; help: --data {self.name}=FILE.jsonl")
+        repo, file, revision = self.hub
+        return fetch_parquet(repo, file.format(split=split), self.revision or revision or None)
+
     def rows(self, source: str, split: str = "test") -> Rows:
         """Return the checked rows of a split. For a local file, other splits are files next to it."""
         if source == "hub":
-            if self.hub is None:
-                raise NotOnHub(f"task {self.name} is not on the hub; help: --data {self.name}=FILE.jsonl")
-            repo, file, revision = self.hub
-            rows = fetch_parquet(repo, file.format(split=split), self.revision or revision or None)
+            rows = self._published(split)
         elif source == "synthetic":
             if self.synthetic is None:
                 raise ConfigError(f"task {self.name} has no synthetic data; help: --data FILE.jsonl, or --data hub")

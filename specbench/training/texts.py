@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from specbench.config.construct import Table
-from specbench.data.prompting import encode
-from specbench.data.task import Sample, Task
+from specbench.data.prompting import dialogue_ids, encode
+from specbench.data.task import Message, Sample, Task
 from specbench.errors import ConfigError
 from specbench.models.loader import LoadedPair
 
@@ -83,9 +83,16 @@ def gather(pair: LoadedPair, tasks: Sequence[Source], count: int, skip: int, see
         task = each.task
         rows, pairs = task.texts(each.source)
         hashes.append(rows.sha256)
-        kept = pairs[skip:]
+        dialogues: Sequence[list[Message] | None] = task.dialogues(rows.rows) or [None] * len(pairs)
+        kept = [(*both, dialogue) for both, dialogue in zip(pairs, dialogues, strict=True)][skip:]
         rng.shuffle(kept)
-        for sample, after in kept[: -(-count // len(tasks)) if count else None]:
+        for sample, after, dialogue in kept[: -(-count // len(tasks)) if count else None]:
+            if dialogue:
+                prompt, rest = dialogue_ids(pair.tokenizer, dialogue)
+                room = len(rest) if pair.window is None else pair.window - len(prompt)
+                if room > 0:  # else the question is too long for the models
+                    found.append((prompt, rest[:room], sample, each.name))
+                continue
             try:
                 prompt, _ = encode(pair.tokenizer, task, sample, [], pair.window)
             except ValueError:  # the prompt is too long for the models

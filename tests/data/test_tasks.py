@@ -442,7 +442,10 @@ def test_a_file_of_another_schema_is_an_error(tmp_path):
         Gsm8k().data(str(tmp_path / "none.jsonl"))
 
 
-@pytest.mark.parametrize("name", [n for n in names("task", variants=False) if n not in ("prompts", "spec-bench")])
+NOT_ON_THE_HUB = ("prompts", "dialogues", "spec-bench")
+
+
+@pytest.mark.parametrize("name", [n for n in names("task", variants=False) if n not in NOT_ON_THE_HUB])
 def test_offline_mode_without_data_is_an_error_with_help(name, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     one = task(name)

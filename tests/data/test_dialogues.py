@@ -1,0 +1,97 @@
+"""Dialogues as prompts and as training texts, and chat templates that a pair names."""
+
+import json
+
+import pytest
+from transformers import AutoTokenizer
+
+from specbench.config.chat_templates import chat_template
+from specbench.config.pair import PACKAGE
+from specbench.data.hub import read_jsonl
+from specbench.data.prompting import dialogue_ids, encode
+from specbench.errors import ConfigError, MissingAsset
+from specbench.tasks.dialogues import Dialogues
+from specbench.tasks.spec_bench import SpecBench
+from tests.fixtures import console
+
+SYSTEM = (
+    "A chat between a curious user and an artificial intelligence assistant. The assistant gives helpful, detailed, and"
+    " polite answers to the user's questions."
+)
+ROWS = [
+    {"conversations": [
+        {"from": "gpt", "value": "Welcome."}, {"from": "human", "value": "Hi."}, {"from": "gpt", "value": "Hello."},
+        {"from": "human", "value": "More."}, {"from": "gpt", "value": "Yes."},
+    ]},
+    {"conversations": [{"from": "gpt", "value": "Nothing was asked."}]},
+    {"conversations": [{"from": "human", "value": "Name a river."}, {"from": "gpt", "value": "The Nile."}]},
+]  # fmt: skip
+
+
+@pytest.fixture
+def tokenizer():
+    found = AutoTokenizer.from_pretrained(PACKAGE / "tiny/models/target")
+    found.chat_template = None
+    return found
+
+
+def test_questions_follow_the_answers_to_earlier_ones():
+    samples = Dialogues().samples(ROWS, "rows")
+    assert [(each.id, each.turn, each.after) for each in samples] == [
+        ("1", "Hi.", ""), ("1.2", "More.", "1"), ("2", "Name a river.", ""),
+    ]  # fmt: skip
+
+
+def test_a_turn_without_a_text_is_named():
+    with pytest.raises(ConfigError, match="row 1: a turn needs 'from'"):
+        Dialogues().samples([{"conversations": [{"from": "narrator", "value": "x"}]}], "rows")
+
+
+def test_all_turns_are_training_text(tokenizer):
+    first, rest = dialogue_ids(tokenizer, Dialogues().dialogues(ROWS)[0])
+    assert tokenizer.decode(first) == "USER: Hi.\nASSISTANT:"
+    assert tokenizer.decode(first + rest) == "USER: Hi.\nASSISTANT: Hello.\nUSER: More.\nASSISTANT: Yes."
+
+
+def test_vicunas_prompt_is_fastchats(tokenizer, tmp_path):
+    template = chat_template("vicuna", tmp_path)
+    assert template.label.startswith("vicuna:")
+    tokenizer.chat_template = template.text
+    first, rest = dialogue_ids(tokenizer, Dialogues().dialogues(ROWS)[0])
+    assert tokenizer.decode(first) == f"{SYSTEM} USER: Hi. ASSISTANT:"
+    assert tokenizer.decode(first + rest) == f"{SYSTEM} USER: Hi. ASSISTANT: Hello.</s>USER: More. ASSISTANT: Yes.</s>"
+    turns = SpecBench(chat="auto").samples([{"category": "qa", "turns": ["Hi.", "More."]}], "rows")
+    ids, _ = encode(tokenizer, SpecBench(chat="auto"), turns[1], [(turns[0], "Hello.")], None)
+    assert tokenizer.decode(ids) == f"{SYSTEM} USER: Hi. ASSISTANT: Hello.</s>USER: More. ASSISTANT:"
+
+
+def test_an_unknown_chat_template_is_an_error(tmp_path):
+    with pytest.raises(ConfigError, match="did you mean 'vicuna'"):
+        chat_template("vicunna", tmp_path)
+    with pytest.raises(ConfigError, match="no chat template"):
+        chat_template("mine.jinja", tmp_path)
+
+
+def test_a_json_array_is_read_as_rows(tmp_path):
+    path = tmp_path / "rows.json"
+    path.write_text(json.dumps(ROWS))
+    assert read_jsonl(path).rows == ROWS
+    for text, wrong in (("{}", "not a JSON array"), ("[1]", "row 1 is not a JSON object"), ("[", "not JSON")):
+        path.write_text(text)
+        with pytest.raises(MissingAsset, match=wrong):
+            read_jsonl(path)
+
+
+def test_a_run_records_the_pairs_template_and_a_head_is_trained_on_dialogues(tmp_path):
+    (tmp_path / "rows.json").write_text(json.dumps([ROWS[0], *[ROWS[2]] * 11]))
+    (tmp_path / "mine.toml").write_text(
+        '[models.draft]\npath = "specbench:tiny/models/draft"\n'
+        '[models.target]\npath = "specbench:tiny/models/target"\nchat_template = "vicuna"\n'
+    )
+    few = ["-p", "mine.toml", "-t", "dialogues", "--data", "rows.json"]
+    console.specbench("run", *few, "-n", 2, "--repeats", 1, "--max-new-tokens", 4, cwd=tmp_path)
+    (spec,) = (tmp_path / "results").glob("*/run.toml")
+    assert 'chat_template = "vicuna:' in spec.read_text()
+    recipe = ["--set", "recipe.epochs=1", "--trial", 0, "-o", "head"]
+    console.specbench("train", "eagle", *few, *recipe, cwd=tmp_path)
+    assert (tmp_path / "head/model.safetensors").is_file()
