@@ -1,6 +1,6 @@
 """The description of a pair in TOML: models by role, trained heads and defaults. Importing it does not import torch."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Literal
@@ -32,13 +32,16 @@ class ModelSpec:
 
     Without a revision, the newest commit is used; runs record it. `quantization` is applied when unquantized weights are
     loaded. `allowed_keys` are patterns (`lm_head.*`) of weights that may be missing from the checkpoint, and are then random,
-    or that may be in addition to the architecture's. By default such weights are an error.
+    or that may be in addition to the architecture's. By default such weights are an error. `chat_template`
+    is the name of a bundled chat template, or a Jinja file; it replaces the tokenizer's.
     """
 
     path: str
     revision: str = ""
     dtype: Dtype = "auto"
     quantization: Quantization = ""
+    chat_template: str = ""
+    by_task: dict[str, str] = field(default_factory=dict)  # paths of checkpoints that replace `path` on a task
     config: dict[str, Any] = field(default_factory=dict)  # keys of a dummy model's architecture that differ
     allowed_keys: tuple[str, ...] = ()
 
@@ -86,6 +89,7 @@ class Pair:
 
     description: str = ""
     paper: str = ""
+    stands_for: str = ""  # the paper's pair, whose printed values reports show beside this pair's
     card: str = ""  # a Markdown file about the models, which `show` prints
     models: dict[str, ModelSpec]
     heads: dict[str, HeadSpec] = field(default_factory=dict)
@@ -124,6 +128,21 @@ class Pair:
         for role in self.ensemble:
             if role not in self.models and self.ensemble != ("draft", "target"):
                 raise ValueError(f"ensemble: no model '{role}'{hint(role, self.models)}")
+
+    @property
+    def differs_by_task(self) -> bool:
+        """Whether a model has a checkpoint of its own for a task."""
+        return any(spec.by_task for spec in self.models.values())
+
+    def on(self, task: str) -> "Pair":
+        """Return the pair with the checkpoints of a task. A variant without an entry has its task's."""
+        models = {
+            role: replace(
+                spec, path=spec.by_task.get(task) or spec.by_task.get(task.partition(":")[0]) or spec.path, by_task={}
+            )
+            for role, spec in self.models.items()
+        }
+        return replace(self, models=models)
 
     @property
     def default_method(self) -> str:

@@ -131,6 +131,9 @@ def _job(request: TrainRequest) -> _Job:
     tasks = request.tasks or pair.defaults.tasks
     if not tasks:
         raise ConfigError("name the tasks to train on: -t TASK")
+    if pair.differs_by_task and len(tasks) > 1:
+        raise ConfigError(f"{request.pair} has a checkpoint for each task; help: one task, such as -t {tasks[0]}")
+    pair = pair.on(tasks[0])
     recipe = {**pair.defaults.train.get(kind.value, {}), **request.recipe}
     require_known(kind, recipe, request.features)
     if kind != HeadKind.sprinter and (request.features, request.tau) != (FEATURES, TAU):

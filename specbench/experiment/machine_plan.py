@@ -82,7 +82,7 @@ def _rows(suite: Suite, cell: tuple[Line, str, str], machine: Accelerator) -> li
         tables = [each.table for group in groups for each in group.variants]
         needed = {role for table in tables for role in roles_in(table)}
         roles = [role for role in pair.models if role in needed]
-        models = planned_models(pair, preset.path.parent, roles, options)
+        models = planned_models(pair.on(task_name), preset.path.parent, roles, options)
         name, task = selection.read_task(task_name, pair, options)
         part = _Part(pair, task, models, _prompts(task_name, task, pair, options), options, machine)
     except MissingAsset as error:

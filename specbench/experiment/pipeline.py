@@ -1,5 +1,6 @@
 """From a request to scored and summarized runs."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import specbench.tasks  # noqa: F401  (registers the tasks)
 from specbench.analysis.run_summary import RunSummary
 from specbench.analysis.summary import save_summary, summarise
 from specbench.config.options import SandboxKind
+from specbench.config.pair import Pair
 from specbench.config.presets import require_known
 from specbench.data.task import Task
 from specbench.errors import ConfigError, MissingAsset
@@ -70,6 +72,8 @@ def resolve(request: Request, partial: bool = False) -> Resolved:
     if not partial:
         for error in unused_options(request).values():
             raise error
+    if pair.differs_by_task:
+        pair = _on_one_task(request, pair)
     plan = make_plan(
         request.methods,
         (preset.name, preset.path.parent, pair),
@@ -81,9 +85,21 @@ def resolve(request: Request, partial: bool = False) -> Resolved:
     return Resolved(plan, *_sandbox(request.sandbox, tasks))
 
 
+def _on_one_task(request: Request, pair: Pair) -> Pair:
+    """Return the pair with the checkpoints of the request's only task. Raises ConfigError if it has several."""
+    tasks, _ = selection.task_names(list(request.tasks), pair, request.options)
+    if len(tasks) != 1:
+        raise ConfigError(f"{request.pair} has a checkpoint for each task; help: one task, such as -t {tasks[0]}")
+    return pair.on(tasks[0])
+
+
 def run(request: Request, observer: Observer | None = None) -> Results:
     """Measure and score the missing parts of a request's runs, and summarize all runs."""
     observer, request = observer or Observer(), with_methods(request)
+    _, pair = selection.read_pair(request.pair, request.options)
+    tasks, _ = selection.task_names(list(request.tasks), pair, request.options)
+    if pair.differs_by_task and len(tasks) > 1:
+        return _merged(run(replace(request, tasks=(task,)), observer) for task in tasks)
     resolved = resolve(request)
     plan, unscored = resolved.plan, resolved.unscored
     if len(plan.runs) > 1:
@@ -102,6 +118,14 @@ def run(request: Request, observer: Observer | None = None) -> Results:
                 unscored = error
             summaries.append(summarised(each.folder))
     return Results(summaries, unscored)
+
+
+def _merged(results: Iterable[Results]) -> Results:
+    """Return the results of several requests as one."""
+    found = list(results)
+    return Results(
+        [summary for each in found for summary in each.summaries], next((e.unscored for e in found if e.unscored), None)
+    )
 
 
 def decode(plan: Plan, run: PlannedRun, lock: FolderLock, fresh: bool, observer: Observer) -> None:

@@ -99,7 +99,9 @@ def _bytes_without_weights(part: Part) -> int | None:
         preset, pair = selection.read_pair(part.pair, options)
         roles = method_resolution.roles_of(part.line.methods, pair, options)
         dtype = dtype_of(options.dtype, device_of(options.device))
-        sized = planned_models(pair, preset.path.parent, roles, replace(options, dtype=dtype, engine="eager"))
+        sized = planned_models(
+            pair.on(part.task), preset.path.parent, roles, replace(options, dtype=dtype, engine="eager")
+        )
     except (ConfigError, MissingAsset):
         return None
     return sum(each.size.resident_bytes + CACHED * each.size.position_bytes for each in sized.values())

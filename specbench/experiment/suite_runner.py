@@ -116,7 +116,7 @@ def _missing(line: Line, pair: str, task: str) -> list[str]:
         roles, reasons = tuple(found.models), [str(error)]
     for role in roles:
         try:
-            resolve_models(found, (role,), preset.path.parent, placement)
+            resolve_models(found.on(task), (role,), preset.path.parent, placement)
         except MissingAsset as error:
             reasons.append(str(error))
     try:

@@ -1,14 +1,15 @@
 """All results of a suite, for every format: summaries, points, tables and expectations."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from specbench.analysis.frontier import frontier_points
-from specbench.analysis.points import Point, points, reference_of
+from specbench.analysis.points import Point, Reference, points, reference_of
 from specbench.analysis.run_summary import RunSummary
 from specbench.analysis.summary import summaries_of
 from specbench.analysis.win_rate import judged_points
+from specbench.config.presets import preset
 from specbench.config.suite import Suite
 from specbench.errors import ConfigError
 from specbench.report.chain_profile import Profile, forwards_table, kinds_of, pairs_table, verdicts
@@ -55,7 +56,7 @@ def collect(suite: Suite, results: Path, changed: bool = False) -> Collected:
         )
     folders = [results / run.folder for run in runs]
     summaries = summaries_of(folders)
-    found = points(summaries, reference_of(suite.name))
+    found = points(summaries, _printed(suite))
     for folder in folders:
         found += judged_points(folder, found)
         if suite.frontier:
@@ -74,6 +75,14 @@ def collect(suite: Suite, results: Path, changed: bool = False) -> Collected:
         suite=suite, index=index, folders=folders, missing=missing, summaries=summaries, points=found, tables=tables,
         verdicts=lines, conclusion=_conclusion(suite, summaries, found), verifiers=verifiers,
     )  # fmt: skip
+
+
+def _printed(suite: Suite) -> list[Reference]:
+    """Return the values that the paper prints, also for pairs that stand for those of the paper."""
+    rows = reference_of(suite.name)
+    pairs = dict.fromkeys(pair for _, pair, _ in suite.parts())
+    stands_for = {pair: preset("pair", pair).table.get("stands_for") for pair in pairs} if rows else {}
+    return rows + [replace(row, pair=pair) for pair, of in stands_for.items() for row in rows if of and row.pair == of]
 
 
 def _conclusion(suite: Suite, summaries: Sequence[RunSummary], found: Sequence[Point]) -> list[str]:

@@ -119,8 +119,10 @@ def test_a_file_describes_a_machine(tmp_path):
 
 
 def test_a_run_without_an_architecture_or_a_number_of_prompts_has_no_estimate(tmp_path):
-    done = specbench("plan", "-m", "sd", "-p", "bild-xsum", "-t", "xsum", "--for", "h100", cwd=tmp_path, code=4).stdout
-    assert "no architecture for kssteven/T5-small-xsum" in done
+    done = specbench(
+        "plan", "-m", "sd", "-p", "bild-wmt", "-t", "wmt:de-en", "--for", "h100", cwd=tmp_path, code=4
+    ).stdout
+    assert "no architecture for kssteven/mT5-small-wmt2014-de-en" in done
     assert done.strip().endswith("this run on one H100: no estimate.")
     done = specbench("plan", "-m", "sd", "-p", "gpt2", "-t", "lm1b", "--for", "h100", cwd=tmp_path, code=4).stdout
     assert "help: -n N" in done and "time unknown, at most " in done

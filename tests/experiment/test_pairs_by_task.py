@@ -1,0 +1,70 @@
+"""Pairs with a checkpoint for each task, and pairs that stand for those of a paper."""
+
+import json
+
+import pytest
+
+from specbench.config.options import Options
+from specbench.config.suite import read_suite
+from specbench.errors import ConfigError
+from specbench.experiment.pipeline import resolve
+from specbench.experiment.request import Request
+from specbench.experiment.selection import read_pair
+from specbench.report.suite_report import _printed
+from tests.fixtures import console
+
+PAIR = """
+[models.draft]
+path = "specbench:tiny/models/draft"
+by_task = { cnndm = "specbench:tiny/models/middle" }
+
+[models.target]
+path = "specbench:tiny/models/target"
+
+[defaults]
+data = "synthetic"
+tasks = ["gsm8k", "cnndm"]
+"""
+
+
+@pytest.fixture
+def pair(tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text(PAIR)
+    return path
+
+
+def test_a_variant_has_the_checkpoint_of_its_task(pair):
+    _, found = read_pair(str(pair), Options())
+    paths = {
+        task: found.on(task).models["draft"].path.rpartition("/")[2] for task in ("gsm8k", "cnndm", "cnndm:se-paper")
+    }
+    assert paths == {"gsm8k": "draft", "cnndm": "middle", "cnndm:se-paper": "middle"}
+
+
+def test_each_task_is_measured_with_its_checkpoint(pair, tmp_path):
+    console.specbench("run", "-p", pair, "-n", 2, "--repeats", 1, "--max-new-tokens", 4, cwd=tmp_path)
+    texts = {path.parent.name: path.read_text() for path in (tmp_path / "results").glob("*/run.toml")}
+    assert {"tiny/models/middle" in text for name, text in texts.items() if "cnndm" in name} == {True}
+    assert {"tiny/models/middle" in text for name, text in texts.items() if "gsm8k" in name} == {False}
+
+
+def test_a_plan_of_several_tasks_is_an_error(pair, tmp_path):
+    request = Request(methods=("sd",), pair=str(pair), options=Options(), out=tmp_path)
+    with pytest.raises(ConfigError, match="a checkpoint for each task; help: one task, such as -t gsm8k"):
+        resolve(request)
+
+
+def test_the_printed_values_are_shown_for_a_pair_that_stands_for_the_papers():
+    printed = _printed(read_suite("cascade-table2"))
+    ours = {(row.task, row.method, row.metric): row.value for row in printed if row.pair == "bild"}
+    papers = {(row.task, row.method, row.metric): row.value for row in printed if row.pair == "t5-v1.1 small-large"}
+    assert ours == papers and len(ours) == 42
+
+
+def test_fetch_lists_the_checkpoints_of_every_task(tmp_path):
+    done = console.specbench(
+        "fetch", "-p", "bild", "-t", "xsum,cnndm", "--dry-run", "--json", cwd=tmp_path, code={0, 4}
+    )
+    found = {each["repository"] for each in json.loads(done.stdout)["repositories"] if each["kind"] == "model"}
+    assert found == {f"kssteven/T5-{size}-{task}" for size in ("small", "large") for task in ("xsum", "cnndm")}
