@@ -1,23 +1,28 @@
-"""`specbench train`: train SPRINTER's verifier, the heads of SpecDec++ and DSL, or an EAGLE head."""
+"""`specbench train`: train SPRINTER's verifier, the heads of SpecDec++ and DSL, or an EAGLE head; fine-tune a model."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from specbench.cli import params
 from specbench.cli.arguments import options_of, words
+from specbench.cli.console import printable
 from specbench.cli.params import HeadKind, known
 from specbench.cli.progress import Terminal, interrupted
 from specbench.config.options import Access
 from specbench.config.overrides import parse_override
 from specbench.config.pair import FEATURES, TAU
-from specbench.training.recipes import keys_of
+from specbench.errors import ConfigError
+from specbench.training.recipes import TrainKind, keys_of
+
+if TYPE_CHECKING:
+    from specbench.experiment.finetuning import FinetuneRequest
 
 
 def train(
-    kind: Annotated[HeadKind, typer.Argument(help="The kind of head.")],
+    kind: Annotated[TrainKind, typer.Argument(help="The kind of head; finetune: a whole model, --base, on one task.")],
     pair: params.Pair = "tiny",
     task: Annotated[
         list[str] | None,
@@ -67,9 +72,12 @@ def train(
     """Train a head for a pair, and measure on held-out prompts whether it speeds up decoding.
 
     The models' outputs are first collected in the head's folder. The same command resumes an interrupted training run.
+
+    With finetune, a model of the pair is trained on a task's training rows instead, with transformers' Trainer.
     """
     # imports torch
     from specbench.cli.trained_head import show
+    from specbench.experiment.finetuning import FinetuneRequest
     from specbench.experiment.head_training import TrainRequest, train_head
 
     overrides = tuple(map(parse_override, set_ or []))
@@ -78,10 +86,20 @@ def train(
         data=data, device=device, dtype=dtype, plugin=plugin,
         set_=[text for text in set_ or [] if not text.startswith("recipe.")],
     )  # fmt: skip
+    access = Access(wait=wait, break_lock=break_lock)
+    if kind == TrainKind.finetune:
+        _finetune(
+            FinetuneRequest(
+                pair=pair, role=base or "target", task=_one(words(task)), options=options, count=limit or 0, skip=skip,
+                seed=seed, recipe=recipe, out=out, minutes=minutes, access=access,
+            ),
+            {"--features": features != FEATURES, "--tau": tau != TAU, "--rows": rows is not None},
+        )  # fmt: skip
+        return
     request = TrainRequest(
-        kind=kind, pair=pair, tasks=tuple(words(task)), options=options, count=limit, skip=skip, base=base,
+        kind=HeadKind(kind), pair=pair, tasks=tuple(words(task)), options=options, count=limit, skip=skip, base=base,
         features=features, tau=tau, seed=seed, recipe=recipe, out=out, collected=rows,
-        minutes=minutes, trial=trial, access=Access(wait=wait, break_lock=break_lock),
+        minutes=minutes, trial=trial, access=access,
     )  # fmt: skip
     try:
         trained = train_head(request, Terminal())
@@ -93,6 +111,32 @@ def train(
         "--dtype": dtype if dtype != params.Dtype.auto else None, "--plugin": plugin,
     }  # fmt: skip
     show(trained, _arguments(same))
+
+
+def _one(tasks: Sequence[str]) -> str:
+    """Return the only task. Raises ConfigError for none or several."""
+    if len(tasks) != 1:
+        raise ConfigError("finetune takes one task; help: -t TASK")
+    return tasks[0]
+
+
+def _finetune(request: "FinetuneRequest", unused: Mapping[str, bool]) -> None:
+    """Fine-tune a model, and print its losses and how to use it. Raises ConfigError for options of heads."""
+    from specbench.experiment.finetuning import finetune_model  # imports torch
+
+    if given := [option for option, is_given in unused.items() if is_given]:
+        raise ConfigError(f"{', '.join(given)} have no effect on finetune; leave them out")
+    try:
+        model = finetune_model(request, Terminal())
+    except KeyboardInterrupt:
+        interrupted()
+    report = model.report
+    before = "" if report["loss_before"] is None else f", {report['loss_before']:.3f} before"
+    print(
+        f"trained on {report['train_texts']} texts for {report['steps']} steps; loss on {report['test_texts']} unseen texts:"
+        f" {report['loss']:.3f} nats per token{before}\nsaved {printable(model.folder)}\nTo use it, add to the pair's"
+        f' [models.{model.role}]: by_task = {{ "{model.task}" = "{printable(model.folder)}" }}'
+    )
 
 
 def _arguments(given: Mapping[str, Sequence[str] | str | None]) -> list[str]:
@@ -107,7 +151,7 @@ def _arguments(given: Mapping[str, Sequence[str] | str | None]) -> list[str]:
 def _recipes() -> str:
     """Return the keys of every kind's recipe, for `--help`."""
     paragraphs = ["Keys of --set recipe.KEY=VALUE, with defaults; a pair may set others under [defaults.train.KIND]:"]
-    for kind in HeadKind:
+    for kind in TrainKind:
         lines = [f"  {key} = {default}: {meaning}" for key, (default, meaning) in keys_of(kind).items()]
         paragraphs.append("\n".join(["\b", f"{kind.value}:", *lines]))
     return "\n\n".join(paragraphs)

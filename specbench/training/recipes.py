@@ -5,6 +5,7 @@ The user's keys are `--set recipe.KEY=VALUE`. `meaning_of` returns what `specben
 
 import math
 from dataclasses import Field, dataclass, field, fields, replace
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from specbench.config.construct import within
@@ -107,6 +108,21 @@ class EagleRecipe:
         return replace(self, batch=batch, rate=self.rate or _rate_at(width))
 
 
+@dataclass(frozen=True, kw_only=True)
+class FinetuneRecipe:
+    """Fine-tuning of a whole model at a constant rate. Adafactor at 1e-3 is what T5's authors use (Raffel et al. 2020)."""
+
+    epochs: int = key(3, "passes over the training texts")
+    batch: int = key(8, "texts per step")
+    rate: float = key(1e-3, "learning rate")
+    optimizer: str = key("adafactor", "optimizer, by its name in transformers")
+    most: int = key(1024, "tokens of a text; longer ones are cut")
+
+    def __post_init__(self) -> None:
+        for name, least in (("epochs", 1), ("batch", 1), ("rate", 0.0), ("most", 2)):
+            within(name, getattr(self, name), least, math.inf)
+
+
 SPECDEC_RECIPE = Recipe(epochs=3, batch=32, rate=1e-3, reject_weight=REJECT_WEIGHT, cosine=True)
 DSL_RECIPE = Recipe(epochs=20, batch=32, rate=1e-3)
 RECIPES: dict[HeadKind, "tuple[DataclassInstance, ...]"] = {
@@ -117,11 +133,22 @@ RECIPES: dict[HeadKind, "tuple[DataclassInstance, ...]"] = {
 }
 
 
-def keys_of(kind: HeadKind) -> dict[str, tuple[object, str]]:
+class TrainKind(StrEnum):
+    """What `specbench train` trains: the kinds of heads, and a whole model."""
+
+    sprinter = HeadKind.sprinter.value
+    specdec = HeadKind.specdec.value
+    dsl = HeadKind.dsl.value
+    eagle = HeadKind.eagle.value
+    finetune = "finetune"
+
+
+def keys_of(kind: HeadKind | TrainKind) -> dict[str, tuple[object, str]]:
     """Return the keys of a kind's recipe, with their defaults and meanings."""
+    parts = (FinetuneRecipe(),) if kind == TrainKind.finetune else RECIPES[HeadKind(kind)]
     return {
         each.name: (getattr(part, each.name), meaning_of(each))
-        for part in RECIPES[kind]
+        for part in parts
         for each in fields(part)
         if each.name not in FIXED
     }
