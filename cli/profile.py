@@ -15,7 +15,7 @@ from specbench.config.options import Access
 from specbench.errors import ConfigError
 from specbench.experiment.chain_profile import BASELINE, GAMMA, levels_of, pairings
 from specbench.experiment.request import Request
-from specbench.report import chain_profile
+from specbench.report import chain_plan, chain_profile
 
 
 def profile(
@@ -38,6 +38,13 @@ def profile(
             autocompletion=known("task"),
         ),
     ] = None,
+    middle: Annotated[
+        list[str] | None,
+        typer.Option(help="A candidate for the middle model, a role of the pair; repeat for several. [the method's]"),
+    ] = None,
+    write: Annotated[
+        Path | None, typer.Option(help="Write the fastest predicted chain as a method to this TOML file.")
+    ] = None,
     data: params.Data = None,
     limit: Annotated[int, typer.Option("--limit", "-n", help="Number of prompts; 0: all.")] = 8,
     gamma: Annotated[int, typer.Option(help="Draft length at which pairs of models are measured.")] = GAMMA,
@@ -57,7 +64,8 @@ def profile(
     """Measure the forward times and acceptance rates of the models of a chain.
 
     Prints the forward time of each model and the accepted length of each pair, as Table 1 of the Polybasic paper does, and
-    whether each middle model shortens the predicted decoding time.
+    whether each middle model shortens the predicted decoding time. Then compares the chains with each candidate for the
+    middle model and without one, by Theorem 3.2 as printed and as corrected, and by exact theory.
     """
     from specbench.experiment.pipeline import run  # imports torch
     from specbench.experiment.selection import read_pair
@@ -68,12 +76,13 @@ def profile(
     )  # fmt: skip
     _, found = read_pair(pair, options)
     levels = levels_of(method)
+    chains = [[levels[0], each, *levels[2:]] for each in middle] if middle else [levels]
     tasks = task or list(found.defaults.tasks[:1])
     if not tasks:
         raise ConfigError(f"pair {pair} has no default task for the prompts; help: -t TASK")
     access = Access(fresh=fresh, wait=wait, break_lock=break_lock)
     try:
-        names = tuple(pairings(levels, found, gamma))
+        names = tuple(dict.fromkeys(name for chain in chains for name in pairings(chain, found, gamma)))
         results = run(
             Request(methods=names, pair=pair, tasks=tuple(tasks), options=options, out=out, access=access), Terminal()
         )
@@ -81,13 +90,23 @@ def profile(
         interrupted(fresh)
     console = terminal()
     for summary in results.summaries:
-        measured = chain_profile.Profile(Path(summary.folder), levels, BASELINE, chain_profile.kinds_of(summary))
-        say(f"{summary.pair}, {summary.task}: {' > '.join(levels)}", console, "none")
-        for table in (chain_profile.forwards_table(measured), chain_profile.pairs_table(measured)):
-            print_table(table, console)
+        folder, kinds = Path(summary.folder), chain_profile.kinds_of(summary)
+        profiles = [chain_profile.Profile(folder, chain, BASELINE, kinds) for chain in chains]
+        for measured in profiles:
+            say(f"{summary.pair}, {summary.task}: {' > '.join(measured.levels)}", console, "none")
+            for table in (chain_profile.forwards_table(measured), chain_profile.pairs_table(measured)):
+                print_table(table, console)
+        choice = chain_plan.candidates([each for each in profiles if len(each.levels) == 3], gamma)
+        if choice:
+            print_table(chain_plan.candidates_table(choice), console)
+            console.print(chain_plan.NOTE, style="dim")
         console.print(
             "Predictions: exact distributions of accepted lengths at the measured acceptance rates (`theory.keeps_middle`),"
             " without the forwards in which a head catches up with its base, and without shortened drafts.", style="dim"
         )  # fmt: skip
-        conclude(chain_profile.verdicts(measured), console)
+        verdicts = dict.fromkeys(line for measured in profiles for line in chain_profile.verdicts(measured))
+        conclude([*verdicts, *([chain_plan.conclusion_of(choice)] if choice else [])], console)
+        if write and choice:
+            write.write_text(chain_plan.method_toml(choice[0], summary.task, summary.pair), encoding="utf-8")
+            say(f"wrote {write}; next: specbench run -m {write} -p {pair} -t {tasks[0]}", console)
         place(summary.folder, console)

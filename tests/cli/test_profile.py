@@ -1,0 +1,46 @@
+"""`specbench profile`: candidates for a middle model, and the method that it writes."""
+
+import tomllib
+
+import pytest
+
+from specbench.analysis.theory.polybasic import Plan
+from specbench.report.chain_plan import Candidate, conclusion_of, method_toml
+from tests.fixtures import console
+
+
+def test_candidates_are_compared_and_the_fastest_chain_runs(tmp_path):
+    few = ["-p", "tiny", "-t", "gsm8k", "-n", 3, "--max-new-tokens", 24]
+    wanted = ["-m", "polybasic-model", "--middle", "middle", "--middle", "code", "--write", "chain.toml"]
+    shown = "".join(console.specbench("profile", *wanted, *few, cwd=tmp_path))
+    for chain in ("target > middle > draft", "target > code > draft"):
+        assert chain in shown
+    assert "Theorem 3.2, as printed" in shown and "is predicted to be the fastest" in " ".join(shown.split())
+    table = tomllib.loads((tmp_path / "chain.toml").read_text())
+    assert table["name"] == "speculative" and table["scorers"] == "target"
+    console.specbench("run", "-m", "chain.toml", *few, "--repeats", 1, cwd=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("levels", "proposer"),
+    [
+        (("target", "draft"), {"name": "model", "model": "draft", "gamma": 4}),
+        (("target", "eagle"), {"name": "eagle", "base": "target", "gamma": 4}),
+        (("target", "pld"), {"name": "pld", "gamma": 4}),
+        (
+            ("target", "middle", "eagle"),
+            {
+                "name": "chain", "model": "middle", "threshold": 6,
+                "proposer": {"name": "eagle", "base": "middle", "gamma": 4},
+            },
+        ),
+    ],
+)  # fmt: skip
+def test_the_written_method_is_the_candidates(levels, proposer):
+    best = Candidate(levels, Plan(1.5, 4, (6,) if len(levels) == 3 else ()))
+    assert tomllib.loads(method_toml(best, "gsm8k", "tiny"))["proposer"] == proposer
+
+
+def test_a_chain_that_does_not_pay_is_not_recommended():
+    slow = Candidate(("target", "draft"), Plan(0.9, 1, ()))
+    assert conclusion_of([slow]).endswith("No candidate is predicted to be faster than target alone.")
