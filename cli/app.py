@@ -25,7 +25,10 @@ COMMANDS = {  # in the order of `specbench --help`; each line equals the first l
     "plan": Entry("plan:plan", "Show what a run or a suite would measure, without measuring."),
     "curve": Entry("curve:curve", "Sweep a method's parameter: its quality against its latency."),
     "report": Entry("report:report", "Show runs or a suite as tables, plots or one HTML file."),
-    "reproduce": Entry("reproduce:reproduce", "List the papers' tables and figures and how each is reproduced."),
+    "reproduce": Entry(
+        "reproduce:reproduce",
+        "List the papers' tables, figures, algorithms, theorems and claims, and how each is reproduced.",
+    ),
     "score": Entry("score:score", "Score stored generations again with the current tasks."),
     "judge": Entry("judge:judge", "Let a language model compare the stored generations of two methods."),
     "train": Entry(

@@ -1,4 +1,4 @@
-"""`specbench reproduce`: list which tables and figures of the four papers are reproduced, and by which command."""
+"""`specbench reproduce`: list every table, figure, algorithm and theorem of the papers, and how each is reproduced."""
 
 import json
 from dataclasses import asdict
@@ -18,17 +18,16 @@ MISSING = (
 
 
 def reproduce(
-    status: Annotated[
-        bool, typer.Option("--status", help="List the state of every table and figure. Always on.")
-    ] = True,
+    status: Annotated[bool, typer.Option("--status", help="List the state of every item. Always on.")] = True,
     results: Annotated[
         Path | None, typer.Option("--from", help="Folder of results. [results here, else the checkout's]")
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """List the papers' tables and figures and how each is reproduced.
+    """List the papers' tables, figures, algorithms, theorems and claims, and how each is reproduced.
 
-    A table or figure is reproduced on the paper's weights, on the tiny models, on dummy weights, or not yet.
+    A measured item is reproduced on the paper's weights, on the tiny models, on dummy weights, or not yet. The others are
+    checked by tests of the repository, shown by a command, or explained in its docs.
     """
     if results and not results.is_dir():
         raise ConfigError(f"--from {results}: no such folder")

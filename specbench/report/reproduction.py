@@ -1,4 +1,4 @@
-"""Coverage of the papers: every table and figure, the models it was reproduced on, and the command."""
+"""Coverage of the papers: every table, figure, algorithm and theorem, what it was reproduced on, and the command."""
 
 import tomllib
 from dataclasses import dataclass
@@ -13,20 +13,22 @@ from specbench.report.tables import Table
 from specbench.runs.suite_index import SUITES, Index
 
 WEIGHTS, BUNDLED, MADE_UP, NOT_YET = "the paper's weights", "tiny", "dummy + synthetic", "not yet"
-BY_TESTS = "by tests"  # of items that are not measurements
+BY_TESTS, EXPLAINED, SHOWN = "by tests", "explained", "shown"  # of items that are not measurements
+NUMBERED = ("table", "figure", "algorithm")
 PARTLY = ", in part"
 
 
 class _Item(TypedDict):
-    """An item of configs/papers.toml: one of `suite`, `evidence` with `command`, and `tests`."""
+    """An item of configs/papers.toml: one of `suite`, `tests`, `docs` and `command`."""
 
     paper: str
+    kind: str
     shows: str
     what: str
     suite: NotRequired[str]
-    evidence: NotRequired[str]
-    command: NotRequired[str]
     tests: NotRequired[str]
+    docs: NotRequired[str]
+    command: NotRequired[str]
 
 
 class _Paper(TypedDict):
@@ -45,9 +47,13 @@ def kept_results() -> Path | None:
 
 @dataclass(frozen=True)
 class Item:
-    """A table or figure of a paper, the state of its reproduction, and the command or tests that reproduce it."""
+    """An item of a paper, the state of its reproduction, and the command that reproduces it, or the page that explains it.
+
+    `kind` is table, figure, algorithm, theorem or claim.
+    """
 
     paper: str
+    kind: str
     shows: str
     what: str
     state: str
@@ -55,20 +61,23 @@ class Item:
 
 
 def papers(results: Path | None) -> list[Item]:
-    """Return every table and figure of the papers, with its state according to a results folder, if there is one."""
+    """Return every item of the papers, with its state according to a results folder, if there is one."""
     text = (resources.files("specbench.configs") / "papers.toml").read_text(encoding="utf-8")
     return [_item(each, results) for each in checked(tomllib.loads(text), _Paper, "papers.toml")["item"]]
 
 
 def _item(item: _Item, results: Path | None) -> Item:
-    place = (item["paper"], item["shows"], item["what"])
+    kind = item["kind"]
+    shows = f"{kind.title()} {item['shows']}" if kind in NUMBERED and item["shows"][0].isdigit() else item["shows"]
+    place = (item["paper"], kind, shows, item["what"])
     if "suite" in item:
         state, suite = state_of(item["suite"], results)
         return Item(*place, state, f"specbench run --suite {suite}")
-    if "evidence" in item:
-        exists = results is not None and (results / item["evidence"]).exists()
-        return Item(*place, BUNDLED if exists else NOT_YET, item["command"])
-    return Item(*place, BY_TESTS, item["tests"])
+    if "tests" in item:
+        return Item(*place, BY_TESTS, f"pytest {item['tests']}")
+    if "docs" in item:
+        return Item(*place, EXPLAINED, item["docs"])
+    return Item(*place, SHOWN, item["command"])
 
 
 def state_of(suite: str, results: Path | None) -> tuple[str, str]:

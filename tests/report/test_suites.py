@@ -339,7 +339,7 @@ def test_an_expectation_within_the_noise_is_neither_confirmed_nor_contradicted()
 
 def test_reproduce_shows_the_models_of_each_table(measured):
     items = json.loads(specbench("reproduce", "--status", "--json", cwd=measured).stdout)
-    assert {item["state"] for item in items} == {"not yet", "by tests"}
+    assert {item["state"] for item in items} == {"not yet", "by tests", "explained", "shown"}
     for name, runs, state in (
         ("se-table2-tiny", [{"simulated": "", "state": "done"}], "tiny"),
         ("se-table3", [{"simulated": "dummy", "state": "done"}], "dummy + synthetic"),
@@ -369,11 +369,62 @@ def test_reproduce_finds_the_checkouts_results_from_anywhere(tmp_path, monkeypat
     assert "no such folder" in specbench("reproduce", "--from", "nowhere", cwd=tmp_path, code=2).stderr
 
 
-def test_evidence_and_tests_that_papers_toml_names_exist():
+def test_what_papers_toml_names_exists():
     items = read_toml(ROOT / "configs/papers.toml")["item"]
-    named = {f"results/{item['evidence']}" for item in items if "evidence" in item}
-    named |= {path for item in items for path in re.findall(r"tests/\S+\.py", item.get("tests", ""))}
-    assert len(named) > 4 and not [path for path in named if not (ROOT / path).exists()]
+    tests = [item["tests"].partition("::") for item in items if "tests" in item]
+    assert len(tests) > 30
+    assert [path for path, _, name in tests if f"def {name}" not in (ROOT / path).read_text()] == []
+    headings = {}
+    for item in items:
+        page, _, anchor = item.get("docs", "").partition("#")
+        if page:
+            lines = (ROOT / page).read_text().splitlines()
+            headings[page] = {
+                line.lstrip("# ").lower().replace(" ", "-").replace(".", "") for line in lines if line[:1] == "#"
+            }
+            assert anchor in headings[page], item["docs"]
+    assert {item["suite"] for item in items if "suite" in item} <= set(suites())
+
+
+def numbers_in(text):
+    """The numbers that a cell of the checklist lists: `1 to 3, 5 (a sketch)` is 1, 2, 3 and 5."""
+    found = []
+    for part in re.sub(r"\(.*?\)", "", text).split(","):
+        first, _, last = part.strip().partition(" to ")
+        found += range(int(first), int(last or first) + 1) if first.isdigit() else []
+    return [str(number) for number in found]
+
+
+def test_papers_toml_is_complete():
+    design = ROOT.parent / "shared/design/experiments.md"
+    if not design.is_file():
+        pytest.skip("the checklist of the papers is not here")
+    names = {
+        "SE": "Speculative Ensemble",
+        "SpecCascade": "SpecCascade",
+        "SPRINTER": "SPRINTER",
+        "Polybasic": "Polybasic",
+    }
+    items = read_toml(ROOT / "configs/papers.toml")["item"]
+    lines = design.read_text().split("for configs/papers.toml)")[1].splitlines()
+    rows = {
+        cells[0]: cells
+        for line in lines
+        if line.startswith("|") and (cells := [c.strip() for c in line.split("|")[1:-1]])
+    }
+    for short, paper in names.items():
+        for kind, cell in zip(("table", "figure", "algorithm"), rows[short][1:4], strict=True):
+            ours = [item["shows"] for item in items if (item["paper"], item["kind"]) == (paper, kind)]
+            assert ours == numbers_in(cell), (paper, kind)
+        theorems = [each["shows"] for each in items if (each["paper"], each["kind"]) == (paper, "theorem")]
+        counted = 0
+        for group in rows[short][4].split(";"):
+            word, _, rest = group.strip().partition(" ")
+            several = numbers_in(rest) or [each.strip() for each in rest.split(",")]
+            counted += len(several)
+            stem = {"Corollaries": "Corollary", "Lemmas": "Lemma"}.get(word, word.removesuffix("s")).title()
+            assert {f"{stem} {number}" for number in several} <= set(theorems), (paper, group)
+        assert counted == len(theorems), paper
 
 
 def test_runs_with_other_models_do_not_count_as_reproduction(tmp_path):
