@@ -9,6 +9,7 @@ from specbench.analysis.points import Point
 from specbench.config.suite import Suite
 from specbench.config.suite_layout import Expectation
 from specbench.report.columns import column_of
+from specbench.report.notes import counted
 
 Span = tuple[float, float, float]  # a value and its interval
 NOT_REACHED: Span = (-math.inf, -math.inf, -math.inf)  # of a curve, below every value
@@ -37,7 +38,7 @@ def outcome_counts(suite: Suite, points: Sequence[Point]) -> list[str]:
     if not counts:
         return []
     texts = [f"{counts[outcome]} {outcome}" for outcome in Outcome if counts[outcome]]
-    return [f"Of {counts.total()} comparisons that the paper leads to expect, {', '.join(texts)}."]
+    return [f"Of {counted(counts.total(), 'comparison')} that the paper leads to expect, {', '.join(texts)}."]
 
 
 def _line(expected: Expectation, points: Sequence[Point]) -> str:

@@ -44,7 +44,8 @@ def _lengths(axes: "Axes", lengths: Lengths) -> list[Label]:
         axes.plot(places, values, MARKERS[i % len(MARKERS)], color=color, linestyle="", label=text)
         axes.axhspan(mean - deviation, mean + deviation, color=color, alpha=0.12, linewidth=0)
     axes.set(xlabel="prompt", ylabel="accepted length")
-    axes.set_ylim(bottom=0.0)
+    most = max(max(values) for values in lengths.values())
+    axes.set_ylim(0.0, 1.06 * most)  # room for the markers
     integer_ticks(axes)
     legend_above(axes)
     return []

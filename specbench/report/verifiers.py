@@ -57,16 +57,18 @@ class VerifierReport:
 
 def verifier_reports(suite: Suite, results: Path, points: Sequence[Point]) -> list[VerifierReport]:
     """Return the reports of the verifiers that a suite trained in a folder of results."""
-    sampled = [p for p in points if p.T > 0.0 and not p.group and p.x in (None, HALF)]
-    lengths = {(p.pair, p.task, word): p.number("average_tokens") for p in sampled for word in p.setting.split(", ")}
+    sampled = [p for p in points if p.method == "sprinter" and p.T > 0.0 and not p.group and p.x in (None, HALF)]
     found: dict[Path, VerifierReport] = {}
     for _, pair, task in suite.parts():
         for step in suite.prepare:
-            for head in step.heads(pair, task):
+            heads = step.heads(pair, task)
+            here = [p for p in sampled if (p.pair, p.task) == (pair, task)]
+            for head in heads:
                 file = head.folder(results) / REPORT
                 if step.kind == "sprinter" and file.exists():
                     values = json.loads(file.read_text(encoding="utf-8"))
-                    length = lengths.get((pair, task, f"head={head.name}"))
+                    mine = [p for p in here if len(heads) == 1 or f"head={head.name}" in p.setting.split(", ")]
+                    length = mine[0].number("average_tokens") if mine else None
                     found[file] = VerifierReport(pair, task, head.name, head.tau, values, length)
     return list(found.values())
 
