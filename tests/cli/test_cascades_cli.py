@@ -125,7 +125,10 @@ def test_gamma_is_the_short_name_of_every_draft_length(method, key, labels):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["-m", "lossy", "--over", "method.target.alhpa=[0.1]"], "has this key (did you mean 'method.target.alpha'?)"),
+        (
+            ["-m", "lossy", "--over", "method.target.alhpa=[0.1]"],
+            "does not have this key (did you mean 'method.target.alpha'?)",
+        ),
         (["-m", "lossy", "--over", "method.target.alpha=0.1"], "expected method.key=[values]"),
         (["-m", "lossy", "--over", "sd.bonus=[1]"], "lossy does not have this key"),
         (["-m", "bild", "--temperature", "1"], "bild is defined for greedy decoding only"),

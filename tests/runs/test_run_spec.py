@@ -80,8 +80,9 @@ def test_the_specs_of_every_suite_read_back_equal(name):
         methods = list(line.methods)
         if suite.kind == "profile":
             methods = pairings(levels_of(methods[0]), read_pair(pair, line.options)[1], GAMMA)
-        untrained = (("sprinter", "a folder"), ("specdec++", "a folder"))
-        options = replace(line.options, heads=(*line.options.heads, *untrained))
+        trained = [head.name for step in suite.prepare for head in step.heads(pair, task)]
+        heads = dict.fromkeys(["sprinter", "specdec++", *trained], "a folder")
+        options = replace(line.options, heads=(*line.options.heads, *heads.items()))
         specs = specs_of(methods, pair, task, options)
         assert specs and all(map(reads_back, specs))
 
