@@ -42,7 +42,7 @@ def page(collected: Collected, plots: list[Path], beside: Path) -> str:
     parts = [
         f"# {escaping.markdown(f'{suite.paper}, {suite.shows}: {suite.description}')}",
         f"{tiny if suite.is_tiny else ''}`{escaping.terminal(command).replace('`', '')}` measured"
-        f" {runs} in {collected.index.minutes:.1f} minutes on {escaping.markdown(first.machine)},"
+        f" {runs} in {_time(collected.index.minutes)} on {escaping.markdown(first.machine)},"
         f" {counted(first.environment['threads'], 'thread')}, at revision {_revision(first)[:9] or 'unknown'}{others}.",
         " ".join(map(escaping.markdown, collected.conclusion)),
         *map(markdown_table, collected.tables),
@@ -50,6 +50,10 @@ def page(collected: Collected, plots: list[Path], beside: Path) -> str:
         markdown_list(suite_notes(collected)),
     ]
     return "\n\n".join(filter(None, parts)) + "\n"
+
+
+def _time(minutes: float) -> str:
+    return f"{minutes:.1f} minutes" if minutes >= 1.0 else counted(round(60.0 * minutes), "second")
 
 
 def _revision(summary: RunSummary) -> str:

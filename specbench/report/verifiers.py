@@ -61,7 +61,7 @@ def verifier_reports(suite: Suite, results: Path, points: Sequence[Point]) -> li
     found: dict[Path, VerifierReport] = {}
     for _, pair, task in suite.parts():
         for step in suite.prepare:
-            heads = step.heads(pair, task)
+            heads = list(step.heads(pair, task))
             here = [p for p in sampled if (p.pair, p.task) == (pair, task)]
             for head in heads:
                 file = head.folder(results) / REPORT
