@@ -9,7 +9,7 @@ from specbench.analysis.rows import Rows, round_count, rounds_of, seconds, token
 from specbench.analysis.run_metrics import Spread, metric
 from specbench.runs.record import Record
 
-NOT_COUNTS = ("score", "threshold")  # numbers of a sequential cascade's rounds that have no meaningful sum
+NOT_COUNTS = ("score", "threshold", "expected_rejections")  # numbers of rounds that are not counts
 
 
 @metric("tokens/round", by_group=True)
@@ -122,6 +122,17 @@ def rule_rate(rows: Rows) -> float | None:
     """
     sums = counters(rows)
     return sums["deferrals"] / sums["positions"] if sums.get("positions") else None
+
+
+@metric("share")
+def expected_acceptance(rows: Rows) -> float | None:
+    """1 - mean of delta TV(q, p) over tested tokens: the acceptance rate that SpecCascade's Lemma 3 gives for the rule.
+
+    None for methods without a deferral rule, and if no drafted token was tested.
+    """
+    found = [x for x in rounds_of(rows) if "expected_rejections" in x.get("counters", {})]
+    tested = sum(x["tested"] for x in found)
+    return 1.0 - sum(x["counters"]["expected_rejections"] for x in found) / tested if tested else None
 
 
 @metric("share")

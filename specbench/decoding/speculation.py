@@ -11,7 +11,9 @@ from specbench.decoding.round import Round
 from specbench.decoding.sampling import Draft, Sampler, read_tokens
 from specbench.decoding.session import Session
 from specbench.decoding.targets import Target
-from specbench.decoding.verify import verify
+from specbench.decoding.verify import tv, verify
+
+MILLION = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,7 @@ class Speculation:
             return VerifiedRound(empty, draft.probs, self.beyond[-1].score(read, start))
         logits = [scorer.score(read[: start + rows], start) for scorer in self.scorers]  # n x (rows, V)
         pi, deferred = self.target.with_deferral(logits, sampler)  # (rows, V), (rows,) or None
-        out = verify(draft, pi, sampler, unread=deferred)
+        out = verify(draft, pi, sampler, unread=with_distances(deferred, draft, pi))
         tested = min(out.accepted + 1, k)
         made = Round(
             out.tokens,
@@ -77,7 +79,7 @@ class Speculation:
             tested,
             out.accepted,
             (self.proposer,) * tested,
-            counters=counters_of(draft, out.read[: len(out.tokens)]),
+            counters=counters_of(draft, out.read[: len(out.tokens)], out.read[rows : rows + tested]),
             inner=draft.rounds,
             rejected=tuple(draft.tokens[out.accepted :]),
         )
@@ -86,13 +88,25 @@ class Speculation:
         return VerifiedRound(made, pi, after)
 
 
-def counters_of(draft: Draft | None, deferred: Sequence[int] = ()) -> dict[str, float]:
-    """Return a round's counters: `fallbacks` if a stop rule ended the draft, and `positions` and `deferrals` (1 or 0
-    per committed position).
+def with_distances(deferred: Tensor | None, draft: Draft, pi: Tensor) -> Tensor | None:
+    """Return where a rule deferred (rows,), then TV(q, pi) in millionths at the k drafted positions; None without a rule.
+
+    The distance is the probability that the drafted token is rejected: delta TV(q, p) of SpecCascade's Lemma 3.
+    """
+    if deferred is None or not draft.tokens:
+        return deferred
+    return torch.cat([deferred.long(), (tv(draft.probs, pi[: len(draft.tokens)]) * MILLION).round().long()])
+
+
+def counters_of(draft: Draft | None, deferred: Sequence[int] = (), distances: Sequence[int] = ()) -> dict[str, float]:
+    """Return a round's counters: `fallbacks` if a stop rule ended the draft, `positions` and `deferrals` (1 or 0 per
+    committed position), and `expected_rejections`, the sum of the `distances` of the tested positions.
     """
     counters: dict[str, float] = {"fallbacks": 1} if draft is not None and draft.stopped else {}
     if deferred:
         counters |= {"positions": len(deferred), "deferrals": sum(deferred)}
+    if distances:
+        counters["expected_rejections"] = sum(distances) / MILLION
     return counters
 
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from specbench.decoding.method import Method, Proposer, Round, Sessions, StopCriteria
 from specbench.decoding.sampling import Draft, Sampler, read_tokens
-from specbench.decoding.speculation import Speculation, counters_of, drawn
+from specbench.decoding.speculation import Speculation, counters_of, drawn, with_distances
 from specbench.decoding.targets import Target
 from specbench.decoding.traits import Theory
 from specbench.decoding.verify import verify
@@ -108,10 +108,10 @@ class Speculative(Method, name="speculative"):
                 if stop.room(ids) > 1 and not stop.closes(pending.tokens):  # also read t, for the token after it
                     models[drafter].score(ids + pending.tokens, len(ids) - 1)
                 target, deferred = pi()
-                out = verify(pending, target, sampler, unread=deferred)
+                out = verify(pending, target, sampler, unread=with_distances(deferred, pending, target))
                 ids += out.tokens
                 rejected = () if out.accepted else tuple(pending.tokens)
-                pending, counters = None, counters_of(None, out.read)
+                pending, counters = None, counters_of(None, out.read[:1], out.read[1:])
                 tested = Round(
                     out.tokens,
                     tested=1,

@@ -149,6 +149,7 @@ COLUMNS = (
     Column(key="over_sd", heading="speedup over sd", clock=t.END_TO_END, format=TIMES, tables=(t.SPRINTER,), one_for="sd"),
     Column(key="answer_length", heading="tokens/generation", format=TENTHS, tables=(t.CASCADES, t.SPRINTER)),
     Column(key="rule_rate", heading="rule rate", format=TENTHS_OF_PERCENT, tables=(t.CASCADES,)),
+    Column(key="expected_acceptance", heading="expected acceptance", format=THOUSANDTHS, tables=(t.CASCADES,)),
     Column(
         key="target_calls", heading="target forwards/token", format=THOUSANDTHS, tables=(t.CASCADES, t.SPRINTER),
         lower_is_better=True,

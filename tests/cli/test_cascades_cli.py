@@ -87,6 +87,20 @@ def test_cascades_count_deferrals_and_rejections(cascades):
     assert "predicted" not in rows["oracle-diff"]
 
 
+def test_the_expected_acceptance_of_a_rule_is_near_the_measured_one(cascades):
+    """Lemma 3, over the tested tokens of one run: they differ by less than five standard errors."""
+    rows = {row["method"]: row for row in summaries(cascades[0])[0]["methods"]}
+    assert rows["lossy"]["expected_acceptance"] is None and rows["token-cascade"]["expected_acceptance"] is None
+    (folder,) = (cascades[0] / "results").iterdir()
+    records = [json.loads(line) for line in (folder / "samples.jsonl").read_text().splitlines()]
+    for name in ("cascade-opt", "cascade-chow"):
+        expected, measured = rows[name]["expected_acceptance"], rows[name]["acceptance_by_model"]
+        tested = sum(each["tested"] for row in records if row["method"] == name for each in row["rounds"])
+        accepted = sum(each["accepted"] for row in records if row["method"] == name for each in row["rounds"])
+        assert 0.0 < expected < 1.0 and "draft" in measured and tested > 50
+        assert abs(expected - accepted / tested) < 5.0 * (0.25 / tested) ** 0.5
+
+
 def test_a_sweep_is_one_run_of_variants(tmp_path):
     sweep = ["--over", "method.target.alpha=[0.0, 1.0]"]
     specbench(
