@@ -76,18 +76,17 @@ def verifier_reports(suite: Suite, results: Path, points: Sequence[Point]) -> li
 def verifier_table(reports: Sequence[VerifierReport]) -> Table:
     """Return the reports as a table."""
     heads = [
-        "pair", "task", "tau_train", "AUC", "acceptable tokens", "eta_TP", "eta_FP", "distance of the draft",
-        "predicted distance", "predicted run length", "run length at T = 1",
+        "pair", "task", "tau_train", "AUC", "acceptable tokens", "eta_TP", "eta_FP", "TV of the draft", "TV by Theorem 1",
+        "TV by token", "TV of the output", "run length by Theorem 2", "run length at T = 1",
     ]  # fmt: skip
     rows = []
     for each in reports:
         values = each.values
         auc = " to ".join(THOUSANDTHS.number(values[key]) for key in ("auc_low", "auc_high"))
-        predicted = values.get("predicted_tv")
         rows.append([
             each.pair, each.task, f"{each.tau:g}", f"{THOUSANDTHS.number(values['auc'])} [{auc}]",
             *(PERCENT.number(values[key]) for key in ("base_rate", "eta_tp", "eta_fp")),
-            THOUSANDTHS.number(values["draft_tv"]), THOUSANDTHS.text(predicted),
+            *(THOUSANDTHS.text(values.get(key)) for key in ("draft_tv", "theorem_tv", "predicted_tv", "output_tv")),
             HUNDREDTHS.number(each.predicted_run), HUNDREDTHS.text(each.run_length),
         ])  # fmt: skip
     return Table("Verifiers on texts that they were not trained on", heads, rows)

@@ -138,9 +138,10 @@ class Fitting:
 def train(rows: Rows, features: str, threshold: float, fitting: Fitting) -> tuple[Verifier, Table]:
     """Fit a verifier to balanced rows. Returns it, and its report on the test texts.
 
-    `predicted_tv` is the distance from the target per position that Theorem 1 predicts in its token-dependent form, the sum
-    over x of fp(x) (q(x) - p(x))+, estimated over the rows' own draws if they are `is_sampled`; `draft_tv` is the distance
-    if every token is accepted.
+    Total variation distances from the target per position, on the test texts: `draft_tv` if every token is accepted;
+    `theorem_tv` by Theorem 1 as printed, eta_FP x `draft_tv`; `predicted_tv` by its token-dependent form, the sum over x of
+    fp(x) (q(x) - p(x))+, estimated over the rows' own draws if they are `is_sampled`; `output_tv` as measured, for features
+    that do not depend on the token: the output follows q after prefixes that the verifier accepts, and p after others.
     """
     torch.manual_seed(fitting.seed)
     head = Verifier(hidden=rows["state"].shape[1], features=features, threshold=threshold)
@@ -158,6 +159,9 @@ def train(rows: Rows, features: str, threshold: float, fitting: Fitting) -> tupl
     report["draft_tv"] = float(test["tv"].mean())
     if fitting.is_sampled:
         report["predicted_tv"] = float(((scores >= HALF) * wrong).mean())
+        report["theorem_tv"] = report["eta_fp"] * report["draft_tv"]
+        if features == "state":
+            report["output_tv"] = float(((scores >= HALF) * test["tv"]).mean())
     report |= {"features": features, "tau_train": threshold, "epochs": len(losses), "validation_loss": min(losses)}
     return head, report | {"curve": roc.curve(scores.numpy(), ready["test"][1].numpy())}
 
