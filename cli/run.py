@@ -10,10 +10,9 @@ from specbench.cli import params
 from specbench.cli.arguments import judge_table, named, options_of, words
 from specbench.cli.console import place, terminal
 from specbench.cli.progress import Terminal, interrupted
-from specbench.config.construct import Table
 from specbench.config.options import Access, Options, SandboxKind
 from specbench.config.presets import require_known
-from specbench.config.suite import read_suite
+from specbench.config.suite import Suite, read_suite
 from specbench.errors import ConfigError, ExitCode
 from specbench.experiment.request import Request
 
@@ -63,6 +62,12 @@ def run(
     plugin: params.Plugins = None,
     full: params.Full = False,
     explain: params.Explain = False,
+    refine: Annotated[
+        int,
+        typer.Option(
+            help="Suites of quality-latency curves: first this many prompts at every setting, then all at those that matter."
+        ),
+    ] = 0,
     judge: params.JudgeSource = "",
     judge_model: params.JudgeModel = "",
     fresh: params.Fresh = False,
@@ -86,7 +91,12 @@ def run(
         if suite:
             if method or pair or task:
                 raise ConfigError("--suite defines methods, pairs and tasks; help: leave out -m, -p and -t")
-            code = _suite(suite, suite_changes(options, repeats), out, access, kind, judging)
+            chosen = read_suite(suite, **(changes := suite_changes(options, repeats))).with_judge(judging)
+            # plugins replace nothing
+            changed = tuple(f"{key} = {value}" for key, value in changes.items() if key != "plugins")
+            code = _suite(chosen, out, access, kind, changed, refine)
+        elif refine:
+            raise ConfigError("--refine applies to --suite")
         elif judging:
             raise ConfigError("--judge applies to --suite; help: specbench judge RUN judges a run")
         else:
@@ -128,15 +138,17 @@ def suite_changes(options: Options, repeats: int | None) -> dict[str, Any]:
 
 
 def _suite(
-    name: str, changes: dict[str, Any], out: Path, access: Access, kind: SandboxKind | None, judge: Table
+    suite: Suite, out: Path, access: Access, kind: SandboxKind | None, changes: tuple[str, ...], refine: int
 ) -> ExitCode:
-    """Run a suite, with the user's options in place of its own, and print its tables. Returns the exit code."""
+    """Run a suite, and print its tables. Returns the exit code."""
     from specbench.cli.report_output import show_suite  # imports numpy
-    from specbench.experiment.suite_runner import SuiteRequest, run_suite  # imports torch
+    from specbench.experiment.refinement import run_refined  # imports torch
+    from specbench.experiment.suite_runner import SuiteRequest, run_suite
 
-    suite = read_suite(name, **changes).with_judge(judge)
-    changed = tuple(f"{key} = {value}" for key, value in changes.items() if key != "plugins")  # which replace nothing
-    request = SuiteRequest(suite=suite, out=out, access=access, sandbox=kind, changes=changed)
-    code = run_suite(request, Terminal())
-    show_suite(suite, out, terminal(), bool(changed))
+    request = SuiteRequest(suite=suite, out=out, access=access, sandbox=kind, changes=changes)
+    if refine:
+        suite, code = run_refined(request, refine, Terminal())
+    else:
+        code = run_suite(request, Terminal())
+    show_suite(suite, out, terminal(), bool(changes or refine))
     return code

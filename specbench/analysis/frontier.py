@@ -7,9 +7,10 @@ points on the prompts that a resample left out, and `held` the share of resample
 These two values have no selection bias. A chosen point is one of the grid, without interpolation.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,6 +25,7 @@ from specbench.runs.scores import Scores
 from specbench.scoring import metric
 
 RESAMPLES = 500
+LIKELY = 0.05  # share of resamples that choose a setting, above which it may be the best
 FEWEST_POINTS = 3  # of a curve
 
 
@@ -153,26 +155,51 @@ class _Resampled:
             unseen=float(np.mean(self.unseen)) if self.unseen else None,
             held=float(np.mean(self.held)) if self.held else None,
             reached=float(np.mean([each > 0.0 for each in self.inside])),
+            resamples=tuple(self.inside),
         )
 
 
 def summaries_of(found: Frontier) -> dict[str, Summaries]:
     """Return the two summaries of each curve, by method."""
-    rng = np.random.default_rng(0)
-    resamples = RESAMPLES if found.prompts >= FEWEST else 0
-    picks = rng.integers(0, found.prompts, (resamples, found.prompts))
+    picks = _picks(found)
     return {curve.method: _summaries(found, curve, picks) for curve in found.curves}
 
 
+def candidates(found: Frontier) -> dict[str, list[str]]:
+    """Return, by method, the settings that either summary of a curve chose in enough resamples, and their neighbors.
+
+    Of a curve that is never chosen from, the ends and the middle.
+    """
+    picks = [*_picks(found), np.arange(found.prompts)]
+    out = {}
+    for curve in found.curves:
+        chosen: Counter[int | None] = Counter()
+        for pick in picks:
+            values = _at(found, curve, pick)
+            chosen.update((_fastest(*values), _finest(*values)))
+        last = len(curve.settings) - 1
+        likely = {i for i, count in chosen.items() if i is not None and count >= LIKELY * len(picks)}
+        near = {i + step for i in likely for step in (-1, 0, 1)} if likely else {0, last // 2, last}
+        out[curve.method] = [setting for i, setting in enumerate(curve.settings) if i in near]
+    return out
+
+
+def _picks(found: Frontier) -> np.ndarray:
+    """Return resamples of prompts, (resamples, prompts); none for too few prompts."""
+    resamples = RESAMPLES if found.prompts >= FEWEST else 0
+    return np.random.default_rng(0).integers(0, found.prompts, (resamples, found.prompts))
+
+
+def _at(found: Frontier, curve: Curve, chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
+    """Return relative latencies and qualities of a curve's points on these prompts, and the large model's quality."""
+    whole = metric.combiner(found.combine).whole
+    latency = curve.seconds[:, chosen].sum(1) / found.seconds[chosen].sum()
+    quality = np.array([whole(each[chosen]) for each in curve.statistics])
+    return latency, quality, whole(found.statistics[chosen])
+
+
 def _summaries(found: Frontier, curve: Curve, picks: np.ndarray) -> Summaries:
-    whole, everything = metric.combiner(found.combine).whole, np.arange(found.prompts)
-
-    def at(chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
-        """Return relative latencies and qualities of the curve's points on these prompts, and the large model's quality."""
-        latency = curve.seconds[:, chosen].sum(1) / found.seconds[chosen].sum()
-        quality = np.array([whole(each[chosen]) for each in curve.statistics])
-        return latency, quality, whole(found.statistics[chosen])
-
+    everything, at = np.arange(found.prompts), partial(_at, found, curve)
     matched, finest = _Resampled(), _Resampled()
     for pick in picks:
         inside, left = at(pick), np.setdiff1d(everything, pick)

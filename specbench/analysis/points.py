@@ -9,6 +9,8 @@ from dataclasses import dataclass, field, replace
 from importlib import resources
 from typing import Any
 
+import numpy as np
+
 from specbench.analysis.bootstrap import Estimate
 from specbench.analysis.run_metrics import Spread, Value
 from specbench.analysis.run_summary import MethodSummary, RunSummary
@@ -25,7 +27,8 @@ class Choice:
 
     `value` is None if the curve does not reach the condition. `setting` is the chosen point's. `unseen` is what the choices
     of the resamples were worth on the prompts that they left out, `held` how often they still met the condition there,
-    `reached` how often a resample met it. They are None for too few prompts.
+    `reached` how often a resample met it. They are None for too few prompts. `resamples` are the values of the resamples, 0
+    where the condition is not met. All curves of a run have the same resamples of prompts.
     """
 
     value: float | None
@@ -35,6 +38,18 @@ class Choice:
     unseen: float | None = None
     held: float | None = None
     reached: float | None = None
+    resamples: tuple[float, ...] = field(default=(), repr=False)
+
+    def minus(self, other: "Choice") -> "Choice | None":
+        """Return the difference from another curve of the run, with its interval over the same resamples of prompts.
+
+        A curve that does not reach the condition counts as 0. None if neither reaches it, or without resamples.
+        """
+        if (self.value is None and other.value is None) or not self.resamples:
+            return None
+        differences = np.subtract(self.resamples, other.resamples)
+        low, high = np.percentile(differences, [2.5, 97.5])
+        return Choice((self.value or 0.0) - (other.value or 0.0), float(low), float(high))
 
 
 PointValue = Value | Choice | str | list[float] | dict[str, float]

@@ -5,7 +5,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 
-from specbench.analysis.points import Point
+from specbench.analysis.points import Choice, Point
 from specbench.config.suite import Suite
 from specbench.config.suite_layout import Expectation
 from specbench.report.columns import column_of
@@ -77,21 +77,32 @@ def _groups(expected: Expectation, points: Sequence[Point]) -> list[list[Point]]
 def _outcomes(expected: Expectation, points: Sequence[Point]) -> list[tuple[Outcome, str]]:
     """Return the outcome for each pair of a point and its bound, with the point's place."""
     return [
-        (_compare(expected, _span(point, expected.value), limit), _place(point))
+        (_compare(expected, value, limit), _place(point))
         for point in _chosen(points, expected.of, expected)
-        for limit in _limits(expected, point, points)
+        for value, limit in _compared(expected, point, points)
     ]
 
 
-def _limits(expected: Expectation, point: Point, points: Sequence[Point]) -> list[Span]:
-    """Return the bounds of a point's value."""
-    bound = expected.bound
+def _compared(expected: Expectation, point: Point, points: Sequence[Point]) -> list[tuple[Span, Span]]:
+    """Return a point's value with each of its bounds; curves of one run as their difference and 0."""
+    bound, value = expected.bound, _span(point, expected.value)
     if isinstance(bound, dict):
-        others = _chosen(points, bound, expected)
-        return [_span(other, expected.value) for other in others if other.at(expected.by) == point.at(expected.by)]
+        others = [other for other in _chosen(points, bound, expected) if other.at(expected.by) == point.at(expected.by)]
+        return [_difference(point, other, expected.value) or (value, _span(other, expected.value)) for other in others]
     if isinstance(bound, str):
-        return [_span(point, bound)] if point.values.get(bound) is not None else []
-    return [(float(bound),) * 3]
+        return [(value, _span(point, bound))] if point.values.get(bound) is not None else []
+    return [(value, (float(bound),) * 3)]
+
+
+def _difference(point: Point, other: Point, value: str) -> tuple[Span, Span] | None:
+    """Return the difference of two curves of one run, and 0. None for other values, and if neither has a value."""
+    ours, theirs = point.values[value], other.values[value]
+    if point.run != other.run or not isinstance(ours, Choice) or not isinstance(theirs, Choice):
+        return None
+    found = ours.minus(theirs)
+    if found is None or found.value is None or found.low is None or found.high is None:
+        return None
+    return (found.value, found.low, found.high), (0.0, 0.0, 0.0)
 
 
 def _chosen(points: Sequence[Point], wanted: Mapping[str, object], expected: Expectation) -> list[Point]:

@@ -3,10 +3,12 @@
 See docs/papers/speccascade.md, Quality-latency curves.
 """
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from specbench.analysis.frontier import Curve, Frontier, best, matching, summaries_of
+from specbench.analysis.frontier import Curve, Frontier, best, candidates, matching, summaries_of
 
 
 def test_the_speed_at_the_large_models_quality_is_interpolated():
@@ -64,3 +66,36 @@ def test_from_few_prompts_there_is_no_interval():
     found = summaries_of(noise(3, 4, 1))["rule"].best
     assert found.value is not None
     assert (found.low, found.unseen, found.reached) == (None, None, None)
+
+
+def test_the_difference_of_two_curves_is_paired():
+    """A curve that is better by a constant on every prompt is better in every resample, although the prompts differ."""
+    world = noise(4, 40, 2)
+    (curve,) = world.curves
+    better = Curve("better", curve.settings, curve.seconds, [each + np.array([0.1, 0.0]) for each in curve.statistics])
+    found = summaries_of(Frontier(40, world.seconds, world.statistics, "mean", [curve, better]))
+    ours, theirs = found["better"].best, found["rule"].best
+    assert ours.low < theirs.high, "their own intervals overlap"
+    difference = ours.minus(theirs)
+    assert [difference.value, difference.low, difference.high] == pytest.approx([0.1, 0.1, 0.1])
+
+
+def test_a_curve_that_never_reaches_the_condition_counts_as_0():
+    found = summaries_of(noise(4, 40, 2))["rule"]
+    never = replace(found.matching, value=None, resamples=(0.0,) * len(found.matching.resamples))
+    assert never.minus(never) is None
+    assert found.best.minus(replace(found.best, value=None, resamples=(0.0,) * len(found.best.resamples))).low > 0.0
+
+
+def test_candidates_are_the_settings_that_may_be_chosen_and_their_neighbors():
+    """Settings 0 to 3 are exact copies of the large model in quality, 4 to 9 far below it; larger settings are faster."""
+    prompts, large = 40, np.stack([np.ones(40), np.zeros(40)], axis=1)
+    seconds = np.stack([np.full(prompts, 1.0 - 0.05 * i) for i in range(10)])
+    quality = [large if i < 4 else large * 0.1 for i in range(10)]
+    world = Frontier(
+        prompts, np.ones(prompts), large, "mean", [Curve("rule", [f"alpha={i}" for i in range(10)], seconds, quality)]
+    )
+    # the fastest at its quality is 3, the best within its latency the first of the equal ones, 0
+    assert candidates(world)["rule"] == ["alpha=0", "alpha=1", "alpha=2", "alpha=3", "alpha=4"]
+    slow = Frontier(prompts, np.full(prompts, 0.1), large * 2, "mean", world.curves)
+    assert candidates(slow)["rule"] == ["alpha=0", "alpha=4", "alpha=9"], "never chosen from: the ends and the middle"
