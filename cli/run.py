@@ -1,6 +1,7 @@
 """`specbench run`: measure methods and their baselines on a pair and tasks, or run a suite."""
 
 import sys
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,9 +13,9 @@ from specbench.cli.console import place, terminal
 from specbench.cli.progress import Terminal, interrupted
 from specbench.config.options import Access, Options, SandboxKind
 from specbench.config.presets import require_known
-from specbench.config.suite import Suite, read_suite
+from specbench.config.suite import read_suite
 from specbench.errors import ConfigError, ExitCode
-from specbench.experiment.request import Request
+from specbench.experiment.request import Request, SuiteRequest
 
 # options of a suite that a user may replace
 REPLACEABLE = (
@@ -68,6 +69,8 @@ def run(
             help="Suites of quality-latency curves: first this many prompts at every setting, then all at those that matter."
         ),
     ] = 0,
+    shard: Annotated[str, typer.Option(help="Measure only part I/N of the prompts, in a run folder of its own.")] = "",
+    shards: Annotated[int, typer.Option(help="Measure the prompts in N parts, and combine them into one run.")] = 0,
     judge: params.JudgeSource = "",
     judge_model: params.JudgeModel = "",
     fresh: params.Fresh = False,
@@ -83,8 +86,10 @@ def run(
         gamma=gamma, set_=set_, over=over, head=head, plugin=plugin, data=data, limit=limit, sample=sample,
         max_new_tokens=max_new_tokens, ignore_eos=ignore_eos, on_overflow=on_overflow or "", chat=chat or "",
         temperature=temperature, top_k=top_k, top_p=top_p, seed=seed, repeats=Options.repeats if repeats is None else repeats,
-        device=device, dtype=dtype, engine=engine,
+        device=device, dtype=dtype, engine=engine, shard=shard,
     )  # fmt: skip
+    if shards and (shard or refine):
+        raise ConfigError(f"--shards and {'--shard' if shard else '--refine'} cannot be combined")
     kind = sandbox if allow_code_execution else None
     access, judging = Access(fresh=fresh, wait=wait, break_lock=break_lock), judge_table(judge, judge_model)
     try:
@@ -94,32 +99,32 @@ def run(
             chosen = read_suite(suite, **(changes := suite_changes(options, repeats))).with_judge(judging)
             # plugins replace nothing
             changed = tuple(f"{key} = {value}" for key, value in changes.items() if key != "plugins")
-            code = _suite(chosen, out, access, kind, changed, refine)
+            wanted = SuiteRequest(suite=chosen, out=out, access=access, sandbox=kind, changes=changed)
+            code = _suite(wanted, Course(refine, shard, shards))
         elif refine:
             raise ConfigError("--refine applies to --suite")
         elif judging:
             raise ConfigError("--judge applies to --suite; help: specbench judge RUN judges a run")
         else:
-            methods, tasks = tuple(words(method)), tuple(words(task))
-            code = measure(
-                Request(
-                    methods=methods, pair=pair or "tiny", tasks=tasks, options=options, out=out, access=access, sandbox=kind
-                ),
-                full,
-                explain,
+            request = Request(
+                methods=tuple(words(method)), pair=pair or "tiny", tasks=tuple(words(task)), options=options, out=out,
+                access=access, sandbox=kind,
             )  # fmt: skip
+            code = measure(request, full, explain, shards)
     except KeyboardInterrupt:
         interrupted(fresh)
     sys.exit(code)
 
 
-def measure(request: Request, full: bool = False, explain: bool = False) -> ExitCode:
-    """Run a request and print its results: the first table and the conclusion, or with `full` all tables."""
+def measure(request: Request, full: bool = False, explain: bool = False, shards: int = 0) -> ExitCode:
+    """Run a request, if requested in shards, and print its results: the first table and the conclusion, or all tables."""
     require_known(named(request.methods), request.pair, request.tasks)  # before torch is imported
     from specbench.cli.report_output import show  # imports numpy
     from specbench.experiment.pipeline import run  # imports torch
+    from specbench.experiment.sharding import run_in_shards
 
-    results, console = run(request, Terminal()), terminal()
+    results = run_in_shards(request, shards, Terminal()) if shards else run(request, Terminal())
+    console = terminal()
     show(results.summaries, console, full, explain)
     for summary in results.summaries:
         place(request.out / summary.run, console)
@@ -130,25 +135,37 @@ def measure(request: Request, full: bool = False, explain: bool = False) -> Exit
 
 def suite_changes(options: Options, repeats: int | None) -> dict[str, Any]:
     """Return the options that replace a suite's own. Raises ConfigError for options that a suite fixes."""
-    changes = {key: value for key, value in options.changes().items() if key != "repeats"}
+    changes = {key: value for key, value in options.changes().items() if key not in ("repeats", "shard")}
     if fixed := sorted(changes.keys() - set(REPLACEABLE)):
         flags = ", ".join(f"--{key.replace('_', '-')}" for key in fixed)
         raise ConfigError(f"--suite defines {flags}; help: leave it out, or write your own suite (docs/suites.md)")
     return changes if repeats is None else {**changes, "repeats": repeats}
 
 
-def _suite(
-    suite: Suite, out: Path, access: Access, kind: SandboxKind | None, changes: tuple[str, ...], refine: int
-) -> ExitCode:
+@dataclass(frozen=True)
+class Course:
+    """The way in which a suite is measured: coarse to fine, one shard of every run, or all shards one after another."""
+
+    refine: int = 0
+    shard: str = ""
+    shards: int = 0
+
+
+def _suite(request: SuiteRequest, course: Course) -> ExitCode:
     """Run a suite, and print its tables. Returns the exit code."""
     from specbench.cli.report_output import show_suite  # imports numpy
     from specbench.experiment.refinement import run_refined  # imports torch
-    from specbench.experiment.suite_runner import SuiteRequest, run_suite
+    from specbench.experiment.sharding import run_suite_in_shards, with_shard
+    from specbench.experiment.suite_runner import run_suite
 
-    request = SuiteRequest(suite=suite, out=out, access=access, sandbox=kind, changes=changes)
-    if refine:
-        suite, code = run_refined(request, refine, Terminal())
+    suite, changed = request.suite, bool(request.changes)
+    if course.refine:
+        suite, code = run_refined(request, course.refine, Terminal())
+        changed = True
+    elif course.shards:
+        code = run_suite_in_shards(request, course.shards, Terminal())
     else:
-        code = run_suite(request, Terminal())
-    show_suite(suite, out, terminal(), bool(changes or refine))
+        suite = with_shard(suite, course.shard) if course.shard else suite
+        code = run_suite(replace(request, suite=suite), Terminal())
+    show_suite(suite, request.out, terminal(), changed)
     return code

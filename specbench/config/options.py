@@ -1,5 +1,6 @@
 """The options of a run, apart from its methods, pair and tasks."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
@@ -43,6 +44,7 @@ class Options:
     plugins: tuple[tuple[str, str], ...] = ()  # file name and SHA-256
     heads: tuple[tuple[str, str], ...] = ()
     over: tuple[tuple[str, Any], ...] = ()
+    shard: str = ""  # I/N: the Ith of N parts of the prompts
 
     def __post_init__(self) -> None:
         for name, least in (("limit", 0), ("sample", 0), ("max_new_tokens", 1), ("repeats", 1)):
@@ -59,6 +61,8 @@ class Options:
                 raise ConfigError(
                     f"--over {key}: expected method.key=[values]; help: --over method.target.alpha=[0.1, 0.3]"
                 )
+        if self.shard and not (re.fullmatch(r"[1-9]\d*/[1-9]\d*", self.shard) and _is_part(self.shard)):
+            raise ConfigError(f"--shard {self.shard}: expected I/N with I from 1 to N; help: --shard 1/4")
         self._require_consistent()
 
     def _require_consistent(self) -> None:
@@ -130,6 +134,11 @@ class Options:
         """Return the place that errors in a table name: its file, and the overrides that changed it."""
         keys = ", ".join(each.key for each in applied if each.kind == kind)
         return f"{path}, changed by --set {keys}" if keys else str(path)
+
+
+def _is_part(shard: str) -> bool:
+    index, count = map(int, shard.split("/"))
+    return index <= count
 
 
 def _require_single(flag: str, values: Sequence[tuple[str, str]]) -> None:

@@ -53,6 +53,13 @@ class Data:
     revision: str | None
     sha256: str  # of all rows
     total: int  # samples of the whole source
+    shard: str = ""  # I/N: the Ith of N parts of a run's samples, which are `whole`
+    whole: tuple[Sample, ...] = ()
+
+    @property
+    def all_samples(self) -> Sequence[Sample]:
+        """The samples of the whole run, also for a shard."""
+        return self.whole or self.samples
 
     @property
     def prompts_sha256(self) -> str:
@@ -69,6 +76,18 @@ class Data:
             elif count:
                 kept, count = [*kept, sample], count - 1
         return replace(self, samples=kept)
+
+    def part(self, shard: str) -> "Data":
+        """Return every Nth conversation from the Ith on, with all of its turns, for a shard I/N."""
+        index, count = map(int, shard.split("/"))
+        kept, number = set[str](), 0
+        for sample in self.samples:
+            if not sample.after:
+                number += 1
+            if sample.after in kept if sample.after else number % count == index % count:
+                kept.add(sample.id)
+        samples = [sample for sample in self.samples if sample.id in kept]
+        return replace(self, samples=samples, shard=shard, whole=tuple(self.samples))
 
     def drawn(self, count: int) -> "Data":
         """Return `count` random conversations, always the same ones, in the source's order, with all of their turns."""

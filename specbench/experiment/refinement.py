@@ -12,7 +12,8 @@ from specbench.analysis.points import swept
 from specbench.config.suite import Line, Suite
 from specbench.errors import ConfigError, ExitCode
 from specbench.experiment.plan import Plan
-from specbench.experiment.suite_runner import SuiteRequest, resolve_grid, run_suite
+from specbench.experiment.request import SuiteRequest
+from specbench.experiment.suite_runner import resolve_grid, run_suite
 from specbench.observer import Observer
 
 Kept = dict[tuple[str, str], set[float]]  # by method and name of the swept key: the values that remain
@@ -41,8 +42,9 @@ def coarse(suite: Suite, prompts: int) -> Suite:
         raise ConfigError(f"--refine has no effect: suite {suite.name} has no quality-latency curves")
     if prompts < FEWEST:
         raise ConfigError(f"--refine {prompts}: at least {FEWEST} prompts are needed")
-    options = {"sample": prompts, "limit": None, "repeats": 1}
-    grid = tuple(replace(line, options=replace(line.options, **options)) for line in suite.grid)
+    grid = tuple(
+        replace(line, options=replace(line.options, sample=prompts, limit=None, repeats=1)) for line in suite.grid
+    )
     return replace(suite, name=f"{suite.name}-coarse", grid=grid)
 
 

@@ -1,9 +1,10 @@
-"""A request to measure methods, before it is resolved."""
+"""Requests to measure methods or a suite, before they are resolved."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from specbench.config.options import Access, Options, SandboxKind
+from specbench.config.suite import Suite
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,3 +23,14 @@ class Request:
     out: Path
     access: Access = field(default_factory=Access)
     sandbox: SandboxKind | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SuiteRequest:
+    """A suite to measure. `changes` are the options of the suite that the user replaced, as text."""
+
+    suite: Suite
+    out: Path
+    access: Access
+    sandbox: SandboxKind | None = None
+    changes: tuple[str, ...] = ()

@@ -83,6 +83,7 @@ def task_spec(name: str, task: Task, data: Data) -> TaskSpec:
             samples=len(data.samples),
             later_turns=sum(bool(sample.after) for sample in data.samples),
             total=data.total,
+            shard=data.shard or None,
         ),
     )
 

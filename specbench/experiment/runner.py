@@ -104,9 +104,10 @@ def measure(run: PlannedRun, loaded: LoadedPair, recorder: Recorder) -> Iterator
     for graphs in pair.graphs.values():
         graphs.forget_drafts()
     firsts = [sample for sample in data.samples if not sample.after]
+    pilots = [sample for sample in data.all_samples if not sample.after]
     captured = capture(pair, _longest(setting, data), max(each.max_block for each in run.methods.values()))
     wanted = {label for _, _, label in todo}
-    methods = {label: calibrated(method, setting, firsts) for label, method in run.methods.items() if label in wanted}
+    methods = {label: calibrated(method, setting, pilots) for label, method in run.methods.items() if label in wanted}
     brief = Setting(pair, run.task, dataclasses.replace(spec.decoding, max_new_tokens=WARM_UP_TOKENS))
     for label, method in methods.items():
         for sample in firsts:  # until one prompt is decoded: a failed one is no warm-up

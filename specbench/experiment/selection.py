@@ -112,6 +112,16 @@ def suits(task: str, pair: Pair, options: Options) -> bool:
 
 def limited(data: Data, pair: Pair, options: Options, suited: bool) -> Data:
     """Return the first or random samples, as requested. 0 samples means all, or 32 of a synthetic source."""
+    chosen = _chosen(data, pair, options, suited)
+    if not options.shard:
+        return chosen
+    part = chosen.part(options.shard)
+    if not part.samples:
+        raise ConfigError(f"--shard {options.shard}: there are fewer than {options.shard.split('/')[1]} prompts")
+    return part
+
+
+def _chosen(data: Data, pair: Pair, options: Options, suited: bool) -> Data:
     if options.sample:
         return data.drawn(options.sample)
     limit = (pair.defaults.limit if suited else 0) if options.limit is None else options.limit

@@ -5,7 +5,7 @@ import traceback
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from specbench.config.options import Access, SandboxKind
+from specbench.config.options import SandboxKind
 from specbench.config.overrides import Override, in_scope, override
 from specbench.config.presets import names
 from specbench.config.suite import Line, Suite
@@ -17,7 +17,7 @@ from specbench.experiment.judging import JudgeRequest, judge_run
 from specbench.experiment.pipeline import decode, resolve, score, summarised, unused_options
 from specbench.experiment.plan import Plan, PlannedRun
 from specbench.experiment.preparation import prepare, with_prepared
-from specbench.experiment.request import Request
+from specbench.experiment.request import Request, SuiteRequest
 from specbench.models.resolve import Placement, device_of, resolve_models
 from specbench.observer import Observer
 from specbench.runs.locking import locked
@@ -134,17 +134,6 @@ def _methods(suite: Suite, line: Line, pair: str) -> list[str]:
     if more:
         raise ConfigError(f"gamma = {[gamma, *more]}: a profile takes one draft length for all pairs of models")
     return pairings(levels_of(line.methods[0]), selection.read_pair(pair, line.options)[1], gamma)
-
-
-@dataclass(frozen=True, kw_only=True)
-class SuiteRequest:
-    """A suite to measure. `changes` are the options of the suite that the user replaced, as text."""
-
-    suite: Suite
-    out: Path
-    access: Access
-    sandbox: SandboxKind | None = None
-    changes: tuple[str, ...] = ()
 
 
 def run_suite(request: SuiteRequest, observer: Observer | None = None) -> ExitCode:

@@ -78,6 +78,8 @@ def _methods(summary: RunSummary) -> Iterator[str]:
 def _completeness(summary: RunSummary) -> Iterator[str]:
     data, rows = summary.data, summary.methods
     failed = sum(row.failed for row in rows)
+    if data.shard:
+        yield f"! shard {data.shard} of a run; --shards {data.shard.split('/')[1]} combines all of them"
     if data.samples < data.total and data.source != "synthetic":
         yield f"! {data.samples} of {data.total} samples: not comparable with published scores"
     if failed:

@@ -110,7 +110,10 @@ class PairSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class DataSpec:
-    """The samples of a run. `sha256` is over the source's rows, `prompts_sha256` over the prompts made from them."""
+    """The samples of a run. `sha256` is over the source's rows, `prompts_sha256` over the prompts made from them.
+
+    `shard` is I/N for a run of the Ith of N parts of the samples.
+    """
 
     source: str
     sha256: str
@@ -119,6 +122,7 @@ class DataSpec:
     later_turns: int = 0
     total: int
     revision: str = ""
+    shard: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -156,10 +156,10 @@ def train(rows: Rows, features: str, threshold: float, fitting: Fitting) -> tupl
     test = parts["test"]
     report = roc.summary(scores.numpy(), ready["test"][1].numpy(), test["text"].numpy(), HALF)
     wrong = (1.0 - test["p"] / test["q"].clamp_min(1e-12)).clamp_min(0.0)  # x ~ q, so its mean is the distance
-    report["draft_tv"] = float(test["tv"].mean())
+    report["draft_tv"] = draft_tv = float(test["tv"].mean())
     if fitting.is_sampled:
         report["predicted_tv"] = float(((scores >= HALF) * wrong).mean())
-        report["theorem_tv"] = report["eta_fp"] * report["draft_tv"]
+        report["theorem_tv"] = roc.rates(scores.numpy(), ready["test"][1].numpy(), HALF)["eta_fp"] * draft_tv
         if features == "state":
             report["output_tv"] = float(((scores >= HALF) * test["tv"]).mean())
     report |= {"features": features, "tau_train": threshold, "epochs": len(losses), "validation_loss": min(losses)}

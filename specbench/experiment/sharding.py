@@ -1,0 +1,106 @@
+"""Runs in shards: N runs, each of every Nth prompt, which are combined into one.
+
+Shards can be measured one after another, or by several processes or machines that share the results folder. The methods of a
+shard are interleaved as in any run, so the ratios of a combined run are as good as those of an undivided one.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+
+import tomli_w
+
+from specbench.config.suite import Suite
+from specbench.errors import ConfigError, ExitCode
+from specbench.experiment.pipeline import Results, resolve, run
+from specbench.experiment.plan import PlannedRun
+from specbench.experiment.request import Request, SuiteRequest
+from specbench.experiment.suite_runner import resolve_grid, run_suite
+from specbench.files import read_sealed, write, write_sealed
+from specbench.machine.hardware import Environment, conditions, incomparable
+from specbench.observer import Observer
+from specbench.runs.locking import FolderLock, locked
+from specbench.runs.record import line_of
+from specbench.runs.run_folder import CONFIG, ENVIRONMENT, MANIFEST, SAMPLES, Manifest, spec_of
+
+
+def shards_of(count: int) -> list[str]:
+    """Return the names of all shards: 1/N to N/N. Raises ConfigError for fewer than two."""
+    if count < 2:
+        raise ConfigError(f"--shards {count}: at least 2 parts are needed")
+    return [f"{index}/{count}" for index in range(1, count + 1)]
+
+
+def run_in_shards(request: Request, count: int, observer: Observer) -> Results:
+    """Measure the missing shards of a request's runs, combine them, and score and summarize the whole.
+
+    Raises ConfigError if the shards were measured on different machines.
+    """
+    requests = [replace(request, options=replace(request.options, shard=each)) for each in shards_of(count)]
+    for each in requests:
+        run(each, observer)
+    plans = [resolve(each).plan.runs for each in requests]
+    for whole, *parts in zip(resolve(request).plan.runs, *plans, strict=True):
+        with locked([whole.folder], request.access) as locks:
+            combine(whole, parts, locks[whole.folder])
+    return run(request, observer)
+
+
+def run_suite_in_shards(request: SuiteRequest, count: int, observer: Observer) -> ExitCode:
+    """Measure the missing shards of a suite's runs, and combine those whose shards are complete."""
+    requests = [replace(request, suite=with_shard(request.suite, each)) for each in shards_of(count)]
+    for each in requests:
+        run_suite(each, observer)
+    grids = [resolve_grid(each.suite, each.out, each.sandbox).parts for each in (request, *requests)]
+    for whole_part, *shard_parts in zip(*grids, strict=True):
+        plans = [part.plan.runs if part.plan else [] for part in (whole_part, *shard_parts)]
+        for whole, *parts in zip(*plans, strict=False):
+            if all(part.complete for part in parts):
+                with locked([whole.folder], request.access) as locks:
+                    combine(whole, parts, locks[whole.folder])
+    return run_suite(request, observer)
+
+
+def with_shard(suite: Suite, shard: str) -> Suite:
+    """Return a suite of one shard of every run. Its index is its own, NAME-IofN."""
+    grid = tuple(replace(line, options=replace(line.options, shard=shard)) for line in suite.grid)
+    return replace(suite, name=f"{suite.name}-{shard.replace('/', 'of')}", grid=grid)
+
+
+def combine(whole: PlannedRun, parts: Sequence[PlannedRun], lock: FolderLock) -> None:
+    """Write the records of complete shards into the folder of the whole run, unless that is complete.
+
+    Raises ConfigError if a shard is incomplete, belongs to another run, or was measured on another machine than the first.
+    """
+    if whole.complete:
+        return
+    if missing := [str(part.folder) for part in parts if not part.complete]:
+        raise ConfigError(f"{', '.join(missing)}: not complete; help: run the same command again")
+    if whole.recorded.records:
+        raise ConfigError(f"{whole.folder} has records of an undivided run; help: complete it without --shards")
+    lock.require()
+    _require_alike(whole, parts)
+    lines, order = [], 0
+    for part in parts:
+        for record in sorted(part.recorded.records, key=lambda each: each.order):
+            lines.append(line_of(replace(record, order=order)))
+            order += 1
+    environment = read_sealed(parts[0].folder / ENVIRONMENT, Environment)
+    write_sealed(whole.folder / ENVIRONMENT, dict(environment), indent=2)
+    manifest = Manifest(whole.spec.checksum, [sample.id for sample in whole.data.samples])
+    write_sealed(whole.folder / MANIFEST, asdict(manifest))
+    write(whole.folder / CONFIG, tomli_w.dumps(whole.spec.to_toml()))
+    write(whole.folder / SAMPLES, b"".join(lines).decode())
+    del whole.__dict__["recorded"]  # read before the records were there
+
+
+def _require_alike(whole: PlannedRun, parts: Sequence[PlannedRun]) -> None:
+    """Raise ConfigError unless the shards are parts of one run, measured under the same conditions."""
+    conditions_of = [conditions(read_sealed(part.folder / ENVIRONMENT, Environment)) for part in parts]
+    for part, own in zip(parts, conditions_of, strict=True):
+        if replace(spec_of(part.folder), task=whole.spec.task).sha256 != whole.spec.sha256:
+            raise ConfigError(f"{part.folder} is no part of {whole.folder}")
+        if different := incomparable(conditions_of[0], own):
+            raise ConfigError(
+                f"{part.folder} was measured under other conditions than {parts[0].folder}, and their times are not pooled"
+                f" ({'; '.join(different)}); help: measure it again with --fresh on the same machine"
+            )
