@@ -95,7 +95,7 @@ def with_distances(deferred: Tensor | None, draft: Draft, pi: Tensor) -> Tensor 
     """
     if deferred is None or not draft.tokens:
         return deferred
-    return torch.cat([deferred.long(), (tv(draft.probs, pi[: len(draft.tokens)]) * MILLION).round().long()])
+    return torch.cat([deferred, (tv(draft.probs, pi[: len(draft.tokens)]) * MILLION).long()])  # promoted to int64
 
 
 def counters_of(draft: Draft | None, deferred: Sequence[int] = (), distances: Sequence[int] = ()) -> dict[str, float]:
