@@ -25,6 +25,7 @@ COMMANDS = {  # in the order of `specbench --help`; each line equals the first l
     "plan": Entry("plan:plan", "Show what a run or a suite would measure, without measuring."),
     "curve": Entry("curve:curve", "Sweep a method's parameter: its quality against its latency."),
     "report": Entry("report:report", "Show runs or a suite as tables, plots or one HTML file."),
+    "status": Entry("status:status", "Show the jobs of a suite: pending, running, failed, done."),
     "reproduce": Entry(
         "reproduce:reproduce",
         "List the papers' tables, figures, algorithms, theorems and claims, and how each is reproduced.",

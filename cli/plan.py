@@ -92,7 +92,7 @@ def plan(
     # imports torch
     from specbench.experiment.plan_table import plan_rows
     from specbench.experiment.preparation import untrained
-    from specbench.experiment.suite_runner import resolve_grid
+    from specbench.experiment.suite_grid import resolve_grid
 
     with status("reading pairs and tasks"):
         grid = resolve_grid(wanted, out, None)

@@ -1,7 +1,6 @@
 """`specbench run`: measure methods and their baselines on a pair and tasks, or run a suite."""
 
 import sys
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,6 +10,7 @@ from specbench.cli import params
 from specbench.cli.arguments import judge_table, named, options_of, words
 from specbench.cli.console import place, terminal
 from specbench.cli.progress import Terminal, interrupted
+from specbench.cli.suite_run import Course, LauncherName, run_course
 from specbench.config.options import Access, Options, SandboxKind
 from specbench.config.presets import require_known
 from specbench.config.suite import read_suite
@@ -71,6 +71,15 @@ def run(
     ] = 0,
     shard: Annotated[str, typer.Option(help="Measure only part I/N of the prompts, in a run folder of its own.")] = "",
     shards: Annotated[int, typer.Option(help="Measure the prompts in N parts, and combine them into one run.")] = 0,
+    launcher: Annotated[
+        LauncherName | None,
+        typer.Option(help="Run a suite as jobs: processes of this machine, a Slurm or a Ray cluster."),
+    ] = None,
+    launcher_set: Annotated[
+        list[str] | None, typer.Option(help="Setting of the launcher, KEY=VALUE, or a TOML file of settings.")
+    ] = None,
+    only: Annotated[str, typer.Option(help="Measure one run of a suite, by its folder's name.", hidden=True)] = "",
+    untimed: Annotated[bool, typer.Option(help="Other runs share the device: no times.", hidden=True)] = False,
     judge: params.JudgeSource = "",
     judge_model: params.JudgeModel = "",
     fresh: params.Fresh = False,
@@ -91,7 +100,8 @@ def run(
     if shards and (shard or refine):
         raise ConfigError(f"--shards and {'--shard' if shard else '--refine'} cannot be combined")
     kind = sandbox if allow_code_execution else None
-    access, judging = Access(fresh=fresh, wait=wait, break_lock=break_lock), judge_table(judge, judge_model)
+    access = Access(fresh=fresh, wait=wait or bool(only), break_lock=break_lock, restart=bool(only), untimed=untimed)
+    judging = judge_table(judge, judge_model)
     try:
         if suite:
             if method or pair or task:
@@ -100,9 +110,10 @@ def run(
             # plugins replace nothing
             changed = tuple(f"{key} = {value}" for key, value in changes.items() if key != "plugins")
             wanted = SuiteRequest(suite=chosen, out=out, access=access, sandbox=kind, changes=changed)
-            code = _suite(wanted, Course(refine, shard, shards))
-        elif refine:
-            raise ConfigError("--refine applies to --suite")
+            course = Course(refine, shard, shards, only, launcher, tuple(launcher_set or ()))
+            code = run_course(wanted, course)
+        elif refine or launcher:
+            raise ConfigError(f"--{'refine' if refine else 'launcher'} applies to --suite")
         elif judging:
             raise ConfigError("--judge applies to --suite; help: specbench judge RUN judges a run")
         else:
@@ -140,32 +151,3 @@ def suite_changes(options: Options, repeats: int | None) -> dict[str, Any]:
         flags = ", ".join(f"--{key.replace('_', '-')}" for key in fixed)
         raise ConfigError(f"--suite defines {flags}; help: leave it out, or write your own suite (docs/suites.md)")
     return changes if repeats is None else {**changes, "repeats": repeats}
-
-
-@dataclass(frozen=True)
-class Course:
-    """The way in which a suite is measured: coarse to fine, one shard of every run, or all shards one after another."""
-
-    refine: int = 0
-    shard: str = ""
-    shards: int = 0
-
-
-def _suite(request: SuiteRequest, course: Course) -> ExitCode:
-    """Run a suite, and print its tables. Returns the exit code."""
-    from specbench.cli.report_output import show_suite  # imports numpy
-    from specbench.experiment.refinement import run_refined  # imports torch
-    from specbench.experiment.sharding import run_suite_in_shards, with_shard
-    from specbench.experiment.suite_runner import run_suite
-
-    suite, changed = request.suite, bool(request.changes)
-    if course.refine:
-        suite, code = run_refined(request, course.refine, Terminal())
-        changed = True
-    elif course.shards:
-        code = run_suite_in_shards(request, course.shards, Terminal())
-    else:
-        suite = with_shard(suite, course.shard) if course.shard else suite
-        code = run_suite(replace(request, suite=suite), Terminal())
-    show_suite(suite, request.out, terminal(), changed)
-    return code

@@ -24,7 +24,7 @@ from specbench.data.synthetic import Row
 from specbench.data.task import Task
 from specbench.experiment.pipeline import decode, score, summarised
 from specbench.experiment.selection import read_pair
-from specbench.experiment.suite_runner import Part, resolve_grid
+from specbench.experiment.suite_grid import Part, resolve_grid
 from specbench.observer import Observer
 from specbench.runs.locking import locked
 
@@ -119,8 +119,9 @@ def walk(suite: Suite, folder: Path) -> Walked:
 def _decode(part: Part, walked: Walked) -> None:
     assert part.plan
     for run in part.plan.runs:
-        with locked([run.folder], Access()) as locks:
-            decode(part.plan, run, locks[run.folder], True, Observer())
+        access = Access(fresh=True)
+        with locked([run.folder], access) as locks:
+            decode(part.plan, run, locks[run.folder], access, Observer())
             score(run, part.sandbox, Observer())
         summary = summarised(run.folder)
         walked.runs += 1

@@ -169,7 +169,7 @@ def _points_of(summary: RunSummary, row: MethodSummary, reference: Sequence[Refe
     x, variant = swept(setting)
     mixture = _mixture(summary.spec.methods[row.method].options)
     is_baseline = row.method == summary.baseline
-    of_baseline: dict[str, PointValue] = dict.fromkeys(OF_BASELINE, 1.0) if is_baseline else {}
+    of_baseline: dict[str, PointValue] = dict.fromkeys(OF_BASELINE, 1.0) if is_baseline and summary.timed else {}
 
     def point(group: str, values: dict[str, PointValue]) -> Point:
         found = Point(
@@ -181,7 +181,9 @@ def _points_of(summary: RunSummary, row: MethodSummary, reference: Sequence[Refe
         is_real = not found.simulated and found.data != "synthetic"
         return replace(found, paper={each.metric: each.value for each in reference if is_real and each.covers(found)})
 
-    ratios: dict[str, PointValue] = {key: of_baseline[key] for key in ("speedup", "papers_speedup") if is_baseline}
+    ratios: dict[str, PointValue] = {
+        key: of_baseline[key] for key in ("speedup", "papers_speedup") if key in of_baseline
+    }
     groups = [point(group, {**values, **ratios}) for group, values in row.groups.items()]
     values = _values(summary, row) | mixture.values(row)
     return [point("", {**values, **of_baseline}), *groups]
@@ -242,7 +244,7 @@ def _values(summary: RunSummary, row: MethodSummary) -> dict[str, PointValue]:
     values["deferral_rate"] = row.value("target_calls") if rule_rate is None else rule_rate
     time = row.value("generation_milliseconds")
     values["generation_deviation"] = time.deviation if isinstance(time, Spread) else None
-    if row.method == "sd":
+    if row.method == "sd" and summary.timed:
         values["over_sd"] = 1.0
     return values
 

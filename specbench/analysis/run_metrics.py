@@ -46,6 +46,7 @@ class Context:
     target: str = ""
     later_turns: bool = False
     predicted_distance: float | None = None
+    timed: bool = True  # whether times mean something
 
 
 @dataclass(frozen=True)
@@ -59,8 +60,15 @@ class Metric:
     applies: Applies
     by_group: bool = False  # whether it is also computed for each group of prompts
 
+    @property
+    def is_timed(self) -> bool:
+        """Whether it depends on measured times."""
+        return self.unit in TIMED_UNITS or self.name in TIMED_SHARES
+
 
 METRICS: dict[str, Metric] = {}  # by name
+TIMED_UNITS = ("tokens/s", "s", "ms", "x")
+TIMED_SHARES = ("drift", "outside_forwards", "communication_share", "bound_share")
 
 
 def register(
@@ -116,7 +124,9 @@ def is_compared(rows: Rows, context: Context) -> bool:
 
 def compute(rows: Rows, context: Context, by_group: bool = False) -> Values:
     """Return all metrics that apply to the records of one method, or those that are computed for each group of prompts."""
-    chosen = (each for each in METRICS.values() if each.by_group or not by_group)
+    chosen = (
+        each for each in METRICS.values() if (each.by_group or not by_group) and (context.timed or not each.is_timed)
+    )
     return {each.name: each.compute(rows, context) for each in chosen if each.applies(rows, context)}
 
 

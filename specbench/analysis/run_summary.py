@@ -170,6 +170,11 @@ class RunSummary(RunState):
         return next(reversed(self.models), "")
 
     @property
+    def timed(self) -> bool:
+        """Whether times mean something: no other run shared the device."""
+        return not self.environment.get("untimed", False)
+
+    @property
     def end_to_end(self) -> bool:
         """Whether the run's main speedup includes prefill."""
         return self.spec.clock == "end to end"

@@ -96,8 +96,9 @@ def summarise(folder: Path) -> RunSummary:
     recorded, scores = load(folder), scores_of(folder)
     records = recorded.records
     bandwidth = environment["copy_bytes_per_second"]
-    methods = [_method(name, spec, records, scores, bandwidth) for name in spec.methods]
-    completed = {each.method: complete(records, each.method) for each in methods if each.measured}
+    timed = not environment.get("untimed", False)
+    methods = [_method(name, spec, records, scores, bandwidth, timed) for name in spec.methods]
+    completed = {each.method: complete(records, each.method) for each in methods if each.measured and timed}
     places = ranks(completed, end_to_end=spec.clock == "end to end")
     return RunSummary(
         spec=spec,
@@ -117,9 +118,9 @@ def summarise(folder: Path) -> RunSummary:
     )
 
 
-def _method(name: str, spec: RunSpec, records: Rows, scores: Scores, bandwidth: float) -> MethodSummary:
+def _method(name: str, spec: RunSpec, records: Rows, scores: Scores, bandwidth: float, timed: bool) -> MethodSummary:
     """Return the summary of one method. Without a complete generation it has counts only."""
-    rows, context = complete(records, name), _context_of(name, spec, records, bandwidth)
+    rows, context = complete(records, name), replace(_context_of(name, spec, records, bandwidth), timed=timed)
     errors = [r.error for r in records if r.method == name and r.error is not None]
     summary = MethodSummary(
         method=name,
@@ -140,11 +141,11 @@ def _method(name: str, spec: RunSpec, records: Rows, scores: Scores, bandwidth: 
         acceptance_by_position=m.acceptance_by_position(rows),
         acceptance_by_model=m.acceptance_by_model(rows),
         forwards_per_token=m.forwards_per_token(rows),
-        round_milliseconds=m.round_milliseconds(rows),
+        round_milliseconds=m.round_milliseconds(rows) if timed else {},
         length_counts=m.length_counts(rows),
         counters=m.counters(rows),
         levels=m.levels(rows),
-        predicted_lengths=draft_lengths.predict(context.method.traits.theory, rows, context.baseline),
+        predicted_lengths=draft_lengths.predict(context.method.traits.theory, rows, context.baseline) if timed else [],
         groups=_by_group(rows, context, groups_of(scores)),
     )
 
@@ -179,7 +180,7 @@ def _predicted_distance(method: MethodSpec, spec: RunSpec) -> float | None:
 
 def _predictions(rows: Rows, context: Context) -> Values:
     """Return the speedups that theory predicts at the measured acceptance and costs. Empty for the baseline."""
-    if not run_metrics.is_compared(rows, context):
+    if not context.timed or not run_metrics.is_compared(rows, context):
         return {}
     found = predictions(context.method.traits.theory, context.baseline_roles, rows, context.baseline)
     values: Values = {} if found is None else {key: value for key, value in asdict(found).items() if value is not None}

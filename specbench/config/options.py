@@ -183,9 +183,12 @@ class Access:
     """How a command accesses the folders that it writes to.
 
     `fresh` discards their content, `wait` waits for another process to finish, and `break_lock` removes the lock of a process
-    that is not on this host.
+    that is not on this host. `restart` keeps records of another machine as an earlier attempt and measures again, instead of
+    failing. `untimed` marks a run whose device other runs share, so that its times mean nothing.
     """
 
     fresh: bool = False
     wait: bool = False
     break_lock: bool = False
+    restart: bool = False
+    untimed: bool = False

@@ -112,7 +112,7 @@ def try_head(request: TrialRequest, observer: Observer) -> HeadTrial | None:
     try:
         with locked((each.folder for each in plan.runs), Access()) as locks:
             for run in plan.runs:
-                pipeline.decode(plan, run, locks[run.folder], fresh=True, observer=observer)
+                pipeline.decode(plan, run, locks[run.folder], Access(fresh=True), observer)
                 with suppress(MissingAsset):  # code is not executed: the trial is about speed
                     pipeline.score(run, None, observer)
                 summaries.append(pipeline.summarised(run.folder))

@@ -7,7 +7,7 @@ from pathlib import Path
 import specbench.tasks  # noqa: F401  (registers the tasks)
 from specbench.analysis.run_summary import RunSummary
 from specbench.analysis.summary import save_summary, summarise
-from specbench.config.options import SandboxKind
+from specbench.config.options import Access, SandboxKind
 from specbench.config.pair import Pair
 from specbench.config.presets import require_known
 from specbench.data.task import Task
@@ -111,7 +111,7 @@ def run(request: Request, observer: Observer | None = None) -> Results:
     summaries: list[RunSummary] = []
     with locked((each.folder for each in plan.runs), request.access) as locks:
         for each in plan.runs:
-            decode(plan, each, locks[each.folder], request.access.fresh, observer)
+            decode(plan, each, locks[each.folder], request.access, observer)
             try:
                 score(each, resolved.sandbox, observer)
             except MissingAsset as error:  # other tasks are still measured
@@ -128,14 +128,14 @@ def _merged(results: Iterable[Results]) -> Results:
     )
 
 
-def decode(plan: Plan, run: PlannedRun, lock: FolderLock, fresh: bool, observer: Observer) -> None:
+def decode(plan: Plan, run: PlannedRun, lock: FolderLock, access: Access, observer: Observer) -> None:
     """Measure the missing generations of a run whose folder is locked."""
-    if run.complete and not fresh:
+    if run.complete and not access.fresh:
         return
     if not plan.is_loaded:
         with observer.status(f"loading {', '.join(plan.roles)}"):
             plan.load()
-    recorder = runner.prepare(run, lock, fresh)
+    recorder = runner.prepare(run, lock, access)
     with observer.progress(run.spec.folder, run.spec.generations, len(recorder.done)) as advance:
         for _ in runner.measure(run, plan.load(), recorder):
             advance()

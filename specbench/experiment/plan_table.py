@@ -11,7 +11,7 @@ from specbench.errors import ConfigError, MissingAsset
 from specbench.experiment import method_resolution, selection
 from specbench.experiment.machine_models import planned_models
 from specbench.experiment.plan import CACHED
-from specbench.experiment.suite_runner import Part
+from specbench.experiment.suite_grid import Part
 from specbench.machine.bandwidth import copy_bandwidth
 from specbench.models.resolve import device_of, dtype_of
 

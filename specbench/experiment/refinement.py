@@ -13,7 +13,8 @@ from specbench.config.suite import Line, Suite
 from specbench.errors import ConfigError, ExitCode
 from specbench.experiment.plan import Plan
 from specbench.experiment.request import SuiteRequest
-from specbench.experiment.suite_runner import resolve_grid, run_suite
+from specbench.experiment.suite_grid import resolve_grid
+from specbench.experiment.suite_runner import run_suite
 from specbench.observer import Observer
 
 Kept = dict[tuple[str, str], set[float]]  # by method and name of the swept key: the values that remain

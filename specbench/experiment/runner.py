@@ -8,6 +8,7 @@ from pathlib import Path
 import tomli_w
 import torch
 
+from specbench.config.options import Access
 from specbench.data.prompting import encode
 from specbench.data.task import Data
 from specbench.errors import ConfigError
@@ -29,6 +30,7 @@ from specbench.runs.locking import FolderLock
 from specbench.runs.record import Record
 from specbench.runs.recorder import Recorder
 from specbench.runs.run_folder import (
+    ATTEMPTS,
     CONFIG,
     ENVIRONMENT,
     JUDGED,
@@ -44,17 +46,21 @@ from specbench.runs.run_spec import DecodingSpec, RunSpec
 WARM_UP_TOKENS = 16
 
 
-def prepare(run: PlannedRun, lock: FolderLock, fresh: bool) -> Recorder:
+def prepare(run: PlannedRun, lock: FolderLock, access: Access) -> Recorder:
     """Write the spec, the manifest and the environment of a run, and return the recorder of its folder.
 
-    Raises ConfigError if the folder was begun under other conditions, whose times would not be comparable, or if it belongs
-    to another run.
+    Raises ConfigError if the folder belongs to another run, or if it was begun under other conditions, whose times would not
+    be comparable. With `access.restart`, records of other conditions are kept in a folder of their own.
     """
     lock.require()
     device = run.spec.device
     configure(torch.device(device))
     folder, environment = lock.folder, fingerprint()
-    if fresh:
+    if access.untimed:
+        environment["untimed"] = True
+    if access.restart and _other_conditions(folder, environment):
+        _set_aside(folder)
+    if access.fresh:
         for name in (SAMPLES, SCORES, JUDGED, SUMMARY):
             (folder / name).unlink(missing_ok=True)
     recorder = Recorder(lock, run.expected)
@@ -76,11 +82,29 @@ def _require_same(spec: RunSpec, folder: Path, environment: Fingerprint) -> None
         raise ConfigError(
             f"{folder / CONFIG} is not the config of this run; help: restore it, or measure again with --fresh"
         )
-    if changed := incomparable(conditions(read_sealed(folder / ENVIRONMENT, Environment)), conditions(environment)):
+    if changed := _other_conditions(folder, environment):
         raise ConfigError(
             f"{folder} was measured under other conditions, and times would not be comparable ({'; '.join(changed)});"
             " help: measure again with --fresh, or use another folder with --out"
         )
+
+
+def _other_conditions(folder: Path, environment: Fingerprint) -> list[str]:
+    """Return the conditions in which a folder's records differ from this environment; empty without records."""
+    if not (folder / ENVIRONMENT).exists():
+        return []
+    return incomparable(conditions(read_sealed(folder / ENVIRONMENT, Environment)), conditions(environment))
+
+
+def _set_aside(folder: Path) -> None:
+    """Move the files of an interrupted run into attempts/N of its folder, where no reader pools them with new ones."""
+    attempts = folder / ATTEMPTS
+    number = len(list(attempts.iterdir())) + 1 if attempts.is_dir() else 1
+    aside = attempts / str(number)
+    aside.mkdir(parents=True)
+    for name in (ENVIRONMENT, MANIFEST, CONFIG, SAMPLES, SCORES, JUDGED, SUMMARY):
+        with suppress(FileNotFoundError):
+            (folder / name).rename(aside / name)
 
 
 def measure(run: PlannedRun, loaded: LoadedPair, recorder: Recorder) -> Iterator[Record]:

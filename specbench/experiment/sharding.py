@@ -14,7 +14,8 @@ from specbench.errors import ConfigError, ExitCode
 from specbench.experiment.pipeline import Results, resolve, run
 from specbench.experiment.plan import PlannedRun
 from specbench.experiment.request import Request, SuiteRequest
-from specbench.experiment.suite_runner import resolve_grid, run_suite
+from specbench.experiment.suite_grid import resolve_grid
+from specbench.experiment.suite_runner import run_suite
 from specbench.files import read_sealed, write, write_sealed
 from specbench.machine.hardware import Environment, conditions, incomparable
 from specbench.observer import Observer

@@ -30,7 +30,8 @@ CARD = {
     "gpu driver": "driver_version", "cuda": "cuda", "gpu power limit": "power.limit", "gpu attention": "attention",
     "gpu float32 products": "float32_products", "gpu bfloat16 sums": "bfloat16_sums",
 }  # fmt: skip
-TIMING = ("cpu", "instructions", "cores", "threads", "os", "python", "gpu", *CARD, *LIBRARIES)  # these affect speeds
+MACHINE = ("cpu", "instructions", "cores", "threads", "os", "python")
+TIMING = (*MACHINE, "gpu", *CARD, *LIBRARIES, "untimed")  # these affect speeds
 CODE = ("revision", "changed", "code")  # the version of specbench
 PACKAGED = ("specbench", "specbench.cli", "specbench.tasks")
 
@@ -61,6 +62,7 @@ class Fingerprint(TypedDict):
     code: NotRequired[str]
     argv: list[str]
     gpu: NotRequired[dict[str, str | None]]
+    untimed: NotRequired[bool]  # other runs shared the device
 
 
 class Environment(Fingerprint):
@@ -116,10 +118,11 @@ def conditions(environment: Fingerprint) -> Conditions:
     """Return the parts of a fingerprint that affect a measurement: TIMING and CODE; empty strings if unknown."""
     known: Mapping[str, Any] = environment
     gpu, packages, git = known.get("gpu", {}), known["packages"], known.get("git", {})
-    machine = {key: known.get(key, "") for key in ("cpu", "instructions", "cores", "threads", "os", "python")}
+    machine = {key: known.get(key, "") for key in MACHINE}
     card = {"gpu": gpu.get("name", "none")} | {key: gpu.get(field) or "" for key, field in CARD.items()}
     code = {"revision": git.get("revision", ""), "changed": bool(git.get("dirty")), "code": known.get("code", "")}
-    return machine | card | {name: packages.get(name, "") for name in LIBRARIES} | code
+    libraries = {name: packages.get(name, "") for name in LIBRARIES}
+    return machine | card | libraries | code | ({"untimed": True} if known.get("untimed") else {})
 
 
 def incomparable(one: Conditions, other: Conditions, across_code: bool = False) -> list[str]:

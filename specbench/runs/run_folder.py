@@ -20,6 +20,7 @@ ENVIRONMENT = "env.json"
 MANIFEST = "manifest.json"
 JUDGED = "judged.json"
 SUMMARY = "summary.json"
+ATTEMPTS = "attempts"  # folder of interrupted attempts on other machines
 MOST_SHOWN = 3  # problems in an error message
 
 

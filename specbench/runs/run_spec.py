@@ -213,7 +213,7 @@ class RunSpec:
         shown = list(dict.fromkeys(names))  # variants have one name
         if len(shown) > MOST_NAMED:
             shown = [*shown[:MOST_NAMED], f"{len(shown) - MOST_NAMED}more"]
-        return "_".join([*map(_word, ["+".join(shown), self.pair.name, self.task.name]), self.sha256[:8]])
+        return "_".join([*map(word, ["+".join(shown), self.pair.name, self.task.name]), self.sha256[:8]])
 
     @property
     def roles(self) -> tuple[str, ...]:
@@ -237,6 +237,6 @@ def _sha256(table: Table) -> str:
     return hashlib.sha256(json.dumps(table, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
 
 
-def _word(name: str) -> str:
+def word(name: str) -> str:
     """Return a name as a part of a folder's: plain characters, and at most as many as a path can have."""
     return re.sub(r"[^A-Za-z0-9.+-]", "-", name)[:LONGEST_WORD]

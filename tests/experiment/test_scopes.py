@@ -11,7 +11,7 @@ from specbench.experiment.method_resolution import groups_of
 from specbench.experiment.pipeline import resolve, unused_options
 from specbench.experiment.request import Request
 from specbench.experiment.selection import read_pair, read_task, source_of
-from specbench.experiment.suite_runner import resolve_grid
+from specbench.experiment.suite_grid import resolve_grid
 
 TINY = read_pair("tiny", Options())[1]
 SIZES = dict.fromkeys(TINY.models, 1)

@@ -1,0 +1,59 @@
+"""`specbench status`: the jobs of a suite that a launcher runs."""
+
+import json
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from specbench.cli import params
+from specbench.cli.console import print_table, say, terminal
+from specbench.config.suite import Suite, read_suite
+from specbench.errors import ConfigError
+from specbench.report.tables import Table
+
+if TYPE_CHECKING:
+    from specbench.launch.progress import JobProgress
+
+REDRAW_SECONDS = 2.0
+
+
+def status(
+    suite: params.Suite = None,
+    out: params.Out = Path("results"),
+    watch: Annotated[bool, typer.Option("--watch", help="Redraw every two seconds until all runs are done.")] = False,
+    as_json: params.Json = False,
+) -> None:
+    """Show the jobs of a suite: pending, running, failed, done.
+
+    Reads the files in the results folder, so it works on any machine that has the folder, and without the driver.
+    """
+    from specbench.launch.progress import progress_of  # imports the suite's runner
+
+    if not suite:
+        raise ConfigError("--suite is missing; help: specbench status --suite NAME")
+    chosen, console = read_suite(suite), terminal()
+    jobs = progress_of(chosen, out)
+    if as_json:
+        print(json.dumps([asdict(each) for each in jobs], indent=1))
+        return
+    _show(chosen, jobs, console)
+    while watch and any(each.is_open for each in jobs):
+        time.sleep(REDRAW_SECONDS)
+        jobs = progress_of(chosen, out)
+        console.clear()
+        _show(chosen, jobs, console)
+
+
+def _show(suite: Suite, jobs: "Sequence[JobProgress]", console: Console) -> None:
+    """Print the table of a suite's jobs, and the number of runs in each state."""
+    heads = ["run", "state", "generations", "host", "since", "last line"]
+    rows = [[each.run, each.state, each.done_of, each.host or "–", each.since, each.last or "–"] for each in jobs]
+    print_table(Table(f"Runs of {suite.name}", heads, rows), console, left=True)
+    states = Counter(each.state for each in jobs)
+    say(", ".join(f"{number} {state}" for state, number in states.items()), console, "bold")

@@ -1,0 +1,129 @@
+"""`specbench run --suite`: the ways in which a suite is measured."""
+
+import sys
+import tomllib
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from specbench.cli.console import terminal
+from specbench.cli.progress import Terminal
+from specbench.config.construct import Table
+from specbench.errors import ConfigError, ExitCode
+from specbench.experiment.request import SuiteRequest
+from specbench.files import read_toml
+
+if TYPE_CHECKING:
+    pass
+
+
+class LauncherName(StrEnum):
+    """The launchers of `--launcher`."""
+
+    local = "local"
+    slurm = "slurm"
+    ray = "ray"
+
+
+@dataclass(frozen=True)
+class Course:
+    """The way in which a suite is measured: in this process by default.
+
+    `refine` is the number of prompts of a coarse run, `shard` and `shards` select parts of the prompts, `only` one run, and
+    `launcher` runs jobs, with settings KEY=VALUE or files of them.
+    """
+
+    refine: int = 0
+    shard: str = ""
+    shards: int = 0
+    only: str = ""
+    launcher: LauncherName | None = None
+    settings: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.settings and not self.launcher:
+            raise ConfigError("--launcher-set needs --launcher")
+        if self.launcher and (self.refine or self.shards):
+            raise ConfigError(f"--launcher and --{'refine' if self.refine else 'shards'} cannot be combined")
+
+
+def run_course(request: SuiteRequest, course: Course) -> ExitCode:
+    """Measure a suite, and print its tables. Returns the exit code."""
+    from specbench.cli.report_output import show_suite  # imports numpy
+    from specbench.experiment.refinement import run_refined  # imports torch
+    from specbench.experiment.sharding import run_suite_in_shards, with_shard
+    from specbench.experiment.suite_runner import run_one, run_suite
+
+    if course.shard:
+        request = replace(request, suite=with_shard(request.suite, course.shard))
+    if course.only:
+        return run_one(request, course.only, Terminal())
+    suite, changed = request.suite, bool(request.changes)
+    if course.refine:
+        suite, code = run_refined(request, course.refine, Terminal())
+        changed = True
+    elif course.shards:
+        code = run_suite_in_shards(request, course.shards, Terminal())
+    elif course.launcher:
+        code = _launched(request, course.launcher, settings_of(course.settings))
+    else:
+        code = run_suite(request, Terminal())
+    show_suite(suite, request.out, terminal(), changed)
+    return code
+
+
+def settings_of(texts: tuple[str, ...]) -> Table:
+    """Return settings from KEY=VALUE texts and TOML files. Raises ConfigError for a text that is neither."""
+    found: Table = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not equals:
+            found |= read_toml(Path(text))
+            continue
+        try:
+            found |= {key: tomllib.loads(f"v = {value}")["v"]}
+        except tomllib.TOMLDecodeError:
+            found[key] = value  # text without quotes
+    return found
+
+
+def _launched(request: SuiteRequest, name: LauncherName, settings: Table) -> ExitCode:
+    """Measure a suite by jobs. Returns the exit code."""
+    from specbench.launch.driver import MOST_ATTEMPTS, Campaign, launch  # imports torch
+    from specbench.launch.launchers import launcher_of
+    from specbench.launch.ledger import folder_of
+
+    attempts, is_untimed = settings.pop("attempts", MOST_ATTEMPTS), settings.pop("untimed", False)
+    if not isinstance(attempts, int) or attempts < 1:
+        raise ConfigError(f"attempts = {attempts!r} must be a number of at least 1")
+    launcher = launcher_of(name, settings, request, folder_of(request))
+    extra = ("--untimed",) if is_untimed or launcher.shared else ()
+    campaign = Campaign(
+        request=request,
+        arguments=(*_arguments(sys.argv[1:]), *extra),
+        launcher=launcher,
+        attempts=attempts,
+        ask=_cancels,
+    )
+    return launch(campaign, Terminal())
+
+
+def _arguments(given: list[str]) -> list[str]:
+    """Return the arguments of this command without those of the launcher."""
+    kept, skip = [], False
+    for each in given:
+        if skip:
+            skip = False
+        elif each in ("--launcher", "--launcher-set"):
+            skip = True
+        elif not each.startswith(("--launcher=", "--launcher-set=")):
+            kept.append(each)
+    return kept
+
+
+def _cancels() -> bool:
+    """Return whether the user wants to cancel jobs that would go on; they go on without a terminal."""
+    if not sys.stdin.isatty():
+        return False
+    return input("\nJobs are running. Cancel them, or let them go on? [c/G] ").strip().lower().startswith("c")

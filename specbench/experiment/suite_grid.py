@@ -1,0 +1,130 @@
+"""The grid of a suite: every line on each of its pairs and tasks, resolved, or with the reason why it cannot be run."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from specbench.config.options import SandboxKind
+from specbench.config.overrides import Override, in_scope, override
+from specbench.config.presets import names
+from specbench.config.suite import Line, Suite
+from specbench.errors import ConfigError, MissingAsset
+from specbench.experiment import method_resolution, selection
+from specbench.experiment import method_table as tables
+from specbench.experiment.chain_profile import GAMMA, levels_of, pairings
+from specbench.experiment.pipeline import resolve, unused_options
+from specbench.experiment.plan import Plan
+from specbench.experiment.preparation import with_prepared
+from specbench.experiment.request import Request
+from specbench.models.resolve import Placement, device_of, resolve_models
+from specbench.sandbox import Sandbox
+
+
+@dataclass
+class Part:
+    """A line of the grid on one pair and task, with its plan, or the reason why it has none."""
+
+    line: Line
+    pair: str
+    task: str
+    number: int
+    plan: Plan | None = None
+    sandbox: Sandbox | None = None
+    missing: str = ""
+    invalid: str = ""  # a mistake in the suite
+
+    @property
+    def key(self) -> str:
+        """The key of a part without runs in the suite's index."""
+        return f"{self.pair} {self.task} {'+'.join(self.line.methods)}, part {self.number}"
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A suite's parts, and messages about options that no part reads."""
+
+    parts: list[Part]
+    unused: dict[str, str]
+
+
+def resolve_grid(suite: Suite, out: Path, sandbox: SandboxKind | None) -> Grid:
+    """Resolve a suite part by part. Parts whose models, data or settings are missing say so in `missing` or `invalid`.
+
+    Raises ConfigError if every part is invalid, and for an option that no preset reads.
+    """
+    grid: list[Part] = []
+    mistakes: list[ConfigError] = []
+    unused: dict[str, ConfigError] | None = None
+    for number, (line, pair, task) in enumerate(suite.parts(), 1):
+        line = replace(line, options=with_prepared(suite, pair, task, line.options, out))
+        part = Part(line, pair, task, number)
+        try:
+            methods = tuple(_methods(suite, line, pair))
+            request = Request(methods=methods, pair=pair, tasks=(task,), options=line.options, out=out, sandbox=sandbox)
+            found = unused_options(request)
+            unused = found if unused is None else {key: error for key, error in unused.items() if key in found}
+            resolved = resolve(request, partial=True)
+            part.plan, part.sandbox = resolved.plan, resolved.sandbox
+            part.missing = str(resolved.unscored) if resolved.unscored else ""
+        except MissingAsset as error:
+            part.missing = "\n".join(dict.fromkeys([str(error), *_missing(line, pair, task)]))
+        except ConfigError as error:
+            mistakes.append(error)
+            part.invalid = str(error)
+        grid.append(part)
+    if len(mistakes) == len(grid):
+        raise mistakes[0]
+    return Grid(grid, {option: _unread(option, error) for option, error in (unused or {}).items()})
+
+
+def _unread(option: str, error: ConfigError) -> str:
+    """Return a message for an option that no part of a suite reads. Raises the error if no bundled preset reads it either."""
+    flag, key = option.split(" ", 1)
+    if flag == "--set" and not _is_read(override(key, None)):
+        raise error
+    head, _, _ = key.partition("=")
+    if flag == "--head" and ":" in head and head.partition(":")[0] not in names("pair"):
+        raise error
+    return f"{option} has no effect: no part of this suite reads it"
+
+
+def _is_read(each: Override) -> bool:
+    """Return whether a bundled preset has the key of an override; of pairs, whether there is one of that name."""
+    if each.kind == "pair":
+        return bool(each.scope)
+    known = [name for name in names(each.kind) if in_scope(each.scope, name)]
+    return any(".".join(each.path) in _keys_of(each.kind, name) for name in known)
+
+
+def _keys_of(kind: str, name: str) -> set[str]:
+    return set(tables.keys_of(tables.constructor(name)) if kind == "method" else selection.keys_of(name))
+
+
+def _missing(line: Line, pair: str, task: str) -> list[str]:
+    """Return all missing models and data of a part, since resolution stops at the first one."""
+    preset, found = selection.read_pair(pair, line.options)
+    placement = Placement(device_of(line.options.device), line.options.dtype)
+    reasons = []
+    try:
+        roles = method_resolution.roles_of(line.methods, found, line.options)
+    except MissingAsset as error:  # a head that is not trained yet
+        roles, reasons = tuple(found.models), [str(error)]
+    for role in roles:
+        try:
+            resolve_models(found.on(task), (role,), preset.path.parent, placement)
+        except MissingAsset as error:
+            reasons.append(str(error))
+    try:
+        selection.select_tasks([task], found, line.options)
+    except MissingAsset as error:
+        reasons.append(str(error))
+    return reasons
+
+
+def _methods(suite: Suite, line: Line, pair: str) -> list[str]:
+    """Return the methods of a line; for a profile, those that measure every pair of its chain's levels."""
+    if suite.kind != "profile":
+        return list(line.methods)
+    gamma, *more = line.options.gamma_for(line.methods[0]) or (GAMMA,)
+    if more:
+        raise ConfigError(f"gamma = {[gamma, *more]}: a profile takes one draft length for all pairs of models")
+    return pairings(levels_of(line.methods[0]), selection.read_pair(pair, line.options)[1], gamma)

@@ -1,0 +1,171 @@
+"""The loop that submits the missing runs of a suite, follows their jobs, and submits interrupted ones again."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from specbench.errors import ExitCode
+from specbench.experiment.preparation import prepare
+from specbench.experiment.request import SuiteRequest
+from specbench.experiment.suite_grid import Grid, resolve_grid
+from specbench.experiment.suite_runner import write_index
+from specbench.launch.launcher import JobState, Launcher
+from specbench.launch.ledger import FINAL, Entry, Ledger, folder_of
+from specbench.observer import Observer
+from specbench.runs.locking import locked
+from specbench.runs.run_folder import SAMPLES, load
+
+MOST_ATTEMPTS = 3  # of a job that is interrupted
+FINAL_CODES = (ExitCode.USAGE, ExitCode.MISSING)  # another attempt would end in the same way
+SECONDS = 1.0  # between polls
+LAST_LINES = 20  # of a log, in which the reason of a failure is looked for
+
+
+@dataclass(frozen=True, kw_only=True)
+class Campaign:
+    """A suite to measure by a launcher. `arguments` are those of `specbench run` for this suite, without a launcher."""
+
+    request: SuiteRequest
+    arguments: tuple[str, ...]
+    launcher: Launcher
+    attempts: int = MOST_ATTEMPTS
+    seconds: float = SECONDS
+    gpus: int = 0
+    ask: Callable[[], bool] = field(default=lambda: False)  # after Ctrl-C: whether to cancel jobs that would go on
+
+
+def launch(campaign: Campaign, observer: Observer) -> ExitCode:
+    """Measure the missing runs of a suite by jobs. Returns the exit code, as `run_suite` does.
+
+    Jobs of an earlier driver that still run are followed, not submitted again. An interrupted job is submitted again while
+    its run is incomplete, at most `attempts` times in all. After Ctrl-C, jobs are canceled, or go on without a driver.
+    """
+    request = campaign.request
+    folder = folder_of(request)
+    with locked([folder], request.access):
+        for reason in prepare(request.suite, request.out, request.access, observer):
+            observer.message(reason)
+        with observer.status(f"reading the pairs and tasks of {request.suite.name}"):
+            grid = resolve_grid(request.suite, request.out, request.sandbox)
+        driver = _Driver(campaign, Ledger.of(folder), grid, observer)
+        try:
+            driver.run()
+        except KeyboardInterrupt:
+            driver.interrupt()
+            raise
+        return write_index(request, grid)
+
+
+class _Driver:
+    """The state of a campaign: the ledger, and the runs of the grid by key."""
+
+    def __init__(self, campaign: Campaign, ledger: Ledger, grid: Grid, observer: Observer) -> None:
+        self.campaign, self.launcher, self.ledger, self.observer = campaign, campaign.launcher, ledger, observer
+        self.runs = {run.folder.name: run for part in grid.parts if part.plan for run in part.plan.runs}
+        before = ledger.entries
+        same = ledger.launcher == self.launcher.name
+        ledger.launcher, ledger.entries = self.launcher.name, {}
+        for part in grid.parts:
+            for run in part.plan.runs if part.plan else []:
+                key = run.folder.name
+                arguments = (*campaign.arguments, "--only", key)
+                known = before.get(key)
+                entry = Entry(key, run.spec.pair.name, run.spec.task.name, arguments, run.spec.generations)
+                if known and same and known.active:
+                    entry = known
+                elif self._is_complete(key):
+                    entry = Entry(**{**vars(entry), "state": "done"})
+                ledger.put(entry)
+            if part.plan is None:
+                why = part.missing or part.invalid
+                ledger.put(
+                    Entry(part.key, part.pair, part.task, (), 0, "missing" if part.missing else "failed", why=why)
+                )
+        ledger.write()
+
+    def run(self) -> None:
+        """Submit and follow jobs until every run is done or has failed."""
+        done = sum(entry.state in FINAL for entry in self.ledger.entries.values())
+        with self.observer.progress(f"runs by {self.launcher.name}", len(self.ledger.entries), done) as advance:
+            while True:
+                finished = self._poll()
+                self._submit()
+                self.ledger.write()
+                for _ in range(finished):
+                    advance()
+                if all(entry.state in FINAL for entry in self.ledger.entries.values()):
+                    return
+                time.sleep(self.campaign.seconds)
+
+    def interrupt(self) -> None:
+        """Cancel the jobs, unless they go on without a driver and the user wants that."""
+        active = {entry.id: self.ledger.job(entry) for entry in self._active()}
+        if not active:
+            return
+        if self.launcher.outlives and not self.campaign.ask():
+            self.observer.message(f"{len(active)} jobs go on; the same command follows them")
+            return
+        self.launcher.cancel(active)
+        for entry in self._active():
+            self.ledger.change(entry.key, state="waiting", why="canceled", changed=time.time())
+        self.ledger.write()
+        self.observer.message(f"{len(active)} jobs canceled; the same command resumes their runs")
+
+    def _active(self) -> list[Entry]:
+        return [entry for entry in self.ledger.entries.values() if entry.active]
+
+    def _poll(self) -> int:
+        """Update the entries of active jobs. Returns how many runs are finished by this."""
+        active = {entry.id: entry for entry in self._active()}
+        states = self.launcher.poll({each: self.ledger.job(entry) for each, entry in active.items()})
+        finished = 0
+        for identifier, state in states.items():
+            entry = active[identifier]
+            outcome = self.ledger.job(entry).outcome()
+            if state == JobState.ended:
+                finished += self._ended(entry)
+            elif outcome and (entry.state, entry.host) != ("running", outcome.host):
+                place = self.launcher.place(identifier, self.ledger.job(entry))
+                self.ledger.change(entry.key, state="running", host=outcome.host, place=place, changed=outcome.began)
+        return finished
+
+    def _ended(self, entry: Entry) -> bool:
+        """Decide what follows the end of a job. Returns whether its run is finished."""
+        job = self.ledger.job(entry)
+        outcome = job.outcome()
+        code = outcome.exit_code if outcome else None
+        where = {"host": outcome.host, "place": self.launcher.place(entry.id, job)} if outcome else {}
+        if code in (ExitCode.OK, ExitCode.SOME_FAILED) and self._is_complete(entry.key):
+            self.ledger.change(entry.key, state="done", changed=time.time(), why="", **where)
+            return True
+        why = _reason(job.log.read_text(errors="replace").splitlines() if job.log.exists() else [], code)
+        if code in FINAL_CODES or entry.attempt >= self.campaign.attempts:
+            self.ledger.change(entry.key, state="failed", changed=time.time(), why=why, **where)
+            self.observer.message(f"{entry.key}: {why}; log: {job.log}")
+            return True
+        self.ledger.change(entry.key, state="waiting", changed=time.time(), why=why, **where)
+        self.observer.message(f"{entry.key}: attempt {entry.attempt} ended ({why}); submitted again")
+        return False
+
+    def _submit(self) -> None:
+        """Submit waiting runs, as many as the launcher has room for."""
+        waiting = [entry for entry in self.ledger.entries.values() if entry.state == "waiting"]
+        room = self.launcher.free(len(self._active()))
+        chosen = [self.ledger.change(each.key, attempt=each.attempt + 1) for each in waiting[:room]]
+        if not chosen:
+            return
+        jobs = [self.ledger.job(entry, self.campaign.gpus) for entry in chosen]
+        for entry, job, identifier in zip(chosen, jobs, self.launcher.submit(jobs), strict=True):
+            self.ledger.change(entry.key, state="pending", id=identifier, log=str(job.log), changed=time.time())
+
+    def _is_complete(self, key: str) -> bool:
+        run = self.runs[key]
+        return (run.folder / SAMPLES).exists() and load(run.folder, run.expected).complete
+
+
+def _reason(lines: Sequence[str], code: int | None) -> str:
+    """Return why a job ended without a complete run: the last error in its log, or its exit code."""
+    errors = [line for line in lines[-LAST_LINES:] if line.startswith("error")]
+    if errors:
+        return errors[-1]
+    return "killed, or its machine was lost" if code is None else f"signal {-code}" if code < 0 else f"exit code {code}"

@@ -1,0 +1,102 @@
+"""One job: a command with a log and an outcome file. `python -m specbench.launch.job OUTCOME LOG COMMAND ...` performs it."""
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from specbench.errors import ConfigError
+from specbench.experiment.fresh_process import PARENT
+from specbench.files import read_sealed, write_sealed
+
+CHILD = (
+    "from specbench.experiment.fresh_process import end_with_parent; end_with_parent();"
+    " from specbench.cli import main; main()"
+)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What is known of a job that began: its host, the time in seconds since the epoch, and its exit code once it ended.
+
+    `node` is the cluster's name of the machine, if it has one.
+    """
+
+    host: str
+    began: float
+    node: str = ""
+    exit_code: int | None = None
+
+
+@dataclass(frozen=True)
+class Job:
+    """One attempt to complete a run: `specbench` with these arguments. Its log and outcome are files in `folder`.
+
+    `before` names the job's place for launchers that prefer the machine of an earlier attempt; empty for the first one.
+    """
+
+    key: str
+    arguments: tuple[str, ...]
+    folder: Path
+    attempt: int = 1
+    gpus: int = 0
+    before: str = ""
+
+    @property
+    def name(self) -> str:
+        """The run and the number of the attempt."""
+        return f"{self.key}.{self.attempt}"
+
+    @property
+    def log(self) -> Path:
+        """Standard output and errors of the command."""
+        return self.folder / f"{self.name}.log"
+
+    @property
+    def outcome_file(self) -> Path:
+        """Where the outcome is written."""
+        return self.folder / f"{self.name}.json"
+
+    @property
+    def command(self) -> list[str]:
+        """The command line. The process ends with the one that started it."""
+        return [sys.executable, "-P", "-c", CHILD, *self.arguments]
+
+    @property
+    def performing(self) -> list[str]:
+        """The command line of a process that performs the job."""
+        return [sys.executable, "-P", "-m", __name__, str(self.outcome_file), str(self.log), *self.command]
+
+    def outcome(self) -> Outcome | None:
+        """Return the outcome; None if the job has not begun, or if its file is damaged."""
+        try:
+            return read_sealed(self.outcome_file, Outcome) if self.outcome_file.exists() else None
+        except ConfigError:
+            return None
+
+
+def perform(outcome_file: Path, log: Path, command: Sequence[str], node: str = "", cwd: Path | None = None) -> int:
+    """Run a command to its end, in the folder `cwd`, and write its outcome. Returns the exit code, negative after a signal."""
+    outcome = Outcome(socket.gethostname(), time.time(), node)
+    outcome_file.parent.mkdir(parents=True, exist_ok=True)
+    write_sealed(outcome_file, asdict(outcome))
+    with log.open("ab") as output:
+        process = subprocess.Popen(
+            command,
+            cwd=cwd,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=os.environ | {PARENT: str(os.getpid())},
+        )
+        code = process.wait()
+    write_sealed(outcome_file, asdict(replace(outcome, exit_code=code)))
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(perform(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3:]))

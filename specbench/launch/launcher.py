@@ -1,0 +1,50 @@
+"""The protocol of launchers: submit, poll, cancel."""
+
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from typing import Any, Protocol
+
+from specbench.config.construct import Table
+from specbench.launch.job import Job
+
+
+class JobState(StrEnum):
+    """The state of a job in its launcher's queue."""
+
+    pending = "pending"
+    running = "running"
+    ended = "ended"
+
+
+class Launcher(Protocol):
+    """A queue of jobs. Results and outcomes travel through files only.
+
+    `name` is that of `--launcher`. `outlives` says that jobs go on after the driver has ended.
+    """
+
+    name: str
+    outlives: bool
+
+    @property
+    def shared(self) -> bool:
+        """Whether jobs may share a device, so that times mean nothing."""
+
+    def free(self, active: int) -> int:
+        """Return how many jobs may be submitted now, beside `active` ones."""
+
+    def submit(self, jobs: Sequence[Job]) -> list[str]:
+        """Submit jobs. Returns an id for each, by which another driver can find it."""
+
+    def poll(self, jobs: Mapping[str, Job]) -> dict[str, JobState]:
+        """Return the state of jobs by id. A job that the launcher does not know has ended."""
+
+    def cancel(self, jobs: Mapping[str, Job]) -> None:
+        """Stop jobs, by id."""
+
+    def place(self, identifier: str, job: Job) -> str:
+        """Return the place of a job for `Job.before`; empty if the launcher cannot ask for it again."""
+
+
+def setting(settings: Table, key: str, default: Any) -> Any:
+    """Remove a setting and return it, or the default."""
+    return settings.pop(key, default)

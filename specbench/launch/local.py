@@ -1,0 +1,140 @@
+"""Jobs as processes of this machine: one for each free GPU, or one after another on the CPU."""
+
+import fcntl
+import os
+import signal
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from specbench.errors import ConfigError
+from specbench.launch.job import Job
+from specbench.launch.launcher import JobState
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A GPU by its UUID, and its product name."""
+
+    uuid: str
+    kind: str
+
+    @property
+    def lease(self) -> Path:
+        """The lock file of a job that uses the GPU, the same for all drivers on this machine."""
+        return Path(tempfile.gettempdir()) / f"specbench-{self.uuid}.lock"
+
+
+@dataclass
+class LocalLauncher:
+    """Processes that outlive their driver. A job holds the lock of its GPU until it ends.
+
+    Without GPUs, one job runs at a time. With more than one, `jobs`, times mean nothing, and runs are marked as untimed.
+    """
+
+    gpus: Sequence[Gpu] = ()
+    jobs: int = 0
+    name: str = "local"
+    outlives: bool = True
+    _processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+
+    @property
+    def shared(self) -> bool:
+        """Whether more than one job runs on the CPU at a time."""
+        return not self.gpus and self.jobs > 1
+
+    def free(self, active: int) -> int:
+        if not self.gpus:
+            return max((self.jobs or 1) - active, 0)
+        most = len(self.gpus) if not self.jobs else min(self.jobs, len(self.gpus))
+        return min(max(most - active, 0), sum(map(_is_free, self.gpus)))
+
+    def submit(self, jobs: Sequence[Job]) -> list[str]:
+        return [self._start(job) for job in jobs]
+
+    def poll(self, jobs: Mapping[str, Job]) -> dict[str, JobState]:
+        return {each: JobState.running if self._is_alive(each) else JobState.ended for each in jobs}
+
+    def cancel(self, jobs: Mapping[str, Job]) -> None:
+        for identifier in jobs:
+            if self._is_alive(identifier):
+                with suppress(ProcessLookupError):
+                    os.killpg(int(identifier.partition("@")[0]), signal.SIGTERM)
+                if process := self._processes.get(identifier):
+                    process.wait()
+
+    def place(self, identifier: str, job: Job) -> str:
+        return ""  # all jobs are on this machine
+
+    def _start(self, job: Job) -> str:
+        environment, lease = dict(os.environ), None
+        for gpu in self.gpus:
+            if (lease := _leased(gpu)) is not None:
+                environment["CUDA_VISIBLE_DEVICES"] = gpu.uuid
+                break
+        if self.gpus and lease is None:
+            raise ConfigError("no GPU is free")
+        job.folder.mkdir(parents=True, exist_ok=True)
+        try:
+            process = subprocess.Popen(
+                job.performing, start_new_session=True, env=environment, pass_fds=() if lease is None else (lease,),
+                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            )  # fmt: skip
+        finally:
+            if lease is not None:
+                os.close(lease)  # the job holds it
+        identifier = f"{process.pid}@{_began(process.pid)}"
+        self._processes[identifier] = process
+        return identifier
+
+    def _is_alive(self, identifier: str) -> bool:
+        if process := self._processes.get(identifier):
+            return process.poll() is None
+        pid, _, began = identifier.partition("@")
+        return bool(began) and _began(int(pid)) == began
+
+
+def gpus_here(kind: str = "") -> list[Gpu]:
+    """Return the GPUs of one kind: of this name, or of the first GPU. Raises ConfigError if none has the name."""
+    import torch  # slow to import
+
+    found = []
+    for index in range(torch.cuda.device_count() if torch.cuda.is_available() else 0):
+        properties = torch.cuda.get_device_properties(index)
+        found.append(Gpu(f"GPU-{properties.uuid}", properties.name))
+    wanted = kind or (found[0].kind if found else "")
+    if kind and not any(gpu.kind == kind for gpu in found):
+        raise ConfigError(
+            f"gpu = '{kind}': none here; known: {', '.join(sorted({gpu.kind for gpu in found})) or 'none'}"
+        )
+    return [gpu for gpu in found if gpu.kind == wanted]
+
+
+def _leased(gpu: Gpu) -> int | None:
+    """Lock a GPU's file. Returns its descriptor; None if a job holds it."""
+    descriptor = os.open(gpu.lease, os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        return None
+    return descriptor
+
+
+def _is_free(gpu: Gpu) -> bool:
+    descriptor = _leased(gpu)
+    if descriptor is not None:
+        os.close(descriptor)
+    return descriptor is not None
+
+
+def _began(pid: int) -> str:
+    """Return when a process began, in ticks since boot; empty if there is none. A zombie is none."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return ""
+    return "" if fields[0] == "Z" else fields[19]

@@ -1,0 +1,118 @@
+"""Jobs as tasks of a Ray cluster."""
+
+import logging
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from specbench.config.construct import Table
+from specbench.errors import ConfigError, MissingAsset
+from specbench.launch.job import Job, perform
+from specbench.launch.launcher import JobState, setting
+
+HELP = "the launcher ray needs ray, which is not installed\n  help: pip install 'specbench[ray]'"
+SETTINGS = ("address", "gpus", "cpus", "accelerator", "resources")
+
+
+@dataclass
+class RayLauncher:
+    """Tasks that end with their driver. `before` of a job is the id of the node that an earlier attempt ran on."""
+
+    task: Any
+    options: dict[str, Any]
+    name: str = "ray"
+    outlives: bool = False
+    shared: bool = False
+    _tasks: dict[str, Any] = field(default_factory=dict)  # references by id
+
+    def free(self, active: int) -> int:
+        return 1_000_000  # Ray queues tasks until a node has room
+
+    def submit(self, jobs: Sequence[Job]) -> list[str]:
+        found = {(task := self._start(job)).hex(): task for job in jobs}
+        self._tasks |= found
+        return list(found)
+
+    def poll(self, jobs: Mapping[str, Job]) -> dict[str, JobState]:
+        import ray
+
+        known = [self._tasks[each] for each in jobs if each in self._tasks]
+        done = {each.hex() for each in ray.wait(known, num_returns=len(known), timeout=0)[0]} if known else set()
+        for identifier in done:
+            self._keep_error(identifier, jobs[identifier])
+        states = {}
+        for identifier, job in jobs.items():
+            begun = job.outcome() is not None
+            ended = identifier in done or identifier not in self._tasks
+            states[identifier] = JobState.ended if ended else JobState.running if begun else JobState.pending
+        return states
+
+    def cancel(self, jobs: Mapping[str, Job]) -> None:
+        import ray
+
+        for identifier in jobs:
+            if identifier in self._tasks:
+                ray.cancel(self._tasks[identifier], force=True)
+
+    def place(self, identifier: str, job: Job) -> str:
+        outcome = job.outcome()
+        return outcome.node if outcome else ""
+
+    def _keep_error(self, identifier: str, job: Job) -> None:
+        """Append the reason of a task that failed before its command ran to the job's log."""
+        import ray
+
+        try:
+            ray.get(self._tasks[identifier])
+        except ray.exceptions.RayError as error:
+            job.log.parent.mkdir(parents=True, exist_ok=True)
+            with job.log.open("a", encoding="utf-8") as log:
+                log.write(f"error: Ray: {str(error).strip().splitlines()[-1]}\n")
+
+    def _start(self, job: Job) -> Any:
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        options = dict(self.options)
+        if job.before:  # if that node is gone, any other will do
+            options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(node_id=job.before, soft=True)
+        return self.task.options(name=job.name, **options).remote(
+            job.outcome_file.absolute(), job.log.absolute(), job.command, Path.cwd()
+        )
+
+
+def ray_launcher(settings: Table, may_use_gpu: bool) -> RayLauncher:
+    """Connect to a cluster, or start one on this machine. A job takes one GPU, if the suite may use one and there is one.
+
+    Raises MissingAsset without Ray or a reachable cluster, ConfigError for a setting.
+    """
+    try:
+        import ray
+    except ImportError:
+        raise MissingAsset(HELP) from None
+    settings = dict(settings)
+    address = setting(settings, "address", os.environ.get("RAY_ADDRESS"))
+    gpus, cpus = setting(settings, "gpus", None), setting(settings, "cpus", 1)
+    options: dict[str, Any] = {"num_cpus": cpus, "max_retries": 0}
+    if accelerator := setting(settings, "accelerator", ""):
+        options["accelerator_type"] = accelerator
+    if resources := setting(settings, "resources", {}):
+        options["resources"] = resources
+    if settings:
+        raise ConfigError(f"launcher ray: unknown setting '{min(settings)}'; known: {', '.join(SETTINGS)}")
+    try:
+        if not ray.is_initialized():
+            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        raise MissingAsset(f"launcher ray: no cluster at {address or 'this machine'}: {error}") from None
+    has_gpus = may_use_gpu and ray.cluster_resources().get("GPU", 0) > 0
+    options["num_gpus"] = gpus if gpus is not None else 1 if has_gpus else 0
+    return RayLauncher(ray.remote(_on_node), options, shared=not options["num_gpus"])
+
+
+def _on_node(outcome_file: Path, log: Path, command: Sequence[str], cwd: Path) -> int:
+    """Perform a job in a Ray worker, whose working directory is not the driver's."""
+    import ray
+
+    return perform(outcome_file, log, command, ray.get_runtime_context().get_node_id(), cwd)

@@ -1,0 +1,128 @@
+"""Jobs of a Slurm cluster, by submitit's AutoExecutor."""
+
+import subprocess
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from specbench.config.construct import Table
+from specbench.errors import ConfigError, MissingAsset
+from specbench.launch.job import Job, perform
+from specbench.launch.launcher import JobState, setting
+
+HELP = "the launcher slurm needs submitit, which is not installed\n  help: pip install 'specbench[slurm]'"
+CLUSTERS = ("slurm", "local", "debug")  # submitit's; the last two are for tests
+ALIASES = {  # our settings -> submitit's parameters
+    "partition": "slurm_partition", "account": "slurm_account", "qos": "slurm_qos", "constraint": "slurm_constraint",
+    "exclusive": "slurm_exclusive", "parallel": "slurm_array_parallelism", "gpus": "gpus_per_node", "minutes": "timeout_min",
+    "cpus": "cpus_per_task", "memory_gb": "mem_gb", "setup": "slurm_setup", "additional": "slurm_additional_parameters",
+}  # fmt: skip
+MINUTES = 24 * 60  # time limit of a job by default
+UNKNOWN_POLLS = 3  # polls without an entry in the queue and without an outcome, after which a job has ended
+WAITING = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "SUSPENDED", "SPECIAL_EXIT")
+GOING = ("RUNNING", "COMPLETING", "STAGE_OUT", "SIGNALING")
+
+
+@dataclass
+class SlurmLauncher:
+    """Jobs of one array. `cluster` is slurm, or submitit's local or debug for tests."""
+
+    executor: Any
+    folder: Path
+    cluster: str
+    name: str = "slurm"
+    outlives: bool = True
+    shared: bool = False
+    _jobs: dict[str, Any] = field(default_factory=dict)  # submitit's jobs by id
+    _unknown: dict[str, int] = field(default_factory=dict)
+
+    def free(self, active: int) -> int:
+        return 1_000_000  # the queue has room for all
+
+    def submit(self, jobs: Sequence[Job]) -> list[str]:
+        with self.executor.batch():  # one array
+            found = [self.executor.submit(perform, job.outcome_file, job.log, job.command) for job in jobs]
+        self._jobs |= {each.job_id: each for each in found}
+        return [each.job_id for each in found]
+
+    def poll(self, jobs: Mapping[str, Job]) -> dict[str, JobState]:
+        queued = self._queued(list(jobs)) if self.cluster == "slurm" else {}
+        return {
+            identifier: self._state(identifier, job, queued.get(identifier, "")) for identifier, job in jobs.items()
+        }
+
+    def cancel(self, jobs: Mapping[str, Job]) -> None:
+        for identifier in jobs:
+            if self.cluster == "slurm":
+                _run("scancel", identifier)
+            elif job := self._jobs.get(identifier):
+                job.cancel(check=False)
+
+    def place(self, identifier: str, job: Job) -> str:
+        return ""  # a setting, `constraint`, selects machines of one kind
+
+    def _state(self, identifier: str, job: Job, queued: str) -> JobState:
+        outcome = job.outcome()
+        if outcome and outcome.exit_code is not None:
+            return JobState.ended
+        if self.cluster != "slurm":
+            own = self._jobs.get(identifier)
+            if own is None:
+                return JobState.ended
+            if self.cluster == "debug":
+                with suppress(Exception):  # the outcome file tells how it ended
+                    own.results()  # which runs it
+                return JobState.ended
+            return JobState.ended if own.done() else JobState.running
+        if queued in WAITING:
+            return JobState.pending
+        if queued in GOING:
+            return JobState.running
+        if not queued:  # submitted a moment ago, or gone
+            self._unknown[identifier] = self._unknown.get(identifier, 0) + 1
+            return JobState.ended if self._unknown[identifier] >= UNKNOWN_POLLS else JobState.pending
+        return JobState.ended
+
+    def _queued(self, identifiers: Sequence[str]) -> dict[str, str]:
+        """Return the states of jobs in Slurm's queue, by id."""
+        if not identifiers:
+            return {}
+        arrays = sorted({each.partition("_")[0] for each in identifiers})
+        lines = _run("squeue", "--noheader", "--array", "--format=%i %T", f"--jobs={','.join(arrays)}").splitlines()
+        return dict(line.split(maxsplit=1) for line in lines if line.strip())
+
+
+def slurm_launcher(settings: Table, folder: Path) -> SlurmLauncher:
+    """Return a launcher with these settings. Raises MissingAsset without submitit or Slurm, ConfigError for a setting."""
+    try:
+        import submitit  # an extra
+    except ImportError:
+        raise MissingAsset(HELP) from None
+    settings = dict(settings)
+    cluster = setting(settings, "cluster", "slurm")
+    if cluster not in CLUSTERS:
+        raise ConfigError(f"cluster = '{cluster}': expected one of {', '.join(CLUSTERS)}")
+    log = folder / "submitit"
+    try:
+        executor = submitit.AutoExecutor(folder=str(log), cluster=cluster)
+        parameters = {ALIASES.get(key, key): value for key, value in settings.items()}
+        executor.update_parameters(**{"name": "specbench", "timeout_min": MINUTES, **parameters})
+    except (NameError, TypeError, ValueError) as error:  # an unknown parameter, or one of the wrong type
+        raise ConfigError(f"launcher slurm: {error}; known settings: {', '.join(ALIASES)}") from None
+    except RuntimeError as error:
+        raise MissingAsset(f"launcher slurm: {error}") from None
+    return SlurmLauncher(executor, log, cluster)
+
+
+def _run(*command: str) -> str:
+    """Return a command's output; empty if it fails, as squeue does for jobs that have left the queue."""
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False).stdout
+    except FileNotFoundError:
+        raise MissingAsset(
+            f"{command[0]} is not installed here; help: run this on a login node of the cluster"
+        ) from None
+    except subprocess.TimeoutExpired:
+        return ""

@@ -1,0 +1,113 @@
+"""The Ray launcher, on a real cluster of two nodes on this machine."""
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from specbench.config.suite import read_suite
+from specbench.errors import ConfigError
+from specbench.launch.ray_cluster import ray_launcher
+from specbench.runs.run_folder import ENVIRONMENT, load
+from tests.fixtures import console
+
+ray = pytest.importorskip("ray")
+
+SUITE = """
+paper = "own"
+shows = "Table 1"
+description = "token ids"
+[options]
+limit = 2
+repeats = 2
+max_new_tokens = 6
+[[grid]]
+methods = ["sd"]
+pairs = ["tiny"]
+tasks = ["gsm8k", "xsum", "humaneval", "mmlu", "cnndm", "wmt"]
+temperature = 0.0
+[[grid]]
+methods = ["sd"]
+pairs = ["tiny"]
+tasks = ["gsm8k", "xsum", "humaneval", "mmlu", "cnndm", "wmt"]
+temperature = 1.0
+"""
+LIMIT = 300.0  # seconds for the whole suite on a busy machine
+
+
+@pytest.fixture
+def cluster(monkeypatch):
+    """Two nodes of two logical GPUs each. Their worker processes have different numbers of threads."""
+    from ray.cluster_utils import Cluster
+
+    monkeypatch.setenv("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
+    found = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "num_gpus": 0, "include_dashboard": False})
+    yield found
+    found.shutdown()
+
+
+def driver(suite: Path, address: str, cwd: Path) -> subprocess.Popen[bytes]:
+    """Start `specbench run` with the Ray launcher."""
+    command = [sys.executable, "-P", "-c", "from specbench.cli import main; main()", "run", "--suite", str(suite)]
+    settings = [f"address={address}", "untimed=true", "attempts=5"]
+    options = [word for each in settings for word in ("--launcher-set", each)]
+    with (cwd / "driver.log").open("ab") as log:
+        return subprocess.Popen([*command, "--launcher", "ray", *options], cwd=cwd, stdout=log, stderr=log)
+
+
+def status_of(suite: Path, cwd: Path) -> list[dict[str, object]]:
+    done = console.specbench("status", "--suite", suite, "--json", cwd=cwd, code={0, 2})
+    return json.loads(done.stdout) if done.stdout.strip() else []
+
+
+def wait_for(condition, process, cwd, seconds=LIMIT):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end and process.poll() in (None, 0), (cwd / "driver.log").read_text()[-3000:]
+        time.sleep(0.2)
+
+
+def test_a_lost_node_and_a_lost_driver_lose_nothing(cluster, tmp_path):
+    """One node is removed without grace, and the driver is killed and started again. Token ids equal those of a local run."""
+    suite = tmp_path / "own.toml"
+    suite.write_text(SUITE)
+    assert len(list(read_suite(str(suite)).parts())) == 12
+    nodes = [cluster.add_node(num_cpus=2, num_gpus=2) for _ in range(2)]
+    process, most = driver(suite, cluster.address, tmp_path), 0
+    try:
+
+        def running() -> int:
+            nonlocal most
+            now = sum(each["state"] == "running" for each in status_of(suite, tmp_path))
+            most = max(most, now)
+            return now
+
+        wait_for(lambda: running() >= 3, process, tmp_path)
+        cluster.remove_node(nodes[0], allow_graceful=False)
+        wait_for(lambda: sum(each["state"] == "done" for each in status_of(suite, tmp_path)) >= 3, process, tmp_path)
+        process.kill()
+        process.wait()
+        cluster.add_node(num_cpus=2, num_gpus=2)
+        process = driver(suite, cluster.address, tmp_path)
+        assert process.wait(LIMIT) == 0, (tmp_path / "driver.log").read_text()[-3000:]
+    finally:
+        process.kill()
+    assert most >= 3
+    jobs = status_of(suite, tmp_path)
+    assert {each["state"] for each in jobs} == {"done"} and max(each["attempt"] for each in jobs) >= 2
+    console.specbench("run", "--suite", suite, "--out", "alone", cwd=tmp_path)
+    folders = sorted(path.parent for path in (tmp_path / "alone").glob("*/run.toml"))
+    assert len(folders) == 12
+    for folder in folders:
+        theirs, ours = load(folder), load(tmp_path / "results" / folder.name)
+        assert ours.complete and not ours.problems, "no key has two records"
+        assert {r.key: r.tokens for r in ours.records} == {r.key: r.tokens for r in theirs.records}
+        assert json.loads((tmp_path / "results" / folder.name / ENVIRONMENT).read_text())["untimed"] is True
+
+
+def test_a_mistake_in_a_setting_is_named():
+    with pytest.raises(ConfigError, match="unknown setting 'gpu'; known: address, gpus, cpus"):
+        ray_launcher({"gpu": 1}, may_use_gpu=False)

@@ -1,0 +1,108 @@
+"""The Slurm launcher, on submitit's own local and debug clusters."""
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from specbench.config.options import Access
+from specbench.config.suite import read_suite
+from specbench.errors import ConfigError, ExitCode, MissingAsset
+from specbench.experiment.request import SuiteRequest
+from specbench.launch import slurm
+from specbench.launch.driver import Campaign, launch
+from specbench.launch.job import Job
+from specbench.launch.launcher import JobState
+from specbench.launch.ledger import Ledger, folder_of
+from specbench.launch.slurm import slurm_launcher
+from specbench.observer import Observer
+from specbench.runs.run_folder import SAMPLES, load
+from tests.launch.test_local import SUITE
+
+pytest.importorskip("submitit")
+
+
+@pytest.fixture
+def request_of(tmp_path):
+    (tmp_path / "own.toml").write_text(SUITE)
+    return SuiteRequest(suite=read_suite(str(tmp_path / "own.toml")), out=tmp_path / "results", access=Access())
+
+
+def campaign(request, cluster, tmp_path):
+    arguments = ("run", "--suite", str(tmp_path / "own.toml"), "--out", str(request.out), "--untimed")
+    launcher = slurm_launcher({"cluster": cluster, "minutes": 5}, folder_of(request))
+    return Campaign(request=request, arguments=arguments, launcher=launcher, seconds=0.2)
+
+
+# submitit does not close its log files
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+def test_the_debug_cluster_runs_a_suite(request_of, tmp_path):
+    assert launch(campaign(request_of, "debug", tmp_path), Observer()) == ExitCode.OK
+    assert len(list((tmp_path / "results").glob("*/summary.json"))) == 2
+
+
+def test_a_preempted_job_is_submitted_again_and_resumes(request_of, tmp_path):
+    """The job of one run is killed, with all of its processes, after its first record."""
+    found = campaign(request_of, "local", tmp_path)
+    poll, killed = found.launcher.poll, []
+
+    def polled(jobs):
+        for identifier in jobs:
+            samples = tmp_path / "results" / jobs[identifier].key / SAMPLES
+            if not killed and samples.exists() and samples.read_bytes().count(b"\n"):
+                killed.append((identifier, samples.read_bytes().count(b"\n")))
+                _kill(found.launcher._jobs[identifier]._process.pid)
+        return poll(jobs)
+
+    found.launcher.poll = polled
+    assert launch(found, Observer()) == ExitCode.OK
+    entries = Ledger.of(folder_of(request_of)).entries.values()
+    assert killed and sorted(entry.attempt for entry in entries) == [1, 2]
+    for entry in entries:
+        assert load(tmp_path / "results" / entry.key).complete
+
+
+def _kill(pid: int) -> None:
+    """Kill a process and its descendants."""
+    children = [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    for each in children:
+        _kill(each)
+    os.kill(pid, signal.SIGKILL)
+
+
+def test_states_of_the_queue(tmp_path, monkeypatch):
+    """A job that Slurm does not list has ended if it left an outcome, or after a few polls."""
+    launcher = slurm_launcher({"cluster": "debug"}, tmp_path)
+    launcher.cluster = "slurm"
+    jobs = {f"7_{i}": Job(f"run{i}", (), tmp_path) for i in range(5)}
+    listed = "7_0 PENDING\n7_1 RUNNING\n7_2 COMPLETING\n7_3 PREEMPTED\n"
+    monkeypatch.setattr(slurm, "_run", lambda *command: listed if command[0] == "squeue" else "")
+    states = [launcher.poll(jobs) for _ in range(3)]
+    expected = [JobState.pending, JobState.running, JobState.running, JobState.ended]
+    assert [list(each.values())[:4] for each in states] == [expected] * 3
+    assert [each["7_4"] for each in states] == [JobState.pending, JobState.pending, JobState.ended]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"cluster": "pbs"}, "expected one of slurm, local, debug"),
+        ({"cluster": "debug", "partitoin": "a"}, "partitoin"),
+    ],
+)
+def test_a_mistake_in_a_setting_is_named(settings, message, tmp_path):
+    with pytest.raises(ConfigError, match=message):
+        slurm_launcher(settings, tmp_path)
+
+
+def test_without_slurm_the_message_names_what_is_missing(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(MissingAsset, match=r"launcher slurm: .*srun"):
+        slurm_launcher({}, tmp_path)
+
+
+def test_settings_become_parameters_of_submitit(tmp_path):
+    launcher = slurm_launcher({"cluster": "local", "minutes": 90, "gpus": 1, "partition": "a100"}, tmp_path)
+    parameters = launcher.executor._executor.parameters
+    assert parameters["timeout_min"] == 90 and parameters["gpus_per_node"] == 1
