@@ -80,7 +80,7 @@ class Job:
 
 
 def perform(outcome_file: Path, log: Path, command: Sequence[str], node: str = "", cwd: Path | None = None) -> int:
-    """Run a command to its end, in the folder `cwd`, and write its outcome. Returns the exit code, negative after a signal."""
+    """Run a command in `cwd` to its end, and write its outcome. Returns the exit code, negative after a signal."""
     outcome = Outcome(socket.gethostname(), time.time(), node)
     outcome_file.parent.mkdir(parents=True, exist_ok=True)
     write_sealed(outcome_file, asdict(outcome))
