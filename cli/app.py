@@ -37,6 +37,10 @@ COMMANDS = {  # in the order of `specbench --help`; each line equals the first l
     ),
     "profile": Entry("profile:profile", "Measure the forward times and acceptance rates of the models of a chain."),
     "compare": Entry("compare:compare", "Compare two measurements: decoding, quality, speed."),
+    "export": Entry("archive:export", "Write runs to one archive with checksums, to share them."),
+    "import": Entry(
+        "archive:import_", "Read an archive of runs, after checking its names, sizes, checksums and records."
+    ),
     "gate": Entry("gate:gate", "Check, record or update a snapshot of a measurement."),
     "init": Entry("init:init", "Write a commented pair, task, method, suite or plugin to start from."),
     "list": Entry("catalog:list_", "List the methods, pairs, tasks, suites or machines."),

@@ -76,8 +76,13 @@ def write(path: Path, text: str) -> None:
 
 def write_sealed(path: Path, table: Mapping[str, Any], indent: int | None = None) -> None:
     """Write a table as JSON, with its checksum under "sha256". Raises OSError, naming the file."""
+    write(path, sealed(table, indent))
+
+
+def sealed(table: Mapping[str, Any], indent: int | None = None) -> str:
+    """Return a table as JSON, with its checksum under "sha256"."""
     plain = json.loads(json.dumps(table))  # as it is read back: keys are strings, tuples are lists
-    write(path, json.dumps({**plain, SEAL: _seal(plain)}, ensure_ascii=False, indent=indent) + "\n")
+    return json.dumps({**plain, SEAL: _seal(plain)}, ensure_ascii=False, indent=indent) + "\n"
 
 
 def read_sealed(path: Path, kind: type[T], remedy: str = "restore it, or measure again with --fresh") -> T:

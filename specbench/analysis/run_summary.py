@@ -102,14 +102,16 @@ class MethodSummary:
 class RunState:
     """What was measured of a run: its state, and a summary of each method, the baseline first.
 
-    `stamp` identifies the files and the code that the summary was computed from. `problems` are lines of samples.jsonl that
-    do not count. `metrics` are those of the scores, `headline` is the task's main one.
+    `stamp` identifies the files and the code that the summary was computed from. `imported` is the archive that the run came
+    from; empty for a run that was measured here. `problems` are lines of samples.jsonl that do not count. `metrics` are those
+    of the scores, `headline` is the task's main one.
     """
 
     schema: int = SCHEMA
     stamp: str
     run: str
     folder: str
+    imported: str = ""
     environment: Environment
     complete: bool
     problems: list[str]

@@ -20,7 +20,17 @@ from specbench.analysis.run_summary import SCHEMA, Captured, MethodSummary, RunS
 from specbench.errors import ConfigError
 from specbench.files import read_sealed, write_sealed
 from specbench.machine.hardware import Environment
-from specbench.runs.run_folder import CONFIG, ENVIRONMENT, MANIFEST, SAMPLES, SCORES, SUMMARY, load, spec_of
+from specbench.runs.run_folder import (
+    CONFIG,
+    ENVIRONMENT,
+    MANIFEST,
+    SAMPLES,
+    SCORES,
+    SUMMARY,
+    imported_of,
+    load,
+    spec_of,
+)
 from specbench.runs.run_spec import MethodSpec, RunSpec
 from specbench.runs.scores import Scores
 
@@ -105,6 +115,7 @@ def summarise(folder: Path) -> RunSummary:
         stamp=stamp(folder),
         run=folder.name,
         folder=str(folder),
+        imported=origin.archive if (origin := imported_of(folder)) else "",
         environment=environment,
         complete=recorded.complete,
         problems=recorded.problems,

@@ -16,7 +16,7 @@ from specbench.errors import ConfigError, hint
 from specbench.files import read_sealed, write_sealed
 from specbench.judges import Judge, Judgment
 from specbench.observer import Observer
-from specbench.runs.run_folder import JUDGED, read
+from specbench.runs.run_folder import JUDGED, read, require_texts
 from specbench.runs.scores import Judged, JudgedRow
 
 FLUSHED = 20  # comparisons between two writes of judged.json
@@ -56,9 +56,10 @@ def judge_run(run: Path, data: Data, request: JudgeRequest, device: torch.device
     ties.
 
     Raises:
-        ConfigError: The run lacks a method, or the judge's table is wrong.
+        ConfigError: The run lacks a method or was imported without texts, or the judge's table is wrong.
         MissingAsset: The judge's model cannot be loaded, or its server does not answer.
     """
+    require_texts(run)
     judge = _judge(json.dumps(request.judge), str(device))
     comparisons = list(_comparisons(run, data, request))
     known = _known(run)

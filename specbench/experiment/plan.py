@@ -12,6 +12,7 @@ from specbench.config.options import Options
 from specbench.config.pair import Pair
 from specbench.data.task import Data, Task
 from specbench.decoding.method import Method
+from specbench.errors import ConfigError
 from specbench.experiment import method_resolution, scorer
 from specbench.experiment.run_resolution import ResolvedPair, run_spec
 from specbench.experiment.selection import Selected
@@ -19,7 +20,7 @@ from specbench.models import loader
 from specbench.models.heads.resolve import ResolvedHead, resolve_heads
 from specbench.models.loader import LoadedPair
 from specbench.models.resolve import Placement, ResolvedModel, device_of, resolve_models
-from specbench.runs.run_folder import SAMPLES, Expected, Recorded, load
+from specbench.runs.run_folder import SAMPLES, Expected, Recorded, imported_of, load
 from specbench.runs.run_spec import RunSpec
 from specbench.sandbox import Sandbox
 
@@ -50,7 +51,11 @@ class PlannedRun:
 
     @cached_property
     def recorded(self) -> Recorded:
-        """The generations that the folder holds."""
+        """The generations that the folder holds. Raises ConfigError if it was imported."""
+        if origin := imported_of(self.folder):
+            raise ConfigError(
+                f"{self.folder} was imported from {origin.archive}; help: measure with --out in another folder"
+            )
         wanted = self.expected
         return load(self.folder, wanted) if (self.folder / SAMPLES).exists() else Recorded([], [], wanted)
 

@@ -9,7 +9,7 @@ from specbench.data.task import Data, Sample, Task
 from specbench.errors import ConfigError, hint
 from specbench.files import read_sealed, write_sealed
 from specbench.runs.record import Record
-from specbench.runs.run_folder import CONFIG, SCORES, read, spec_of
+from specbench.runs.run_folder import CONFIG, SCORES, read, require_texts, spec_of
 from specbench.runs.scores import ScoreRow, Scores
 from specbench.sandbox import Sandbox
 from specbench.scoring.metric import NO_ANSWER, Score
@@ -50,8 +50,9 @@ def score(
     """Score every generation of a run folder and write scores.json; `advance` is called after each.
 
     Text of a fixed length gets no score, since it continues after its end. Without a sandbox, tasks that execute generated
-    code get none; their generations can be scored later.
+    code get none; their generations can be scored later. Raises ConfigError for an imported run without texts.
     """
+    require_texts(folder)
     signature = f"task:{task.name}@{task.version}|chat:{task.chat}"
     if task.executes_code and sandbox:
         signature += f"|{sandbox.signature}"

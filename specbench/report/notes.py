@@ -39,6 +39,8 @@ def _conditions(summary: RunSummary) -> Iterator[str]:
         f"{prompts} ({data.source}) x {repeats}, T = {decoding.temperature:g}, {length}, seed {decoding.seed}; engine"
         f" {summary.spec.engine} on {summary.spec.device} {dtypes}, {summary.machine}, {counted(env['threads'], 'thread')}"
     )
+    if summary.imported:
+        yield f"imported from {summary.imported}, not measured here"
     if env.get("untimed"):
         yield "! untimed: other runs shared the device, so there are no speeds"
     yield INTERVALS

@@ -20,6 +20,7 @@ ENVIRONMENT = "env.json"
 MANIFEST = "manifest.json"
 JUDGED = "judged.json"
 SUMMARY = "summary.json"
+IMPORTED = "imported.json"
 ATTEMPTS = "attempts"  # folder of interrupted attempts on other machines
 MOST_SHOWN = 3  # problems in an error message
 
@@ -30,6 +31,15 @@ class Manifest:
 
     config_sha256: str
     samples: list[str]
+
+
+@dataclass(frozen=True)
+class Imported:
+    """The origin of an imported run: the archive's name and SHA-256, and whether it has texts."""
+
+    archive: str
+    archive_sha256: str
+    texts: bool
 
 
 @dataclass(frozen=True)
@@ -142,6 +152,18 @@ def manifest_of(folder: Path) -> Manifest | None:
     """Return a run folder's manifest; None if it has none. Raises ConfigError if it is damaged."""
     path = folder / MANIFEST
     return read_sealed(path, Manifest) if path.exists() else None
+
+
+def imported_of(folder: Path) -> Imported | None:
+    """Return the origin of an imported run; None for a run that was measured here. Raises ConfigError if it is damaged."""
+    path = folder / IMPORTED
+    return read_sealed(path, Imported) if path.exists() else None
+
+
+def require_texts(folder: Path) -> None:
+    """Raise ConfigError if a run was exported without texts."""
+    if (origin := imported_of(folder)) and not origin.texts:
+        raise ConfigError(f"{folder} was exported without texts; help: specbench export --texts on the other machine")
 
 
 def expected_of(folder: Path) -> Expected:

@@ -1,0 +1,246 @@
+"""Archives of run folders: a zip file with a manifest of SHA-256 checksums. `unpack` treats an archive as untrusted."""
+
+import hashlib
+import json
+import re
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path, PurePosixPath
+from typing import Any, cast
+
+from specbench.errors import ConfigError
+from specbench.files import parse_json, read_sealed, sealed, write_sealed
+from specbench.machine.hardware import Environment
+from specbench.runs.record import Record, RoundRecord, line_of
+from specbench.runs.run_folder import (
+    CONFIG,
+    ENVIRONMENT,
+    IMPORTED,
+    JUDGED,
+    MANIFEST,
+    SAMPLES,
+    SCORES,
+    Imported,
+    listed,
+    load,
+    read,
+    spec_of,
+)  # fmt: skip
+from specbench.runs.scores import Judged, Scores
+
+FORMAT = 1  # of archives
+LISTING = "archive.json"  # the manifest, the first member of an archive
+FILES = (CONFIG, MANIFEST, ENVIRONMENT, SAMPLES, SCORES, JUDGED)  # of a run folder; the summary is computed again
+FOLDER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._,=+@-]{0,199}")
+MOST_FILES = 6_000  # in an archive: 1,000 runs
+MOST_LISTING_BYTES = 4 * 2**20
+MOST_BYTES = 4 * 2**30  # of all files together
+CHUNK = 2**20
+STAMP = (1980, 1, 1, 0, 0, 0)  # of every member, so that equal runs give equal archives
+
+
+@dataclass(frozen=True)
+class ListedFile:
+    """A file of an archive: its checksum and its size."""
+
+    sha256: str
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Listing:
+    """The manifest of an archive. Without `texts`, it has no prompts, references or generated text."""
+
+    format: int
+    texts: bool
+    files: dict[str, ListedFile]
+
+    @property
+    def bytes(self) -> int:
+        """The size of all files."""
+        return sum(each.bytes for each in self.files.values())
+
+
+def size_text(size: int) -> str:
+    """Return a size in the unit that suits it, such as `1.4 MiB`."""
+    power = min(max(size.bit_length() - 1, 0) // 10, 3)
+    return f"{size / 1024**power:.{1 if power else 0}f} {('bytes', 'KiB', 'MiB', 'GiB')[power]}"
+
+
+def pack(folders: Sequence[Path], archive: Path, texts: bool = False) -> Listing:
+    """Write complete and incomplete runs to an archive: specs, fingerprints, records and scores.
+
+    Raises ConfigError if a folder contains no run or damaged records, or if two folders have the same name.
+    """
+    names = [folder.resolve().name for folder in folders]
+    for name in names:
+        if not FOLDER_NAME.fullmatch(name):
+            raise ConfigError(f"{name}: a folder of this name cannot be exported; help: rename it")
+        if names.count(name) > 1:
+            raise ConfigError(f"{name}: two folders have this name; help: export them separately")
+    members: dict[str, bytes] = {}
+    for name, folder in zip(names, folders, strict=True):
+        spec_of(folder)  # raises if there is no run
+        if problems := load(folder).problems:
+            raise ConfigError(f"{folder}: {listed(problems)}; help: measure it again, which completes the run")
+        for file in FILES:
+            if (folder / file).exists():
+                members[f"{name}/{file}"] = _content(folder, file, texts)
+    files = {path: ListedFile(_sha256(data), len(data)) for path, data in members.items()}
+    listing = Listing(FORMAT, texts, files)
+    archive.parent.mkdir(parents=True, exist_ok=True)
+    part = archive.with_name(f".{archive.name}.part")
+    try:
+        with zipfile.ZipFile(part, "w", zipfile.ZIP_DEFLATED) as out:
+            for path, data in {LISTING: json.dumps(asdict(listing), indent=1).encode(), **members}.items():
+                out.writestr(zipfile.ZipInfo(path, STAMP), data, zipfile.ZIP_DEFLATED)
+        part.replace(archive)
+    finally:
+        part.unlink(missing_ok=True)
+    return listing
+
+
+def unpack(archive: Path, out: Path, most_bytes: int = MOST_BYTES) -> list[Path]:
+    """Write the runs of an archive to new folders in `out`, and return these.
+
+    Only files with the names of a run folder are written, after their checksums, their sizes and their content were checked.
+    Nothing in an archive is executed. Raises ConfigError, and leaves no folder, if the archive is damaged, too large or
+    not an archive of runs, or if a folder exists.
+    """
+    try:
+        with zipfile.ZipFile(archive) as file:
+            listing = _listing_of(file, archive, most_bytes)
+            names = sorted({PurePosixPath(path).parts[0] for path in listing.files})
+            for name in names:
+                if (out / name).exists():
+                    raise ConfigError(f"{out / name} exists; help: --out ANOTHER_FOLDER")
+            out.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(prefix=".import-", dir=out) as text:
+                folder = Path(text)
+                for path, expected in listing.files.items():
+                    _write(file, path, expected, folder / path, archive)
+                mark = Imported(archive.name, _sha256_of_file(archive), listing.texts)
+                for name in names:
+                    _require_run(folder / name)
+                    write_sealed(folder / name / IMPORTED, asdict(mark), indent=1)
+                for name in names:
+                    (folder / name).rename(out / name)
+    except (zipfile.BadZipFile, zipfile.LargeZipFile, NotImplementedError, RuntimeError, EOFError) as error:
+        raise ConfigError(f"{archive}: not an archive of specbench export: {error}") from None
+    return [out / name for name in names]
+
+
+def _content(folder: Path, file: str, texts: bool) -> bytes:
+    """Return a file of a run folder, without texts unless they are wanted."""
+    path = folder / file
+    if texts or file not in WITHOUT_TEXTS:
+        return path.read_bytes()
+    return WITHOUT_TEXTS[file](path)
+
+
+def _records_without_texts(path: Path) -> bytes:
+    return b"".join(line_of(_without_texts(record)) for record in read(path.parent))
+
+
+def _without_texts(record: Record) -> Record:
+    """Return a record without the generated text and the ids of the prompt's ends. Token ids are kept: results need them."""
+    return replace(record, text="", pieces=[], prompt_ends=[], rounds=[_round(each) for each in record.rounds])
+
+
+def _round(record: RoundRecord) -> RoundRecord:
+    kept = {key: value for key, value in record.items() if key != "rejected"}
+    if "inner" in kept:
+        kept["inner"] = [_round(each) for each in record["inner"]]
+    return cast(RoundRecord, kept)
+
+
+def _scores_without_texts(path: Path) -> bytes:
+    scores = read_sealed(path, Scores)
+    scores.pop("samples", None)
+    return sealed(cast(dict[str, Any], scores)).encode()
+
+
+def _judged_without_texts(path: Path) -> bytes:
+    judged = read_sealed(path, Judged)
+    for row in judged["rows"]:
+        row["exchanges"] = []
+    return sealed(cast(dict[str, Any], judged)).encode()
+
+
+WITHOUT_TEXTS: dict[str, Callable[[Path], bytes]] = {
+    SAMPLES: _records_without_texts,
+    SCORES: _scores_without_texts,
+    JUDGED: _judged_without_texts,
+}
+
+
+def _listing_of(file: zipfile.ZipFile, archive: Path, most_bytes: int) -> Listing:
+    """Return an archive's manifest. Raises ConfigError unless it lists exactly the members, with safe names and sizes."""
+    members = file.namelist()
+    if len(members) > MOST_FILES:
+        raise ConfigError(f"{archive}: {len(members)} files; at most {MOST_FILES} are imported")
+    if members[:1] != [LISTING]:
+        raise ConfigError(f"{archive}: not an archive of specbench export: it does not begin with {LISTING}")
+    text = b"".join(_chunks(file, LISTING, MOST_LISTING_BYTES, archive))
+    listing = parse_json(text, Listing, f"{archive}: {LISTING}")
+    if listing.format != FORMAT:
+        raise ConfigError(f"{archive}: format {listing.format}; this version reads format {FORMAT}")
+    if not listing.files or sorted(members[1:]) != sorted(listing.files):
+        raise ConfigError(f"{archive}: its files are not those that {LISTING} lists")
+    for path in listing.files:
+        name, _, inside = path.partition("/")
+        if not FOLDER_NAME.fullmatch(name) or inside not in FILES:
+            raise ConfigError(f"{archive}: {path!r} is not a file of a run folder")
+    if listing.bytes > most_bytes or any(each.bytes < 0 for each in listing.files.values()):
+        raise ConfigError(
+            f"{archive}: {size_text(listing.bytes)} when unpacked; help: --max-gib N imports larger archives"
+        )
+    return listing
+
+
+def _write(file: zipfile.ZipFile, path: str, expected: ListedFile, to: Path, archive: Path) -> None:
+    """Write a member to a file. Raises ConfigError if it is larger than listed, or if its checksum differs."""
+    to.parent.mkdir(exist_ok=True)
+    digest = hashlib.sha256()
+    with to.open("xb") as out:
+        for chunk in _chunks(file, path, expected.bytes, archive):
+            digest.update(chunk)
+            out.write(chunk)
+    if digest.hexdigest() != expected.sha256:
+        raise ConfigError(f"{archive}: {path} is damaged: its checksum differs from that in {LISTING}")
+
+
+def _chunks(file: zipfile.ZipFile, path: str, most: int, archive: Path) -> Iterator[bytes]:
+    """Yield a member's content. Raises ConfigError once it exceeds `most` bytes, without unpacking the rest."""
+    read_bytes = 0
+    with file.open(path) as member:
+        while chunk := member.read(CHUNK):
+            read_bytes += len(chunk)
+            if read_bytes > most:
+                raise ConfigError(f"{archive}: {path} is larger than {most} bytes")
+            yield chunk
+
+
+def _require_run(folder: Path) -> None:
+    """Raise ConfigError unless a folder contains a run whose files are valid."""
+    for file in (CONFIG, MANIFEST, ENVIRONMENT, SAMPLES):
+        if not (folder / file).exists():
+            raise ConfigError(f"{folder.name}: the archive has no {file}")
+    read_sealed(folder / ENVIRONMENT, Environment)
+    if (folder / SCORES).exists():
+        read_sealed(folder / SCORES, Scores)
+    if (folder / JUDGED).exists():
+        read_sealed(folder / JUDGED, Judged)
+    if problems := load(folder).problems:
+        raise ConfigError(f"{folder.name}: {listed(problems)}")
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def _sha256_of_file(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
