@@ -18,7 +18,7 @@ import typer
 
 from specbench._logging import quiet
 from specbench.cli.lazy import STYLE, Entry, LazyGroup
-from specbench.errors import ConfigError, ExitCode, FolderInUse, MissingAsset
+from specbench.errors import ConfigError, ExitCode, FolderInUse, MissingAsset, NotComparable
 
 COMMANDS = {  # in the order of `specbench --help`; each line equals the first line of the function's docstring
     "run": Entry("run:run", "Measure methods on a pair and tasks, together with their baselines."),
@@ -99,6 +99,8 @@ def main(command: Callable[[], None] = app) -> None:
         fail("config", error, 2)
     except MissingAsset as error:
         fail("asset", error, 4)
+    except NotComparable as error:
+        fail("comparison", error, ExitCode.INCONCLUSIVE)
     except Exception as error:
         place = _in_plugin(error)
         if place is not None:

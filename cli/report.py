@@ -12,7 +12,7 @@ import typer
 from specbench.analysis.summary import summaries_of
 from specbench.cli import params
 from specbench.cli.arguments import words
-from specbench.cli.console import place, printable, terminal
+from specbench.cli.console import place, print_table, printable, terminal
 from specbench.cli.params import known
 from specbench.cli.report_output import newest, show, show_chosen, show_collected
 from specbench.config.suite import read_suite
@@ -20,7 +20,9 @@ from specbench.errors import ConfigError
 from specbench.report.chosen import chosen_suite
 from specbench.report.plots import of_runs as plots_of_runs
 from specbench.report.plots import of_suite as plots_of_suite
+from specbench.report.pooled import pooled_table
 from specbench.report.suite_report import collect
+from specbench.report.tables import markdown_table
 from specbench.report.writers import CHOOSING, runs_text, suite_text
 
 
@@ -63,6 +65,9 @@ def report(
         list[str] | None,
         typer.Option(help="Show one table with these columns (speedup,acceptance_rate). For table, md and latex."),
     ] = None,
+    pooled: Annotated[
+        bool, typer.Option("--pooled", help="Show the speedup over the prompts of all runs of a pair together.")
+    ] = False,
     full: params.Full = False,
     explain: params.Explain = False,
 ) -> None:
@@ -76,6 +81,9 @@ def report(
         raise ConfigError("--full applies to run folders, without --columns")
     if explain and (suite or keys or form is not Format.table):
         raise ConfigError("--explain applies to run folders as a table, without --columns; help: docs/columns.md")
+    if pooled:
+        _report_pooled(runs or [], suite, results, form, out)
+        return
     wanted = _Wanted(form, keys, out, plots, full, explain)
     if suite:
         _report_suite(suite, results, wanted)
@@ -95,6 +103,21 @@ def _report_suite(name: str, results: Path, wanted: _Wanted) -> None:
     with _opened(out) as file:
         show_collected(collected, terminal(file))
     _print_paths(drawn)
+
+
+def _report_pooled(runs: list[Path], suite: str | None, results: Path, form: Format, out: Path | None) -> None:
+    """Show one table of the speedups over all runs together."""
+    if form not in (Format.table, Format.md):
+        raise ConfigError(f"--pooled applies to {Format.table} and {Format.md}, not to {form}")
+    summaries = collect(read_suite(suite), results).summaries if suite else summaries_of(runs)
+    if len(summaries) < 2:
+        raise ConfigError("--pooled needs at least two run folders, or a --suite")
+    table = pooled_table(summaries)
+    if form is Format.md:
+        _write(markdown_table(table) + "\n", out)
+        return
+    with _opened(out) as file:
+        print_table(table, terminal(file))
 
 
 def _report_runs(folders: list[Path], results: Path, wanted: _Wanted) -> None:

@@ -27,6 +27,10 @@ class MissingAsset(Exception):
     """A missing model, data set or device. The message says what to do; exit code 4."""
 
 
+class NotComparable(Exception):
+    """Measurements that cannot be combined or compared, such as times of different machines; exit code 6."""
+
+
 class NotOnHub(MissingAsset):
     """A task whose data is not on the hub, so that the user has to name a file; exit code 4."""
 

@@ -62,7 +62,7 @@ class Point:
     `x` is the swept number of the setting, `variant` the rest of the setting, and `draft_length` one number per drafting
     model, as in reports. Of a speculative ensemble, `proposer` is the default proposer, and `weight` the weight of
     `weighted`, the ensemble's first model by name. `is_curve` marks the summaries of a whole curve. `values` are by name.
-    `paper` are the values that the paper prints for this point.
+    `machine` is the hardware of the run. `paper` are the values that the paper prints for this point.
     """
 
     pair: str
@@ -81,6 +81,7 @@ class Point:
     label: str = ""
     simulated: str = ""
     data: str = ""
+    machine: str = ""
     baseline: bool = False
     is_curve: bool = False
     values: Mapping[str, PointValue] = field(default_factory=dict)
@@ -175,8 +176,8 @@ def _points_of(summary: RunSummary, row: MethodSummary, reference: Sequence[Refe
         found = Point(
             pair=summary.pair, task=summary.spec.task.name, group=group, T=summary.decoding.temperature, method=method,
             setting=setting, x=x, variant=variant, draft_length=summary.traits(row).draft_length, **mixture.place,
-            label=row.label, simulated=summary.simulated, data=summary.data.source, run=summary.run, baseline=is_baseline,
-            values=values,
+            label=row.label, simulated=summary.simulated, data=summary.data.source, machine=summary.machine, run=summary.run,
+            baseline=is_baseline, values=values,
         )  # fmt: skip
         is_real = not found.simulated and found.data != "synthetic"
         return replace(found, paper={each.metric: each.value for each in reference if is_real and each.covers(found)})

@@ -10,7 +10,7 @@ from dataclasses import asdict, replace
 import tomli_w
 
 from specbench.config.suite import Suite
-from specbench.errors import ConfigError, ExitCode
+from specbench.errors import ConfigError, ExitCode, NotComparable
 from specbench.experiment.pipeline import Results, resolve, run
 from specbench.experiment.plan import PlannedRun
 from specbench.experiment.request import Request, SuiteRequest
@@ -34,7 +34,7 @@ def shards_of(count: int) -> list[str]:
 def run_in_shards(request: Request, count: int, observer: Observer) -> Results:
     """Measure the missing shards of a request's runs, combine them, and score and summarize the whole.
 
-    Raises ConfigError if the shards were measured on different machines.
+    Raises NotComparable if the shards were measured on different machines.
     """
     requests = [replace(request, options=replace(request.options, shard=each)) for each in shards_of(count)]
     for each in requests:
@@ -70,7 +70,8 @@ def with_shard(suite: Suite, shard: str) -> Suite:
 def combine(whole: PlannedRun, parts: Sequence[PlannedRun], lock: FolderLock) -> None:
     """Write the records of complete shards into the folder of the whole run, unless that is complete.
 
-    Raises ConfigError if a shard is incomplete, belongs to another run, or was measured on another machine than the first.
+    Raises ConfigError if a shard is incomplete or belongs to another run, and NotComparable if one was measured on another
+    machine than the first.
     """
     if whole.complete:
         return
@@ -95,13 +96,13 @@ def combine(whole: PlannedRun, parts: Sequence[PlannedRun], lock: FolderLock) ->
 
 
 def _require_alike(whole: PlannedRun, parts: Sequence[PlannedRun]) -> None:
-    """Raise ConfigError unless the shards are parts of one run, measured under the same conditions."""
+    """Raise unless the shards are parts of one run (ConfigError), measured under the same conditions (NotComparable)."""
     conditions_of = [conditions(read_sealed(part.folder / ENVIRONMENT, Environment)) for part in parts]
     for part, own in zip(parts, conditions_of, strict=True):
         if replace(spec_of(part.folder), task=whole.spec.task).sha256 != whole.spec.sha256:
             raise ConfigError(f"{part.folder} is no part of {whole.folder}")
         if different := incomparable(conditions_of[0], own):
-            raise ConfigError(
+            raise NotComparable(
                 f"{part.folder} was measured under other conditions than {parts[0].folder}, and their times are not pooled"
                 f" ({'; '.join(different)}); help: measure it again with --fresh on the same machine"
             )

@@ -60,13 +60,13 @@ def _groups(expected: Expectation, points: Sequence[Point]) -> list[list[Point]]
 
     Points are compared within a run, with two exceptions. The best of several settings is chosen over the runs of one place
     if its bound is a number, since settings with different baselines are measured in different runs. If the bound names a
-    temperature, runs at all temperatures are compared.
+    temperature, runs at all temperatures are compared. Runs on different machines are never compared.
     """
     keys: tuple[str, ...] = ("run",)
     if not isinstance(expected.bound, dict):
-        keys = ("pair", "task", "T", "simulated", "data") if expected.best else keys
+        keys = ("pair", "task", "T", "simulated", "data", "machine") if expected.best else keys
     elif "T" in expected.bound:
-        keys = ("pair", "task", "simulated", "data")
+        keys = ("pair", "task", "simulated", "data", "machine")
     groups: dict[tuple[object, ...], list[Point]] = defaultdict(list)
     for point in points:
         if not point.group:

@@ -24,6 +24,11 @@ def suite_notes(collected: Collected) -> list[str]:
     lines += [f"judge: {judge}" for judge in judges]
     lines += choices(collected.points)
     lines += common_notes(collected.summaries)
+    if (machines := len({summary.machine for summary in collected.summaries})) > 1:
+        lines.append(
+            f"! measured on {machines} kinds of machines (table Hardware): every speedup is a ratio within one run, and no"
+            " expectation and no best setting compares machines"
+        )
     lines += [f"! {folder}: was measured, and its folder is gone" for folder in collected.missing]
     if collected.index.changes:
         lines.append(f"! options of the suite were overridden: {', '.join(collected.index.changes)}")

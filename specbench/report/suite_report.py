@@ -67,6 +67,7 @@ def collect(suite: Suite, results: Path, changed: bool = False) -> Collected:
     if suite.kind == "profile":
         profile_tables, profile_lines = _profiles(summaries, [run.levels for run in runs])
         tables, lines = tables + profile_tables, lines + profile_lines
+    tables += hardware_tables(summaries)
     verifiers = verifier_reports(suite, results, found)
     if verifiers:
         tables.append(verifier_table(verifiers))
@@ -75,6 +76,14 @@ def collect(suite: Suite, results: Path, changed: bool = False) -> Collected:
         suite=suite, index=index, folders=folders, missing=missing, summaries=summaries, points=found, tables=tables,
         verdicts=lines, conclusion=_conclusion(suite, summaries, found), verifiers=verifiers,
     )  # fmt: skip
+
+
+def hardware_tables(summaries: Sequence[RunSummary]) -> list[Table]:
+    """Return a table of the hardware of every run; none if all were measured on one kind of machine."""
+    if len({summary.machine for summary in summaries}) < 2:
+        return []
+    rows = [[s.run, s.pair, s.task, f"{s.decoding.temperature:g}", s.machine] for s in summaries]
+    return [Table("Hardware", ["run", "pair", "task", "T", "machine"], rows)]
 
 
 def _printed(suite: Suite) -> list[Reference]:

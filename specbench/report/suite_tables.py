@@ -13,7 +13,17 @@ from specbench.report.tables import Table
 
 Place = tuple[str | float | None, ...]  # the values of some dimensions
 Grid = dict[Place, dict[Place, Point]]  # by row, then by column
-DISTINGUISHING = ("method", "setting", "pair", "task", "T", "data", "simulated", "run")  # tried in this order
+DISTINGUISHING = (
+    "method",
+    "setting",
+    "pair",
+    "task",
+    "T",
+    "data",
+    "simulated",
+    "machine",
+    "run",
+)  # tried in this order
 SELECTED = "†"  # after the best of several settings
 
 
@@ -102,7 +112,8 @@ def _merged(spec: TableSpec, points: Sequence[Point]) -> Point:
 def _with_best(spec: TableSpec, grid: Grid) -> Grid:
     """Return the rows. A method with several settings has a further row with the best of each column, marked as selected.
 
-    The paper prints only the best, so only that row is compared with the paper.
+    The paper prints only the best, so only that row is compared with the paper. There is none for settings that were measured
+    on different machines.
     """
     at = spec.rows.index("setting" if "setting" in spec.rows else "variant")
     families: dict[Place, list[Place]] = defaultdict(list)
@@ -110,8 +121,9 @@ def _with_best(spec: TableSpec, grid: Grid) -> Grid:
         families[row[:at] + row[at + 1 :]].append(row)
     out: Grid = {}
     for rest, rows in families.items():
-        if len(rows) == 1:
-            out[rows[0]] = grid[rows[0]]
+        machines = {point.machine for row in rows for point in grid[row].values()}
+        if len(rows) == 1 or len(machines) > 1:
+            out |= {row: grid[row] for row in rows}
             continue
         for row in rows:
             out[row] = {column: replace(point, paper={}) for column, point in grid[row].items()}
