@@ -21,6 +21,7 @@ ALIASES = {  # our settings -> submitit's parameters
 }  # fmt: skip
 MINUTES = 24 * 60  # time limit of a job by default
 UNKNOWN_POLLS = 3  # polls without an entry in the queue and without an outcome, after which a job has ended
+UNKNOWN_JOB = "Invalid job id"  # squeue's error if none of the jobs is in the queue
 WAITING = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "SUSPENDED", "SPECIAL_EXIT")
 GOING = ("RUNNING", "COMPLETING", "STAGE_OUT", "SIGNALING")
 
@@ -49,9 +50,9 @@ class SlurmLauncher:
 
     def poll(self, jobs: Mapping[str, Job]) -> dict[str, JobState]:
         queued = self._queued(list(jobs)) if self.cluster == "slurm" else {}
-        return {
-            identifier: self._state(identifier, job, queued.get(identifier, "")) for identifier, job in jobs.items()
-        }
+        if queued is None:  # no answer: nothing is known but the outcomes
+            return {each: _without_queue(job) for each, job in jobs.items()}
+        return {each: self._state(each, job, queued.get(each, "")) for each, job in jobs.items()}
 
     def cancel(self, jobs: Mapping[str, Job]) -> None:
         for identifier in jobs:
@@ -85,13 +86,15 @@ class SlurmLauncher:
             return JobState.ended if self._unknown[identifier] >= UNKNOWN_POLLS else JobState.pending
         return JobState.ended
 
-    def _queued(self, identifiers: Sequence[str]) -> dict[str, str]:
-        """Return the states of jobs in Slurm's queue, by id."""
+    def _queued(self, identifiers: Sequence[str]) -> dict[str, str] | None:
+        """Return the states of jobs in Slurm's queue, by id; None if Slurm does not answer, for example while it restarts."""
         if not identifiers:
             return {}
         arrays = sorted({each.partition("_")[0] for each in identifiers})
-        lines = _run("squeue", "--noheader", "--array", "--format=%i %T", f"--jobs={','.join(arrays)}").splitlines()
-        return dict(line.split(maxsplit=1) for line in lines if line.strip())
+        found = _run("squeue", "--noheader", "--array", "--format=%i %T", f"--jobs={','.join(arrays)}")
+        if found is None or (found.returncode and UNKNOWN_JOB not in found.stderr):
+            return None
+        return dict(line.split(maxsplit=1) for line in found.stdout.splitlines() if line.strip())
 
 
 def slurm_launcher(settings: Table, folder: Path) -> SlurmLauncher:
@@ -116,13 +119,21 @@ def slurm_launcher(settings: Table, folder: Path) -> SlurmLauncher:
     return SlurmLauncher(executor, log, cluster)
 
 
-def _run(*command: str) -> str:
-    """Return a command's output; empty if it fails, as squeue does for jobs that have left the queue."""
+def _without_queue(job: Job) -> JobState:
+    """Return a job's state by its outcome alone."""
+    outcome = job.outcome()
+    if outcome is None:
+        return JobState.pending
+    return JobState.running if outcome.exit_code is None else JobState.ended
+
+
+def _run(*command: str) -> "subprocess.CompletedProcess[str] | None":
+    """Run a command; None if it does not end within a minute."""
     try:
-        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False).stdout
+        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     except FileNotFoundError:
         raise MissingAsset(
             f"{command[0]} is not installed here; help: run this on a login node of the cluster"
         ) from None
     except subprocess.TimeoutExpired:
-        return ""
+        return None

@@ -2,10 +2,15 @@
 
 import os
 import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import pytest
 
+from scripts import local_slurm
 from specbench.config.options import Access
 from specbench.config.suite import read_suite
 from specbench.errors import ConfigError, ExitCode, MissingAsset
@@ -14,7 +19,7 @@ from specbench.launch import slurm
 from specbench.launch.driver import Campaign, launch
 from specbench.launch.job import Job
 from specbench.launch.launcher import JobState
-from specbench.launch.ledger import Ledger, folder_of
+from specbench.launch.ledger import LEDGER, Ledger, folder_of
 from specbench.launch.slurm import slurm_launcher
 from specbench.observer import Observer
 from specbench.runs.run_folder import SAMPLES, load
@@ -61,6 +66,8 @@ def test_a_preempted_job_is_submitted_again_and_resumes(request_of, tmp_path):
     assert killed and sorted(entry.attempt for entry in entries) == [1, 2]
     for entry in entries:
         assert load(tmp_path / "results" / entry.key).complete
+    for job in found.launcher._jobs.values():  # submitit does not wait for them
+        job._process.wait()
 
 
 def _kill(pid: int) -> None:
@@ -77,11 +84,48 @@ def test_states_of_the_queue(tmp_path, monkeypatch):
     launcher.cluster = "slurm"
     jobs = {f"7_{i}": Job(f"run{i}", (), tmp_path) for i in range(5)}
     listed = "7_0 PENDING\n7_1 RUNNING\n7_2 COMPLETING\n7_3 PREEMPTED\n"
-    monkeypatch.setattr(slurm, "_run", lambda *command: listed if command[0] == "squeue" else "")
+    monkeypatch.setattr(slurm, "_run", lambda *command: CompletedProcess(command, 0, listed, ""))
     states = [launcher.poll(jobs) for _ in range(3)]
     expected = [JobState.pending, JobState.running, JobState.running, JobState.ended]
     assert [list(each.values())[:4] for each in states] == [expected] * 3
     assert [each["7_4"] for each in states] == [JobState.pending, JobState.pending, JobState.ended]
+
+
+@pytest.mark.parametrize(
+    "answer", [None, CompletedProcess((), 1, "", "slurm_load_jobs error: Unable to contact slurm")]
+)
+def test_a_queue_that_does_not_answer_ends_no_job(answer, tmp_path, monkeypatch):
+    launcher = slurm_launcher({"cluster": "debug"}, tmp_path)
+    launcher.cluster = "slurm"
+    monkeypatch.setattr(slurm, "_run", lambda *command: answer)
+    jobs = {"7_0": Job("run", (), tmp_path)}
+    assert [launcher.poll(jobs)["7_0"] for _ in range(5)] == [JobState.pending] * 5
+
+
+@pytest.mark.skipif(bool(local_slurm.missing()), reason="needs root, slurm-wlm and munge")
+def test_a_real_cluster_runs_a_suite_as_an_array_of_two(tmp_path):
+    """The driver is killed while jobs run. The next one follows them, and submits none twice."""
+    (tmp_path / "own.toml").write_text(SUITE)
+    settings = ("cpus=1", "parallel=2", "minutes=10", "untimed=true")
+    options = [word for each in settings for word in ("--launcher-set", each)]
+    command = [sys.executable, "-P", "-c", "from specbench.cli import main; main()", "run", "--suite", "own.toml"]
+    command += ["--launcher", "slurm", *options]
+    with local_slurm.cluster() as environment, (tmp_path / "driver.log").open("wb") as log:
+        first = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=log, stderr=log)
+        ledger = tmp_path / "results" / "suites" / "own" / LEDGER
+        end = time.monotonic() + 120.0
+        while not ledger.exists() or not any(each.id for each in Ledger.of(ledger.parent).entries.values()):
+            assert time.monotonic() < end and first.poll() is None, (tmp_path / "driver.log").read_text()
+            time.sleep(0.1)
+        first.kill()
+        first.wait()
+        before = {key: each.id for key, each in Ledger.of(ledger.parent).entries.items()}
+        subprocess.run(command, cwd=tmp_path, env=environment, stdout=log, stderr=log, check=True, timeout=300)
+        entries = Ledger.of(ledger.parent).entries
+    assert {key: each.id for key, each in entries.items()} == before, "the jobs of the first driver"
+    assert {each.partition("_")[0] for each in before.values()} == {"1"} and len(before) == 2, "one array"
+    assert [(each.state, each.attempt) for each in entries.values()] == [("done", 1)] * 2
+    assert all(load(tmp_path / "results" / key).complete for key in entries)
 
 
 @pytest.mark.parametrize(
