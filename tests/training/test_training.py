@@ -276,7 +276,6 @@ def test_an_eagle_head_learns_its_bases_distribution(tmp_path):
     ]
     shown = specbench("train", "eagle", *FEW, *quick, "-o", "head", cwd=tmp_path).stdout
     assert "Trial of eagle on 5 held-out prompts" in shown
-    assert "specbench run" not in shown
     report = json.loads((tmp_path / "head" / "report.json").read_text())
     assert [each["method"] for each in report["trial"]] == ["ar", "eagle"]
     head = EagleHead.read(tmp_path / "head")
