@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM
 from specbench.config.options import Options
 from specbench.experiment.selection import read_pair
 from specbench.models.quantization import layers, quantized
-from specbench.models.resolve import Placement, resolve_models
+from specbench.models.resolve import Execution, resolve_models
 
 TINY = Path(__file__).parents[1] / "specbench" / "tiny"
 TARGET, COPY = TINY / "models" / "target", TINY / "models" / "target-dequantized"
@@ -37,7 +37,7 @@ def main() -> None:
 def _copy_head() -> None:
     """Copy the head, and name the dequantized copy as its base."""
     preset, pair = read_pair("tiny-dequantized", Options(heads=()))
-    (base,) = resolve_models(pair, ("middle",), preset.path.parent, Placement(torch.device("cpu"), "auto")).values()
+    (base,) = resolve_models(pair, ("middle",), preset.path.parent, Execution(torch.device("cpu"), "auto")).values()
     shutil.copytree(HEAD, COPIED_HEAD, dirs_exist_ok=True)
     path = COPIED_HEAD / "model.safetensors"
     with safe_open(path, "pt") as file:

@@ -34,7 +34,7 @@ from specbench.files import write
 from specbench.machine.hardware import fingerprint
 from specbench.methods.autoregressive import Autoregressive
 from specbench.models.loader import LoadedPair, load
-from specbench.models.resolve import Placement, resolve_models
+from specbench.models.resolve import Execution, resolve_models
 from specbench.report.formats import SCORE
 from specbench.sandbox import Sandbox
 from specbench.scoring.metric import Scored
@@ -92,7 +92,7 @@ def _methods(pair: Pair) -> dict[str, Method]:
 
 def _load(name: str, roles: tuple[str, ...]) -> LoadedPair:
     base = preset("pair", name).path.parent
-    on = Placement(torch.device("cpu"), "float32")
+    on = Execution(torch.device("cpu"), "float32")
     return load(resolve_models(_pair(name), roles, base, on), base, on.device)
 
 

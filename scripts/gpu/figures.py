@@ -14,7 +14,7 @@ from specbench.config.construct import construct
 from specbench.config.pair import Pair
 from specbench.config.presets import preset
 from specbench.models.loader import LoadedPair, load
-from specbench.models.resolve import Placement, ResolvedModel, resolve_models
+from specbench.models.resolve import Execution, ResolvedModel, resolve_models
 
 SMALL = {  # for --small, which tries things out on a CPU
     "vocab_size": 1024, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4,
@@ -115,7 +115,7 @@ def dummy_pair(
     }
     table = found_pair.table | {"weights": "dummy", "logits": logits, "models": models}
     pair, base = construct(Pair, table, name), found_pair.path.parent
-    found = resolve_models(pair, tuple(pair.models), base, Placement(settings.device))
+    found = resolve_models(pair, tuple(pair.models), base, Execution(settings.device))
     say(f"random weights for {', '.join(map(named(pair, settings), pair.models))}")
     return pair, found, load(found, base, settings.device)
 

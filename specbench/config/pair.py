@@ -5,6 +5,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Literal
 
+from specbench.config.placement import Parallel, Placement, placement_of
 from specbench.errors import ConfigError, MissingAsset, hint
 
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
@@ -31,7 +32,8 @@ class ModelSpec:
     """One model: a local folder or a Hugging Face id, at a revision.
 
     Without a revision, the newest commit is used; runs record it. `quantization` is applied when unquantized weights are
-    loaded. `allowed_keys` are patterns (`lm_head.*`) of weights that may be missing from the checkpoint, and are then random,
+    loaded. `device`, or `devices` with `parallel`, are where the model runs (`specbench.config.placement`), by
+    default the run's device. `allowed_keys` are patterns (`lm_head.*`) of weights that may be missing from the checkpoint, and are then random,
     or that may be in addition to the architecture's. By default such weights are an error. `chat_template`
     is the name of a bundled chat template, or a Jinja file; it replaces the tokenizer's.
     """
@@ -41,9 +43,23 @@ class ModelSpec:
     dtype: Dtype = "auto"
     quantization: Quantization = ""
     chat_template: str = ""
+    device: str = ""
+    devices: tuple[int | str, ...] = ()
+    parallel: Parallel = "none"
+    memory_gib: tuple[float, ...] = ()
     by_task: dict[str, str] = field(default_factory=dict)  # paths of checkpoints that replace `path` on a task
     config: dict[str, Any] = field(default_factory=dict)  # keys of a dummy model's architecture that differ
     allowed_keys: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.quantization and (self.parallel == "tensor" or "disk" in self.devices):
+            raise ValueError("a quantized model can be split in layers over GPUs only")
+        assert self.placement
+
+    @property
+    def placement(self) -> Placement:
+        """Where the model runs. Raises ValueError if its keys conflict."""
+        return placement_of(self.device, self.devices, self.parallel, self.memory_gib)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ from specbench.config.options import Access, Options
 from specbench.errors import ConfigError
 from specbench.experiment import selection
 from specbench.models import loader
-from specbench.models.resolve import Placement, device_of, resolve_models
+from specbench.models.resolve import Execution, device_of, resolve_models
 from specbench.observer import Observer
 from specbench.runs.locking import locked
 from specbench.training.finetune import Finetuning, finetune
@@ -62,7 +62,7 @@ def finetune_model(request: FinetuneRequest, observer: Observer) -> FinetunedMod
     source = Source(name, task, selection.source_of(request.task, pair, options), request.task)
     folder = request.out or Path("models") / found.name / f"{request.role}-{name.replace(':', '-')}"
     device, base = device_of(options.device), found.path.parent
-    models = resolve_models(pair, (request.role,), base, Placement(device, "float32", "eager"))
+    models = resolve_models(pair, (request.role,), base, Execution(device, "float32", "eager"))
     with locked([folder], request.access):
         with observer.status(f"loading {request.role}"):
             loaded = loader.load(models, base, device)

@@ -82,14 +82,19 @@ def generate(method: Method, record: Record, setting: Setting, sample: Sample, h
     record.captured, record.capture_seconds = capture(pair, setting.longest(len(prompt)))
     models, limits = pair.open(prompt), setting.limits()
     if cuda:
-        torch.cuda.reset_peak_memory_stats()
-        torch.cuda.synchronize()
+        for device in _gpus(pair):
+            torch.cuda.reset_peak_memory_stats(device)
+            torch.cuda.synchronize(device)
     out = decode(method, models, setting.sampler(record.seed, sample), limits)
     _fill(record, out, models, pair.tokenizer)
     record.text = without(limits.stop, continuation(pair.tokenizer, prompt, out.tokens, pair.encoder_decoder))
     record.pieces = pieces(pair.tokenizer, prompt, out.tokens, pair.encoder_decoder)
-    record.peak_bytes = torch.cuda.max_memory_allocated() if cuda else None
+    record.peak_bytes = sum(map(torch.cuda.max_memory_allocated, _gpus(pair))) if cuda else None
     return out
+
+
+def _gpus(pair: LoadedPair) -> list[torch.device]:
+    return [device for device in pair.all_devices if device.type == "cuda"]
 
 
 def capture(pair: LoadedPair, length: int, block: int = 0) -> tuple[int, float]:

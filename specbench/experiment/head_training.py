@@ -14,7 +14,7 @@ from specbench.experiment.head_trial import HeadTrial, TrialRequest, method_of, 
 from specbench.files import write
 from specbench.models import loader
 from specbench.models.heads import Provenance
-from specbench.models.resolve import Placement, device_of, resolve_models
+from specbench.models.resolve import Execution, device_of, resolve_models
 from specbench.observer import Observer
 from specbench.report import export
 from specbench.runs.locking import locked
@@ -156,7 +156,7 @@ def _trained(job: _Job, observer: Observer) -> Trained:
     """Train a head and write it into its folder."""
     request, settings, folder = job.request, job.settings, job.folder
     kind, device = request.kind, device_of(request.options.device)
-    models = resolve_models(job.pair, job.roles, job.where, Placement(device, request.options.dtype))
+    models = resolve_models(job.pair, job.roles, job.where, Execution(device, request.options.dtype))
     with observer.status(f"loading {', '.join(job.roles)}"):
         loaded = loader.load(models, job.where, device)
         count = TEXTS[kind] if request.count is None else request.count

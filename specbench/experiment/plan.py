@@ -19,7 +19,7 @@ from specbench.experiment.selection import Selected
 from specbench.models import loader
 from specbench.models.heads.resolve import ResolvedHead, resolve_heads
 from specbench.models.loader import LoadedPair
-from specbench.models.resolve import Placement, ResolvedModel, device_of, resolve_models
+from specbench.models.resolve import Execution, ResolvedModel, device_of, resolve_models
 from specbench.runs.run_folder import SAMPLES, Expected, Recorded, imported_of, load
 from specbench.runs.run_spec import RunSpec
 from specbench.sandbox import Sandbox
@@ -152,7 +152,7 @@ def make_plan(
     pair_name, base, pair = of
     device = device_of(options.device)
     roles = method_resolution.roles_of(names, pair, options)
-    models = resolve_models(pair, roles, base, Placement(device, options.dtype, options.engine))
+    models = resolve_models(pair, roles, base, Execution(device, options.dtype, options.engine))
     heads = resolve_heads(pair, method_resolution.heads_of(names, pair, options), base)
     sizes = {role: each.parameters for role, each in models.items()}
     groups = method_resolution.groups_of(names, pair, sizes, options)

@@ -15,7 +15,7 @@ from specbench.experiment.pipeline import resolve, unused_options
 from specbench.experiment.plan import Plan
 from specbench.experiment.preparation import with_prepared
 from specbench.experiment.request import Request
-from specbench.models.resolve import Placement, device_of, resolve_models
+from specbench.models.resolve import Execution, device_of, resolve_models
 from specbench.sandbox import Sandbox
 
 
@@ -102,7 +102,7 @@ def _keys_of(kind: str, name: str) -> set[str]:
 def _missing(line: Line, pair: str, task: str) -> list[str]:
     """Return all missing models and data of a part, since resolution stops at the first one."""
     preset, found = selection.read_pair(pair, line.options)
-    placement = Placement(device_of(line.options.device), line.options.dtype)
+    placement = Execution(device_of(line.options.device), line.options.dtype)
     reasons = []
     try:
         roles = method_resolution.roles_of(line.methods, found, line.options)

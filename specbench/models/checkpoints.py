@@ -56,13 +56,18 @@ class Checkpoint:
     allowed: tuple[str, ...] = ()
 
 
-def load_model(checkpoint: Checkpoint, dtype: torch.dtype | str = "auto", device: torch.device | None = None) -> Any:
-    """Return a model with all of its weights, in transformers' form.
+def load_model(
+    checkpoint: Checkpoint,
+    dtype: torch.dtype | str = "auto",
+    device: torch.device | None = None,
+    placed: Mapping[str, Any] | None = None,
+) -> Any:
+    """Return a model with all of its weights, in transformers' form. `placed` are arguments that split it over devices.
 
     Raises MissingAsset if the model is not here, cannot be read, or its weights do not fit its config.
     """
     role, source, config = checkpoint.role, checkpoint.source, checkpoint.config
-    settings = placement(config, device) if device else {}
+    settings = {**(placement(config, device) if device else {}), **(placed or {})}
     try:
         with explained(role, source, config):
             model, found = class_of(config).from_pretrained(

@@ -15,13 +15,20 @@ class EagerSession(CachedSession):
     """A session over any transformers decoder-only or encoder-decoder model, run eagerly, batch size 1.
 
     `vocabulary` crops the logits to the V that all models of a pair share. For an encoder-decoder model `source` holds
-    the encoder's ids, and `ids` is the decoder's prefix; the encoder runs once, with the first forward. Raises
+    the encoder's ids, and `ids` is the decoder's prefix; the encoder runs once, with the first forward. `device` is where a
+    model that is split over several devices reads its input. Raises
     ValueError, naming the layer type, for an architecture whose cache cannot be truncated (sliding windows, recurrent
     states).
     """
 
-    def __init__(self, model: PreTrainedModel, vocabulary: int, source: list[int] | None = None) -> None:
-        super().__init__(model.config.name_or_path, model.device)
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        vocabulary: int,
+        source: list[int] | None = None,
+        device: torch.device | None = None,
+    ) -> None:
+        super().__init__(model.config.name_or_path, device or model.device)
         self._model, self._vocabulary = model, vocabulary
         self._source = source
         self._encoded: Any = None
@@ -43,7 +50,7 @@ class EagerSession(CachedSession):
                 out = self._model(input_ids=fed, past_key_values=self._cache, logits_to_keep=keep, **flags)
             else:
                 if self._encoded is None:
-                    self._encoded = encoded(self._model, self._source, self.usage)
+                    self._encoded = encoded(self._model, self._source, self.usage, self._device)
                 out = self._model(
                     decoder_input_ids=fed, encoder_outputs=self._encoded, past_key_values=self._cache, **flags
                 )
@@ -56,13 +63,13 @@ class EagerSession(CachedSession):
             return logits if logits.dtype == torch.float64 else logits.float(), states
 
 
-def encoded(model: PreTrainedModel, source: list[int], usage: Usage) -> Any:
+def encoded(model: PreTrainedModel, source: list[int], usage: Usage, device: torch.device | None = None) -> Any:
     """Return the encoder's output for `source`, as transformers returns it. Its time counts towards the forward that
     needs it.
     """
     usage.encodes += 1
     usage.prefill_fed += len(source)
-    return model.get_encoder()(input_ids=torch.tensor([source], device=model.device))
+    return model.get_encoder()(input_ids=torch.tensor([source], device=device or model.device))
 
 
 def window_of(model: PreTrainedModel) -> int | None:

@@ -1,6 +1,6 @@
 """Loaded models, and the sessions of one prompt over them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -13,6 +13,7 @@ from specbench.models.engine import Graphs, GraphSession, LeanSession, Network
 from specbench.models.heads import EagleHead, Head
 from specbench.models.instrumented import InstrumentedSession
 from specbench.models.parallel import StreamSession, Workers
+from specbench.models.placed import MovedSession, on
 from specbench.models.synthetic_logits import SyntheticDistribution, SyntheticSession
 
 H = TypeVar("H", bound=TrainedHead)
@@ -44,6 +45,8 @@ class LoadedPair:
         self.streams: dict[str, Any] = {}  # of models that run concurrently on a GPU, by role
         self.synthetic: dict[str, SyntheticDistribution] = {}
         self.workers: Workers | None = None
+        self.device: torch.device = next(iter(models.values())).device
+        self.devices: dict[str, torch.device] = {}  # of models that are elsewhere than the pair's device, by role
         last = list(models)[-1]
         self.tokenizer = tokenizers[last]
         for role, other in tokenizers.items():
@@ -60,10 +63,16 @@ class LoadedPair:
         windows = [w for model in models.values() if (w := window_of(model)) is not None]
         self.window = min(windows) if windows else None
 
+    def place(self, device: torch.device, devices: Mapping[str, torch.device]) -> None:
+        """Set the run's device, and those of the models."""
+        self.device = device
+        self.devices = {role: each for role, each in devices.items() if each != device}
+
     @property
-    def device(self) -> torch.device:
-        device: torch.device = next(iter(self.models.values())).device
-        return device
+    def all_devices(self) -> set[torch.device]:
+        """Every device that a model is on, and the run's."""
+        parts = {torch.device(part) for model in self.models.values() for part in _device_map(model) if part != "disk"}
+        return {self.device, *self.devices.values(), *parts}
 
     def only(self, roles: tuple[str, ...], spread: float | None = None) -> "LoadedPair":
         """Return the pair as if only these roles had been loaded, so that other models cannot change a run's numbers.
@@ -80,6 +89,7 @@ class LoadedPair:
         if spread is not None:
             pair.synthetic = {role: SyntheticDistribution(pair.vocabulary, i, spread) for i, role in enumerate(roles)}
         pair.workers, pair.heads, pair.streams = self.workers, self.heads, self.streams
+        pair.place(self.device, {role: each for role, each in self.devices.items() if role in roles})
         return pair
 
     def prepare(self, length: int, max_block: int = 0) -> int:
@@ -88,15 +98,20 @@ class LoadedPair:
         """
         heads = [each.graphs for each in self.heads.values() if isinstance(each, EagleHead) and each.graphs]
         models = {id(each): each for each in self.graphs.values()}  # roles may share one
-        return sum(each.prepare(length, max_block) for each in models.values()) + sum(
-            each.prepare(length) for each in heads
-        )
+        captured = 0
+        for each in models.values():
+            with on(each.device):
+                captured += each.prepare(length, max_block)
+        for each in heads:
+            with on(each.device):
+                captured += each.prepare(length)
+        return captured
 
     def stream(self, role: str) -> Any:
         """Return the CUDA stream on which a model runs concurrently with others."""
         if role not in self.streams:
             cuda: Any = torch.cuda
-            self.streams[role] = cuda.Stream(self.device)
+            self.streams[role] = cuda.Stream(self.devices.get(role, self.device))
         return self.streams[role]
 
     def open(self, prompt: list[int]) -> "Models":
@@ -108,11 +123,13 @@ class LoadedPair:
         model, network = self.models[role], self.networks.get(role)
         session: Session
         if network is None:
-            session = EagerSession(model, self.vocabulary, source)
+            session = EagerSession(model, self.vocabulary, source, self.devices.get(role, self.device))
         elif role in self.graphs:
             session = GraphSession(self.graphs[role], self.vocabulary)
         else:
             session = LeanSession(network, self.vocabulary, source)
+        if role in self.devices:
+            session = MovedSession(session, self.devices[role], self.device)
         return (
             SyntheticSession(session, self.synthetic[role], self.device, source) if role in self.synthetic else session
         )
@@ -167,6 +184,8 @@ class Models:
         pair, source = self._pair, self._prompt if self._pair.encoder_decoder else None
         if pair.synthetic:
             raise ValueError("models that run in parallel cannot use synthetic logits")
+        if {pair.devices.get(role, pair.device).type for role in roles} != {pair.device.type}:
+            raise ValueError("models that run in parallel must all be on GPUs, or all on the CPU")
         opened: list[Concurrent]
         if pair.device.type == "cuda":
             group: list[StreamSession] = []
@@ -178,6 +197,11 @@ class Models:
             opened = [*pair.workers.open(roles, pair.vocabulary, source)]
         self.sessions |= dict(zip(roles, opened, strict=True))
         return opened
+
+
+def _device_map(model: PreTrainedModel) -> set[Any]:
+    """Return the devices that accelerate has put a model's layers on; empty for a model on one device."""
+    return set((getattr(model, "hf_device_map", None) or {}).values())
 
 
 def _eos(model: PreTrainedModel) -> list[int]:

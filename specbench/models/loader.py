@@ -19,8 +19,9 @@ from specbench.models.heads.resolve import ResolvedHead
 from specbench.models.loaded_pair import LoadedPair as LoadedPair
 from specbench.models.loaded_pair import Models as Models
 from specbench.models.parallel import Workers
+from specbench.models.placed import loading_settings, remove_with
 from specbench.models.quantization import quantize, stored_by
-from specbench.models.resolve import ResolvedModel
+from specbench.models.resolve import ResolvedModel, device_of_model
 
 
 def load(
@@ -29,36 +30,39 @@ def load(
     device: torch.device,
     heads: Mapping[str, ResolvedHead] | None = None,
 ) -> LoadedPair:
-    """Load weights and tokenizers, each source once, and heads.
+    """Load weights and tokenizers, each source once on each device, and heads.
 
-    Raises MissingAsset if something cannot be fetched from the hub.
+    `device` is the run's: of all models without a placement, and of random numbers and distributions. Raises MissingAsset if
+    something cannot be fetched from the hub.
     """
     hardware.configure(device)
+    devices = {role: device_of_model(role, each.spec, device) for role, each in found.items()}
     models: dict[str, PreTrainedModel] = {}
     tokenizers: dict[str, PreTrainedTokenizerBase] = {}
     networks: dict[str, Network] = {}
     first_roles: dict[str, str] = {}  # source and engine -> the first role with them
     for role, each in found.items():
-        same = first_roles.setdefault(f"{each.identity} {each.engine}", role)
+        same = first_roles.setdefault(f"{each.identity} {each.engine} {each.spec.placement}", role)
         if same != role and each.weights == "real":
             models[role], tokenizers[role] = models[same], tokenizers[same]
         else:
-            models[role], tokenizers[role] = _loaded_model(role, each, base, device)
+            models[role], tokenizers[role] = _loaded_model(role, each, base, devices[role])
         if each.engine != "eager":
             networks[role] = (
                 networks[same] if models[role] is models[same] and same in networks else network_of(models[role])
             )
     graphs = {
-        role: Graphs(networks[role], device, fused=each.engine == "compiled")
+        role: Graphs(networks[role], devices[role], fused=each.engine == "compiled")
         for role, each in found.items()
         if each.engine in ("graph", "compiled")
     }
     pair = LoadedPair(models, tokenizers, networks, graphs, simulated=any(f.weights != "real" for f in found.values()))
+    pair.place(device, devices)
     pair.workers = Workers(found, base)
     for name, head in (heads or {}).items():
         pair.heads[name] = loaded = load_head(name, head, found, base, models[head.spec.base])
         if isinstance(loaded, EagleHead) and head.spec.base in graphs:
-            loaded.graphs = Graphs(EagleNetwork(loaded, networks[head.spec.base]), device)
+            loaded.graphs = Graphs(EagleNetwork(loaded, networks[head.spec.base]), devices[head.spec.base])
     return pair
 
 
@@ -69,19 +73,25 @@ def _loaded_model(
     source = str(folder(each.spec.path, base) or each.spec.path)
     if each.weights == "dummy":
         tokenizer = load_tokenizer(role, str(dummy.TOKENIZERS[each.config.is_encoder_decoder]))
+        if each.spec.placement.parallel != "none":
+            raise ConfigError(
+                f"model '{role}': dummy weights cannot be split over devices; help: --place {role}=cuda:0"
+            )
         model = dummy.random_model(each.config, each.dtype, device, role)
     else:
         tokenizer = load_tokenizer(role, source, each.revision or None)
         dtype = getattr(torch, each.dtype)
         checkpoint = Checkpoint(role, source, each.config, each.revision or None, each.spec.allowed_keys)
-        model = load_model(checkpoint, dtype, device)
+        settings = loading_settings(each.spec.placement)
+        model = load_model(checkpoint, dtype, device, settings)
+        remove_with(model, settings)
     if each.chat_template:
         tokenizer.chat_template = each.chat_template.text
     try:
         new_cache(model)
     except ValueError as error:
         raise ConfigError(f"model '{role}': {error}") from None
-    if not stored_by(each.config):  # such a model is on its device already and must not be moved
+    if not stored_by(each.config) and each.spec.placement.parallel == "none":  # others are where they must stay
         model = model.to(device)
     model.eval().requires_grad_(False)
     if each.spec.quantization:

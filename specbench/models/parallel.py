@@ -24,6 +24,7 @@ from specbench._logging import quietly
 from specbench.decoding.drafting import common_prefix
 from specbench.decoding.session import Session
 from specbench.decoding.usage import Usage
+from specbench.models.placed import MovedSession
 from specbench.models.resolve import ResolvedModel
 
 
@@ -127,7 +128,7 @@ class RemoteSession:
 class StreamSession:
     """A session on a CUDA stream, concurrent with the other sessions of its `group`, which includes itself.
 
-    No data moves between processes, so none is counted. Times are known once all sessions of the group have settled.
+    The bytes that move between two GPUs are counted. Times are known once all sessions of the group have settled.
     """
 
     def __init__(self, session: Session, stream: Any, group: list["StreamSession"]) -> None:
@@ -135,11 +136,16 @@ class StreamSession:
         self._logits, self._settled = torch.empty(0), False
         self._peers = group
         group.append(self)
-        self.busy, self.moved = 0.0, 0
+        self.busy = 0.0
 
     @property
     def usage(self) -> Usage:
         return self._session.usage
+
+    @property
+    def moved(self) -> int:
+        """Bytes of logits that were copied from another GPU."""
+        return self._session.moved if isinstance(self._session, MovedSession) else 0
 
     def submit(self, ids: list[int], start: int) -> None:
         self._stream.wait_stream(torch.cuda.current_stream(self._stream.device))

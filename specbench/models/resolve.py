@@ -10,6 +10,7 @@ from transformers import AutoConfig, PreTrainedConfig
 from specbench.config.chat_templates import ChatTemplate, chat_template
 from specbench.config.construct import Table
 from specbench.config.pair import ModelSpec, Pair, folder
+from specbench.config.placement import Parallel
 from specbench.data.hub import commit_of, first_line, local_checksum
 from specbench.errors import ConfigError, MissingAsset
 from specbench.models import random_weights as dummy
@@ -57,6 +58,7 @@ class ResolvedModel:
             weights="real" if self.weights == "real" else "dummy",
             changes=self.spec.config,
             chat_template=self.chat_template.label if self.chat_template else None,
+            placement=self.spec.placement.label,
             parameters=self.parameters,
             forward_bytes=sizes.forward_bytes(self.config, self.spec.quantization, self.dtype),
             position_bytes=sizes.position_bytes(self.config, self.dtype),
@@ -70,8 +72,8 @@ class ResolvedModel:
 
 
 @dataclass(frozen=True)
-class Placement:
-    """Where models run, at which precision, and on which engine; `auto` is resolved for each model."""
+class Execution:
+    """The default device of models, their precision and their engine; `auto` is resolved for each model."""
 
     device: torch.device
     dtype: str = "auto"
@@ -85,12 +87,26 @@ def device_of(choice: str) -> torch.device:
     return torch.device(("cuda" if torch.cuda.is_available() else "cpu") if choice == "auto" else choice)
 
 
+def device_of_model(role: str, spec: ModelSpec, default: torch.device) -> torch.device:
+    """Return the device that a model reads its input on: its own, the first of several, or the default.
+
+    Raises MissingAsset if one of its devices is not here.
+    """
+    devices = spec.placement.devices
+    for name in devices:
+        kind, _, number = name.partition(":")
+        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        if kind == "cuda" and int(number or 0) >= count:
+            raise MissingAsset(f"model '{role}': no device {name} here ({count} GPUs); help: --place {role}=DEVICE")
+    return torch.device(devices[0]) if devices else default
+
+
 def dtype_of(choice: str, device: torch.device) -> str:
     """Return the dtype; `auto` is float32 on a CPU and bfloat16 on a GPU."""
     return ("bfloat16" if device.type == "cuda" else "float32") if choice == "auto" else choice
 
 
-def resolve_models(pair: Pair, roles: tuple[str, ...], base: Path, on: Placement) -> dict[str, ResolvedModel]:
+def resolve_models(pair: Pair, roles: tuple[str, ...], base: Path, on: Execution) -> dict[str, ResolvedModel]:
     """Return the models of these roles. Raises MissingAsset, with advice, if one is not here and cannot be fetched."""
     found = {role: _resolved(role, pair, base, on) for role in roles}
     if len({each.config.is_encoder_decoder for each in found.values()}) > 1:
@@ -98,10 +114,11 @@ def resolve_models(pair: Pair, roles: tuple[str, ...], base: Path, on: Placement
     return found
 
 
-def _resolved(role: str, pair: Pair, base: Path, on: Placement) -> ResolvedModel:
+def _resolved(role: str, pair: Pair, base: Path, on: Execution) -> ResolvedModel:
     spec = pair.models[role]
     local = folder(spec.path, base)
-    dtype = dtype_of(on.dtype if spec.dtype == "auto" else spec.dtype, on.device)
+    device = device_of_model(role, spec, on.device)
+    dtype = dtype_of(on.dtype if spec.dtype == "auto" else spec.dtype, device)
     commit = checksum = ""
     if pair.weights == "dummy":
         config = _dummy_config(spec, local)
@@ -114,7 +131,7 @@ def _resolved(role: str, pair: Pair, base: Path, on: Placement) -> ResolvedModel
             raise unreadable(role, source, error) from None
         checksum = local_checksum(local) if local else ""
     try:
-        engine = engine_of(on.engine, config, on.device, spec.quantization)
+        engine = engine_of(on.engine, config, device, spec.quantization, spec.placement.parallel)
     except ValueError as error:
         raise ConfigError(f"--engine {on.engine}: model '{role}': {error}") from None
     if spec.quantization:
@@ -148,15 +165,22 @@ def _try_forward(config: PreTrainedConfig) -> None:
         model(input_ids=ids, **({"decoder_input_ids": ids} if config.is_encoder_decoder else {}))
 
 
-def engine_of(choice: str, config: PreTrainedConfig, device: torch.device, quantization: str = "") -> str:
+def engine_of(
+    choice: str, config: PreTrainedConfig, device: torch.device, quantization: str = "", parallel: Parallel = "none"
+) -> str:
     """Return the engine of a model: eager (transformers), lean (ours), graph (ours, as CUDA graphs), or compiled
     (graph, with fused layers).
 
     `auto` is the fastest one available for this architecture and device, except that nf4 gets no graph: whether
-    torchao's unpacking can be captured is not known. Raises ValueError if a requested engine cannot be used.
+    torchao's unpacking can be captured is not known. A model that is split over devices runs eagerly. Raises ValueError if a
+    requested engine cannot be used.
     """
-    if choice == "eager":
-        return choice
+    if choice == "eager" or (choice == "auto" and parallel != "none"):
+        return "eager"
+    if parallel != "none":
+        raise ValueError(
+            f'{choice} runs a model on one device, and it has parallel = "{parallel}"; help: --engine eager'
+        )
     why = unsupported(config)
     if choice == "auto":
         graphs = device.type == "cuda" and not config.is_encoder_decoder and quantization != "nf4"

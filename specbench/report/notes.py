@@ -126,7 +126,12 @@ def _scores(summary: RunSummary) -> Iterator[str]:
     for metric in summary.metrics:
         yield f"{metric['name']}: {metric['signature']}"
         undefined = any(row.quality.get(metric["name"]) is None for row in summary.measured)
-        if metric["combine"].startswith("pass@") and undefined and not ignore_eos and summary.scored:
+        if (
+            metric["combine"].startswith("pass@")
+            and undefined
+            and summary.scored
+            and not (ignore_eos or summary.not_executed)
+        ):
             wanted = metric["name"].partition("@")[2]
             yield (
                 f"! {metric['name']} needs at least {wanted} generations per prompt; help: --repeats {wanted}, and a"

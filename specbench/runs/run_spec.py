@@ -38,8 +38,8 @@ class ModelSource:
 
     `source` is a folder or a hub id; `revision` the commit of a hub model, `checksum` the hash of a local folder.
     `changes` are keys of a dummy model's architecture. `chat_template` is the name and hash of a template that replaces the
-    tokenizer's. A decoding forward reads at least `forward_bytes` of weights and
-    `position_bytes` of the cache per position.
+    tokenizer's. `placement` says where the model runs; None for the run's device. A decoding forward reads at least
+    `forward_bytes` of weights and `position_bytes` of the cache per position.
     """
 
     source: str
@@ -52,6 +52,7 @@ class ModelSource:
     weights: Literal["real", "dummy"] = "real"
     changes: Table = field(default_factory=dict)
     chat_template: str | None = None
+    placement: str | None = None
     parameters: int
     forward_bytes: float
     position_bytes: float
@@ -60,7 +61,7 @@ class ModelSource:
     @property
     def identity(self) -> Table:
         """What makes a result with this model comparable with another, without what follows from it."""
-        derived = ("engine", "parameters", "forward_bytes", "position_bytes", "shape")
+        derived = ("engine", "placement", "parameters", "forward_bytes", "position_bytes", "shape")
         return {key: value for key, value in to_table(self).items() if key not in derived}
 
 

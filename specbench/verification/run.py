@@ -14,7 +14,7 @@ from specbench.errors import ConfigError
 from specbench.experiment import method_resolution, selection
 from specbench.models.heads.resolve import resolve_heads
 from specbench.models.loader import LoadedPair, load
-from specbench.models.resolve import Placement, device_of, resolve_models
+from specbench.models.resolve import Execution, device_of, resolve_models
 from specbench.observer import Observer
 from specbench.runs.run_spec import MethodSpec
 from specbench.verification.case import Case
@@ -62,7 +62,7 @@ def verify_method(request: VerifyRequest, observer: Observer | None = None) -> V
     if options.temperature is None:
         options = replace(options, temperature=0.0 if _is_greedy(request.method) else TEMPERATURE)
     found, pair = selection.read_pair(request.pair, options)
-    base, on = found.path.parent, Placement(device_of(options.device), options.dtype, options.engine)
+    base, on = found.path.parent, Execution(device_of(options.device), options.dtype, options.engine)
     if pair.logits != "real":
         raise ConfigError(f"pair {found.name}: synthetic logits are not the models'; verify with pair.logits = 'real'")
     names = [request.method]

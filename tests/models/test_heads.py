@@ -17,7 +17,7 @@ from specbench.models.heads import AcceptanceHead, EagleHead, Head, LengthHead, 
 from specbench.models.heads.loader import load_head
 from specbench.models.heads.resolve import resolve_heads
 from specbench.models.loader import LoadedPair, load
-from specbench.models.resolve import Placement, resolve_models
+from specbench.models.resolve import Execution, resolve_models
 from tests.fixtures.worlds import FAMILIES
 from tests.models.test_models import CPU, model_folder
 
@@ -42,7 +42,7 @@ class Place:
         model_folder(base / "two", rows=96)
         self.models = {"draft": {"path": "one"}, "target": {"path": "two"}}
         pair = construct(Pair, {"models": self.models}, "pair.toml")
-        self.found = resolve_models(pair, ("draft", "target"), base, Placement(CPU))
+        self.found = resolve_models(pair, ("draft", "target"), base, Execution(CPU))
         self.model = LlamaForCausalLM.from_pretrained(base / "one")
 
     def heads(self, kind: str):
@@ -248,7 +248,7 @@ def test_dummy_models_have_dummy_heads_of_their_width(place):
         pair, base = construct(Pair, table, "pair.toml"), place.base
         state = torch.random.get_rng_state()
         loaded = load(
-            resolve_models(pair, ("draft",), base, Placement(CPU)), base, CPU, resolve_heads(pair, ("mine",), base)
+            resolve_models(pair, ("draft",), base, Execution(CPU)), base, CPU, resolve_heads(pair, ("mine",), base)
         )
         assert torch.equal(state, torch.random.get_rng_state())
         assert loaded.heads["mine"].kind == kind

@@ -19,7 +19,7 @@ from specbench.config.construct import construct
 from specbench.config.pair import Pair
 from specbench.errors import ConfigError, MissingAsset
 from specbench.models.loader import load
-from specbench.models.resolve import Placement, device_of, dtype_of, resolve_models
+from specbench.models.resolve import Execution, device_of, dtype_of, resolve_models
 from tests.fixtures.worlds import FAMILIES
 
 CPU = torch.device("cpu")
@@ -44,7 +44,7 @@ def model_folder(folder: Path, rows: int = 94, words: list[str] = WORDS, family:
 
 def bring(base: Path, **paths: str):
     pair = construct(Pair, {"models": {role: {"path": path} for role, path in paths.items()}}, "pair.toml")
-    found = resolve_models(pair, tuple(paths), base, Placement(CPU))
+    found = resolve_models(pair, tuple(paths), base, Execution(CPU))
     return found, load(found, base, CPU)
 
 
@@ -126,18 +126,18 @@ def test_sizes_come_from_the_config_alone(tmp_path):
     expected = sum(p.numel() for p in LlamaForCausalLM.from_pretrained(folder).parameters())
     (folder / "model.safetensors").unlink()
     pair = construct(Pair, {"models": {"draft": {"path": "one"}}}, "pair.toml")
-    assert resolve_models(pair, ("draft",), tmp_path, Placement(CPU))["draft"].parameters == expected
+    assert resolve_models(pair, ("draft",), tmp_path, Execution(CPU))["draft"].parameters == expected
 
 
 def test_a_checksum_follows_the_files(tmp_path):
     """Otherwise a run folder would serve one model's answers as another's."""
     folder = model_folder(tmp_path / "one")
     pair = construct(Pair, {"models": {"draft": {"path": "one"}}}, "pair.toml")
-    before = resolve_models(pair, ("draft",), tmp_path, Placement(CPU))["draft"].identity
-    assert before == resolve_models(pair, ("draft",), tmp_path, Placement(CPU))["draft"].identity
+    before = resolve_models(pair, ("draft",), tmp_path, Execution(CPU))["draft"].identity
+    assert before == resolve_models(pair, ("draft",), tmp_path, Execution(CPU))["draft"].identity
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"rms_norm_eps": 0.1}))
-    assert before != resolve_models(pair, ("draft",), tmp_path, Placement(CPU))["draft"].identity
+    assert before != resolve_models(pair, ("draft",), tmp_path, Execution(CPU))["draft"].identity
 
 
 def test_a_missing_model_is_reported_with_help(tmp_path):
@@ -178,6 +178,6 @@ def test_t5_keeps_its_wo_layers_in_float32_under_float16(tmp_path):
     """T5's feed-forward output overflows in float16; transformers keeps these layers in float32 on loading."""
     model_folder(tmp_path / "t5", family="t5")
     pair = construct(Pair, {"models": {"target": {"path": "t5", "dtype": "float16"}}}, "pair.toml")
-    model = load(resolve_models(pair, ("target",), tmp_path, Placement(CPU)), tmp_path, CPU).models["target"]
+    model = load(resolve_models(pair, ("target",), tmp_path, Execution(CPU)), tmp_path, CPU).models["target"]
     kept = {name.split(".")[-2]: p.dtype for name, p in model.named_parameters() if "DenseReluDense" in name}
     assert kept == {"wi": torch.float16, "wo": torch.float32}

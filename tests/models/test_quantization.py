@@ -22,7 +22,7 @@ from specbench.models import random_weights as dummy
 from specbench.models.engine import Graphs, GraphSession, LeanSession
 from specbench.models.loader import LoadedPair, load
 from specbench.models.quantization import Bytes, QuantizedLinear, Tiles, group_of, layers, quantize, quantized
-from specbench.models.resolve import Placement, engine_of, resolve_models
+from specbench.models.resolve import Execution, engine_of, resolve_models
 from tests.fixtures.worlds import ENGINES, open_session, random_model
 
 CPU = torch.device("cpu")
@@ -40,7 +40,7 @@ def tiny(*kinds: str, **more: object) -> Pair:
 
 
 def brought(pair: Pair, engine: str = "auto", roles: tuple[str, ...] = ()) -> LoadedPair:
-    return load(resolve_models(pair, roles or tuple(pair.models), Path(), Placement(CPU, "auto", engine)), Path(), CPU)
+    return load(resolve_models(pair, roles or tuple(pair.models), Path(), Execution(CPU, "auto", engine)), Path(), CPU)
 
 
 def rounded(double: QuantizedLinear, weight: torch.Tensor) -> torch.Tensor:
@@ -111,7 +111,7 @@ def test_a_graph_of_a_bfloat16_copy_equals_its_lean_forward(kind, device):
     """On a GPU the kernels are recorded and replayed; on a CPU the static forward runs without capture."""
     place = torch.device(device)
     network = load(
-        resolve_models(tiny(kind), (kind,), Path(), Placement(place, "bfloat16", "lean")), Path(), place
+        resolve_models(tiny(kind), (kind,), Path(), Execution(place, "bfloat16", "lean")), Path(), place
     ).networks[kind]
     assert any(isinstance(module, Tiles) for module in network.model.modules()) == (kind == "int4")
     graphs = Graphs(network, place)
@@ -154,7 +154,7 @@ def test_a_quantized_copy_of_a_source_is_another_model_of_as_many_parameters():
         "full": {"path": TARGET}, "int4": {"path": TARGET, "quantization": "int4"},
         "same": {"path": TARGET, "quantization": "int4"}, "int8": {"path": TARGET, "quantization": "int8"},
     }}, "pair.toml")  # fmt: skip
-    found = resolve_models(pair, tuple(pair.models), Path(), Placement(CPU))
+    found = resolve_models(pair, tuple(pair.models), Path(), Execution(CPU))
     identities = [str(each.identity) for each in found.values()]
     assert len(set(identities)) == 3 and identities[1] == identities[2]
     assert len({each.parameters for each in found.values()}) == 1
@@ -170,7 +170,7 @@ def test_a_quantized_copy_of_a_source_is_another_model_of_as_many_parameters():
 @needs_torchao
 def test_a_forward_reads_the_bits_and_the_scales():
     """int4 has a scale and a zero for 64 or 128 inputs, int8 a scale a row, nf4 a byte a block and a float for 64 such."""
-    found = resolve_models(tiny("", *KINDS), ("full", *KINDS), Path(), Placement(CPU))
+    found = resolve_models(tiny("", *KINDS), ("full", *KINDS), Path(), Execution(CPU))
     least = {kind: each.source.forward_bytes for kind, each in found.items()}
     whole = 7 * sum(count * i * o for (i, o), count in LINEAR.items())
     int4 = 7 * sum(count * (i * o // 2 + 8 * o * i // (128 if i == 512 else 64)) for (i, o), count in LINEAR.items())
@@ -210,15 +210,15 @@ def test_an_unknown_kind_is_named_with_its_file_its_key_and_the_nearest():
 def test_missing_torchao_is_one_line_with_installation_help(monkeypatch):
     monkeypatch.setitem(sys.modules, "torchao", None)
     with pytest.raises(MissingAsset, match=r"needs torchao.*\n  help: pip install 'specbench\[quantization\]'"):
-        resolve_models(tiny("int4"), ("int4",), Path(), Placement(CPU))
-    assert resolve_models(tiny(""), ("full",), Path(), Placement(CPU))
+        resolve_models(tiny("int4"), ("int4",), Path(), Execution(CPU))
+    assert resolve_models(tiny(""), ("full",), Path(), Execution(CPU))
 
 
 @needs_torchao
 def test_a_model_without_linear_layers_is_rejected():
     table = {"weights": "dummy", "models": {"target": {"path": "openai-community/gpt2", "quantization": "int4"}}}
     with pytest.raises(ConfigError, match="model 'target': quantization = 'int4': gpt2 has no linear layer"):
-        resolve_models(construct(Pair, table, "pair.toml"), ("target",), Path(), Placement(CPU))
+        resolve_models(construct(Pair, table, "pair.toml"), ("target",), Path(), Execution(CPU))
 
 
 @pytest.mark.parametrize(("stored", "library"), [
@@ -231,7 +231,7 @@ def test_an_already_quantized_checkpoint_is_left_to_transformers(stored, library
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"quantization_config": stored}))
     pair = construct(Pair, {"models": {"target": {"path": str(folder)}}}, "pair.toml")
-    found = resolve_models(pair, ("target",), tmp_path, Placement(CPU))
+    found = resolve_models(pair, ("target",), tmp_path, Execution(CPU))
     assert found["target"].engine == "eager"
     assert found["target"].source.forward_bytes < 4 * found["target"].parameters / 3
     if find_spec(library) is None:
@@ -239,7 +239,7 @@ def test_an_already_quantized_checkpoint_is_left_to_transformers(stored, library
             load(found, tmp_path, CPU)
     again = construct(Pair, {"models": {"target": {"path": str(folder), "quantization": "int4"}}}, "pair.toml")
     with pytest.raises(ConfigError, match=rf"model 'target': .* is quantized already, by {stored['quant_method']}"):
-        resolve_models(again, ("target",), tmp_path, Placement(CPU))
+        resolve_models(again, ("target",), tmp_path, Execution(CPU))
 
 
 def test_graphs_are_chosen_only_for_models_that_can_be_captured():

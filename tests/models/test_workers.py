@@ -8,14 +8,14 @@ from specbench.decoding.usage import Usage
 from specbench.experiment.selection import read_pair
 from specbench.models.loader import load
 from specbench.models.parallel import Workers, overlapping
-from specbench.models.resolve import Placement, device_of, resolve_models
+from specbench.models.resolve import Execution, device_of, resolve_models
 
 
 @pytest.fixture(scope="module")
 def both():
     """A way to open sessions in one worker, and a loaded pair of the same bundled model."""
     preset, pair = read_pair("tiny", Options())
-    found = resolve_models(pair, ("draft",), preset.path.parent, Placement(device_of("cpu"), "float32", "lean"))
+    found = resolve_models(pair, ("draft",), preset.path.parent, Execution(device_of("cpu"), "float32", "lean"))
     loaded = load(found, preset.path.parent, device_of("cpu"))
     workers = Workers(found, preset.path.parent)
     return lambda: workers.open(("draft",), loaded.vocabulary, None)[0], loaded

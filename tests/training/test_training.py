@@ -15,7 +15,7 @@ from specbench.errors import ConfigError
 from specbench.experiment.selection import read_pair
 from specbench.models.heads import AcceptanceHead, EagleHead, LengthHead, Verifier
 from specbench.models.loader import load
-from specbench.models.resolve import Placement, resolve_models
+from specbench.models.resolve import Execution, resolve_models
 from specbench.observer import Observer
 from specbench.training import eagle, roc, sprinter
 from specbench.training.budget import Budget
@@ -185,7 +185,7 @@ class Interrupting(Observer):
 def target():
     """The bundled target."""
     _, pair = read_pair("tiny", Options())
-    found = resolve_models(pair, ("target",), Path(), Placement(torch.device("cpu"), "float32"))
+    found = resolve_models(pair, ("target",), Path(), Execution(torch.device("cpu"), "float32"))
     return load(found, Path(), torch.device("cpu"))
 
 

@@ -26,7 +26,7 @@ from specbench.models import cached_session as session
 from specbench.models import loader as models
 from specbench.models.engine import LeanSession
 from specbench.models.heads.resolve import resolve_heads
-from specbench.models.resolve import Placement, device_of, resolve_models
+from specbench.models.resolve import Execution, device_of, resolve_models
 from specbench.verification import Case, Decoding, Outcome
 from specbench.verification import verify as verified
 from tests.fixtures.console import specbench
@@ -49,10 +49,10 @@ class World:
         found_pair, self.pair = selection.read_pair(name, self.options)
         base, device = found_pair.path.parent, device_of("cpu")
         needed = tuple(role for role in ("draft", "middle", "target") if role in self.pair.models)
-        self.found = resolve_models(self.pair, needed, base, Placement(device))
+        self.found = resolve_models(self.pair, needed, base, Execution(device))
         heads = tuple(head for head, spec in self.pair.heads.items() if spec.base in needed)
         self.loaded = models.load(self.found, base, device, resolve_heads(self.pair, heads, base))
-        eager = resolve_models(self.pair, needed, base, Placement(device, "auto", "eager"))
+        eager = resolve_models(self.pair, needed, base, Execution(device, "auto", "eager"))
         self.reference = models.load(eager, base, device)
         chosen = [selection.read_task(each, self.pair, self.options)[1] for each in names]
         data = [

@@ -28,7 +28,7 @@ class Graphs:
     """
 
     def __init__(self, network: Stepping, device: torch.device, fused: bool = False) -> None:
-        self.network, self._is_fused = network, fused
+        self.network, self.device, self._is_fused = network, device, fused
         self.cache: Cache = network.new_cache(None)
         self._capture = Capture(device, network.fused if fused else nullcontext)
         self._owner: Callable[[], object] = lambda: None

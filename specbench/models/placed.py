@@ -1,0 +1,123 @@
+"""Models on several devices: in layers by accelerate, with split tensors by transformers, and sessions between devices."""
+
+import shutil
+import tempfile
+import weakref
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from specbench.config.placement import Placement
+from specbench.decoding import drafting
+from specbench.decoding.sampling import Draft, Sampler
+from specbench.decoding.session import Session
+from specbench.decoding.usage import Usage
+from specbench.errors import MissingAsset
+
+NO_ACCELERATE = (
+    "parallel = \"layers\" needs accelerate, which is not installed\n  help: pip install 'specbench[placement]'"
+)
+
+
+def loading_settings(placement: Placement) -> dict[str, Any]:
+    """Return the arguments of `from_pretrained` for a model that is split; empty for one on one device.
+
+    Raises MissingAsset without accelerate.
+    """
+    if placement.parallel == "layers":
+        return {"device_map": "auto", **_limits(placement)}
+    if placement.parallel == "tensor":
+        from transformers.distributed import DistributedConfig  # imports torch.distributed
+
+        return {"distributed_config": DistributedConfig(tp_size=placement.processes)}
+    return {}
+
+
+def _limits(placement: Placement) -> dict[str, Any]:
+    """Return the memory that accelerate may fill: of the named devices all that is free, or the limits; of others nothing."""
+    try:
+        from accelerate.utils import get_max_memory  # an extra
+    except ImportError:
+        raise MissingAsset(NO_ACCELERATE) from None
+    free = get_max_memory()
+    names = [_key(name) for name in placement.devices]
+    limits = [int(each * 2**30) for each in placement.memory_gib] or [free.get(name, 0) for name in names]
+    settings: dict[str, Any] = {"max_memory": dict.fromkeys(free, 0) | dict(zip(names, limits, strict=True))}
+    if "disk" in names:
+        del settings["max_memory"]["disk"]  # it takes what fits nowhere else
+        settings["offload_folder"] = tempfile.mkdtemp(prefix="specbench-offload-")
+    return settings
+
+
+def remove_with(model: object, settings: Mapping[str, Any]) -> None:
+    """Remove the folder of offloaded weights when the model is no longer used."""
+    if folder := settings.get("offload_folder"):
+        weakref.finalize(model, shutil.rmtree, folder, ignore_errors=True)
+
+
+def _key(name: str) -> int | str:
+    """Return accelerate's key of a device."""
+    kind, _, number = name.partition(":")
+    return int(number or 0) if kind == "cuda" else kind
+
+
+@contextmanager
+def on(device: torch.device) -> Iterator[None]:
+    """Make a GPU the current device, which events, graphs and kernels of libraries refer to."""
+    if device.type != "cuda":
+        yield
+        return
+    with torch.cuda.device(device):
+        yield
+
+
+class MovedSession:
+    """A session of a model on another device than the run's: its logits are copied to the run's device.
+
+    Drafts are drawn token by token on the run's device, where the random numbers are. `moved` counts the copied bytes.
+    """
+
+    def __init__(self, session: Session, own: torch.device, home: torch.device) -> None:
+        self._session, self._own, self._home = session, own, home
+        self.moved = 0
+
+    @property
+    def keeps_hidden(self) -> bool:
+        return self._session.keeps_hidden
+
+    @keeps_hidden.setter
+    def keeps_hidden(self, value: bool) -> None:
+        self._session.keeps_hidden = value
+
+    @property
+    def usage(self) -> Usage:
+        return self._session.usage
+
+    def score(self, ids: list[int], start: int) -> Tensor:
+        with on(self._own):
+            return self._here(self._session.score(ids, start))
+
+    def roll(self, ids: list[int], k: int, sampler: Sampler, eos: frozenset[int]) -> Draft:
+        return drafting.roll(self, ids, k, sampler, eos)
+
+    def hidden(self, ids: list[int], start: int) -> Tensor:
+        with on(self._own):
+            return self._here(self._session.hidden(ids, start))
+
+    def known(self, ids: list[int]) -> int:
+        return self._session.known(ids)
+
+    def logits_of(self, states: Tensor) -> Tensor:
+        with on(self._own):
+            return self._here(self._session.logits_of(states.to(self._own)))
+
+    def settle(self) -> None:
+        with on(self._own):
+            self._session.settle()
+
+    def _here(self, values: Tensor) -> Tensor:
+        self.moved += values.nbytes
+        return values.to(self._home)
