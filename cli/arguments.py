@@ -6,6 +6,7 @@ from typing import Any
 from specbench.config.construct import Table
 from specbench.config.options import Options
 from specbench.config.overrides import parse_head, parse_override, scoped
+from specbench.config.placement import place_overrides
 from specbench.config.presets import WORDS
 from specbench.errors import ConfigError
 
@@ -40,6 +41,7 @@ def options_of(
     over: Sequence[str] | None = None,
     head: Sequence[str] | None = None,
     plugin: Sequence[str] | None = None,
+    place: Sequence[str] | None = None,
     **given: Any,
 ) -> Options:
     """Build options from a command's parameters: parse text, import plugins, and pass on the rest."""
@@ -47,7 +49,7 @@ def options_of(
     return Options(
         gamma=tuple(map(lengths, filter(None, gamma or []))),
         data=tuple(scoped(text, "task", "--data") for text in data or [] if text),
-        overrides=tuple(map(parse_override, set_ or [])),
+        overrides=(*map(parse_override, set_ or []), *place_overrides(place or [])),
         over=tuple(parse_override(text, "--over") for text in over or []),
         heads=tuple(map(parse_head, head or [])),
         plugins=plugins,

@@ -15,16 +15,18 @@ from specbench.report.tables import Table
 HEADS = ["pair", "task", "T", "methods", "prompts", "generations", "time", "weights", "cache", "graphs", "GiB"]
 
 
-def plan_for(machine: Accelerator, suite: Suite, options: Options, as_json: bool) -> ExitCode:
+def plan_for(machine: Accelerator, gpus: int, suite: Suite, options: Options, as_json: bool) -> ExitCode:
     """Print the estimate of a suite on a machine. Returns MISSING if a run has no estimate or does not fit."""
     _require_used(suite, options)
-    rows = machine_rows(suite, machine)
+    rows = machine_rows(suite, machine, gpus)
     total = total_of(rows)
     if as_json:
-        found = {"machine": asdict(machine), "runs": [asdict(row) for row in rows], "total": asdict(total)}
+        found = {
+            "machine": asdict(machine), "gpus": gpus, "runs": [asdict(row) for row in rows], "total": asdict(total)
+        }  # fmt: skip
         print(json.dumps(found, indent=2))
     else:
-        _print(rows, sentence(suite.name or "this run", total, machine), total)
+        _print(rows, sentence(suite.name or "this run", total, machine, gpus), total, machine)
     return ExitCode.OK if total.fits and total.complete else ExitCode.MISSING
 
 
@@ -48,14 +50,28 @@ def _require_used(suite: Suite, options: Options) -> None:
         raise error
 
 
-def _print(rows: list[MachineRow], text: str, total: MachineTotal) -> None:
+def _print(rows: list[MachineRow], text: str, total: MachineTotal, machine: Accelerator) -> None:
     console = terminal()
     print_table(Table("", HEADS, [_shown(row) for row in rows]), console)
+    fullest = max(rows, key=lambda row: row.memory.total if row.memory else 0, default=None)
+    if fullest and len(fullest.devices) > 1:
+        print_table(_device_table(fullest, machine), console)
     say(NOTE, console)
     for why in dict.fromkeys(row.why for row in rows if row.why):
         say(why, console, "yellow")
     console.print(f"disk: {gib(total.disk)} GiB for weights and results", highlight=False)
     console.print(text, highlight=False)
+
+
+def _device_table(row: MachineRow, machine: Accelerator) -> Table:
+    """Return the memory of every device of a run."""
+    heads = ["device", "models", "weights", "cache", "graphs", "GiB", "of GiB"]
+    lines = []
+    for each in row.devices:
+        room = f"{machine.memory_gib:.0f}" if each.device.startswith("cuda") else "–"
+        sizes = map(gib, (each.weights, each.cache, each.graphs, each.total))
+        lines.append([each.device, ", ".join(each.models), *sizes, room])
+    return Table(f"Devices: {row.pair}, {row.task}", heads, lines)
 
 
 def _shown(row: MachineRow) -> list[str]:

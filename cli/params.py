@@ -151,6 +151,15 @@ JudgeSource = Annotated[
 ]
 JudgeModel = Annotated[str, typer.Option("--judge-model", help="The model that the server runs.")]
 
+Place = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--place",
+        help="Where a model runs: target=cuda:1, target=layers:0,1 (layers over two GPUs) or target=tensor:0,1 (split"
+        " matrices). [the run's device]",
+    ),
+]
+
 # Changes to presets.
 Sets = Annotated[
     list[str] | None,

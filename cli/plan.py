@@ -45,6 +45,7 @@ def plan(
     device: params.OnDevice = params.Device.auto,
     dtype: params.InDtype = params.Dtype.auto,
     engine: params.ByEngine = params.Engine.auto,
+    place: params.Place = None,
     out: params.Out = Path("results"),
     set_: params.Sets = None,
     over: Annotated[
@@ -60,6 +61,9 @@ def plan(
             autocompletion=params.known("machine"),
         ),
     ] = None,
+    gpus: Annotated[
+        int | None, typer.Option("--gpus", min=1, help="Number of GPUs of the machine, with --for. [1]")
+    ] = None,
     as_json: params.Json = False,
 ) -> None:
     """Show what a run or a suite would measure, without measuring.
@@ -70,12 +74,14 @@ def plan(
     Exit code 4 if a run cannot start because something is missing, or does not fit into the machine's memory.
     """
     machine = read_accelerator(for_) if for_ else None
+    if gpus and not machine:
+        raise ConfigError("--gpus needs --for MACHINE; without it, the GPUs of this machine are used")
     if machine and device is not params.Device.auto:
         raise ConfigError("--for and --device conflict: leave one out")
     options = options_of(
         gamma=gamma, set_=set_, over=over, head=head, plugin=plugin, data=data, limit=limit, sample=sample,
         max_new_tokens=max_new_tokens, ignore_eos=ignore_eos, temperature=temperature, seed=seed,
-        device=device, dtype=dtype, engine=engine, **({} if repeats is None else {"repeats": repeats}),
+        device=device, dtype=dtype, engine=engine, place=place, **({} if repeats is None else {"repeats": repeats}),
     )  # fmt: skip
     if suite:
         if method or pair or task:
@@ -88,7 +94,7 @@ def plan(
         line = Line(methods=names, pairs=(pair or "tiny",), tasks=tasks, options=options)
         wanted = Suite(name="", paper="", shows="", description="", grid=(line,))
     if machine:
-        sys.exit(plan_for(machine, wanted, options, as_json))
+        sys.exit(plan_for(machine, gpus or 1, wanted, options, as_json))
     # imports torch
     from specbench.experiment.plan_table import plan_rows
     from specbench.experiment.preparation import untrained
@@ -107,7 +113,7 @@ def plan(
             say(f"{each.name} of {each.pair} on {each.task} is not trained; run --suite trains it first", terminal())
         if suite and any(row.state == "missing" for row in rows):
             print(f"download missing models and data with: specbench fetch --suite {suite}")
-    sys.exit(ExitCode.MISSING if any(row.state in ("missing", "invalid") for row in rows) else ExitCode.OK)
+    sys.exit(ExitCode.MISSING if any(row.state in ("missing", "too large", "invalid") for row in rows) else ExitCode.OK)
 
 
 def _methods(methods: list[str], pair: str, options: Options) -> tuple[str, ...]:
@@ -148,6 +154,10 @@ def _print(rows: "list[PlanRow]", notes: list[str]) -> None:
     heads = ["pair", "task", "T", "methods", "state", "generations", "bound", "GiB"]
     console = terminal()
     print_table(Table("", heads, [shown(row) for row in rows]), console)
+    placed = max((row.devices for row in rows), key=len, default=())
+    if len(placed) > 1:
+        lines = [[each.device, ", ".join(each.models), f"{each.total / GIB:.2f}"] for each in placed]
+        print_table(Table("Devices", ["device", "models", "GiB"], lines), console)
     states = [row.state for row in rows]
     counts = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
     least = sum(row.least_seconds or 0.0 for row in rows)

@@ -50,6 +50,7 @@ def run(
     device: params.OnDevice = params.Device.auto,
     dtype: params.InDtype = params.Dtype.auto,
     engine: params.ByEngine = params.Engine.auto,
+    place: params.Place = None,
     out: params.Out = Path("results"),
     set_: params.Sets = None,
     over: Annotated[
@@ -95,7 +96,7 @@ def run(
         gamma=gamma, set_=set_, over=over, head=head, plugin=plugin, data=data, limit=limit, sample=sample,
         max_new_tokens=max_new_tokens, ignore_eos=ignore_eos, on_overflow=on_overflow or "", chat=chat or "",
         temperature=temperature, top_k=top_k, top_p=top_p, seed=seed, repeats=Options.repeats if repeats is None else repeats,
-        device=device, dtype=dtype, engine=engine, shard=shard,
+        device=device, dtype=dtype, engine=engine, place=place, shard=shard,
     )  # fmt: skip
     if shards and (shard or refine):
         raise ConfigError(f"--shards and {'--shard' if shard else '--refine'} cannot be combined")

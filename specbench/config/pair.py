@@ -32,10 +32,10 @@ class ModelSpec:
     """One model: a local folder or a Hugging Face id, at a revision.
 
     Without a revision, the newest commit is used; runs record it. `quantization` is applied when unquantized weights are
-    loaded. `device`, or `devices` with `parallel`, are where the model runs (`specbench.config.placement`), by
-    default the run's device. `allowed_keys` are patterns (`lm_head.*`) of weights that may be missing from the checkpoint, and are then random,
-    or that may be in addition to the architecture's. By default such weights are an error. `chat_template`
-    is the name of a bundled chat template, or a Jinja file; it replaces the tokenizer's.
+    loaded. `device`, or `devices` with `parallel`, are where the model runs (`specbench.config.placement`), by default the
+    run's device. `allowed_keys` are patterns (`lm_head.*`) of weights that may be missing from the checkpoint, and are then
+    random, or that may be in addition to the architecture's. By default such weights are an error. `chat_template` is the
+    name of a bundled chat template, or a Jinja file; it replaces the tokenizer's.
     """
 
     path: str

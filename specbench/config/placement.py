@@ -16,9 +16,9 @@ FORMS = "ROLE=DEVICE, ROLE=layers:DEVICES or ROLE=tensor:DEVICES, such as target
 class Placement:
     """The placement of one model.
 
-    `devices` are the names of its devices (`cuda:0`, `cpu`, `disk`), empty for the run's device. With `layers`, each device holds
-    consecutive layers, of at most `memory_gib` if given. With `tensor`, every matrix is split, and each device has a process
-    of its own.
+    `devices` are the names of its devices (`cuda:0`, `cpu`, `disk`), empty for the run's device. With `layers`, each device
+    holds consecutive layers, of at most `memory_gib` if given. With `tensor`, every matrix is split, and each device has a
+    process of its own.
     """
 
     parallel: Parallel = "none"
@@ -60,6 +60,8 @@ def placement_of(
         raise ValueError(f"devices = {list(devices)} must be {allowed}")
     if len(set(names)) < len(names) and set(names) != {"cpu"}:
         raise ValueError(f"devices = {list(devices)} names a device twice")
+    if "disk" in names and not memory_gib:
+        raise ValueError("devices with disk need memory_gib, a limit for each device")
     if memory_gib and (parallel == "tensor" or len(memory_gib) != len(names)):
         raise ValueError('memory_gib has one limit per device, for parallel = "layers"')
     return Placement(parallel=parallel, devices=names, memory_gib=tuple(memory_gib))

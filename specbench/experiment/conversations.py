@@ -3,14 +3,14 @@
 from specbench.data.prompting import Turn
 from specbench.data.task import Data, Sample
 from specbench.runs.record import Record
-from specbench.runs.recorder import Recorder
+from specbench.runs.recorder import Recording
 from specbench.runs.run_folder import read
 
 
 class Conversations:
     """The answers of each method to samples that a later sample continues."""
 
-    def __init__(self, data: Data, recorder: Recorder) -> None:
+    def __init__(self, data: Data, recorder: Recording) -> None:
         self._samples = {sample.id: sample for sample in data.samples}
         self._needed = {sample.after for sample in data.samples if sample.after}
         self._texts: dict[tuple[str, str, int], str | None] = {}

@@ -1,13 +1,14 @@
 """The models of a pair as they would be on another machine: sizes from their architectures, engines, and download."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from specbench.config.architectures import architecture_of
 from specbench.config.construct import Table
 from specbench.config.options import Options
 from specbench.config.pair import ModelSpec, Pair, folder
+from specbench.config.placement import Placement
 from specbench.errors import ConfigError, MissingAsset
 from specbench.machine.accelerator import GIB
 from specbench.models.architecture_sizes import ArchitectureSize, architecture_size
@@ -28,6 +29,7 @@ class PlannedModel:
     size: ArchitectureSize
     engine: str
     quantization: str
+    placement: Placement = field(default_factory=Placement)
     download_bytes: int
 
     @property
@@ -72,40 +74,19 @@ def _planned(role: str, pair: Pair, base: Path, options: Options) -> PlannedMode
         size=size,
         engine=_engine(role, spec, size, options.engine),
         quantization=spec.quantization,
+        placement=spec.placement,
         download_bytes=0 if local else size.download_bytes,
     )
 
 
 def _engine(role: str, spec: ModelSpec, size: ArchitectureSize, choice: str) -> str:
     """Return the engine of a model on a GPU, as `specbench.models.resolve.engine_of` chooses it."""
+    if spec.placement.parallel != "none":
+        if choice not in ("auto", "eager"):
+            raise ConfigError(f"--engine {choice}: model '{role}' is split over devices, which only eager does")
+        return "eager"
     if choice == "auto":
         return "lean" if size.encoder_decoder or spec.quantization == "nf4" else "graph"
     if choice in WITH_GRAPHS and size.encoder_decoder:
         raise ConfigError(f"--engine {choice}: model '{role}': no graphs of encoder-decoder models")
     return choice
-
-
-@dataclass(frozen=True, kw_only=True)
-class Memory:
-    """The GPU memory of a run in bytes."""
-
-    weights: int
-    cache: int
-    graphs: int
-
-    @property
-    def total(self) -> int:
-        """The sum of all parts, in bytes."""
-        return self.weights + self.cache + self.graphs
-
-
-def memory_of(models: Iterable[PlannedModel], heads: Iterable[str], prompt: int, output: int) -> Memory:
-    """Return the memory of loaded models, with caches for the longest sequence. `heads` are bases of EAGLE heads."""
-    models = list(models)
-    bases = {each.role: each for each in models}
-    head_bytes = sum(bases[base].size.layer_bytes for base in heads)
-    return Memory(
-        weights=sum(each.size.resident_bytes for each in models) + head_bytes,
-        cache=sum(each.cache_bytes(prompt, output) for each in models),
-        graphs=CONTEXT + sum(GRAPHS for each in models if each.engine in WITH_GRAPHS),
-    )

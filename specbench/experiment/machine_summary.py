@@ -39,23 +39,26 @@ def total_of(rows: Sequence[MachineRow]) -> MachineTotal:
     )
 
 
-def sentence(name: str, total: MachineTotal, machine: Accelerator) -> str:
+def sentence(name: str, total: MachineTotal, machine: Accelerator, gpus: int = 1) -> str:
     """Return a plan in one sentence: time, memory and download, or what does not fit and what would."""
+    place = f"one {machine.name}" if gpus == 1 else f"{gpus} {machine.name}"
     if not total.memory:
-        return f"{name} on one {machine.name}: no estimate."
-    need = f"at most {gib(total.memory)} GiB of {machine.memory_gib:.0f} GiB"
+        return f"{name} on {place}: no estimate."
+    each = " on a GPU" if gpus > 1 else ""
+    need = f"at most {gib(total.memory)} GiB of {machine.memory_gib:.0f} GiB{each}"
     parts = [
         span(*total.seconds) if total.seconds[1] else "time unknown",
         need,
         f"{gib(total.download)} GiB to download",
     ]
-    text = f"{name} on one {machine.name}: {', '.join(parts)}"
+    text = f"{name} on {place}: {', '.join(parts)}"
     if not total.fits:
         bigger = smallest_with(total.memory)
-        change = f"it fits on one {bigger.name}" if bigger else "no known machine has enough memory"
+        number = "one" if gpus == 1 else str(gpus)
+        change = f"it fits on {number} {bigger.name}" if bigger else "no known machine has enough memory"
         if total.remedy:
             change = f"it fits with {total.remedy}"
-        text = f"{name} does not fit on one {machine.name}: it needs {need.removeprefix('at most ')}; {change}"
+        text = f"{name} does not fit on {place}: it needs {need.removeprefix('at most ')}; {change}"
     return f"{text}.{'' if total.complete else ' Some runs have no estimate.'}"
 
 

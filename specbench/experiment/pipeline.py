@@ -1,6 +1,7 @@
 """From a request to scored and summarized runs."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -16,6 +17,8 @@ from specbench.experiment import method_options, method_resolution, runner, scor
 from specbench.experiment.method_choice import chosen
 from specbench.experiment.plan import Plan, PlannedRun, make_plan
 from specbench.experiment.request import Request
+from specbench.experiment.tensor_parallel import TensorParallel
+from specbench.models.placed import tensor_placement
 from specbench.observer import Observer
 from specbench.runs.locking import FolderLock, locked
 from specbench.sandbox import Sandbox
@@ -109,7 +112,7 @@ def run(request: Request, observer: Observer | None = None) -> Results:
             f"{len(plan.runs)} runs with {methods} methods, {count} generations; -m, -t, -n and --repeats make it fewer"
         )
     summaries: list[RunSummary] = []
-    with locked((each.folder for each in plan.runs), request.access) as locks:
+    with locked((each.folder for each in plan.runs), request.access) as locks, closing_ranks(plan):
         for each in plan.runs:
             decode(plan, each, locks[each.folder], request.access, observer)
             try:
@@ -118,6 +121,16 @@ def run(request: Request, observer: Observer | None = None) -> Results:
                 unscored = error
             summaries.append(summarised(each.folder))
     return Results(summaries, unscored)
+
+
+@contextmanager
+def closing_ranks(plan: Plan) -> Iterator[None]:
+    """End the other processes of a plan afterwards, if tensors of its models are split."""
+    try:
+        yield
+    finally:
+        if plan.ranks:
+            plan.release()
 
 
 def _merged(results: Iterable[Results]) -> Results:
@@ -134,10 +147,13 @@ def decode(plan: Plan, run: PlannedRun, lock: FolderLock, access: Access, observ
         return
     if not plan.is_loaded:
         with observer.status(f"loading {', '.join(plan.roles)}"):
+            if tensor_placement(plan.models):
+                plan.join(TensorParallel(plan))
             plan.load()
     recorder = runner.prepare(run, lock, access)
+    check = plan.ranks.follow(run, recorder.done) if plan.ranks else None
     with observer.progress(run.spec.folder, run.spec.generations, len(recorder.done)) as advance:
-        for _ in runner.measure(run, plan.load(), recorder):
+        for _ in runner.measure(run, plan.load(), recorder, check):
             advance()
 
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Protocol
 
 import torch
 
@@ -19,7 +20,9 @@ from specbench.experiment.selection import Selected
 from specbench.models import loader
 from specbench.models.heads.resolve import ResolvedHead, resolve_heads
 from specbench.models.loader import LoadedPair
+from specbench.models.placed import tensor_placement
 from specbench.models.resolve import Execution, ResolvedModel, device_of, resolve_models
+from specbench.runs.record import Key, Record
 from specbench.runs.run_folder import SAMPLES, Expected, Recorded, imported_of, load
 from specbench.runs.run_spec import RunSpec
 from specbench.sandbox import Sandbox
@@ -74,6 +77,18 @@ class PlannedRun:
         return scorer.is_scored(self.folder, self.task, sandbox)
 
 
+class Ranks(Protocol):
+    """The processes that decode together if tensors of models are split (`specbench.experiment.tensor_parallel`)."""
+
+    pair: LoadedPair
+
+    def follow(self, run: PlannedRun, done: set[Key]) -> Callable[[Record], None]:
+        """Have the other processes decode what a run lacks. Returns the check of each generation."""
+
+    def close(self) -> None:
+        """End the other processes."""
+
+
 @dataclass
 class Plan:
     """The runs of a request on one pair. The pair's models are loaded on first use."""
@@ -85,6 +100,7 @@ class Plan:
     heads: dict[str, ResolvedHead]
     runs: list[PlannedRun]
     _loaded: LoadedPair | None = field(default=None, repr=False)
+    ranks: "Ranks | None" = field(default=None, repr=False)  # the other processes, if tensors of models are split
 
     @property
     def specs(self) -> list[RunSpec]:
@@ -101,19 +117,35 @@ class Plan:
         return self._loaded is not None
 
     def load(self) -> LoadedPair:
-        """Load the pair's models, once. Raises MissingAsset if weights were deleted after resolution."""
+        """Load the pair's models, once.
+
+        Raises MissingAsset if weights were deleted after resolution, and ConfigError if tensors of models are split, which
+        needs several processes.
+        """
         if self._loaded is None:
+            if tensor_placement(self.models):
+                raise ConfigError(
+                    'only `specbench run` measures models with parallel = "tensor"; help: --place ROLE=DEVICE'
+                )
             self._loaded = loader.load(self.models, self.base, self.device, self.heads)
         return self._loaded
+
+    def join(self, ranks: "Ranks") -> None:
+        """Use the models that several processes have loaded together."""
+        self.ranks, self._loaded = ranks, ranks.pair
 
     def borrow(self, other: "Plan") -> None:
         """Take the models that another plan has loaded, if they are the same."""
         if self._identity() == other._identity():
             self._loaded = other._loaded
+            self.ranks, other.ranks = other.ranks, None
 
     def release(self) -> None:
         """Drop the models, and free their memory unless another plan has borrowed them."""
         self._loaded = None
+        if self.ranks:
+            self.ranks.close()
+            self.ranks = None
         gc.collect()  # a model's modules, hooks and graphs refer to one another
         if self.device.type == "cuda":
             torch.cuda.empty_cache()

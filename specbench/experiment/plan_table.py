@@ -9,10 +9,13 @@ from specbench.config.options import Options
 from specbench.config.pair import Pair
 from specbench.errors import ConfigError, MissingAsset
 from specbench.experiment import method_resolution, selection
+from specbench.experiment.device_memory import Memory, memory_by_device
 from specbench.experiment.machine_models import planned_models
-from specbench.experiment.plan import CACHED
+from specbench.experiment.plan import CACHED, Plan
 from specbench.experiment.suite_grid import Part
+from specbench.machine.accelerator import GIB
 from specbench.machine.bandwidth import copy_bandwidth
+from specbench.machine.hardware import free_bytes
 from specbench.models.resolve import device_of, dtype_of
 
 
@@ -20,7 +23,8 @@ from specbench.models.resolve import device_of, dtype_of
 class PlanRow:
     """One run, or one part of a suite that cannot be resolved.
 
-    `state` is done, begun, pending, missing or invalid. `least_seconds` is a lower bound for the missing generations of the
+    `state` is done, begun, pending, missing, too large or invalid. `devices` is the memory on each device of this machine,
+    empty if an architecture has no formula for its size. `least_seconds` is a lower bound for the missing generations of the
     baseline, `bytes` one for the memory of weights and caches; both are None where they are unknown.
     """
 
@@ -33,6 +37,7 @@ class PlanRow:
     generations: int | None = None
     least_seconds: float | None = None
     bytes: int | None = None
+    devices: tuple[Memory, ...] = ()
     why: str = ""
 
 
@@ -51,9 +56,19 @@ def plan_rows(part: Part) -> list[PlanRow]:
             )
         ]
     bandwidth = _bandwidth(str(part.plan.device))
+    devices = _devices(part, part.plan)
+    crowded = "" if part.plan.is_loaded else _crowded(devices)
     rows = []
     for run in part.plan.runs:
-        state = "done" if run.complete else "begun" if run.done else "pending"
+        state = (
+            "too large"
+            if crowded and not run.complete
+            else "done"
+            if run.complete
+            else "begun"
+            if run.done
+            else "pending"
+        )
         rows.append(
             PlanRow(
                 pair=part.pair,
@@ -65,10 +80,35 @@ def plan_rows(part: Part) -> list[PlanRow]:
                 generations=run.spec.generations,
                 least_seconds=part.plan.least_seconds(run, bandwidth),
                 bytes=part.plan.bytes,
-                why=part.missing,
+                devices=devices,
+                why=part.missing or ("" if run.complete else crowded),
             )
         )
     return rows
+
+
+def _devices(part: Part, plan: Plan) -> tuple[Memory, ...]:
+    """Return the memory of weights, caches and graphs on each device; empty if an architecture has no formula."""
+    options = part.line.options
+    try:
+        preset, pair = selection.read_pair(part.pair, options)
+        sized = planned_models(pair.on(part.task), preset.path.parent, plan.roles, options)
+    except (ConfigError, MissingAsset):
+        return ()
+    models = [replace(each, engine=plan.models[role].engine) for role, each in sized.items()]
+    return tuple(memory_by_device(models, [], CACHED, 0, str(plan.device)))
+
+
+def _crowded(devices: Iterable[Memory]) -> str:
+    """Return which device has too little free memory, and what would help; empty if all have enough."""
+    for each in devices:
+        free = free_bytes(each.device)
+        if free is not None and each.total > free:
+            return (
+                f"{each.device}: {', '.join(each.models)}: {each.total / GIB:.1f} GiB needed, {free / GIB:.1f} GiB free;"
+                " help: --place ROLE=layers:0,1 with several GPUs, or --set pair.models.ROLE.quantization=int8"
+            )
+    return ""
 
 
 def _in_short(labels: Iterable[str]) -> str:

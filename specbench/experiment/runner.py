@@ -1,7 +1,7 @@
 """Measurement of a planned run. Methods are interleaved prompt by prompt in one process, after the same warm-up."""
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -28,7 +28,7 @@ from specbench.machine.hardware import (
 from specbench.models.loader import LoadedPair
 from specbench.runs.locking import FolderLock
 from specbench.runs.record import Record
-from specbench.runs.recorder import Recorder
+from specbench.runs.recorder import Recorder, Recording
 from specbench.runs.run_folder import (
     ATTEMPTS,
     CONFIG,
@@ -107,8 +107,11 @@ def _set_aside(folder: Path) -> None:
             (folder / name).rename(aside / name)
 
 
-def measure(run: PlannedRun, loaded: LoadedPair, recorder: Recorder) -> Iterator[Record]:
-    """Decode the missing generations, yielding each record after it is written.
+def measure(
+    run: PlannedRun, loaded: LoadedPair, recorder: Recording, check: Callable[[Record], None] | None = None
+) -> Iterator[Record]:
+    """Decode the missing generations, yielding each record after it is written. `check` is called with
+    each record first.
 
     Repeat r uses seed + r. The order of the methods rotates from prompt to prompt, so that no method is always first.
     """
@@ -146,6 +149,8 @@ def measure(run: PlannedRun, loaded: LoadedPair, recorder: Recorder) -> Iterator
         record.simulated = spec.pair.simulated
         record.captured, record.capture_seconds = record.captured + captured[0], record.capture_seconds + captured[1]
         captured = 0, 0.0
+        if check:
+            check(record)
         record = recorder.append(record)
         conversations.add(record)
         yield record

@@ -56,6 +56,8 @@ def _run_locked(request: SuiteRequest, index: Index, observer: Observer) -> Exit
             keep.append(run.folder.name)
             _perform(_Job(request, part, part.plan, run, index), keep, observer)
         last = part.plan
+    if last is not None and last.ranks:
+        last.release()
     index.keep(keep)
     return _code(index)
 

@@ -135,6 +135,21 @@ def incomparable(one: Conditions, other: Conditions, across_code: bool = False) 
     return [f"{key}: {'unknown' if a == '' else a} | {'unknown' if b == '' else b}" for key, a, b in differing]
 
 
+def free_bytes(device: str) -> int | None:
+    """Return the free memory of a GPU, or of the host for `cpu`; None if it is not known."""
+    kind, _, number = device.partition(":")
+    if kind == "cuda":
+        import torch
+
+        free: int = torch.cuda.mem_get_info(int(number or 0))[0]
+        return free
+    info = Path("/proc/meminfo")
+    if kind != "cpu" or not info.exists():
+        return None
+    fields = dict(line.split(":", 1) for line in info.read_text().splitlines())
+    return int(fields["MemAvailable"].split()[0]) * 1024
+
+
 @cache
 def code_checksum() -> str:
     """Return a checksum of 16 hex digits of the package's Python sources."""

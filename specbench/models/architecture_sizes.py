@@ -54,7 +54,8 @@ class ArchitectureSize:
 
     `resident_bytes` are all weights in memory, `forward_bytes` those that a decoding forward reads, `position_bytes` the keys
     and values of one position of the cache, and `download_bytes` the published weights. `layer_bytes` are the matrices of one
-    decoder layer without quantization. `context` is the longest sequence; 0 if the architecture sets no limit.
+    decoder layer without quantization, `embedding_bytes` the embedding and the LM head. `context` is the longest sequence; 0
+    if the architecture sets no limit.
     """
 
     parameters: int
@@ -64,6 +65,7 @@ class ArchitectureSize:
     download_bytes: int
     layer_bytes: int
     lm_head_bytes: int
+    embedding_bytes: int
     layers: int
     context: int
     encoder_decoder: bool
@@ -92,6 +94,7 @@ def architecture_size(config: Table, dtype: str, quantization: str = "") -> Arch
         download_bytes=parameters * PUBLISHED.get(kind, 2),
         layer_bytes=sum(each.numbers for each in matrices if each.use == "linear") * itemsize // layers,
         lm_head_bytes=matrices[0].numbers * itemsize,  # `_embedding` comes first
+        embedding_bytes=itemsize * sum(each.numbers for each in matrices[:2] if each.outputs == matrices[0].outputs),
         layers=layers,
         context=keys.get("max_position_embeddings", 0) or keys.get("n_positions", 0),
         encoder_decoder=kind in ENCODER_DECODER,

@@ -5,7 +5,7 @@ import tempfile
 import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -15,7 +15,10 @@ from specbench.decoding import drafting
 from specbench.decoding.sampling import Draft, Sampler
 from specbench.decoding.session import Session
 from specbench.decoding.usage import Usage
-from specbench.errors import MissingAsset
+from specbench.errors import ConfigError, MissingAsset
+
+if TYPE_CHECKING:
+    from specbench.models.resolve import ResolvedModel
 
 NO_ACCELERATE = (
     "parallel = \"layers\" needs accelerate, which is not installed\n  help: pip install 'specbench[placement]'"
@@ -50,6 +53,22 @@ def _limits(placement: Placement) -> dict[str, Any]:
         del settings["max_memory"]["disk"]  # it takes what fits nowhere else
         settings["offload_folder"] = tempfile.mkdtemp(prefix="specbench-offload-")
     return settings
+
+
+def tensor_placement(models: "Mapping[str, ResolvedModel]") -> Placement | None:
+    """Return the placement of the models whose tensors are split; None if there are none.
+
+    Raises ConfigError if they are split over different devices, or over processes of a CPU beside a GPU.
+    """
+    found = {role: each.spec.placement for role, each in models.items() if each.spec.placement.processes > 1}
+    if not found:
+        return None
+    first = next(iter(found.values()))
+    if any(each.devices != first.devices for each in found.values()):
+        raise ConfigError('models with parallel = "tensor" must have equal devices: ' + ", ".join(found))
+    if set(first.devices) == {"cpu"} and torch.cuda.is_available():
+        raise ConfigError('parallel = "tensor" on the CPU is for machines without a GPU')
+    return first
 
 
 def remove_with(model: object, settings: Mapping[str, Any]) -> None:

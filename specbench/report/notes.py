@@ -39,6 +39,8 @@ def _conditions(summary: RunSummary) -> Iterator[str]:
         f"{prompts} ({data.source}) x {repeats}, T = {decoding.temperature:g}, {length}, seed {decoding.seed}; engine"
         f" {summary.spec.engine} on {summary.spec.device} {dtypes}, {summary.machine}, {counted(env['threads'], 'thread')}"
     )
+    if placed := [f"{role} {model.placement}" for role, model in summary.models.items() if model.placement]:
+        yield f"placement: {', '.join(placed)}"
     if summary.imported:
         yield f"imported from {summary.imported}, not measured here"
     if env.get("untimed"):

@@ -1,10 +1,23 @@
 """The writer of a run folder's records."""
 
+from pathlib import Path
+from typing import Protocol
+
 from specbench import files
 from specbench.errors import ConfigError
 from specbench.runs.locking import FolderLock
-from specbench.runs.record import Record, line_of, parse_record
+from specbench.runs.record import Key, Record, line_of, parse_record
 from specbench.runs.run_folder import SAMPLES, Expected, listed, load
+
+
+class Recording(Protocol):
+    """Where a run's records go. `done` are the keys of existing records, `folder` is the run's."""
+
+    folder: Path
+    done: set[Key]
+
+    def append(self, record: Record) -> Record:
+        """Take a record, and return the one that counts."""
 
 
 class Recorder:

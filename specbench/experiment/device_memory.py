@@ -1,0 +1,105 @@
+"""The memory of a run on each of its devices, from the sizes and the placements of its models. Needs no torch."""
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from specbench.experiment.machine_models import CONTEXT, GRAPHS, WITH_GRAPHS, PlannedModel
+
+FIRST = "cuda:0"  # the run's device on a machine with GPUs
+BUFFER = 1.25  # layers by which accelerate lets a device exceed an equal share
+
+
+@dataclass(frozen=True, kw_only=True)
+class Memory:
+    """The memory of one device in bytes, and the models that it holds."""
+
+    device: str = FIRST
+    models: tuple[str, ...] = ()
+    weights: int
+    cache: int
+    graphs: int
+
+    @property
+    def total(self) -> int:
+        """The sum of all parts, in bytes."""
+        return self.weights + self.cache + self.graphs
+
+
+@dataclass(frozen=True)
+class _Part:
+    """The part of a model that is on one device."""
+
+    device: str
+    role: str
+    weights: int
+    cache: int
+    graphs: int = 0
+
+
+def memory_by_device(
+    models: Sequence[PlannedModel], heads: Sequence[str], prompt: int, output: int, first: str = FIRST
+) -> list[Memory]:
+    """Return the memory of each device, with caches for the longest sequence.
+
+    `heads` are bases of EAGLE heads, `first` is the device of models without a placement.
+    """
+    ranks = next((each.placement.devices for each in models if each.placement.parallel == "tensor"), ())
+    parts: dict[str, list[_Part]] = defaultdict(list)
+    for model in models:
+        for part in _parts(model, model.cache_bytes(prompt, output), ranks or (first,)):
+            parts[part.device].append(part)
+            if model.role in heads and part.device in (ranks or (part.device,)):
+                head = _Part(part.device, f"head of {model.role}", model.size.layer_bytes, 0)
+                if not any(each.role == head.role for each in parts[part.device]):
+                    parts[part.device].append(head)
+    return [
+        Memory(
+            device=device,
+            models=tuple(each.role for each in held),
+            weights=sum(each.weights for each in held),
+            cache=sum(each.cache for each in held),
+            graphs=(CONTEXT if device.startswith("cuda") else 0) + sum(each.graphs for each in held),
+        )
+        for device, held in sorted(parts.items())
+    ]
+
+
+def _parts(model: PlannedModel, cache: int, default: Sequence[str]) -> Iterator[_Part]:
+    """Yield the parts of a model. One without a placement is on every device of `default`."""
+    placement, weights = model.placement, model.size.resident_bytes
+    if placement.parallel == "none":
+        graphs = GRAPHS if model.engine in WITH_GRAPHS else 0
+        for device in placement.devices or default:
+            yield _Part(device, model.role, weights, cache, graphs)
+    elif placement.parallel == "tensor":
+        count = len(placement.devices)
+        for device in placement.devices:
+            yield _Part(device, model.role, -(-weights // count), -(-cache // count))
+    else:
+        limits = [int(each * 2**30) for each in placement.memory_gib]
+        for device, share, layers in zip(placement.devices, *layer_split(model, limits), strict=True):
+            yield _Part(device, model.role, share, cache * layers // model.size.layers)
+
+
+def layer_split(model: PlannedModel, limits: Sequence[int] = ()) -> tuple[list[int], list[int]]:
+    """Return the bytes and the number of layers on each device of a model in layers, as accelerate divides it.
+
+    Blocks are the embedding, the layers in order and the LM head, which is with the embedding if they are one matrix. All
+    devices but the last hold an equal share and a little more; with `limits`, each device holds as much as its limit.
+    """
+    size, count = model.size, len(model.placement.devices)
+    layer = (size.resident_bytes - size.embedding_bytes) // size.layers
+    embedding = size.lm_head_bytes
+    blocks = [(embedding, 0), *[(layer, 1)] * size.layers]
+    if size.embedding_bytes > embedding:
+        blocks.append((size.embedding_bytes - embedding, 0))
+    share = int(size.resident_bytes / count + BUFFER * layer)
+    bounds = list(limits) or [share] * (count - 1) + [size.resident_bytes]
+    held, layers, device = [0] * count, [0] * count, 0
+    for block, number in blocks:
+        while held[device] + block > bounds[device] and device < count - 1:
+            device += 1
+        held[device] += block
+        layers[device] += number
+    return held, layers

@@ -1,0 +1,168 @@
+"""Tensor parallelism: processes that decode together, each with a part of the split models on a device of its own.
+
+Every process, a rank, runs the same methods on the same prompts with the same seeds, so that all make the same calls to the
+split models. Other models are loaded by every rank. Rank 0 is the process that measures and writes, and the others follow it.
+After each generation the ranks compare a checksum of its tokens.
+"""
+
+import datetime
+import hashlib
+import os
+import pickle
+import socket
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from specbench._logging import quietly
+from specbench.errors import ConfigError, MissingAsset
+from specbench.experiment import runner
+from specbench.experiment.plan import Plan, PlannedRun
+from specbench.models import loader
+from specbench.models.heads.resolve import ResolvedHead
+from specbench.models.loaded_pair import LoadedPair
+from specbench.models.parallel import interrupts_ignored
+from specbench.models.placed import tensor_placement
+from specbench.models.resolve import ResolvedModel
+from specbench.runs.record import Key, Record
+
+TIMEOUT = datetime.timedelta(minutes=10)  # of one exchange between ranks
+LOADED = "loaded"
+VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # which transformers and torch read
+
+
+@dataclass(frozen=True)
+class _Loading:
+    """What a rank loads."""
+
+    models: Mapping[str, ResolvedModel]
+    heads: Mapping[str, ResolvedHead]
+    base: Path
+    devices: tuple[str, ...]
+    port: int
+    threads: int
+
+
+@dataclass
+class Replica:
+    """The recorder of a rank that writes nothing. `done` are the keys of existing records."""
+
+    folder: Path
+    done: set[Key]
+
+    def append(self, record: Record) -> Record:
+        """Count a record as done, and return it."""
+        self.done.add(record.key)
+        return record
+
+
+class TensorParallel:
+    """The processes of a plan with split models. Opening it starts them, and loads the models in all of them."""
+
+    def __init__(self, plan: Plan) -> None:
+        """Raise MissingAsset if a rank cannot load its models."""
+        placement = tensor_placement(plan.models)
+        assert placement is not None
+        loading = _Loading(plan.models, plan.heads, plan.base, placement.devices, _free_port(), torch.get_num_threads())
+        context = get_context("spawn")
+        self._pipes: list[Connection] = []
+        with interrupts_ignored():
+            for rank in range(1, len(placement.devices)):
+                pipe, theirs = context.Pipe()
+                life = pickle.dumps((_follow, (rank, loading)))
+                context.Process(target=quietly, args=(life, theirs), daemon=True, name=f"specbench rank {rank}").start()
+                theirs.close()
+                self._pipes.append(pipe)
+        self._before = {name: os.environ.get(name) for name in VARIABLES}
+        _join(0, loading)
+        self.pair = _load(loading, plan.device)
+        for rank, pipe in enumerate(self._pipes, 1):
+            answer = _received(pipe, rank)
+            if isinstance(answer, Exception):
+                raise MissingAsset(f"rank {rank} on {placement.devices[rank]}: {answer}") from None
+
+    def follow(self, run: PlannedRun, done: set[Key]) -> Callable[[Record], None]:
+        """Have the other ranks decode what a run lacks. Returns the check of each generation.
+
+        Raises ConfigError for a run with plugins, whose classes another process does not know.
+        """
+        if run.spec.plugins:
+            raise ConfigError('parallel = "tensor" cannot be combined with --plugin')
+        for pipe in self._pipes:
+            pipe.send((replace(run), frozenset(done)))
+        return agree
+
+    def close(self) -> None:
+        """End the other ranks."""
+        for pipe in self._pipes:
+            pipe.close()
+        dist.destroy_process_group()
+        for name, value in self._before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def agree(record: Record) -> None:
+    """Compare a generation with those of the other ranks. Raises RuntimeError if their tokens differ."""
+    text = f"{record.method} {record.sample} {record.repeat} {record.tokens} {record.error is None}"
+    own = torch.tensor([int.from_bytes(hashlib.sha256(text.encode()).digest()[:7])])  # (1,)
+    device = torch.device("cuda", torch.cuda.current_device()) if dist.get_backend() == "nccl" else torch.device("cpu")
+    found = [torch.empty_like(own, device=device) for _ in range(dist.get_world_size())]
+    dist.all_gather(found, own.to(device))
+    if len({int(each) for each in found}) > 1:
+        raise RuntimeError(f"the ranks decoded different tokens: {record.method}, sample {record.sample}")
+
+
+def _follow(rank: int, loading: _Loading, pipe: Connection) -> None:
+    """Load the models, then decode with rank 0 until its pipe closes (the main function of a rank)."""
+    torch.set_num_threads(loading.threads)
+    try:
+        _join(rank, loading)
+        pair = _load(loading, torch.device(loading.devices[rank]))
+    except Exception as error:  # rank 0 raises it
+        pipe.send(RuntimeError(f"{type(error).__name__}: {error}"))
+        return
+    pipe.send(LOADED)
+    while True:
+        try:
+            run, done = pipe.recv()
+        except (EOFError, OSError):  # rank 0 has ended
+            return
+        for _ in runner.measure(run, pair, Replica(run.folder, set(done)), agree):
+            pass
+
+
+def _join(rank: int, loading: _Loading) -> None:
+    """Join the process group of all ranks."""
+    device = torch.device(loading.devices[rank])
+    values = (rank, device.index or 0, len(loading.devices), "127.0.0.1", loading.port)
+    os.environ |= {name: str(value) for name, value in zip(VARIABLES, values, strict=True)}
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    backend = "nccl" if device.type == "cuda" else "gloo"
+    dist.init_process_group(backend, rank=rank, world_size=len(loading.devices), timeout=TIMEOUT)
+
+
+def _load(loading: _Loading, device: torch.device) -> LoadedPair:
+    return loader.load(loading.models, loading.base, device, loading.heads)
+
+
+def _received(pipe: Connection, rank: int) -> object:
+    """Return what a rank has sent. Raises MissingAsset if its process has ended."""
+    try:
+        return pipe.recv()
+    except (EOFError, OSError):
+        raise MissingAsset(f"the process of rank {rank} ended while it loaded the models") from None
+
+
+def _free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
