@@ -81,6 +81,34 @@ def test_a_large_target_does_not_fit_and_the_plan_says_what_would(tmp_path):
     assert "this run on one H100: " in remedied and "GiB to download." in remedied
 
 
+@pytest.mark.parametrize(
+    ("gpus", "place", "devices", "said"),
+    [
+        (1, [], [149], "it fits with --set pair.models.target.quantization=int4."),
+        (2, ["target=layers:0,1"], [84, 65], "does not fit on 2 H100: it needs 84 GiB of 80 GiB on a GPU"),
+        (4, [], [149], "it fits with --place target=layers:0,1 --place draft=cuda:2."),
+        (4, ["target=layers:0,1", "draft=cuda:2"], [69, 65, 17], "this run on 4 H100: "),
+        (4, ["target=layers:0,1,2,3"], [51, 35, 35, 32], "at most 51 GiB of 80 GiB on a GPU"),
+        (8, ["target=tensor:0,1,2,3,4,5,6,7"], [33] * 8, "this run on 8 H100: "),
+    ],
+)
+def test_a_70b_pair_on_several_gpus(gpus, place, devices, said, tmp_path):
+    """Weights of 131 and 15 GiB, a cache, and a workspace on each device."""
+    options = [word for each in place for word in ("--place", each)]
+    command = ("plan", "-p", "llama-3.1-70b", "-m", "sd", "-t", "gsm8k", "--for", "h100", "--gpus", gpus, *options)
+    code = 4 if "fit" in said else 0
+    assert said in " ".join(specbench(*command, cwd=tmp_path, code=code).stdout.split())
+    (row,) = json.loads(specbench(*command, "--json", cwd=tmp_path, code=code).stdout)["runs"]
+    found = [(each["weights"] + each["cache"] + each["graphs"]) / 2**30 for each in row["devices"]]
+    assert found == pytest.approx(devices, abs=1.0)
+
+
+def test_a_model_on_a_gpu_that_the_machine_lacks_is_an_error(tmp_path):
+    command = ("plan", "-p", "gpt2", "-m", "sd", "-t", "gsm8k", "--for", "h100", "--place", "target=cuda:1")
+    assert "placed on cuda:1, and there are 1 GPUs" in specbench(*command, cwd=tmp_path, code=2).stderr
+    assert "--gpus needs --for" in specbench("plan", "-m", "sd", "--gpus", 2, cwd=tmp_path, code=2).stderr
+
+
 def test_a_longer_answer_takes_longer_and_a_quantized_model_less_memory():
     def row(**more):
         options = Options(device="auto", limit=2, **more)

@@ -139,6 +139,19 @@ def test_eager_sessions_draft_without_reading_each_token(device, tmp_path):
     assert not device.problems
 
 
+def test_models_on_two_devices_decode_the_same_tokens(tmp_path):
+    """The draft model is on the CPU. Distributions and random numbers are on the run's device."""
+    methods, overrides = ["sd", "we-se", "cascade-opt", "adaedl"], (("pair.models.draft.device", "cpu"),)
+    found = []
+    for name, options in {"one": {}, "two": {"overrides": overrides}}.items():
+        with SimulatedCuda() as device:
+            plan = plan_of(methods, "lean", tmp_path / name, limit=1, max_new_tokens=8, temperature=1.0, **options)
+            found.append({name: record.tokens for name, (record, _) in run(plan, device).items()})
+        assert not device.problems
+    assert found[0] == found[1]
+    assert plan.models["draft"].source.placement == "cpu"
+
+
 @pytest.fixture
 def small(device):
     """Two small models on the device, of which one overflows at token 39."""
