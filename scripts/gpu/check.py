@@ -18,6 +18,7 @@ import torch
 
 from scripts.gpu import common as gpu
 from scripts.gpu.common import ENGINES, FAMILIES, SOURCE, VOCABULARY, Small, say
+from scripts.gpu.devices import device_checks
 from scripts.gpu.exactness import (
     METHODS,
     SAMPLED,
@@ -134,6 +135,7 @@ def checks(
             if name != "ar":
                 yield ("sampling", f"{name}, {engine}", partial(distribution_matches, world, engine, name, draws, seed))
     yield ("control", "every draft token accepted", partial(caught, partial(accepting_all_matches, world, draws)))
+    yield from device_checks(device)
     nan = Small("llama", device)
     for one in nan.roles.values():
         one.model.get_output_embeddings().weight[3].fill_(math.nan)

@@ -1,0 +1,89 @@
+"""Checks of models on several GPUs, and of the planned memory of one: tokens are compared with those of a single GPU."""
+
+import tempfile
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from scripts.gpu.exactness import Verdict
+from specbench.config.placement import place_overrides
+
+PLACEMENTS = {
+    "a GPU for each model": ("sd", ["draft=cuda:1", "target=cuda:0"]),
+    "models side by side": ("we-p", ["draft=cuda:1", "target=cuda:0"]),
+    "layers over two GPUs": ("sd", ["target=layers:0,1"]),
+    "tensors over two GPUs": ("sd", ["target=tensor:0,1"]),
+}
+SETTINGS: dict[str, Any] = {
+    "limit": 4, "repeats": 1, "max_new_tokens": 32, "ignore_eos": True, "dtype": "float32", "engine": "eager"
+}  # fmt: skip
+TOLERANCE = 0.05  # of the planned memory
+POSITIONS = 512
+
+
+def device_checks(device: torch.device) -> Iterator[tuple[str, str, Callable[[], Verdict]]]:
+    """Yield suite, name and function of each check. Those of several GPUs are not run below two."""
+    yield "memory", "planned and allocated bytes of a model and its cache", partial(memory_is_planned, device)
+    for name, (method, places) in PLACEMENTS.items():
+        for temperature in (0.0, 1.0):
+            run = partial(placed_tokens_agree, method, places, temperature)
+            yield "devices", f"{name}, {method}, T = {temperature:g}", run
+
+
+def placed_tokens_agree(method: str, places: list[str], temperature: float) -> Verdict:
+    """Compare the tokens of a placement with those of one GPU."""
+    if torch.cuda.device_count() < 2:
+        return f"{torch.cuda.device_count()} GPUs", "two GPUs", None
+    one = _tokens(method, [], temperature)
+    several = _tokens(method, places, temperature)
+    equal = sum(one[key] == several[key] for key in one)
+    return f"{equal} of {len(one)} generations equal", "all equal", equal == len(one)
+
+
+def memory_is_planned(device: torch.device) -> Verdict:
+    """Compare the planned memory of the bundled target with what is allocated, without the assumed workspace."""
+    from specbench.config.options import Options
+    from specbench.experiment.device_memory import memory_by_device
+    from specbench.experiment.machine_models import planned_models
+    from specbench.experiment.selection import read_pair
+    from specbench.models.loader import load
+    from specbench.models.resolve import Execution, resolve_models
+
+    if device.type != "cuda":
+        return "no GPU", "a GPU", None
+    preset, pair = read_pair("tiny", Options())
+    options = Options(dtype="float32", engine="eager")
+    planned = planned_models(pair, preset.path.parent, ["target"], options)["target"]
+    (expected,) = memory_by_device([planned], [], POSITIONS, 0)
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    found = resolve_models(pair, ("target",), preset.path.parent, Execution(device, "float32", "eager"))
+    model = load(found, preset.path.parent, device).models["target"]
+    with torch.inference_mode():
+        ids = torch.arange(POSITIONS, device=device)[None] % 100
+        cache = model(input_ids=ids, use_cache=True, logits_to_keep=1).past_key_values
+    torch.cuda.synchronize()
+    allocated = torch.cuda.memory_allocated() - before
+    del cache
+    wanted = expected.weights + expected.cache
+    ratio = allocated / wanted
+    return f"{ratio:.3f} of the planned {wanted / 2**20:.1f} MiB", f"within {TOLERANCE:.0%}", abs(ratio - 1) < TOLERANCE
+
+
+def _tokens(method: str, places: list[str], temperature: float) -> dict[Any, list[int]]:
+    """Return the token ids of a run by method, sample and repeat. Raises RuntimeError if a generation failed."""
+    from specbench.config.options import Options
+    from specbench.experiment.pipeline import run
+    from specbench.experiment.request import Request
+    from specbench.runs.run_folder import load
+
+    options = Options(**SETTINGS, temperature=temperature, overrides=tuple(place_overrides(places)))
+    with tempfile.TemporaryDirectory() as folder:
+        request = Request(methods=(method,), pair="tiny", tasks=("gsm8k",), options=options, out=Path(folder))
+        records = load(Path(run(request).summaries[0].folder)).records
+    if failed := next((record.error for record in records if record.error), None):
+        raise RuntimeError(failed)
+    return {record.key: record.tokens for record in records}
