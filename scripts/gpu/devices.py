@@ -37,8 +37,11 @@ def placed_tokens_agree(method: str, places: list[str], temperature: float) -> V
     """Compare the tokens of a placement with those of one GPU."""
     if torch.cuda.device_count() < 2:
         return f"{torch.cuda.device_count()} GPUs", "two GPUs", None
-    one = _tokens(method, [], temperature)
-    several = _tokens(method, places, temperature)
+    try:
+        one = _tokens(method, [], temperature)
+        several = _tokens(method, places, temperature)
+    except ImportError as error:
+        return f"{error.name} is not installed", "all packages", None
     equal = sum(one[key] == several[key] for key in one)
     return f"{equal} of {len(one)} generations equal", "all equal", equal == len(one)
 

@@ -10,8 +10,9 @@ import pytest
 
 from specbench.config.suite import read_suite
 from specbench.errors import ConfigError
+from specbench.launch.ledger import Ledger
 from specbench.launch.ray_cluster import ray_launcher
-from specbench.runs.run_folder import ENVIRONMENT, load
+from specbench.runs.run_folder import ENVIRONMENT, SAMPLES, load
 from tests.fixtures import console
 
 ray = pytest.importorskip("ray")
@@ -21,9 +22,9 @@ paper = "own"
 shows = "Table 1"
 description = "token ids"
 [options]
-limit = 2
-repeats = 2
-max_new_tokens = 6
+limit = 3
+repeats = 4
+max_new_tokens = 12
 [[grid]]
 methods = ["sd"]
 pairs = ["tiny"]
@@ -35,12 +36,13 @@ pairs = ["tiny"]
 tasks = ["gsm8k", "xsum", "humaneval", "mmlu", "cnndm", "wmt"]
 temperature = 1.0
 """
+GENERATIONS = 2 * 3 * 4  # of a run
 LIMIT = 300.0  # seconds for the whole suite on a busy machine
 
 
 @pytest.fixture
 def cluster(monkeypatch):
-    """Two nodes of two logical GPUs each. Their worker processes have different numbers of threads."""
+    """A cluster without nodes that run tasks."""
     from ray.cluster_utils import Cluster
 
     monkeypatch.setenv("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
@@ -63,6 +65,19 @@ def status_of(suite: Path, cwd: Path) -> list[dict[str, object]]:
     return json.loads(done.stdout) if done.stdout.strip() else []
 
 
+def add_node(cluster, threads):
+    """Add a node of two logical GPUs. The number of threads of its jobs is a part of their fingerprint."""
+    return cluster.add_node(num_cpus=2, num_gpus=2, env_vars={"OMP_NUM_THREADS": str(threads)})
+
+
+def begun_on(node, results):
+    """Return the runs that a node has begun and not completed."""
+    entries = Ledger.of(results / "suites" / "own").entries.values()
+    files = {each.key: results / each.key / SAMPLES for each in entries if each.place == node.node_id}
+    counts = {key: path.read_bytes().count(b"\n") for key, path in files.items() if path.exists()}
+    return [key for key, count in counts.items() if 1 <= count <= GENERATIONS // 2]
+
+
 def wait_for(condition, process, cwd, seconds=LIMIT):
     end = time.monotonic() + seconds
     while not condition():
@@ -71,12 +86,15 @@ def wait_for(condition, process, cwd, seconds=LIMIT):
 
 
 def test_a_lost_node_and_a_lost_driver_lose_nothing(cluster, tmp_path):
-    """One node is removed without grace, and the driver is killed and started again. Token ids equal those of a local run."""
+    """One node is removed without grace, and the driver is killed and started again. Token ids equal those of a local run.
+
+    The runs of the removed node begin again on the other one, whose fingerprint differs, and their records are kept apart.
+    """
     suite = tmp_path / "own.toml"
     suite.write_text(SUITE)
     assert len(list(read_suite(str(suite)).parts())) == 12
-    nodes = [cluster.add_node(num_cpus=2, num_gpus=2) for _ in range(2)]
-    process, most = driver(suite, cluster.address, tmp_path), 0
+    nodes = [add_node(cluster, threads) for threads in (1, 2)]
+    process, most, moved = driver(suite, cluster.address, tmp_path), 0, []
     try:
 
         def running() -> int:
@@ -86,11 +104,11 @@ def test_a_lost_node_and_a_lost_driver_lose_nothing(cluster, tmp_path):
             return now
 
         wait_for(lambda: running() >= 3, process, tmp_path)
+        wait_for(lambda: moved.extend(begun_on(nodes[0], tmp_path / "results")) or moved, process, tmp_path)
         cluster.remove_node(nodes[0], allow_graceful=False)
         wait_for(lambda: sum(each["state"] == "done" for each in status_of(suite, tmp_path)) >= 3, process, tmp_path)
         process.kill()
         process.wait()
-        cluster.add_node(num_cpus=2, num_gpus=2)
         process = driver(suite, cluster.address, tmp_path)
         assert process.wait(LIMIT) == 0, (tmp_path / "driver.log").read_text()[-3000:]
     finally:
@@ -98,6 +116,9 @@ def test_a_lost_node_and_a_lost_driver_lose_nothing(cluster, tmp_path):
     assert most >= 3
     jobs = status_of(suite, tmp_path)
     assert {each["state"] for each in jobs} == {"done"} and max(each["attempt"] for each in jobs) >= 2
+    for key in moved:
+        environments = [tmp_path / "results" / key / name / ENVIRONMENT for name in ("attempts/1", ".")]
+        assert [json.loads(each.read_text())["threads"] for each in environments] == [1, 2]
     console.specbench("run", "--suite", suite, "--out", "alone", cwd=tmp_path)
     folders = sorted(path.parent for path in (tmp_path / "alone").glob("*/run.toml"))
     assert len(folders) == 12
