@@ -20,7 +20,7 @@ run: $(INSTALLED)  ## the first table: Speculative Ensemble on the bundled pair 
 	$(BIN)/specbench run -m se -n 40 --repeats 1 --allow-code-execution $(ARGS)
 
 test: $(INSTALLED)  ## run all tests, including the exact distribution tests
-	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadscope $(ARGS)
+	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadscope --no-loadscope-reorder $(ARGS)
 
 coverage: $(INSTALLED)  ## the tests with line coverage of the library and the command line
 	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadscope --cov=specbench --cov-report=term:skip-covered $(ARGS)
