@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -23,6 +24,7 @@ from specbench.machine.accelerator import read_accelerator
 from specbench.report.tables import Table
 
 if TYPE_CHECKING:
+    from specbench.experiment.device_memory import Memory
     from specbench.experiment.plan_table import PlanRow
 
 GIB = 1 << 30
@@ -154,10 +156,8 @@ def _print(rows: "list[PlanRow]", notes: list[str]) -> None:
     heads = ["pair", "task", "T", "methods", "state", "generations", "bound", "GiB"]
     console = terminal()
     print_table(Table("", heads, [shown(row) for row in rows]), console)
-    placed = max((row.devices for row in rows), key=len, default=())
-    if len(placed) > 1:
-        lines = [[each.device, ", ".join(each.models), f"{each.total / GIB:.2f}"] for each in placed]
-        print_table(Table("Devices", ["device", "models", "GiB"], lines), console)
+    if placed := max((row.devices for row in rows), key=lambda each: sum(part.total for part in each), default=()):
+        print_table(_device_table(placed), console)
     states = [row.state for row in rows]
     counts = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
     least = sum(row.least_seconds or 0.0 for row in rows)
@@ -172,6 +172,21 @@ def _print(rows: "list[PlanRow]", notes: list[str]) -> None:
     reasons = (line for row in rows for line in row.why.split("\n"))
     for why in dict.fromkeys(line for line in (*reasons, *notes) if line):
         say(why, console, "yellow")
+
+
+def _device_table(devices: "Sequence[Memory]") -> Table:
+    """Return the memory of the largest run on each device of this machine."""
+    from specbench.machine.hardware import free_bytes
+
+    def gib(size: int | None) -> str:
+        return "–" if size is None else f"{size / GIB:.2f}"
+
+    lines = [
+        [each.device, ", ".join(each.models), *map(gib, (each.weights, each.cache, each.graphs, each.total)), gib(free)]
+        for each in devices
+        for free in [free_bytes(each.device)]
+    ]
+    return Table("Devices", ["device", "models", "weights", "cache", "graphs", "GiB", "free"], lines)
 
 
 def _time(seconds: float) -> str:

@@ -5,7 +5,6 @@ import tomllib
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from specbench.cli.console import terminal
 from specbench.cli.progress import Terminal
@@ -14,8 +13,7 @@ from specbench.errors import ConfigError, ExitCode
 from specbench.experiment.request import SuiteRequest
 from specbench.files import read_toml
 
-if TYPE_CHECKING:
-    pass
+OF_LAUNCHER = ("--launcher", "--launcher-set", "--shards")  # options with a value that jobs do not get
 
 
 class LauncherName(StrEnum):
@@ -44,8 +42,8 @@ class Course:
     def __post_init__(self) -> None:
         if self.settings and not self.launcher:
             raise ConfigError("--launcher-set needs --launcher")
-        if self.launcher and (self.refine or self.shards):
-            raise ConfigError(f"--launcher and --{'refine' if self.refine else 'shards'} cannot be combined")
+        if self.launcher and self.refine:
+            raise ConfigError("--launcher and --refine cannot be combined")
 
 
 def run_course(request: SuiteRequest, course: Course) -> ExitCode:
@@ -63,10 +61,12 @@ def run_course(request: SuiteRequest, course: Course) -> ExitCode:
     if course.refine:
         suite, code = run_refined(request, course.refine, Terminal())
         changed = True
+    elif course.launcher:
+        code = _launched(request, course, settings_of(course.settings))
+        if course.shards and code == ExitCode.OK:
+            code = run_suite_in_shards(request, course.shards, Terminal())
     elif course.shards:
         code = run_suite_in_shards(request, course.shards, Terminal())
-    elif course.launcher:
-        code = _launched(request, course.launcher, settings_of(course.settings))
     else:
         code = run_suite(request, Terminal())
     show_suite(suite, request.out, terminal(), changed)
@@ -88,7 +88,7 @@ def settings_of(texts: tuple[str, ...]) -> Table:
     return found
 
 
-def _launched(request: SuiteRequest, name: LauncherName, settings: Table) -> ExitCode:
+def _launched(request: SuiteRequest, course: Course, settings: Table) -> ExitCode:
     """Measure a suite by jobs. Returns the exit code."""
     from specbench.launch.driver import MOST_ATTEMPTS, Campaign, launch  # imports torch
     from specbench.launch.launchers import launcher_of
@@ -97,12 +97,14 @@ def _launched(request: SuiteRequest, name: LauncherName, settings: Table) -> Exi
     attempts, is_untimed = settings.pop("attempts", MOST_ATTEMPTS), settings.pop("untimed", False)
     if not isinstance(attempts, int) or attempts < 1:
         raise ConfigError(f"attempts = {attempts!r} must be a number of at least 1")
-    launcher = launcher_of(name, settings, request, folder_of(request))
+    assert course.launcher
+    launcher = launcher_of(course.launcher, settings, request, folder_of(request))
     extra = ("--untimed",) if is_untimed or launcher.shared else ()
     campaign = Campaign(
         request=request,
         arguments=(*_arguments(sys.argv[1:]), *extra),
         launcher=launcher,
+        shards=course.shards,
         attempts=attempts,
         ask=_cancels,
     )
@@ -110,14 +112,15 @@ def _launched(request: SuiteRequest, name: LauncherName, settings: Table) -> Exi
 
 
 def _arguments(given: list[str]) -> list[str]:
-    """Return the arguments of this command without those of the launcher."""
+    """Return the arguments of this command without those of the launcher and `--shards`."""
     kept, skip = [], False
     for each in given:
+        name, equals, _ = each.partition("=")
         if skip:
             skip = False
-        elif each in ("--launcher", "--launcher-set"):
-            skip = True
-        elif not each.startswith(("--launcher=", "--launcher-set=")):
+        elif name in OF_LAUNCHER:
+            skip = not equals
+        else:
             kept.append(each)
     return kept
 

@@ -2,15 +2,17 @@
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from specbench.errors import ExitCode
+from specbench.experiment.plan import PlannedRun
 from specbench.experiment.preparation import prepare
 from specbench.experiment.request import SuiteRequest
+from specbench.experiment.sharding import shards_of, with_shard
 from specbench.experiment.suite_grid import Grid, resolve_grid
 from specbench.experiment.suite_runner import write_index
 from specbench.launch.launcher import JobState, Launcher
-from specbench.launch.ledger import FINAL, Entry, Ledger, folder_of
+from specbench.launch.ledger import FINAL, Entry, Ledger, State, folder_of
 from specbench.observer import Observer
 from specbench.runs.locking import locked
 from specbench.runs.run_folder import SAMPLES, load
@@ -23,14 +25,17 @@ LAST_LINES = 20  # of a log, in which the reason of a failure is looked for
 
 @dataclass(frozen=True, kw_only=True)
 class Campaign:
-    """A suite to measure by a launcher. `arguments` are those of `specbench run` for this suite, without a launcher."""
+    """A suite to measure by a launcher. `arguments` are those of `specbench run` for this suite, without a launcher.
+
+    With `shards`, every run is divided into this number of jobs by its prompts.
+    """
 
     request: SuiteRequest
     arguments: tuple[str, ...]
     launcher: Launcher
+    shards: int = 0
     attempts: int = MOST_ATTEMPTS
     seconds: float = SECONDS
-    gpus: int = 0
     ask: Callable[[], bool] = field(default=lambda: False)  # after Ctrl-C: whether to cancel jobs that would go on
 
 
@@ -46,42 +51,67 @@ def launch(campaign: Campaign, observer: Observer) -> ExitCode:
         for reason in prepare(request.suite, request.out, request.access, observer):
             observer.message(reason)
         with observer.status(f"reading the pairs and tasks of {request.suite.name}"):
-            grid = resolve_grid(request.suite, request.out, request.sandbox)
-        driver = _Driver(campaign, Ledger.of(folder), grid, observer)
+            shares = _shares(campaign)
+        driver = _Driver(campaign, Ledger.of(folder), shares, observer)
         try:
             driver.run()
         except KeyboardInterrupt:
             driver.interrupt()
             raise
-        return write_index(request, grid)
+        return max(write_index(share.request, share.grid) for share in shares)
+
+
+@dataclass(frozen=True)
+class _Share:
+    """A suite, or one shard of its runs: its grid, and the arguments of its jobs."""
+
+    request: SuiteRequest
+    grid: Grid
+    arguments: tuple[str, ...]
+
+
+def _shares(campaign: Campaign) -> list[_Share]:
+    """Resolve the suite, or each of its shards."""
+    request, arguments = campaign.request, campaign.arguments
+    found = [(request, arguments)]
+    if campaign.shards:
+        found = [
+            (replace(request, suite=with_shard(request.suite, each)), (*arguments, "--shard", each))
+            for each in shards_of(campaign.shards)
+        ]
+    return [_Share(each, resolve_grid(each.suite, each.out, each.sandbox), own) for each, own in found]
 
 
 class _Driver:
-    """The state of a campaign: the ledger, and the runs of the grid by key."""
+    """The state of a campaign: the ledger, and the runs by key."""
 
-    def __init__(self, campaign: Campaign, ledger: Ledger, grid: Grid, observer: Observer) -> None:
+    def __init__(self, campaign: Campaign, ledger: Ledger, shares: Sequence[_Share], observer: Observer) -> None:
         self.campaign, self.launcher, self.ledger, self.observer = campaign, campaign.launcher, ledger, observer
-        self.runs = {run.folder.name: run for part in grid.parts if part.plan for run in part.plan.runs}
-        before = ledger.entries
-        same = ledger.launcher == self.launcher.name
+        self.before, self.same = ledger.entries, ledger.launcher == self.launcher.name
+        self.runs: dict[str, PlannedRun] = {}
         ledger.launcher, ledger.entries = self.launcher.name, {}
-        for part in grid.parts:
+        for share in shares:
+            self._enter(share)
+        ledger.write()
+
+    def _enter(self, share: _Share) -> None:
+        """Add the entries of a suite or a shard to the ledger. Active jobs of an earlier driver are kept."""
+        for part in share.grid.parts:
             for run in part.plan.runs if part.plan else []:
                 key = run.folder.name
-                arguments = (*campaign.arguments, "--only", key)
-                known = before.get(key)
+                self.runs[key] = run
+                arguments = (*share.arguments, "--only", key)
+                known = self.before.get(key)
                 entry = Entry(key, run.spec.pair.name, run.spec.task.name, arguments, run.spec.generations)
-                if known and same and known.active:
+                if known and self.same and known.active:
                     entry = known
                 elif self._is_complete(key):
                     entry = Entry(**{**vars(entry), "state": "done"})
-                ledger.put(entry)
+                self.ledger.put(entry)
             if part.plan is None:
+                state: State = "missing" if part.missing else "failed"
                 why = part.missing or part.invalid
-                ledger.put(
-                    Entry(part.key, part.pair, part.task, (), 0, "missing" if part.missing else "failed", why=why)
-                )
-        ledger.write()
+                self.ledger.put(Entry(part.key, part.pair, part.task, (), 0, state, why=why))
 
     def run(self) -> None:
         """Submit and follow jobs until every run is done or has failed."""
@@ -154,7 +184,7 @@ class _Driver:
         chosen = [self.ledger.change(each.key, attempt=each.attempt + 1) for each in waiting[:room]]
         if not chosen:
             return
-        jobs = [self.ledger.job(entry, self.campaign.gpus) for entry in chosen]
+        jobs = [self.ledger.job(entry) for entry in chosen]
         for entry, job, identifier in zip(chosen, jobs, self.launcher.submit(jobs), strict=True):
             self.ledger.change(entry.key, state="pending", id=identifier, log=str(job.log), changed=time.time())
 

@@ -43,7 +43,6 @@ class Job:
     arguments: tuple[str, ...]
     folder: Path
     attempt: int = 1
-    gpus: int = 0
     before: str = ""
 
     @property

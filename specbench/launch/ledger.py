@@ -75,9 +75,9 @@ class Ledger:
         """Where logs and outcomes of jobs are."""
         return self.path.parent / FOLDER
 
-    def job(self, entry: Entry, gpus: int = 0) -> Job:
+    def job(self, entry: Entry) -> Job:
         """Return the newest job of an entry."""
-        return Job(entry.key, entry.arguments, self.folder, entry.attempt, gpus, entry.place)
+        return Job(entry.key, entry.arguments, self.folder, entry.attempt, entry.place)
 
     def put(self, entry: Entry) -> None:
         """Replace an entry, without writing the file."""

@@ -1,4 +1,4 @@
-"""Jobs as processes of this machine: one for each free GPU, or one after another on the CPU."""
+"""Jobs as processes of this machine: each on free GPUs, or one after another on the CPU."""
 
 import fcntl
 import os
@@ -30,13 +30,14 @@ class Gpu:
 
 @dataclass
 class LocalLauncher:
-    """Processes that outlive their driver. A job holds the lock of its GPU until it ends.
+    """Processes that outlive their driver. A job holds the locks of its GPUs, `per_job` of them, until it ends.
 
     Without GPUs, one job runs at a time. With more than one, `jobs`, times mean nothing, and runs are marked as untimed.
     """
 
     gpus: Sequence[Gpu] = ()
     jobs: int = 0
+    per_job: int = 1
     name: str = "local"
     outlives: bool = True
     _processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
@@ -49,8 +50,9 @@ class LocalLauncher:
     def free(self, active: int) -> int:
         if not self.gpus:
             return max((self.jobs or 1) - active, 0)
-        most = len(self.gpus) if not self.jobs else min(self.jobs, len(self.gpus))
-        return min(max(most - active, 0), sum(map(_is_free, self.gpus)))
+        most = len(self.gpus) // self.per_job
+        most = min(self.jobs, most) if self.jobs else most
+        return min(max(most - active, 0), sum(map(_is_free, self.gpus)) // self.per_job)
 
     def submit(self, jobs: Sequence[Job]) -> list[str]:
         return [self._start(job) for job in jobs]
@@ -70,25 +72,33 @@ class LocalLauncher:
         return ""  # all jobs are on this machine
 
     def _start(self, job: Job) -> str:
-        environment, lease = dict(os.environ), None
-        for gpu in self.gpus:
-            if (lease := _leased(gpu)) is not None:
-                environment["CUDA_VISIBLE_DEVICES"] = gpu.uuid
-                break
-        if self.gpus and lease is None:
-            raise ConfigError("no GPU is free")
+        environment, leases = dict(os.environ), self._leases()
+        if self.gpus:
+            environment["CUDA_VISIBLE_DEVICES"] = ",".join(leases)
         job.folder.mkdir(parents=True, exist_ok=True)
         try:
             process = subprocess.Popen(
-                job.performing, start_new_session=True, env=environment, pass_fds=() if lease is None else (lease,),
+                job.performing, start_new_session=True, env=environment, pass_fds=tuple(leases.values()),
                 stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
             )  # fmt: skip
         finally:
-            if lease is not None:
+            for lease in leases.values():
                 os.close(lease)  # the job holds it
         identifier = f"{process.pid}@{_began(process.pid)}"
         self._processes[identifier] = process
         return identifier
+
+    def _leases(self) -> dict[str, int]:
+        """Lock the GPUs of a job. Returns the descriptors by UUID; raises ConfigError if too few are free."""
+        leases: dict[str, int] = {}
+        for gpu in self.gpus:
+            if len(leases) < self.per_job and (lease := _leased(gpu)) is not None:
+                leases[gpu.uuid] = lease
+        if self.gpus and len(leases) < self.per_job:
+            for lease in leases.values():
+                os.close(lease)
+            raise ConfigError("too few GPUs are free")
+        return leases
 
     def _is_alive(self, identifier: str) -> bool:
         if process := self._processes.get(identifier):

@@ -56,6 +56,29 @@ def test_jobs_run_at_the_same_time_without_times(tmp_path):
     assert [(each["state"], each["done"], each["total"]) for each in status] == [("done", 4, 4), ("done", 4, 4)]
 
 
+def test_a_job_can_have_several_gpus(tmp_path, monkeypatch):
+    monkeypatch.setattr("specbench.launch.local.tempfile.gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(Job, "command", property(lambda job: ["sh", "-c", "echo $CUDA_VISIBLE_DEVICES"]))
+    launcher = LocalLauncher([Gpu(f"GPU-{i}", "a card") for i in range(3)], per_job=2)
+    assert launcher.free(0) == 1 and launcher.free(1) == 0
+    job = Job("run", (), tmp_path / "launch")
+    (identifier,) = launcher.submit([job])
+    assert launcher.free(0) == 0
+    wait_for(launcher, {identifier: job}, JobState.ended)
+    assert job.log.read_text() == "GPU-0,GPU-1\n" and launcher.free(0) == 1
+
+
+def test_shards_of_a_run_are_jobs_and_are_combined(tmp_path):
+    (tmp_path / "own.toml").write_text(SUITE.replace(', "xsum"', ""))
+    command = ("run", "--suite", tmp_path / "own.toml", "--shards", 2)
+    settings = ("--launcher-set", "jobs=2")
+    console.specbench(*command, "--launcher", "local", *settings, cwd=tmp_path)
+    status = json.loads(console.specbench("status", "--suite", tmp_path / "own.toml", "--json", cwd=tmp_path).stdout)
+    assert [(each["state"], each["done"], each["total"]) for each in status] == [("done", 2, 2)] * 2
+    whole = json.loads((tmp_path / "results" / "suites" / "own" / "index.json").read_text())["runs"]
+    assert [(each["state"], each["generations"]) for each in whole] == [("done", 4)]
+
+
 def test_a_gpu_is_leased_until_its_job_ends(tmp_path, monkeypatch):
     monkeypatch.setattr("specbench.launch.local.tempfile.gettempdir", lambda: str(tmp_path))
     monkeypatch.setattr(Job, "command", property(lambda job: ["sh", "-c", "echo $CUDA_VISIBLE_DEVICES; sleep 60"]))
@@ -67,7 +90,7 @@ def test_a_gpu_is_leased_until_its_job_ends(tmp_path, monkeypatch):
     other = LocalLauncher(launcher.gpus)
     assert other.free(0) == 0, "another driver sees the leases"
     assert set(other.poll(ids).values()) == {JobState.running}, "and the jobs"
-    with pytest.raises(ConfigError, match="no GPU is free"):
+    with pytest.raises(ConfigError, match="too few GPUs are free"):
         other.submit([Job("run2", (), tmp_path / "launch")])
     end = time.monotonic() + 60.0
     while not all(job.log.exists() and job.log.read_bytes() for job in jobs):
