@@ -60,6 +60,8 @@ def placement_of(
         raise ValueError(f"devices = {list(devices)} must be {allowed}")
     if len(set(names)) < len(names) and set(names) != {"cpu"}:
         raise ValueError(f"devices = {list(devices)} names a device twice")
+    if names[0] == "disk":
+        raise ValueError("the first of several devices must not be disk")
     if "disk" in names and not memory_gib:
         raise ValueError("devices with disk need memory_gib, a limit for each device")
     if memory_gib and (parallel == "tensor" or len(memory_gib) != len(names)):

@@ -13,7 +13,7 @@ from specbench.models.engine import Graphs, GraphSession, LeanSession, Network
 from specbench.models.heads import EagleHead, Head
 from specbench.models.instrumented import InstrumentedSession
 from specbench.models.parallel import StreamSession, Workers
-from specbench.models.placed import MovedSession, on
+from specbench.models.placed import MovedSession, numbered, on
 from specbench.models.synthetic_logits import SyntheticDistribution, SyntheticSession
 
 H = TypeVar("H", bound=TrainedHead)
@@ -66,13 +66,13 @@ class LoadedPair:
     def place(self, device: torch.device, devices: Mapping[str, torch.device]) -> None:
         """Set the run's device, and those of the models."""
         self.device = device
-        self.devices = {role: each for role, each in devices.items() if each != device}
+        self.devices = {role: each for role, each in devices.items() if numbered(each) != numbered(device)}
 
     @property
     def all_devices(self) -> set[torch.device]:
         """Every device that a model is on, and the run's."""
         parts = {torch.device(part) for model in self.models.values() for part in _device_map(model) if part != "disk"}
-        return {self.device, *self.devices.values(), *parts}
+        return {numbered(each) for each in (self.device, *self.devices.values(), *parts)}
 
     def only(self, roles: tuple[str, ...], spread: float | None = None) -> "LoadedPair":
         """Return the pair as if only these roles had been loaded, so that other models cannot change a run's numbers.

@@ -83,6 +83,13 @@ def _key(name: str) -> int | str:
     return int(number or 0) if kind == "cuda" else kind
 
 
+def numbered(device: torch.device) -> torch.device:
+    """Return a GPU with its number, so that `cuda` and the current GPU compare equal."""
+    if device.type != "cuda" or device.index is not None:
+        return device
+    return torch.device("cuda", torch.cuda.current_device())
+
+
 @contextmanager
 def on(device: torch.device) -> Iterator[None]:
     """Make a GPU the current device, which events, graphs and kernels of libraries refer to."""

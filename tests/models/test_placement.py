@@ -21,8 +21,8 @@ from specbench.experiment import selection, tensor_parallel
 from specbench.experiment.device_memory import layer_split, memory_by_device
 from specbench.experiment.machine_models import planned_models
 from specbench.models.loader import load
-from specbench.models.placed import MovedSession, loading_settings
-from specbench.models.resolve import Execution, engine_of, resolve_models
+from specbench.models.placed import MovedSession, loading_settings, numbered
+from specbench.models.resolve import Execution, device_of_model, engine_of, resolve_models
 from specbench.runs.record import Record
 from specbench.runs.run_folder import load as load_run
 from specbench.runs.run_folder import spec_of
@@ -161,6 +161,21 @@ def test_without_accelerate_the_extra_is_named(monkeypatch):
     spec = ModelSpec(path="x", parallel="layers", devices=(0, 1))
     with pytest.raises(MissingAsset, match=r"specbench\[placement\]"):
         loading_settings(spec.placement)
+
+
+def test_the_current_gpu_is_the_runs_device(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
+    assert numbered(torch.device("cuda")) == numbered(torch.device("cuda:1")) != numbered(torch.device("cuda:0"))
+    assert numbered(CPU) == CPU
+
+
+def test_every_process_of_split_tensors_reads_on_its_own_device(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    spec, second = ModelSpec(path="x", parallel="tensor", devices=(0, 1)), torch.device("cuda:1")
+    assert device_of_model("target", spec, second) == second
+    layers = ModelSpec(path="x", parallel="layers", devices=(0, 1))
+    assert device_of_model("target", layers, second) == torch.device("cuda:0")
 
 
 class Rows:
