@@ -93,7 +93,7 @@ def numbered(device: torch.device) -> torch.device:
 @contextmanager
 def on(device: torch.device) -> Iterator[None]:
     """Make a GPU the current device, which events, graphs and kernels of libraries refer to."""
-    if device.type != "cuda":
+    if device.type != "cuda" or numbered(device) == numbered(torch.device("cuda")):
         yield
         return
     with torch.cuda.device(device):

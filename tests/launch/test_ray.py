@@ -24,7 +24,7 @@ description = "token ids"
 [options]
 limit = 3
 repeats = 4
-max_new_tokens = 12
+max_new_tokens = 24
 [[grid]]
 methods = ["sd"]
 pairs = ["tiny"]
@@ -75,7 +75,7 @@ def begun_on(node, results):
     entries = Ledger.of(results / "suites" / "own").entries.values()
     files = {each.key: results / each.key / SAMPLES for each in entries if each.place == node.node_id}
     counts = {key: path.read_bytes().count(b"\n") for key, path in files.items() if path.exists()}
-    return [key for key, count in counts.items() if 1 <= count <= GENERATIONS // 2]
+    return [key for key, count in counts.items() if 1 <= count <= 2 * GENERATIONS // 3]
 
 
 def wait_for(condition, process, cwd, seconds=LIMIT):
