@@ -98,8 +98,9 @@ def run(
         temperature=temperature, top_k=top_k, top_p=top_p, seed=seed, repeats=Options.repeats if repeats is None else repeats,
         device=device, dtype=dtype, engine=engine, place=place, shard=shard,
     )  # fmt: skip
-    if shards and (shard or refine):
-        raise ConfigError(f"--shards and {'--shard' if shard else '--refine'} cannot be combined")
+    if shards and (shard or refine or fresh):
+        other = "--shard" if shard else "--refine" if refine else "--fresh"
+        raise ConfigError(f"--shards and {other} cannot be combined")
     kind = sandbox if allow_code_execution else None
     access = Access(fresh=fresh, wait=wait or bool(only), break_lock=break_lock, restart=bool(only), untimed=untimed)
     judging = judge_table(judge, judge_model)

@@ -50,21 +50,27 @@ def run_course(request: SuiteRequest, course: Course) -> ExitCode:
     """Measure a suite, and print its tables. Returns the exit code."""
     from specbench.cli.report_output import show_suite  # imports numpy
     from specbench.experiment.refinement import run_refined  # imports torch
-    from specbench.experiment.sharding import run_suite_in_shards, with_shard
+    from specbench.experiment.sharding import combine_suite, run_suite_in_shards, shards_of, with_shard
     from specbench.experiment.suite_runner import run_one, run_suite
+    from specbench.models.resolve import assuming
 
     if course.shard:
         request = replace(request, suite=with_shard(request.suite, course.shard))
     if course.only:
         return run_one(request, course.only, Terminal())
+    if request.access.fresh and (course.shards or course.launcher):
+        raise ConfigError("--fresh cannot be combined with --shards and --launcher; help: another folder with --out")
     suite, changed = request.suite, bool(request.changes)
     if course.refine:
         suite, code = run_refined(request, course.refine, Terminal())
         changed = True
     elif course.launcher:
-        code = _launched(request, course, settings_of(course.settings))
-        if course.shards and code == ExitCode.OK:
-            code = run_suite_in_shards(request, course.shards, Terminal())
+        settings = settings_of(course.settings)
+        with assuming(_device(course.launcher, settings)):
+            code = _launched(request, course, settings)
+            if course.shards:
+                requests = [replace(request, suite=with_shard(suite, each)) for each in shards_of(course.shards)]
+                code = max(code, combine_suite(request, requests, Terminal()))
     elif course.shards:
         code = run_suite_in_shards(request, course.shards, Terminal())
     else:
@@ -86,6 +92,14 @@ def settings_of(texts: tuple[str, ...]) -> Table:
         except tomllib.TOMLDecodeError:
             found[key] = value  # text without quotes
     return found
+
+
+def _device(name: LauncherName, settings: Table) -> str:
+    """Return the default device of the machines that jobs run on; empty if it is that of this machine."""
+    found = settings.pop("device", "cuda" if name is LauncherName.slurm and settings.get("gpus") else "")
+    if found not in ("", "cpu", "cuda"):
+        raise ConfigError(f"device = {found!r} must be cpu or cuda")
+    return str(found)
 
 
 def _launched(request: SuiteRequest, course: Course, settings: Table) -> ExitCode:
@@ -126,7 +140,10 @@ def _arguments(given: list[str]) -> list[str]:
 
 
 def _cancels() -> bool:
-    """Return whether the user wants to cancel jobs that would go on; they go on without a terminal."""
+    """Return whether the user wants to cancel the running jobs. Without a terminal they keep running."""
     if not sys.stdin.isatty():
         return False
-    return input("\nJobs are running. Cancel them, or let them go on? [c/G] ").strip().lower().startswith("c")
+    try:
+        return input("\nCancel the running jobs? [y/N] ").strip().lower().startswith("y")
+    except EOFError:
+        return False

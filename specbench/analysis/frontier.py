@@ -168,7 +168,7 @@ def summaries_of(found: Frontier) -> dict[str, Summaries]:
 def candidates(found: Frontier) -> dict[str, list[str]]:
     """Return, by method, the settings that either summary of a curve chose in enough resamples, and their neighbors.
 
-    Of a curve that is never chosen from, the ends and the middle.
+    Of a curve that is never chosen from, the ends and the middle. If too few remain for a curve, the ends are added.
     """
     picks = [*_picks(found), np.arange(found.prompts)]
     out = {}
@@ -180,6 +180,8 @@ def candidates(found: Frontier) -> dict[str, list[str]]:
         last = len(curve.settings) - 1
         likely = {i for i, count in chosen.items() if i is not None and count >= LIKELY * len(picks)}
         near = {i + step for i in likely for step in (-1, 0, 1)} if likely else {0, last // 2, last}
+        if len(near) < FEWEST_POINTS:
+            near |= {0, last}
         out[curve.method] = [setting for i, setting in enumerate(curve.settings) if i in near]
     return out
 

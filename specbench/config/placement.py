@@ -51,13 +51,15 @@ def placement_of(
         return Placement(devices=(device,) if device else ())
     if device:
         raise ValueError(f'device and parallel = "{parallel}" conflict: name the devices in `devices`')
-    names = tuple(f"cuda:{each}" if isinstance(each, int) else each for each in devices)
+    names = tuple(f"cuda:{each}" if isinstance(each, int) else "cuda:0" if each == "cuda" else each for each in devices)
     if len(names) < 2:
         raise ValueError(f'parallel = "{parallel}" needs at least two `devices`, such as [0, 1]')
     known = [ONE_DEVICE.fullmatch(name) or (name == "disk" and parallel == "layers") for name in names]
     if not all(known):
         allowed = "numbers of GPUs, cpu or disk" if parallel == "layers" else "numbers of GPUs, or cpu for each process"
         raise ValueError(f"devices = {list(devices)} must be {allowed}")
+    if parallel == "tensor" and len({name.partition(":")[0] for name in names}) > 1:
+        raise ValueError(f"devices = {list(devices)}: the processes of split tensors are all on GPUs or all on the CPU")
     if len(set(names)) < len(names) and set(names) != {"cpu"}:
         raise ValueError(f"devices = {list(devices)} names a device twice")
     if names[0] == "disk":
@@ -70,7 +72,10 @@ def placement_of(
 
 
 def place_overrides(texts: Sequence[str]) -> list[tuple[str, Any]]:
-    """Return the overrides of `--place` options. Raises ConfigError for a text that is not one of FORMS."""
+    """Return the overrides of `--place` options, which replace the placement in a pair's file.
+
+    Raises ConfigError for a text that is not one of FORMS.
+    """
     found: list[tuple[str, Any]] = []
     for text in texts:
         role, equals, where = text.partition("=")
@@ -78,9 +83,9 @@ def place_overrides(texts: Sequence[str]) -> list[tuple[str, Any]]:
         key = f"pair.models.{role}"
         if equals and role and kind in ("layers", "tensor") and colon:
             devices = [int(each) if each.isdecimal() else each for each in names.split(",")]
-            found += [(f"{key}.parallel", kind), (f"{key}.devices", devices)]
+            found += [(f"{key}.device", ""), (f"{key}.parallel", kind), (f"{key}.devices", devices)]
         elif equals and role and ONE_DEVICE.fullmatch(where):
-            found.append((f"{key}.device", where))
+            found += [(f"{key}.device", where), (f"{key}.parallel", "none"), (f"{key}.devices", [])]
         else:
             raise ConfigError(f"--place {text}: expected {FORMS}")
     return found

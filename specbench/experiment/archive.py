@@ -5,6 +5,7 @@ import json
 import re
 import tempfile
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path, PurePosixPath
@@ -38,6 +39,7 @@ MOST_FILES = 6_000  # in an archive: 1,000 runs
 MOST_LISTING_BYTES = 4 * 2**20
 MOST_BYTES = 4 * 2**30  # of all files together
 CHUNK = 2**20
+COMPRESSION = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # of these, zipfile reads a chunk without unpacking the rest
 STAMP = (1980, 1, 1, 0, 0, 0)  # of every member, so that equal runs give equal archives
 
 
@@ -83,8 +85,7 @@ def pack(folders: Sequence[Path], archive: Path, texts: bool = False) -> Listing
     members: dict[str, bytes] = {}
     for name, folder in zip(names, folders, strict=True):
         spec_of(folder)  # raises if there is no run
-        if problems := load(folder).problems:
-            raise ConfigError(f"{folder}: {listed(problems)}; help: measure it again, which completes the run")
+        _require_run(folder)
         for file in FILES:
             if (folder / file).exists():
                 members[f"{name}/{file}"] = _content(folder, file, texts)
@@ -127,7 +128,7 @@ def unpack(archive: Path, out: Path, most_bytes: int = MOST_BYTES) -> list[Path]
                     write_sealed(folder / name / IMPORTED, asdict(mark), indent=1)
                 for name in names:
                     (folder / name).rename(out / name)
-    except (zipfile.BadZipFile, zipfile.LargeZipFile, NotImplementedError, RuntimeError, EOFError) as error:
+    except (zipfile.BadZipFile, zipfile.LargeZipFile, zlib.error, NotImplementedError, RuntimeError, EOFError) as error:
         raise ConfigError(f"{archive}: not an archive of specbench export: {error}") from None
     return [out / name for name in names]
 
@@ -179,6 +180,8 @@ WITHOUT_TEXTS: dict[str, Callable[[Path], bytes]] = {
 def _listing_of(file: zipfile.ZipFile, archive: Path, most_bytes: int) -> Listing:
     """Return an archive's manifest. Raises ConfigError unless it lists exactly the members, with safe names and sizes."""
     members = file.namelist()
+    if any(each.compress_type not in COMPRESSION for each in file.infolist()):
+        raise ConfigError(f"{archive}: compressed in another way than by deflate, which is not imported")
     if len(members) > MOST_FILES:
         raise ConfigError(f"{archive}: {len(members)} files; at most {MOST_FILES} are imported")
     if members[:1] != [LISTING]:
@@ -188,7 +191,7 @@ def _listing_of(file: zipfile.ZipFile, archive: Path, most_bytes: int) -> Listin
     if listing.format != FORMAT:
         raise ConfigError(f"{archive}: format {listing.format}; this version reads format {FORMAT}")
     if not listing.files or sorted(members[1:]) != sorted(listing.files):
-        raise ConfigError(f"{archive}: its files are not those that {LISTING} lists")
+        raise ConfigError(f"{archive}: its contents do not match {LISTING}")
     for path in listing.files:
         name, _, inside = path.partition("/")
         if not FOLDER_NAME.fullmatch(name) or inside not in FILES:
@@ -227,7 +230,7 @@ def _require_run(folder: Path) -> None:
     """Raise ConfigError unless a folder contains a run whose files are valid."""
     for file in (CONFIG, MANIFEST, ENVIRONMENT, SAMPLES):
         if not (folder / file).exists():
-            raise ConfigError(f"{folder.name}: the archive has no {file}")
+            raise ConfigError(f"{folder.name} has no {file}")
     read_sealed(folder / ENVIRONMENT, Environment)
     if (folder / SCORES).exists():
         read_sealed(folder / SCORES, Scores)

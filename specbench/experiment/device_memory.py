@@ -49,10 +49,11 @@ def memory_by_device(
     for model in models:
         for part in _parts(model, model.cache_bytes(prompt, output), ranks or (first,)):
             parts[part.device].append(part)
-            if model.role in heads and part.device in (ranks or (part.device,)):
-                head = _Part(part.device, f"head of {model.role}", model.size.layer_bytes, 0)
-                if not any(each.role == head.role for each in parts[part.device]):
-                    parts[part.device].append(head)
+            is_first = part.device in ranks or not any(
+                each.role == model.role for device, held in parts.items() for each in held if device != part.device
+            )
+            if model.role in heads and is_first:
+                parts[part.device].append(_Part(part.device, f"head of {model.role}", model.size.layer_bytes, 0))
     return [
         Memory(
             device=device,
@@ -71,6 +72,7 @@ def _parts(model: PlannedModel, cache: int, default: Sequence[str]) -> Iterator[
     if placement.parallel == "none":
         graphs = GRAPHS if model.engine in WITH_GRAPHS else 0
         for device in placement.devices or default:
+            device = FIRST if device == "cuda" else device
             yield _Part(device, model.role, weights, cache, graphs)
     elif placement.parallel == "tensor":
         count = len(placement.devices)

@@ -16,6 +16,7 @@ from specbench.experiment.request import SuiteRequest
 from specbench.experiment.suite_grid import resolve_grid
 from specbench.experiment.suite_runner import run_suite
 from specbench.observer import Observer
+from specbench.runs.run_folder import CONFIG
 
 Kept = dict[tuple[str, str], set[float]]  # by method and name of the swept key: the values that remain
 
@@ -34,7 +35,8 @@ def run_refined(request: SuiteRequest, prompts: int, observer: Observer) -> tupl
         return first, code
     suite = refined(request, first)
     observer.message("all prompts at the settings that may be chosen")
-    return suite, run_suite(replace(request, suite=suite, changes=(*request.changes, f"refine = {prompts}")), observer)
+    fine = run_suite(replace(request, suite=suite, changes=(*request.changes, f"refine = {prompts}")), observer)
+    return suite, max(code, fine)
 
 
 def coarse(suite: Suite, prompts: int) -> Suite:
@@ -78,7 +80,7 @@ def _narrowed(line: Line, plan: Plan | None) -> tuple[tuple[str, Any], ...]:
 def _kept(folders: Sequence[Path]) -> Kept:
     kept: Kept = defaultdict(set)
     for folder in folders:
-        curves = frontier_of(folder)
+        curves = frontier_of(folder) if (folder / CONFIG).exists() else None  # a run that failed excludes nothing
         for label, settings in (candidates(curves) if curves else {}).items():
             for setting in settings:
                 number, name = swept(setting)[0], setting.partition("=")[0]

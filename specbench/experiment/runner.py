@@ -102,7 +102,15 @@ def _set_aside(folder: Path) -> None:
     number = len(list(attempts.iterdir())) + 1 if attempts.is_dir() else 1
     aside = attempts / str(number)
     aside.mkdir(parents=True)
-    for name in (ENVIRONMENT, MANIFEST, CONFIG, SAMPLES, SCORES, JUDGED, SUMMARY):
+    for name in (
+        SAMPLES,
+        ENVIRONMENT,
+        MANIFEST,
+        CONFIG,
+        SCORES,
+        JUDGED,
+        SUMMARY,
+    ):  # records without the rest are unusable
         with suppress(FileNotFoundError):
             (folder / name).rename(aside / name)
 

@@ -15,7 +15,7 @@ from specbench.experiment.pipeline import Results, resolve, run
 from specbench.experiment.plan import PlannedRun
 from specbench.experiment.request import Request, SuiteRequest
 from specbench.experiment.suite_grid import resolve_grid
-from specbench.experiment.suite_runner import run_suite
+from specbench.experiment.suite_runner import run_one, run_suite, write_index
 from specbench.files import read_sealed, write, write_sealed
 from specbench.machine.hardware import Environment, conditions, incomparable
 from specbench.observer import Observer
@@ -51,14 +51,23 @@ def run_suite_in_shards(request: SuiteRequest, count: int, observer: Observer) -
     requests = [replace(request, suite=with_shard(request.suite, each)) for each in shards_of(count)]
     for each in requests:
         run_suite(each, observer)
-    grids = [resolve_grid(each.suite, each.out, each.sandbox).parts for each in (request, *requests)]
-    for whole_part, *shard_parts in zip(*grids, strict=True):
+    return combine_suite(request, requests, observer)
+
+
+def combine_suite(request: SuiteRequest, requests: Sequence[SuiteRequest], observer: Observer) -> ExitCode:
+    """Combine the runs whose shards are complete, score and index them. Nothing is measured.
+
+    `requests` are those of the shards. Returns SOME_FAILED if a run is not complete.
+    """
+    grids = [resolve_grid(each.suite, each.out, each.sandbox) for each in (request, *requests)]
+    for whole_part, *shard_parts in zip(*(grid.parts for grid in grids), strict=True):
         plans = [part.plan.runs if part.plan else [] for part in (whole_part, *shard_parts)]
         for whole, *parts in zip(*plans, strict=False):
             if all(part.complete for part in parts):
                 with locked([whole.folder], request.access) as locks:
                     combine(whole, parts, locks[whole.folder])
-    return run_suite(request, observer)
+                run_one(request, whole.folder.name, observer)
+    return write_index(request, grids[0])
 
 
 def with_shard(suite: Suite, shard: str) -> Suite:

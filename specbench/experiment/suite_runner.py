@@ -18,7 +18,6 @@ from specbench.experiment.request import SuiteRequest
 from specbench.experiment.suite_grid import Grid, Part, resolve_grid
 from specbench.observer import Observer
 from specbench.runs.locking import locked
-from specbench.runs.run_folder import SAMPLES, load
 from specbench.runs.run_spec import word
 from specbench.runs.suite_index import BEGUN, DONE, FAILED, MISSING, Index, IndexEntry
 
@@ -82,14 +81,14 @@ def run_one(request: SuiteRequest, key: str, observer: Observer | None = None) -
     parts = [part for part in request.suite.parts() if _may_hold(key, *part)]
     suite = replace(request.suite, grid=tuple(_alone(*part) for part in parts))
     grid = resolve_grid(suite, request.out, request.sandbox).parts if parts else []
-    if missing := next((part.missing for part in grid if part.missing), ""):
-        raise MissingAsset(missing)
     for part in grid:
         for run in part.plan.runs if part.plan else []:
             if run.folder.name == key and part.plan:
                 job = _Job(request, part, part.plan, run, Index.of(request.suite.name, request.out))
                 summary = _completed(job, observer or Observer())
                 return ExitCode.SOME_FAILED if any(row.failed for row in summary.methods) else ExitCode.OK
+    if missing := next((part.missing for part in grid if part.missing), ""):
+        raise MissingAsset(missing)
     raise ConfigError(f"suite {request.suite.name} has no run {key}; help: specbench plan --suite {request.suite.name}")
 
 
@@ -112,7 +111,7 @@ def write_index(request: SuiteRequest, grid: Grid) -> ExitCode:
             continue
         for run in part.plan.runs:
             entry = _entry(_Job(request, part, part.plan, run, index))
-            if load(run.folder, run.expected).complete if (run.folder / SAMPLES).exists() else False:
+            if replace(run).complete:  # without what it has read before
                 rows = summary_of(run.folder).methods
                 index.record(replace(entry, failed=sum(row.failed for row in rows)))
             else:

@@ -15,7 +15,6 @@ from specbench.launch.launcher import JobState, Launcher
 from specbench.launch.ledger import FINAL, Entry, Ledger, State, folder_of
 from specbench.observer import Observer
 from specbench.runs.locking import locked
-from specbench.runs.run_folder import SAMPLES, load
 
 MOST_ATTEMPTS = 3  # of a job that is interrupted
 FINAL_CODES = (ExitCode.USAGE, ExitCode.MISSING)  # another attempt would end in the same way
@@ -58,7 +57,9 @@ def launch(campaign: Campaign, observer: Observer) -> ExitCode:
         except KeyboardInterrupt:
             driver.interrupt()
             raise
-        return max(write_index(share.request, share.grid) for share in shares)
+        codes = [write_index(share.request, share.grid) for share in shares]
+        failed = any(entry.state == "failed" for entry in driver.ledger.entries.values())
+        return max([*codes, ExitCode.SOME_FAILED] if failed else codes)
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,7 @@ class _Driver:
                 entry = Entry(key, run.spec.pair.name, run.spec.task.name, arguments, run.spec.generations)
                 if known and self.same and known.active:
                     entry = known
-                elif self._is_complete(key):
+                elif self._is_complete(key) and run.scored(part.sandbox):
                     entry = Entry(**{**vars(entry), "state": "done"})
                 self.ledger.put(entry)
             if part.plan is None:
@@ -133,7 +134,7 @@ class _Driver:
         if not active:
             return
         if self.launcher.outlives and not self.campaign.ask():
-            self.observer.message(f"{len(active)} jobs go on; the same command follows them")
+            self.observer.message(f"{len(active)} jobs are still running; run the same command to follow them")
             return
         self.launcher.cancel(active)
         for entry in self._active():
@@ -174,23 +175,31 @@ class _Driver:
             self.observer.message(f"{entry.key}: {why}; log: {job.log}")
             return True
         self.ledger.change(entry.key, state="waiting", changed=time.time(), why=why, **where)
-        self.observer.message(f"{entry.key}: attempt {entry.attempt} ended ({why}); submitted again")
+        self.observer.message(
+            f"{entry.key}: attempt {entry.attempt} of {self.campaign.attempts} failed ({why}); submitting again"
+        )
         return False
 
     def _submit(self) -> None:
         """Submit waiting runs, as many as the launcher has room for."""
         waiting = [entry for entry in self.ledger.entries.values() if entry.state == "waiting"]
         room = self.launcher.free(len(self._active()))
-        chosen = [self.ledger.change(each.key, attempt=each.attempt + 1) for each in waiting[:room]]
+        chosen = [replace(each, attempt=each.attempt + 1) for each in waiting[:room]]
         if not chosen:
             return
         jobs = [self.ledger.job(entry) for entry in chosen]
-        for entry, job, identifier in zip(chosen, jobs, self.launcher.submit(jobs), strict=True):
-            self.ledger.change(entry.key, state="pending", id=identifier, log=str(job.log), changed=time.time())
+        for job in jobs:  # of an earlier driver
+            job.outcome_file.unlink(missing_ok=True)
+            job.log.unlink(missing_ok=True)
+        for entry, job, identifier in zip(chosen, jobs, self.launcher.submit(jobs), strict=False):
+            self.ledger.put(
+                replace(entry, state="pending", id=identifier, log=str(job.log), changed=time.time(), why="")
+            )
+        self.ledger.write()
 
     def _is_complete(self, key: str) -> bool:
-        run = self.runs[key]
-        return (run.folder / SAMPLES).exists() and load(run.folder, run.expected).complete
+        run = replace(self.runs[key])  # without what it has read before
+        return run.complete
 
 
 def _reason(lines: Sequence[str], code: int | None) -> str:
@@ -198,4 +207,10 @@ def _reason(lines: Sequence[str], code: int | None) -> str:
     errors = [line for line in lines[-LAST_LINES:] if line.startswith("error")]
     if errors:
         return errors[-1]
-    return "killed, or its machine was lost" if code is None else f"signal {-code}" if code < 0 else f"exit code {code}"
+    return (
+        "killed or node lost, without an exit code"
+        if code is None
+        else f"signal {-code}"
+        if code < 0
+        else f"exit code {code}"
+    )

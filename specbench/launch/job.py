@@ -13,6 +13,7 @@ from specbench.errors import ConfigError
 from specbench.experiment.fresh_process import PARENT
 from specbench.files import read_sealed, write_sealed
 
+LEASES = "SPECBENCH_LEASES"  # environment variable: descriptors that the command keeps open until it ends
 CHILD = (
     "from specbench.experiment.fresh_process import end_with_parent; end_with_parent();"
     " from specbench.cli import main; main()"
@@ -87,6 +88,7 @@ def perform(outcome_file: Path, log: Path, command: Sequence[str], node: str = "
         process = subprocess.Popen(
             command,
             cwd=cwd,
+            pass_fds=[int(each) for each in os.environ.get(LEASES, "").split(",") if each],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,

@@ -27,13 +27,16 @@ class Launcher(Protocol):
 
     @property
     def shared(self) -> bool:
-        """Whether jobs may share a device, so that times mean nothing."""
+        """Whether jobs may share a device, so that timings are invalid."""
 
     def free(self, active: int) -> int:
-        """Return how many jobs may be submitted now, beside `active` ones."""
+        """Return how many more jobs may be submitted, given the number of active ones."""
 
     def submit(self, jobs: Sequence[Job]) -> list[str]:
-        """Submit jobs. Returns an id for each, by which another driver can find it."""
+        """Submit jobs. Returns an id for each, by which another driver can find it.
+
+        If there is no room for the last ones, they are not submitted, and have no id.
+        """
 
     def poll(self, jobs: Mapping[str, Job]) -> dict[str, JobState]:
         """Return the state of jobs by id. A job that the launcher does not know has ended."""

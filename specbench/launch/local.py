@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from specbench.errors import ConfigError
-from specbench.launch.job import Job
+from specbench.launch.job import LEASES, Job
 from specbench.launch.launcher import JobState
 
 
@@ -55,7 +55,13 @@ class LocalLauncher:
         return min(max(most - active, 0), sum(map(_is_free, self.gpus)) // self.per_job)
 
     def submit(self, jobs: Sequence[Job]) -> list[str]:
-        return [self._start(job) for job in jobs]
+        found = []
+        for job in jobs:
+            leases = self._leases()
+            if self.gpus and not leases:  # another driver was faster
+                break
+            found.append(self._start(job, leases))
+        return found
 
     def poll(self, jobs: Mapping[str, Job]) -> dict[str, JobState]:
         return {each: JobState.running if self._is_alive(each) else JobState.ended for each in jobs}
@@ -71,8 +77,8 @@ class LocalLauncher:
     def place(self, identifier: str, job: Job) -> str:
         return ""  # all jobs are on this machine
 
-    def _start(self, job: Job) -> str:
-        environment, leases = dict(os.environ), self._leases()
+    def _start(self, job: Job, leases: Mapping[str, int]) -> str:
+        environment = {**os.environ, LEASES: ",".join(map(str, leases.values()))}
         if self.gpus:
             environment["CUDA_VISIBLE_DEVICES"] = ",".join(leases)
         job.folder.mkdir(parents=True, exist_ok=True)
@@ -89,7 +95,7 @@ class LocalLauncher:
         return identifier
 
     def _leases(self) -> dict[str, int]:
-        """Lock the GPUs of a job. Returns the descriptors by UUID; raises ConfigError if too few are free."""
+        """Lock the GPUs of a job. Returns the descriptors by UUID, none if too few GPUs are free."""
         leases: dict[str, int] = {}
         for gpu in self.gpus:
             if len(leases) < self.per_job and (lease := _leased(gpu)) is not None:
@@ -97,7 +103,7 @@ class LocalLauncher:
         if self.gpus and len(leases) < self.per_job:
             for lease in leases.values():
                 os.close(lease)
-            raise ConfigError("too few GPUs are free")
+            return {}
         return leases
 
     def _is_alive(self, identifier: str) -> bool:
@@ -125,7 +131,9 @@ def gpus_here(kind: str = "") -> list[Gpu]:
 
 def _leased(gpu: Gpu) -> int | None:
     """Lock a GPU's file. Returns its descriptor; None if a job holds it."""
-    descriptor = os.open(gpu.lease, os.O_RDWR | os.O_CREAT, 0o666)
+    descriptor = os.open(gpu.lease, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+    with suppress(PermissionError):  # the file of another user
+        os.fchmod(descriptor, 0o666)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

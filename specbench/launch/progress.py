@@ -48,20 +48,20 @@ def progress_of(suite: Suite, results: Path) -> list[JobProgress]:
         raise ConfigError(
             f"no launcher has run {suite.name}; help: specbench run --suite {suite.name} --launcher local"
         )
-    return [_progress(entry, results) for entry in ledger.entries.values()]
+    return [_progress(entry, results, ledger.job(entry).log) for entry in ledger.entries.values()]
 
 
-def _progress(entry: Entry, results: Path) -> JobProgress:
-    samples, log = results / entry.key / SAMPLES, Path(entry.log)
+def _progress(entry: Entry, results: Path, log: Path) -> JobProgress:
+    samples = results / entry.key / SAMPLES
     done = 0
     if entry.generations and samples.exists():
         with samples.open("rb") as file:
             done = min(sum(line.endswith(b"\n") for line in file), entry.generations)
     last = _last_line(log) if entry.active and entry.log else ""
     if entry.state in ("failed", "missing"):
-        last = f"{entry.why}; {entry.log}" if entry.log else entry.why
+        last = f"{entry.why}; {log}" if entry.log else entry.why
     return JobProgress(
-        entry.key, entry.state, entry.attempt, done, entry.generations, entry.host, _ago(entry.changed), last, entry.log
+        entry.key, entry.state, entry.attempt, done, entry.generations, entry.host, _ago(entry.changed), last, str(log)
     )
 
 

@@ -108,7 +108,7 @@ def ray_launcher(settings: Table, may_use_gpu: bool) -> RayLauncher:
         raise MissingAsset(f"launcher ray: no cluster at {address or 'this machine'}: {error}") from None
     has_gpus = may_use_gpu and ray.cluster_resources().get("GPU", 0) > 0
     options["num_gpus"] = gpus if gpus is not None else 1 if has_gpus else 0
-    return RayLauncher(ray.remote(_on_node), options, shared=not options["num_gpus"])
+    return RayLauncher(ray.remote(_on_node), options, shared=options["num_gpus"] < 1)
 
 
 def _on_node(outcome_file: Path, log: Path, command: Sequence[str], cwd: Path) -> int:

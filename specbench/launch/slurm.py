@@ -9,6 +9,7 @@ from typing import Any
 
 from specbench.config.construct import Table
 from specbench.errors import ConfigError, MissingAsset
+from specbench.files import in_one_line
 from specbench.launch.job import Job, perform
 from specbench.launch.launcher import JobState, setting
 
@@ -20,7 +21,7 @@ ALIASES = {  # our settings -> submitit's parameters
     "cpus": "cpus_per_task", "memory_gb": "mem_gb", "setup": "slurm_setup", "additional": "slurm_additional_parameters",
 }  # fmt: skip
 MINUTES = 24 * 60  # time limit of a job by default
-UNKNOWN_POLLS = 3  # polls without an entry in the queue and without an outcome, after which a job has ended
+UNKNOWN_POLLS = 15  # polls without an entry in the queue and without an outcome, after which a job has ended
 UNKNOWN_JOB = "Invalid job id"  # squeue's error if none of the jobs is in the queue
 WAITING = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "SUSPENDED", "SPECIAL_EXIT")
 GOING = ("RUNNING", "COMPLETING", "STAGE_OUT", "SIGNALING")
@@ -31,11 +32,10 @@ class SlurmLauncher:
     """Jobs of one array. `cluster` is slurm, or submitit's local or debug for tests."""
 
     executor: Any
-    folder: Path
     cluster: str
     name: str = "slurm"
     outlives: bool = True
-    shared: bool = False
+    shared: bool = False  # jobs without GPUs share their node unless they are exclusive
     _jobs: dict[str, Any] = field(default_factory=dict)  # submitit's jobs by id
     _unknown: dict[str, int] = field(default_factory=dict)
 
@@ -43,8 +43,13 @@ class SlurmLauncher:
         return 1_000_000  # the queue has room for all
 
     def submit(self, jobs: Sequence[Job]) -> list[str]:
-        with self.executor.batch():  # one array
-            found = [self.executor.submit(perform, job.outcome_file, job.log, job.command) for job in jobs]
+        import submitit  # an extra
+
+        try:
+            with self.executor.batch():  # one array
+                found = [self.executor.submit(perform, job.outcome_file, job.log, job.command) for job in jobs]
+        except submitit.core.utils.FailedJobError as error:
+            raise ConfigError(f"launcher slurm: {in_one_line(error)}") from None
         self._jobs |= {each.job_id: each for each in found}
         return [each.job_id for each in found]
 
@@ -77,6 +82,8 @@ class SlurmLauncher:
                     own.results()  # which runs it
                 return JobState.ended
             return JobState.ended if own.done() else JobState.running
+        if queued:
+            self._unknown[identifier] = 0
         if queued in WAITING:
             return JobState.pending
         if queued in GOING:
@@ -116,7 +123,7 @@ def slurm_launcher(settings: Table, folder: Path) -> SlurmLauncher:
         raise ConfigError(f"launcher slurm: {error}; known settings: {', '.join(ALIASES)}") from None
     except RuntimeError as error:
         raise MissingAsset(f"launcher slurm: {error}") from None
-    return SlurmLauncher(executor, log, cluster)
+    return SlurmLauncher(executor, cluster, shared=not (settings.get("gpus") or settings.get("exclusive")))
 
 
 def _without_queue(job: Job) -> JobState:

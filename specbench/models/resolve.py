@@ -1,5 +1,8 @@
 """Resolution of a pair's models: revisions, sizes, engines. Reads configs and loads no weights."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -80,8 +83,26 @@ class Execution:
     engine: str = "auto"
 
 
+_assumed: ContextVar[str] = ContextVar("assumed", default="")
+
+
+@contextmanager
+def assuming(device: str) -> Iterator[None]:
+    """Resolve models for machines with this default device, such as the GPU nodes of a cluster on a login node without a GPU.
+
+    Nothing is assumed if it is empty. Weights must not be loaded within this context.
+    """
+    token = _assumed.set(device)
+    try:
+        yield
+    finally:
+        _assumed.reset(token)
+
+
 def device_of(choice: str) -> torch.device:
     """Return the device; `auto` is CUDA if available. Raises MissingAsset if CUDA is requested and not available."""
+    if assumed := _assumed.get():
+        return torch.device(assumed if choice == "auto" else choice)
     if choice == "cuda" and not torch.cuda.is_available():
         raise MissingAsset("no CUDA device here; use --device cpu")
     return torch.device(("cuda" if torch.cuda.is_available() else "cpu") if choice == "auto" else choice)
@@ -94,7 +115,7 @@ def device_of_model(role: str, spec: ModelSpec, default: torch.device) -> torch.
     Raises MissingAsset if one of its devices is not here.
     """
     devices = spec.placement.devices
-    for name in devices:
+    for name in () if _assumed.get() else devices:
         kind, _, number = name.partition(":")
         count = torch.cuda.device_count() if torch.cuda.is_available() else 0
         if kind == "cuda" and int(number or 0) >= count:

@@ -24,8 +24,8 @@ COLUMNS: dict[str, Callable[[Rows, Rows], PointValue]] = {
 def pooled_table(summaries: Sequence[RunSummary]) -> Table:
     """Return the speedup of each method over the prompts of all its runs with one pair, baseline and temperature.
 
-    Every token and second counts once, so long answers weigh more than short ones. Raises NotComparable if the runs were
-    measured under different conditions, are untimed, or contain a prompt twice.
+    Every token and second counts once, so long answers weigh more than short ones. Raises NotComparable if the runs differ in
+    their models, their methods or their machine, are untimed, or contain a prompt twice.
     """
     groups: dict[tuple[str, str, float], list[RunSummary]] = defaultdict(list)
     for summary in summaries:
@@ -62,10 +62,17 @@ def _together(records: Mapping[str, Rows], method: str) -> Rows:
     ]
 
 
+def _settings(summary: RunSummary) -> tuple[object, ...]:
+    """Return what has to be equal, besides the machine: models with engine and placement, methods, sampling."""
+    spec, decoding = summary.spec, replace(summary.decoding, max_new_tokens=0, repeats=0)  # these differ by task
+    methods = {label: each.options for label, each in spec.methods.items()}
+    return spec.pair.models, spec.pair.heads, methods, decoding, spec.device
+
+
 def _require_poolable(group: Sequence[RunSummary]) -> None:
     """Raise NotComparable unless the times of all runs can be added up."""
     first = group[0]
-    seen: dict[str, str] = {}
+    seen: dict[tuple[str, str], str] = {}
     for summary in group:
         if not summary.timed:
             raise NotComparable(f"{summary.run} is untimed; help: measure it again without other jobs on the device")
@@ -74,6 +81,14 @@ def _require_poolable(group: Sequence[RunSummary]) -> None:
                 f"{summary.run} and {first.run} were measured under different conditions, and their times are not pooled"
                 f" ({'; '.join(different)}); help: report them without --pooled"
             )
-        other = seen.setdefault(summary.data.prompts_sha256, summary.run)
-        if other != summary.run:
-            raise NotComparable(f"{summary.run} and {other} contain the same prompts; help: name one of them")
+        if _settings(summary) != _settings(first):
+            raise NotComparable(
+                f"{summary.run} and {first.run} have different models, methods or sampling; help: report them without"
+                " --pooled"
+            )
+        for sample in {row.sample for row in read(Path(summary.folder))}:
+            other = seen.setdefault((summary.data.sha256, sample), summary.run)
+            if other != summary.run:
+                raise NotComparable(
+                    f"{summary.run} and {other} contain the same prompt, {sample}; help: pass only one of them"
+                )

@@ -127,7 +127,7 @@ def test_content_that_differs_from_the_manifest_is_not_imported(run, tmp_path):
     with pytest.raises(ConfigError, match="is larger than"):
         archive.unpack(rewritten(tmp_path / "bad.zip", longer, listing), tmp_path / "out")
     fewer = {name: data for name, data in members.items() if name != samples}
-    with pytest.raises(ConfigError, match="its files are not those"):
+    with pytest.raises(ConfigError, match="its contents do not match"):
         archive.unpack(rewritten(tmp_path / "bad.zip", fewer, listing), tmp_path / "out")
     assert not list((tmp_path / "out").iterdir())
 

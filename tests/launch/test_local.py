@@ -90,8 +90,7 @@ def test_a_gpu_is_leased_until_its_job_ends(tmp_path, monkeypatch):
     other = LocalLauncher(launcher.gpus)
     assert other.free(0) == 0, "another driver sees the leases"
     assert set(other.poll(ids).values()) == {JobState.running}, "and the jobs"
-    with pytest.raises(ConfigError, match="too few GPUs are free"):
-        other.submit([Job("run2", (), tmp_path / "launch")])
+    assert other.submit([Job("run2", (), tmp_path / "launch")]) == []
     end = time.monotonic() + 60.0
     while not all(job.log.exists() and job.log.read_bytes() for job in jobs):
         assert time.monotonic() < end, "a job wrote no log"

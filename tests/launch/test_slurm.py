@@ -82,6 +82,7 @@ def test_states_of_the_queue(tmp_path, monkeypatch):
     """A job that Slurm does not list has ended if it left an outcome, or after a few polls."""
     launcher = slurm_launcher({"cluster": "debug"}, tmp_path)
     launcher.cluster = "slurm"
+    monkeypatch.setattr(slurm, "UNKNOWN_POLLS", 3)
     jobs = {f"7_{i}": Job(f"run{i}", (), tmp_path) for i in range(5)}
     listed = "7_0 PENDING\n7_1 RUNNING\n7_2 COMPLETING\n7_3 PREEMPTED\n"
     monkeypatch.setattr(slurm, "_run", lambda *command: CompletedProcess(command, 0, listed, ""))

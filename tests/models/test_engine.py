@@ -196,8 +196,8 @@ def test_unsupported_architectures_are_reported():
 def peers(family: str = "llama") -> Models:
     models = {"draft": random_model(family, 1), "target": random_model(family, 2)}
     pair = LoadedPair.__new__(LoadedPair)
-    pair.devices = {}
     pair.models, pair.networks, pair.graphs, pair.synthetic, pair.vocabulary = models, {}, {}, {}, 40
+    pair.device, pair.devices = CPU, {}
     pair.encoder_decoder = models["target"].config.is_encoder_decoder
     return Models(pair, PROMPT)
 

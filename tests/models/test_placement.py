@@ -22,7 +22,14 @@ from specbench.experiment.device_memory import layer_split, memory_by_device
 from specbench.experiment.machine_models import planned_models
 from specbench.models.loader import load
 from specbench.models.placed import MovedSession, loading_settings, numbered
-from specbench.models.resolve import Execution, device_of_model, engine_of, resolve_models
+from specbench.models.resolve import (
+    Execution,
+    assuming,
+    device_of,
+    device_of_model,
+    engine_of,
+    resolve_models,
+)  # fmt: skip
 from specbench.runs.record import Record
 from specbench.runs.run_folder import load as load_run
 from specbench.runs.run_folder import spec_of
@@ -73,6 +80,9 @@ def test_keys_that_conflict_are_named(keys, message):
 def test_the_option_sets_the_keys_of_a_model():
     assert place_overrides(["draft=cuda:1", "target=layers:0,1"]) == [
         ("pair.models.draft.device", "cuda:1"),
+        ("pair.models.draft.parallel", "none"),
+        ("pair.models.draft.devices", []),
+        ("pair.models.target.device", ""),
         ("pair.models.target.parallel", "layers"),
         ("pair.models.target.devices", [0, 1]),
     ]
@@ -176,6 +186,21 @@ def test_every_process_of_split_tensors_reads_on_its_own_device(monkeypatch):
     assert device_of_model("target", spec, second) == second
     layers = ModelSpec(path="x", parallel="layers", devices=(0, 1))
     assert device_of_model("target", layers, second) == torch.device("cuda:0")
+
+
+def test_a_login_node_resolves_for_the_gpus_of_its_cluster(monkeypatch):
+    """The names of run folders depend on the device, and driver and jobs must agree on them."""
+    preset, pair = selection.read_pair("tiny", Options())
+
+    def sources():
+        found = resolve_models(pair, ("draft", "target"), preset.path.parent, Execution(device_of("auto")))
+        return {role: each.source for role, each in found.items()}
+
+    with assuming("cuda"):
+        here = sources()
+    assert device_of("auto") == CPU and here != sources()
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert here == sources()
 
 
 class Rows:

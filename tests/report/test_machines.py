@@ -82,7 +82,7 @@ def test_a_prompt_counts_once(measured, tmp_path):
     run = runs(measured)[0]
     copy = shutil.copytree(run, tmp_path / run.name.replace("sd", "again"))
     done = console.specbench("report", run, copy, "--pooled", cwd=measured, code=6)
-    assert "contain the same prompts" in done.stderr
+    assert "contain the same prompt" in done.stderr
 
 
 def test_pooling_needs_two_runs(measured):
