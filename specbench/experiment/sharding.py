@@ -109,7 +109,7 @@ def _require_alike(whole: PlannedRun, parts: Sequence[PlannedRun]) -> None:
     conditions_of = [conditions(read_sealed(part.folder / ENVIRONMENT, Environment)) for part in parts]
     for part, own in zip(parts, conditions_of, strict=True):
         if replace(spec_of(part.folder), task=whole.spec.task).sha256 != whole.spec.sha256:
-            raise ConfigError(f"{part.folder} is no part of {whole.folder}")
+            raise ConfigError(f"{part.folder} is not a shard of {whole.folder}")
         if different := incomparable(conditions_of[0], own):
             raise NotComparable(
                 f"{part.folder} was measured under other conditions than {parts[0].folder}, and their times are not pooled"

@@ -14,12 +14,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnContext, SpawnProcess
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
 
 from specbench._logging import quietly
+from specbench.config.placement import Placement
 from specbench.errors import ConfigError, MissingAsset
 from specbench.experiment import runner
 from specbench.experiment.plan import Plan, PlannedRun
@@ -32,7 +34,8 @@ from specbench.models.resolve import ResolvedModel
 from specbench.runs.record import Key, Record
 
 TIMEOUT = datetime.timedelta(minutes=10)  # of one exchange between ranks
-LOADED = "loaded"
+STARTED, LOADED = "started", "loaded"
+GRACE = 5.0  # seconds for a rank to end
 VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # which transformers and torch read
 
 
@@ -50,7 +53,7 @@ class _Loading:
 
 @dataclass
 class Replica:
-    """The recorder of a rank that writes nothing. `done` are the keys of existing records."""
+    """An in-memory recorder for ranks other than 0, which write no files. `done` are the keys of existing records."""
 
     folder: Path
     done: set[Key]
@@ -71,37 +74,62 @@ class TensorParallel:
         loading = _Loading(plan.models, plan.heads, plan.base, placement.devices, _free_port(), torch.get_num_threads())
         context = get_context("spawn")
         self._pipes: list[Connection] = []
+        self._processes: list[SpawnProcess] = []
+        self._before = {name: os.environ.get(name) for name in VARIABLES}
+        try:
+            self._start(context, placement, loading)
+            self.pair = self._loaded(placement, loading, plan.device)
+        except BaseException:
+            self.close()
+            raise
+
+    def _start(self, context: SpawnContext, placement: Placement, loading: _Loading) -> None:
+        """Start the other ranks."""
         with interrupts_ignored():
             for rank in range(1, len(placement.devices)):
                 pipe, theirs = context.Pipe()
                 life = pickle.dumps((_follow, (rank, loading)))
-                context.Process(target=quietly, args=(life, theirs), daemon=True, name=f"specbench rank {rank}").start()
+                process = context.Process(
+                    target=quietly, args=(life, theirs), daemon=True, name=f"specbench rank {rank}"
+                )
+                process.start()
                 theirs.close()
                 self._pipes.append(pipe)
-        self._before = {name: os.environ.get(name) for name in VARIABLES}
+                self._processes.append(process)
+
+    def _loaded(self, placement: Placement, loading: _Loading, device: torch.device) -> LoadedPair:
+        """Load the models together with the other ranks. Raises MissingAsset if one of them cannot."""
+        for rank, pipe in enumerate(self._pipes, 1):  # rank 0 would wait for a process that has ended
+            _received(pipe, rank)
         _join(0, loading)
-        self.pair = _load(loading, plan.device)
+        pair = _load(loading, device)
         for rank, pipe in enumerate(self._pipes, 1):
             answer = _received(pipe, rank)
             if isinstance(answer, Exception):
                 raise MissingAsset(f"rank {rank} on {placement.devices[rank]}: {answer}") from None
+        return pair
 
     def follow(self, run: PlannedRun, done: set[Key]) -> Callable[[Record], None]:
-        """Have the other ranks decode what a run lacks. Returns the check of each generation.
+        """Start decoding a run's missing generations on the other ranks. Returns the check of each generation.
 
         Raises ConfigError for a run with plugins, whose classes another process does not know.
         """
         if run.spec.plugins:
             raise ConfigError('parallel = "tensor" cannot be combined with --plugin')
         for pipe in self._pipes:
-            pipe.send((replace(run), frozenset(done)))
+            pipe.send((replace(run), frozenset(done)))  # a copy without cached properties
         return agree
 
     def close(self) -> None:
         """End the other ranks."""
         for pipe in self._pipes:
             pipe.close()
-        dist.destroy_process_group()
+        if dist.is_initialized():
+            dist.destroy_process_group()
+        for process in self._processes:
+            process.join(GRACE)
+            if process.is_alive():  # in an exchange that will not end
+                process.kill()
         for name, value in self._before.items():
             if value is None:
                 os.environ.pop(name, None)
@@ -123,6 +151,7 @@ def agree(record: Record) -> None:
 def _follow(rank: int, loading: _Loading, pipe: Connection) -> None:
     """Load the models, then decode with rank 0 until its pipe closes (the main function of a rank)."""
     torch.set_num_threads(loading.threads)
+    pipe.send(STARTED)
     try:
         _join(rank, loading)
         pair = _load(loading, torch.device(loading.devices[rank]))

@@ -58,7 +58,7 @@ def _limits(placement: Placement) -> dict[str, Any]:
 def tensor_placement(models: "Mapping[str, ResolvedModel]") -> Placement | None:
     """Return the placement of the models whose tensors are split; None if there are none.
 
-    Raises ConfigError if they are split over different devices, or over processes of a CPU beside a GPU.
+    Raises ConfigError if they are split over different devices, or over processes of the CPU while a GPU is available.
     """
     found = {role: each.spec.placement for role, each in models.items() if each.spec.placement.processes > 1}
     if not found:

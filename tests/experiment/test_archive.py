@@ -157,6 +157,25 @@ def test_sizes_are_limited(run, tmp_path):
         archive.unpack(bomb, tmp_path / "out")
 
 
+def test_other_compressions_are_not_opened(run, tmp_path):
+    """zipfile unpacks a whole chunk of bzip2 and LZMA data at once, without a limit."""
+    for kind in (zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA):
+        with zipfile.ZipFile(tmp_path / "bad.zip", "w", kind) as file:
+            file.writestr(archive.LISTING, bytes(10**6))
+        with pytest.raises(ConfigError, match="compressed in another way"):
+            archive.unpack(tmp_path / "bad.zip", tmp_path / "out")
+
+
+def test_a_damaged_stream_is_one_message(run, tmp_path):
+    archive.pack([run], tmp_path / "bad.zip", texts=True)
+    data = bytearray((tmp_path / "bad.zip").read_bytes())
+    middle = len(data) // 2
+    data[middle : middle + 64] = bytes(64)
+    (tmp_path / "bad.zip").write_bytes(data)
+    with pytest.raises(ConfigError):
+        archive.unpack(tmp_path / "bad.zip", tmp_path / "out")
+
+
 def test_existing_folders_are_kept(run, tmp_path):
     archive.pack([run], tmp_path / "good.zip")
     archive.unpack(tmp_path / "good.zip", tmp_path / "out")

@@ -1,16 +1,20 @@
 """Runs in shards: parts of the prompts, measured separately and combined into one run."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from specbench.config.options import Options
+from specbench.config.options import Access, Options
+from specbench.config.suite import read_suite
 from specbench.data.task import Data, Sample
-from specbench.errors import ConfigError
-from specbench.experiment.sharding import shards_of
+from specbench.errors import ConfigError, ExitCode
+from specbench.experiment.request import SuiteRequest
+from specbench.experiment.sharding import combine_suite, shards_of, with_shard
 from specbench.files import read_sealed, write_sealed
 from specbench.machine.hardware import Environment
+from specbench.observer import Observer
 from specbench.runs.run_folder import ENVIRONMENT, SAMPLES, load, spec_of
 from tests.fixtures import console
 
@@ -96,6 +100,20 @@ tasks = ["gsm8k", "xsum"]
     index = json.loads((tmp_path / "results/suites/own/index.json").read_text())
     assert [run["state"] for run in index["runs"]] == ["done", "done"] and index["changes"] == []
     assert [run["generations"] for run in index["runs"]] == [8, 8] and "gsm8k" in shown
+
+
+def test_shards_that_are_missing_are_not_measured_undivided(tmp_path):
+    suite = tmp_path / "own.toml"
+    suite.write_text(
+        'paper = "own"\nshows = "Table 1"\ndescription = "speeds"\n[options]\nlimit = 4\nrepeats = 1\nmax_new_tokens = 8\n'
+        '[[grid]]\nmethods = ["sd"]\npairs = ["tiny"]\ntasks = ["gsm8k"]\n'
+    )
+    console.specbench("run", "--suite", suite, "--shard", "1/2", cwd=tmp_path)
+    request = SuiteRequest(suite=read_suite(str(suite)), out=tmp_path / "results", access=Access())
+    requests = [replace(request, suite=with_shard(request.suite, each)) for each in ("1/2", "2/2")]
+    assert combine_suite(request, requests, Observer()) == ExitCode.SOME_FAILED
+    assert not [path for path in request.out.glob("*/run.toml") if spec_of(path.parent).task.data.shard is None]
+    assert "cannot be combined" in console.specbench(*COMMAND, "--shards", 2, "--fresh", cwd=tmp_path, code=2).stderr
 
 
 def test_more_shards_than_prompts_are_a_mistake(tmp_path):

@@ -131,6 +131,39 @@ def test_interrupted_jobs_are_submitted_again_and_final_codes_are_not(request_of
     assert "1 done, 2 failed" in shown and "4 of 4" in shown and "error[config]: fate 2" in shown
 
 
+def test_the_outcome_of_an_earlier_driver_does_not_count(request_of, tmp_path):
+    """A job failed for good. After the cause is removed, the same command submits it again."""
+    assert launch(campaign(request_of, Here(tmp_path, {"xsum": [4]})), Observer()) == ExitCode.SOME_FAILED
+    found: list[bool] = []
+
+    class Looking(Here):
+        def submit(self, jobs):
+            found.extend(job.outcome_file.exists() or job.log.exists() for job in jobs)
+            return super().submit(jobs)
+
+    assert launch(campaign(request_of, Looking(tmp_path)), Observer()) == ExitCode.OK
+    assert found == [False]
+
+
+def test_jobs_without_room_are_submitted_later(request_of, tmp_path):
+    class Narrow(Here):
+        def submit(self, jobs):
+            return super().submit(jobs[:1])
+
+    launcher = Narrow(tmp_path)
+    assert launch(campaign(request_of, launcher), Observer()) == ExitCode.OK
+    assert len(launcher.submitted) == 3
+    assert {entry.attempt for entry in Ledger.of(folder_of(request_of)).entries.values()} == {1}
+
+
+def test_a_run_that_was_decoded_but_not_scored_is_submitted(request_of, tmp_path):
+    assert launch(campaign(request_of, Here(tmp_path)), Observer()) == ExitCode.OK
+    next((tmp_path / "results").glob("*_xsum_*/scores.json")).unlink()
+    launcher = Here(tmp_path)
+    assert launch(campaign(request_of, launcher), Observer()) == ExitCode.OK
+    assert len(launcher.submitted) == 1 and "_xsum_" in launcher.submitted[0]
+
+
 def test_another_driver_follows_jobs_that_run(request_of, tmp_path):
     class Stopped(Here):
         def poll(self, jobs):
