@@ -14,7 +14,7 @@ from specbench.cli import params
 from specbench.cli.arguments import named, options_of, words
 from specbench.cli.console import print_table, say, terminal
 from specbench.cli.machine_plan import plan_for
-from specbench.cli.progress import status
+from specbench.cli.progress import duration, status
 from specbench.cli.run import suite_changes
 from specbench.config.options import Options
 from specbench.config.presets import require_known
@@ -148,7 +148,7 @@ def _print(rows: "list[PlanRow]", notes: list[str]) -> None:
 
     def shown(row: "PlanRow") -> list[str]:
         total = "–" if row.generations is None else f"{row.done}/{row.generations}"
-        least = "–" if row.least_seconds is None else _time(row.least_seconds)
+        least = "–" if row.least_seconds is None else duration(row.least_seconds)
         size = "–" if row.bytes is None else f"{row.bytes / GIB:.2f}"
         temperature = "–" if row.T is None else f"{row.T:g}"
         return [row.pair, row.task, temperature, row.methods, row.state, total, least, size]
@@ -162,7 +162,7 @@ def _print(rows: "list[PlanRow]", notes: list[str]) -> None:
     counts = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
     least = sum(row.least_seconds or 0.0 for row in rows)
     console.print(
-        f"{len(rows)} {'run' if len(rows) == 1 else 'runs'}: {counts}; at least {_time(least)} for the pending ones"
+        f"{len(rows)} {'run' if len(rows) == 1 else 'runs'}: {counts}; at least {duration(least)} for the pending ones"
     )
     console.print(
         "bound: one forward of the baseline's models per token, up to the token limit, at the speed of copying memory. On a"
@@ -187,9 +187,3 @@ def _device_table(devices: "Sequence[Memory]") -> Table:
         for free in [free_bytes(each.device)]
     ]
     return Table("Devices", ["device", "models", "weights", "cache", "graphs", "GiB", "free"], lines)
-
-
-def _time(seconds: float) -> str:
-    """Format seconds with a unit that suits them."""
-    minutes = seconds / 60
-    return f"{seconds:.0f} s" if minutes < 1 else f"{minutes:.0f} min" if minutes < 90 else f"{minutes / 60:.1f} h"

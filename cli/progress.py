@@ -81,7 +81,7 @@ def progress(label: str, total: int, done: int = 0) -> Iterator[Callable[[], Non
             now = time.monotonic()
             if now - last > PLAIN_SECONDS or done == total:
                 rate = (done - already) / max(now - start, 1e-9)
-                left = f", {_duration((total - done) / rate)} left" if done < total else f" in {_duration(now - start)}"
+                left = f", {duration((total - done) / rate)} left" if done < total else f" in {duration(now - start)}"
                 print(f"{label}: {done}/{total}, {rate:.1f}/s{left}", file=sys.stderr, flush=True)
                 last = now
 
@@ -106,7 +106,7 @@ class _Rate(ProgressColumn):
         return Text("" if task.speed is None else f"{task.speed:.1f}/s")
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
     """Format seconds as `45 s`, `12 min` or `3.4 h`."""
     if seconds < 90:
         return f"{seconds:.0f} s"

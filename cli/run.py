@@ -10,7 +10,7 @@ from specbench.cli import params
 from specbench.cli.arguments import judge_table, named, options_of, words
 from specbench.cli.console import place, terminal
 from specbench.cli.progress import Terminal, interrupted
-from specbench.cli.suite_run import Course, LauncherName, run_course
+from specbench.cli.suite_run import LauncherName, SuiteMode, run_suite_in
 from specbench.config.options import Access, Options, SandboxKind
 from specbench.config.presets import require_known
 from specbench.config.suite import read_suite
@@ -112,8 +112,8 @@ def run(
             # plugins replace nothing
             changed = tuple(f"{key} = {value}" for key, value in changes.items() if key != "plugins")
             wanted = SuiteRequest(suite=chosen, out=out, access=access, sandbox=kind, changes=changed)
-            course = Course(refine, shard, shards, only, launcher, tuple(launcher_set or ()))
-            code = run_course(wanted, course)
+            mode = SuiteMode(refine, shard, shards, only, launcher, tuple(launcher_set or ()))
+            code = run_suite_in(wanted, mode)
         elif refine or launcher:
             raise ConfigError(f"--{'refine' if refine else 'launcher'} applies to --suite")
         elif judging:

@@ -13,6 +13,7 @@ from rich.console import Console
 
 from specbench.cli import params
 from specbench.cli.console import print_table, say, terminal
+from specbench.cli.progress import duration
 from specbench.config.suite import Suite, read_suite
 from specbench.errors import ConfigError
 from specbench.report.tables import Table
@@ -26,14 +27,14 @@ REDRAW_SECONDS = 2.0
 def status(
     suite: params.Suite = None,
     out: params.Out = Path("results"),
-    watch: Annotated[bool, typer.Option("--watch", help="Redraw every two seconds until all runs are done.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Redraw every two seconds while jobs run.")] = False,
     as_json: params.Json = False,
 ) -> None:
     """Show the jobs of a suite: pending, running, failed, done.
 
     Reads the files in the results folder, so it works on any machine that has the folder, and without the driver.
     """
-    from specbench.launch.progress import progress_of  # imports the suite's runner
+    from specbench.launch.progress import driver_runs, progress_of  # imports the suite's runner
 
     if not suite:
         raise ConfigError("--suite is missing; help: specbench status --suite NAME")
@@ -42,18 +43,26 @@ def status(
     if as_json:
         print(json.dumps([asdict(each) for each in jobs], indent=1))
         return
-    _show(chosen, jobs, console)
-    while watch and any(each.is_open for each in jobs):
+    while True:
+        has_driver = driver_runs(chosen, out)
+        _show(chosen, jobs, has_driver, console)
+        if not watch or not (has_driver or any(each.is_active for each in jobs)):
+            return
         time.sleep(REDRAW_SECONDS)
         jobs = progress_of(chosen, out)
         console.clear()
-        _show(chosen, jobs, console)
 
 
-def _show(suite: Suite, jobs: "Sequence[JobProgress]", console: Console) -> None:
+def _since(job: "JobProgress") -> str:
+    return duration(max(time.time() - job.since, 0.0)) if job.since else "–"
+
+
+def _show(suite: Suite, jobs: "Sequence[JobProgress]", has_driver: bool, console: Console) -> None:
     """Print the table of a suite's jobs, and the number of runs in each state."""
     heads = ["run", "state", "generations", "host", "since", "last line"]
-    rows = [[each.run, each.state, each.done_of, each.host or "–", each.since, each.last or "–"] for each in jobs]
+    rows = [[each.run, each.state, each.done_of, each.host or "–", _since(each), each.last or "–"] for each in jobs]
     print_table(Table(f"Runs of {suite.name}", heads, rows), console, left=True)
     states = Counter(each.state for each in jobs)
     say(", ".join(f"{number} {state}" for state, number in states.items()), console, "bold")
+    if any(each.is_open for each in jobs) and not has_driver:
+        say("No driver is running. The same `specbench run` command continues.", console)

@@ -25,7 +25,7 @@ class LauncherName(StrEnum):
 
 
 @dataclass(frozen=True)
-class Course:
+class SuiteMode:
     """The way in which a suite is measured: in this process by default.
 
     `refine` is the number of prompts of a coarse run, `shard` and `shards` select parts of the prompts, `only` one run, and
@@ -46,7 +46,7 @@ class Course:
             raise ConfigError("--launcher and --refine cannot be combined")
 
 
-def run_course(request: SuiteRequest, course: Course) -> ExitCode:
+def run_suite_in(request: SuiteRequest, mode: SuiteMode) -> ExitCode:
     """Measure a suite, and print its tables. Returns the exit code."""
     from specbench.cli.report_output import show_suite  # imports numpy
     from specbench.experiment.refinement import run_refined  # imports torch
@@ -54,25 +54,25 @@ def run_course(request: SuiteRequest, course: Course) -> ExitCode:
     from specbench.experiment.suite_runner import run_one, run_suite
     from specbench.models.resolve import assuming
 
-    if course.shard:
-        request = replace(request, suite=with_shard(request.suite, course.shard))
-    if course.only:
-        return run_one(request, course.only, Terminal())
-    if request.access.fresh and (course.shards or course.launcher):
+    if mode.shard:
+        request = replace(request, suite=with_shard(request.suite, mode.shard))
+    if mode.only:
+        return run_one(request, mode.only, Terminal())
+    if request.access.fresh and (mode.shards or mode.launcher):
         raise ConfigError("--fresh cannot be combined with --shards and --launcher; help: another folder with --out")
     suite, changed = request.suite, bool(request.changes)
-    if course.refine:
-        suite, code = run_refined(request, course.refine, Terminal())
+    if mode.refine:
+        suite, code = run_refined(request, mode.refine, Terminal())
         changed = True
-    elif course.launcher:
-        settings = settings_of(course.settings)
-        with assuming(_device(course.launcher, settings)):
-            code = _launched(request, course, settings)
-            if course.shards:
-                requests = [replace(request, suite=with_shard(suite, each)) for each in shards_of(course.shards)]
+    elif mode.launcher:
+        settings = settings_of(mode.settings)
+        with assuming(_device(mode.launcher, settings)):
+            code = _launched(request, mode, settings)
+            if mode.shards:
+                requests = [replace(request, suite=with_shard(suite, each)) for each in shards_of(mode.shards)]
                 code = max(code, combine_suite(request, requests, Terminal()))
-    elif course.shards:
-        code = run_suite_in_shards(request, course.shards, Terminal())
+    elif mode.shards:
+        code = run_suite_in_shards(request, mode.shards, Terminal())
     else:
         code = run_suite(request, Terminal())
     show_suite(suite, request.out, terminal(), changed)
@@ -102,7 +102,7 @@ def _device(name: LauncherName, settings: Table) -> str:
     return str(found)
 
 
-def _launched(request: SuiteRequest, course: Course, settings: Table) -> ExitCode:
+def _launched(request: SuiteRequest, mode: SuiteMode, settings: Table) -> ExitCode:
     """Measure a suite by jobs. Returns the exit code."""
     from specbench.launch.driver import MOST_ATTEMPTS, Campaign, launch  # imports torch
     from specbench.launch.launchers import launcher_of
@@ -111,14 +111,14 @@ def _launched(request: SuiteRequest, course: Course, settings: Table) -> ExitCod
     attempts, is_untimed = settings.pop("attempts", MOST_ATTEMPTS), settings.pop("untimed", False)
     if not isinstance(attempts, int) or attempts < 1:
         raise ConfigError(f"attempts = {attempts!r} must be a number of at least 1")
-    assert course.launcher
-    launcher = launcher_of(course.launcher, settings, request, folder_of(request))
+    assert mode.launcher
+    launcher = launcher_of(mode.launcher, settings, request, folder_of(request))
     extra = ("--untimed",) if is_untimed or launcher.shared else ()
     campaign = Campaign(
         request=request,
         arguments=(*_arguments(sys.argv[1:]), *extra),
         launcher=launcher,
-        shards=course.shards,
+        shards=mode.shards,
         attempts=attempts,
         ask=_cancels,
     )

@@ -152,9 +152,14 @@ def decode(plan: Plan, run: PlannedRun, lock: FolderLock, access: Access, observ
             plan.load()
     recorder = runner.prepare(run, lock, access)
     check = plan.ranks.follow(run, recorder.done) if plan.ranks else None
-    with observer.progress(run.spec.folder, run.spec.generations, len(recorder.done)) as advance:
-        for _ in runner.measure(run, plan.load(), recorder, check):
-            advance()
+    try:
+        with observer.progress(run.spec.folder, run.spec.generations, len(recorder.done)) as advance:
+            for _ in runner.measure(run, plan.load(), recorder, check):
+                advance()
+    except BaseException:
+        if plan.ranks:  # they wait for this process
+            plan.release()
+        raise
 
 
 def score(run: PlannedRun, sandbox: Sandbox | None, observer: Observer) -> None:

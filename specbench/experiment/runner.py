@@ -118,8 +118,8 @@ def _set_aside(folder: Path) -> None:
 def measure(
     run: PlannedRun, loaded: LoadedPair, recorder: Recording, check: Callable[[Record], None] | None = None
 ) -> Iterator[Record]:
-    """Decode the missing generations, yielding each record after it is written. `check` is called with
-    each record first.
+    """Decode the missing generations, yielding each record after it is written. `check` is called with each
+    record first, also of a warm-up.
 
     Repeat r uses seed + r. The order of the methods rotates from prompt to prompt, so that no method is always first.
     """
@@ -149,6 +149,8 @@ def measure(
             blank = _blank(label, sample.id, 0, spec.decoding, -1)
             warm_up = attempt(method, blank, brief, sample, [])
             captured = captured[0] + warm_up.captured, captured[1] + warm_up.capture_seconds
+            if check:
+                check(warm_up)
             if warm_up.error is None:
                 break
     for order, (repeat, sample, label) in enumerate(todo, len(recorder.done)):

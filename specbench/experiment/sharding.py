@@ -22,6 +22,7 @@ from specbench.observer import Observer
 from specbench.runs.locking import FolderLock, locked
 from specbench.runs.record import line_of
 from specbench.runs.run_folder import CONFIG, ENVIRONMENT, MANIFEST, SAMPLES, Manifest, spec_of
+from specbench.runs.suite_index import Index
 
 
 def shards_of(count: int) -> list[str]:
@@ -60,14 +61,18 @@ def combine_suite(request: SuiteRequest, requests: Sequence[SuiteRequest], obser
     `requests` are those of the shards. Returns SOME_FAILED if a run is not complete.
     """
     grids = [resolve_grid(each.suite, each.out, each.sandbox) for each in (request, *requests)]
+    indexes = [Index.of(each.suite.name, each.out, bool(each.changes)).runs for each in requests]
+    seconds: dict[str, float] = {}
     for whole_part, *shard_parts in zip(*(grid.parts for grid in grids), strict=True):
         plans = [part.plan.runs if part.plan else [] for part in (whole_part, *shard_parts)]
         for whole, *parts in zip(*plans, strict=False):
+            found = [index.get(part.folder.name) for part, index in zip(parts, indexes, strict=True)]
+            seconds[whole.folder.name] = sum(each.seconds for each in found if each)
             if all(part.complete for part in parts):
                 with locked([whole.folder], request.access) as locks:
                     combine(whole, parts, locks[whole.folder])
                 run_one(request, whole.folder.name, observer)
-    return write_index(request, grids[0])
+    return write_index(request, grids[0], seconds)
 
 
 def with_shard(suite: Suite, shard: str) -> Suite:

@@ -2,6 +2,7 @@
 
 import time
 import traceback
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from specbench.analysis.run_summary import RunSummary
@@ -101,8 +102,11 @@ def _alone(line: Line, pair: str, task: str) -> Line:
     return replace(line, pairs=(pair,), tasks=(task,))
 
 
-def write_index(request: SuiteRequest, grid: Grid) -> ExitCode:
-    """Write the index of a suite whose runs were measured by others, from their folders. Returns the exit code."""
+def write_index(request: SuiteRequest, grid: Grid, seconds: Mapping[str, float]) -> ExitCode:
+    """Write the index of a suite that jobs have measured, from the run folders. Returns the exit code.
+
+    `seconds` is the duration of the jobs of each run.
+    """
     index = Index.of(request.suite.name, request.out, bool(request.changes))
     index.changes, index.runs = list(request.changes), {}
     for part in grid.parts:
@@ -111,6 +115,7 @@ def write_index(request: SuiteRequest, grid: Grid) -> ExitCode:
             continue
         for run in part.plan.runs:
             entry = _entry(_Job(request, part, part.plan, run, index))
+            entry = replace(entry, seconds=seconds.get(entry.key, 0.0))
             if replace(run).complete:  # without what it has read before
                 rows = summary_of(run.folder).methods
                 index.record(replace(entry, failed=sum(row.failed for row in rows)))

@@ -3,6 +3,8 @@
 Every process, a rank, runs the same methods on the same prompts with the same seeds, so that all make the same calls to the
 split models. Other models are loaded by every rank. Rank 0 is the process that measures and writes, and the others follow it.
 After each generation the ranks compare a checksum of its tokens.
+
+A rank whose forward fails leaves the others waiting for it, so a failed rank ends the run, with its error.
 """
 
 import datetime
@@ -10,9 +12,11 @@ import hashlib
 import os
 import pickle
 import socket
+import sys
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from multiprocessing import get_context
+from multiprocessing import connection, get_context
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnContext, SpawnProcess
 from pathlib import Path
@@ -22,7 +26,7 @@ import torch.distributed as dist
 
 from specbench._logging import quietly
 from specbench.config.placement import Placement
-from specbench.errors import ConfigError, MissingAsset
+from specbench.errors import ConfigError, ExitCode, MissingAsset
 from specbench.experiment import runner
 from specbench.experiment.plan import Plan, PlannedRun
 from specbench.models import loader
@@ -35,7 +39,8 @@ from specbench.runs.record import Key, Record
 
 TIMEOUT = datetime.timedelta(minutes=10)  # of one exchange between ranks
 STARTED, LOADED = "started", "loaded"
-GRACE = 5.0  # seconds for a rank to end
+GRACE = 5.0  # seconds for a rank to end, and for rank 0 to notice that another one has
+POLL = 0.5  # seconds between checks of the ranks
 VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # which transformers and torch read
 
 
@@ -64,6 +69,10 @@ class Replica:
         return record
 
 
+class TokensDiffer(RuntimeError):
+    """The ranks decoded different tokens, which is a bug."""
+
+
 class TensorParallel:
     """The processes of a plan with split models. Opening it starts them, and loads the models in all of them."""
 
@@ -76,9 +85,11 @@ class TensorParallel:
         self._pipes: list[Connection] = []
         self._processes: list[SpawnProcess] = []
         self._before = {name: os.environ.get(name) for name in VARIABLES}
+        self._closed = threading.Event()
         try:
             self._start(context, placement, loading)
             self.pair = self._loaded(placement, loading, plan.device)
+            threading.Thread(target=self._watch, daemon=True, name="specbench ranks").start()
         except BaseException:
             self.close()
             raise
@@ -118,10 +129,40 @@ class TensorParallel:
             raise ConfigError('parallel = "tensor" cannot be combined with --plugin')
         for pipe in self._pipes:
             pipe.send((replace(run), frozenset(done)))  # a copy without cached properties
-        return agree
+        return self._check
+
+    def _check(self, record: Record) -> None:
+        """Compare a generation with the other ranks. Raises TokensDiffer, and MissingAsset if it failed on any rank."""
+        try:
+            agree(record)
+        except TokensDiffer:
+            raise
+        except Exception as error:  # of this rank, or of an exchange with one that has ended
+            raise MissingAsset(self._failure() or str(error)) from None
+
+    def _failure(self) -> str:
+        """Return the error of a rank that has ended; empty if all are running."""
+        for pipe in connection.wait(self._pipes, timeout=POLL):
+            assert isinstance(pipe, Connection)
+            rank = self._pipes.index(pipe) + 1
+            try:
+                return f"rank {rank}: {pipe.recv()}"
+            except (EOFError, OSError):
+                return f"rank {rank}: its process ended"
+        return ""
+
+    def _watch(self) -> None:
+        """End this process if another rank has ended and this one still waits for it, which NCCL does without an error."""
+        while not self._closed.wait(POLL):
+            if not all(process.is_alive() for process in self._processes):
+                if not self._closed.wait(GRACE):
+                    print(f"error[missing]: {self._failure() or 'a rank ended'}", file=sys.stderr, flush=True)
+                    os._exit(ExitCode.MISSING)
+                return
 
     def close(self) -> None:
         """End the other ranks."""
+        self._closed.set()
         for pipe in self._pipes:
             pipe.close()
         if dist.is_initialized():
@@ -138,14 +179,19 @@ class TensorParallel:
 
 
 def agree(record: Record) -> None:
-    """Compare a generation with those of the other ranks. Raises RuntimeError if their tokens differ."""
+    """Compare a generation with those of the other ranks.
+
+    Raises TokensDiffer, and MissingAsset for a generation that failed on this rank and perhaps on no other.
+    """
+    if record.error and not record.error.startswith(ValueError.__name__):  # the prompt's: equal on all ranks
+        raise MissingAsset(record.error)
     text = f"{record.method} {record.sample} {record.repeat} {record.tokens} {record.error is None}"
     own = torch.tensor([int.from_bytes(hashlib.sha256(text.encode()).digest()[:7])])  # (1,)
     device = torch.device("cuda", torch.cuda.current_device()) if dist.get_backend() == "nccl" else torch.device("cpu")
     found = [torch.empty_like(own, device=device) for _ in range(dist.get_world_size())]
     dist.all_gather(found, own.to(device))
     if len({int(each) for each in found}) > 1:
-        raise RuntimeError(f"the ranks decoded different tokens: {record.method}, sample {record.sample}")
+        raise TokensDiffer(f"the ranks decoded different tokens: {record.method}, sample {record.sample}")
 
 
 def _follow(rank: int, loading: _Loading, pipe: Connection) -> None:
@@ -164,8 +210,12 @@ def _follow(rank: int, loading: _Loading, pipe: Connection) -> None:
             run, done = pipe.recv()
         except (EOFError, OSError):  # rank 0 has ended
             return
-        for _ in runner.measure(run, pair, Replica(run.folder, set(done)), agree):
-            pass
+        try:
+            for _ in runner.measure(run, pair, Replica(run.folder, set(done)), agree):
+                pass
+        except Exception as error:
+            pipe.send(RuntimeError(str(error)))
+            return
 
 
 def _join(rank: int, loading: _Loading) -> None:

@@ -52,12 +52,15 @@ def launch(campaign: Campaign, observer: Observer) -> ExitCode:
         with observer.status(f"reading the pairs and tasks of {request.suite.name}"):
             shares = _shares(campaign)
         driver = _Driver(campaign, Ledger.of(folder), shares, observer)
+        if campaign.launcher.warning:
+            observer.message(campaign.launcher.warning)
         try:
             driver.run()
         except KeyboardInterrupt:
             driver.interrupt()
             raise
-        codes = [write_index(share.request, share.grid) for share in shares]
+        seconds = {entry.key: entry.seconds for entry in driver.ledger.entries.values()}
+        codes = [write_index(share.request, share.grid, seconds) for share in shares]
         failed = any(entry.state == "failed" for entry in driver.ledger.entries.values())
         return max([*codes, ExitCode.SOME_FAILED] if failed else codes)
 
@@ -103,11 +106,14 @@ class _Driver:
                 self.runs[key] = run
                 arguments = (*share.arguments, "--only", key)
                 known = self.before.get(key)
-                entry = Entry(key, run.spec.pair.name, run.spec.task.name, arguments, run.spec.generations)
+                entry = Entry(
+                    key, run.spec.pair.name, run.spec.task.name, arguments, run.spec.generations,
+                    seconds=known.seconds if known else 0.0,
+                )  # fmt: skip
                 if known and self.same and known.active:
                     entry = known
                 elif self._is_complete(key) and run.scored(part.sandbox):
-                    entry = Entry(**{**vars(entry), "state": "done"})
+                    entry = replace(entry, state="done")
                 self.ledger.put(entry)
             if part.plan is None:
                 state: State = "missing" if part.missing else "failed"
@@ -156,8 +162,8 @@ class _Driver:
             if state == JobState.ended:
                 finished += self._ended(entry)
             elif outcome and (entry.state, entry.host) != ("running", outcome.host):
-                place = self.launcher.place(identifier, self.ledger.job(entry))
-                self.ledger.change(entry.key, state="running", host=outcome.host, place=place, changed=outcome.began)
+                where = {"host": outcome.host, "node": outcome.node}
+                self.ledger.change(entry.key, state="running", changed=outcome.began, **where)
         return finished
 
     def _ended(self, entry: Entry) -> bool:
@@ -165,7 +171,8 @@ class _Driver:
         job = self.ledger.job(entry)
         outcome = job.outcome()
         code = outcome.exit_code if outcome else None
-        where = {"host": outcome.host, "place": self.launcher.place(entry.id, job)} if outcome else {}
+        seconds = entry.seconds + (outcome.seconds if outcome else 0.0)
+        where = {"host": outcome.host, "node": outcome.node, "seconds": seconds} if outcome else {}
         if code in (ExitCode.OK, ExitCode.SOME_FAILED) and self._is_complete(entry.key):
             self.ledger.change(entry.key, state="done", changed=time.time(), why="", **where)
             return True

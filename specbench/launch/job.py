@@ -22,29 +22,30 @@ CHILD = (
 
 @dataclass(frozen=True)
 class Outcome:
-    """What is known of a job that began: its host, the time in seconds since the epoch, and its exit code once it ended.
+    """What is known of a job that began: its host, the time in seconds since the epoch, and once it ended its exit code.
 
-    `node` is the cluster's name of the machine, if it has one.
+    `node` is the cluster's name of the machine, if it has one. `seconds` is how long the job took.
     """
 
     host: str
     began: float
     node: str = ""
     exit_code: int | None = None
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True)
 class Job:
     """One attempt to complete a run: `specbench` with these arguments. Its log and outcome are files in `folder`.
 
-    `before` names the job's place for launchers that prefer the machine of an earlier attempt; empty for the first one.
+    `node` is the one that an earlier attempt ran on, for launchers that can select it; empty for the first attempt.
     """
 
     key: str
     arguments: tuple[str, ...]
     folder: Path
     attempt: int = 1
-    before: str = ""
+    node: str = ""
 
     @property
     def name(self) -> str:
@@ -95,7 +96,8 @@ def perform(outcome_file: Path, log: Path, command: Sequence[str], node: str = "
             env=os.environ | {PARENT: str(os.getpid())},
         )
         code = process.wait()
-    write_sealed(outcome_file, asdict(replace(outcome, exit_code=code)))
+    seconds = round(time.time() - outcome.began, 1)
+    write_sealed(outcome_file, asdict(replace(outcome, exit_code=code, seconds=seconds)))
     return code
 
 

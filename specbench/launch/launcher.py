@@ -1,11 +1,14 @@
 """The protocol of launchers: submit, poll, cancel."""
 
+import sys
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Any, Protocol
 
 from specbench.config.construct import Table
 from specbench.launch.job import Job
+
+UNLIMITED = sys.maxsize  # jobs that a queue takes
 
 
 class JobState(StrEnum):
@@ -19,11 +22,13 @@ class JobState(StrEnum):
 class Launcher(Protocol):
     """A queue of jobs. Results and outcomes travel through files only.
 
-    `name` is that of `--launcher`. `outlives` says that jobs go on after the driver has ended.
+    `name` is that of `--launcher`. `outlives` says that jobs go on after the driver has ended. `warning` is shown before jobs
+    are submitted, unless it is empty.
     """
 
     name: str
     outlives: bool
+    warning: str
 
     @property
     def shared(self) -> bool:
@@ -43,9 +48,6 @@ class Launcher(Protocol):
 
     def cancel(self, jobs: Mapping[str, Job]) -> None:
         """Stop jobs, by id."""
-
-    def place(self, identifier: str, job: Job) -> str:
-        """Return the place of a job for `Job.before`; empty if the launcher cannot ask for it again."""
 
 
 def setting(settings: Table, key: str, default: Any) -> Any:

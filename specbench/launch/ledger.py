@@ -24,7 +24,8 @@ def folder_of(request: SuiteRequest) -> Path:
 class Entry:
     """One run, and its newest job. `attempt` is 0 before the first job.
 
-    `place` is where the job ran, for launchers that can ask for it again. `changed` is the time of the last change of state.
+    `node` is the cluster's name of the machine, if it has one. `changed` is the time of the last change of state.
+    `seconds` is the total duration of the run's jobs that have ended.
     """
 
     key: str
@@ -36,8 +37,9 @@ class Entry:
     attempt: int = 0
     id: str = ""
     host: str = ""
-    place: str = ""
+    node: str = ""
     changed: float = 0.0
+    seconds: float = 0.0
     why: str = ""
     log: str = ""
 
@@ -77,7 +79,7 @@ class Ledger:
 
     def job(self, entry: Entry) -> Job:
         """Return the newest job of an entry."""
-        return Job(entry.key, entry.arguments, self.folder, entry.attempt, entry.place)
+        return Job(entry.key, entry.arguments, self.folder, entry.attempt, entry.node)
 
     def put(self, entry: Entry) -> None:
         """Replace an entry, without writing the file."""

@@ -40,6 +40,7 @@ class LocalLauncher:
     per_job: int = 1
     name: str = "local"
     outlives: bool = True
+    warning: str = ""
     _processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     @property
@@ -73,9 +74,6 @@ class LocalLauncher:
                     os.killpg(int(identifier.partition("@")[0]), signal.SIGTERM)
                 if process := self._processes.get(identifier):
                     process.wait()
-
-    def place(self, identifier: str, job: Job) -> str:
-        return ""  # all jobs are on this machine
 
     def _start(self, job: Job, leases: Mapping[str, int]) -> str:
         environment = {**os.environ, LEASES: ",".join(map(str, leases.values()))}

@@ -1,12 +1,12 @@
 """What `specbench status` shows: the state of each run of a suite, from the ledger, the logs and the records."""
 
-import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from specbench.config.suite import Suite
-from specbench.errors import ConfigError
+from specbench.errors import ConfigError, ExitCode
 from specbench.launch.ledger import Entry, Ledger
+from specbench.runs.locking import holder_of
 from specbench.runs.run_folder import SAMPLES
 from specbench.runs.suite_index import SUITES
 
@@ -15,9 +15,10 @@ TAIL_BYTES = 4096  # of a log, in which its last line is looked for
 
 @dataclass(frozen=True)
 class JobProgress:
-    """One run: its state, the generations that are recorded, and where and since when its job runs.
+    """One run: its state, the generations that are recorded, and where its job runs.
 
-    `last` is the last line of the log, or for a failed run the reason, with the path of the log.
+    `since` is when the state began, in seconds since the epoch; 0 before the first job. `last` is the last line of the log,
+    or for a failed run the reason, with the path of the log.
     """
 
     run: str
@@ -26,7 +27,7 @@ class JobProgress:
     done: int
     total: int
     host: str
-    since: str
+    since: float
     last: str
     log: str
 
@@ -34,6 +35,11 @@ class JobProgress:
     def is_open(self) -> bool:
         """Whether the run is neither done nor failed."""
         return self.state in ("waiting", "pending", "running")
+
+    @property
+    def is_active(self) -> bool:
+        """Whether a launcher has the run's job."""
+        return self.state in ("pending", "running")
 
     @property
     def done_of(self) -> str:
@@ -48,11 +54,31 @@ def progress_of(suite: Suite, results: Path) -> list[JobProgress]:
         raise ConfigError(
             f"no launcher has run {suite.name}; help: specbench run --suite {suite.name} --launcher local"
         )
-    return [_progress(entry, results, ledger.job(entry).log) for entry in ledger.entries.values()]
+    return [_progress(_updated(entry, ledger), results) for entry in ledger.entries.values()]
 
 
-def _progress(entry: Entry, results: Path, log: Path) -> JobProgress:
-    samples = results / entry.key / SAMPLES
+def driver_runs(suite: Suite, results: Path) -> bool:
+    """Return whether the suite's driver is running; True if it is on another host, which cannot be checked."""
+    holder = holder_of(results / SUITES / suite.name)
+    return holder is not None and holder.alive
+
+
+def _updated(entry: Entry, ledger: Ledger) -> Entry:
+    """Return an entry with what its job has written since the driver's last update."""
+    outcome = ledger.job(entry).outcome() if entry.active else None
+    if outcome is None:
+        return entry
+    if outcome.exit_code is None:
+        return replace(entry, state="running", host=outcome.host, changed=outcome.began)
+    ended = outcome.began + outcome.seconds
+    if outcome.exit_code == ExitCode.OK:
+        return replace(entry, state="done", host=outcome.host, changed=ended)
+    return replace(entry, state="waiting", host=outcome.host, changed=ended)  # the driver decides whether it has failed
+
+
+def _progress(entry: Entry, results: Path) -> JobProgress:
+    """Count the records of a run, and read the last line of its log."""
+    samples, log = results / entry.key / SAMPLES, Path(entry.log)
     done = 0
     if entry.generations and samples.exists():
         with samples.open("rb") as file:
@@ -61,21 +87,7 @@ def _progress(entry: Entry, results: Path, log: Path) -> JobProgress:
     if entry.state in ("failed", "missing"):
         last = f"{entry.why}; {log}" if entry.log else entry.why
     return JobProgress(
-        entry.key, entry.state, entry.attempt, done, entry.generations, entry.host, _ago(entry.changed), last, str(log)
-    )
-
-
-def _ago(moment: float) -> str:
-    """Return how long ago a moment was, such as `3 min`."""
-    if not moment:
-        return "–"
-    seconds = max(time.time() - moment, 0.0)
-    return (
-        f"{seconds:.0f} s"
-        if seconds < 60
-        else f"{seconds / 60:.0f} min"
-        if seconds < 3600
-        else f"{seconds / 3600:.1f} h"
+        entry.key, entry.state, entry.attempt, done, entry.generations, entry.host, entry.changed, last, entry.log
     )
 
 

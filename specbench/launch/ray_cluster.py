@@ -10,25 +10,27 @@ from typing import Any
 from specbench.config.construct import Table
 from specbench.errors import ConfigError, MissingAsset
 from specbench.launch.job import Job, perform
-from specbench.launch.launcher import JobState, setting
+from specbench.launch.launcher import UNLIMITED, JobState, setting
 
 HELP = "the launcher ray needs ray, which is not installed\n  help: pip install 'specbench[ray]'"
+NICENESS = "RAY_worker_niceness"  # of a node's workers, 15 by default: other processes would delay the jobs
 SETTINGS = ("address", "gpus", "cpus", "accelerator", "resources")
 
 
 @dataclass
 class RayLauncher:
-    """Tasks that end with their driver. `before` of a job is the id of the node that an earlier attempt ran on."""
+    """Tasks that end with their driver. Another attempt runs on the node of the earlier one, if that still exists."""
 
     task: Any
     options: dict[str, Any]
     name: str = "ray"
     outlives: bool = False
+    warning: str = ""
     shared: bool = False
     _tasks: dict[str, Any] = field(default_factory=dict)  # references by id
 
     def free(self, active: int) -> int:
-        return 1_000_000  # Ray queues tasks until a node has room
+        return UNLIMITED
 
     def submit(self, jobs: Sequence[Job]) -> list[str]:
         found = {(task := self._start(job)).hex(): task for job in jobs}
@@ -56,10 +58,6 @@ class RayLauncher:
             if identifier in self._tasks:
                 ray.cancel(self._tasks[identifier], force=True)
 
-    def place(self, identifier: str, job: Job) -> str:
-        outcome = job.outcome()
-        return outcome.node if outcome else ""
-
     def _keep_error(self, identifier: str, job: Job) -> None:
         """Append the reason of a task that failed before its command ran to the job's log."""
         import ray
@@ -75,8 +73,8 @@ class RayLauncher:
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         options = dict(self.options)
-        if job.before:  # if that node is gone, any other will do
-            options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(node_id=job.before, soft=True)
+        if job.node:
+            options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(node_id=job.node, soft=True)
         return self.task.options(name=job.name, **options).remote(
             job.outcome_file.absolute(), job.log.absolute(), job.command, Path.cwd()
         )
@@ -101,6 +99,8 @@ def ray_launcher(settings: Table, may_use_gpu: bool) -> RayLauncher:
         options["resources"] = resources
     if settings:
         raise ConfigError(f"launcher ray: unknown setting '{min(settings)}'; known: {', '.join(SETTINGS)}")
+    if not address:
+        os.environ.setdefault(NICENESS, "0")
     try:
         if not ray.is_initialized():
             ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
@@ -108,7 +108,21 @@ def ray_launcher(settings: Table, may_use_gpu: bool) -> RayLauncher:
         raise MissingAsset(f"launcher ray: no cluster at {address or 'this machine'}: {error}") from None
     has_gpus = may_use_gpu and ray.cluster_resources().get("GPU", 0) > 0
     options["num_gpus"] = gpus if gpus is not None else 1 if has_gpus else 0
-    return RayLauncher(ray.remote(_on_node), options, shared=options["num_gpus"] < 1)
+    return RayLauncher(
+        ray.remote(_on_node), options, shared=options["num_gpus"] < 1, warning=_unmet(options, ray.nodes())
+    )
+
+
+def _unmet(options: Mapping[str, Any], nodes: Sequence[Mapping[str, Any]]) -> str:
+    """Return a warning if none of the nodes has what a task needs; empty otherwise."""
+    needs = {"CPU": options["num_cpus"], "GPU": options["num_gpus"], **options.get("resources", {})}
+    if accelerator := options.get("accelerator_type"):
+        needs[f"accelerator_type:{accelerator}"] = 0.001  # as Ray requests it
+    alive = [node["Resources"] for node in nodes if node["Alive"]]
+    if any(all(has.get(key, 0) >= number for key, number in needs.items()) for has in alive):
+        return ""
+    wanted = ", ".join(f"{key} {number:g}" for key, number in needs.items() if number)
+    return f"no node of the cluster has {wanted}; jobs wait until one is added"
 
 
 def _on_node(outcome_file: Path, log: Path, command: Sequence[str], cwd: Path) -> int:

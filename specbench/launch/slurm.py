@@ -11,7 +11,7 @@ from specbench.config.construct import Table
 from specbench.errors import ConfigError, MissingAsset
 from specbench.files import in_one_line
 from specbench.launch.job import Job, perform
-from specbench.launch.launcher import JobState, setting
+from specbench.launch.launcher import UNLIMITED, JobState, setting
 
 HELP = "the launcher slurm needs submitit, which is not installed\n  help: pip install 'specbench[slurm]'"
 CLUSTERS = ("slurm", "local", "debug")  # submitit's; the last two are for tests
@@ -35,12 +35,13 @@ class SlurmLauncher:
     cluster: str
     name: str = "slurm"
     outlives: bool = True
+    warning: str = ""
     shared: bool = False  # jobs without GPUs share their node unless they are exclusive
     _jobs: dict[str, Any] = field(default_factory=dict)  # submitit's jobs by id
     _unknown: dict[str, int] = field(default_factory=dict)
 
     def free(self, active: int) -> int:
-        return 1_000_000  # the queue has room for all
+        return UNLIMITED
 
     def submit(self, jobs: Sequence[Job]) -> list[str]:
         import submitit  # an extra
@@ -65,9 +66,6 @@ class SlurmLauncher:
                 _run("scancel", identifier)
             elif job := self._jobs.get(identifier):
                 job.cancel(check=False)
-
-    def place(self, identifier: str, job: Job) -> str:
-        return ""  # a setting, `constraint`, selects machines of one kind
 
     def _state(self, identifier: str, job: Job, queued: str) -> JobState:
         outcome = job.outcome()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from specbench.cli.suite_run import Course
+from specbench.cli.suite_run import SuiteMode
 from specbench.config.options import Access
 from specbench.config.suite import read_suite
 from specbench.errors import ConfigError, ExitCode
@@ -47,6 +47,7 @@ class Here:
     room: int = 2
     name: str = "here"
     outlives: bool = True
+    warning: str = ""
     shared: bool = False
     submitted: list[str] = field(default_factory=list)
     canceled: list[str] = field(default_factory=list)
@@ -65,9 +66,6 @@ class Here:
 
     def cancel(self, jobs):
         self.canceled += list(jobs)
-
-    def place(self, identifier, job):
-        return ""
 
     def _perform(self, job: Job):
         task = next(task for task in ("gsm8k", "xsum", "humaneval") if f"_{task}_" in job.key)
@@ -228,4 +226,4 @@ def test_status_needs_a_suite_that_a_launcher_has_run(request_of, tmp_path):
     shown = "".join(console.specbench("status", "--suite", tmp_path / "own.toml", cwd=tmp_path, code=2))
     assert "no launcher has run own" in shown
     with pytest.raises(ConfigError, match="--launcher-set needs --launcher"):
-        Course(settings=("jobs=2",))
+        SuiteMode(settings=("jobs=2",))

@@ -74,7 +74,7 @@ def add_node(cluster, threads):
 def begun_on(node, results):
     """Return the runs that a node has begun and not completed."""
     entries = Ledger.of(results / "suites" / "own").entries.values()
-    files = {each.key: results / each.key / SAMPLES for each in entries if each.place == node.node_id}
+    files = {each.key: results / each.key / SAMPLES for each in entries if each.node == node.node_id}
     counts = {key: path.read_bytes().count(b"\n") for key, path in files.items() if path.exists()}
     return [key for key, count in counts.items() if 1 <= count <= 2 * GENERATIONS // 3]
 

@@ -3,6 +3,8 @@
 import json
 import socket
 from functools import partial
+from threading import Event
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -16,7 +18,7 @@ from specbench.config.pair import ModelSpec
 from specbench.config.placement import place_overrides
 from specbench.decoding.drafting import roll
 from specbench.decoding.sampling import Sampler
-from specbench.errors import ConfigError, MissingAsset
+from specbench.errors import ConfigError, ExitCode, MissingAsset
 from specbench.experiment import selection, tensor_parallel
 from specbench.experiment.device_memory import layer_split, memory_by_device
 from specbench.experiment.machine_models import planned_models
@@ -156,7 +158,44 @@ def test_ranks_that_disagree_end_the_run(monkeypatch):
     monkeypatch.setattr(dist, "all_gather", partial(gathered, other=0))
     tensor_parallel.agree(record)
     monkeypatch.setattr(dist, "all_gather", partial(gathered, other=1))
-    with pytest.raises(RuntimeError, match="decoded different tokens: sd, sample 0"):
+    with pytest.raises(tensor_parallel.TokensDiffer, match="decoded different tokens: sd, sample 0"):
+        tensor_parallel.agree(record)
+
+
+def test_a_rank_that_ends_while_it_decodes_ends_the_run(tmp_path, monkeypatch):
+    check = tensor_parallel.TensorParallel._check
+
+    def killing(self, record):
+        for process in self._processes:
+            process.kill()
+        check(self, record)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tensor_parallel.TensorParallel, "_check", killing)
+        done = console.specbench(*RUN, *TENSOR, cwd=tmp_path, code=4)
+    assert "rank 1: its process ended" in done.stderr and not dist.is_initialized()
+    console.specbench(*RUN, *TENSOR, cwd=tmp_path)
+
+
+def test_rank_0_ends_while_it_waits_for_a_rank_that_has_ended(monkeypatch, capsys):
+    """NCCL reports no error for a lost rank until its time limit."""
+    ranks = object.__new__(tensor_parallel.TensorParallel)
+    ranks._pipes, ranks._closed = [], Event()
+    ranks._processes = [SimpleNamespace(is_alive=lambda: False)]
+    codes = []
+    monkeypatch.setattr(tensor_parallel, "POLL", 0.01)
+    monkeypatch.setattr(tensor_parallel, "GRACE", 0.01)
+    monkeypatch.setattr(tensor_parallel.os, "_exit", codes.append)
+    ranks._watch()
+    assert codes == [ExitCode.MISSING] and "a rank ended" in capsys.readouterr().err
+    ranks._closed.set()
+    ranks._watch()
+    assert len(codes) == 1
+
+
+def test_a_generation_that_failed_on_one_rank_ends_the_run():
+    record = Record(method="sd", sample="0", repeat=0, seed=0, order=0, error="OutOfMemoryError: 3 GiB")
+    with pytest.raises(MissingAsset, match="OutOfMemoryError: 3 GiB"):
         tensor_parallel.agree(record)
 
 
