@@ -99,7 +99,7 @@ class _Driver:
         ledger.write()
 
     def _enter(self, share: _Share) -> None:
-        """Add the entries of a suite or a shard to the ledger. Active jobs of an earlier driver are kept."""
+        """Add the entries of a suite or a shard to the ledger. Jobs that outlive an earlier driver are kept."""
         for part in share.grid.parts:
             for run in part.plan.runs if part.plan else []:
                 key = run.folder.name
@@ -108,9 +108,9 @@ class _Driver:
                 known = self.before.get(key)
                 entry = Entry(
                     key, run.spec.pair.name, run.spec.task.name, arguments, run.spec.generations,
-                    seconds=known.seconds if known else 0.0,
+                    node=known.node if known else "", seconds=known.seconds if known else 0.0,
                 )  # fmt: skip
-                if known and self.same and known.active:
+                if known and self.same and known.active and self.launcher.outlives:
                     entry = known
                 elif self._is_complete(key) and run.scored(part.sandbox):
                     entry = replace(entry, state="done")

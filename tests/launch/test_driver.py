@@ -51,12 +51,14 @@ class Here:
     shared: bool = False
     submitted: list[str] = field(default_factory=list)
     canceled: list[str] = field(default_factory=list)
+    nodes: list[str] = field(default_factory=list)
 
     def free(self, active):
         return max(self.room - active, 0)
 
     def submit(self, jobs):
         self.submitted += [job.name for job in jobs]
+        self.nodes += [job.node for job in jobs]
         return [job.name for job in jobs]
 
     def poll(self, jobs):
@@ -178,6 +180,18 @@ def test_another_driver_follows_jobs_that_run(request_of, tmp_path):
     second = Here(tmp_path)
     assert launch(campaign(request_of, second), Observer()) == ExitCode.OK
     assert second.submitted == []
+
+
+def test_jobs_that_end_with_their_driver_are_submitted_again_and_count_as_first_attempts(request_of, tmp_path):
+    launch(campaign(request_of, Here(tmp_path, {"xsum": [2]}, outlives=False)), Observer())
+    ledger = Ledger.of(folder_of(request_of))
+    for entry in list(ledger.entries.values()):  # as if the driver was killed
+        ledger.change(entry.key, state="running", attempt=3, id=f"{entry.key}.3", node="a node")
+    ledger.write()
+    second = Here(tmp_path, outlives=False)
+    assert launch(campaign(request_of, second), Observer()) == ExitCode.OK
+    assert [name.rpartition(".")[2] for name in second.submitted] == ["1"] and "_xsum_" in second.submitted[0]
+    assert second.nodes == ["a node"], "the node of its records is preferred"
 
 
 @pytest.mark.parametrize(("cancels", "state"), [(False, "pending"), (True, "waiting")])

@@ -116,7 +116,7 @@ def test_a_lost_node_and_a_lost_driver_lose_nothing(cluster, tmp_path):
         process.kill()
     assert most >= 3
     jobs = status_of(suite, tmp_path)
-    assert {each["state"] for each in jobs} == {"done"} and max(each["attempt"] for each in jobs) >= 2
+    assert {each["state"] for each in jobs} == {"done"}
     for key in moved:
         environments = [tmp_path / "results" / key / name / ENVIRONMENT for name in ("attempts/1", ".")]
         assert [json.loads(each.read_text())["threads"] for each in environments] == [1, 2]
