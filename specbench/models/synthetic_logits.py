@@ -52,8 +52,7 @@ class SyntheticDistribution:
     def values(self, contexts: Tensor) -> Tensor:
         """Return the logits of the supported tokens only, (m, support)."""
         shared = _normal(contexts, 0, self.support)
-        own = _normal(contexts, 1 + self.member, self.support)
-        return (BASE * shared + self.spread * own).float()
+        return _logits(shared, _normal(contexts, 1 + self.member, self.support), self.spread)
 
 
 class SyntheticSession:
@@ -149,10 +148,7 @@ def calibrate(acceptance: float, proposer: int, members: Sequence[int], target: 
 
 def acceptance_at(spread: float, proposer: int, members: Sequence[int], target: Target, sampler: Sampler) -> float:
     """Return how often the target accepts the proposer's drafts if every member has this spread."""
-    contexts = _contexts()
-    values = {
-        i: SyntheticDistribution(SUPPORT, i, spread).values(contexts) for i in {proposer, *members}
-    }  # (contexts, SUPPORT)
+    values = {i: _logits(_numbers(0), _numbers(1 + i), spread) for i in {proposer, *members}}  # (contexts, SUPPORT)
     pi = target([values[i] for i in members], sampler)
     return float(torch.minimum(pi, sampler.probs(values[proposer])).sum(-1).mean())
 
@@ -172,6 +168,17 @@ def context_hash(before: int, token: int) -> int:
 def _contexts() -> Tensor:
     """Return hashed contexts (CONTEXTS,)."""
     return _mixed(torch.arange(CONTEXTS))
+
+
+@cache
+def _numbers(stream: int) -> Tensor:
+    """Return the numbers of a stream in the contexts of calibration, (CONTEXTS, SUPPORT). They do not depend on the spread."""
+    return _normal(_contexts(), stream, SUPPORT)
+
+
+def _logits(shared: Tensor, own: Tensor, spread: float) -> Tensor:
+    """Combine the numbers that all members share with a member's own ones, float32."""
+    return (BASE * shared + spread * own).float()
 
 
 def _mixed(x: Tensor) -> Tensor:
