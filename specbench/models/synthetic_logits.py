@@ -172,7 +172,7 @@ def _contexts() -> Tensor:
 
 @cache
 def _numbers(stream: int) -> Tensor:
-    """Return the numbers of a stream in the contexts of calibration, (CONTEXTS, SUPPORT). They do not depend on the spread."""
+    """Return a stream of numbers in the contexts of calibration, (CONTEXTS, SUPPORT), at any spread."""
     return _normal(_contexts(), stream, SUPPORT)
 
 
