@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, get_origin, get_type_hints
@@ -97,10 +97,6 @@ class Options:
         return {
             each.name: getattr(self, each.name) for each in fields(self) if getattr(self, each.name) != each.default
         }
-
-    def with_override(self, key: str, value: object) -> "Options":
-        """Return these options with one more override."""
-        return replace(self, overrides=(*self.overrides, (key, value)))
 
     def overrides_for(self, kind: str, name: str) -> list[Override]:
         """Return the overrides of a kind of table that cover a preset, unscoped ones first."""

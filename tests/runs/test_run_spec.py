@@ -33,7 +33,7 @@ DATA = Data([Sample("0", "a prompt")], "a file", None, "0" * 64, 1)
 
 def specs_of(methods: list[str], pair_name: str, task_name: str, options: Options) -> list[RunSpec]:
     """The specs of methods on a pair, whose models have one small architecture, and a task with one sample."""
-    options = options.with_override("pair.weights", "dummy")
+    options = replace(options, overrides=(*options.overrides, ("pair.weights", "dummy")))
     preset, pair = read_pair(pair_name, options)
     models = {
         role: ResolvedModel(pair.models[role], CONFIG, "float32", weights="dummy")
