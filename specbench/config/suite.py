@@ -34,7 +34,7 @@ from specbench.config.options import ALSO_SET, Options, draft_lengths, scoped_va
 from specbench.config.overrides import in_scope, override
 from specbench.config.preparation import Preparation
 from specbench.config.presets import names, preset, sweep_of
-from specbench.config.suite_layout import Expectation, PlotSpec, TableSpec
+from specbench.config.suite_layout import DEFAULT_TABLE, Expectation, PlotSpec, TableSpec
 from specbench.errors import ConfigError, hint
 
 INNER = {"overrides", "over", "heads", "plugins"}  # options with another syntax in suites, or not allowed there
@@ -122,7 +122,8 @@ def read_suite(name: str, **changes: Any) -> Suite:
         raise ConfigError(f"{where}: a suite needs a [[grid]]")
     table["name"] = Path(found.name).stem
     lines = tuple(_line(each, common, changes, f"{where}: options or grid[{i}]") for i, each in enumerate(grid))
-    return replace(construct(Suite, {**table, "grid": []}, where), grid=lines, requested=name)
+    suite = replace(construct(Suite, {**table, "grid": []}, where), grid=lines, requested=name)
+    return suite if suite.tables or suite.kind == "profile" else replace(suite, tables=(DEFAULT_TABLE,))
 
 
 def _line(table: dict[str, Any], common: dict[str, Any], changes: dict[str, Any], where: str) -> Line:

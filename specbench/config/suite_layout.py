@@ -41,6 +41,13 @@ class TableSpec:
             raise ValueError("best compares settings: put 'setting' or 'variant' into rows")
 
 
+DEFAULT_TABLE = TableSpec(
+    title="Speed and quality",
+    rows=("pair", "task", "T", "method"),
+    values=("speedup", "acceptance_rate", "score"),
+)  # of a suite without tables
+
+
 @dataclass(frozen=True, kw_only=True)
 class PlotSpec:
     """A plot of `y` over `x`, which is a value, one of the dimensions NUMBERS, or PROMPT for `y = "accepted_length"`.

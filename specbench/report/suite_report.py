@@ -52,7 +52,7 @@ def collect(suite: Suite, results: Path, changed: bool = False) -> Collected:
     if not runs:
         once = f", though {len(index.done)} runs were measured once" if index.done else ""
         raise ConfigError(
-            f"nothing of {suite.name} is in {results}{once}; help: specbench run --suite {suite.requested or suite.name}"
+            f"nothing of {suite.name} is in {results}{once}; help: specbench run --suite {suite.requested or suite.name}, or --from FOLDER"
         )
     folders = [results / run.folder for run in runs]
     summaries = summaries_of(folders)
@@ -61,7 +61,8 @@ def collect(suite: Suite, results: Path, changed: bool = False) -> Collected:
         found += judged_points(folder, found)
         if suite.frontier:
             found += frontier_points(folder, found)
-    tables, lines = suite_tables(suite, found), [*expectations(suite, found), *unknown_values(suite, found)]
+    is_timed = any(summary.timed for summary in summaries)
+    tables, lines = suite_tables(suite, found), [*expectations(suite, found), *unknown_values(suite, found, is_timed)]
     if not any(point.paper for point in found):
         tables += paper_tables(reference_of(suite.of))
     if suite.kind == "profile":

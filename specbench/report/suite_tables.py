@@ -39,6 +39,8 @@ def pivot(spec: TableSpec, points: Sequence[Point]) -> Table:
     """
     kept = [p for p in points if p.matches(spec.only) and bool(p.group) <= ("group" in spec.rows + spec.columns)]
     kept = [p for p in kept if any(p.values.get(value) is not None for value in spec.values)]
+    if kept:  # without values that no point has, such as speeds of untimed runs
+        spec = replace(spec, values=tuple(v for v in spec.values if any(p.values.get(v) is not None for p in kept)))
     row_keys = _row_dimensions(spec, kept)
     grid: Grid = {
         row: {column: _merged(spec, each) for column, each in places.items()}

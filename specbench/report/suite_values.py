@@ -36,13 +36,20 @@ def dimension_text(name: str, value: str | float | None) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def unknown_values(suite: Suite, points: Sequence[Point]) -> list[str]:
-    """Return a warning for each value in the suite's tables, plots and expectations that no point has."""
+def unknown_values(suite: Suite, points: Sequence[Point], is_timed: bool) -> list[str]:
+    """Return a warning for each value in the suite's tables, plots and expectations that no point has.
+
+    Untimed runs have no speeds, which is no reason for a warning.
+    """
     known = {name for point in points for name in point.values}
     wanted = [*(value for spec in suite.tables for value in spec.values), *(each.value for each in suite.expect)]
     wanted += [value for spec in suite.plots for value in (spec.x, spec.y) if value not in (*NUMBERS, PROMPT)]
-    missing = [name for name in dict.fromkeys(wanted) if name not in known]
+    missing = [name for name in dict.fromkeys(wanted) if name not in known and (is_timed or not _is_speed(name))]
     return [f"! no value '{name}'{hint(name, known).partition(';')[0]}" for name in missing]
+
+
+def _is_speed(name: str) -> bool:
+    return bool(column_of(name).clock)
 
 
 def paper_tables(reference: Sequence[Reference]) -> list[Table]:
