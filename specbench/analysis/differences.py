@@ -115,6 +115,7 @@ def _properties(summary: RunSummary, row: MethodSummary) -> list[Property]:
         *(each for name, head in summary.heads.items() for each in _weights(f"head {name}", head, pair)),
         Property("engine", summary.spec.engine),
         Property("device", summary.spec.device),
+        Property("placement", summary.placement or NONE),
         Property("dtype", " ".join(sorted({model.dtype for model in summary.models.values()}))),
         *_machine(summary.environment),
     ]

@@ -209,6 +209,11 @@ class RunSummary(RunState):
         return sorted({group for method in self.measured for group in method.groups})
 
     @property
+    def placement(self) -> str:
+        """The models that are not on the run's device, with their placement; empty if there are none."""
+        return "; ".join(f"{role}: {model.placement}" for role, model in self.models.items() if model.placement)
+
+    @property
     def machine(self) -> str:
         """The accelerator; without one, the processor."""
         return self.environment.get("gpu", {}).get("name") or self.environment["cpu"]

@@ -38,4 +38,5 @@ def _prompts(summary: RunSummary) -> str:
 
 def _machine(summary: RunSummary) -> str:
     dtypes = " ".join(sorted({model.dtype for model in summary.models.values()}))
-    return f"{summary.spec.device} {dtypes} on {summary.machine}"
+    placed = f" ({summary.placement})" if summary.placement else ""
+    return f"{summary.spec.device} {dtypes}{placed} on {summary.machine}"

@@ -46,7 +46,7 @@ def _line(summary: RunSummary, row: MethodSummary) -> dict[str, object]:
     nested = {
         "data": {key: value for key, value in vars(summary.data).items() if key != "source"},
         "decoding": vars(summary.decoding),
-        "engine": {"device": spec.device},
+        "engine": {"device": spec.device, "placement": summary.placement},
         "models": {role: model.identity for role, model in summary.models.items()},
         "heads": heads,
         "machine": machine,

@@ -34,13 +34,13 @@ def _conditions(summary: RunSummary) -> Iterator[str]:
     decoding, data, env = summary.decoding, summary.data, summary.environment
     length = f"fixed length of {decoding.max_new_tokens}" if decoding.ignore_eos else "natural stop"
     dtypes = " ".join(sorted({model.dtype for model in summary.models.values()}))
+    placed = f" ({summary.placement})" if summary.placement else ""
     prompts, repeats = counted(data.samples, "prompt"), counted(decoding.repeats, "repeat")
     yield (
         f"{prompts} ({data.source}) x {repeats}, T = {decoding.temperature:g}, {length}, seed {decoding.seed}; engine"
-        f" {summary.spec.engine} on {summary.spec.device} {dtypes}, {summary.machine}, {counted(env['threads'], 'thread')}"
+        f" {summary.spec.engine} on {summary.spec.device} {dtypes}{placed}, {summary.machine},"
+        f" {counted(env['threads'], 'thread')}"
     )
-    if placed := [f"{role} {model.placement}" for role, model in summary.models.items() if model.placement]:
-        yield f"placement: {', '.join(placed)}"
     if summary.imported:
         yield f"imported from {summary.imported}, not measured here"
     if env.get("untimed"):

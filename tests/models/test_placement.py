@@ -114,8 +114,8 @@ def test_a_model_in_layers_over_two_memories_decodes_the_same_tokens(tmp_path):
         assert tokens(tmp_path / f"layers{temperature}") == tokens(tmp_path / f"whole{temperature}")
     (folder,) = (path.parent for path in (tmp_path / "layers0").glob("*/run.toml"))
     assert spec_of(folder).pair.models["target"].placement == "layers on cpu, disk"
-    shown = console.specbench("report", folder, "--full", cwd=tmp_path).stdout
-    assert "placement: target layers on cpu, disk" in " ".join(shown.split())
+    shown = console.specbench("report", folder, cwd=tmp_path).stdout
+    assert "cpu float32 (target: layers on cpu, disk)" in " ".join(shown.split())
 
 
 def test_the_layers_are_where_the_placement_says():
