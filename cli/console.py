@@ -1,6 +1,7 @@
 """Messages, tables and paths on the terminal."""
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING, TextIO
@@ -50,11 +51,11 @@ def printable(text: Path | str) -> str:
     return escaping.terminal(str(text))
 
 
-def print_table(table: "Table", console: Console, left: bool = False) -> None:
+def print_table(table: "Table", console: Console, left: bool = False, optional: Sequence[str] = ()) -> None:
     """Print a table. All columns but the first are aligned to the right, with `left` to the left.
 
-    If the terminal is too narrow, headings are wrapped, then columns are hidden, the least important first. In a file or a
-    pipe, rows are as long as they need to be.
+    If the terminal is too narrow, headings are wrapped, then columns are hidden: those with an `optional` heading, then the
+    least important. In a file or a pipe, rows are as long as they need to be.
     """
     whole = _drawn(table, left)
     width = _width(whole, console)
@@ -66,20 +67,24 @@ def print_table(table: "Table", console: Console, left: bool = False) -> None:
         console.print(whole)
         console.width = usual
         return
-    shown, hidden = fitted(table, console.width)
+    shown, hidden = fitted(table, console.width, optional)
     console.print(_drawn(shown, left, wrapped=True))
     if hidden:
         say(f"hidden columns (the terminal is too narrow): {', '.join(hidden)}", console)
 
 
-def fitted(table: "Table", width: int) -> tuple["Table", list[str]]:
-    """Return a table that fits a width if columns of low priority can be hidden, and the headings of these columns."""
+def fitted(table: "Table", width: int, optional: Sequence[str] = ()) -> tuple["Table", list[str]]:
+    """Return a table that fits a width if columns can be hidden, and the headings of the hidden ones.
+
+    Columns with an `optional` heading are hidden first, then those of low priority.
+    """
     from specbench.report.column import Priority  # imports numpy
     from specbench.report.columns import column_of
 
     ranks = {i: column_of(key).priority for i, key in enumerate(table.keys) if i and key}
     hidden: set[int] = set()
-    for i in sorted((i for i in ranks if ranks[i] < Priority.high), key=lambda i: (ranks[i], -i)):
+    low = sorted((i for i in ranks if ranks[i] < Priority.high), key=lambda i: (ranks[i], -i))
+    for i in [*map(table.heads.index, optional), *low]:
         if sum(each + PADDING for each in _least_widths(table.without(hidden))) < width:
             break
         hidden.add(i)

@@ -21,9 +21,9 @@ ROWS = [
 TABLE = Table("tiny, gsm8k: Speed and quality", HEADS, ROWS, KEYS)
 
 
-def printed(width: int, is_terminal: bool = True) -> list[str]:
+def printed(width: int, is_terminal: bool = True, table: Table = TABLE, **options) -> list[str]:
     out = io.StringIO()
-    print_table(TABLE, Console(file=out, width=width, force_terminal=is_terminal, color_system=None))
+    print_table(table, Console(file=out, width=width, force_terminal=is_terminal, color_system=None), **options)
     return out.getvalue().splitlines()
 
 
@@ -45,6 +45,13 @@ def test_a_narrow_terminal_hides_the_least_important_columns_and_names_them():
     (hidden,) = (line for line in lines if "hidden columns" in line)
     assert "acceptance" in hidden and "tokens/s" in hidden
     assert "speedup" not in hidden and "strict" not in hidden
+
+
+def test_columns_without_a_key_are_hidden_in_the_order_given():
+    table = Table("", HEADS, ROWS)
+    lines = printed(76, table=table, optional=["acceptance", "lossless", "rank"])
+    (hidden,) = (line for line in lines if "hidden columns" in line)
+    assert hidden.endswith("lossless, acceptance") and sum("1.45x [1.33, 1.56]" in line for line in lines) == 1
 
 
 def test_a_file_or_pipe_gets_every_column_on_one_line():
