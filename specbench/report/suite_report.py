@@ -51,8 +51,9 @@ def collect(suite: Suite, results: Path, changed: bool = False) -> Collected:
     runs = [run for run in index.done if run.folder and (results / run.folder / "run.toml").exists()]
     if not runs:
         once = f", though {len(index.done)} runs were measured once" if index.done else ""
+        wanted = suite.requested or suite.name
         raise ConfigError(
-            f"nothing of {suite.name} is in {results}{once}; help: specbench run --suite {suite.requested or suite.name}, or --from FOLDER"
+            f"nothing of {suite.name} is in {results}{once}; help: specbench run --suite {wanted}, or --from FOLDER"
         )
     folders = [results / run.folder for run in runs]
     summaries = summaries_of(folders)
