@@ -7,6 +7,7 @@ from pathlib import Path
 from specbench.analysis.frontier import frontier_points
 from specbench.analysis.points import Point, Reference, points, reference_of
 from specbench.analysis.run_summary import RunSummary
+from specbench.analysis.stated import stated_of
 from specbench.analysis.summary import summaries_of
 from specbench.analysis.win_rate import judged_points
 from specbench.config.presets import preset
@@ -16,7 +17,7 @@ from specbench.report.chain_profile import Profile, forwards_table, kinds_of, pa
 from specbench.report.conclusion import conclusion
 from specbench.report.expectations import expectations, outcome_counts
 from specbench.report.suite_tables import suite_tables
-from specbench.report.suite_values import paper_tables, unknown_values
+from specbench.report.suite_values import paper_tables, stated_table, unknown_values
 from specbench.report.tables import Table
 from specbench.report.verifiers import VerifierReport, verifier_reports, verifier_table
 from specbench.runs.suite_index import Index
@@ -66,6 +67,7 @@ def collect(suite: Suite, results: Path, changed: bool = False) -> Collected:
     tables, lines = suite_tables(suite, found), [*expectations(suite, found), *unknown_values(suite, found, is_timed)]
     if not any(point.paper for point in found):
         tables += paper_tables(reference_of(suite.of))
+    tables += stated_table(stated_of(suite.of), found)
     if suite.kind == "profile":
         profile_tables, profile_lines = _profiles(summaries, [run.levels for run in runs])
         tables, lines = tables + profile_tables, lines + profile_lines

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from specbench.analysis.chains import NONE
 from specbench.analysis.points import COMPARED, Point, Reference
+from specbench.analysis.stated import Stated
 from specbench.config.suite import Suite
 from specbench.config.suite_layout import NUMBERS, PROMPT
 from specbench.errors import hint
@@ -72,3 +73,17 @@ def paper_tables(reference: Sequence[Reference]) -> list[Table]:
             )
         )
     return tables
+
+
+def stated_table(stated: Sequence[Stated], points: Sequence[Point]) -> list[Table]:
+    """Return a table of the numbers in a paper's text beside the measured ones; none without a measured one."""
+    rows, simulated = [], set()
+    for each in stated:
+        if covered := each.covered(points):
+            column = column_of(each.metric)
+            simulated |= {word for point in covered for word in point.simulated.split()}
+            name = f"{column.title}, {each.method}: {each.says}"
+            numbers = (column.format.number(number) for number in (each.value, each.measured(covered)))
+            rows.append([each.where, name, *numbers, str(len(covered))])
+    title = " ".join(["Numbers in the paper's text", *(f"({word})" for word in sorted(simulated))])
+    return [Table(title, ["in the paper", "what", "paper", "here", "places"], rows)] if rows else []
