@@ -96,10 +96,14 @@ def _over_runs(line: _Line, values: Sequence[_Measured], names_pair: bool) -> st
         return f"The speedup of {name} over {line.baseline} ranges from {span}{same}. Intervals need more prompts."
     faster = sum(each.speedup.low is not None and each.speedup.low > 1.0 for each in values)
     slower = sum(each.speedup.high is not None and each.speedup.high < 1.0 for each in values)
-    return (
-        f"{name} is significantly faster than {line.baseline} in {faster} of {len(values)} runs, and significantly slower in"
-        f" {slower}. Its speedup ranges from {span}{same}."
-    )
+    than, runs = f"than {line.baseline} in", len(values)
+    if max(faster, slower) == runs:
+        which = f"significantly {'faster' if faster else 'slower'} {than} {'both' if runs == 2 else f'all {runs}'} runs"
+    elif not faster and not slower:
+        which = f"neither significantly faster nor slower {than} any of {runs} runs"
+    else:
+        which = f"significantly faster {than} {faster} of {runs} runs, and significantly slower in {slower}"
+    return f"{name} is {which}. Its speedup ranges from {span}{same}."
 
 
 def _incomplete(summary: RunSummary) -> Iterator[str]:

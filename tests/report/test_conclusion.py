@@ -163,6 +163,19 @@ def test_several_runs_are_a_sentence_per_method_with_its_range():
     ]
 
 
+@pytest.mark.parametrize(
+    ("speedups", "words"),
+    [
+        ([(1.3, 1.2, 1.4)] * 2, "sd is significantly faster than ar in both runs."),
+        ([(0.8, 0.7, 0.9)] * 3, "sd is significantly slower than ar in all 3 runs."),
+        ([(1.0, 0.9, 1.1)] * 3, "sd is neither significantly faster nor slower than ar in any of 3 runs."),
+    ],
+)
+def test_runs_with_one_outcome_are_counted_once(speedups, words):
+    (found,) = conclusion([run(sd(speedup)) for speedup in speedups])
+    assert found.startswith(words)
+
+
 def test_several_runs_without_intervals_say_so():
     found = conclusion([run(sd((2.5, None, None))), run(sd((3.1, None, None)))])
     assert found == [
