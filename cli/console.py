@@ -51,13 +51,13 @@ def printable(text: Path | str) -> str:
     return escaping.terminal(str(text))
 
 
-def print_table(table: "Table", console: Console, left: bool = False, optional: Sequence[str] = ()) -> None:
-    """Print a table. All columns but the first are aligned to the right, with `left` to the left.
+def print_table(table: "Table", console: Console, optional: Sequence[str] = ()) -> None:
+    """Print a table.
 
     If the terminal is too narrow, headings are wrapped, then columns are hidden: those with an `optional` heading, then the
     least important. In a file or a pipe, rows are as long as they need to be.
     """
-    whole = _drawn(table, left)
+    whole = _drawn(table)
     width = _width(whole, console)
     if width <= console.width:
         console.print(whole)
@@ -68,7 +68,7 @@ def print_table(table: "Table", console: Console, left: bool = False, optional: 
         console.width = usual
         return
     shown, hidden = fitted(table, console.width, optional)
-    console.print(_drawn(shown, left, wrapped=True))
+    console.print(_drawn(shown, wrapped=True))
     if hidden:
         say(f"hidden columns (the terminal is too narrow): {', '.join(hidden)}", console)
 
@@ -102,12 +102,12 @@ def _width(drawn: Drawing, console: Console) -> int:
     return Measurement.get(console, console.options.update(width=UNLIMITED), drawn).maximum
 
 
-def _drawn(table: "Table", left: bool, wrapped: bool = False) -> Drawing:
+def _drawn(table: "Table", wrapped: bool = False) -> Drawing:
     title = Text(printable(table.title), style="bold") if table.title else None
     drawn = Drawing(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
     for i, (head, width) in enumerate(zip(table.heads, _least_widths(table), strict=True)):
         shown = "\n".join(wrap(printable(head), max(width, 1))) if wrapped else printable(head)
-        drawn.add_column(Text(shown), justify="right" if i and not left else "left", overflow="fold")
+        drawn.add_column(Text(shown), justify="left" if table.is_text(i) else "right", overflow="fold")
     for row in table.rows:
         drawn.add_row(*(Text(printable(cell)) for cell in row))
     return drawn

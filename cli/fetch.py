@@ -133,7 +133,7 @@ def _announce(needs: list[Need], repositories: list[Repository], as_json: bool) 
     if not as_json:
         rows = [["; ".join(each.whats), *_row(each)] for each in repositories]
         rows += [[need.what, "–", "–", "–", "–", need.why] for need in needs if not need.repo]
-        print_table(Drawn("", ["needed for", "repository", "commit", "gated", "GiB", ""], rows), terminal(), left=True)
+        print_table(Drawn("", ["needed for", "repository", "commit", "gated", "GiB", ""], rows), terminal())
     whole, missing = (sum(getattr(each, key) for each in repositories) for key in ("bytes", "missing_bytes"))
     rejected = sum(bool(each.wrong) for each in repositories)
     note = f"; {rejected} cannot be downloaded" if rejected else ""

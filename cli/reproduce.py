@@ -37,7 +37,7 @@ def reproduce(
         print(json.dumps([asdict(item) for item in items], indent=1, ensure_ascii=False))
         return
     console = terminal()
-    print_table(papers_table(items), console, left=True)
+    print_table(papers_table(items), console)
     states = [item.state for item in items]
     if results is None:
         say(MISSING, console, "yellow")

@@ -61,7 +61,7 @@ def _show(suite: Suite, jobs: "Sequence[JobProgress]", has_driver: bool, console
     """Print the table of a suite's jobs, and the number of runs in each state."""
     heads = ["run", "state", "generations", "host", "since", "last line"]
     rows = [[each.run, each.state, each.done_of, each.host or "–", _since(each), each.last or "–"] for each in jobs]
-    print_table(Table(f"Runs of {suite.name}", heads, rows), console, left=True, optional=["host", "since"])
+    print_table(Table(f"Runs of {suite.name}", heads, rows), console, optional=["host", "since"])
     states = Counter(each.state for each in jobs)
     say(", ".join(f"{number} {state}" for state, number in states.items()), console, "bold")
     if any(each.is_open for each in jobs) and not has_driver:

@@ -36,11 +36,15 @@ POLICY = (
 
 
 class _Table(TypedDict):
-    """A table of the page. `tips` are the definitions of its columns; `task` limits it to one task of the filter."""
+    """A table of the page. `tips` are the definitions of its columns, `texts` which of them are aligned to the left.
+
+    `task` limits it to one task of the filter.
+    """
 
     title: str
     heads: list[str]
     tips: list[str]
+    texts: list[bool]
     rows: list[list[str]]
     task: str
 
@@ -139,6 +143,7 @@ def _shown(table: Table, task: str) -> _Table:
         "title": escaping.terminal(table.title),
         "heads": list(map(escaping.terminal, table.heads)),
         "tips": [_definition(key) for key in keys],
+        "texts": [table.is_text(i) for i in range(len(table.heads))],
         "rows": [list(map(escaping.terminal, row)) for row in table.rows],
         "task": task,
     }

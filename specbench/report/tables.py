@@ -1,5 +1,6 @@
 """Tables of runs, and tables as Markdown. The columns are those of `specbench/report/columns.py`."""
 
+import re
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,10 +18,12 @@ from specbench.report.run_tables import TABLES
 from specbench.report.suite_columns import SUITE_COLUMNS
 from specbench.runs.scores import Judged
 
+NUMBER = re.compile(r"[-+]?\d")  # start of a cell with a number
+
 
 @dataclass(frozen=True)
 class Table:
-    """A title, column headings, and rows of text. The first column is aligned to the left, all others to the right.
+    """A title, column headings, and rows of text.
 
     `keys` are the columns' keys in the registry, in order, empty for columns that are not in it. It is empty if no column is.
     """
@@ -30,6 +33,11 @@ class Table:
     rows: list[list[str]]
     keys: tuple[str, ...] = ()
     measured: bool = True  # False for numbers that a paper prints
+
+    def is_text(self, column: int) -> bool:
+        """Return whether a column is aligned to the left: the first, and those in which most cells are not numbers."""
+        known = [row[column] for row in self.rows if row[column] not in ("", NONE)]
+        return column == 0 or 2 * sum(NUMBER.match(cell) is not None for cell in known) < len(known)
 
     def without(self, dropped: Set[int]) -> "Table":
         """Return the table without the columns at some positions."""
@@ -156,7 +164,7 @@ def markdown_list(lines: Iterable[str]) -> str:
 
 def markdown_table(table: Table) -> str:
     """Return a GitHub-flavored table, after its title if it has one."""
-    align = [":--", *["--:"] * (len(table.heads) - 1)]
+    align = [":--" if table.is_text(i) else "--:" for i in range(len(table.heads))]
     title = f"**{escaping.markdown(table.title)}**\n\n" if table.title else ""
     heads, *rows = ([escaping.markdown_cell(cell) for cell in line] for line in (table.heads, *table.rows))
     return title + "\n".join(f"| {' | '.join(line)} |" for line in (heads, align, *rows))

@@ -54,6 +54,18 @@ def test_columns_without_a_key_are_hidden_in_the_order_given():
     assert hidden.endswith("lossless, acceptance") and sum("1.45x [1.33, 1.56]" in line for line in lines) == 1
 
 
+def test_columns_of_text_are_aligned_to_the_left():
+    rows = [
+        ["se", "gamma=5", "1.2x", "–"],
+        ["se", "–", "10.2x [9, 11]", "2.0"],
+        ["se", "gamma=[5, 1]", "all 2 failed", "–"],
+    ]
+    table = Table("", ["method", "setting", "speedup", "score"], rows)
+    assert [table.is_text(i) for i in range(4)] == [True, True, False, False]
+    settings = [line for line in printed(100, table=table) if "gamma" in line]
+    assert len({line.index("gamma") for line in settings}) == 1
+
+
 def test_a_file_or_pipe_gets_every_column_on_one_line():
     lines = printed(60, is_terminal=False)
     assert not any("hidden" in line for line in lines)

@@ -29,6 +29,7 @@ function tables() {
       button.addEventListener("click", () => sortBy(table, column, head));
       if (shown.tips[column]) explain(button, shown.tips[column]);
       head.scope = "col";
+      head.classList.toggle("words", shown.texts[column]);
       head.append(button);
       heads.append(head);
     });
@@ -36,7 +37,11 @@ function tables() {
     const method = shown.heads.indexOf("method"), task = shown.heads.indexOf("task");
     for (const row of shown.rows) {
       const line = body.insertRow();
-      for (const word of row) line.insertCell().textContent = word;
+      row.forEach((word, column) => {
+        const cell = line.insertCell();
+        cell.textContent = word;
+        cell.classList.toggle("words", shown.texts[column]);
+      });
       listeners.push(() => {
         line.hidden = !isShown(shown.task || (task < 0 ? "" : row[task]), method < 0 ? "" : row[method]);
       });
