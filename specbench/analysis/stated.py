@@ -19,7 +19,7 @@ class Stated:
     """A summary of a metric over the pairs and tasks of a suite, as a paper prints it in `where`.
 
     Only points of `method` count, and of the `pair`, `task` and `T`, where these are not empty. `pair` is a pattern such as
-    `*-3`, which `!` negates. `by` is `group` for a summary over groups of prompts.
+    `*-3`, which `!` negates. The summary is over the groups of the task `groups_of` if these were measured.
     """
 
     where: str
@@ -28,7 +28,7 @@ class Stated:
     pair: str
     task: str
     T: str
-    by: str
+    groups_of: str
     metric: str
     summary: str
     value: float
@@ -36,7 +36,7 @@ class Stated:
     def covered(self, points: Sequence[Point]) -> list[Point]:
         """Return the points of the summary, of each place the setting with the highest value."""
         known = [point for point in points if self._covers(point) and point.number(self.metric) is not None]
-        grouped = [point for point in known if point.group] if self.by == "group" else []
+        grouped = [point for point in known if point.group and point.task == self.groups_of]
         places: dict[tuple[object, ...], list[Point]] = defaultdict(list)
         for point in grouped or [point for point in known if not point.group]:
             places[point.at(("pair", "task", "T", "group"))].append(point)

@@ -82,8 +82,8 @@ def stated_table(stated: Sequence[Stated], points: Sequence[Point]) -> list[Tabl
         if covered := each.covered(points):
             column = column_of(each.metric)
             simulated |= {word for point in covered for word in point.simulated.split()}
-            name = f"{column.title}, {each.method}: {each.says}"
             numbers = (column.format.number(number) for number in (each.value, each.measured(covered)))
-            rows.append([each.where, name, *numbers, str(len(covered))])
+            rows.append([each.where, column.title, each.method, each.says, *numbers, str(len(covered))])
     title = " ".join(["Numbers in the paper's text", *(f"({word})" for word in sorted(simulated))])
-    return [Table(title, ["in the paper", "what", "paper", "here", "places"], rows)] if rows else []
+    heads = ["in the paper", "value", "method", "summary", "paper", "here", "values"]
+    return [Table(title, heads, rows)] if rows else []
