@@ -37,8 +37,13 @@ def outcome_counts(suite: Suite, points: Sequence[Point]) -> list[str]:
     )
     if not counts:
         return []
-    texts = [f"{counts[outcome]} {outcome}" for outcome in Outcome if counts[outcome]]
+    texts = [_counted(counts[outcome], outcome) for outcome in Outcome if counts[outcome]]
     return [f"Of {counted(counts.total(), 'comparison')} that the paper leads to expect, {', '.join(texts)}."]
+
+
+def _counted(count: int, outcome: Outcome) -> str:
+    verb = "" if outcome is Outcome.alike else "is " if count == 1 else "are "
+    return f"{count} {verb}{outcome}"
 
 
 def _line(expected: Expectation, points: Sequence[Point]) -> str:
@@ -50,7 +55,8 @@ def _line(expected: Expectation, points: Sequence[Point]) -> str:
         return f"{expected.says}: not measured side by side (of one pair, task and temperature)"
     counts = ", ".join(f"{outcome} {len(where)}" for outcome, where in places.items() if where)
     contradicted = places[Outcome.contradicted]
-    against = f" (contradicted: {'; '.join(dict.fromkeys(contradicted))})" if contradicted else ""
+    is_mixed = 0 < len(contradicted) < sum(map(len, places.values()))
+    against = f" (contradicted: {'; '.join(dict.fromkeys(contradicted))})" if is_mixed else ""
     why = f". {expected.because}" if expected.because and (contradicted or places[Outcome.other]) else ""
     return f"{expected.says}: {counts}{against}{why}"
 
