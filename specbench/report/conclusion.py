@@ -28,9 +28,9 @@ class _Line(NamedTuple):
 
 
 class _Measured(NamedTuple):
-    """A task and the speedup that was measured on it."""
+    """The speedup of a run, and the run's task, with its temperature if these differ."""
 
-    task: str
+    place: str
     speedup: Estimate
 
 
@@ -54,19 +54,20 @@ def conclusion(summaries: Sequence[RunSummary]) -> list[str]:
     """
     if len(summaries) == 1:
         return run_conclusion(summaries[0])
+    temperatures = {summary.decoding.temperature for summary in summaries}
     found: dict[_Line, list[_Measured]] = defaultdict(list)
     for summary in summaries:
         for row in summary.measured:
             if speedup := speedup_of(summary, row):
                 line = _Line(summary.pair, row.label, summary.baseline, summary.lossless(row))
-                found[line].append(_Measured(summary.spec.task.name, speedup))
+                place = f", T = {summary.decoding.temperature:g}" if len(temperatures) > 1 else ""
+                found[line].append(_Measured(f"{summary.spec.task.name}{place}", speedup))
     names_pair = len({line.pair for line in found}) > 1
     ordered = sorted(found, key=lambda line: (line.baseline != "ar", not line.lossless, -_geometric_mean(found[line])))
-    sentences = [_over_runs(line, found[line], names_pair) for line in ordered[:MOST_NAMED]]
-    rest = len(ordered) - MOST_NAMED
-    if rest > 0:
-        sentences.append(f"{rest} more {'method is' if rest == 1 else 'methods are'} in the table.")
-    return sentences
+    named = ordered if len(ordered) == MOST_NAMED + 1 else ordered[:MOST_NAMED]
+    sentences = [_over_runs(line, found[line], names_pair) for line in named]
+    rest = len(ordered) - len(named)
+    return [*sentences, f"{rest} more methods are in the table."] if rest else sentences
 
 
 def speedup_of(summary: RunSummary, row: MethodSummary) -> Estimate | None:
@@ -90,8 +91,8 @@ def _over_runs(line: _Line, values: Sequence[_Measured], names_pair: bool) -> st
     same = {True: SAME_DISTRIBUTION, False: ", but not lossless", None: ""}[line.lossless]
     least, *_, most = sorted([*values, *values], key=lambda each: each.speedup.value)
     if len(values) == 1:
-        return f"{name} is {TIMES.text(most.speedup)} as fast as {line.baseline} on {most.task}{same}."
-    span = f"{TIMES.number(least.speedup.value)}x ({least.task}) to {TIMES.number(most.speedup.value)}x ({most.task})"
+        return f"{name} is {TIMES.text(most.speedup)} as fast as {line.baseline} on {most.place}{same}."
+    span = f"{TIMES.number(least.speedup.value)}x ({least.place}) to {TIMES.number(most.speedup.value)}x ({most.place})"
     if all(each.speedup.low is None for each in values):
         return f"The speedup of {name} over {line.baseline} ranges from {span}{same}. Intervals need more prompts."
     faster = sum(each.speedup.low is not None and each.speedup.low > 1.0 for each in values)

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from specbench.analysis.chains import NONE
 from specbench.analysis.frontier import FEWEST_POINTS, frontier_points
 from specbench.analysis.points import Choice, Point, points
 from specbench.analysis.summary import summary_of
@@ -18,7 +19,6 @@ POINTS = TableSpec(
     values=("score", "relative_latency", "end_to_end_speedup", "rule_rate", "acceptance_rate", "target_calls"),
 )
 SUMMARIES = TableSpec(title="Summaries of the curves", rows=("method",), values=("matching", "best"))
-CONDITIONS = {"matching": "the large model's quality", "best": "its latency"}
 
 
 def points_of(folder: Path) -> list[Point]:
@@ -28,36 +28,40 @@ def points_of(folder: Path) -> list[Point]:
 
 
 def curve_tables(found: Sequence[Point]) -> list[Table]:
-    """Return the table of the points, and SpecCascade's two summaries."""
-    return [table for spec in (POINTS, SUMMARIES) if (table := pivot(spec, found)).rows]
+    """Return the table of the points, SpecCascade's two summaries, and the settings that they chose."""
+    return [*(table for spec in (POINTS, SUMMARIES) if (table := pivot(spec, found)).rows), *choice_tables(found)]
 
 
 def remarks(folder: Path, found: Sequence[Point]) -> list[str]:
-    """Return the choices of the summaries, their values on unseen prompts, and the notes of the run."""
-    few = [] if choices(found) else [f"! no summaries: a curve needs {FEWEST_POINTS} scored settings of a method"]
-    return [*choices(found), *few, *notes(summary_of(folder))]
+    """Return the notes of a run, with a warning if no curve has a summary."""
+    few = [] if choice_tables(found) else [f"! no summaries: a curve needs {FEWEST_POINTS} scored settings of a method"]
+    return [*few, *notes(summary_of(folder))]
 
 
-def choices(found: Sequence[Point]) -> list[str]:
-    """Return a line for each summary of each curve."""
-    lines = []
+def choice_tables(found: Sequence[Point]) -> list[Table]:
+    """Return a table of the settings that the summaries chose, and how reliable these choices are; none without summaries.
+
+    Its last two columns are what the choices of the resamples of prompts were worth on the prompts that they left out, and
+    how often they met the condition there.
+    """
+    heads = [
+        "task",
+        "T",
+        "method",
+        "summary",
+        "chosen setting",
+        "reached in resamples",
+        "on other prompts",
+        "held there",
+    ]
+    rows = []
     for point in found:
         labels = "".join(f" ({word})" for word in point.simulated.split())
-        for name, condition in CONDITIONS.items():
-            choice = point.values.get(name)
-            if isinstance(choice, Choice):
-                place = f"{point.label}{labels}, {point.task}, T = {point.T:g}, at {condition}"
-                lines.append(f"{place}: {_choice_text(name, choice)}")
-    return lines
-
-
-def _choice_text(name: str, choice: Choice) -> str:
-    parts = [f"chose {choice.setting}" if choice.setting else NOT_REACHED]
-    if choice.reached is not None:
-        parts.append(f"reached in {PERCENT.text(choice.reached)} of resamples")
-    if choice.unseen is not None:
-        parts.append(
-            f"the choices of the resamples were worth {column_of(name).format.text(choice.unseen)} on the prompts that they"
-            f" left out, and held there in {PERCENT.text(choice.held)}"
-        )
-    return "; ".join(parts)
+        for name in SUMMARIES.values:
+            if isinstance(choice := point.values.get(name), Choice):
+                column = column_of(name)
+                place = [point.task, f"{point.T:g}", f"{point.label}{labels}", column.heading]
+                unseen = NONE if choice.unseen is None else column.format.text(choice.unseen)
+                shares = [PERCENT.text(share) for share in (choice.reached, choice.held)]
+                rows.append([*place, choice.setting or NOT_REACHED, shares[0], unseen, shares[1]])
+    return [Table("Chosen settings", heads, rows)] if rows else []

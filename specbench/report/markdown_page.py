@@ -7,7 +7,6 @@ from urllib.parse import quote
 from specbench.analysis.run_summary import RunSummary
 from specbench.analysis.win_rate import JUDGE
 from specbench.report import escaping
-from specbench.report.curves import choices
 from specbench.report.notes import common_notes, counted
 from specbench.report.suite_report import Collected
 from specbench.report.suite_tables import SELECTED
@@ -22,7 +21,6 @@ def suite_notes(collected: Collected) -> list[str]:
         lines.append(f"{SELECTED} the best of several settings, chosen by these numbers, as in the paper.")
     judges = sorted({str(p.values[JUDGE]) for p in collected.points if JUDGE in p.values})
     lines += [f"judge: {judge}" for judge in judges]
-    lines += choices(collected.points)
     lines += common_notes(collected.summaries)
     if (machines := len({summary.machine for summary in collected.summaries})) > 1:
         lines.append(

@@ -1,7 +1,7 @@
 """Notes below the tables of a run: the conditions of the measurement, then warnings, which start with `!`."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from specbench.analysis.run_summary import MethodSummary, RunSummary
 from specbench.report.columns import column_of
@@ -11,6 +11,7 @@ LEAST_BANDWIDTH = 0.5  # share of the memory bandwidth below which a baseline ge
 NUMBERS = r"[-+]?\d[\d.,]*%?|\(.*?\)"  # numbers and texts in brackets
 MOST_CONDITIONS = 3  # sets of conditions above a short report of several runs
 MOST_WARNINGS = 5  # lines of warnings that follow a short report
+MOST_METHODS = 3  # methods that a warning names if it is about many
 LENGTH_CUTS = "cut_by_length"
 LIMITS = {  # warnings with a value for each method, by column: the text, and the value from which on it is shown
     LENGTH_CUTS: ("outputs cut by the length limit", 0.05),
@@ -150,12 +151,21 @@ def _limits(summary: RunSummary) -> Iterator[str]:
         if len(texts) > 2 and len(texts) == len(summary.methods) and len(set(texts.values())) == 1:
             texts = {"all methods": next(iter(texts.values()))}
         if texts:
-            yield f"! {text}: " + ", ".join(map(" ".join, texts.items()))
+            yield f"! {text}: {_largest(texts, summary, key)}"
 
 
 def counted(number: int, noun: str) -> str:
     """Return a number with its noun, in the plural unless it is 1."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _largest(texts: Mapping[str, str], summary: RunSummary, key: str) -> str:
+    """Return values of methods as a list, and if these are many, the largest and the number of the others."""
+    if len(texts) <= MOST_METHODS + 1:
+        return ", ".join(map(" ".join, texts.items()))
+    sizes = {row.method: abs(row.number(key) or 0.0) for row in summary.methods}
+    first = sorted(texts, key=lambda method: -sizes[method])[:MOST_METHODS]
+    return f"{', '.join(f'{method} {texts[method]}' for method in first)} and {len(texts) - MOST_METHODS} more methods"
 
 
 def _beyond(row: MethodSummary, key: str, least: float) -> str:

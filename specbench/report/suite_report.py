@@ -15,6 +15,7 @@ from specbench.config.suite import Suite
 from specbench.errors import ConfigError
 from specbench.report.chain_profile import Profile, forwards_table, kinds_of, pairs_table, verdicts
 from specbench.report.conclusion import conclusion
+from specbench.report.curves import choice_tables
 from specbench.report.expectations import expectations, outcome_counts
 from specbench.report.suite_tables import suite_tables
 from specbench.report.suite_values import paper_tables, stated_table, unknown_values
@@ -68,9 +69,11 @@ def collect(suite: Suite, results: Path, changed: bool = False) -> Collected:
     if not any(point.paper for point in found):
         tables += paper_tables(reference_of(suite.of))
     tables += stated_table(stated_of(suite.of), found)
+    tables += choice_tables(found)
+    kept: list[str] = []
     if suite.kind == "profile":
-        profile_tables, profile_lines = _profiles(summaries, [run.levels for run in runs])
-        tables, lines = tables + profile_tables, lines + profile_lines
+        profile_tables, kept = _profiles(summaries, [run.levels for run in runs])
+        tables += profile_tables
     tables += hardware_tables(summaries)
     verifiers = verifier_reports(suite, results, found)
     if verifiers:
@@ -78,7 +81,7 @@ def collect(suite: Suite, results: Path, changed: bool = False) -> Collected:
     missing = [run.folder or run.key for run in index.done if run not in runs]
     return Collected(
         suite=suite, index=index, folders=folders, missing=missing, summaries=summaries, points=found, tables=tables,
-        verdicts=lines, conclusion=_conclusion(suite, summaries, found), verifiers=verifiers,
+        verdicts=lines, conclusion=kept or _conclusion(suite, summaries, found), verifiers=verifiers,
     )  # fmt: skip
 
 

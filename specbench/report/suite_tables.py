@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from specbench.analysis.chains import NONE
 from specbench.analysis.points import Point, PointValue
 from specbench.config.suite import Suite
 from specbench.config.suite_layout import TableSpec
@@ -51,7 +52,8 @@ def pivot(spec: TableSpec, points: Sequence[Point]) -> Table:
     columns = list(dict.fromkeys(column for places in grid.values() for column in places))
     if spec.columns == ("weight",):
         columns.sort(key=lambda column: (column[0] is not None, column[0]))
-    headings = [*row_keys, *(_heading(spec, column, value) for column in columns for value in spec.values)]
+    names = _names_of_numbers(kept)
+    headings = [*row_keys, *(_heading(spec, column, value, names) for column in columns for value in spec.values)]
     rows = [
         [
             *(_row_text(key, word, places) for key, word in zip(row_keys, row, strict=True)),
@@ -59,7 +61,8 @@ def pivot(spec: TableSpec, points: Sequence[Point]) -> Table:
         ]
         for row, places in grid.items()
     ]
-    return Table(_title(spec, kept), headings, rows)
+    empty = {i for i in range(1, len(row_keys)) if rows and all(row[i] == NONE for row in rows)}
+    return Table(_title(spec, kept), headings, rows).without(empty)
 
 
 def _title(spec: TableSpec, kept: Sequence[Point]) -> str:
@@ -142,8 +145,23 @@ def _best(candidates: Sequence[Point], value: str) -> Point:
     return max(known or candidates, key=lambda point: sign * (point.number(value) or 0.0))
 
 
-def _heading(spec: TableSpec, column: Place, value: str) -> str:
-    words = [dimension_text(key, word) for key, word in zip(spec.columns, column, strict=True)]
+def _names_of_numbers(points: Sequence[Point]) -> dict[str, str]:
+    """Return what the dimensions x and weight are called where all points agree, such as `mu` and `weight of code`."""
+    found = {
+        "x": {point.setting.partition("=")[0] for point in points if point.x is not None},
+        "weight": {f"weight of {point.weighted}" for point in points if point.weighted},
+    }
+    return {key: min(names) for key, names in found.items() if len(names) == 1}
+
+
+def _heading(spec: TableSpec, column: Place, value: str, names: Mapping[str, str]) -> str:
+    """Return the heading of a column: the values of its dimensions, with the name of each number."""
+    words = [
+        f"{names[key]} = {dimension_text(key, word)}"
+        if key in names and word is not None
+        else dimension_text(key, word)
+        for key, word in zip(spec.columns, column, strict=True)
+    ]
     return ", ".join([*words, column_of(value).title] if _headings_have_values(spec) else words)
 
 

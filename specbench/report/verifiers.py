@@ -82,7 +82,7 @@ def verifier_table(reports: Sequence[VerifierReport]) -> Table:
     rows = []
     for each in reports:
         values = each.values
-        auc = " to ".join(THOUSANDTHS.number(values[key]) for key in ("auc_low", "auc_high"))
+        auc = ", ".join(THOUSANDTHS.number(values[key]) for key in ("auc_low", "auc_high"))
         rows.append([
             each.pair, each.task, f"{each.tau:g}", f"{THOUSANDTHS.number(values['auc'])} [{auc}]",
             *(PERCENT.number(values[key]) for key in ("base_rate", "eta_tp", "eta_fp")),

@@ -5,6 +5,7 @@ import io
 import json
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,13 +15,15 @@ from specbench.analysis.points import Choice, Point, points, reference_of, swept
 from specbench.analysis.run_metrics import Spread
 from specbench.analysis.run_summary import RunSummary
 from specbench.config.suite import TINY, read_suite, suites
+from specbench.config.suite_layout import TableSpec
 from specbench.errors import ConfigError
 from specbench.experiment import runner
 from specbench.files import read_toml
 from specbench.report import reproduction
+from specbench.report.curves import choice_tables
 from specbench.report.expectations import expectations
 from specbench.report.reproduction import state_of
-from specbench.report.suite_tables import suite_tables
+from specbench.report.suite_tables import pivot, suite_tables
 from specbench.report.suite_values import value_text
 from specbench.runs.suite_index import Index, IndexEntry
 from tests.fixtures.console import specbench
@@ -434,3 +437,33 @@ def test_runs_with_other_models_do_not_count_as_reproduction(tmp_path):
         index.runs, index.changes = {"0": run}, changes
         index.keep(["0"])
         assert state_of("se-table2", tmp_path)[0] == state
+
+
+def swept_points(*settings: str) -> list[Point]:
+    places = {"pair": "tiny", "task": "gsm8k", "T": 0.0, "method": "cd-se", "run": "r"}
+    return [
+        Point(**places, setting=each, x=swept(each)[0], variant=swept(each)[1], values={"speedup": 1.0 + i})
+        for i, each in enumerate(settings)
+    ]
+
+
+def test_columns_of_a_sweep_name_the_number_and_rows_have_no_empty_columns():
+    spec = TableSpec(rows=("pair", "method", "variant"), columns=("x",), values=("speedup",))
+    table = pivot(spec, swept_points("mu=0.1", "mu=0.5"))
+    assert table.heads == ["pair", "method", "mu = 0.1", "mu = 0.5"]
+    assert table.rows == [["tiny", "cd-se", "1.00x", "2.00x"]]
+    table = pivot(spec, swept_points("mu=0.1, gamma=[5, 1]", "alpha=0.5"))
+    assert table.heads == ["pair", "method", "variant", "0.1", "0.5"]
+
+
+def test_the_settings_that_summaries_chose_are_a_table():
+    best = Choice(0.5, 0.4, 0.6, "alpha=0.3", unseen=0.45, held=0.5, reached=1.0)
+    (point,) = swept_points("alpha=0.3")
+    (table,) = choice_tables(
+        [replace(point, label="lossy", values={"matching": Choice(None, None, None), "best": best})]
+    )
+    assert [row[2:] for row in table.rows] == [
+        ["lossy", "speed at the large model's quality", "not reached", "–", "–", "–"],
+        ["lossy", "best quality within its latency", "alpha=0.3", "100%", "45.0", "50%"],
+    ]
+    assert choice_tables([point]) == []
