@@ -88,7 +88,7 @@ def _geometric_mean(values: Sequence[_Measured]) -> float:
 def _over_runs(line: _Line, values: Sequence[_Measured], names_pair: bool) -> str:
     """Return the sentences on one method over several runs."""
     name = f"{line.method} with {line.pair}" if names_pair else line.method
-    same = {True: SAME_DISTRIBUTION, False: ", but not lossless", None: ""}[line.lossless]
+    same = {True: SAME_DISTRIBUTION, False: ", but it is not lossless", None: ""}[line.lossless]
     least, *_, most = sorted([*values, *values], key=lambda each: each.speedup.value)
     if len(values) == 1:
         return f"{name} is {TIMES.text(most.speedup)} as fast as {line.baseline} on {most.place}{same}."

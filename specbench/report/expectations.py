@@ -9,7 +9,6 @@ from specbench.analysis.points import Choice, Point
 from specbench.config.suite import Suite
 from specbench.config.suite_layout import Expectation
 from specbench.report.columns import column_of
-from specbench.report.notes import counted
 
 Span = tuple[float, float, float]  # a value and its interval
 NOT_REACHED: Span = (-math.inf, -math.inf, -math.inf)  # of a curve, below every value
@@ -37,13 +36,14 @@ def outcome_counts(suite: Suite, points: Sequence[Point]) -> list[str]:
     )
     if not counts:
         return []
-    texts = [_counted(counts[outcome], outcome) for outcome in Outcome if counts[outcome]]
-    return [f"Of {counted(counts.total(), 'comparison')} that the paper leads to expect, {', '.join(texts)}."]
+    if counts.total() == 1:
+        return [f"The comparison that the paper leads to expect {_verb(next(iter(counts)))}{next(iter(counts))}."]
+    texts = [f"{counts[outcome]} {_verb(outcome, counts[outcome])}{outcome}" for outcome in Outcome if counts[outcome]]
+    return [f"Of {counts.total()} comparisons that the paper leads to expect, {', '.join(texts)}."]
 
 
-def _counted(count: int, outcome: Outcome) -> str:
-    verb = "" if outcome is Outcome.alike else "is " if count == 1 else "are "
-    return f"{count} {verb}{outcome}"
+def _verb(outcome: Outcome, count: int = 1) -> str:
+    return "" if outcome is Outcome.alike else "is " if count == 1 else "are "
 
 
 def _line(expected: Expectation, points: Sequence[Point]) -> str:
