@@ -52,7 +52,7 @@ def _measurements(kind: HeadKind, report: Table) -> None:
             + (f", predicted distance from the target {each['predicted_tv']:.3f}" if "predicted_tv" in each else "")
             + (" <- saved" if saved else "")
         )
-    print(f"{report['rows']} rows from {report['texts']} unseen texts; intervals: 95 %, bootstrapped over texts")
+    print(f"{report['rows']} rows from {report['texts']} unseen texts; intervals: 95 % over texts")
 
 
 def _trial(trained: "TrainedHead", trial: "HeadTrial", arguments: Sequence[str]) -> None:

@@ -9,7 +9,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from specbench.analysis.bootstrap import Estimate
+from specbench.analysis.intervals import Estimate
 from specbench.analysis.metrics import complete, identical_output, seconds, speedup
 from specbench.analysis.summary import summarise
 from specbench.cli.progress import Terminal
@@ -94,7 +94,7 @@ def _page(folder: Path, models: str) -> str:
         "",
         f"Pair {models}, engine {summary.spec.engine}, float32, greedy, {decoding.max_new_tokens} new tokens,"
         f" {summary.data.samples} synthetic prompts x {decoding.repeats} repeats, draft length {gamma}. The four methods"
-        " alternate in one process. Times are of whole calls, prefill included, with 95 % intervals bootstrapped over"
+        " alternate in one process. Times are of whole calls, prefill included, with 95 % intervals over"
         " prompts. Goals are for the tiny pair. Made by `make bench`.",
         "",
         "| specbench | transformers | ms/token, specbench | ms/token, transformers | speedup | goal | same tokens |",

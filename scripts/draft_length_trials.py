@@ -14,8 +14,8 @@ from typing import NamedTuple
 import numpy as np
 
 import specbench
-from specbench.analysis.bootstrap import Estimate, bootstrap_sums
 from specbench.analysis.draft_lengths import LONGEST, predict
+from specbench.analysis.intervals import Estimate, interval_of_ratio
 from specbench.analysis.rows import Rows, complete, seconds
 from specbench.analysis.speed import tokens_per_second
 from specbench.analysis.summary import summary_of
@@ -108,7 +108,7 @@ def ratio_of(rows: Rows, others: Rows) -> Estimate:
     for record in fastest(others):
         pairs[record.sample].append(record)
     table = np.array([[x for each in both for x in (len(each.tokens), seconds(each))] for both in pairs.values()])
-    return bootstrap_sums(table, lambda sums: sums[..., 0] / sums[..., 1] / (sums[..., 2] / sums[..., 3]))
+    return interval_of_ratio(table, lambda sums: sums[..., 0] / sums[..., 1] / (sums[..., 2] / sums[..., 3]))
 
 
 def page(trials: Sequence[Trial], folders: Sequence[Path], args: argparse.Namespace) -> str:
@@ -130,7 +130,7 @@ def page(trials: Sequence[Trial], folders: Sequence[Path], args: argparse.Namesp
 {environment["git"].get("revision", "unknown")[:9]}.
 
 The length is predicted from the records of length {MEASURED} on one half of the prompts, and the best measured length is
-chosen on the same half. Both are compared on the other half, with a 95 % bootstrap interval over its prompts. A measured
+chosen on the same half. Both are compared on the other half, with a 95 % interval over its prompts. A measured
 speed is that of the fastest of the {args.repeats} repeats of each prompt, since other programs can only add time. The
 prediction uses medians over all repeats.
 

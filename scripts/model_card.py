@@ -17,7 +17,7 @@ import torch
 
 import specbench.tasks  # noqa: F401  (registers the tasks)
 from scripts.tiny_family import DOMAINS
-from specbench.analysis.bootstrap import Estimate
+from specbench.analysis.intervals import Estimate
 from specbench.analysis.quality import score_estimate
 from specbench.config.construct import construct
 from specbench.config.options import Options
@@ -158,7 +158,7 @@ def _card(families: list[tuple[str, list[Line]]], prompts: int) -> str:
     parts = [
         "# The tiny family",
         "Trained by `make tiny` on the synthetic tasks alone (specbench/data/synthetic/, training split). Measured by `make"
-        f" card` on {prompts} held-out rows per task, greedy, float32, with 95 % bootstrap intervals over prompts. A forward"
+        f" card` on {prompts} held-out rows per task, greedy, float32, with 95 % intervals over prompts. A forward"
         f" reads one token; it was timed on {machine['cpu']} with {machine['threads']} threads.",
     ]
     for name, lines in families:

@@ -30,12 +30,12 @@ Medians and ranges over repeats. A repeat times many forwards between two synchr
 of {BLOCK} tokens verifies {BLOCK - 1} draft tokens. `of copy bandwidth` is the time to copy the weights and the cache,
 divided by the measured time. On a CPU nothing is captured, and `graph` is the static forward.""",
     "transformers": f"""\
-Whole calls, prefill included, greedy; the methods alternate. Medians over calls, and speedups with 95 % bootstrap intervals
+Whole calls, prefill included, greedy; the methods alternate. Medians over calls, and speedups with 95 % intervals
 over prompts. Draft length {GAMMA}. transformers cannot use synthetic logits, so it is compared with specbench on the same
 dummy weights, whose drafts are rarely accepted. `synthetic` rows have an acceptance rate of {ACCEPTANCE:g}, and exclude the
 time of the synthetic logits.""",
     "ensemble": f"""\
-T = 1, draft lengths (1, 1). Decoding time, without that of the synthetic logits; speedups with 95 % bootstrap intervals over
+T = 1, draft lengths (1, 1). Decoding time, without that of the synthetic logits; speedups with 95 % intervals over
 prompts. `theory` is the paper's prediction at the measured acceptance, where a block costs as much as one token; `corrected`
 uses the measured cost of a block. A negative share outside forwards would mean that the clock missed some time. The paper's
 figures on real models (SE, Table 2, Llama-Vicuna, WE-SE):

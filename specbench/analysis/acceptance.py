@@ -4,7 +4,7 @@ from collections import defaultdict
 
 import numpy as np
 
-from specbench.analysis.bootstrap import Estimate, bootstrap_sums, by_prompt
+from specbench.analysis.intervals import Estimate, by_prompt, interval_of_sums
 from specbench.analysis.rows import Rows, round_count, rounds_of, seconds, token_count
 from specbench.analysis.run_metrics import Spread, metric
 from specbench.runs.record import Record
@@ -41,8 +41,8 @@ def length_variation(rows: Rows) -> Estimate | None:
 
     None for methods without rounds.
     """
-    lengths = [(1.0, x["tokens"], x["tokens"] ** 2, row.sample) for row in rows for x in row.rounds]
-    return bootstrap_sums(by_prompt(lengths), _variation) if lengths else None
+    lengths = [(1.0, x["tokens"], x["tokens"] ** 2, row.prompt) for row in rows for x in row.rounds]
+    return interval_of_sums(by_prompt(lengths), _variation) if lengths else None
 
 
 def _variation(sums: np.ndarray) -> np.ndarray:
@@ -62,7 +62,7 @@ def lengths_of_prompts(rows: Rows) -> dict[str, float]:
     """Return the accepted length on each prompt."""
     by_prompt: dict[str, list[Record]] = defaultdict(list)
     for row in rows:
-        by_prompt[row.sample].append(row)
+        by_prompt[row.prompt].append(row)
     return {prompt: accepted_length(each) for prompt, each in by_prompt.items()}
 
 

@@ -1,20 +1,18 @@
 """Scores of each method of a run, from scores.json."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from specbench.analysis.bootstrap import Estimate, bootstrap, bootstrap_sums, wilson
+from specbench.analysis.intervals import Estimate, interval, interval_of_sums, wilson
 from specbench.errors import ConfigError
 from specbench.files import read_sealed
 from specbench.runs.run_folder import SCORES
 from specbench.runs.scores import ScoreRow, Scores
 from specbench.scoring import metric
 from specbench.scoring.metric import NO_ANSWER, Scored, is_combiner
-
-CORPUS_RESAMPLES = 500  # for differences of scores that have to be recomputed from statistics
 
 
 def scores_of(folder: Path) -> Scores:
@@ -31,6 +29,11 @@ def scores_of(folder: Path) -> Scores:
             raise ConfigError(f"{path}: damaged: unknown way to combine scores '{wrong}'; help: specbench score")
         return scores
     return {"metrics": [], "headline": "", "records": 0, "rows": [], "not_executed": False, "version": ""}
+
+
+def by_prompt(scores: Scores, prompts: Mapping[str, str]) -> Scores:
+    """Return scores with the sample that stands for each prompt, so that samples with equal prompts count as one."""
+    return {**scores, "rows": [{**row, "sample": prompts.get(row["sample"], row["sample"])} for row in scores["rows"]]}
 
 
 def groups_of(scores: Scores) -> dict[str, str]:
@@ -84,8 +87,8 @@ def score_change(method: str, baseline: str, scores: Scores) -> Estimate | None:
     width, whole = rows.shape[1] // 2, metric.combiner(combine).whole
     if combine == "mean":
         sums = np.stack([rows[:, 0] - rows[:, width], np.ones(len(rows))], axis=1)
-        return bootstrap_sums(sums, lambda s: s[..., 0] / s[..., 1])
-    found = bootstrap(rows, lambda part: whole(part[:, :width]) - whole(part[:, width:]), CORPUS_RESAMPLES)
+        return interval_of_sums(sums, lambda s: s[..., 0] / s[..., 1])
+    found = interval(rows, lambda part: whole(part[:, :width]) - whole(part[:, width:]))
     return None if np.isnan(found.value) else found
 
 
@@ -105,11 +108,11 @@ def score_estimate(scored: Sequence[Scored], combine: str) -> Estimate | None:
     """
     rows, whole = metric.table(combine, scored), metric.combiner(combine).whole
     ones = np.stack([rows[:, 0], np.ones(len(rows))], axis=1)
-    found = bootstrap_sums(ones, lambda s: s[..., 0] / s[..., 1]) if combine == "mean" else bootstrap(rows, whole)
+    found = interval_of_sums(ones, lambda s: s[..., 0] / s[..., 1]) if combine == "mean" else interval(rows, whole)
     if np.isnan(found.value):
         return None
     is_share = rows.shape[1] == 2 and set(rows[:, 0].tolist()) in ({0.0}, {1.0})
-    return wilson(found.value, len(rows)) if is_share and found.low is not None else found
+    return wilson(found.value, len(rows)) if is_share and found.low is not None else found.within(0.0, 1.0)
 
 
 def _shared(rows: list[ScoreRow]) -> list[ScoreRow]:

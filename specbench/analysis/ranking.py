@@ -6,7 +6,7 @@ from itertools import combinations, product
 
 import numpy as np
 
-from specbench.analysis.bootstrap import FEWEST
+from specbench.analysis.intervals import FEWEST
 from specbench.analysis.rows import Rows, seconds
 
 ALPHA = 0.05  # familywise error rate of all comparisons of a run
@@ -18,8 +18,8 @@ EXCHANGES = 20_000  # random exchanges for more prompts
 class Rank:
     """The place of a method among all methods of a run, the fastest first.
 
-    `first` - 1 methods are significantly faster, and (number of methods - `last`) are significantly slower. `alike` are the
-    methods that differ from it neither way.
+    `first` - 1 methods are significantly faster, and (number of methods - `last`) are significantly slower. `alike` are
+    the methods that differ from it neither way.
     """
 
     first: int
@@ -34,8 +34,8 @@ def ranks(rows: Mapping[str, Rows], end_to_end: bool) -> dict[str, Rank]:
     """Rank methods by tokens per second over the generations that all of them completed.
 
     Two methods differ if a permutation test rejects that their speeds are equal: it exchanges the two methods within
-    prompts. The familywise error rate over all pairs is 5 % (Holm 1979). Few prompts give few exchanges, so that five prompts
-    cannot show a difference.
+    prompts. The familywise error rate over all pairs is 5 % (Holm 1979). Few prompts give few exchanges, so that five
+    prompts cannot show a difference.
 
     Args:
         rows: The completed generations of each method.
@@ -94,10 +94,11 @@ def _p_value(one: np.ndarray, other: np.ndarray, exchanges: np.ndarray) -> float
 def _totals(methods: Sequence[Rows], end_to_end: bool) -> np.ndarray:
     """Return tokens and seconds of each method and prompt, (methods, prompts, 2), over common generations."""
     common = set.intersection(*({(r.sample, r.repeat) for r in rows} for rows in methods)) if methods else set()
-    numbers = {sample: i for i, sample in enumerate(dict.fromkeys(sample for sample, _ in sorted(common)))}
+    prompts = dict.fromkeys(r.prompt for rows in methods[:1] for r in rows if (r.sample, r.repeat) in common)
+    numbers = {prompt: i for i, prompt in enumerate(prompts)}
     totals = np.zeros((len(methods), len(numbers), 2))
     for m, rows in enumerate(methods):
         for r in rows:
             if (r.sample, r.repeat) in common:
-                totals[m, numbers[r.sample]] += len(r.tokens), seconds(r, end_to_end)
+                totals[m, numbers[r.prompt]] += len(r.tokens), seconds(r, end_to_end)
     return totals

@@ -4,7 +4,7 @@ from collections.abc import Set
 
 import numpy as np
 
-from specbench.analysis.bootstrap import Estimate, bootstrap_sums, by_prompt
+from specbench.analysis.intervals import Estimate, by_prompt, by_repeat, interval_of_ratio
 from specbench.analysis.rows import Rows, paired, seconds, token_count
 from specbench.analysis.run_metrics import Context, Spread, comparison, is_compared, metric, register
 
@@ -26,11 +26,11 @@ def end_to_end_tokens_per_second(rows: Rows) -> float:
 def speedup(rows: Rows, base: Rows, end_to_end: bool = False) -> Estimate:
     """(The method's tokens / its seconds) / (the baseline's tokens / its seconds), over the generations both completed."""
     ours, theirs = paired(rows, base)
-    table = by_prompt(
-        (len(a.tokens), seconds(a, end_to_end), len(b.tokens), seconds(b, end_to_end), a.sample)
+    table = by_repeat(
+        (len(a.tokens), seconds(a, end_to_end), len(b.tokens), seconds(b, end_to_end), a.prompt, a.repeat)
         for a, b in zip(ours, theirs, strict=True)
     )
-    return bootstrap_sums(table, lambda s: (s[..., 0] / s[..., 1]) / (s[..., 2] / s[..., 3]))
+    return interval_of_ratio(table, lambda s: (s[..., 0] / s[..., 1]) / (s[..., 2] / s[..., 3]))
 
 
 register("speedup", "x", speedup, lambda rows, of: speedup(rows, of.baseline), is_compared, by_group=True)
@@ -46,8 +46,7 @@ def end_to_end_speedup(rows: Rows, base: Rows) -> Estimate:
 def relative_latency(rows: Rows, base: Rows) -> Estimate:
     """Seconds per answer, end to end, divided by the baseline's. Below 1 is faster. This is SpecCascade's latency axis."""
     ours, theirs = paired(rows, base)
-    table = by_prompt((seconds(a, True), seconds(b, True), a.sample) for a, b in zip(ours, theirs, strict=True))
-    return bootstrap_sums(table, lambda s: s[..., 0] / s[..., 1])
+    return interval_of_ratio(_completion_times(ours, theirs), lambda s: s[..., 0] / s[..., 1])
 
 
 @comparison()
@@ -55,10 +54,17 @@ def geometric_mean_speedup(rows: Rows, base: Rows) -> Estimate:
     """Geometric mean over prompts of the ratios of tokens per decoding second. Every prompt has the same weight."""
     ours, theirs = paired(rows, base)
     table = by_prompt(
-        (len(a.tokens), seconds(a), len(b.tokens), seconds(b), a.sample) for a, b in zip(ours, theirs, strict=True)
+        (len(a.tokens), seconds(a), len(b.tokens), seconds(b), a.prompt) for a, b in zip(ours, theirs, strict=True)
     )
     logs = np.log((table[:, 0] / table[:, 1]) / (table[:, 2] / table[:, 3]))
-    return bootstrap_sums(np.stack([logs, np.ones(len(logs))], axis=1), lambda s: np.exp(s[..., 0] / s[..., 1]))
+    return interval_of_ratio(np.stack([logs, np.ones(len(logs))], axis=1), lambda s: np.exp(s[..., 0] / s[..., 1]))
+
+
+def _completion_times(ours: Rows, theirs: Rows) -> np.ndarray:
+    """Return the end-to-end seconds of both sides, (prompts, repeats, 2)."""
+    return by_repeat(
+        (seconds(a, True), seconds(b, True), a.prompt, a.repeat) for a, b in zip(ours, theirs, strict=True)
+    )
 
 
 def papers_speedup(rows: Rows, base: Rows, later_turns: bool = False) -> float:
@@ -85,8 +91,8 @@ register(
 def first_turns(samples: Set[str]) -> dict[str, str]:
     """Return the first turn of each later turn of a conversation, by sample.
 
-    A run folder names the turns of question `81` as `81`, `81.2`, `81.3`. A sample counts as turn n >= 2 only if turn n - 1
-    exists.
+    A run folder names the turns of question `81` as `81`, `81.2`, `81.3`. A sample counts as turn n >= 2 only if turn n
+    - 1 exists.
     """
     firsts: dict[str, str] = {}
     for sample in samples:
@@ -105,8 +111,7 @@ def completion_speedup(rows: Rows, base: Rows) -> Estimate:
     tokens does not enter, so a shorter answer is a faster one.
     """
     ours, theirs = paired(rows, base)
-    table = by_prompt((seconds(a, True), seconds(b, True), a.sample) for a, b in zip(ours, theirs, strict=True))
-    return bootstrap_sums(table, lambda s: s[..., 1] / s[..., 0])
+    return interval_of_ratio(_completion_times(ours, theirs), lambda s: s[..., 1] / s[..., 0])
 
 
 def _has_sd(rows: Rows, context: Context) -> bool:
@@ -145,3 +150,47 @@ def drift(rows: Rows) -> float | None:
     repeats = sorted({r.repeat for r in rows})
     first, last = ([r for r in rows if r.repeat == repeat] for repeat in (repeats[0], repeats[-1]))
     return tokens_per_second(last) / tokens_per_second(first) - 1.0 if len(repeats) > 1 else None
+
+
+@metric("share")
+def prefill_share(rows: Rows) -> float:
+    """Share of end-to-end seconds that are prefill: the first forward of each model."""
+    return 1.0 - sum(map(seconds, rows)) / sum(seconds(r, end_to_end=True) for r in rows)
+
+
+@comparison("share")
+def speedup_drift(rows: Rows, base: Rows) -> float | None:
+    """Speedup in the last repeat / in the first, minus 1.
+
+    None for a single repeat.
+    """
+    ours, theirs = paired(rows, base)
+    repeats = sorted({r.repeat for r in ours})
+    if len(repeats) < 2:
+        return None
+    first, last = (
+        tokens_per_second([r for r in ours if r.repeat == at])
+        / tokens_per_second([r for r in theirs if r.repeat == at])
+        for at in (repeats[0], repeats[-1])
+    )
+    return last / first - 1.0
+
+
+@metric("processors")
+def other_load(rows: Rows) -> float | None:
+    """Processors that other programs used on average while the method decoded.
+
+    None where it was not measured.
+    """
+    known = [(r.other_cpu_seconds, seconds(r, end_to_end=True)) for r in rows if r.other_cpu_seconds is not None]
+    return max(sum(used for used, _ in known) / sum(spent for _, spent in known), 0.0) if known else None
+
+
+@metric("tokens")
+def wrong_tokens(rows: Rows) -> int | None:
+    """Greedy tokens that the declared distribution excludes, near-ties not counted.
+
+    None where tokens were not compared: for sampled outputs, and for methods that are not lossless.
+    """
+    known = [r.wrong_tokens for r in rows if r.wrong_tokens is not None]
+    return sum(known) if known else None

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from specbench.analysis.bootstrap import Estimate, bootstrap_sums, by_prompt, wilson
+from specbench.analysis.intervals import Estimate, by_prompt, interval_of_sums, wilson
 from specbench.analysis.points import Point, PointValue
 from specbench.files import read_sealed
 from specbench.runs.run_folder import JUDGED
@@ -53,7 +53,7 @@ def win_rates(rows: Sequence[JudgedRow]) -> WinRates:
 
 def _share(table: np.ndarray, columns: Sequence[int]) -> Estimate:
     """Return the sum of these columns of a table (prompts, values) / the sum of all columns, with its interval."""
-    share = bootstrap_sums(table, lambda sums: sums[..., columns].sum(-1) / sums.sum(-1))
+    share = interval_of_sums(table, lambda sums: sums[..., columns].sum(-1) / sums.sum(-1)).within(0.0, 1.0)
     return wilson(share.value, len(table)) if share.low is not None and share.value in (0.0, 1.0) else share
 
 

@@ -8,16 +8,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from specbench.analysis.bootstrap import by_prompt
+from specbench.analysis.intervals import FEWEST, by_prompt, paired_test
 from specbench.regression.measurement import Generation, Measured, Session
-from specbench.regression.significance import mcnemar, paired_bootstrap, welch
+from specbench.regression.significance import mcnemar, welch
 from specbench.regression.verdict import Limits, Status
 from specbench.scoring import metric
 from specbench.scoring.metric import Scored
 
 TOLERANCE = 0.02  # relative, of acceptance, between machines whose last bits differ
 FEWEST_ROUNDS = 3
-FEWEST_PROMPTS = 8  # for a bootstrap: fewer prompts have too few different resamples
 PARTS = (("accepted", "tested"), ("tokens", "rounds"))  # acceptance rate, accepted length
 SHARES = ("mean", "macro", "pass@1")  # how values of 0 and 1 are combined
 
@@ -79,7 +78,7 @@ def _title(a: Rows, b: Rows, ids: int) -> str:
 
 
 def _about(a: Rows, b: Rows, differ: str, alpha: float, across: bool) -> Finding:
-    """Return the finding between machines or settings, by a paired bootstrap over prompts.
+    """Return the finding between machines or settings, by a paired t-test over prompts.
 
     Compares the forwards per token of each model, where fewer are better. If they did not change, compares acceptance rate
     and accepted length of methods that draft.
@@ -118,11 +117,11 @@ def _moved(a: Rows, b: Rows, ratio: _Ratio, differ: str, alpha: float) -> Findin
     before, after = (
         by_prompt((ratio.numerator(row), ratio.denominator(row), row.sample) for row in side) for side in (a, b)
     )
-    change, p = paired_bootstrap(before, after, _share)
+    change, p = paired_test(before, after, _share)
     if abs(change) <= TOLERANCE * _share(before):
         return None
     title = _title(a, b, ids=1)
-    if len(before) < FEWEST_PROMPTS:
+    if len(before) < FEWEST:
         detail = f"{differ}; {len(before)} prompts are too few for a verdict"
         return Finding(Status.inconclusive, title, detail, f"differs: {_effect(a, b)}")
     if p >= alpha:
@@ -166,7 +165,7 @@ def _effect(a: Rows, b: Rows) -> str:
 def quality(base: Measured, new: Measured, method: str, name: str, limits: Limits) -> Finding | None:
     """Return the finding on one metric of one method; None if neither side has it.
 
-    The test is McNemar's exact test if each prompt is right or wrong, otherwise a paired bootstrap over prompts.
+    The test is McNemar's exact test if each prompt is right or wrong, otherwise a paired t-test over prompts.
     """
     theirs = {each["name"]: each for each in new.metrics}
     own = next(each for each in base.metrics if each["name"] == name)
@@ -193,8 +192,8 @@ def quality(base: Measured, new: Measured, method: str, name: str, limits: Limit
         lost, won = int((a[:, 0] > b[:, 0]).sum()), int((a[:, 0] < b[:, 0]).sum())
         change, p, how = whole(b) - whole(a), mcnemar(lost, won), f"McNemar, {lost} lost, {won} won"
     else:
-        (change, p), how = paired_bootstrap(a, b, whole), "paired bootstrap"
-        if len(a) < FEWEST_PROMPTS and 100.0 * abs(change) > limits.max_quality_drop:
+        (change, p), how = paired_test(a, b, whole), "paired t-test"
+        if len(a) < FEWEST and 100.0 * abs(change) > limits.max_quality_drop:
             detail = f"{100 * whole(a):.1f} → {100 * whole(b):.1f} over {len(a)} prompts: too few for a verdict"
             return Finding(Status.inconclusive, "quality differs", f"{name} {detail}", f"{name}: too few prompts")
     status = _status(p < limits.alpha, 100.0 * change, limits.max_quality_drop)

@@ -1,36 +1,43 @@
-"""The conclusion of a run: plain sentences that say which method is faster, by how much, why, and at what cost in quality."""
+"""The conclusion of runs: plain sentences that say which method is faster, by how much, why, and at what cost in quality."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from math import exp, log
 from typing import NamedTuple
 
-from specbench.analysis.bootstrap import FEWEST, Estimate
+from specbench.analysis.intervals import FEWEST, Estimate
 from specbench.analysis.run_summary import MethodSummary, RunSummary
-from specbench.report.columns import column_of
-from specbench.report.formats import HUNDREDTHS, SCORE, TIMES
+from specbench.report import run_tables
+from specbench.report.confidence import caution, doubts, place
+from specbench.report.formats import SCORE, TIMES
+from specbench.report.reasons import reasons
 
 SPEEDUPS = {
-    "decoding": "speedup",
-    "end to end": "end_to_end_speedup",
+    run_tables.DECODING: "speedup",
+    run_tables.END_TO_END: "end_to_end_speedup",
 }  # the speedup of a conclusion, by the run's clock
 MOST_NAMED = 3  # methods that a sentence names
 SAME_DISTRIBUTION = ", with the same output distribution"
 
 
 class _Line(NamedTuple):
-    """A method of several runs: the pair, the method, the baseline, and whether it declares the same distribution."""
+    """A method of several runs: the pair, the method, the baseline, the temperature, and its relation to the baseline.
+
+    `lossless` is as in `RunSummary.lossless`, and False too for a method whose greedy tokens contradict its declaration.
+    """
 
     pair: str
     method: str
     baseline: str
+    temperature: float
     lossless: bool | None
 
 
 class _Measured(NamedTuple):
-    """The speedup of a run, and the run's task, with its temperature if these differ."""
+    """A run and the speedup of a method in it."""
 
-    place: str
+    summary: RunSummary
+    row: MethodSummary
     speedup: Estimate
 
 
@@ -39,41 +46,73 @@ def run_conclusion(summary: RunSummary) -> list[str]:
     rows = [row for row in summary.measured if speedup_of(summary, row)]
     if not rows:
         return []
-    lossless = [row for row in rows if summary.lossless(row)]
+    lossless = [row for row in rows if _keeps_distribution(summary, row)]
     leading = max(lossless or rows, key=lambda row: _number(summary, row))
-    sentences = [*_incomplete(summary), _headline(summary, leading, rows)]
+    sentences = [*_incomplete(summary), _headline(summary, leading, rows), *_contradictions(summary, rows)]
     if not summary.simulated:
-        sentences += [*_faster_but_lossy(summary, leading, rows), *_scores(summary)]
-    return [*sentences, *_reason(summary, leading), *_draft_length(summary, leading), *_few_prompts(summary)]
+        sentences += [*_lossy(summary, leading, rows), *_scores(summary)]
+    return [*sentences, *reasons(summary, leading), *_prompts(summary), *caution(summary)]
 
 
 def conclusion(summaries: Sequence[RunSummary]) -> list[str]:
     """Return the conclusion of one or several runs.
 
-    With several runs there is a sentence per method, with the range over all runs, lossless methods first.
+    With several runs, there is a sentence per method with the range over all runs, lossless methods first. Of many methods,
+    only the fastest lossless and the fastest other one are named, at the temperature and with the baseline that most have.
     """
     if len(summaries) == 1:
         return run_conclusion(summaries[0])
-    temperatures = {summary.decoding.temperature for summary in summaries}
-    found: dict[_Line, list[_Measured]] = defaultdict(list)
-    for summary in summaries:
-        for row in summary.measured:
-            if speedup := speedup_of(summary, row):
-                line = _Line(summary.pair, row.label, summary.baseline, summary.lossless(row))
-                place = f", T = {summary.decoding.temperature:g}" if len(temperatures) > 1 else ""
-                found[line].append(_Measured(f"{summary.spec.task.name}{place}", speedup))
+    found = _lines(summaries)
+    temperatures = {line.temperature for line in found}
     names_pair = len({line.pair for line in found}) > 1
     ordered = sorted(found, key=lambda line: (line.baseline != "ar", not line.lossless, -_geometric_mean(found[line])))
-    named = ordered if len(ordered) == MOST_NAMED + 1 else ordered[:MOST_NAMED]
-    sentences = [_over_runs(line, found[line], names_pair) for line in named]
+    named = ordered if len(ordered) <= MOST_NAMED + 1 else _winners(found)
+    sentences = []
+    for line in named:
+        name = f"{line.method} with {line.pair}" if names_pair else line.method
+        if len(ordered) > len(named):
+            name += f", the fastest {'lossless method' if line.lossless else 'method that is not lossless'},"
+        at = f" at T = {line.temperature:g}" if len(temperatures) > 1 else ""
+        sentences.append(_over_runs(f"{name}{at}" if at else name, line, found[line]))
     rest = len(ordered) - len(named)
-    return [*sentences, f"{rest} more methods are in the table."] if rest else sentences
+    if rest:
+        sentences.append(f"{rest} more methods are in the table.")
+    unsettled = [summary for summary in summaries if doubts(summary)]
+    if unsettled:
+        count = "all runs" if len(unsettled) == len(summaries) else f"{len(unsettled)} of {len(summaries)} runs"
+        (first,) = caution(unsettled[0])
+        sentences.append(f"In {count}: {first[0].lower()}{first[1:]}")
+    return sentences
 
 
 def speedup_of(summary: RunSummary, row: MethodSummary) -> Estimate | None:
     """Return the speedup over the baseline by the run's main clock; None for the baseline."""
-    value = row.value(SPEEDUPS[summary.spec.clock])
+    value = row.value(SPEEDUPS[summary.clock])
     return value if isinstance(value, Estimate) else None
+
+
+def _lines(summaries: Sequence[RunSummary]) -> dict[_Line, list[_Measured]]:
+    """Return the speedups of each method, of all runs by one clock: end to end if that is the clock of any of them."""
+    clock = run_tables.END_TO_END if any(summary.end_to_end for summary in summaries) else run_tables.DECODING
+    found: dict[_Line, list[_Measured]] = defaultdict(list)
+    for summary in summaries:
+        for row in summary.measured:
+            speedup = row.value(SPEEDUPS[clock])
+            if isinstance(speedup, Estimate):
+                lossless = False if summary.contradicted(row) else summary.lossless(row)
+                line = _Line(summary.pair, row.label, summary.baseline, summary.decoding.temperature, lossless)
+                found[line].append(_Measured(summary, row, speedup))
+    return found
+
+
+def _winners(found: dict[_Line, list[_Measured]]) -> list[_Line]:
+    """Return the fastest lossless and the fastest other method of the setting with the most methods."""
+    settings: dict[tuple[str, str, float], list[_Line]] = defaultdict(list)
+    for line in found:
+        settings[line.pair, line.baseline, line.temperature].append(line)
+    lines = max(settings.values(), key=lambda each: (len(each), -each[0].temperature))
+    groups = ([line for line in lines if line.lossless], [line for line in lines if not line.lossless])
+    return [max(group, key=lambda line: _geometric_mean(found[line])) for group in groups if group]
 
 
 def _number(summary: RunSummary, row: MethodSummary) -> float:
@@ -81,20 +120,33 @@ def _number(summary: RunSummary, row: MethodSummary) -> float:
     return speedup.value if speedup else 0.0
 
 
+def _keeps_distribution(summary: RunSummary, row: MethodSummary) -> bool:
+    """Whether a method declares the baseline's distribution, and its greedy tokens do not contradict that."""
+    return summary.lossless(row) is True and not summary.contradicted(row)
+
+
 def _geometric_mean(values: Sequence[_Measured]) -> float:
     return exp(sum(log(each.speedup.value) for each in values) / len(values))
 
 
-def _over_runs(line: _Line, values: Sequence[_Measured], names_pair: bool) -> str:
+def _over_runs(name: str, line: _Line, values: Sequence[_Measured]) -> str:
     """Return the sentences on one method over several runs."""
-    name = f"{line.method} with {line.pair}" if names_pair else line.method
+    clock = run_tables.END_TO_END if any(each.summary.end_to_end for each in values) else run_tables.DECODING
     same = {True: SAME_DISTRIBUTION, False: ", but it is not lossless", None: ""}[line.lossless]
     least, *_, most = sorted([*values, *values], key=lambda each: each.speedup.value)
     if len(values) == 1:
-        return f"{name} is {TIMES.text(most.speedup)} as fast as {line.baseline} on {most.place}{same}."
-    span = f"{TIMES.number(least.speedup.value)}x ({least.place}) to {TIMES.number(most.speedup.value)}x ({most.place})"
+        (only,) = values
+        change = only.row.score_change if not line.lossless and not only.summary.simulated else None
+        quality = f" ({_change(only.summary, change)})" if change else ""
+        rank = f", rank {only.row.rank} of {len(only.summary.measured)}" if only.row.rank and name.endswith(",") else ""
+        return (
+            f"{name} is {TIMES.text(only.speedup)} as fast as {line.baseline} on {only.summary.spec.task.name}"
+            f" ({clock}{rank}){same}{quality}."
+        )
+    span = " to ".join(f"{TIMES.number(each.speedup.value)}x ({each.summary.spec.task.name})" for each in (least, most))
     if all(each.speedup.low is None for each in values):
-        return f"The speedup of {name} over {line.baseline} ranges from {span}{same}. Intervals need more prompts."
+        start = name.removesuffix(",")
+        return f"The speedup of {start} over {line.baseline} ({clock}) ranges from {span}{same}. Intervals need more prompts."
     faster = sum(each.speedup.low is not None and each.speedup.low > 1.0 for each in values)
     slower = sum(each.speedup.high is not None and each.speedup.high < 1.0 for each in values)
     than, runs = f"than {line.baseline} in", len(values)
@@ -104,7 +156,7 @@ def _over_runs(line: _Line, values: Sequence[_Measured], names_pair: bool) -> st
         which = f"neither significantly faster nor slower {than} any of {runs} runs"
     else:
         which = f"significantly faster {than} {faster} of {runs} runs, and significantly slower in {slower}"
-    return f"{name} is {which}. Its speedup ranges from {span}{same}."
+    return f"{name} is {which}. Its speedup ({clock}) ranges from {span}{same}."
 
 
 def _incomplete(summary: RunSummary) -> Iterator[str]:
@@ -122,49 +174,77 @@ def _headline(summary: RunSummary, leading: MethodSummary, rows: Sequence[Method
     """Return the sentence on the fastest method, preferably a lossless one, and those that equal it."""
     speedup, base = speedup_of(summary, leading), summary.baseline
     assert speedup is not None
-    lossless = summary.lossless(leading) is True
+    lossless = _keeps_distribution(summary, leading)
     same = SAME_DISTRIBUTION if lossless else ""
-    kind = "lossless " if lossless and any(summary.lossless(row) is not True for row in rows) else ""
-    clock = f" ({summary.spec.clock})" if summary.end_to_end else ""
+    kind = "lossless " if lossless and not all(_keeps_distribution(summary, row) for row in rows) else ""
     alike = [row for row in rows if row is not leading and _is_alike(summary, leading, row)]
-    text, name = TIMES.text(speedup), _name(summary, leading)
+    name = _name(summary, leading)
     measured = "" if leading.rank else " measured"  # without ranks, only the numbers are compared
     fastest = f", the fastest {kind}method{measured}," if len(rows) > 1 else ""
+    rank = f", rank {leading.rank} of {len(summary.measured)}" if leading.rank and len(rows) > MOST_NAMED else ""
+    text = f"{TIMES.text(speedup)} ({summary.clock}{rank})"
+    where = place(summary)
     if speedup.high is not None and speedup.high < 1.0:
-        return f"{name}{fastest} is slower than {base}: {text}{clock}{same}. Do not use it with these models here."
+        advice = "" if doubts(summary) else " Do not use it with these models here."
+        return f"{name}{fastest} is slower than {base} {where}: {text}{same}.{advice}"
     if speedup.low is not None and speedup.low <= 1.0:
-        return f"The speeds of {name} and {base} cannot be distinguished: {text}{clock}{same}."
-    if alike:
-        others = ", ".join(f"{row.label} ({TIMES.text(speedup_of(summary, row))})" for row in alike[:MOST_NAMED])
-        more = f" and {len(alike) - MOST_NAMED} more" if len(alike) > MOST_NAMED else ""
-        return (
-            f"{name} is {text} as fast as {base} on this machine{clock}{same}. It cannot be distinguished from"
-            f" {others}{more}."
-        )
-    return f"{name}{fastest} is {text} as fast as {base} on this machine{clock}{same}."
+        return f"The speeds of {name} and {base} cannot be distinguished: {text}{same}."
+    fact = f"is {TIMES.text(speedup)} as fast as {base} {where} ({summary.clock}{rank}){same}."
+    return f"{name} {fact} {_alike(summary, alike)}" if alike else f"{name}{fastest} {fact}"
+
+
+def _alike(summary: RunSummary, rows: Sequence[MethodSummary]) -> str:
+    """Return the sentence on the methods whose speeds cannot be distinguished from another's."""
+    others = ", ".join(f"{row.label} ({TIMES.text(speedup_of(summary, row))})" for row in rows[:MOST_NAMED])
+    more = f" and {len(rows) - MOST_NAMED} more" if len(rows) > MOST_NAMED else ""
+    return f"It cannot be distinguished from {others}{more}."
 
 
 def _is_alike(summary: RunSummary, leading: MethodSummary, row: MethodSummary) -> bool:
     """Whether the speeds of two methods cannot be distinguished, and both are lossless or neither is."""
-    same_kind = summary.lossless(leading) == summary.lossless(row)
+    same_kind = _keeps_distribution(summary, leading) == _keeps_distribution(summary, row)
     return bool(same_kind and leading.rank and row.method in leading.rank.alike)
 
 
-def _faster_but_lossy(summary: RunSummary, leading: MethodSummary, rows: Sequence[MethodSummary]) -> Iterator[str]:
-    """Yield the score of a leading method that is not lossless, and the lossy methods that are distinguishably faster."""
-    if summary.lossless(leading) is not True and leading.score_change:
-        yield f"Its score differs from the baseline's: {_change(summary, leading.score_change)}."
-    alike = leading.rank.alike if leading.rank else ()
-    faster = [row for row in rows if _number(summary, row) > _number(summary, leading) and row.method not in alike]
-    if faster:
-        faster.sort(key=lambda row: -_number(summary, row))
-        texts = []
-        for row in faster[:MOST_NAMED]:
-            change = f", {_change(summary, row.score_change)}" if row.score_change else ""
-            texts.append(f"{row.label} ({TIMES.text(speedup_of(summary, row))}{change})")
-        more = f", and {len(faster) - MOST_NAMED} more" if len(faster) > MOST_NAMED else ""
-        known = all(summary.lossless(row) is False for row in faster)
-        yield f"Faster, but not {'lossless' if known else 'declared lossless'}: {'; '.join(texts)}{more}."
+def _contradictions(summary: RunSummary, rows: Sequence[MethodSummary]) -> Iterator[str]:
+    """Yield the methods whose greedy tokens contradict the distribution that they declare."""
+    for row in rows:
+        if summary.contradicted(row):
+            wrong = f"{row.number('wrong_tokens'):.0f} of {row.tokens // max(summary.decoding.repeats, 1)}"
+            yield (
+                f"{row.label} declares the output distribution of {summary.baseline}, but {wrong} greedy tokens are not"
+                f" its choice, and no near-ties; help: specbench verify -m {row.method.partition('(')[0]} -p {summary.pair}"
+            )
+
+
+def _lossy(summary: RunSummary, leading: MethodSummary, rows: Sequence[MethodSummary]) -> Iterator[str]:
+    """Yield the score of a leading method that is not lossless, or else the fastest method that is not, with its score."""
+    if not _keeps_distribution(summary, leading):
+        if leading.score_change:
+            yield _score_sentence(summary, leading.score_change)
+        return
+    others = [row for row in rows if not _keeps_distribution(summary, row) and not summary.contradicted(row)]
+    if not others:
+        return
+    best = max(others, key=lambda row: _number(summary, row))
+    speedup = speedup_of(summary, best)
+    known = "not lossless" if all(summary.lossless(row) is False for row in others) else "not declared lossless"
+    rank = f", rank {best.rank} of {len(summary.measured)}" if best.rank and len(rows) > MOST_NAMED else ""
+    change = f"; {_change(summary, best.score_change)}" if best.score_change else ""
+    alike = [row for row in others if row is not best and _is_alike(summary, best, row)]
+    more = f" {_alike(summary, alike)}" if alike else ""
+    yield f"The fastest method that is {known} is {best.label}: {TIMES.text(speedup)}{rank}{change}.{more}"
+
+
+def _score_sentence(summary: RunSummary, change: Estimate) -> str:
+    """Return the sentence on the score of a method relative to the baseline's."""
+    if change.low is None or change.high is None:
+        return f"Its score relative to the baseline's: {_change(summary, change)}."
+    if change.low == change.high == 0.0:
+        return f"Its score equals the baseline's ({summary.headline})."
+    if change.low <= 0.0 <= change.high:
+        return f"Its score cannot be distinguished from the baseline's: {_change(summary, change)}."
+    return f"Its score differs from the baseline's: {_change(summary, change)}."
 
 
 def _change(summary: RunSummary, change: Estimate) -> str:
@@ -183,53 +263,11 @@ def _scores(summary: RunSummary) -> Iterator[str]:
         yield f"All methods score {value} on {summary.headline}, so this task cannot show a difference in quality here."
 
 
-def _reason(summary: RunSummary, leading: MethodSummary) -> Iterator[str]:
-    """Yield why the leading method has its speed: tokens per round against the time of a round."""
-    base = next((row for row in summary.measured if row.method == summary.baseline), None)
-    length, rate, ours = leading.accepted_length, leading.acceptance_rate, leading.tokens_per_second
-    if base is None or base.tokens_per_second is None or not length or not ours or rate is None:
-        return
-    cost = length * base.tokens_per_second / ours  # in tokens of the baseline
-    yield (
-        f"Each round commits {HUNDREDTHS.number(length)} tokens (acceptance rate {HUNDREDTHS.number(rate)}) and takes as long"
-        f" as {HUNDREDTHS.number(cost)} tokens of {base.method}{', while decoding' if summary.end_to_end else ''}."
-    )
-    share = leading.number("measured_over_corrected")
-    if share is not None:
-        yield (
-            f"The {'decoding ' if summary.end_to_end else ''}speedup is {100 * share:.0f} % of the theoretical one at the"
-            " measured acceptance and costs."
-        )
-
-
-def _draft_length(summary: RunSummary, leading: MethodSummary) -> Iterator[str]:
-    """Yield the draft length that is predicted to be the fastest."""
-    theory, lengths = summary.traits(leading).theory, leading.predicted_lengths
-    measured = {
-        each.gamma[0]
-        for row in summary.measured
-        if (each := summary.traits(row).theory)
-        and each.gamma
-        and row.method.partition("(")[0] == leading.method.partition("(")[0]
-    }
-    if not lengths or theory is None or len(measured) > 1:
-        return
-    best, measured_speedup = max(lengths, key=lambda each: each.speedup.value), leading.speedup
-    ratio = column_of("cost_ratio").format.text(leading.number("cost_ratio"))
-    if best.speedup.value <= 1.0 and measured_speedup and measured_speedup.value <= 1.0:
-        yield f"No draft length from 1 to {lengths[-1].gamma} is predicted to be faster than {summary.baseline}."
-    elif best.is_faster:
-        yield (
-            f"A draft length of {best.gamma} is predicted to be {TIMES.text(best.gain)} as fast as {theory.gamma[0]};"
-            f" help: --gamma {best.gamma}"
-        )
-    else:
-        yield (
-            f"No other draft length from 1 to {lengths[-1].gamma} is predicted to be clearly faster (a draft forward costs"
-            f" {ratio} of a target forward)."
-        )
-
-
-def _few_prompts(summary: RunSummary) -> Iterator[str]:
+def _prompts(summary: RunSummary) -> Iterator[str]:
+    """Yield that there are too few prompts for intervals, and that some prompts are equal."""
+    samples, repeats = summary.data.samples, summary.decoding.repeats
+    for row in summary.measured[:1]:
+        if row.prompts < samples and row.generations == samples * repeats:
+            yield f"Only {row.prompts} of {samples} prompts are different; equal prompts count as one."
     if summary.data.samples < FEWEST:
         yield f"Intervals need at least {FEWEST} prompts; help: -n 20"

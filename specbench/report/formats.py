@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from specbench.analysis.bootstrap import Estimate
 from specbench.analysis.chains import NONE
+from specbench.analysis.intervals import Estimate
 from specbench.analysis.points import Choice, PointValue
 from specbench.analysis.run_metrics import Spread
 

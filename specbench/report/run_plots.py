@@ -5,7 +5,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
-from specbench.analysis.bootstrap import Estimate
+from specbench.analysis.intervals import Estimate
 from specbench.analysis.run_summary import MethodSummary, RunSummary
 from specbench.config.pair import folder
 from specbench.errors import ConfigError
@@ -33,7 +33,7 @@ def run_plots(summary: RunSummary, title: str = "") -> dict[str, Panel]:
 
     `title` distinguishes the run from other runs.
     """
-    title = title or f"{summary.pair}, {summary.task}"
+    title = title or summary.title
     found = {
         "speedup": run_speed_panel(summary, title),
         "acceptance": acceptance_panel(summary, title),
@@ -80,7 +80,7 @@ def _quality(axes: "Axes", summary: RunSummary, rows: Sequence[tuple[MethodSumma
     axes.axvline(1.0, color=MUTED, linewidth=1.0, zorder=1)
     axes.margins(0.12)
     axes.xaxis.set_major_formatter("{x:g}x")
-    axes.set_xlabel(f"speedup over {summary.baseline}, {summary.spec.clock}")
+    axes.set_xlabel(f"speedup over {summary.baseline}, {summary.clock}")
     axes.set_ylabel(short(f"{summary.headline} x 100"))
     note_rest(axes, len(rows) - len(shown), "not labelled")
     legend_above(axes)

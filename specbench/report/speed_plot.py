@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from specbench.analysis.bootstrap import Estimate
+from specbench.analysis.intervals import Estimate
 from specbench.analysis.run_summary import RunSummary
 from specbench.report.conclusion import speedup_of
 from specbench.report.figures import Panel, legend_above, list_methods
@@ -54,7 +54,7 @@ def run_speed_panel(summary: RunSummary, title: str) -> Panel | None:
     """Return the panel of a run's speedups; None if only the baseline was measured."""
     rows = most_important(speed_rows(summary))
     title = f"{title}: speedup over {summary.baseline}"
-    axis = f"speedup over {summary.baseline}, {summary.spec.clock}"
+    axis = f"speedup over {summary.baseline}, {summary.clock}"
     return speed_panel(title, rows, axis) if rows else None
 
 

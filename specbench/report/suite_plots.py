@@ -5,8 +5,8 @@ from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from specbench.analysis.bootstrap import Estimate
 from specbench.analysis.chains import NONE
+from specbench.analysis.intervals import Estimate
 from specbench.analysis.points import Point
 from specbench.config.suite_layout import PlotSpec
 from specbench.report.columns import column_of

@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from specbench.analysis.bootstrap import bootstrap_sums
+from specbench.analysis.intervals import interval_of_sums
 from specbench.config.construct import Table
 from specbench.decoding.session import Session
 from specbench.errors import ConfigError
@@ -226,7 +226,7 @@ class _Fit:
         table = torch.cat(sums).cpu().numpy().astype(np.float64)  # (texts, 4)
         table = table[table[:, 3] > 0]
         regression, ce, _ = table.sum(axis=0)[:3] / table[:, 3].sum()
-        overlap = bootstrap_sums(table[:, 2:], lambda sums: sums[..., 0] / sums[..., 1])
+        overlap = interval_of_sums(table[:, 2:], lambda sums: sums[..., 0] / sums[..., 1])
         return {
             "smooth_l1": float(regression),
             "cross_entropy": float(ce),

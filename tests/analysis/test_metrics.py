@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from specbench.analysis import metrics as m
-from specbench.analysis.bootstrap import Estimate
 from specbench.analysis.forwards import Traffic
+from specbench.analysis.intervals import Estimate
 from specbench.analysis.quality import groups_of, quality, score_estimate
 from specbench.runs.record import Record
 from specbench.scoring.metric import Scored

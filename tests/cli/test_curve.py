@@ -6,9 +6,10 @@ import shutil
 import numpy as np
 import pytest
 
-from specbench.analysis.bootstrap import bootstrap, bootstrap_sums
+from specbench.analysis.intervals import interval, interval_of_sums
 from specbench.analysis.points import Choice
 from specbench.analysis.summary import summary_of
+from specbench.files import write_sealed
 from specbench.report.curves import points_of
 from tests.fixtures.console import specbench
 
@@ -101,16 +102,15 @@ def test_a_stored_summary_is_used_until_its_run_changes(folder):
     recorded = run / "summary.json"
     marked = json.loads(recorded.read_text()) | {"headline": "marked"}
     del marked["sha256"]
-    recorded.write_text(json.dumps(marked))
+    write_sealed(recorded, marked)
     assert summary_of(run).headline == "marked"
     with (run / "samples.jsonl").open("a") as file:
         file.write('{"method": "ar", "sample": "9", "repeat": 0, "seed": 0, "order": 99, "error": "none"}\n')
     assert summary_of(run).headline != "marked"
 
 
-def test_bootstrapped_sums_match_bootstrapped_rows():
-    """The quick bootstrap of column sums draws the same resamples as the plain one."""
+def test_intervals_of_sums_match_those_of_rows():
     table = np.random.default_rng(3).random((40, 2))
-    quick = bootstrap_sums(table, lambda s: s[..., 0] / s[..., 1])
-    slow = bootstrap(table, lambda t: t[:, 0].sum() / t[:, 1].sum())
+    quick = interval_of_sums(table, lambda s: s[..., 0] / s[..., 1])
+    slow = interval(table, lambda t: t[:, 0].sum() / t[:, 1].sum())
     assert (quick.value, quick.low, quick.high) == pytest.approx((slow.value, slow.low, slow.high))

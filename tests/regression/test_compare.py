@@ -147,13 +147,13 @@ def test_quality_is_judged_by_prompt():
     assert risen.status is Status.improved
 
 
-def test_graded_quality_is_bootstrapped_and_small_drops_pass():
+def test_graded_quality_has_a_paired_test_and_small_drops_pass():
     def graded(less: float) -> list:
         return [replace(row, values={"strict": 0.5 + 0.04 * int(row.sample) - less}) for row in generations()]
 
     for less, status in ((0.005, Status.same), (0.03, Status.regression)):
         found = by_aspect(compare([quiet(sd=graded(0.0))], [quiet(sd=graded(less))], LIMITS))["quality"]
-        assert found.status is status and "bootstrap, p = 0.001" in found.detail, "significant, but not large enough"
+        assert found.status is status and "paired t-test" in found.detail, "significant, but not large enough"
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,9 @@ import math
 import numpy as np
 import pytest
 
-from specbench.regression.significance import incomplete_beta, mcnemar, paired_bootstrap, student_tails, welch
+from specbench.analysis.intervals import paired_test
+from specbench.analysis.student import incomplete_beta, student_quantile, student_tails
+from specbench.regression.significance import mcnemar, welch
 
 
 @pytest.mark.parametrize(
@@ -15,6 +17,7 @@ from specbench.regression.significance import incomplete_beta, mcnemar, paired_b
 def test_students_tails_are_those_of_the_tables(t, freedom, p):
     assert student_tails(t, freedom) == pytest.approx(p, rel=1e-5)
     assert student_tails(-t, freedom) == student_tails(t, freedom)
+    assert p == 1.0 or student_quantile(freedom, p) == pytest.approx(t, rel=1e-5)
 
 
 def test_the_incomplete_beta_is_its_polynomial():
@@ -40,10 +43,23 @@ def test_p_values_of_welch_are_uniform_under_the_null_hypothesis():
     assert welch([1.0, 1.0], [1.0, 1.0]).p == 1.0 and welch([1.0, 1.0], [2.0, 2.0]) == (1.0, 0.0)
 
 
-def test_the_bootstrap_is_paired():
+@pytest.mark.parametrize("prompts", [5, 8])
+def test_a_paired_test_of_few_prompts_has_at_most_two_percent_false_positives(prompts):
+    """Ratios of sums, as of tokens and rounds: at alpha .01."""
+    rng = np.random.default_rng(0)
+
+    def side():
+        below = np.exp(rng.normal(4.0, 0.6, prompts))
+        return np.stack([below * np.exp(rng.normal(0.0, 0.1, prompts)), below], axis=1)
+
+    found = [paired_test(side(), side(), lambda rows: rows[:, 0].sum() / rows[:, 1].sum())[1] for _ in range(1000)]
+    assert np.mean(np.array(found) < 0.01) <= 0.02
+
+
+def test_the_test_of_a_statistic_is_paired():
     """A change of a tenth of the prompts' own spread: no unpaired test would see it."""
     rng = np.random.default_rng(0)
     base = rng.normal(0, 1, (40, 1))
-    change, p = paired_bootstrap(base, base - 0.1 + rng.normal(0, 0.05, (40, 1)), lambda rows: float(rows.mean()))
+    change, p = paired_test(base, base - 0.1 + rng.normal(0, 0.05, (40, 1)), lambda rows: float(rows.mean()))
     assert change == pytest.approx(-0.1, abs=0.03) and p < 0.01
-    assert paired_bootstrap(base, base, lambda rows: float(rows.mean())) == (0.0, 1.0)
+    assert paired_test(base, base, lambda rows: float(rows.mean())) == (0.0, 1.0)

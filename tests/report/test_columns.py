@@ -8,7 +8,7 @@ import pytest
 
 from scripts.column_reference import PAGE
 from specbench.analysis import run_metrics
-from specbench.analysis.bootstrap import Estimate
+from specbench.analysis.intervals import Estimate
 from specbench.analysis.points import Choice
 from specbench.analysis.rows import token_count
 from specbench.analysis.run_metrics import METRICS, Spread

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from specbench.analysis.bootstrap import Estimate
 from specbench.analysis.draft_lengths import LengthPrediction
+from specbench.analysis.intervals import Estimate
 from specbench.analysis.ranking import Rank
 from specbench.report.conclusion import conclusion, run_conclusion
 from specbench.runs.run_spec import RunSpec
@@ -52,7 +52,8 @@ def run(*methods, lossless=("sd", "pld"), headline="strict", samples=10, **chang
 def test_a_faster_lossless_method_is_named_with_its_speed_and_the_reason():
     first, reason, share, *_ = run_conclusion(run(sd()))
     assert first == (
-        "sd (draft length 3) is 1.31x [1.25, 1.37] as fast as ar on this machine, with the same output distribution."
+        "sd (draft length 3) is 1.31x [1.25, 1.37] as fast as ar on this machine (decoding), with the same output"
+        " distribution."
     )
     assert reason == ("Each round commits 2.62 tokens (acceptance rate 0.71) and takes as long as 2.00 tokens of ar.")
     assert share == "The speedup is 95 % of the theoretical one at the measured acceptance and costs."
@@ -61,7 +62,8 @@ def test_a_faster_lossless_method_is_named_with_its_speed_and_the_reason():
 def test_a_slower_method_is_not_recommended():
     first, *_ = run_conclusion(run(sd((0.88, 0.85, 0.91), rank=Rank(2, 2))))
     assert first == (
-        "sd (draft length 3) is slower than ar: 0.88x [0.85, 0.91], with the same output distribution."
+        "sd (draft length 3) is slower than ar on this machine: 0.88x [0.85, 0.91] (decoding), with the same output"
+        " distribution."
         " Do not use it with these models here."
     )
 
@@ -89,7 +91,7 @@ def test_a_faster_method_that_changes_the_output_is_reported_with_its_score():
     lossy = sd((1.9, 1.8, 2.0), "lossy", score_change=Estimate(-0.031, -0.06, -0.002))
     sentences = run_conclusion(run(sd(rank=Rank(2, 2)), lossy))
     assert sentences[0].startswith("sd (draft length 3), the fastest lossless method, is 1.31x")
-    assert "Faster, but not lossless: lossy (1.90x [1.80, 2.00], strict -3.1 [-6.0, -0.2])." in sentences
+    assert "The fastest method that is not lossless is lossy: 1.90x [1.80, 2.00]; strict -3.1 [-6.0, -0.2]." in sentences
 
 
 def test_without_a_lossless_method_the_change_of_the_score_is_reported():

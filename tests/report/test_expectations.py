@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from specbench.analysis.bootstrap import Estimate
+from specbench.analysis.intervals import Estimate
 from specbench.analysis.points import Point, points
 from specbench.config.suite_layout import Expectation
 from specbench.report.expectations import expectations, outcome_counts

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from specbench.analysis.bootstrap import Estimate
+from specbench.analysis.intervals import Estimate
 from specbench.analysis.points import points, reference_of
 from specbench.analysis.run_metrics import METRICS, Spread
 from specbench.config.suite_layout import TableSpec

@@ -4,8 +4,8 @@ import itertools
 
 import pytest
 
-from specbench.analysis.bootstrap import Estimate
 from specbench.analysis.draft_lengths import LengthPrediction
+from specbench.analysis.intervals import Estimate
 from specbench.config.presets import names, preset
 from specbench.report import plots, styles
 from specbench.report.fronts import pareto

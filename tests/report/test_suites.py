@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from specbench.analysis.bootstrap import Estimate
+from specbench.analysis.intervals import Estimate
 from specbench.analysis.points import Choice, Point, points, reference_of, swept
 from specbench.analysis.run_metrics import Spread
 from specbench.analysis.run_summary import RunSummary

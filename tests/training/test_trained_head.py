@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from specbench.analysis.bootstrap import Estimate
 from specbench.analysis.draft_lengths import LengthPrediction
+from specbench.analysis.intervals import Estimate
 from specbench.cli.trained_head import show
 from specbench.config.options import Options
 from specbench.config.pair import HeadKind
