@@ -1,21 +1,22 @@
 """Predicted speed of every draft length, from a run at one draft length.
 
-A run at one length records which draft tokens were accepted, and where. Each generation is replayed at other lengths: a round
-drafts tokens, the leading ones that the recorded run accepted are accepted, and a replacement or bonus token follows.
-Positions that were not tested, such as those of bonus tokens, are filled in at random, with the acceptance rate late in a
-draft. Costs are the measured ones of a draft token, of a verifying block, and of work outside forwards, as medians over
-generations. The first forward of each model is prefill, which decoding time does not include: it saves the first round of an
-output a draft token and a verifying block.
+A run at one length records which draft tokens were accepted, and where. Each generation is replayed at other lengths: a
+round drafts tokens, the leading ones that the recorded run accepted are accepted, and a replacement or bonus token
+follows. Positions that were not tested, such as those of bonus tokens, are filled in at random, with the acceptance
+rate late in a draft of that prompt. Costs are means over all forwards (`block_costs`). The first forward of each model
+is prefill, which decoding time does not include: it saves the first round of an output a draft token and a verifying
+block.
+
+Costs and replay are sums over prompts, so that one jackknife over prompts gives intervals that contain the noise of both.
 """
 
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from specbench.analysis.bootstrap import FEWEST, Estimate, resample_counts
+from specbench.analysis.block_costs import fitted, known, largest_stated, sizes_of, sums_of
+from specbench.analysis.intervals import FEWEST, Estimate, jackknifed_ratio
 from specbench.analysis.rows import Rows, rounds_of, seconds
 from specbench.decoding.traits import Theory
 from specbench.runs.record import Record
@@ -24,16 +25,14 @@ LONGEST = 8  # the longest predicted draft length; at least the measured one
 GAIN = 1.02  # a predicted length is called faster from this ratio of speeds on
 # The work of a draft token outside forwards, as a share of the baseline's per token. Fitted on the bundled models.
 DRAFT_HOST = 0.6
+TOLERANCE = 0.01  # of the model of a round, by which intervals are wider on each side
 FORMULA = "speculation"  # theory of the methods that are covered
+SHRINKAGE = 20.0  # tested tokens at the late rate of all prompts that join those of a prompt
 
 
 @dataclass(frozen=True)
 class LengthPrediction:
-    """The predicted decoding speedup of one draft length.
-
-    `gain` is the ratio of its predicted speed to that of the measured length. Intervals are over prompts, at the measured
-    costs, whose uncertainty they do not include.
-    """
+    """The predicted decoding speedup of one draft length, and `gain`, its speed over that of the measured length."""
 
     gamma: int
     speedup: Estimate
@@ -45,201 +44,264 @@ class LengthPrediction:
         return self.gain.value > GAIN and (self.gain.low is None or self.gain.low > 1.0)
 
 
-class BlockCost(NamedTuple):
-    """Seconds of a forward of a verifying model: of one token, and a line (start, slope) for blocks of two and more."""
-
-    one: float
-    start: float
-    slope: float
-
-    def of(self, tokens: np.ndarray) -> np.ndarray:
-        """Return the seconds of blocks of `tokens` tokens, of any shape."""
-        return np.where(tokens == 1, self.one, self.start + self.slope * tokens)
-
-
 @dataclass(frozen=True, kw_only=True)
 class RoundCosts:
-    """Seconds of the parts of a round that drafts k tokens.
+    """Seconds of the parts of a round that drafts k tokens; numbers, or arrays of one shape.
 
-    `draft` is the cost of a draft token and `draft_start` what the first one of a round costs more. `host` is work outside
-    forwards per round, `host_per_token` per draft token.
+    The first draft token costs `first`, or `doubled` if the drafter has to read two tokens, since the draft before was
+    accepted whole; each later one costs `later`. `host` is work outside forwards per round, `host_per_token` per draft
+    token. `per_token` is what the baseline takes for a token. `blocks` are the costs of each verifying model by the
+    tokens that it reads, in the last axis.
     """
 
-    draft: float
-    draft_start: float
-    blocks: Sequence[BlockCost]
-    host: float
-    host_per_token: float
+    first: np.ndarray
+    doubled: np.ndarray
+    later: np.ndarray
+    blocks: Sequence[np.ndarray]
+    host: np.ndarray
+    host_per_token: np.ndarray
+    per_token: np.ndarray
     bonus: bool
 
-    def of_round(self, k: np.ndarray) -> np.ndarray:
-        """Return the seconds of rounds that draft `k` tokens, of any shape."""
-        return np.asarray(self.draft_start + self.host + self._verifying(k) + (self.draft + self.host_per_token) * k)
+    def of_round(self, k: int, follows_whole: bool = False) -> np.ndarray:
+        """Return the seconds of a round that drafts `k` tokens, after a draft that was accepted whole or not."""
+        start = self.doubled if follows_whole and self.bonus else self.first
+        return np.asarray(start + self.later * (k - 1) + self.of_block(k) + self.host + self.host_per_token * k)
 
-    def of_prefill(self, k: np.ndarray) -> np.ndarray:
-        """Return the seconds of a first round of `k` draft tokens that count as prefill."""
-        return np.asarray(self.draft_start + self.draft + self._verifying(k))
+    def of_block(self, k: int) -> np.ndarray:
+        """Return the seconds in which the verifying models read `k` draft tokens."""
+        return np.asarray(sum(each[..., k + self.bonus] for each in self.blocks))
 
-    def _verifying(self, k: np.ndarray) -> np.ndarray:
-        return np.asarray(sum(block.of(k + (1 if self.bonus else 0)) for block in self.blocks))
+
+@dataclass(frozen=True)
+class _Parts:
+    """What costs and replays are computed from: sums over prompts, or one entry per prompt in the first axis.
+
+    `blocks` are forwards and seconds of each verifying model by size (..., models, sizes, 2), `times` the columns of
+    TIMES (...,), `rounds` the number of rounds that draft k tokens at each length, those after a draft that was
+    accepted whole apart (..., lengths, 2, k), and `firsts` the number of rounds that begin an output (..., lengths, k).
+    """
+
+    blocks: np.ndarray
+    times: np.ndarray
+    rounds: np.ndarray
+    firsts: np.ndarray
+
+    def total(self) -> "_Parts":
+        """Return the sums over prompts."""
+        return _Parts(*(each.sum(axis=0) for each in vars(self).values()))
+
+    def left_out(self) -> "_Parts":
+        """Return the sums over all prompts but one, for each prompt."""
+        return _Parts(*(each.sum(axis=0) - each for each in vars(self).values()))
+
+
+def is_covered(method: Theory | None, rows: Rows, base: Rows) -> bool:
+    """Return whether this model of a round applies to a method.
+
+    It does not to methods without a fixed draft length, chains, and deferred bonus tokens.
+    """
+    if method is None or method.formula != FORMULA or (method.drafter_scores and method.bonus != "none"):
+        return False
+    return bool(base) and any(x["tested"] for x in rounds_of(rows))
 
 
 def predict(method: Theory | None, rows: Rows, base: Rows) -> list[LengthPrediction]:
-    """Predict the decoding speedup of the draft lengths 1 to 8 over the baseline.
+    """Predict the decoding speedup of draft lengths over the baseline.
 
     Returns:
-        A prediction for each length. Empty for methods to which this model of a round does not apply: those without a fixed
-        draft length, chains, and deferred bonus tokens. Empty too without the measurements that costs need: generations of
-        the baseline, and blocks of two sizes.
+        A prediction for each length from 1 on whose blocks have a stated cost (`block_costs.largest_stated`), up to 8
+        or the measured length. Empty for methods that are not covered, and if the costs do not reach the measured length.
     """
-    if method is None or method.formula != FORMULA or (method.drafter_scores and method.bonus != "none"):
+    if method is None or not is_covered(method, rows, base):
         return []
-    if not base or not any(x["tested"] for x in rounds_of(rows)):
+    used, bonus = method.gamma[0], method.bonus != "none"
+    sizes = [_sizes(rows, base, role) for role in method.models[1:]]
+    stated = min(map(largest_stated, sizes)) - bonus
+    lengths = range(1, min(stated, max(LONGEST, used)) + 1)
+    if stated < used or len(lengths) < 2:
         return []
-    costs = costs_of(method, rows, base)
-    if costs is None:
-        return []
-    lengths = range(1, max(LONGEST, method.gamma[0]) + 1)
-    totals = _replayed(rows, lengths, costs)  # (prompts, lengths, 2)
-    per_token = float(np.median([seconds(r) / len(r.tokens) for r in base]))
-
-    def speedups(sums: np.ndarray) -> np.ndarray:
-        return np.asarray(per_token * sums[..., 0] / sums[..., 1])
-
-    whole = speedups(totals.sum(axis=0))  # (lengths,)
-    used = method.gamma[0] - 1
-    if len(totals) < FEWEST:
-        return [
-            LengthPrediction(k, Estimate(float(x), None, None), Estimate(float(x / whole[used]), None, None))
-            for k, x in zip(lengths, whole, strict=True)
+    parts = _parts(method, rows, base, lengths)
+    model = _Model(method, [known(each) for each in sizes])
+    whole = _speedups(parts.total(), model)  # (lengths,)
+    left = _speedups(parts.left_out(), model) if len(parts.times) >= FEWEST else np.empty((0, len(lengths)))
+    variants = np.array(
+        [
+            _speedups(parts.total(), replace(model, bound=bound, cold=cold))
+            for bound in ("least", "most")
+            for cold in (0.0, 1.0)
         ]
-    drawn = speedups(np.einsum("rp,pln->rln", resample_counts(len(totals)), totals))  # (resamples, lengths)
+    )  # (variants, lengths)
+    weights = parts.times[:, TIMES.index("seconds")]
+
+    def estimate(value: float, without: np.ndarray, others: np.ndarray, is_measured: bool) -> Estimate:
+        """Return a speed with its interval, widened by what the costs that were not measured may be."""
+        tolerance = 0.0 if is_measured else TOLERANCE
+        found = jackknifed_ratio(value, without, weights)
+        if found.low is None or found.high is None:
+            return found
+        slow, fast = float(min(*others / value, 1.0)) - tolerance, float(max(*others / value, 1.0)) + tolerance
+        return Estimate(value, found.low * slow, found.high * fast)
+
+    over = [each / each[..., used - 1 : used] for each in (whole, left, variants)]
     return [
         LengthPrediction(
-            k, _estimate(whole[i], drawn[:, i]), _estimate(whole[i] / whole[used], drawn[:, i] / drawn[:, used])
+            gamma,
+            estimate(float(whole[i]), left[:, i], variants[:, i], gamma == used),
+            estimate(float(over[0][i]), over[1][:, i], over[2][:, i], gamma == used),
         )
-        for i, k in enumerate(lengths)
+        for i, gamma in enumerate(lengths)
     ]
 
 
-def _estimate(value: float, drawn: np.ndarray) -> Estimate:
-    """Return a value with the 95 % percentile interval of its resamples."""
-    low, high = np.percentile(drawn, [2.5, 97.5])
-    return Estimate(float(value), float(low), float(high))
+def costs_of(method: Theory, rows: Rows, base: Rows) -> RoundCosts:
+    """Return the mean costs of a method's rounds."""
+    model = _Model(method, [known(_sizes(rows, base, role)) for role in method.models[1:]])
+    return _costs(_parts(method, rows, base, range(0)).total(), model)
 
 
-def costs_of(method: Theory, rows: Rows, base: Rows) -> RoundCosts | None:
-    """Return the measured costs of a method's rounds. None if a verifying model did not read blocks of two sizes.
+def _sizes(rows: Rows, base: Rows, role: str) -> dict[int, tuple[float, float]]:
+    """Return the forwards of a verifying model, those of one token by the baseline, since such a block is rare."""
+    one = sizes_of(base, role).get(1)
+    return sizes_of(rows, role) | ({1: one} if one else {})
 
-    Each is the median over generations, so that a few disturbed ones do not count.
+
+@dataclass(frozen=True)
+class _Model:
+    """A method, and the assumptions about costs that were not measured.
+
+    `sizes` are the sizes of blocks whose cost is known, by verifying model, and `bound` is the field of `BlockCosts`
+    that has the others. `cold` says why the first forward of a draft costs more if it reads two tokens than a later one
+    that reads one: because it is the first (1) or because it reads two (0).
     """
+
+    method: Theory
+    sizes: list[list[int]]
+    bound: str = "seconds"
+    cold: float = 0.5
+
+
+TIMES = (
+    "tokens", "seconds", "base_tokens", "base_seconds", "base_host", "host", "generations", "rounds", "drafted", "draft_seconds",
+    "singles", "single_seconds", "doubles", "double_seconds",
+)  # fmt: skip
+
+
+def _parts(method: Theory, rows: Rows, base: Rows, lengths: Sequence[int]) -> _Parts:
+    """Return the parts of each prompt that both sides completed."""
+    ours, theirs = _of_prompts(rows), _of_prompts(base)
+    prompts = [prompt for prompt in ours if prompt in theirs]
     drafter, *verifiers = method.models
-    blocks = []
-    for role in verifiers:
-        sizes = _by_size(rows, role) | {k: each for k, each in _by_size(base, role).items() if k == 1}
-        if sum(size > 1 for size in sizes) < 2:
-            return None
-        blocks.append(_block_cost(sizes))
-    decoding = sum(len(r.rounds) - 1 for r in rows if r.rounds)  # rounds without a prefill forward
-    draft = _draft_token_seconds(_by_size(rows, drafter), decoding)
-    if draft is None:
-        draft = _median(_draft_seconds(r, drafter) / (_drafted(r) - 1) for r in rows if _drafted(r) > 1)
-    start = _median(
-        (_draft_seconds(r, drafter) - draft * (_drafted(r) - 1)) / (len(r.rounds) - 1)
-        for r in rows
-        if len(r.rounds) > 1
-    )
-    drafted = float(np.mean([x["drafted"] for x in rounds_of(rows)]))
-    host, per_token = _median(map(_host_seconds_per_round, rows)), _median(map(_host_seconds_per_round, base))
-    draft_host = min(DRAFT_HOST * per_token, host / drafted)
+    most, bonus, late = max([*lengths, *method.gamma]), method.bonus != "none", _late_rate(rows)
+    rng = np.random.default_rng(0)
+    blocks, times, rounds, firsts = [], [], [], []
+    for prompt in prompts:
+        mine, other = ours[prompt], theirs[prompt]
+        blocks.append([sums_of(_sizes(mine, other, role), most + bonus) for role in verifiers])
+        times.append(_times(mine, other, drafter))
+        agreeing = [_agreement(record, _prompt_rate(mine, late), rng) for record in mine]
+        replays = [[_rounds(each, gamma, bonus) for each in agreeing] for gamma in lengths]
+        rounds.append([
+            [
+                np.bincount([k for each in found for k, after in each if after is whole], minlength=most + 1)
+                for whole in (False, True)
+            ]
+            for found in replays
+        ])  # fmt: skip
+        firsts.append([np.bincount([each[0][0] for each in found], minlength=most + 1) for found in replays])
+    shape = (len(prompts), len(lengths), most + 1)
+    shapes = ((*shape[:2], 2, shape[2]), shape)
+    return _Parts(np.array(blocks), np.array(times), np.reshape(rounds, shapes[0]), np.reshape(firsts, shapes[1]))
+
+
+def _of_prompts(rows: Rows) -> dict[str, list[Record]]:
+    found: dict[str, list[Record]] = {}
+    for row in rows:
+        found.setdefault(row.prompt, []).append(row)
+    return found
+
+
+def _times(rows: Rows, base: Rows, drafter: str) -> list[float]:
+    """Return the sums of TIMES. `drafted` and `rounds` leave out the first of each output, which are prefill."""
+    sizes = sizes_of(rows, drafter)
+    return [
+        sum(len(r.tokens) for r in rows),
+        sum(map(seconds, rows)),
+        sum(len(r.tokens) for r in base),
+        sum(map(seconds, base)),
+        sum(map(_host_seconds, base)),
+        sum(map(_host_seconds, rows)),
+        len(rows),
+        sum(len(r.rounds) - 1 for r in rows),
+        sum(x["drafted"] for r in rows for x in r.rounds) - len(rows),
+        sum(_forward_seconds(r, drafter) for r in rows),
+        *sizes.get(1, (0.0, 0.0)),
+        *sizes.get(2, (0.0, 0.0)),
+    ]
+
+
+def _costs(parts: _Parts, model: _Model) -> RoundCosts:
+    t = {name: parts.times[..., i] for i, name in enumerate(TIMES)}
+    rounds, outputs, drafted = t["rounds"], t["generations"], t["drafted"]
+    first, doubled, later = _draft_seconds(t, model.cold)
+    host = t["host"] / (rounds + outputs)
+    per_round = (drafted + outputs) / (rounds + outputs)  # draft tokens
+    draft_host = np.minimum(DRAFT_HOST * t["base_host"] / t["base_tokens"], host / per_round)
     return RoundCosts(
-        draft=draft,
-        draft_start=max(start, 0.0),
-        blocks=blocks,
-        host=host - draft_host * drafted,
+        first=first,
+        doubled=doubled,
+        later=later,
+        blocks=[getattr(fitted(parts.blocks[..., i, :, :], at), model.bound) for i, at in enumerate(model.sizes)],
+        host=host - draft_host * per_round,
         host_per_token=draft_host,
-        bonus=method.bonus != "none",
+        per_token=t["base_seconds"] / t["base_tokens"],
+        bonus=model.method.bonus != "none",
     )
 
 
-def _draft_token_seconds(sizes: Mapping[int, tuple[float, float]], rounds: int) -> float | None:
-    """Return the seconds of a draft token after the first one of its round, which costs more. None if it is not known.
+def _draft_seconds(t: Mapping[str, np.ndarray], cold: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the seconds of the first draft token of a round, of one that reads two tokens, and of each later one.
 
-    After a draft that was accepted whole, the first forward reads two tokens. It costs one more token than a first forward
-    that reads one: of `n` forwards of one token, `first` cost that much less than a forward of two. `rounds` is the number of
-    rounds whose first forward is not prefill.
+    Forwards of one token are first or later ones, which records do not distinguish. `cold` is the share of the difference
+    between a forward of two tokens and a later one that a first forward of one token has as well.
     """
-    if 1 not in sizes or 2 not in sizes:
-        return None
-    (n, single), (two, double) = sizes[1], sizes[2]
-    first = rounds - two  # first forwards that read one token
-    if first < 0.0 or n <= 2.0 * first:
-        return None
-    seconds = (n * single - first * double) / (n - 2.0 * first)
-    return seconds if 0.0 < seconds <= single else single
+    n, two = t["singles"], t["doubles"]
+    first = np.maximum(t["rounds"] - two, 0.0)  # first forwards of one token
+    mean = t["draft_seconds"] / np.maximum(t["drafted"], 1.0)  # of a drafter without such forwards
+    single = np.where(n > 0.0, t["single_seconds"] / np.maximum(n, 1.0), mean)
+    double = np.where(two > 0.0, np.maximum(t["double_seconds"] / np.maximum(two, 1.0), single), single)
+    known = (two > 0.0) & (n > first)
+    later = np.where(known, (n * single - first * cold * double) / np.where(known, n - first * cold, 1.0), single)
+    later = np.clip(later, 0.0, single)
+    return later + cold * (double - later), double, later
 
 
-def _drafted(record: Record) -> int:
-    """Return the number of draft tokens of a generation."""
-    return sum(x["drafted"] for x in record.rounds)
+def _speedups(parts: _Parts, model: _Model) -> np.ndarray:
+    """Return the decoding speedup over the baseline at each length, (..., lengths)."""
+    costs = _costs(parts, model)
+    drafts = range(1, parts.rounds.shape[-1])
+    of_round = np.stack(
+        [np.stack([costs.of_round(k, whole) for k in drafts], axis=-1) for whole in (False, True)], axis=-2
+    )
+    of_prefill = np.stack([costs.first + costs.of_block(k) for k in drafts], axis=-1)
+    spent = (parts.rounds[..., 1:] * of_round[..., None, :, :]).sum((-1, -2))
+    spent -= (parts.firsts[..., 1:] * of_prefill[..., None, :]).sum(-1)
+    tokens = parts.times[..., TIMES.index("tokens")]
+    return np.asarray(costs.per_token[..., None] * tokens[..., None] / spent)
 
 
-def _draft_seconds(record: Record, drafter: str) -> float:
-    """Return the decoding seconds of the drafter's forwards; 0 for a drafter without forwards."""
-    usage = record.models.get(drafter)
+def _forward_seconds(record: Record, role: str) -> float:
+    """Return the decoding seconds of a model's forwards; 0 for a drafter without forwards."""
+    usage = record.models.get(role)
     return usage["seconds"] - usage["beside"] if usage else 0.0
 
 
-def _host_seconds_per_round(record: Record) -> float:
-    """Return the seconds of a generation outside forwards, per round; without rounds, per token."""
-    spent = seconds(record) - sum(usage["seconds"] - usage["beside"] for usage in record.models.values())
-    return spent / (len(record.rounds) or len(record.tokens))
+def _host_seconds(record: Record) -> float:
+    """Return the seconds of a generation outside forwards."""
+    return seconds(record) - sum(_forward_seconds(record, role) for role in record.models)
 
 
-def _median(values: Iterable[float]) -> float:
-    """Return the median; 0 without values."""
-    found = list(values)
-    return float(np.median(found)) if found else 0.0
-
-
-def _by_size(rows: Rows, role: str) -> dict[int, tuple[float, float]]:
-    """Return the number of a model's decoding forwards, and their median seconds over generations, by tokens read."""
-    counts: dict[int, float] = defaultdict(float)
-    means: dict[int, list[float]] = defaultdict(list)
-    for r in rows:
-        for fed, (count, spent) in r.models[role]["by_fed"].items() if role in r.models else ():
-            counts[int(fed)] += count
-            means[int(fed)].append(spent / count)
-    return {fed: (counts[fed], float(np.median(each))) for fed, each in means.items()}
-
-
-def _block_cost(sizes: Mapping[int, tuple[float, float]]) -> BlockCost:
-    """Return the cost of blocks from (forwards, seconds) by tokens read.
-
-    One token is often much cheaper than two, after which the cost grows slowly. One token therefore has a cost of its own.
-    """
-    single = sizes[1][1] if 1 in sizes else 0.0
-    known = sorted(k for k in sizes if k > 1)
-    counts, means = (np.array([sizes[k][i] for k in known]) for i in (0, 1))
-    slope = max(float(np.polyfit(known, means, 1, w=np.sqrt(counts))[0]), 0.0)
-    return BlockCost(single, float(np.average(means - slope * np.array(known), weights=counts)), slope)
-
-
-def _replayed(rows: Rows, lengths: Sequence[int], costs: RoundCosts) -> np.ndarray:
-    """Return tokens and seconds of each prompt at each draft length, (prompts, lengths, 2)."""
-    rng, rate = np.random.default_rng(0), _later_rate(rows)
-    numbers = {sample: i for i, sample in enumerate(dict.fromkeys(r.sample for r in rows))}
-    totals = np.zeros((len(numbers), len(lengths), 2))
-    for record in rows:
-        agrees = _agreement(record, rate, rng)
-        for i, gamma in enumerate(lengths):
-            drafted = np.array(_rounds(agrees, gamma, costs.bonus))
-            spent = costs.of_round(drafted).sum() - costs.of_prefill(drafted[:1]).sum()
-            totals[numbers[record.sample], i] += len(agrees), spent
-    return totals
-
-
-def _later_rate(rows: Rows) -> float:
+def _late_rate(rows: Rows) -> float:
     """Return the acceptance rate in the second half of the drafts that were accepted up to there.
 
     An untested position mostly follows a draft that was accepted whole, where the models agree more often than elsewhere.
@@ -249,6 +311,12 @@ def _later_rate(rows: Rows) -> float:
     later = [(tested, accepted) for tested, accepted in rounds if tested > longest // 2]
     reached = sum(tested - longest // 2 for tested, _ in later)
     return sum(max(accepted - longest // 2, 0) for _, accepted in later) / reached
+
+
+def _prompt_rate(rows: Rows, late: float) -> float:
+    """Return the rate at which untested tokens of a prompt agree: its acceptance rate, drawn towards the late rate of all."""
+    tested, accepted = (sum(x[key] for x in rounds_of(rows)) for key in ("tested", "accepted"))
+    return (accepted + SHRINKAGE * late) / (tested + SHRINKAGE)
 
 
 def _agreement(record: Record, rate: float, rng: np.random.Generator) -> list[bool]:
@@ -263,15 +331,17 @@ def _agreement(record: Record, rate: float, rng: np.random.Generator) -> list[bo
     return agrees
 
 
-def _rounds(agrees: Sequence[bool], gamma: int, bonus: bool) -> list[int]:
-    """Return the number of draft tokens of each round at a draft length.
+def _rounds(agrees: Sequence[bool], gamma: int, bonus: bool) -> list[tuple[int, bool]]:
+    """Return the number of draft tokens of each round at a draft length, and whether the draft before was accepted whole.
 
     A draft ends with the output if it agrees up to there, since the drafter proposes the last token too.
     """
-    drafted, position = [], 0
+    drafted: list[tuple[int, bool]] = []
+    position, whole = 0, False
     while position < len(agrees):
         window = agrees[position : position + gamma]
         accepted = next((i for i, agreed in enumerate(window) if not agreed), len(window))
-        drafted.append(len(window) if accepted == len(window) else gamma)
+        drafted.append((len(window) if accepted == len(window) else gamma, whole))
+        whole = accepted == len(window)
         position += accepted + (1 if bonus or accepted < gamma else 0)
     return drafted
