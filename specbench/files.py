@@ -86,14 +86,13 @@ def sealed(table: Mapping[str, Any], indent: int | None = None) -> str:
 
 
 def read_sealed(path: Path, kind: type[T], remedy: str = "restore it, or measure again with --fresh") -> T:
-    """Read a file of `write_sealed`. Raises ConfigError, with the remedy, if the file is damaged or was changed.
-
-    A file of an earlier version, without a checksum, is accepted.
-    """
+    """Read a file of `write_sealed`. Raises ConfigError, with the remedy, if it was damaged or changed or has no checksum."""
     try:
         table = read_json(path, dict[str, Any])
         known = table.pop(SEAL, None)
-        if known is not None and known != _seal(table):
+        if known is None:
+            raise ConfigError(f"{path}: damaged: it has no checksum")
+        if known != _seal(table):
             raise ConfigError(f"{path}: damaged: changed after it was written")
         return checked(table, kind, str(path))
     except ConfigError as error:

@@ -50,7 +50,9 @@ def distinct_titles(summaries: Sequence[RunSummary]) -> list[str]:
     lines = lines_of(summaries)
     properties = [_properties(*line) for line in lines]
     columns = _columns(properties, lines)
-    words: dict[int, list[str]] = {id(summary): [summary.pair, summary.task] for summary in summaries}
+    words: dict[int, list[str]] = {
+        id(summary): [summary.pair, summary.task, *summary.spec.changes] for summary in summaries
+    }
     for i, (summary, row) in enumerate(lines):
         of_method = {each.heading for each in properties[i] if each.scope.startswith(OF_METHOD)}
         words[id(summary)] += [

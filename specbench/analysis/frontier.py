@@ -1,10 +1,10 @@
 """Quality over relative latency across a method's settings, and SpecCascade's two summaries of such a curve (its Table 2).
 
 Both summaries are extrema over noisy points, so a choice looks better on the prompts that it was made on. The intervals
-come from resamples of prompts. Each resample recomputes the quality and latency of every point, the large model's included,
-and then the choice. A resample that does not reach the condition counts as 0. `unseen` is the value of the chosen
-points on the prompts that a resample left out, and `held` the share of resamples in which they met the condition there.
-These two values have no selection bias. A chosen point is one of the grid, without interpolation.
+come from resamples of prompts. Each resample recomputes the quality and latency of every point, the large model's
+included, and then the choice. A resample that does not reach the condition counts as 0. `unseen` is the value of the
+chosen points on the prompts that a resample left out, and `held` the share of resamples in which they met the condition
+there. These two values have no selection bias. A chosen point is one of the grid, without interpolation.
 """
 
 from collections import Counter, defaultdict
@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from specbench.analysis.bootstrap import FEWEST
+from specbench.analysis.intervals import FEWEST
 from specbench.analysis.points import Choice, Point, swept
 from specbench.analysis.quality import scores_of
 from specbench.analysis.rows import seconds

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from specbench.analysis.bootstrap import Estimate
+from specbench.analysis.intervals import Estimate
 from specbench.analysis.run_metrics import Spread, Value
 from specbench.analysis.run_summary import MethodSummary, RunSummary
 
@@ -25,10 +25,10 @@ OF_BASELINE = ("speedup", "papers_speedup", "end_to_end_speedup", "relative_late
 class Choice:
     """A summary of a quality-latency curve, with its 95 % interval over resamples of prompts.
 
-    `value` is None if the curve does not reach the condition. `setting` is the chosen point's. `unseen` is what the choices
-    of the resamples were worth on the prompts that they left out, `held` how often they still met the condition there,
-    `reached` how often a resample met it. They are None for too few prompts. `resamples` are the values of the resamples, 0
-    where the condition is not met. All curves of a run have the same resamples of prompts.
+    `value` is None if the curve does not reach the condition. `setting` is the chosen point's. `unseen` is what the
+    choices of the resamples were worth on the prompts that they left out, `held` how often they still met the condition
+    there, `reached` how often a resample met it. They are None for too few prompts. `resamples` are the values of the
+    resamples, 0 where the condition is not met. All curves of a run have the same resamples of prompts.
     """
 
     value: float | None
@@ -176,8 +176,8 @@ def _points_of(summary: RunSummary, row: MethodSummary, reference: Sequence[Refe
         found = Point(
             pair=summary.pair, task=summary.spec.task.name, group=group, T=summary.decoding.temperature, method=method,
             setting=setting, x=x, variant=variant, draft_length=summary.traits(row).draft_length, **mixture.place,
-            label=row.label, simulated=summary.simulated, data=summary.data.source, machine=summary.machine, run=summary.run,
-            baseline=is_baseline, values=values,
+            label=row.label, simulated=summary.simulated, data=summary.data.source, machine=summary.machine,
+            run=summary.run, baseline=is_baseline, values=values,
         )  # fmt: skip
         is_real = not found.simulated and found.data != "synthetic"
         return replace(found, paper={each.metric: each.value for each in reference if is_real and each.covers(found)})

@@ -2,15 +2,15 @@
 
 To add a metric, write a function of the records in this package and decorate it with `metric`, `comparison` or
 `metric_in_context`. The function's name is the metric's name. The first line of its docstring is its definition. A metric
-appears in summary.json, in the JSON and CSV reports, and as a value for the tables of suites. To show it in the tables of a
-run as well, add an entry to `specbench/report/columns.py`.
+appears in summary.json, in the JSON and CSV reports, and as a value for the tables of suites. To show it in the tables
+of a run as well, add an entry to `specbench/report/columns.py`.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
-from specbench.analysis.bootstrap import Estimate
+from specbench.analysis.intervals import Estimate
 from specbench.analysis.rows import Rows, paired
 from specbench.runs.run_spec import MethodSpec, ModelSource
 
@@ -68,7 +68,15 @@ class Metric:
 
 METRICS: dict[str, Metric] = {}  # by name
 TIMED_UNITS = ("tokens/s", "s", "ms", "x")
-TIMED_SHARES = ("drift", "outside_forwards", "communication_share", "bound_share")
+TIMED_SHARES = (
+    "drift",
+    "speedup_drift",
+    "prefill_share",
+    "other_load",
+    "outside_forwards",
+    "communication_share",
+    "bound_share",
+)
 
 
 def register(

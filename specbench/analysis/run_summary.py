@@ -6,18 +6,19 @@ from typing import Any
 
 import msgspec
 
-from specbench.analysis.bootstrap import Estimate
+from specbench.analysis.break_even import BreakEven
 from specbench.analysis.draft_lengths import LengthPrediction
+from specbench.analysis.intervals import Estimate
 from specbench.analysis.metrics import Level
 from specbench.analysis.ranking import Rank
 from specbench.analysis.run_metrics import Value, Values
 from specbench.decoding.traits import Traits
 from specbench.files import parse_json
 from specbench.machine.hardware import Environment
-from specbench.runs.run_spec import DataSpec, DecodingSpec, HeadSource, ModelSource, RunSpec
+from specbench.runs.run_spec import Clock, DataSpec, DecodingSpec, HeadSource, ModelSource, RunSpec
 from specbench.runs.scores import MetricTable
 
-SCHEMA = 5  # of summary.json
+SCHEMA = 6  # of summary.json
 SPEC = "spec"  # the field of RunSummary that is parsed separately
 VALUES = "values"  # the field of MethodSummary whose entries are keys of the JSON row
 
@@ -34,10 +35,11 @@ class Captured:
 class MethodSummary:
     """One method of a run.
 
-    `values` has every registered run metric (`specbench/analysis/run_metrics.py`) by its name, and the predictions of theory.
-    It is empty if all generations failed. `quality` has every score by the name of its metric, None if it is undefined.
-    `score_change` is the main score minus the baseline's. `rank` is the place by speed, and `predicted_lengths` the predicted
-    speedup of other draft lengths.
+    `values` has every registered run metric (`specbench/analysis/run_metrics.py`) by its name, and the predictions of
+    theory. It is empty if all generations failed. `quality` has every score by the name of its metric, None if it is
+    undefined. `score_change` is the main score minus the baseline's. `rank` is the place by speed, and
+    `predicted_lengths` the predicted speedup of other draft lengths. `break_even` says from which acceptance rate and
+    draft cost the method pays.
     """
 
     method: str
@@ -61,6 +63,7 @@ class MethodSummary:
     score_change: Estimate | None = None
     rank: Rank | None = None
     predicted_lengths: list[LengthPrediction] = field(default_factory=list)
+    break_even: BreakEven | None = None
     no_answer: float | None = None  # share of generations without an answer
 
     def value(self, name: str) -> Value:
@@ -102,13 +105,15 @@ class MethodSummary:
 class RunState:
     """What was measured of a run: its state, and a summary of each method, the baseline first.
 
-    `stamp` identifies the files and the code that the summary was computed from. `imported` is the archive that the run came
-    from; empty for a run that was measured here. `problems` are lines of samples.jsonl that do not count. `metrics` are those
-    of the scores, `headline` is the task's main one.
+    `stamp` identifies the files and the code that the summary was computed from. `imported` is the archive that the run
+    came from; empty for a run that was measured here. `problems` are lines of samples.jsonl that do not count.
+    `metrics` are those of the scores, `headline` is the task's main one. `clock` is the run's, or end to end where the
+    two clocks disagree or prefill is a large share of the time.
     """
 
     schema: int = SCHEMA
     stamp: str
+    clock: Clock  # of the headline
     run: str
     folder: str
     imported: str = ""
@@ -179,7 +184,7 @@ class RunSummary(RunState):
     @property
     def end_to_end(self) -> bool:
         """Whether the run's main speedup includes prefill."""
-        return self.spec.clock == "end to end"
+        return self.clock == "end to end"
 
     def traits(self, method: MethodSummary) -> Traits:
         """Return the traits of a method, recorded when the run was resolved."""
@@ -188,6 +193,15 @@ class RunSummary(RunState):
     def lossless(self, method: MethodSummary) -> bool | None:
         """Return whether a method declares the baseline's output distribution; None if it declares none."""
         return self.spec.methods[method.method].lossless
+
+    def contradicted(self, method: MethodSummary) -> bool:
+        """Return whether a method that declares the baseline's distribution committed greedy tokens that it excludes."""
+        return self.lossless(method) is True and bool(method.number("wrong_tokens"))
+
+    @property
+    def title(self) -> str:
+        """The pair and the task, with everything that differs from their presets."""
+        return ", ".join([self.pair, self.task, *self.spec.changes])
 
     def score(self, method: MethodSummary) -> Estimate | None:
         """Return a method's score by the task's main metric."""

@@ -18,8 +18,8 @@ SUMMARIES: Mapping[str, Callable[[Sequence[float]], float]] = {"mean": fmean, "m
 class Stated:
     """A summary of a metric over the pairs and tasks of a suite, as a paper prints it in `where`.
 
-    Only points of `method` count, and of the `pair`, `task` and `T`, where these are not empty. `pair` is a pattern such as
-    `*-3`, which `!` negates. The summary is over the groups of the task `groups_of` if these were measured.
+    Only points of `method` count, and of the `pair`, `task` and `T`, where these are not empty. `pair` is a pattern
+    such as `*-3`, which `!` negates. The summary is over the groups of the task `groups_of` if these were measured.
     """
 
     where: str

@@ -9,10 +9,11 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from specbench.analysis import draft_lengths, run_metrics
+from specbench.analysis import break_even, draft_lengths, run_metrics
 from specbench.analysis import metrics as m
+from specbench.analysis.intervals import Estimate
 from specbench.analysis.predictions import predictions
-from specbench.analysis.quality import groups_of, quality, score_change, scores_of
+from specbench.analysis.quality import by_prompt, groups_of, quality, score_change, scores_of
 from specbench.analysis.ranking import ranks
 from specbench.analysis.rows import Rows, complete, paired, token_count
 from specbench.analysis.run_metrics import Context, Values
@@ -31,10 +32,11 @@ from specbench.runs.run_folder import (
     load,
     spec_of,
 )
-from specbench.runs.run_spec import MethodSpec, RunSpec
+from specbench.runs.run_spec import Clock, MethodSpec, RunSpec
 from specbench.runs.scores import Scores
 
 PARALLEL_BYTES = 32 << 20  # of records, from which on summaries are computed in several processes
+PREFILL = 0.1  # share of the time from which on the headline includes prefill
 SD = "sd"  # plain speculative decoding, which adaptive drafts are compared with
 HASHED_ENDS = 1 << 16  # bytes at the start and end of a file that its stamp covers
 
@@ -103,16 +105,19 @@ def summarise(folder: Path) -> RunSummary:
         raise ConfigError(f"{folder} holds no run (no run.toml and samples.jsonl); help: specbench run")
     spec = spec_of(folder)
     environment = read_sealed(folder / ENVIRONMENT, Environment)
-    recorded, scores = load(folder), scores_of(folder)
+    recorded = load(folder)
     records = recorded.records
+    scores = by_prompt(scores_of(folder), {r.sample: r.prompt for r in records})
     bandwidth = environment["copy_bytes_per_second"]
     timed = not environment.get("untimed", False)
     methods = [_method(name, spec, records, scores, bandwidth, timed) for name in spec.methods]
     completed = {each.method: complete(records, each.method) for each in methods if each.measured and timed}
-    places = ranks(completed, end_to_end=spec.clock == "end to end")
+    clock = headline_clock(spec, methods)
+    places = ranks(completed, end_to_end=clock == "end to end")
     return RunSummary(
         spec=spec,
         stamp=stamp(folder),
+        clock=clock,
         run=folder.name,
         folder=str(folder),
         imported=origin.archive if (origin := imported_of(folder)) else "",
@@ -129,6 +134,20 @@ def summarise(folder: Path) -> RunSummary:
     )
 
 
+def headline_clock(spec: RunSpec, methods: Sequence[MethodSummary]) -> Clock:
+    """Return the clock of a run's headline: end to end unless decoding time alone gives the same answer.
+
+    It does where prefill is at most PREFILL of the time of every method, and the two speedups have overlapping intervals.
+    """
+    for row in methods:
+        share = row.number("prefill_share")
+        decoding, whole = row.value("speedup"), row.value("end_to_end_speedup")
+        differ = isinstance(decoding, Estimate) and isinstance(whole, Estimate) and not decoding.overlaps(whole)
+        if differ or (share or 0.0) > PREFILL:
+            return "end to end"
+    return spec.clock
+
+
 def _method(name: str, spec: RunSpec, records: Rows, scores: Scores, bandwidth: float, timed: bool) -> MethodSummary:
     """Return the summary of one method. Without a complete generation it has counts only."""
     rows, context = complete(records, name), replace(_context_of(name, spec, records, bandwidth), timed=timed)
@@ -139,7 +158,7 @@ def _method(name: str, spec: RunSpec, records: Rows, scores: Scores, bandwidth: 
         generations=len(rows),
         failed=len(errors),
         first_error=errors[0] if errors else None,
-        prompts=len({r.sample for r in rows}),
+        prompts=len({r.prompt for r in rows}),
         score_change=score_change(name, spec.baseline, scores),
         **vars(quality(name, scores)),
     )
@@ -157,6 +176,7 @@ def _method(name: str, spec: RunSpec, records: Rows, scores: Scores, bandwidth: 
         counters=m.counters(rows),
         levels=m.levels(rows),
         predicted_lengths=draft_lengths.predict(context.method.traits.theory, rows, context.baseline) if timed else [],
+        break_even=break_even.of_method(context.method.traits.theory, rows, context.baseline) if timed else None,
         groups=_by_group(rows, context, groups_of(scores)),
     )
 
@@ -205,7 +225,7 @@ def _by_group(rows: Rows, context: Context, groups: Mapping[str, str]) -> dict[s
     """Metrics by subject or category. `groups` are by sample; a sample that was not scored yet has none."""
     out: dict[str, Values] = {}
     for group in sorted(set(groups.values())):
-        ours, theirs = ([r for r in side if groups.get(r.sample) == group] for side in (rows, context.baseline))
+        ours, theirs = ([r for r in side if groups.get(r.prompt) == group] for side in (rows, context.baseline))
         if paired(ours, theirs)[0]:
             out[group] = run_metrics.compute(ours, replace(context, baseline=theirs), by_group=True)
     return out

@@ -15,6 +15,9 @@ from specbench.data.task import Sample, Task, without
 from specbench.decoding.loop import Generation, Limits, decode
 from specbench.decoding.method import Method, Round
 from specbench.decoding.sampling import Sampler
+from specbench.decoding.targets import Target
+from specbench.decoding.ties import wrong_tokens
+from specbench.machine.other_load import OtherLoad
 from specbench.models.loader import LoadedPair, Models
 from specbench.runs.record import Record, round_record, usage_record
 from specbench.runs.run_spec import DecodingSpec
@@ -22,11 +25,15 @@ from specbench.runs.run_spec import DecodingSpec
 
 @dataclass(frozen=True)
 class Setting:
-    """What all generations of a run share: the loaded pair, the task, and how to sample."""
+    """What generations share: the loaded pair, the task, and how to sample.
+
+    `declared` are the scorers and the target that greedy tokens are compared with; None if they are not compared.
+    """
 
     pair: LoadedPair
     task: Task
     decoding: DecodingSpec
+    declared: tuple[tuple[str, ...], Target] | None = None
 
     def sampler(self, seed: int, sample: Sample) -> Sampler:
         """Return a sampler whose draws depend on the prompt and the seed alone, not on what ran before."""
@@ -64,6 +71,7 @@ def attempt(method: Method, record: Record, setting: Setting, sample: Sample, hi
         message = f"{type(error).__name__}: {error} ({Path(where.filename).name}:{where.lineno})"
         return Record(
             method=record.method, sample=record.sample, repeat=record.repeat, seed=record.seed, order=record.order,
+            run=record.run, same_as=record.same_as,
             prompt_tokens=record.prompt_tokens, captured=record.captured, capture_seconds=record.capture_seconds,
             error=message,
         )  # fmt: skip
@@ -85,12 +93,28 @@ def generate(method: Method, record: Record, setting: Setting, sample: Sample, h
         for device in _gpus(pair):
             torch.cuda.reset_peak_memory_stats(device)
             torch.cuda.synchronize(device)
+    load = OtherLoad()
     out = decode(method, models, setting.sampler(record.seed, sample), limits)
+    record.other_cpu_seconds = load.seconds()
     _fill(record, out, models, pair.tokenizer)
     record.text = without(limits.stop, continuation(pair.tokenizer, prompt, out.tokens, pair.encoder_decoder))
     record.pieces = pieces(pair.tokenizer, prompt, out.tokens, pair.encoder_decoder)
     record.peak_bytes = sum(map(torch.cuda.max_memory_allocated, _gpus(pair))) if cuda else None
+    if setting.declared:
+        record.wrong_tokens = _wrong_tokens(setting.declared, pair, prompt, out.tokens)
     return out
+
+
+def _wrong_tokens(
+    declared: tuple[tuple[str, ...], Target], pair: LoadedPair, prompt: list[int], tokens: list[int]
+) -> int:
+    """Return how many greedy tokens the declared distribution excludes, by one forward of each scorer over the output."""
+    roles, target = declared
+    models = pair.open(prompt)
+    with torch.inference_mode():
+        logits = {role: models[role].score(models.ids + tokens[:-1], len(models.ids) - 1) for role in roles}
+    dtype = max((pair.models[role].dtype for role in roles), key=lambda each: torch.finfo(each).eps)
+    return wrong_tokens(target, logits, tokens, dtype)
 
 
 def _gpus(pair: LoadedPair) -> list[torch.device]:

@@ -5,7 +5,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from specbench.analysis.bootstrap import FEWEST, Estimate
+from specbench.analysis.intervals import FEWEST, Estimate
 from specbench.analysis.run_summary import MethodSummary, RunSummary
 from specbench.config.options import Access, Options
 from specbench.config.pair import HeadKind

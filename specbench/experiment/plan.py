@@ -50,7 +50,7 @@ class PlannedRun:
     def expected(self) -> Expected:
         """The generations that the run consists of."""
         ids = [sample.id for sample in self.data.samples]
-        return Expected(tuple(self.spec.methods), self.spec.decoding.repeats, len(ids), frozenset(ids))
+        return Expected(tuple(self.spec.methods), self.spec.decoding.repeats, len(ids), frozenset(ids), self.spec.key)
 
     @cached_property
     def recorded(self) -> Recorded:

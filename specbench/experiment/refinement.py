@@ -6,8 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from specbench.analysis.bootstrap import FEWEST
 from specbench.analysis.frontier import candidates, frontier_of
+from specbench.analysis.intervals import FEWEST
 from specbench.analysis.points import swept
 from specbench.config.suite import Line, Suite
 from specbench.errors import ConfigError, ExitCode

@@ -18,6 +18,8 @@ from specbench.models.synthetic_logits import calibrate
 from specbench.runs.run_folder import SAMPLES, read
 from specbench.runs.run_spec import DataSpec, DecodingSpec, PairSpec, RunSpec, Synthetic, TaskSpec
 
+MOST_CHARACTERS = 40  # of a changed value in titles
+
 
 @dataclass(frozen=True)
 class ResolvedPair:
@@ -51,7 +53,35 @@ def run_spec(group: Sequence[ResolvedMethod], of: ResolvedPair, selected: Select
         ),
         device=of.device,
         plugins=dict(options.plugins),
+        changes=changes_of(group, of.name, selected.name, options),
     )
+
+
+def changes_of(group: Sequence[ResolvedMethod], pair: str, task: str, options: Options) -> tuple[str, ...]:
+    """Return the options that change presets of a run, in the words of the command line."""
+    names = [("pair", pair), ("task", task), *(("method", each.preset) for each in group)]
+    applied = [override for kind, name in names for override in options.overrides_for(kind, name)]
+    lengths = {each.preset: options.gamma_for(each.preset) for each in group if each.baseline}
+    heads = options.heads_for(pair)
+    settings = {
+        "top-k": options.top_k or None,
+        "top-p": options.top_p if options.top_p != 1.0 else None,
+        "max-new-tokens": options.max_new_tokens,
+        "chat": options.chat or None,
+        "on-overflow": options.on_overflow or None,
+    }
+    return (
+        *dict.fromkeys(f"{each.key} = {_shortened(each.value)}" for each in applied),
+        *(f"{name} = {value}" for name, value in settings.items() if value is not None),
+        *(f"gamma of {name} = {','.join(map(str, length))}" for name, length in lengths.items() if length),
+        *(f"head {name} = {_shortened(path)}" for name, path in heads),
+    )
+
+
+def _shortened(value: object) -> str:
+    """Return a value as text, of a long one its end."""
+    text = str(value)
+    return text if len(text) <= MOST_CHARACTERS else f"…{text[1 - MOST_CHARACTERS :]}"
 
 
 def pair_spec(group: Sequence[ResolvedMethod], of: ResolvedPair, task: str, options: Options) -> PairSpec:

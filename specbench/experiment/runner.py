@@ -1,7 +1,7 @@
 """Measurement of a planned run. Methods are interleaved prompt by prompt in one process, after the same warm-up."""
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -10,7 +10,7 @@ import torch
 
 from specbench.config.options import Access
 from specbench.data.prompting import encode
-from specbench.data.task import Data
+from specbench.data.task import Data, Sample
 from specbench.errors import ConfigError
 from specbench.experiment.conversations import Conversations, most_turns
 from specbench.experiment.generation import Setting, attempt, calibrated, capture
@@ -41,7 +41,7 @@ from specbench.runs.run_folder import (
     Manifest,
     spec_of,
 )
-from specbench.runs.run_spec import DecodingSpec, RunSpec
+from specbench.runs.run_spec import RunSpec
 
 WARM_UP_TOKENS = 16
 
@@ -143,10 +143,13 @@ def measure(
     captured = capture(pair, _longest(setting, data), max(each.max_block for each in run.methods.values()))
     wanted = {label for _, _, label in todo}
     methods = {label: calibrated(method, setting, pilots) for label, method in run.methods.items() if label in wanted}
+    baseline = run.methods[spec.baseline].declared_distribution()
+    compared = dataclasses.replace(setting, declared=baseline) if _has_greedy_reference(spec) else setting
+    same = first_samples(data.samples)
     brief = Setting(pair, run.task, dataclasses.replace(spec.decoding, max_new_tokens=WARM_UP_TOKENS))
     for label, method in methods.items():
         for sample in firsts:  # until one prompt is decoded: a failed one is no warm-up
-            blank = _blank(label, sample.id, 0, spec.decoding, -1)
+            blank = _blank(spec, label, sample.id, (0, -1))
             warm_up = attempt(method, blank, brief, sample, [])
             captured = captured[0] + warm_up.captured, captured[1] + warm_up.capture_seconds
             if check:
@@ -154,8 +157,10 @@ def measure(
             if warm_up.error is None:
                 break
     for order, (repeat, sample, label) in enumerate(todo, len(recorder.done)):
-        blank = _blank(label, sample.id, repeat, spec.decoding, order)
-        record = attempt(methods[label], blank, setting, sample, conversations.before(sample, label, repeat))
+        blank = _blank(spec, label, sample.id, (repeat, order))
+        blank.same_as = same.get(sample.id, "")
+        how = compared if repeat == 0 and spec.methods[label].lossless else setting
+        record = attempt(methods[label], blank, how, sample, conversations.before(sample, label, repeat))
         record.simulated = spec.pair.simulated
         record.captured, record.capture_seconds = record.captured + captured[0], record.capture_seconds + captured[1]
         captured = 0, 0.0
@@ -166,8 +171,32 @@ def measure(
         yield record
 
 
-def _blank(label: str, sample: str, repeat: int, decoding: DecodingSpec, order: int) -> Record:
-    return Record(method=label, sample=sample, repeat=repeat, seed=decoding.seed + repeat, order=order)
+def _blank(spec: RunSpec, label: str, sample: str, place: tuple[int, int]) -> Record:
+    """Return the record of a generation before it is decoded; `place` is its repeat and its order."""
+    repeat, order = place
+    return Record(
+        method=label, sample=sample, repeat=repeat, seed=spec.decoding.seed + repeat, order=order, run=spec.key
+    )
+
+
+def _has_greedy_reference(spec: RunSpec) -> bool:
+    """Whether greedy tokens can be compared with the declared distribution: not for simulated models."""
+    return spec.decoding.temperature == 0.0 and not spec.pair.simulated
+
+
+def first_samples(samples: Sequence[Sample]) -> dict[str, str]:
+    """Return, for each sample whose prompt an earlier one has, the id of the first one with it.
+
+    A later turn has a prompt that an earlier one has if the whole conversations are equal up to there.
+    """
+    firsts: dict[tuple[str, str], str] = {}
+    out: dict[str, str] = {}
+    for sample in samples:
+        before = out.get(sample.after, sample.after)
+        first = firsts.setdefault((before, sample.turn or sample.prompt), sample.id)
+        if first != sample.id:
+            out[sample.id] = first
+    return out
 
 
 def _longest(setting: Setting, data: Data) -> int:

@@ -98,7 +98,7 @@ def combine(whole: PlannedRun, parts: Sequence[PlannedRun], lock: FolderLock) ->
     lines, order = [], 0
     for part in parts:
         for record in sorted(part.recorded.records, key=lambda each: each.order):
-            lines.append(line_of(replace(record, order=order)))
+            lines.append(line_of(replace(record, order=order, run=whole.spec.key)))
             order += 1
     environment = read_sealed(parts[0].folder / ENVIRONMENT, Environment)
     write_sealed(whole.folder / ENVIRONMENT, dict(environment), indent=2)

@@ -11,6 +11,7 @@ from specbench.report.formats import SCORE, TIMES, CellValue, Format
 from specbench.report.run_tables import QUALITY
 
 ValueOf = Callable[[RunSummary, MethodSummary], CellValue]
+CONTRADICTED = "contradicted"  # declared lossless, and the greedy tokens are not the target's
 NOT_EXECUTED = "not executed"  # in place of a score that needs generated code to run
 
 
@@ -94,6 +95,8 @@ def lossless(run: RunSummary, row: MethodSummary) -> str | None:
     """Return whether a method is lossless, as text; None for the baseline."""
     if row.method == run.baseline:
         return None
+    if run.contradicted(row):
+        return CONTRADICTED
     return {True: "yes", False: "no", None: "undeclared"}[run.lossless(row)]
 
 

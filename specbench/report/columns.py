@@ -65,6 +65,7 @@ COLUMNS = (
     Column(
         key="lossless", heading="lossless", format=TEXT, tables=(t.SPEED, t.MERGED), value=lossless,
         definition="Whether the method declares the output distribution of the baseline; *undeclared*: it declares none."
+        " *contradicted*: it does, and greedy tokens that are no near-ties are not the baseline's choice."
         " `specbench verify` tests the declaration.",
     ),
     Column(

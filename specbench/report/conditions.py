@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from specbench.analysis.run_summary import RunSummary
-from specbench.report.notes import counted
+from specbench.report.notes import counted, sampling_of
 
 MOST_NAMED = 3  # different values that are listed; of more, only the number is given
 
@@ -13,12 +13,15 @@ def conditions(summaries: Sequence[RunSummary]) -> str:
     parts = [
         _joined("pair", "pairs", (each.pair for each in summaries)),
         _joined("task", "tasks", (each.task for each in summaries)),
-        _joined("", "temperatures", (f"T = {each.decoding.temperature:g}" for each in summaries)),
+        _joined("", "temperatures", map(sampling_of, summaries)),
         _joined("", "sets of prompts", (_prompts(each) for each in summaries)),
         _joined("engine", "engines", (each.spec.engine for each in summaries)),
         _joined("", "machines", (_machine(each) for each in summaries)),
+        _joined(
+            "changed:", "sets of changes", ("; ".join(each.spec.changes) for each in summaries if each.spec.changes)
+        ),
         _joined("not real:", "kinds of simulation", (each.simulated for each in summaries if each.simulated)),
-        _joined("headline speedup by", "clocks", (f"{each.spec.clock} time" for each in summaries)),
+        _joined("headline speedup by", "clocks", (f"{each.clock} time" for each in summaries)),
     ]
     return ", ".join(filter(None, parts))
 

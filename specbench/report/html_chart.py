@@ -42,11 +42,11 @@ def chart_rows(summaries: Sequence[RunSummary]) -> list[ChartRow]:
 
 
 def _place(summary: RunSummary) -> str:
-    return f"{summary.pair}, {summary.task}, T = {summary.decoding.temperature:g}"
+    return f"{summary.title}, T = {summary.decoding.temperature:g}"
 
 
 def _rows(summary: RunSummary, place: str) -> Iterator[ChartRow]:
-    title = column_of(SPEEDUPS[summary.spec.clock]).title_in(summary)
+    title = column_of(SPEEDUPS[summary.clock]).title_in(summary)
     for row in ranked(summary):
         speedup = speedup_of(summary, row)
         if speedup is None and row.method != summary.baseline:

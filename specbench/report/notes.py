@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from specbench.analysis.run_summary import MethodSummary, RunSummary
 from specbench.report.columns import column_of
+from specbench.report.confidence import SINGLE, doubts
 from specbench.runs.run_folder import listed
 
 LEAST_BANDWIDTH = 0.5  # share of the memory bandwidth below which a baseline gets a warning
@@ -19,8 +20,8 @@ LIMITS = {  # warnings with a value for each method, by column: the text, and th
     "drift": ("drift of the speed within the run; other programs may use the machine", 0.1),
 }
 INTERVALS = (
-    "Intervals are 95 %, bootstrapped over prompts; Wilson's if all scores are 0 or all are 1; none for fewer than five"
-    " prompts. Theory assumes that verifying a block costs as much as decoding one token. Corrected theory uses the measured"
+    "Intervals are 95 %, by Student's t over prompts and repeats; Wilson's if all scores are 0 or all are 1; none for fewer"
+    " than five prompts. Theory assumes that verifying a block costs as much as decoding one token. Corrected theory uses the measured"
     " cost."
 )
 
@@ -37,8 +38,9 @@ def _conditions(summary: RunSummary) -> Iterator[str]:
     dtypes = " ".join(sorted({model.dtype for model in summary.models.values()}))
     placed = f" ({summary.placement})" if summary.placement else ""
     prompts, repeats = counted(data.samples, "prompt"), counted(decoding.repeats, "repeat")
+    changed = f"changed: {'; '.join(summary.spec.changes)}; " if summary.spec.changes else ""
     yield (
-        f"{prompts} ({data.source}) x {repeats}, T = {decoding.temperature:g}, {length}, seed {decoding.seed}; engine"
+        f"{prompts} ({data.source}) x {repeats}, {sampling_of(summary)}, {length}, seed {decoding.seed}; {changed}engine"
         f" {summary.spec.engine} on {summary.spec.device} {dtypes}{placed}, {summary.machine},"
         f" {counted(env['threads'], 'thread')}"
     )
@@ -101,9 +103,10 @@ def _completeness(summary: RunSummary) -> Iterator[str]:
 
 
 def _comparability(summary: RunSummary) -> Iterator[str]:
-    decoding, env = summary.decoding, summary.environment
-    if env["load_1min"] > env["cores"] / 2:
-        yield f"! the machine was busy when the run began: a load of {env['load_1min']:g} on {env['cores']} cores"
+    decoding = summary.decoding
+    for line in doubts(summary):
+        if line != SINGLE:
+            yield f"! {line}"
     if decoding.repeats == 1:
         yield "! 1 repeat: drift within the run cannot be seen; help: --repeats 3"
     if summary.data.later_turns and decoding.temperature > 0:
@@ -152,6 +155,15 @@ def _limits(summary: RunSummary) -> Iterator[str]:
             texts = {"all methods": next(iter(texts.values()))}
         if texts:
             yield f"! {text}: {_largest(texts, summary, key)}"
+
+
+def sampling_of(summary: RunSummary) -> str:
+    """Return the temperature and the filters of sampling."""
+    decoding = summary.decoding
+    filters = [f"top-k {decoding.top_k}"] * bool(decoding.top_k) + [f"top-p {decoding.top_p:g}"] * (
+        decoding.top_p != 1.0
+    )
+    return ", ".join([f"T = {decoding.temperature:g}", *filters])
 
 
 def counted(number: int, noun: str) -> str:

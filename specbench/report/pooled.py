@@ -39,12 +39,12 @@ def _rows(group: Sequence[RunSummary]) -> Iterable[list[str]]:
     """Return a row for each method that all runs of a group have."""
     _require_poolable(group)
     first = group[0]
-    records = {summary.run: list(read(Path(summary.folder))) for summary in group}
+    records = {summary.folder: list(read(Path(summary.folder))) for summary in group}
     names = [name for name in first.spec.methods if all(name in summary.spec.methods for summary in group)]
     baseline = _together(records, first.baseline)
     for name in names:
         rows = _together(records, name)
-        tasks, prompts = len({summary.task for summary in group}), len({row.sample for row in rows})
+        tasks, prompts = len({summary.task for summary in group}), len({row.prompt for row in rows})
         place = [name, first.pair, f"{first.decoding.temperature:g}", str(tasks), str(prompts)]
         if name == first.baseline:
             yield [*place, *(column_of(key).format.text(1.0) for key in COLUMNS)]
@@ -58,7 +58,9 @@ def _rows(group: Sequence[RunSummary]) -> Iterable[list[str]]:
 def _together(records: Mapping[str, Rows], method: str) -> Rows:
     """Return the completed generations of a method in all runs. Ids of samples are unique within a run only."""
     return [
-        replace(row, sample=f"{run}/{row.sample}") for run, rows in records.items() for row in complete(rows, method)
+        replace(row, sample=f"{folder}/{row.sample}", same_as=f"{folder}/{row.prompt}")
+        for folder, rows in records.items()
+        for row in complete(rows, method)
     ]
 
 
@@ -87,8 +89,8 @@ def _require_poolable(group: Sequence[RunSummary]) -> None:
                 " --pooled"
             )
         for sample in {row.sample for row in read(Path(summary.folder))}:
-            other = seen.setdefault((summary.data.sha256, sample), summary.run)
-            if other != summary.run:
+            other = seen.setdefault((summary.data.sha256, sample), summary.folder)
+            if other != summary.folder:
                 raise NotComparable(
-                    f"{summary.run} and {other} contain the same prompt, {sample}; help: pass only one of them"
+                    f"{summary.folder} and {other} contain the same prompt, {sample}; help: pass only one of them"
                 )

@@ -59,7 +59,7 @@ def tables(summary: RunSummary, title: str = "") -> list[Table]:
         if not table.shown(summary):
             continue
         own = table.title.format(baseline=summary.baseline, headline=summary.headline)
-        first = title or (f"{summary.pair}, {summary.task}" if not out else "")
+        first = title or (summary.title if not out else "")
         made = table_of(summary, columns_of(table.key, summary), ": ".join(filter(None, (first, own))))
         made = without_empty(made if not out else replace(made, rows=made.rows[: len(summary.measured)]))
         if len(made.heads) > 1 or not out:

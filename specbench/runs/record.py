@@ -83,6 +83,8 @@ class Record:
     repeat: Count
     seed: int  # of the run, plus the repeat; with the sample it determines the sampler's seed
     order: int  # the number of generations timed before it in this process, to detect drift
+    run: str = ""  # the start of the hash of the run that it belongs to
+    same_as: str = ""  # the first sample of the run with an equal prompt; empty for that sample itself
     prompt_tokens: Count = 0
     prompt_cut: Count = 0  # tokens truncated from the prompt
     prompt_ends: list[int] = field(default_factory=list)  # its first and last eight ids
@@ -95,6 +97,8 @@ class Record:
     first_token_seconds: Seconds | None = None  # from the prompt to the first committed tokens
     prefill_seconds: Seconds | None = None  # the first forward of each model, including its encoder
     decode_seconds: Annotated[float, Meta(gt=0.0)] | None = None  # the remaining time from the prompt to the last token
+    other_cpu_seconds: float | None = None  # of other programs, on all processors, while it was decoded
+    wrong_tokens: Count | None = None  # greedy tokens that the declared distribution excludes; None if not compared
     peak_bytes: Count | None = None  # CUDA only
     simulated: str = ""  # what is simulated: dummy weights, synthetic logits
     captured: Count = 0  # CUDA graphs captured for this generation, before its clock started
@@ -112,6 +116,11 @@ class Record:
         )
 
     @property
+    def prompt(self) -> str:
+        """The sample that stands for all samples with this prompt: equal prompts are one prompt."""
+        return self.same_as or self.sample
+
+    @property
     def key(self) -> Key:
         """Method, sample and repeat, which identify a generation in a run."""
         return self.method, self.sample, self.repeat
@@ -124,12 +133,11 @@ def line_of(record: Record) -> bytes:
 
 
 def parse_record(line: bytes) -> Record:
-    """Parse a line of samples.jsonl. Raises ConfigError if it is not a record, was changed, or is inconsistent.
-
-    A line of an earlier version, without a checksum, is accepted.
-    """
+    """Parse a line of samples.jsonl. Raises ConfigError if it is not a record, was changed, or is inconsistent."""
     text, ending = line[: -len(CHECKSUM % 0)], line[-len(CHECKSUM % 0) :]
-    if ending.startswith(CHECKSUM[:12]) and ending != CHECKSUM % zlib.crc32(text):
+    if not ending.startswith(CHECKSUM[:12]):
+        raise ConfigError("it has no checksum")
+    if ending != CHECKSUM % zlib.crc32(text):
         raise ConfigError("it was changed after it was written")
     record = parse_json(line, Record, "record")
     if record.error is not None:

@@ -53,7 +53,7 @@ class Recorder:
         if not record.has_valid_times:
             record = Record(
                 method=record.method, sample=record.sample, repeat=record.repeat, seed=record.seed, order=record.order,
-                prompt_tokens=record.prompt_tokens, simulated=record.simulated,
+                prompt_tokens=record.prompt_tokens, simulated=record.simulated, same_as=record.same_as, run=record.run,
                 error="ValueError: the measured times are negative or not finite",
             )  # fmt: skip
         line = line_of(record)

@@ -44,12 +44,16 @@ class Imported:
 
 @dataclass(frozen=True)
 class Expected:
-    """The generations of a complete run: each sample, repeat and method once. `samples` is None if the ids are unknown."""
+    """The generations of a complete run: each sample, repeat and method once. `samples` is None if the ids are unknown.
+
+    `run` is the key of the run, which its records have (`RunSpec.key`).
+    """
 
     methods: tuple[str, ...]
     repeats: int
     count: int  # of samples
     samples: frozenset[str] | None = None
+    run: str = ""
 
     @property
     def generations(self) -> int:
@@ -57,7 +61,9 @@ class Expected:
         return len(self.methods) * self.repeats * self.count
 
     def why_unexpected(self, record: Record) -> str:
-        """Return why a record does not belong to the run; empty if it does."""
+        """Return why a record does not belong to the run; empty if it does. A record of an earlier version has no key."""
+        if record.run and self.run and record.run != self.run:
+            return f"it belongs to another run, {record.run}, and not to this one, {self.run}"
         if record.method not in self.methods:
             return f"method '{record.method}' is not in this run"
         if record.repeat >= self.repeats:
@@ -173,4 +179,4 @@ def expected_of(folder: Path) -> Expected:
     if manifest and len(manifest.samples) != samples:
         raise ConfigError(f"{folder / MANIFEST}: damaged: {len(manifest.samples)} samples, and the run has {samples}")
     ids = frozenset(manifest.samples) if manifest else None
-    return Expected(tuple(spec.methods), spec.decoding.repeats, samples, ids)
+    return Expected(tuple(spec.methods), spec.decoding.repeats, samples, ids, spec.key)

@@ -16,6 +16,7 @@ from specbench.decoding.traits import Traits
 
 SEMANTICS = 5  # bumped when the meaning of a recorded number changes, so that old runs are not mixed with new ones
 MOST_NAMED = 4  # methods in a folder's name
+KEY_DIGITS = 8  # of the hash of a run
 LONGEST_WORD = 60  # characters of one part of a folder's name
 
 Clock = Literal["decoding", "end to end"]  # the seconds that a headline speedup compares
@@ -174,7 +175,7 @@ class RunSpec:
     """Everything that a run's numbers depend on, apart from the machine.
 
     `methods` are by label, which has the values of swept keys in it, the baseline first. `plugins` are file names with the
-    SHA-256 of their text.
+    SHA-256 of their text. `changes` say in words what was changed of the presets; the numbers depend on the result alone.
     """
 
     semantics: int = SEMANTICS
@@ -186,6 +187,7 @@ class RunSpec:
     decoding: DecodingSpec
     device: str
     plugins: dict[str, str] = field(default_factory=dict)
+    changes: tuple[str, ...] = ()
 
     def to_toml(self) -> Table:
         """Return the table of run.toml."""
@@ -200,7 +202,13 @@ class RunSpec:
     def sha256(self) -> str:
         """A hash of everything that numbers depend on, as hex digits. Traits follow from the methods and are left out."""
         methods = {label: {"preset": each.preset, "options": each.options} for label, each in self.methods.items()}
-        return _sha256({**self.to_toml(), "methods": methods})
+        table = {key: value for key, value in self.to_toml().items() if key != "changes"}
+        return _sha256({**table, "methods": methods})
+
+    @property
+    def key(self) -> str:
+        """The start of the hash, which names the run's folder and binds its records to it."""
+        return self.sha256[:KEY_DIGITS]
 
     @property
     def checksum(self) -> str:
@@ -209,12 +217,12 @@ class RunSpec:
 
     @property
     def folder(self) -> str:
-        """The name of the run's folder: methods, pair, task, and eight digits of the hash."""
+        """The name of the run's folder: methods, pair, task, and the start of the hash."""
         names = [m.preset for label, m in self.methods.items() if label != self.baseline] or [self.baseline]
         shown = list(dict.fromkeys(names))  # variants have one name
         if len(shown) > MOST_NAMED:
             shown = [*shown[:MOST_NAMED], f"{len(shown) - MOST_NAMED}more"]
-        return "_".join([*map(word, ["+".join(shown), self.pair.name, self.task.name]), self.sha256[:8]])
+        return "_".join([*map(word, ["+".join(shown), self.pair.name, self.task.name]), self.key])
 
     @property
     def roles(self) -> tuple[str, ...]:

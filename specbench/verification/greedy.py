@@ -7,16 +7,9 @@ from torch import Tensor
 
 from specbench.config.construct import Table
 from specbench.decoding.sampling import Sampler
+from specbench.decoding.ties import FARTHEST, allowed, gaps
 from specbench.verification.case import Case, Check, first_tested_tokens, no_first_tests
-from specbench.verification.reference import (
-    FARTHEST,
-    Output,
-    allowed,
-    cut_prompts,
-    gaps,
-    generate_outputs,
-    reference_logits,
-)
+from specbench.verification.reference import Output, cut_prompts, generate_outputs, reference_logits
 
 CHANCE = 1e-6  # probabilities below this are rounding error
 

@@ -1,7 +1,7 @@
 """The output of a method, and a reference model's logits for it."""
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -12,15 +12,6 @@ from specbench.decoding.loop import Limits, Opened, decode
 from specbench.decoding.method import Method
 from specbench.decoding.round import Round
 from specbench.decoding.sampling import Sampler
-from specbench.decoding.targets import Target
-
-ROUNDINGS = {
-    torch.float32: 32.0,
-    torch.bfloat16: 2.0,
-    torch.float16: 4.0,
-}  # rounding error of a logit after a whole model, in units of eps
-FARTHEST = 64.0  # logits; a token that is not chosen after such an increase never is
-HALVINGS = 30  # of the interval that contains the gap
 
 
 class Openable(Protocol):
@@ -86,37 +77,3 @@ def reference_logits(reference: Openable, roles: tuple[str, ...], output: Output
     models = reference.open(output.prompt)
     read = output.ids + output.tokens[:-1]
     return {role: models[role].score(read, len(output.ids) - 1) for role in roles}
-
-
-def gaps(target: Target, logits: list[Tensor], tokens: list[int]) -> Tensor:
-    """Return the increase of each token's logit, in every model, at which greedy decoding would choose it: (m,).
-
-    0 where it is already chosen, inf where no increase suffices. For one model this is the gap to its largest logit;
-    for a deferral rule it also measures how close the rule was to choosing the other model.
-    """
-    x = torch.tensor(tokens, device=logits[0].device).unsqueeze(-1)  # (m, 1)
-    greedy = Sampler(0.0)
-
-    def is_chosen(raised: Tensor) -> Tensor:
-        """Return whether x is chosen with `raised` (m, 1) added to its logits: (m, 1), bool."""
-        there = [each.double().scatter_add(-1, x, raised) for each in logits]
-        return target(there, greedy).gather(-1, x) > 0.0
-
-    low = torch.zeros(x.shape, dtype=torch.float64, device=x.device)
-    high = low + FARTHEST
-    at_once = is_chosen(low)
-    if bool(at_once.all()):
-        return low.squeeze(-1)
-    ever = is_chosen(high)
-    for _ in range(HALVINGS):
-        middle = (low + high) / 2
-        enough = is_chosen(middle)
-        low, high = torch.where(enough, low, middle), torch.where(enough, middle, high)
-    gap = torch.where(ever, high, torch.inf)
-    return torch.where(at_once, 0.0, gap).squeeze(-1)
-
-
-def allowed(logits: Mapping[str, Tensor], dtype: torch.dtype) -> Tensor:
-    """Return the gap (m,) that rounding in this dtype can cause between two computations of the same logits."""
-    largest = torch.stack([each.abs().amax(-1) for each in logits.values()]).amax(0)
-    return ROUNDINGS[dtype] * torch.finfo(dtype).eps * largest.double()

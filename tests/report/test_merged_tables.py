@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from specbench.files import write_sealed
 from tests.fixtures.console import specbench
 
 RUN = {"-m": "sd", "-p": "tiny", "-t": "gsm8k", "-n": 2, "--repeats": 1, "--max-new-tokens": 6, "--temperature": 1}
@@ -94,7 +95,7 @@ def test_one_run_on_two_machines_names_the_machine(results, tmp_path):
     shutil.copytree(run, copy)
     environment = json.loads((copy / "env.json").read_text())
     del environment["sha256"]
-    (copy / "env.json").write_text(json.dumps(environment | {"cpu": "Another CPU"}))
+    write_sealed(copy / "env.json", environment | {"cpu": "Another CPU"})
     shown = specbench("report", run, copy, "-f", "md", "--full", cwd=results).stdout
     (_, rows), *_ = markdown_tables(shown)
     assert "Another CPU" in {row["machine"] for row in rows}

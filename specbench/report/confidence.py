@@ -1,0 +1,51 @@
+"""How far the conclusion of a run reaches: to the machine, or only to the run, with the reasons."""
+
+from collections.abc import Iterator
+
+from specbench.analysis.run_summary import RunSummary
+from specbench.report.formats import CHANGE, TENTHS
+
+OTHER_LOAD = 0.05  # share of the machine's processors from which on other programs count
+MACHINE_DRIFT = 0.25  # of a method's speed, between the first and the last repeat
+SPEEDUP_DRIFT = 0.1  # of a speedup
+SINGLE = "one repeat does not show drift"
+
+
+def place(summary: RunSummary) -> str:
+    """Return where a speedup holds: on this machine, on that of an archive, or in a run that another may contradict."""
+    if doubts(summary):
+        return "in the imported run" if summary.imported else "in this run"
+    return "on the machine of the archive" if summary.imported else "on this machine"
+
+
+def doubts(summary: RunSummary) -> list[str]:
+    """Return why another run may give other speeds; empty if nothing speaks against this one."""
+    return [each for each in (_load(summary), *_drift(summary), _single(summary)) if each]
+
+
+def caution(summary: RunSummary) -> Iterator[str]:
+    """Yield the sentence on why another run may give other speeds, and what would settle it."""
+    if found := doubts(summary):
+        repeats = max(summary.decoding.repeats, 3)
+        yield f"Another run may give other speeds: {'; '.join(found)}; help: --repeats {repeats} on an idle machine"
+
+
+def _load(summary: RunSummary) -> str:
+    loads = [load for row in summary.measured if (load := row.number("other_load")) is not None]
+    cores, most = summary.environment["cores"], max(loads, default=0.0)
+    if most <= OTHER_LOAD * cores:
+        return ""
+    return f"other programs used {TENTHS.number(most)} of {cores} processors"
+
+
+def _drift(summary: RunSummary) -> Iterator[str]:
+    for key, what, bound in (("speedup_drift", "the speedup", SPEEDUP_DRIFT), ("drift", "the speed", MACHINE_DRIFT)):
+        found = {row.label: change for row in summary.measured if abs(change := row.number(key) or 0.0) > bound}
+        if found:
+            label = max(found, key=lambda each: abs(found[each]))
+            yield f"{what} of {label} changed by {CHANGE.number(found[label])} from the first repeat to the last"
+            return
+
+
+def _single(summary: RunSummary) -> str:
+    return SINGLE if summary.decoding.repeats == 1 else ""
