@@ -5,6 +5,7 @@ from a list, or are lean and graph sessions that draft and verify with one read 
 """
 
 import math
+import sys
 import time
 from contextlib import ExitStack
 from unittest.mock import patch
@@ -72,6 +73,9 @@ class Listed:
 
     def roll(self, ids: list[int], k: int, sampler: Sampler, eos: frozenset[int]) -> Draft:
         return roll(self, ids, k, sampler, eos)
+
+    def room(self, ids: list[int]) -> int:
+        return sys.maxsize
 
     def hidden(self, ids: list[int], start: int) -> Tensor:
         raise ValueError("a list of logits has no hidden states")

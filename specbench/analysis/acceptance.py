@@ -184,6 +184,12 @@ def cut_by_length(rows: Rows) -> float:
     return sum(r.finish in ("length", "window") for r in rows) / len(rows)
 
 
+def window_cuts(rows: Rows) -> dict[str, float]:
+    """Return the share of generations that the context window of each model ended, by role."""
+    roles, counts = np.unique([r.window_of for r in rows if r.window_of], return_counts=True)
+    return {str(role): int(count) / len(rows) for role, count in zip(roles, counts, strict=True)}
+
+
 @metric("share")
 def cut_prompts(rows: Rows) -> float:
     """Share of generations whose prompt was truncated."""

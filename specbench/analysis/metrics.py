@@ -17,6 +17,7 @@ from specbench.analysis.acceptance import (
     rejections_per_token,
     rule_rate,
     wasted_share,
+    window_cuts,
 )
 from specbench.analysis.forwards import (
     Traffic,
@@ -86,4 +87,5 @@ __all__ = [
     "tokens_per_second",
     "verifier_rate",
     "wasted_share",
+    "window_cuts",
 ]

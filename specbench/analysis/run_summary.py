@@ -56,6 +56,7 @@ class MethodSummary:
     round_milliseconds: dict[str, float] = field(default_factory=dict)
     length_counts: dict[int, int] = field(default_factory=dict)  # rounds by the tokens that they committed
     counters: dict[str, float] = field(default_factory=dict)  # what the method counted in its rounds
+    window_cuts: dict[str, float] = field(default_factory=dict)  # share of generations that each model's window ended
     levels: list[Level] = field(default_factory=list)  # of a chain, innermost first
     groups: dict[str, Values] = field(default_factory=dict)  # metrics by subject or category
     quality: dict[str, Estimate | None] = field(default_factory=dict)

@@ -174,6 +174,7 @@ def _method(name: str, spec: RunSpec, records: Rows, scores: Scores, bandwidth: 
         round_milliseconds=m.round_milliseconds(rows) if timed else {},
         length_counts=m.length_counts(rows),
         counters=m.counters(rows),
+        window_cuts=m.window_cuts(rows),
         levels=m.levels(rows),
         predicted_lengths=draft_lengths.predict(context.method.traits.theory, rows, context.baseline) if timed else [],
         break_even=break_even.of_method(context.method.traits.theory, rows, context.baseline) if timed else None,
@@ -183,15 +184,15 @@ def _method(name: str, spec: RunSpec, records: Rows, scores: Scores, bandwidth: 
 
 def _context_of(name: str, spec: RunSpec, records: Rows, bandwidth: float) -> Context:
     """Return the context of one method's metrics. `records` are those of all methods."""
-    models = spec.pair.models
+    baseline_roles = spec.methods[spec.baseline].traits.roles
     return Context(
         baseline=complete(records, spec.baseline),
         sd=complete(records, SD) if name != SD else [],
         method=spec.methods[name],
-        baseline_roles=spec.methods[spec.baseline].traits.roles,
-        models=models,
+        baseline_roles=baseline_roles,
+        models=spec.pair.models,
         bandwidth=bandwidth,
-        target=next(reversed(models), ""),
+        target=next((role for role in reversed(spec.pair.models) if role in baseline_roles), ""),
         later_turns=spec.task.data.later_turns > 0,
         predicted_distance=_predicted_distance(spec.methods[name], spec),
     )

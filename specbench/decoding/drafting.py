@@ -1,8 +1,10 @@
 """Drafting one token at a time, with a rule that may stop a draft early."""
 
+from dataclasses import replace
 from typing import Protocol
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from specbench.decoding.sampling import Draft, Sampler, read_tokens
@@ -79,6 +81,14 @@ def roll(
         rule.end(ids + tokens)
     probs = rows[0] if len(rows) == 1 else torch.cat(rows) if rows else torch.empty(0, 0)  # (k, V)
     return Draft(tokens, probs, stopped)
+
+
+def widened(draft: Draft, vocabulary: int) -> Draft:
+    """Return the draft over a vocabulary of V tokens, of which its model has the first. It draws none of the others."""
+    missing = vocabulary - draft.probs.shape[-1]
+    if missing <= 0 or not draft.tokens:
+        return draft
+    return replace(draft, probs=F.pad(draft.probs, (0, missing)))  # (k, V)
 
 
 def common_prefix(a: list[int], b: list[int]) -> int:

@@ -28,6 +28,7 @@ class Generation:
 
     tokens: list[int] = field(default_factory=list)
     finish: str = ""  # eos | stop | length | window
+    window_of: str = ""  # the model whose context window ended it
     rounds: list[Round] = field(default_factory=list)
     first_token_seconds: float = 0.0  # until the first tokens are committed
     prefill_seconds: float = 0.0
@@ -37,8 +38,8 @@ class Generation:
 
 @dataclass(frozen=True)
 class Limits:
-    """What ends a generation: EOS ids, the maximum number of new tokens, the context window, and stop strings in the
-    detokenized text.
+    """What ends a generation: EOS ids, the maximum number of new tokens, a context window with the model that it belongs
+    to, and stop strings in the detokenized text.
     """
 
     eos: frozenset[int]
@@ -46,6 +47,7 @@ class Limits:
     window: int | None = None
     stop: tuple[str, ...] = ()
     detokenise: Callable[[list[int]], str] | None = None
+    window_of: str = ""
 
     def criteria(self, prompt: int) -> StopCriteria:
         """Return the stop criteria for a prompt of this length.
@@ -55,7 +57,8 @@ class Limits:
         if not prompt:
             raise ValueError("the prompt has no tokens")
         if self.window is not None and prompt >= self.window:
-            raise ValueError(f"the prompt has {prompt} tokens, the models' context window {self.window}")
+            owner = f"'{self.window_of}'" if self.window_of else "the models"
+            raise ValueError(f"the prompt has {prompt} tokens, the context window of {owner} {self.window}")
         length = prompt + self.max_new_tokens
         stopped = self.stopped if self.stop else None
         return StopCriteria(self.eos, length if self.window is None else min(length, self.window), stopped)
@@ -98,7 +101,8 @@ def decode(method: Method, models: Opened, sampler: Sampler, limits: Limits) -> 
         session.settle()
     usage = [session.usage for session in models.sessions.values()]
     clock -= sum(each.off_clock for each in usage)
-    out.finish, out.prefill_seconds = finish, sum(each.prefill_seconds - each.prefill_beside for each in usage)
+    out.finish, out.window_of = finish, limits.window_of if finish == "window" else ""
+    out.prefill_seconds = sum(each.prefill_seconds - each.prefill_beside for each in usage)
     out.decode_seconds = clock - out.prefill_seconds
     out.forward_seconds = sum(each.seconds - each.beside for each in usage)
     return out

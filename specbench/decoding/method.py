@@ -49,7 +49,7 @@ class Sessions(Protocol):
 
     @property
     def vocabulary(self) -> int:
-        """V, which all models share."""
+        """V, the number of tokens that can be written."""
 
     @property
     def device(self) -> torch.device:
@@ -128,6 +128,22 @@ class Method(Named):
         None means that the output does not follow any distribution that can be declared.
         """
         return None
+
+    @property
+    def deciding(self) -> tuple[str, ...]:
+        """The models without which nothing can be written: those that define the output's distribution, or all if it is
+        unknown.
+        """
+        if declared := self.declared_distribution():
+            return declared[0]
+        tested = self.verification()
+        return tested[1] if tested else self.roles()
+
+    @property
+    def combines_logits(self) -> bool:
+        """Whether the output's distribution is defined only for tokens that all deciding models have."""
+        declared = self.declared_distribution()
+        return declared is not None and declared[1].combines_logits
 
     def verification(self) -> tuple[str, tuple[str, ...], Target] | None:
         """Return the drafting role, the scorers and the target that drafts are tested against, or None if no draft is

@@ -12,7 +12,8 @@ from specbench.decoding.usage import Usage
 class Session(Protocol):
     """What a method sees of a model: next-token logits after any prefix, drafts that follow them, and usage.
 
-    Setting `keeps_hidden` before the first forward makes the session keep its hidden states.
+    Logits are over the V tokens of the pair; a token that the model lacks has -inf. Setting `keeps_hidden` before the
+    first forward makes the session keep its hidden states.
     """
 
     keeps_hidden: bool
@@ -29,6 +30,11 @@ class Session(Protocol):
         yet read.
         """
 
+    def room(self, ids: list[int]) -> int:
+        """Return how many tokens the model can draft after ids: 0 if its vocabulary or its context window lacks room for
+        ids. A proposer drafts no more than this.
+        """
+
     def hidden(self, ids: list[int], start: int) -> Tensor:
         """Return the last layer's states of ids[start:], as the LM head reads them, (len(ids) - start, H). Reads ids
         first if needed.
@@ -38,7 +44,9 @@ class Session(Protocol):
         """Return how many of ids, counted from the first, the session has read."""
 
     def logits_of(self, states: Tensor) -> Tensor:
-        """Return the LM head's logits (n, V) of states (n, H), which may be another module's predictions."""
+        """Return the LM head's logits of states (n, H), which may be another module's predictions: (n, W), where W <= V is
+        the number of tokens that the model has.
+        """
 
     def settle(self) -> None:
         """Record timings still pending on the device. Raises FloatingPointError if any logits were not finite."""

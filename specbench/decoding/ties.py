@@ -46,8 +46,12 @@ def gaps(target: Target, logits: list[Tensor], tokens: list[int]) -> Tensor:
 
 
 def allowed(logits: Mapping[str, Tensor], dtype: torch.dtype) -> Tensor:
-    """Return the gap (m,) that rounding in this dtype can cause between two computations of the same logits."""
-    largest = torch.stack([each.abs().amax(-1) for each in logits.values()]).amax(0)
+    """Return the gap (m,) that rounding in this dtype can cause between two computations of the same logits.
+
+    Tokens that a model lacks do not count.
+    """
+    known = [each.masked_fill(each == -torch.inf, 0.0) for each in logits.values()]
+    largest = torch.stack([each.abs().amax(-1) for each in known]).amax(0)
     return ROUNDINGS[dtype] * torch.finfo(dtype).eps * largest.double()
 
 

@@ -41,13 +41,15 @@ class Setting:
         generator = torch.Generator(self.pair.device).manual_seed(int.from_bytes(digest[:8]) >> 1)
         return Sampler(self.decoding.temperature, self.decoding.top_k, self.decoding.top_p, generator)
 
-    def limits(self) -> Limits:
-        """Return the limits of a generation."""
+    def limits(self, method: Method) -> Limits:
+        """Return the limits of a generation by a method."""
         tokenizer, free = self.pair.tokenizer, self.decoding.ignore_eos
+        window = self.pair.window_of(method.deciding)
         return Limits(
             eos=frozenset() if free else self.pair.eos,
             max_new_tokens=self.decoding.max_new_tokens,
-            window=self.pair.window,
+            window=window.length,
+            window_of=window.role,
             stop=() if free else self.task.stop,
             detokenise=lambda ids: tokenizer.decode(ids, skip_special_tokens=True),
         )
@@ -88,7 +90,7 @@ def generate(method: Method, record: Record, setting: Setting, sample: Sample, h
     prompt, record.prompt_cut = encode(pair.tokenizer, task, sample, history, pair.window)
     record.prompt_tokens, record.prompt_ends = len(prompt), prompt[:8] + prompt[8:][-8:]
     record.captured, record.capture_seconds = capture(pair, setting.longest(len(prompt)))
-    models, limits = pair.open(prompt), setting.limits()
+    models, limits = pair.open(prompt), setting.limits(method)
     if cuda:
         for device in _gpus(pair):
             torch.cuda.reset_peak_memory_stats(device)
@@ -137,7 +139,7 @@ def calibrated(method: Method, setting: Setting, samples: list[Sample]) -> Metho
             try:
                 prompt, _ = encode(setting.pair.tokenizer, setting.task, sample, [], setting.pair.window)
                 sampler = setting.sampler(setting.decoding.seed, sample)
-                yield decode(method, setting.pair.open(prompt), sampler, setting.limits()).rounds
+                yield decode(method, setting.pair.open(prompt), sampler, setting.limits(method)).rounds
             except AssertionError:
                 raise
             except Exception:
@@ -147,7 +149,7 @@ def calibrated(method: Method, setting: Setting, samples: list[Sample]) -> Metho
 
 
 def _fill(record: Record, out: Generation, models: Models, tokenizer: Any) -> None:
-    record.tokens, record.finish = out.tokens, out.finish
+    record.tokens, record.finish, record.window_of = out.tokens, out.finish, out.window_of
     record.first_token_seconds = out.first_token_seconds
     record.prefill_seconds, record.decode_seconds = out.prefill_seconds, out.decode_seconds
     record.models = {role: usage_record(session.usage) for role, session in models.sessions.items()}

@@ -46,6 +46,19 @@ class PlannedRun:
             label: Method.build(each.options, f"run.toml: methods.{label}") for label, each in self.spec.methods.items()
         }
 
+    def pair_of(self, loaded: LoadedPair) -> LoadedPair:
+        """Return the pair as the run uses it: only its models, of which those of the baseline decide.
+
+        Raises ConfigError for a model that cannot take part in a method.
+        """
+        spec = self.spec.pair
+        pair = loaded.only(
+            self.spec.roles, spec.synthetic.spread if spec.synthetic else None, self.methods[self.spec.baseline]
+        )
+        for label, method in self.methods.items():
+            pair.require_defined(label, method)
+        return pair
+
     @property
     def expected(self) -> Expected:
         """The generations that the run consists of."""

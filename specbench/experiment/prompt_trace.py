@@ -76,7 +76,7 @@ def _planned(request: TraceRequest) -> Plan:
 def _decoded(plan: Plan, run: PlannedRun) -> tuple[Record, list[TracedRound]]:
     """Return the record of the last method, and its rounds with their text."""
     spec, sample, label = run.spec, run.data.samples[0], list(run.spec.methods)[-1]
-    pair = plan.load().only(spec.roles, spec.pair.synthetic.spread if spec.pair.synthetic else None)
+    pair = run.pair_of(plan.load())
     setting = Setting(pair, run.task, spec.decoding)
     record = Record(method=label, sample=sample.id, repeat=0, seed=spec.decoding.seed, order=0)
     try:

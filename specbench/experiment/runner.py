@@ -134,7 +134,7 @@ def measure(
     ]
     if not todo:
         return
-    pair = loaded.only(spec.roles, spec.pair.synthetic.spread if spec.pair.synthetic else None)
+    pair = run.pair_of(loaded)
     setting = Setting(pair, run.task, spec.decoding)
     for graphs in pair.graphs.values():
         graphs.forget_drafts()

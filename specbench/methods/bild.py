@@ -44,6 +44,10 @@ class OriginalBild(Method, name="bild"):
         return self.small, self.large
 
     @property
+    def deciding(self) -> tuple[str, ...]:
+        return (self.large,)  # it continues alone where the small model cannot
+
+    @property
     def max_block(self) -> int:
         return 1 + self.gamma
 

@@ -1,12 +1,13 @@
 """Proposers, the sources of drafts."""
 
+import itertools
 import math
 from dataclasses import dataclass
 
 import torch
 
 from specbench.config.construct import within
-from specbench.decoding.drafting import common_prefix, roll
+from specbench.decoding.drafting import common_prefix, roll, widened
 from specbench.decoding.method import Level, Propose, Proposer, Sessions, StopCriteria
 from specbench.decoding.round import Round
 from specbench.decoding.sampling import Draft, Sampler, to_device
@@ -18,7 +19,7 @@ from specbench.models.heads import EagleHead, EagleSession
 
 @dataclass(frozen=True, kw_only=True)
 class DraftModel(Proposer, name="model"):
-    """A model that drafts gamma tokens, or fewer if it draws an EOS or a stop rule ends the draft."""
+    """A model that drafts gamma tokens, or fewer if it draws an EOS, a stop rule ends the draft, or it cannot read on."""
 
     model: str
     gamma: int
@@ -46,9 +47,9 @@ class DraftModel(Proposer, name="model"):
     def open(self, models: Sessions, sampler: Sampler, stop: StopCriteria) -> Propose:
         session = models[self.model]
         if self.stop is None:
-            return lambda ids, room: session.roll(ids, min(self.gamma, room), sampler, stop.eos)
+            return lambda ids, room: session.roll(ids, min(self.gamma, room, session.room(ids)), sampler, stop.eos)
         rule = self.stop.open(models, session, sampler)
-        return lambda ids, room: roll(session, ids, min(self.gamma, room), sampler, stop.eos, rule)
+        return lambda ids, room: roll(session, ids, min(self.gamma, room, session.room(ids)), sampler, stop.eos, rule)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,6 +86,9 @@ class PromptLookup(Proposer, name="pld"):
         def propose(ids: list[int], room: int) -> Draft:
             at = index.continuation(ids)
             tokens = ids[at : at + min(self.gamma, room)] if at else []
+            tokens = list(
+                itertools.takewhile(lambda token: token < models.vocabulary, tokens)
+            )  # a prompt may have others
             length = next((i for i, token in enumerate(tokens, 1) if token in stop.eos), len(tokens))
             tokens = tokens[:length]
             probs = torch.zeros(len(tokens), models.vocabulary, device=models.device)  # (k, V)
@@ -164,9 +168,15 @@ class Eagle(Proposer, name="eagle"):
         return (self.base,)
 
     def open(self, models: Sessions, sampler: Sampler, stop: StopCriteria) -> Propose:
-        session = EagleSession(models.head(self.head, EagleHead), models[self.base], self.catch_up)
+        base = models[self.base]
+        session = EagleSession(models.head(self.head, EagleHead), base, self.catch_up)
         models.track(self.head, session)
-        return lambda ids, room: session.draft(ids, min(self.gamma, room), sampler, stop.eos)
+
+        def propose(ids: list[int], room: int) -> Draft:
+            draft = session.draft(ids, min(self.gamma, room, base.room(ids)), sampler, stop.eos)
+            return widened(draft, models.vocabulary)
+
+        return propose
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -210,16 +220,18 @@ class Chain(Proposer, name="chain"):
         return (*self.proposer.roles(), self.model)
 
     def open(self, models: Sessions, sampler: Sampler, stop: StopCriteria) -> Propose:
+        session = models[self.model]
         inner = Speculation(
             proposer=self.proposer.role,
             propose=self.proposer.open(models, sampler, stop),
-            scorers=[models[self.model]],
+            scorers=[session],
             target=Last(),
             sampler=sampler,
             bonus=True,
         )
 
         def propose(ids: list[int], room: int) -> Draft:
+            room = min(room, session.room(ids))
             limited = StopCriteria(stop.eos, len(ids) + room)
             tokens: list[int] = []
             probs: list[torch.Tensor] = []

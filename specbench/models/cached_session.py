@@ -5,6 +5,7 @@ drops the rest, and feeds the missing tokens in one forward. There is no rollbac
 """
 
 import math
+import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -148,6 +149,9 @@ class CachedSession(ABC):
         if self.known(ids) < len(ids):
             self.score(ids, len(ids) - 1)
         return self._states.rows(start, len(ids))
+
+    def room(self, ids: list[int]) -> int:
+        return sys.maxsize  # `LimitedSession` wraps a session that has a limit
 
     def known(self, ids: list[int]) -> int:
         return common_prefix(ids, self._ids)

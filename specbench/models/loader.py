@@ -17,7 +17,7 @@ from specbench.models.heads import EagleHead, EagleNetwork
 from specbench.models.heads.loader import load_head
 from specbench.models.heads.resolve import ResolvedHead
 from specbench.models.loaded_pair import LoadedPair as LoadedPair
-from specbench.models.loaded_pair import Models as Models
+from specbench.models.open_models import Models as Models
 from specbench.models.parallel import Workers
 from specbench.models.placed import loading_settings, remove_with
 from specbench.models.quantization import quantize, stored_by

@@ -18,18 +18,20 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from specbench._logging import quietly
 from specbench.decoding.drafting import common_prefix
 from specbench.decoding.session import Session
 from specbench.decoding.usage import Usage
+from specbench.models.limited_session import Reach
 from specbench.models.placed import MovedSession
 from specbench.models.resolve import ResolvedModel
 
 
 class Opening(NamedTuple):
-    """Settings of a new sequence in a worker: the encoder's input, the number of threads, and the shared V."""
+    """Settings of a new sequence in a worker: the encoder's input, the number of threads, and V."""
 
     source: list[int] | None
     threads: int
@@ -103,11 +105,14 @@ def interrupts_ignored() -> Iterator[None]:
 class RemoteSession:
     """A session in a worker. `busy` is the time its last result took there, `moved` the bytes sent both ways so far."""
 
-    def __init__(self, worker: Worker, opening: Opening) -> None:
+    def __init__(self, worker: Worker, opening: Opening, reach: Reach) -> None:
+        reach.require(opening.source or [])
         self._worker, self._opening, self._ids, self._rows = worker, opening, list[int](), 0
+        self._reach = reach
         self.usage, self.busy, self.moved = Usage(), 0.0, 0
 
     def submit(self, ids: list[int], start: int) -> None:
+        self._reach.require(ids)
         known = common_prefix(ids, self._ids)
         opening = None if self._ids else self._opening
         self.moved += self._worker.submit(opening, known, ids[known:], start)
@@ -119,7 +124,9 @@ class RemoteSession:
         own = Usage(**usage)
         own.beside, own.prefill_beside = self.usage.beside, self.usage.prefill_beside
         self.usage = own
-        return torch.from_numpy(np.frombuffer(logits, dtype=np.float32).reshape(self._rows, -1).copy())
+        rows = torch.from_numpy(np.frombuffer(logits, dtype=np.float32).reshape(self._rows, -1).copy())
+        missing = self._opening.vocabulary - rows.shape[-1]
+        return F.pad(rows, (0, missing), value=-torch.inf) if missing > 0 else rows
 
     def settle(self) -> None:
         pass
@@ -185,13 +192,13 @@ class Workers:
         self._found, self._base = found, base
         self._started: dict[str, Worker] = {}
 
-    def open(self, roles: Sequence[str], vocabulary: int, source: list[int] | None) -> list[RemoteSession]:
+    def open(self, roles: Mapping[str, Reach], vocabulary: int, source: list[int] | None) -> list[RemoteSession]:
         """Return sessions of one prompt, which share the threads of this process. A worker that has ended is replaced."""
         for role in roles:
             if role not in self._started or not self._started[role].alive:
                 self._started[role] = Worker(role, self._found[role], self._base)
         opening = Opening(source, max(1, torch.get_num_threads() // len(roles)), vocabulary)
-        return [RemoteSession(self._started[role], opening) for role in roles]
+        return [RemoteSession(self._started[role], opening, reach) for role, reach in roles.items()]
 
 
 def _serve(role: str, found: ResolvedModel, base: Path, pipe: Connection) -> None:

@@ -129,6 +129,9 @@ class MovedSession:
     def roll(self, ids: list[int], k: int, sampler: Sampler, eos: frozenset[int]) -> Draft:
         return drafting.roll(self, ids, k, sampler, eos)
 
+    def room(self, ids: list[int]) -> int:
+        return self._session.room(ids)
+
     def hidden(self, ids: list[int], start: int) -> Tensor:
         with on(self._own):
             return self._here(self._session.hidden(ids, start))

@@ -96,6 +96,9 @@ class SyntheticSession:
     def roll(self, ids: list[int], k: int, sampler: Sampler, eos: frozenset[int]) -> Draft:
         return roll(self, ids, k, sampler, eos)
 
+    def room(self, ids: list[int]) -> int:
+        return self._inner.room(ids)
+
     @property
     def keeps_hidden(self) -> bool:
         return self._inner.keeps_hidden

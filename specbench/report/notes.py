@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from specbench.analysis.run_summary import MethodSummary, RunSummary
+from specbench.analysis.run_summary import RunSummary
 from specbench.report.columns import column_of
 from specbench.report.confidence import SINGLE, doubts
 from specbench.runs.run_folder import listed
@@ -14,6 +14,7 @@ MOST_CONDITIONS = 3  # sets of conditions above a short report of several runs
 MOST_WARNINGS = 5  # lines of warnings that follow a short report
 MOST_METHODS = 3  # methods that a warning names if it is about many
 LENGTH_CUTS = "cut_by_length"
+WINDOW_CUTS = "outputs cut by the context window of"
 LIMITS = {  # warnings with a value for each method, by column: the text, and the value from which on it is shown
     LENGTH_CUTS: ("outputs cut by the length limit", 0.05),
     "cut_prompts": ("truncated prompts", 0.0),
@@ -148,13 +149,15 @@ def _scores(summary: RunSummary) -> Iterator[str]:
 def _limits(summary: RunSummary) -> Iterator[str]:
     natural = not summary.decoding.ignore_eos and not summary.spec.task.continues
     for key, (text, least) in LIMITS.items():
-        if key == LENGTH_CUTS and not natural:
-            continue
-        texts = {row.method: _beyond(row, key, least) for row in summary.methods if _beyond(row, key, least)}
-        if len(texts) > 2 and len(texts) == len(summary.methods) and len(set(texts.values())) == 1:
-            texts = {"all methods": next(iter(texts.values()))}
-        if texts:
-            yield f"! {text}: {_largest(texts, summary, key)}"
+        values = {row.method: row.number(key) or 0.0 for row in summary.methods}
+        if key == LENGTH_CUTS:
+            if not natural:
+                continue
+            for role in dict.fromkeys(role for row in summary.methods for role in row.window_cuts):
+                cut = {row.method: row.window_cuts.get(role, 0.0) for row in summary.methods}
+                values = {method: value - cut[method] for method, value in values.items()}
+                yield from _beyond(f"{WINDOW_CUTS} '{role}'", key, cut, least)
+        yield from _beyond(text, key, values, least)
 
 
 def sampling_of(summary: RunSummary) -> str:
@@ -171,19 +174,21 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def _largest(texts: Mapping[str, str], summary: RunSummary, key: str) -> str:
-    """Return values of methods as a list, and if these are many, the largest and the number of the others."""
-    if len(texts) <= MOST_METHODS + 1:
-        return ", ".join(map(" ".join, texts.items()))
-    sizes = {row.method: abs(row.number(key) or 0.0) for row in summary.methods}
-    first = sorted(texts, key=lambda method: -sizes[method])[:MOST_METHODS]
-    return f"{', '.join(f'{method} {texts[method]}' for method in first)} and {len(texts) - MOST_METHODS} more methods"
-
-
-def _beyond(row: MethodSummary, key: str, least: float) -> str:
-    """Return a value of a method as text; empty if it is within the limit."""
-    value = row.number(key)
-    return column_of(key).format.text(value) if value is not None and abs(value) > least else ""
+def _beyond(text: str, key: str, values: Mapping[str, float], least: float) -> Iterator[str]:
+    """Yield a warning with the methods whose value, of the column `key`, is beyond the limit; if these are many, with the
+    largest values and the number of the others.
+    """
+    beyond = {method: value for method, value in values.items() if abs(value) > least}
+    texts = {method: column_of(key).format.text(value) for method, value in beyond.items()}
+    if len(texts) > 2 and len(texts) == len(values) and len(set(texts.values())) == 1:
+        texts = {"all methods": next(iter(texts.values()))}
+    if not texts:
+        return
+    first, more = list(texts), ""
+    if len(texts) > MOST_METHODS + 1:
+        first = sorted(texts, key=lambda method: -abs(beyond[method]))[:MOST_METHODS]
+        more = f" and {len(texts) - MOST_METHODS} more methods"
+    yield f"! {text}: {', '.join(f'{method} {texts[method]}' for method in first)}{more}"
 
 
 def _not_real(summary: RunSummary) -> str:
@@ -232,7 +237,7 @@ def common_notes(summaries: Sequence[RunSummary]) -> list[str]:
     for summary, lines in each:
         for note in lines:
             if note.startswith(("!", "Sampled", "Text that runs")):
-                texts = (f"! {text}: " for text, _ in LIMITS.values())
+                texts = (f"! {text}" for text in (WINDOW_CUTS, *(text for text, _ in LIMITS.values())))
                 kind = next((text for text in texts if note.startswith(text)), re.sub(NUMBERS, "#", note))
                 kinds.setdefault(kind, []).append((note, summary.task))
     for alike in kinds.values():

@@ -67,9 +67,10 @@ def closing(record: Record) -> list[str]:
     rate = acceptance_rate([record])
     acceptance = "" if rate is None else f", acceptance rate {column_of('acceptance_rate').format.text(rate)}"
     forwards = ", ".join(f"{name} {usage['forwards']}" for name, usage in record.models.items())
+    ended = f"{record.finish} of '{record.window_of}'" if record.window_of else record.finish
     length = f"accepted length {column_of('accepted_length').format.text(accepted_length([record]))}"
     return [
-        f"{len(record.tokens)} tokens, {rounds} rounds, {length}{acceptance}, ended by {record.finish}",
+        f"{len(record.tokens)} tokens, {rounds} rounds, {length}{acceptance}, ended by {ended}",
         f"forwards: {forwards}",
     ]
 

@@ -92,6 +92,7 @@ class Record:
     text: str = ""  # up to the first stop string
     pieces: list[str] = field(default_factory=list)  # the text that each token adds
     finish: str = ""  # eos | stop | length | window
+    window_of: str = ""  # the model whose context window ended it
     rounds: list[RoundRecord] = field(default_factory=list)  # of methods that draft or have counters
     models: dict[str, UsageRecord] = field(default_factory=dict)  # by role
     first_token_seconds: Seconds | None = None  # from the prompt to the first committed tokens

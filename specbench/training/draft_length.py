@@ -21,16 +21,9 @@ from specbench.training import roc
 from specbench.training.fitting import fit
 from specbench.training.recipes import DraftRollout, Recipe
 from specbench.training.shards import Rows, chosen
-from specbench.training.texts import Text, masks
+from specbench.training.texts import Text, masks, steps_within
 
 MIXED = 0.15  # share of positions with the target's token instead of the draft's (SpecDec++)
-
-
-def _fitting(rollout: DraftRollout, pair: LoadedPair, text: Text) -> DraftRollout:
-    """Return the rollout with no more steps than the models' window has room for after a prompt."""
-    return (
-        rollout if pair.window is None else replace(rollout, steps=min(rollout.steps, pair.window - len(text.prompt)))
-    )
 
 
 def _sampler(pair: LoadedPair, text: Text, rollout: DraftRollout) -> Sampler:
@@ -46,7 +39,7 @@ def specdec_rows(pair: LoadedPair, text: Text, rollout: DraftRollout) -> Rows:
     tokens. The draft then reads a mix: y, or at a share `MIXED` of positions the target's token, whose rows are
     omitted.
     """
-    rollout = _fitting(rollout, pair, text)
+    rollout = replace(rollout, steps=steps_within(pair, text, rollout.steps))
     sampler, models = _sampler(pair, text, rollout), pair.open(text.prompt)
     draft, target, ids = models[rollout.draft], models[rollout.target], list(models.ids)
     draft.keeps_hidden = True
@@ -84,7 +77,7 @@ class _RecordingRule(Rule):
 
 def dsl_rows(pair: LoadedPair, text: Text, rollout: DraftRollout) -> Rows:
     """Return training rows of `LengthHead` from tested draft tokens: inputs (n, 12), and label (n,), 1 if accepted."""
-    rollout = _fitting(rollout, pair, text)
+    rollout = replace(rollout, steps=steps_within(pair, text, rollout.steps))
     sampler, models = _sampler(pair, text, rollout), pair.open(text.prompt)
     draft, target, ids = models[rollout.draft], models[rollout.target], list(models.ids)
     stop, rule = StopCriteria(pair.eos, len(ids) + rollout.steps), _RecordingRule(LengthHead())

@@ -23,7 +23,7 @@ def rows_of(pair: LoadedPair, text: Text, base: str, most: int) -> Rows:
     """
     models = pair.open(text.prompt)
     session, ids = models[base], list(models.ids)
-    whole = (ids + text.rest)[: min(most, pair.window or most)]
+    whole = (ids + text.rest)[: min(most, pair.window_of(pair.models).length or most)]
     session.keeps_hidden = True
     features = session.hidden(whole, 0)  # (n, H)
     own = torch.arange(len(whole)) >= len(ids)

@@ -21,7 +21,7 @@ from specbench.training import roc
 from specbench.training.fitting import fit
 from specbench.training.recipes import PrefixRollout, Recipe
 from specbench.training.shards import Rows, chosen, joined
-from specbench.training.texts import Text, masks
+from specbench.training.texts import Text, masks, steps_within
 
 KINDS = ("original", "draft", "target", "mixed")  # who wrote the prefix after the prompt
 THRESHOLDS = (1.0, 1.2, 1.5)  # tau_train
@@ -38,8 +38,7 @@ def rows_of(pair: LoadedPair, text: Text, rollout: PrefixRollout) -> Rows:
     """
     seed = hash((rollout.seed, text.number)) & (2**62 - 1)
     sampler = Sampler(rollout.temperature, generator=torch.Generator(pair.device).manual_seed(seed))
-    room = rollout.steps if pair.window is None else pair.window - len(text.prompt)
-    rollout = replace(rollout, steps=min(rollout.steps, room))
+    rollout = replace(rollout, steps=steps_within(pair, text, rollout.steps))
     models = pair.open(text.prompt)
     models[rollout.draft].keeps_hidden = True
     parts = []

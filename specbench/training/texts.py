@@ -76,7 +76,7 @@ def gather(pair: LoadedPair, tasks: Sequence[Source], count: int, skip: int, see
 
     Raises ConfigError if too few are left.
     """
-    rng = random.Random(f"texts:{seed}")
+    rng, window = random.Random(f"texts:{seed}"), pair.window_of(pair.models).length
     hashes: list[str] = []
     found: list[tuple[list[int], list[int], Sample, str]] = []
     for each in tasks:
@@ -89,16 +89,16 @@ def gather(pair: LoadedPair, tasks: Sequence[Source], count: int, skip: int, see
         for sample, after, dialogue in kept[: -(-count // len(tasks)) if count else None]:
             if dialogue:
                 prompt, rest = dialogue_ids(pair.tokenizer, dialogue)
-                room = len(rest) if pair.window is None else pair.window - len(prompt)
+                room = len(rest) if window is None else window - len(prompt)
                 if room > 0:  # else the question is too long for the models
                     found.append((prompt, rest[:room], sample, each.name))
                 continue
             try:
-                prompt, _ = encode(pair.tokenizer, task, sample, [], pair.window)
+                prompt, _ = encode(pair.tokenizer, task, sample, [], window)
             except ValueError:  # the prompt is too long for the models
                 continue
             rest = pair.tokenizer.encode(after, add_special_tokens=False) if after else []
-            end = [] if task.continues or not rest else [min(pair.eos)]
+            end = [] if task.continues or not rest else sorted(pair.eos)[:1]
             found.append((prompt, rest + end, sample, each.name))
     if len(found) < 10:
         raise ConfigError(
@@ -109,6 +109,12 @@ def gather(pair: LoadedPair, tasks: Sequence[Source], count: int, skip: int, see
     sources = list(dict.fromkeys(each.source for each in tasks))
     about: Table = {"tasks": [each.name for each in tasks], "source": ", ".join(sources), "skipped": skip}
     return Texts(texts, {**about, "sha256": hashes, "texts": len(texts)})
+
+
+def steps_within(pair: LoadedPair, text: Text, steps: int) -> int:
+    """Return the number of steps, or what the smallest window of the models has room for after a prompt."""
+    window = pair.window_of(pair.models).length
+    return steps if window is None else min(steps, window - len(text.prompt))
 
 
 def split_of(number: int, seed: int) -> Split:

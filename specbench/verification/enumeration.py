@@ -5,6 +5,7 @@ On vocabularies of two or three tokens every choice of a method can be followed
 Models are fixed random functions of the whole prefix, so that any misplaced row shows.
 """
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -59,6 +60,9 @@ class TableSession:
 
     def roll(self, ids: list[int], k: int, sampler: Sampler, eos: frozenset[int]) -> Draft:
         return roll(self, ids, k, sampler, eos)
+
+    def room(self, ids: list[int]) -> int:
+        return sys.maxsize
 
     def hidden(self, ids: list[int], start: int) -> Tensor:
         assert self.keeps_hidden

@@ -1,7 +1,7 @@
 """The output of a method, and a reference model's logits for it."""
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -17,8 +17,10 @@ from specbench.decoding.sampling import Sampler
 class Openable(Protocol):
     """The part of a loaded pair that verification needs."""
 
-    eos: frozenset[int]
-    window: int | None
+    @property
+    def eos(self) -> frozenset[int]: ...
+
+    def window_of(self, roles: Iterable[str], /) -> tuple[int | None, str]: ...
 
     def open(self, prompt: list[int], /) -> Opened: ...
 
@@ -46,10 +48,12 @@ def generate_outputs(
     method: Method, pair: Openable, prompts: list[list[int]], temperature: float, how: Decoding
 ) -> Iterator[Output]:
     """Yield one output per prompt, each with its own random generator."""
+    window, owner = pair.window_of(method.deciding)
+    limits = Limits(pair.eos, how.new, window, window_of=owner)
     for i, prompt in enumerate(prompts):
         models = pair.open(prompt)
         sampler = Sampler(temperature, generator=torch.Generator(models.device).manual_seed(_seed(how.seed, i)))
-        out = decode(method, models, sampler, Limits(pair.eos, how.new, pair.window))
+        out = decode(method, models, sampler, limits)
         yield Output(prompt, models.ids, out.tokens, out.rounds)
 
 
@@ -73,7 +77,12 @@ def cut_prompts(prompts: list[list[int]], times: int, seed: int) -> list[list[in
 
 
 def reference_logits(reference: Openable, roles: tuple[str, ...], output: Output) -> dict[str, Tensor]:
-    """Return each model's logits (m, V) at every token of the output, computed in one pass by fresh sessions."""
+    """Return each model's logits (m, V) at every token of the output, computed in one pass by fresh sessions.
+
+    A model that only drafts may be unable to read some of them. It drafts nothing there, and its rows are those before, or
+    uniform.
+    """
     models = reference.open(output.prompt)
-    read = output.ids + output.tokens[:-1]
-    return {role: models[role].score(read, len(output.ids) - 1) for role in roles}
+    read, start = output.ids + output.tokens[:-1], len(output.ids) - 1
+    unread = torch.zeros(len(output.tokens), models.vocabulary, device=models.device)
+    return {role: models[role].score(read, start) if models[role].room(output.ids) else unread for role in roles}

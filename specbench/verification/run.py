@@ -76,9 +76,11 @@ def verify_method(request: VerifyRequest, observer: Observer | None = None) -> V
         verdict = undeclared(resolved.method, resolved.label)
     else:
         with observer.status(f"loading {', '.join(needed)}, twice"):
+            decided_by = baseline if set(baseline.deciding) <= set(needed) else resolved.method
             loaded = load(needed, base, on.device, resolve_heads(pair, resolved.method.heads, base))
+            loaded = loaded.only(tuple(needed), decided_by=decided_by)
             eager = resolve_models(pair, tuple(needed), base, replace(on, engine="eager"))
-            reference = load(eager, base, on.device)
+            reference = load(eager, base, on.device).only(tuple(needed), decided_by=decided_by)
         prompts, tasks = _prompts(request.tasks, pair, loaded, options)
         dtypes: list[torch.dtype] = [getattr(torch, each.dtype) for each in needed.values()]
         case = Case(
@@ -87,7 +89,10 @@ def verify_method(request: VerifyRequest, observer: Observer | None = None) -> V
         )  # fmt: skip
         loaded.prepare(max(map(len, prompts)) + case.decoding.new, resolved.method.max_block)
         with observer.progress(f"verify {resolved.label} on {found.name}", outputs(case)) as advance:
-            verdict = verify(case, resolved.label, baseline, advance)
+            try:
+                verdict = verify(case, resolved.label, baseline, advance)
+            except ValueError as error:  # a prompt that does not fit, or a token that a model lacks
+                raise ConfigError(f"{resolved.label} cannot decode: {error}") from None
     return Verification(
         method=resolved.label,
         spec=resolved.spec,

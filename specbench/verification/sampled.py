@@ -5,6 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from specbench.decoding.loop import Opened
 from specbench.decoding.method import Method
 from specbench.decoding.sampling import Sampler
 from specbench.decoding.targets import Last
@@ -80,10 +81,16 @@ def control_of(case: Case) -> tuple[str, Method, float]:
     while isinstance(proposer, Chain):
         proposer = proposer.proposer
     drafter = proposer.role if proposer else found[0] if found else ""
-    if drafter in method.roles() and not (drafter == scorers[-1] and isinstance(target, Last)):
+    own = drafter in method.roles() and not (drafter == scorers[-1] and isinstance(target, Last))
+    if own and all(_has_room(case.pair.open(prompt), drafter) for prompt in case.prompts):
         return f"'{drafter}' alone", Autoregressive(scorers=(drafter,), target=Last()), case.temperature
     warmer = case.temperature * case.warmer
     return f"the declared distribution at T = {warmer:g}", case.plain, warmer
+
+
+def _has_room(models: Opened, role: str) -> bool:
+    """Return whether a model can read a prompt and at least one token after it."""
+    return models[role].room(models.ids) > 1
 
 
 def sampled(case: Case, advance: Callable[[], None]) -> list[Check]:

@@ -18,7 +18,7 @@ def both():
     found = resolve_models(pair, ("draft",), preset.path.parent, Execution(device_of("cpu"), "float32", "lean"))
     loaded = load(found, preset.path.parent, device_of("cpu"))
     workers = Workers(found, preset.path.parent)
-    return lambda: workers.open(("draft",), loaded.vocabulary, None)[0], loaded
+    return lambda: workers.open(loaded.reaches, loaded.vocabulary, None)[0], loaded
 
 
 def test_a_worker_returns_the_models_logits(both):

@@ -48,6 +48,8 @@ class Contrastive(Target, name="contrastive"):
     remain whose unscaled p_n is at least that share of the largest one. 0 disables it.
     """
 
+    combines_logits = True
+
     mu: float = 0.1
     plausibility: float = 0.0
 
@@ -71,6 +73,8 @@ class Contrastive(Target, name="contrastive"):
 @dataclass(frozen=True, kw_only=True)
 class Realigned(TwoModels, name="realigned"):
     """Decoding-time realignment, softmax((lam l_p + (1 - lam) l_q) / T): lam in [0, 1] interpolates, above 1 extrapolates."""
+
+    combines_logits = True
 
     lam: float = 0.5
 

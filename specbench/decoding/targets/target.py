@@ -6,6 +6,7 @@ and returns a distribution (k, V).
 
 from abc import abstractmethod
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -14,7 +15,12 @@ from specbench.decoding.sampling import Sampler
 
 
 class Target(Named):
-    """Computes pi from n models' logits."""
+    """Computes pi from n models' logits, which are -inf for tokens that a model lacks.
+
+    A target that combines logits is undefined for such tokens, so it is computed over those that all models have.
+    """
+
+    combines_logits: ClassVar[bool] = False
 
     def check(self, n: int) -> None:
         """Raise ValueError if this target cannot combine n models. Methods call it when they are constructed."""

@@ -1,0 +1,120 @@
+"""What a model can read, and sessions of models that lack tokens or positions of the pair."""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from specbench.decoding.drafting import widened
+from specbench.decoding.sampling import Draft, Sampler
+from specbench.decoding.session import Session
+from specbench.decoding.usage import Usage
+from specbench.models.eager_session import window_of
+
+
+@dataclass(frozen=True)
+class Reach:
+    """What the model of a role can read and write.
+
+    `embedded` is the number of token ids that it can read, the rows of its embedding; `entries` the number that it can
+    write, the rows of its LM head. `window` is the number of tokens of a sequence that it can read; None if unlimited.
+    """
+
+    role: str
+    embedded: int
+    entries: int
+    window: int | None
+
+    @classmethod
+    def of(cls, role: str, model: PreTrainedModel) -> "Reach":
+        """Return the reach of a loaded model."""
+        embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
+        return cls(role, embedding.weight.shape[0], head.weight.shape[0], window_of(model))
+
+    def covered(self, ids: Sequence[int]) -> int:
+        """Return how many of ids, counted from the first, the model can read."""
+        known = len(ids)
+        if ids and max(ids) >= self.embedded:
+            known = next(i for i, token in enumerate(ids) if token >= self.embedded)
+        return known if self.window is None else min(known, self.window)
+
+    def room(self, ids: Sequence[int]) -> int:
+        """Return how many tokens the model can write after ids; 0 if it cannot read ids."""
+        if self.covered(ids) < len(ids):
+            return 0
+        return sys.maxsize if self.window is None else self.window - len(ids) + 1
+
+    def require(self, ids: Sequence[int]) -> None:
+        """Raise ValueError, with the reason, if the model cannot read ids."""
+        known = self.covered(ids)
+        if known == len(ids):
+            return
+        if ids[known] >= self.embedded:
+            raise ValueError(f"model '{self.role}' cannot read token {ids[known]}: it has {self.embedded} tokens")
+        raise ValueError(f"model '{self.role}' cannot read {len(ids)} tokens: its context window is {self.window}")
+
+
+class LimitedSession:
+    """A session of a model that has fewer tokens than the pair's V, cannot read all of them, or has a smaller window.
+
+    Its logits are -inf, and its drafts have a probability of 0, for the tokens that it lacks. It raises ValueError, with the
+    reason, where it would have to read what it cannot. A model that only drafts may have to score a token that it lacks,
+    if another model proposed it: the token is rejected, so the rows after it are repetitions of the last one and are
+    not used. With `strict` they raise ValueError, since such a token may be accepted.
+    """
+
+    def __init__(
+        self, session: Session, reach: Reach, vocabulary: int, source: Sequence[int] | None, strict: bool
+    ) -> None:
+        """`source` is what an encoder reads."""
+        self._session, self._reach, self._vocabulary, self._strict = session, reach, vocabulary, strict
+        self._source = source or []
+
+    @property
+    def usage(self) -> Usage:
+        return self._session.usage
+
+    @property
+    def keeps_hidden(self) -> bool:
+        return self._session.keeps_hidden
+
+    @keeps_hidden.setter
+    def keeps_hidden(self, value: bool) -> None:
+        self._session.keeps_hidden = value
+
+    def room(self, ids: list[int]) -> int:
+        return self._reach.room(ids) if self._reach.room(self._source) else 0
+
+    def score(self, ids: list[int], start: int) -> Tensor:
+        known = self._reach.covered(ids)
+        if self._strict or known <= start:
+            self._require(ids)
+        rows = self._session.score(ids[:known], start)
+        rows = F.pad(rows, (0, self._vocabulary - rows.shape[-1]), value=-torch.inf)  # (known - start, V)
+        return torch.cat([rows, rows[-1:].expand(len(ids) - known, -1)])
+
+    def roll(self, ids: list[int], k: int, sampler: Sampler, eos: frozenset[int]) -> Draft:
+        if k:
+            self._require(ids)
+        return widened(self._session.roll(ids, min(k, self.room(ids)), sampler, eos), self._vocabulary)
+
+    def hidden(self, ids: list[int], start: int) -> Tensor:
+        self._require(ids)
+        return self._session.hidden(ids, start)
+
+    def known(self, ids: list[int]) -> int:
+        return self._session.known(ids)
+
+    def logits_of(self, states: Tensor) -> Tensor:
+        return self._session.logits_of(states)
+
+    def settle(self) -> None:
+        self._session.settle()
+
+    def _require(self, ids: Sequence[int]) -> None:
+        self._reach.require(self._source)
+        self._reach.require(ids)
