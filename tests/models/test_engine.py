@@ -197,7 +197,7 @@ def peers(family: str = "llama") -> Models:
     models = {"draft": random_model(family, 1), "target": random_model(family, 2)}
     pair = LoadedPair.__new__(LoadedPair)
     pair.models, pair.networks, pair.graphs, pair.synthetic, pair.vocabulary = models, {}, {}, {}, 40
-    pair.device, pair.devices = CPU, {}
+    pair.device, pair.devices, pair.deciding, pair._tokenizers = CPU, {}, ("target",), {"target": range(40)}
     pair.encoder_decoder = models["target"].config.is_encoder_decoder
     return Models(pair, PROMPT)
 

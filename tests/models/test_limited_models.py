@@ -136,8 +136,8 @@ def test_a_method_that_needs_the_draft_ends_at_its_window_and_names_it(tmp_path)
             assert (record.finish, record.window_of) == ("window", "draft"), (method, record.error)
     (folder,) = (tmp_path / "run" / "out").iterdir()
     report = " ".join(RUNNER.invoke(app, ["report", str(folder), "--full"]).output.split())
-    assert "! outputs cut by the context window of 'draft': cascade-opt 100.0%" in report
-    assert "! outputs cut by the length limit: ar 100.0%, sd 100.0%" in report
+    assert "! outputs cut by the context window of 'draft': cascade-opt 100%" in report
+    assert "! outputs cut by the length limit: ar 100%, sd 100%" in report
 
 
 def test_a_prompt_that_a_needed_model_cannot_read_fails_with_the_reason(tmp_path):

@@ -17,7 +17,9 @@ from transformers import (
 
 from specbench.config.construct import construct
 from specbench.config.pair import Pair
+from specbench.decoding.targets import Last, Mixture
 from specbench.errors import ConfigError, MissingAsset
+from specbench.methods.autoregressive import Autoregressive
 from specbench.models.loader import load
 from specbench.models.resolve import Execution, device_of, dtype_of, resolve_models
 from tests.fixtures.worlds import FAMILIES
@@ -48,15 +50,17 @@ def bring(base: Path, **paths: str):
     return found, load(found, base, CPU)
 
 
-def test_padded_vocabularies_are_cropped_to_the_shared_size(tmp_path):
-    """Qwen2.5 pads its embeddings differently from size to size; the tokens beyond the tokenizer must never be drawn."""
-    model_folder(tmp_path / "small", rows=96)
-    model_folder(tmp_path / "large", rows=128)
+@pytest.mark.parametrize(("draft", "target"), [(96, 128), (128, 96), (94, 94)])
+def test_the_whole_head_of_the_target_is_the_vocabulary(draft, target, tmp_path):
+    """Qwen2.5 pads its embeddings differently from size to size."""
+    model_folder(tmp_path / "small", rows=draft)
+    model_folder(tmp_path / "large", rows=target)
     _, pair = bring(tmp_path, draft="small", target="large")
-    assert pair.vocabulary == 94
+    assert pair.vocabulary == target
     opened = pair.open([1, 2, 3])
-    for role in ("draft", "target"):
-        assert opened[role].score(opened.ids, 0).shape == (3, 94)
+    rows = {role: opened[role].score(opened.ids, 0) for role in ("draft", "target")}
+    assert {each.shape for each in rows.values()} == {(3, target)}
+    assert bool((rows["draft"][:, draft:] == -torch.inf).all())
 
 
 def test_different_tokenizers_are_rejected_with_both_names(tmp_path):
@@ -72,7 +76,7 @@ def test_tokens_added_after_the_base_vocabulary_may_differ(tmp_path):
     more.add_special_tokens({"additional_special_tokens": ["<tool>"]})
     model_folder(tmp_path / "two", rows=100)
     more.save_pretrained(tmp_path / "two")
-    assert bring(tmp_path, draft="one", target="two")[1].vocabulary == 94
+    assert bring(tmp_path, draft="one", target="two")[1].vocabulary == 100
 
 
 def test_encoder_decoders_start_with_their_decoders_start_token(tmp_path):
@@ -86,16 +90,23 @@ def test_encoder_decoders_start_with_their_decoders_start_token(tmp_path):
 
 
 def test_a_run_shares_only_what_its_own_models_share(tmp_path):
-    """Loading a third model for another method must not change this one's EOS, vocabulary or window."""
+    """Loading a model for another method must not change this one's EOS, vocabulary or window."""
     model_folder(tmp_path / "one", rows=100)
     other = LlamaForCausalLM.from_pretrained(model_folder(tmp_path / "two", rows=90))
     other.config.max_position_embeddings = 32
     other.generation_config.eos_token_id = [1, 5]
     other.save_pretrained(tmp_path / "two")
     _, pair = bring(tmp_path, target="one", other="two")
-    assert (pair.vocabulary, pair.window, pair.eos >= {1, 5}) == (90, 32, True)
     alone = pair.only(("target",))
-    assert (alone.vocabulary, alone.window, alone.eos & {5}) == (94, 64, set())
+    assert (alone.vocabulary, alone.window, alone.eos & {5}) == (100, 64, set())
+    plain, mixture = (
+        Autoregressive(scorers=scorers, target=target)
+        for scorers, target in ((("target",), Last()), (("target", "other"), Mixture()))
+    )
+    beside = pair.only(("target", "other"), decided_by=plain)
+    assert (beside.vocabulary, beside.window, beside.eos) == (alone.vocabulary, alone.window, alone.eos)
+    mixed = pair.only(("target", "other"), decided_by=mixture)
+    assert (mixed.vocabulary, mixed.window, mixed.eos) == (100, 32, alone.eos | {1, 5})
 
 
 def test_a_model_whose_cache_cannot_be_truncated_is_rejected_before_any_measurement(tmp_path):

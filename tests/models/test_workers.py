@@ -18,7 +18,7 @@ def both():
     found = resolve_models(pair, ("draft",), preset.path.parent, Execution(device_of("cpu"), "float32", "lean"))
     loaded = load(found, preset.path.parent, device_of("cpu"))
     workers = Workers(found, preset.path.parent)
-    return lambda: workers.open(loaded.reaches, loaded.vocabulary, None)[0], loaded
+    return lambda size=loaded.vocabulary: workers.open(loaded.reaches, size, None)[0], loaded
 
 
 def test_a_worker_returns_the_models_logits(both):
@@ -44,12 +44,23 @@ def test_an_unread_answer_of_a_worker_is_dropped(both):
 def test_an_exception_of_a_worker_is_raised_and_the_next_sequence_works(both):
     opened, loaded = both
     bad = opened()
-    bad.submit([10**9], 0)
-    with pytest.raises((IndexError, RuntimeError)):
+    bad.submit([5], 3)
+    with pytest.raises(AssertionError):
         bad.result()
     good = opened()
     good.submit([1, 2], 1)
     assert torch.allclose(good.result(), loaded.session("draft", None).score([1, 2], 1), atol=1e-5)
+
+
+def test_a_worker_lacks_the_tokens_beyond_its_vocabulary(both):
+    opened, loaded = both
+    remote = opened(loaded.vocabulary + 2)
+    remote.submit([5, 6, 7], 2)
+    rows = remote.result()
+    assert torch.allclose(rows[:, :-2], loaded.session("draft", None).score([5, 6, 7], 2), atol=1e-5)
+    assert bool((rows[:, -2:] == -torch.inf).all())
+    with pytest.raises(ValueError, match="model 'draft' cannot read token 1024: it has 1024 tokens"):
+        remote.submit([5, 1024], 1)
 
 
 def requested(remote, ids):
