@@ -65,6 +65,9 @@ class Assisted(Method, name="hf-assisted"):
             raise ValueError(
                 "transformers' assisted generation needs two models; the draft and the target are the same"
             )
+        sizes = [each.model.config.get_text_config().vocab_size for each in (draft, target)]
+        if len(set(sizes)) > 1:
+            raise ValueError(f"transformers' assisted generation needs models of one vocab_size, not {sizes}; help: sd")
         rounds = _Rounds(target, models.ids, stop)
         settings: Table = {
             "num_assistant_tokens": self.gamma,
