@@ -1,12 +1,16 @@
 """Options that several commands share, as Typer annotations, and the values of some of them."""
 
 from collections.abc import Callable
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from specbench.config.choices import Chat as Chat
+from specbench.config.choices import Device as Device
+from specbench.config.choices import Dtype as Dtype
+from specbench.config.choices import Engine as Engine
+from specbench.config.choices import Overflow as Overflow
 from specbench.config.options import SandboxKind
 from specbench.config.pair import HeadKind as HeadKind
 from specbench.config.presets import KINDS, names
@@ -31,40 +35,6 @@ def known_there(ctx: typer.Context, incomplete: str) -> list[str]:
     """Complete preset names of the kind given by the argument `kind`."""
     kind = ctx.params.get("kind")
     return known(kind)(incomplete) if kind in KINDS else []
-
-
-class Overflow(StrEnum):
-    error = "error"
-    left = "truncate-left"
-    right = "truncate-right"
-    middle = "truncate-middle"
-
-
-class Chat(StrEnum):
-    off = "off"
-    auto = "auto"
-    required = "required"
-
-
-class Device(StrEnum):
-    auto = "auto"
-    cpu = "cpu"
-    cuda = "cuda"
-
-
-class Engine(StrEnum):
-    auto = "auto"
-    eager = "eager"
-    lean = "lean"
-    graph = "graph"
-    compiled = "compiled"
-
-
-class Dtype(StrEnum):
-    auto = "auto"
-    float32 = "float32"
-    bfloat16 = "bfloat16"
-    float16 = "float16"
 
 
 # Methods, pair and tasks.

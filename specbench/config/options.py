@@ -7,6 +7,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, get_origin, get_type_hints
 
+from specbench.config.choices import CHOICES
 from specbench.config.construct import convert
 from specbench.config.overrides import Override, in_scope, latest, override
 from specbench.config.presets import names
@@ -51,6 +52,8 @@ class Options:
             value = getattr(self, name)
             if value is not None and value < least:
                 raise ConfigError(f"{name} = {value} must be at least {least}")
+        for name, kind in CHOICES.items():
+            _require_choice(name, getattr(self, name), kind)
         for _, lengths in self.gamma:
             if not lengths or min(lengths) < 1:
                 raise ConfigError(f"--gamma {','.join(map(str, lengths))}: a draft length must be at least 1")
@@ -130,6 +133,14 @@ class Options:
         """Return the place that errors in a table name: its file, and the overrides that changed it."""
         keys = ", ".join(each.key for each in applied if each.kind == kind)
         return f"{path}, changed by --set {keys}" if keys else str(path)
+
+
+def _require_choice(name: str, value: Any, kind: type[StrEnum]) -> None:
+    """Raise ConfigError, with the nearest word, if the value of an option is none of its words. A GPU may have a number."""
+    is_unset = value == "" and name in ALSO_SET
+    is_numbered = name == "device" and bool(re.fullmatch(r"cuda:\d+", str(value)))
+    if value not in list(kind) and not is_unset and not is_numbered:
+        raise ConfigError(f"{name} = {value!r}{hint(str(value), kind)}")
 
 
 def _is_part(shard: str) -> bool:

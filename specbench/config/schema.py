@@ -12,6 +12,7 @@ import typing
 from dataclasses import dataclass, field
 from typing import Any
 
+from specbench.config.choices import CHOICES
 from specbench.config.construct import Named
 from specbench.config.options import Options
 from specbench.config.suite import INNER, Line, Suite
@@ -62,6 +63,8 @@ def suite_schema() -> Node:
     builder = _Builder(Rules(hidden=frozenset({"name", "requested"})))
     suite, line = builder.table(Suite, top=True), builder.table(Line)
     keys = builder.fields(Options, skip=INNER)
+    for name in CHOICES.keys() - {"device"}:  # which may have a number
+        keys[name] = {**keys[name], "enum": [each.value for each in CHOICES[name]]}
     keys |= {
         "data": _scoped({"type": "string"}, "FILE, hub or synthetic: for all tasks, or by task."),
         "gamma": _scoped(LENGTHS, "A draft length, or one per model: for all methods, or by method."),

@@ -103,7 +103,7 @@ def device_of(choice: str) -> torch.device:
     """Return the device; `auto` is CUDA if available. Raises MissingAsset if CUDA is requested and not available."""
     if assumed := _assumed.get():
         return torch.device(assumed if choice == "auto" else choice)
-    if choice == "cuda" and not torch.cuda.is_available():
+    if choice.startswith("cuda") and not torch.cuda.is_available():
         raise MissingAsset("no CUDA device here; use --device cpu")
     return torch.device(("cuda" if torch.cuda.is_available() else "cpu") if choice == "auto" else choice)
 

@@ -94,6 +94,12 @@ def test_a_report_has_the_chosen_columns_or_every_table(result):
         ({"limits": 3}, "unknown option 'limits'.*did you mean 'limit'"),
         ({"set": ["task.shots=0"]}, "set = .* must be a dictionary"),
         ({"sandbox": "docker"}, "sandbox = 'docker'"),
+        ({"engine": "leen"}, "engine = 'leen' .did you mean 'lean'"),
+        ({"device": "cudda"}, "device = 'cudda' .did you mean 'cuda'.*known: auto, cpu, cuda"),
+        ({"dtype": "float23"}, "dtype = 'float23' .did you mean 'float32'"),
+        ({"chat": "of"}, "chat = 'of' .did you mean 'off'"),
+        ({"on_overflow": "truncate"}, "on_overflow = 'truncate' .did you mean 'truncate-"),
+        ({"engine": None}, "engine = None; known: auto"),
         ({"temperature": 1.0, "set": {"tsk.shots": 0}}, "start with method., pair. or task."),
     ],
 )

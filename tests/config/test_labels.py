@@ -5,6 +5,8 @@ import tomllib
 
 import pytest
 
+from specbench.config.suite import read_suite
+from specbench.errors import ConfigError
 from tests.fixtures.console import specbench
 
 FEW = ("-t", "gsm8k", "-n", 1, "--repeats", 1, "--max-new-tokens", 4)
@@ -76,3 +78,22 @@ def test_an_option_of_the_user_replaces_the_suites_in_any_notation(tmp_path):
     specbench("run", "--suite", "own.toml", "--set", "task.max_new_tokens=4", cwd=tmp_path)
     (folder,) = (path for path in (tmp_path / "results").iterdir() if path.name != "suites")
     assert tomllib.loads((folder / "run.toml").read_text())["decoding"]["max_new_tokens"] == 4
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('engine = "leen"', "engine = 'leen' (did you mean 'lean'?)"),
+        ('device = "cudda"', "device = 'cudda' (did you mean 'cuda'?)"),
+        ('dtype = "float23"', "dtype = 'float23' (did you mean 'float32'?)"),
+    ],
+)
+def test_a_suite_with_an_unknown_engine_device_or_dtype_is_rejected(line, message, tmp_path):
+    (tmp_path / "own.toml").write_text(
+        f'title = "Mine"\npaper = "Ours"\n[options]\n{line}\n'
+        '[[grid]]\nmethods = ["sd"]\npairs = ["tiny"]\ntasks = ["gsm8k"]\n'
+    )
+    with pytest.raises(ConfigError) as error:
+        read_suite(str(tmp_path / "own.toml"))
+    assert message in str(error.value)
+    assert "own.toml" in str(error.value)

@@ -87,6 +87,7 @@ def test_minimal_tables_are_valid(kind, table, validators):
         ("task", {"name": "gsm8k", "stop": "\n"}),
         ("task", {"name": "gsm8k", "shots": "five"}),
         ("suite", SUITE | {"grid": []}),
+        ("suite", SUITE | {"options": {"engine": "leen"}}),
         ("suite", SUITE | {"grid": [LINE | {"gama": [1]}]}),
         ("suite", SUITE | {"grid": [{"methods": ["sd"], "pairs": ["tiny"]}]}),
         ("suite", SUITE | {"options": {"limits": 3}}),
