@@ -10,7 +10,8 @@ from specbench.cli.arguments import options_of
 from specbench.cli.params import Method, Plugins, known
 from specbench.errors import ConfigError, ExitCode
 
-GAMMAS = (1, 2)  # draft lengths: the number of branches grows with V to their power
+GAMMAS = (1, 2)  # draft lengths of whole outputs: the number of branches grows with V to their power
+DEFAULT = 5  # the draft length of a first round
 
 
 def enumerate_(
@@ -24,8 +25,8 @@ def enumerate_(
 ) -> None:
     """Compare a method's exact output distribution with the declared one.
 
-    Enumerates every output of three tokens on small lookup-table models, at draft lengths of 1 and 2, or at the draft
-    length that --set gives.
+    Enumerates every output of three tokens on small lookup-table models, at draft lengths of 1 and 2, and every first round
+    at a draft length of 5; with --set, both at the draft length that it gives. The last line shows the longest draft.
 
     Exit code 5 if they differ, 6 if nothing was drafted, 2 if the method declares no distribution.
     """
@@ -34,7 +35,7 @@ def enumerate_(
     from specbench.experiment.method_resolution import groups_of, has_draft_length
     from specbench.experiment.method_table import applies, constructor, length_path
     from specbench.experiment.selection import read_pair
-    from specbench.verification.enumeration import LENGTH, Finding, examine
+    from specbench.verification.enumeration import LENGTH, Finding, examine, examine_drafts
 
     _, roles = read_pair(pair, plain)
     worst: dict[str, Finding] = {}
@@ -42,21 +43,27 @@ def enumerate_(
     base = constructor(method)
     applied = [each for each in plain.overrides_for("method", method) if applies(each, base)]
     is_set = any(".".join(each.path) == length_path(base) for each in applied)
-    for gamma in GAMMAS if has_draft_length([method], roles, plain) and not is_set else (0,):
+    is_open = has_draft_length([method], roles, plain) and not is_set
+    for gamma in (*GAMMAS, DEFAULT) if is_open else (0,):
         options = replace(plain, gamma=(("", (gamma,)),) if gamma else ())
         resolved = groups_of([method], roles, dict.fromkeys(roles.models, 1), options)[0][-1]
         label, built = resolved.label, resolved.method
         if built.declared_distribution() is None:
             why = ": bonus = 'paper' biases the output" if getattr(built, "bonus", "") == "paper" else ""
             raise ConfigError(f"{label} declares no exact output distribution{why}")
-        drafts = built.max_block > 1
-        for found in examine(built, {name: roles.heads[name].kind for name in built.heads}):
+        drafts, kinds = built.max_block > 1, {name: roles.heads[name].kind for name in built.heads}
+        findings = examine(built, kinds) if gamma in (0, *GAMMAS) else []
+        findings += examine_drafts(built, kinds) if gamma in (0, DEFAULT) else []
+        for found in findings:
             worst[found.setting] = max(worst.get(found.setting, found), found, key=lambda each: each.distance)
             longest = max(longest, found.drafted)
     print(f"{label}: total variation from its declared distribution, {LENGTH} tokens, the maximum over several models")
     for found in worst.values():
         verdict = "exact" if found.exact else f"DIFFERS {found.why}".rstrip()
         print(f"  {found.setting:<20} {found.distance:.1e}  {verdict}")
+    if drafts:
+        beyond = f"; longer ones, up to {built.max_block - 1}, were not" if longest < built.max_block - 1 else ""
+        print(f"drafts of up to {longest} tokens were enumerated{beyond}")
     if not all(found.exact for found in worst.values()):
         sys.exit(ExitCode.REGRESSION)
     if drafts and not longest:
