@@ -34,11 +34,12 @@ class _Line(NamedTuple):
 
 
 class _Measured(NamedTuple):
-    """A run and the speedup of a method in it."""
+    """A run and the speedup of a method in it, with its clock."""
 
     summary: RunSummary
     row: MethodSummary
     speedup: Estimate
+    clock: str
 
 
 def run_conclusion(summary: RunSummary) -> list[str]:
@@ -101,7 +102,7 @@ def _lines(summaries: Sequence[RunSummary]) -> dict[_Line, list[_Measured]]:
             if isinstance(speedup, Estimate):
                 lossless = False if summary.contradicted(row) else summary.lossless(row)
                 line = _Line(summary.pair, row.label, summary.baseline, summary.decoding.temperature, lossless)
-                found[line].append(_Measured(summary, row, speedup))
+                found[line].append(_Measured(summary, row, speedup, clock))
     return found
 
 
@@ -131,7 +132,7 @@ def _geometric_mean(values: Sequence[_Measured]) -> float:
 
 def _over_runs(name: str, line: _Line, values: Sequence[_Measured]) -> str:
     """Return the sentences on one method over several runs."""
-    clock = run_tables.END_TO_END if any(each.summary.end_to_end for each in values) else run_tables.DECODING
+    clock = values[0].clock
     same = {True: SAME_DISTRIBUTION, False: ", but it is not lossless", None: ""}[line.lossless]
     least, *_, most = sorted([*values, *values], key=lambda each: each.speedup.value)
     if len(values) == 1:

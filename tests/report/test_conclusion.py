@@ -91,7 +91,9 @@ def test_a_faster_method_that_changes_the_output_is_reported_with_its_score():
     lossy = sd((1.9, 1.8, 2.0), "lossy", score_change=Estimate(-0.031, -0.06, -0.002))
     sentences = run_conclusion(run(sd(rank=Rank(2, 2)), lossy))
     assert sentences[0].startswith("sd (draft length 3), the fastest lossless method, is 1.31x")
-    assert "The fastest method that is not lossless is lossy: 1.90x [1.80, 2.00]; strict -3.1 [-6.0, -0.2]." in sentences
+    assert (
+        "The fastest method that is not lossless is lossy: 1.90x [1.80, 2.00]; strict -3.1 [-6.0, -0.2]." in sentences
+    )
 
 
 def test_without_a_lossless_method_the_change_of_the_score_is_reported():
@@ -160,8 +162,8 @@ def test_several_runs_are_a_sentence_per_method_with_its_range():
     ]
     found = conclusion([replace(each, spec=spec) for each, spec in zip(runs, tables, strict=True)])
     assert found == [
-        "sd is significantly faster than ar in 1 of 3 runs, and significantly slower in 1. Its speedup ranges from 0.90x (b)"
-        " to 1.31x (a), with the same output distribution."
+        "sd is significantly faster than ar in 1 of 3 runs, and significantly slower in 1. Its speedup (decoding) ranges from"
+        " 0.90x (b) to 1.31x (a), with the same output distribution."
     ]
 
 
@@ -181,6 +183,6 @@ def test_runs_with_one_outcome_are_counted_once(speedups, words):
 def test_several_runs_without_intervals_say_so():
     found = conclusion([run(sd((2.5, None, None))), run(sd((3.1, None, None)))])
     assert found == [
-        "The speedup of sd over ar ranges from 2.50x (gsm8k) to 3.10x (gsm8k), with the same output distribution."
+        "The speedup of sd over ar (decoding) ranges from 2.50x (gsm8k) to 3.10x (gsm8k), with the same output distribution."
         " Intervals need more prompts."
     ]

@@ -18,7 +18,7 @@ from specbench.config.suite import TINY, read_suite, suites
 from specbench.config.suite_layout import TableSpec
 from specbench.errors import ConfigError
 from specbench.experiment import runner
-from specbench.files import read_toml
+from specbench.files import read_toml, write_sealed
 from specbench.report import reproduction
 from specbench.report.curves import choice_tables
 from specbench.report.expectations import expectations
@@ -355,7 +355,7 @@ def test_reproduce_shows_the_models_of_each_table(measured):
         folder = measured / "results/suites" / name
         folder.mkdir(parents=True)
         rows = [{"key": str(i), "seconds": 1.0, **run} for i, run in enumerate(runs)]
-        (folder / "index.json").write_text(json.dumps({"suite": name, "runs": rows}))
+        write_sealed(folder / "index.json", {"suite": name, "runs": rows})
         states = {
             (item["paper"], item["shows"]): item["state"]
             for item in json.loads(specbench("reproduce", "--json", cwd=measured).stdout)
