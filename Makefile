@@ -84,8 +84,8 @@ tiny: $(INSTALLED)  ## retrain the bundled family from the synthetic tasks: hour
 	$(BIN)/python -m scripts.dequantize_tiny
 
 heads: $(INSTALLED)  ## retrain the bundled heads on outputs of the bundled models: half an hour
-	$(BIN)/specbench train sprinter -p tiny --minutes 0 --trial 0 -o build/heads/sprinter --rows build/heads/rows
-	$(BIN)/specbench train sprinter -p tiny --minutes 0 --trial 0 -o build/heads/sprinter-q --rows build/heads/rows --features state+q+entropy
+	$(BIN)/specbench train sprinter -p tiny --answers reference --minutes 0 --trial 0 -o build/heads/sprinter --rows build/heads/rows
+	$(BIN)/specbench train sprinter -p tiny --answers reference --minutes 0 --trial 0 -o build/heads/sprinter-q --rows build/heads/rows --features state+q+entropy
 	$(BIN)/specbench train specdec++ -p tiny --minutes 0 --trial 0 -o build/heads/specdec++
 	$(BIN)/specbench train dsl -p tiny --minutes 0 --trial 0 -o build/heads/dsl
 	$(BIN)/specbench train eagle -p tiny --minutes 0 --trial 0 -o build/heads/eagle

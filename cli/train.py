@@ -13,7 +13,7 @@ from specbench.cli.params import HeadKind, known
 from specbench.cli.progress import Terminal, interrupted
 from specbench.config.options import Access
 from specbench.config.overrides import parse_override
-from specbench.config.pair import FEATURES, TAU
+from specbench.config.pair import FEATURES, TAU, Answers
 from specbench.errors import ConfigError
 from specbench.training.recipes import TrainKind, keys_of
 
@@ -38,6 +38,13 @@ def train(
         int | None, typer.Option("--limit", "-n", help="Number of texts to train on; 0: all. [by the kind of head]")
     ] = None,
     skip: Annotated[int, typer.Option(help="Exclude the first N rows of each task, for later measurements.")] = 0,
+    answers: Annotated[
+        Answers,
+        typer.Option(
+            help="The text after each prompt that the head is trained and evaluated on: outputs of the models,"
+            " or the data's reference answers."
+        ),
+    ] = Answers.outputs,
     base: Annotated[
         str, typer.Option(help="The model whose hidden states the head reads. [draft; target for an EAGLE head]")
     ] = "",
@@ -93,12 +100,15 @@ def train(
                 pair=pair, role=base or "target", task=_one(words(task)), options=options, count=limit or 0, skip=skip,
                 seed=seed, recipe=recipe, out=out, minutes=minutes, access=access,
             ),
-            {"--features": features != FEATURES, "--tau": tau != TAU, "--rows": rows is not None},
+            {
+                "--answers": answers != Answers.outputs, "--features": features != FEATURES, "--tau": tau != TAU,
+                "--rows": rows is not None,
+            },
         )  # fmt: skip
         return
     request = TrainRequest(
-        kind=HeadKind(kind), pair=pair, tasks=tuple(words(task)), options=options, count=limit, skip=skip, base=base,
-        features=features, tau=tau, seed=seed, recipe=recipe, out=out, collected=rows,
+        kind=HeadKind(kind), pair=pair, tasks=tuple(words(task)), options=options, count=limit, skip=skip,
+        answers=answers, base=base, features=features, tau=tau, seed=seed, recipe=recipe, out=out, collected=rows,
         minutes=minutes, trial=trial, access=access,
     )  # fmt: skip
     try:

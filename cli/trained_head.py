@@ -2,17 +2,19 @@
 
 import shlex
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+from specbench.analysis.bootstrap import FEWEST, Estimate
 from specbench.cli.console import printable
 from specbench.cli.params import HeadKind
 from specbench.config.construct import Table
-from specbench.report.conclusion import conclusion
-from specbench.report.formats import TIMES
+from specbench.config.pair import Answers
+from specbench.report.conclusion import speedup_of
+from specbench.report.formats import HUNDREDTHS, TIMES
 
 if TYPE_CHECKING:
     from specbench.experiment.head_training import TrainedHead
-    from specbench.experiment.head_trial import HeadTrial
+    from specbench.experiment.head_trial import Gain, HeadTrial
     from specbench.training.texts import Source
 
 
@@ -21,6 +23,7 @@ def show(trained: "TrainedHead", arguments: Sequence[str]) -> None:
 
     `arguments` are those of `train` that a run of the head needs too, such as the pair.
     """
+    print(_texts(trained.base, trained.report))
     _measurements(trained.kind, trained.report)
     print(f"saved {printable(trained.folder)}")
     if trained.trial:
@@ -29,18 +32,28 @@ def show(trained: "TrainedHead", arguments: Sequence[str]) -> None:
         print(f"No trial was run. To measure the head: {_command(trained, trained.sources[0], None, arguments)}")
 
 
+def _texts(base: str, report: Table) -> str:
+    """Return the sentence on the answers that a head was trained and evaluated on."""
+    if report["answers"] == Answers.reference:
+        return "trained and evaluated on the reference answers of the data"
+    source = base if "overlap" in report else "models"
+    return f"trained and evaluated on outputs of the {source} at T = {report['temperature']:g}"
+
+
 def _measurements(kind: HeadKind, report: Table) -> None:
     """Print what was measured on the test texts."""
     if kind == HeadKind.eagle:
-        interval = (
-            "" if report["overlap_low"] is None else f" [{report['overlap_low']:.3f}, {report['overlap_high']:.3f}]"
-        )
         print(
-            f"trained on {report['train_texts']} texts for {report['steps']} steps ({report['epochs']:g} epochs).\n"
-            f"{report['test_texts']} unseen texts: the first draft token is accepted with probability"
-            f" {report['overlap']:.3f}{interval} at T = 1 (overlap of the distributions);"
-            f" smooth L1 {report['smooth_l1']:.4f}, cross-entropy {report['cross_entropy']:.3f} nats"
+            f"trained on {report['train_texts']} texts for {report['steps']} steps ({report['epochs']:g} epochs);"
+            f" {report['test_texts']} unseen texts: smooth L1 {report['smooth_l1']:.4f},"
+            f" cross-entropy {report['cross_entropy']:.3f} nats"
         )
+        if "acceptance" in report:
+            count, length = report["decoded_texts"], report["draft_length"]
+            print(
+                f"decoding {count} unseen prompts at T = {report['decoding_temperature']:g} with drafts of {length}:"
+                f" acceptance rate {_interval(_acceptance(report))}"
+            )
         return
     every = report.get("all", [report])
     for each in every if isinstance(every, list) else ():
@@ -55,17 +68,41 @@ def _measurements(kind: HeadKind, report: Table) -> None:
     print(f"{report['rows']} rows from {report['texts']} unseen texts; intervals: 95 % over texts")
 
 
+def _acceptance(report: Table) -> Estimate:
+    """Return the acceptance rate of an EAGLE head's drafts in a report."""
+    value = _number(report, "acceptance")
+    assert value is not None
+    return Estimate(value, _number(report, "acceptance_low"), _number(report, "acceptance_high"))
+
+
+def _number(report: Table, key: str) -> float | None:
+    """Return a number of a report; None if it is missing."""
+    value = report.get(key)
+    return value if isinstance(value, int | float) else None
+
+
+def _interval(value: Estimate) -> str:
+    """Return a value with its interval, if it has one."""
+    return f"{value.value:.3f}" + ("" if value.low is None else f" [{value.low:.3f}, {value.high:.3f}]")
+
+
 def _trial(trained: "TrainedHead", trial: "HeadTrial", arguments: Sequence[str]) -> None:
-    """Print the conclusion of a trial, and the command to use the head if it speeds up decoding."""
+    """Print the speedups of a trial with their baselines, and the command to use the head if it speeds up decoding."""
     prompts = sum(summary.data.samples for summary in trial.summaries)
     folder = printable(trained.folder / "trial")
     print(f"\nTrial of {trial.method} on {prompts} held-out {'prompt' if prompts == 1 else 'prompts'} ({folder}):")
-    for sentence in conclusion(trial.summaries):
-        print(f"  {sentence}")
+    for gain in trial.gains:
+        print(f"  {gain.summary.spec.task.name}: {_speeds(trial, gain)}")
+    if trial.acceptance:
+        expected = (
+            f"; {_interval(_acceptance(trained.report))} after training" if "acceptance" in trained.report else ""
+        )
+        print(f"  acceptance rate {_interval(trial.acceptance)}{expected}")
+    print(_verdict(trial))
     best = trial.best()
     if best is None:
-        longer = ", or train for longer (--minutes 60)" if trained.kind == HeadKind.eagle else ""
-        print(f"The trial shows no speedup with this head. Train on more texts (--limit 0 or --data){longer}.")
+        if any(gain.speedup.low is not None for gain in trial.gains):
+            print(_advice(trained, trial))
         return
     source = next(each for each in trained.sources if each.name == best.summary.spec.task.name)
     command = _command(trained, source, best.gamma, arguments)
@@ -75,6 +112,79 @@ def _trial(trained: "TrainedHead", trial: "HeadTrial", arguments: Sequence[str])
         print(f"Predicted at draft length {best.gamma}: {TIMES.text(best.speedup)}. To measure it: {command}")
     if source.is_file and not trained.skip:
         print("The rows of this file are also training rows. Measure on another file, or train with --skip N.")
+
+
+def _verdict(trial: "HeadTrial") -> str:
+    """Return the sentence on whether the head speeds up decoding."""
+    name, faster = f"{trial.method} with this head", [gain for gain in trial.gains if gain.is_certain]
+    slower = [gain for gain in trial.gains if gain.speedup.high is not None and gain.speedup.high < 1.0]
+    if not trial.gains:
+        return f"{name} completed no prompt that {trial.against} completed."
+    for kind, gains in (("faster", faster), ("slower", slower)):
+        if len(gains) == len(trial.gains):
+            return f"{name} is {kind} than {trial.against}."
+    if faster:
+        tasks = ", ".join(gain.summary.spec.task.name for gain in faster)
+        return f"{name} is faster than {trial.against} on {tasks}, {len(faster)} of {len(trial.gains)} tasks."
+    if all(gain.speedup.low is None for gain in trial.gains):
+        return f"Whether {name} is faster than {trial.against} needs {FEWEST} held-out prompts: use more texts (-n)."
+    return f"{name} is not shown to be faster than {trial.against}{'' if len(trial.gains) == 1 else ' on any task'}."
+
+
+def _advice(trained: "TrainedHead", trial: "HeadTrial") -> str:
+    """Return what could make a head without a speedup faster."""
+    report = trained.report
+    if (least := _least_cost(trial)) is not None:
+        return (
+            f"A round takes as long as at least {HUNDREDTHS.number(least.cost)} tokens of {trial.against} and commits at most"
+            f" {least.tokens}, so more training cannot make it faster at this draft length."
+        )
+    if report.get("falling"):
+        epochs = f"--set recipe.epochs={2 * round(_number(report, 'epochs') or 1)}"
+        longer = "a larger --minutes" if report["ended"] == "minutes" else epochs
+        return f"The validation loss was still falling when training ended; train for longer: {longer}"
+    if trained.texts_left:
+        return f"The time limit left out {trained.texts_left} texts; a larger --minutes collects more."
+    more = "--limit 0 or --data" if trained.is_limited else "--data"
+    if report.get("falling") is None:
+        return f"More texts may help: {more}"
+    return f"The validation loss no longer falls; more texts may help: {more}"
+
+
+class _Cost(NamedTuple):
+    """The time of a round in tokens of plain decoding, and the most tokens that a round commits."""
+
+    cost: float
+    tokens: int
+
+
+def _least_cost(trial: "HeadTrial") -> _Cost | None:
+    """Return the cost of the cheapest rounds over all runs, if even there a fully accepted draft is not worth its time.
+
+    None for drafts of varying length, and for a method that is not compared with its run's baseline.
+    """
+    found = []
+    for summary in trial.summaries:
+        row = trial.row(summary)
+        base = next((each for each in summary.measured if each.method == trial.against), None)
+        theory = summary.traits(row).theory if row else None
+        if not row or not base or not theory or trial.against != summary.baseline or summary.end_to_end:
+            return None
+        if not row.accepted_length or not row.tokens_per_second or not base.tokens_per_second:
+            return None
+        found.append(_Cost(row.accepted_length * base.tokens_per_second / row.tokens_per_second, theory.gamma[0] + 1))
+    least = min(found, default=None)
+    return least if least and least.cost >= least.tokens else None
+
+
+def _speeds(trial: "HeadTrial", gain: "Gain") -> str:
+    """Return a run's measured speedups with their baselines: over what the head replaces, and over the run's baseline."""
+    speeds = [f"{TIMES.text(gain.speedup)} as fast as {trial.against}"]
+    row, base = trial.row(gain.summary), gain.summary.baseline
+    over_base = speedup_of(gain.summary, row) if row else None
+    if base != trial.against and over_base:
+        speeds.append(f"{TIMES.text(over_base)} as fast as {base}")
+    return ", ".join(speeds)
 
 
 def _command(trained: "TrainedHead", source: "Source", gamma: int | None, arguments: Sequence[str]) -> str:

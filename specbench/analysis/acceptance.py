@@ -1,6 +1,7 @@
 """Acceptance of drafts, and other counts of rounds."""
 
 from collections import defaultdict
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -74,6 +75,17 @@ def acceptance_rate(rows: Rows) -> float | None:
     """
     tested = sum(x["tested"] for x in rounds_of(rows))
     return sum(x["accepted"] for x in rounds_of(rows)) / tested if tested else None
+
+
+def acceptance_interval(counts: Iterable[tuple[int, int, str]]) -> Estimate | None:
+    """Return the acceptance rate with its interval, from accepted and tested draft tokens and the prompt of each generation.
+
+    None if no token was tested.
+    """
+    rows = list(counts)
+    if not sum(tested for _, tested, _ in rows):
+        return None
+    return interval_of_sums(by_prompt(rows), lambda s: s[..., 0] / np.maximum(s[..., 1], 1.0))
 
 
 def acceptance_by_position(rows: Rows) -> list[float]:

@@ -23,6 +23,13 @@ class HeadKind(StrEnum):
     eagle = "eagle"
 
 
+class Answers(StrEnum):
+    """The text after a prompt that a head is trained and evaluated on: the target's own output, or the data's answer."""
+
+    outputs = "outputs"
+    reference = "reference"
+
+
 FEATURES, TAU = "state", 1.2  # defaults of SPRINTER's verifier: its features, and the tau of its labels
 HEADS = tuple(kind.value for kind in HeadKind)
 

@@ -5,15 +5,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from specbench.config.pair import FEATURES, TAU, HeadKind
+from specbench.config.pair import FEATURES, TAU, Answers, HeadKind
 
 
 @dataclass(frozen=True, kw_only=True)
 class Preparation:
     """Heads of one kind: one for each of these pairs, tasks and values of tau.
 
-    Each is trained on `limit` texts of the task's training split, for at most `minutes` if it is not 0. `recipe` holds keys
-    of `--set recipe.KEY`. With several values of tau, a head is called KIND/TAU, otherwise KIND.
+    Each is trained on `limit` texts of the task's training split, with these `answers`, for at most `minutes` if it is not 0.
+    `recipe` holds keys of `--set recipe.KEY`. With several values of tau, a head is called KIND/TAU, otherwise KIND.
     """
 
     kind: HeadKind
@@ -21,6 +21,7 @@ class Preparation:
     tasks: tuple[str, ...]
     tau: tuple[float, ...] = (TAU,)
     features: str = FEATURES
+    answers: Answers = Answers.outputs
     limit: int = 600
     minutes: float = 0.0
     seed: int = 0

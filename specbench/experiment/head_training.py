@@ -1,15 +1,16 @@
 """From a request for a trained head to the head in its folder."""
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import specbench.tasks  # noqa: F401  (registers the tasks)
 from specbench.config.construct import Table
 from specbench.config.options import Access, Options
-from specbench.config.pair import FEATURES, TAU, HeadKind, Pair, default_base
+from specbench.config.pair import FEATURES, TAU, Answers, HeadKind, Pair, default_base
 from specbench.errors import ConfigError
 from specbench.experiment import selection
+from specbench.experiment.head_acceptance import MOST_TEXTS, drafting_of, measure_acceptance
 from specbench.experiment.head_trial import HeadTrial, TrialRequest, method_of, try_head
 from specbench.files import write
 from specbench.models import loader
@@ -19,7 +20,7 @@ from specbench.observer import Observer
 from specbench.report import export
 from specbench.runs.locking import locked
 from specbench.training.budget import Budget
-from specbench.training.texts import Source, gather
+from specbench.training.texts import Source, Text, gather
 from specbench.training.trainer import Settings, Trained, Training, require_known
 
 TEXTS = {HeadKind.sprinter: 600, HeadKind.specdec: 600, HeadKind.dsl: 600, HeadKind.eagle: 0}  # default count; 0 is all
@@ -29,7 +30,8 @@ TEXTS = {HeadKind.sprinter: 600, HeadKind.specdec: 600, HeadKind.dsl: 600, HeadK
 class TrainRequest:
     """A head to train.
 
-    `count` texts are taken (0: all, None: the kind's default) after the first `skip` rows of each task. `base` is the model
+    `count` texts are taken (0: all, None: the kind's default) after the first `skip` rows of each task. `answers` is the text
+    after each prompt that the head is trained and evaluated on. `base` is the model
     whose states the head reads; empty: the kind's default. `collected` is where the models' outputs are kept.
     `minutes` is the budget for collecting and fitting, 0 for no limit. `trial` is the number of held-out prompts on which the
     head is tried. `compare` also fits SPRINTER's verifier with other features and values of tau, for the report.
@@ -41,6 +43,7 @@ class TrainRequest:
     options: Options = field(default_factory=Options)
     count: int | None = None
     skip: int = 0
+    answers: Answers = Answers.outputs
     base: str = ""
     features: str = FEATURES
     tau: float = TAU
@@ -58,7 +61,8 @@ class TrainRequest:
 class TrainedHead:
     """A trained head's folder, what was measured on texts that it was not trained on, and its trial, if there was one.
 
-    `skip` is the number of rows of each task that training left out.
+    `skip` is the number of rows of each task that training left out, and `texts_left` the number of texts that the time limit
+    left out. `is_limited` says that --limit, or its default, selected fewer texts than there are.
     """
 
     kind: HeadKind
@@ -67,6 +71,8 @@ class TrainedHead:
     folder: Path
     report: Table
     skip: int = 0
+    texts_left: int = 0
+    is_limited: bool = False
     trial: HeadTrial | None = None
 
     @property
@@ -87,6 +93,11 @@ class _Job:
     settings: Settings
     folder: Path
 
+    @property
+    def count(self) -> int:
+        """The largest number of texts; 0 is all."""
+        return TEXTS[self.request.kind] if self.request.count is None else self.request.count
+
 
 def train_head(request: TrainRequest, observer: Observer) -> TrainedHead:
     """Train a head, write it into its folder, and try it on held-out prompts.
@@ -101,7 +112,7 @@ def train_head(request: TrainRequest, observer: Observer) -> TrainedHead:
     folder, base, trial = job.folder, job.settings.base, None
     with locked([folder, request.collected or folder], request.access):
         trained = _trained(job, observer)
-        report = {**trained.texts.about, **trained.report}
+        report: Table = {**trained.texts.about, **trained.report}
         _write_report(folder, report)
         if request.trial:
             trial = try_head(
@@ -114,9 +125,11 @@ def train_head(request: TrainRequest, observer: Observer) -> TrainedHead:
         if trial:
             rows = [export.method_row(each, row) for each in trial.summaries for row in each.methods]
             _write_report(folder, {**report, "trial": rows})
+    available = trained.texts.about["available"]
+    assert isinstance(available, int)
     return TrainedHead(
-        kind=request.kind, base=base, sources=job.sources, folder=folder, report=trained.report, skip=request.skip,
-        trial=trial,
+        kind=request.kind, base=base, sources=job.sources, folder=folder, report=report, skip=request.skip,
+        texts_left=available - len(trained.texts.texts), is_limited=job.count > 0, trial=trial,
     )  # fmt: skip
 
 
@@ -141,7 +154,7 @@ def _job(request: TrainRequest) -> _Job:
     return _Job(
         request=request, pair=pair, where=found.path.parent, roles=roles, sources=_sources(tasks, pair, options),
         settings=Settings(
-            base=base, features=request.features, tau=request.tau, seed=request.seed, recipe=recipe,
+            base=base, answers=request.answers, features=request.features, tau=request.tau, seed=request.seed, recipe=recipe,
             compare=request.compare,
         ),
         folder=request.out or _folder(kind, base, found.name),
@@ -159,8 +172,7 @@ def _trained(job: _Job, observer: Observer) -> Trained:
     models = resolve_models(job.pair, job.roles, job.where, Execution(device, request.options.dtype))
     with observer.status(f"loading {', '.join(job.roles)}"):
         loaded = loader.load(models, job.where, device)
-        count = TEXTS[kind] if request.count is None else request.count
-        texts = gather(loaded, job.sources, count, request.skip, request.seed)
+        texts = gather(loaded, job.sources, job.count, request.skip, request.seed)
     if any(folder.glob("*.safetensors")):
         observer.message(f"replacing the head in {folder}; to keep it, choose another folder with --out")
     folder.mkdir(parents=True, exist_ok=True)
@@ -169,6 +181,7 @@ def _trained(job: _Job, observer: Observer) -> Trained:
         "texts": texts.sha256,
         "seed": request.seed,
         "kind": kind.value,
+        "answers": settings.answers.value,
     }
     training = Training(
         settings=settings, loaded=loaded, texts=texts, folder=folder, kept=request.collected or folder / "collected",
@@ -178,15 +191,34 @@ def _trained(job: _Job, observer: Observer) -> Trained:
     target = {} if kind == HeadKind.eagle else models["target"].identity
     summary = {key: value for key, value in trained.report.items() if key not in ("curve", "all")}
     own = {"features": settings.features, "tau": settings.tau} if kind == HeadKind.sprinter else {}
-    trained.head.provenance = Provenance(
+    provenance = Provenance(
         models[settings.base].identity,
         target,
         trained.texts.about,
         {**own, "seed": request.seed, **settings.recipe},
         summary,
     )
+    trained.head.provenance = provenance
     trained.head.save(folder)
+    if kind == HeadKind.eagle:
+        found = _acceptance(job, loaded, trained.texts.held_out(request.seed), observer)
+        trained = trained._replace(report={**trained.report, **found})
+        trained.head.provenance = replace(provenance, report={**summary, **found})
+        trained.head.save(folder)
     return trained
+
+
+def _acceptance(job: _Job, loaded: loader.LoadedPair, texts: list[Text], observer: Observer) -> Table:
+    """Return for a report the acceptance rate of an EAGLE head's drafts on texts that it was not trained on."""
+    drafting = drafting_of(job.request.pair, job.request.options, job.settings.base, job.folder)
+    found = measure_acceptance(loaded, job.folder, drafting, texts, observer)
+    if found is None:
+        return {}
+    return {
+        "acceptance": found.value, "acceptance_low": found.low, "acceptance_high": found.high,
+        "draft_length": drafting.proposer.gamma, "decoding_temperature": drafting.temperature,
+        "decoded_texts": min(len(texts), MOST_TEXTS),
+    }  # fmt: skip
 
 
 def _sources(tasks: tuple[str, ...], pair: Pair, options: Options) -> tuple[Source, ...]:

@@ -5,22 +5,26 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from specbench.analysis.acceptance import acceptance_interval
 from specbench.analysis.intervals import FEWEST, Estimate
+from specbench.analysis.rows import complete, paired
 from specbench.analysis.run_summary import MethodSummary, RunSummary
+from specbench.analysis.speed import speedup
 from specbench.config.options import Access, Options
 from specbench.config.pair import HeadKind
 from specbench.data.task import Data
 from specbench.errors import MissingAsset
 from specbench.experiment import pipeline, selection
+from specbench.experiment.head_acceptance import MOST_TOKENS
 from specbench.experiment.plan import make_plan
 from specbench.experiment.selection import Selected
 from specbench.observer import Observer
-from specbench.report.conclusion import speedup_of
 from specbench.runs.locking import locked
+from specbench.runs.run_folder import load
 from specbench.training.texts import Source, Texts
 
-MOST_TOKENS = 128  # per output
 FOLDER = "trial"  # in the head's folder
+SD, AR = "sd", "ar"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +47,7 @@ class TrialRequest:
 
 @dataclass(frozen=True)
 class Gain:
-    """A speedup of a head on a task: measured, or predicted for another draft length `gamma`."""
+    """The speedup on a task that a head gives over decoding without it: measured, or predicted for a draft length `gamma`."""
 
     summary: RunSummary
     speedup: Estimate
@@ -57,34 +61,44 @@ class Gain:
 
 @dataclass(frozen=True)
 class HeadTrial:
-    """The runs of a trial, one per task, and the method that used the head."""
+    """The runs of a trial, one per task, and the method that used the head.
+
+    `against` is what the head replaces: `ar` for a head that drafts, and `sd` for one that decides how a draft model's drafts
+    are used. `gains` are the speedups of the method over it, one per run where both completed. `acceptance` is the acceptance
+    rate of the method's drafts on all prompts.
+    """
 
     method: str
+    against: str
     summaries: tuple[RunSummary, ...]
+    gains: tuple[Gain, ...]
+    acceptance: Estimate | None = None
+
+    def row(self, summary: RunSummary) -> MethodSummary | None:
+        """Return the method's row of a run; None if it was not measured."""
+        return next((each for each in summary.measured if each.method == self.method), None)
 
     def best(self) -> Gain | None:
-        """Return the largest measured speedup whose interval lies above 1, else the largest predicted one; None without both.
+        """Return the largest measured gain whose interval lies above 1, else the largest predicted one; None without both.
 
         Speedups are by the clock of the run. Draft lengths are predicted for decoding time only.
         """
-        measured, predicted = [], []
-        for summary in self.summaries:
-            row = next((each for each in summary.measured if each.method == self.method), None)
-            if row and (speedup := speedup_of(summary, row)):
-                measured.append(Gain(summary, speedup))
-                predicted += _predicted(summary, row)
-        for gains in (measured, predicted):
+        predicted = [gain for each in self.gains for gain in self._predicted(each.summary)]
+        for gains in (self.gains, predicted):
             if certain := [gain for gain in gains if gain.is_certain]:
                 return max(certain, key=lambda gain: gain.speedup.low or 0.0)
         return None
 
-
-def _predicted(summary: RunSummary, row: MethodSummary) -> list[Gain]:
-    """Return the predicted speedups at other draft lengths; none for a run that is compared end to end."""
-    theory = summary.traits(row).theory
-    used = theory.gamma if theory else ()
-    lengths = [] if summary.end_to_end else row.predicted_lengths
-    return [Gain(summary, each.speedup, each.gamma) for each in lengths if each.gamma not in used]
+    def _predicted(self, summary: RunSummary) -> list[Gain]:
+        """Return the predicted speedups at other draft lengths over the run's baseline; none for a run that is compared end
+        to end, or with another method.
+        """
+        row = self.row(summary)
+        if row is None or summary.end_to_end or self.against != summary.baseline:
+            return []
+        theory = summary.traits(row).theory
+        used = theory.gamma if theory else ()
+        return [Gain(summary, each.speedup, each.gamma) for each in row.predicted_lengths if each.gamma not in used]
 
 
 def method_of(kind: HeadKind, base: str) -> str:
@@ -94,8 +108,13 @@ def method_of(kind: HeadKind, base: str) -> str:
     return kind.value if base == "draft" else ""
 
 
+def against_of(kind: HeadKind) -> str:
+    """Return the method that a kind of head is to speed up: `ar` for a head that drafts, `sd` for others."""
+    return AR if kind == HeadKind.eagle else SD
+
+
 def try_head(request: TrialRequest, observer: Observer) -> HeadTrial | None:
-    """Measure the method of a head against its baseline on held-out prompts, into the head's folder.
+    """Measure the method of a head on held-out prompts, with what it replaces, into the head's folder.
 
     Returns None if no bundled method uses the head, or if no prompt was held out. Raises ConfigError and MissingAsset if the
     method needs a model or a head that the pair lacks.
@@ -103,11 +122,13 @@ def try_head(request: TrialRequest, observer: Observer) -> HeadTrial | None:
     method, selected = method_of(request.kind, request.base), _selected(request)
     if not method or not selected:
         return None
+    against = against_of(request.kind)
     head = (f"{request.kind.value}@{request.base}", str(request.folder))
     options = replace(request.options, heads=(head,), repeats=1)
     preset, pair = selection.read_pair(request.pair, options)
     of = (preset.name, preset.path.parent, pair)
-    plan = make_plan([method], of, lambda: selected, options, request.folder / FOLDER)
+    names = [method] if against == AR else [method, against]
+    plan = make_plan(names, of, lambda: selected, options, request.folder / FOLDER)
     summaries = []
     try:
         with locked((each.folder for each in plan.runs), Access()) as locks:
@@ -118,15 +139,32 @@ def try_head(request: TrialRequest, observer: Observer) -> HeadTrial | None:
                 summaries.append(pipeline.summarised(run.folder))
     finally:
         plan.release()
-    return HeadTrial(method, tuple(summaries))
+    return trial_of(method, against, summaries)
+
+
+def trial_of(method: str, against: str, summaries: Sequence[RunSummary]) -> HeadTrial:
+    """Return the trial that runs make up, from their records."""
+    gains, counts = [], []
+    for summary in summaries:
+        records = load(Path(summary.folder)).records
+        ours, theirs = complete(records, method), complete(records, against)
+        if paired(ours, theirs)[0]:
+            gains.append(Gain(summary, speedup(ours, theirs, summary.end_to_end)))
+        place = summary.spec.task.name
+        counts += [
+            (sum(x["accepted"] for x in row.rounds), sum(x["tested"] for x in row.rounds), f"{place}/{row.sample}")
+            for row in ours
+        ]
+    return HeadTrial(method, against, tuple(summaries), tuple(gains), acceptance_interval(counts))
 
 
 def _selected(request: TrialRequest) -> list[Selected]:
     """Return the held-out prompts of each task."""
     found = []
     share = max(-(-request.prompts // len(request.sources)), FEWEST)
+    texts = request.texts.held_out(request.seed)
     for each in request.sources:
-        samples = request.texts.held_out(each.name, request.seed)[:share]
+        samples = [text.sample for text in texts if text.task == each.name][:share]
         if samples:
             data = Data(samples, f"held-out rows of {each.source}", None, "", len(samples))
             task = replace(each.task, max_new_tokens=min(each.task.max_new_tokens, MOST_TOKENS))

@@ -124,7 +124,7 @@ def _request(step: _Step, out: Path, access: Access) -> TrainRequest:
     head, options = step.head, step.options
     return TrainRequest(
         kind=head.step.kind, pair=head.pair, tasks=(head.task,), options=replace(options, heads=(), over=(), gamma=()),
-        count=head.step.limit, skip=_skipped(step), features=head.step.features, tau=head.tau, seed=head.step.seed,
-        recipe=head.step.recipe, out=head.folder(out), collected=head.collected(out), minutes=head.step.minutes, trial=0,
-        compare=False, access=access,
+        count=head.step.limit, skip=_skipped(step), answers=head.step.answers, features=head.step.features, tau=head.tau,
+        seed=head.step.seed, recipe=head.step.recipe, out=head.folder(out), collected=head.collected(out),
+        minutes=head.step.minutes, trial=0, compare=False, access=access,
     )  # fmt: skip

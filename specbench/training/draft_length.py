@@ -9,16 +9,18 @@ import torch
 from torch import Tensor
 
 from specbench.config.construct import Table
+from specbench.config.pair import Answers
 from specbench.decoding.drafting import Rule, roll
 from specbench.decoding.method import StopCriteria
-from specbench.decoding.sampling import Draft, Sampler, read_tokens
+from specbench.decoding.sampling import Draft, read_tokens
 from specbench.decoding.speculation import Speculation
 from specbench.decoding.targets import Last
 from specbench.decoding.targets.deferral import confidence
 from specbench.models.heads import AcceptanceHead, LengthHead
 from specbench.models.loader import LoadedPair
 from specbench.training import roc
-from specbench.training.fitting import fit
+from specbench.training.fitting import fit, outcome
+from specbench.training.outputs import sampler_of
 from specbench.training.recipes import DraftRollout, Recipe
 from specbench.training.shards import Rows, chosen
 from specbench.training.texts import Text, masks, steps_within
@@ -26,25 +28,26 @@ from specbench.training.texts import Text, masks, steps_within
 MIXED = 0.15  # share of positions with the target's token instead of the draft's (SpecDec++)
 
 
-def _sampler(pair: LoadedPair, text: Text, rollout: DraftRollout) -> Sampler:
-    """Return a sampler whose seed depends on the rollout and the text."""
-    seed = hash((rollout.seed, text.number)) & (2**62 - 1)
-    return Sampler(rollout.temperature, generator=torch.Generator(pair.device).manual_seed(seed))
 
 
 def specdec_rows(pair: LoadedPair, text: Text, rollout: DraftRollout) -> Rows:
     """Return state (n, H) of the draft after it has read a drafted token, and label (n,), min(1, p / q) of that token.
 
-    The target writes the text. At each position the draft draws a token y, whose label is computed after the target's
-    tokens. The draft then reads a mix: y, or at a share `MIXED` of positions the target's token, whose rows are
-    omitted.
+    The text is the target's output, or the reference answer. At each position the draft draws a token y, whose label is
+    computed after the text's tokens. The draft then reads a mix: y, or at a share `MIXED` of positions the text's token,
+    whose rows are omitted.
     """
     rollout = replace(rollout, steps=steps_within(pair, text, rollout.steps))
-    sampler, models = _sampler(pair, text, rollout), pair.open(text.prompt)
+    sampler, models = sampler_of(pair, text, rollout.seed, rollout.temperature), pair.open(text.prompt)
     draft, target, ids = models[rollout.draft], models[rollout.target], list(models.ids)
     draft.keeps_hidden = True
     with torch.inference_mode():
-        written = target.roll(ids, rollout.steps, sampler, pair.eos).tokens
+        if rollout.answers == Answers.reference:
+            written = text.rest[: rollout.steps]
+            if not written:
+                return {"state": torch.empty(0, pair.models[rollout.draft].config.hidden_size), "label": torch.empty(0)}
+        else:
+            written = target.roll(ids, rollout.steps, sampler, pair.eos).tokens
         read, start = ids + written[:-1], len(ids) - 1
         q, p = (confidence(each.score(read, start)) for each in (draft, target))  # (n, V)
         y = sampler.choose(q).unsqueeze(1)  # (n, 1)
@@ -76,11 +79,16 @@ class _RecordingRule(Rule):
 
 
 def dsl_rows(pair: LoadedPair, text: Text, rollout: DraftRollout) -> Rows:
-    """Return training rows of `LengthHead` from tested draft tokens: inputs (n, 12), and label (n,), 1 if accepted."""
+    """Return training rows of `LengthHead` from tested draft tokens: inputs (n, 12), and label (n,), 1 if accepted.
+
+    Each round follows the tokens that the round before committed, or as many of the reference answer.
+    """
     rollout = replace(rollout, steps=steps_within(pair, text, rollout.steps))
-    sampler, models = _sampler(pair, text, rollout), pair.open(text.prompt)
+    sampler, models = sampler_of(pair, text, rollout.seed, rollout.temperature), pair.open(text.prompt)
     draft, target, ids = models[rollout.draft], models[rollout.target], list(models.ids)
-    stop, rule = StopCriteria(pair.eos, len(ids) + rollout.steps), _RecordingRule(LengthHead())
+    reference = ids + text.rest if rollout.answers == Answers.reference else None
+    steps = rollout.steps if reference is None else min(rollout.steps, len(text.rest))
+    stop, rule = StopCriteria(pair.eos, len(ids) + steps), _RecordingRule(LengthHead())
     inputs: list[Tensor] = []
     labels: list[float] = []
 
@@ -96,7 +104,7 @@ def dsl_rows(pair: LoadedPair, text: Text, rollout: DraftRollout) -> Rows:
             current = speculation.round(ids, stop).round
             inputs += rule.seen[: current.tested]
             labels += [1.0] * current.accepted + [0.0] * (current.tested - current.accepted)
-            tokens = current.tokens
+            tokens = current.tokens if reference is None else reference[len(ids) : len(ids) + len(current.tokens)]
             ids = ids + tokens
     return {"inputs": torch.cat(inputs).cpu() if inputs else torch.empty(0, 12), "label": torch.tensor(labels)}
 
@@ -125,5 +133,5 @@ def _fitted(head: AcceptanceHead | LengthHead, rows: Rows, column: str, recipe: 
         scores = score(ready["test"][0]).sigmoid()
     labels = (ready["test"][1] > 0.5).float()
     report = roc.summary(scores.numpy(), labels.numpy(), parts["test"]["text"].numpy(), 0.5)
-    report |= {"epochs": len(losses), "validation_loss": min(losses)}
+    report |= outcome(losses, recipe)
     return report | {"curve": roc.curve(scores.numpy(), labels.numpy())}

@@ -12,23 +12,21 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, TypedDict
 
-import numpy as np
 import torch
-import torch.nn.functional as F
-from torch import Tensor
 
 from specbench.analysis.intervals import interval_of_sums
 from specbench.config.construct import Table
-from specbench.decoding.session import Session
 from specbench.errors import ConfigError
 from specbench.models.heads import EagleHead
 from specbench.models.heads.head import UNREADABLE
 from specbench.models.loader import LoadedPair
 from specbench.observer import Observer
 from specbench.training.budget import Budget
-from specbench.training.eagle_rows import Batch, Sequences, Span
+from specbench.training.eagle_losses import losses_by_text, losses_of
+from specbench.training.eagle_rows import Sequences, Span
+from specbench.training.fitting import is_falling
 from specbench.training.recipes import EagleRecipe
 from specbench.training.shards import Rows
 from specbench.training.texts import Split, split_of
@@ -36,46 +34,20 @@ from specbench.training.texts import Split, split_of
 CHECKPOINT = "checkpoint.pt"
 CHECKPOINT_STEPS = 200
 MOST_EPOCHS = 40  # within a budget
+COMPARED = 0.75  # share of the steps after which the validation loss is first computed
 TIMED_STEPS = 10  # steps that are timed to choose the number of steps within the budget
 
 
-class Losses(NamedTuple):
-    """Losses at each predicted position of a batch, (m,).
-
-    `regression` is smooth L1 on features, `cross_entropy` is between the distributions that the LM head computes from both
-    features. `overlap`, sum of min(p, q), is how often a first drafted token would be accepted at T = 1, along the texts
-    themselves. `text` is the position's text in the batch.
-    """
-
-    regression: Tensor
-    cross_entropy: Tensor
-    overlap: Tensor
-    text: Tensor
-
-
-def losses_of(head: EagleHead, base: Session, batch: Batch, noise: float) -> Losses:
-    """Return the losses of a head on a batch, with uniform noise of a width on the features."""
-    given = batch.features
-    if noise:
-        given = given + (torch.rand_like(given) - 0.5) * noise * 512 / given.shape[1]
-    made = head(batch.tokens, given)[batch.counts]  # (m, H)
-    wanted = batch.wanted[batch.counts]
-    p = base.logits_of(wanted).softmax(-1)
-    log_q = base.logits_of(made).log_softmax(-1)
-    return Losses(
-        F.smooth_l1_loss(made, wanted, reduction="none").mean(-1),
-        -(p * log_q).sum(-1),
-        torch.minimum(p, log_q.detach().exp()).sum(-1),
-        batch.counts.nonzero()[:, 0],
-    )
-
-
 class Checkpoint(TypedDict):
-    """An interrupted training: what was trained, the number of all and of finished steps, and the states."""
+    """An interrupted training: what was trained, the number of all and of finished steps, what limits them, the validation
+    loss after COMPARED of them, and the states.
+    """
 
     identity: str
     total: int
     done: int
+    ended: str
+    earlier: float | None
     head: dict[str, Any]
     optimizer: dict[str, Any]
 
@@ -143,7 +115,8 @@ class _Fit:
     def __init__(self, training: EagleTraining, rows: Rows) -> None:
         self._training = training
         pair, base = training.pair, training.base
-        self._seen, self._unseen = (_split(rows, split, training) for split in ("train", "test"))
+        splits: tuple[Split, ...] = ("train", "validation", "test")
+        self._seen, self._validation, self._unseen = (_split(rows, split, training) for split in splits)
         if not self._seen.continues or not self._unseen.continues:
             raise ConfigError(
                 "too few texts have an answer after the prompt; use a task or --data with answers, or a larger --limit"
@@ -161,6 +134,8 @@ class _Fit:
         self._batches = _schedule(self._seen, self.recipe)
         self.epoch = len(self._seen.batches(self.recipe.batch, random.Random(0)))  # in steps
         self.total, self.done = self.recipe.epochs * self.epoch, 0
+        self._ended = "epochs"  # what limits the number of steps: epochs or minutes
+        self._earlier: float | None = None
         self.head.train()
 
     def resume(self, checkpoint: Checkpoint) -> None:
@@ -168,6 +143,7 @@ class _Fit:
         self.head.load_state_dict(checkpoint["head"])
         self._optimizer.load_state_dict(checkpoint["optimizer"])
         self.total, self.done = checkpoint["total"], checkpoint["done"]
+        self._ended, self._earlier = checkpoint["ended"], checkpoint["earlier"]
         next(itertools.islice(self._batches, self.done - 1, None), None)
 
     def steps_within(self, budget: Budget) -> int:
@@ -186,6 +162,8 @@ class _Fit:
                 f"the budget allows {possible} of the {self.epoch} steps of one epoch; help: a larger --minutes, or fewer"
                 " texts (--limit)"
             )
+        if possible < self.total:
+            self._ended = "minutes"
         return min(possible, self.total)
 
     def step(self) -> None:
@@ -201,6 +179,8 @@ class _Fit:
         loss.backward()  # type: ignore[no-untyped-call]  # torch's backward is untyped
         torch.nn.utils.clip_grad_value_(self._learned, recipe.clip)
         self._optimizer.step()
+        if self.done == int(COMPARED * self.total):
+            self._earlier = self._validation_loss()
         if self._training.keep and self.done % CHECKPOINT_STEPS == 0:
             self._save()
 
@@ -208,23 +188,22 @@ class _Fit:
         """Write a checkpoint."""
         path = self._training.folder / CHECKPOINT
         state = Checkpoint(
-            identity=self._training.identity, total=self.total, done=self.done,
+            identity=self._training.identity, total=self.total, done=self.done, ended=self._ended, earlier=self._earlier,
             head=self.head.state_dict(), optimizer=self._optimizer.state_dict(),
         )  # fmt: skip
         part = path.with_suffix(".part")
         torch.save(state, part)
         part.rename(path)
 
+    def _validation_loss(self) -> float | None:
+        """Return the loss per predicted position of the validation texts; None if none has an answer."""
+        regression, ce, _, count = losses_by_text(self.head, self._session, self._validation, self.recipe.batch).sum(0)
+        return float((regression + self.recipe.ce * ce) / count) if count else None
+
     def report(self) -> Table:
         """Return the losses on the test texts, the overlap with its 95 % interval over texts, and what was trained."""
-        sums = []  # of each text: regression, cross-entropy, overlap, positions
-        with torch.no_grad():
-            for group in self._unseen.batches(self.recipe.batch, random.Random(0)):
-                found = losses_of(self.head, self._session, self._unseen.padded(group), noise=0.0)
-                columns = torch.stack([*found[:3], torch.ones_like(found.overlap)], 1)  # (m, 4)
-                sums.append(columns.new_zeros(len(group), 4).index_add_(0, found.text, columns))
-        table = torch.cat(sums).cpu().numpy().astype(np.float64)  # (texts, 4)
-        table = table[table[:, 3] > 0]
+        table = losses_by_text(self.head, self._session, self._unseen, self.recipe.batch)
+        earlier, last = self._earlier, self._validation_loss()
         regression, ce, _ = table.sum(axis=0)[:3] / table[:, 3].sum()
         overlap = interval_of_sums(table[:, 2:], lambda sums: sums[..., 0] / sums[..., 1])
         return {
@@ -237,6 +216,9 @@ class _Fit:
             "test_texts": len(table),
             "steps": self.done,
             "epochs": round(self.done / self.epoch, 2),
+            "ended": self._ended,
+            "validation_loss": last,
+            "falling": None if earlier is None or last is None else is_falling(earlier, last),
             "batch": self.recipe.batch,
             "rate": self.recipe.rate,
         }

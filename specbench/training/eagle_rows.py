@@ -18,7 +18,7 @@ Span = tuple[int, int]  # the rows of a text
 def rows_of(pair: LoadedPair, text: Text, base: str, most: int) -> Rows:
     """Return the rows of a text, of at most `most` tokens.
 
-    Columns: token; feature (n, H) of the base at it; `own`, whether it is in the continuation, not in the prompt. Features
+    Columns: token; feature (n, H) of the base at it; `own`, whether it is in the answer, not in the prompt. Features
     are in half precision, or in the base's own precision if that is a half one.
     """
     models = pair.open(text.prompt)

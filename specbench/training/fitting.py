@@ -2,15 +2,17 @@
 
 import copy
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from specbench.config.construct import Table
 from specbench.training.recipes import Recipe
 
+FALLING = 0.01  # relative decrease of a validation loss that counts as falling
 Score = Callable[[Tensor], Tensor]  # inputs (n, ...) -> logits (n,)
 
 
@@ -55,6 +57,24 @@ def fit(
                 break
         module.load_state_dict(kept)
         return losses
+
+
+def outcome(losses: Sequence[float], recipe: Recipe) -> Table:
+    """Return for a report how a fit ended: the number of epochs, the lowest validation loss, `ended`, what ended it
+    (`validation` or `epochs`), and `falling`, whether the validation loss was still falling.
+    """
+    by_epochs = len(losses) == recipe.epochs and recipe.epochs - 1 - losses.index(min(losses)) < recipe.patience
+    return {
+        "epochs": len(losses),
+        "validation_loss": min(losses),
+        "ended": "epochs" if by_epochs else "validation",
+        "falling": is_falling(min(losses[:-1], default=math.inf), losses[-1]) if len(losses) > 1 else None,
+    }
+
+
+def is_falling(before: float, last: float) -> bool:
+    """Return whether a validation loss has decreased by more than FALLING of its value."""
+    return last < (1.0 - FALLING) * before
 
 
 @contextmanager

@@ -9,13 +9,13 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from specbench.config.construct import within
-from specbench.config.pair import HeadKind
+from specbench.config.pair import Answers, HeadKind
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 MEANING = "meaning"
-FIXED = ("draft", "target", "seed")  # fields that other options set
+FIXED = ("draft", "target", "answers", "seed")  # fields that other options set
 REJECT_WEIGHT = 6.0  # of SpecDec++
 WIDE, NARROW = (4096, 3e-5), (192, 2e-3)  # (width, learning rate): EAGLE's paper, and the bundled target
 
@@ -34,6 +34,7 @@ class PrefixRollout:
 
     draft: str = "draft"
     target: str = "target"
+    answers: Answers = Answers.outputs
     steps: int = key(20, "tokens after each prompt")
     temperature: float = key(1.0, "sampling temperature")
     seed: int = 0
@@ -49,6 +50,7 @@ class DraftRollout:
 
     draft: str = "draft"
     target: str = "target"
+    answers: Answers = Answers.outputs
     steps: int = key(60, "tokens after each prompt")
     gamma: int = key(10, "draft length with which DSL's rows are collected")
     temperature: float = key(1.0, "sampling temperature")
@@ -92,10 +94,12 @@ class EagleRecipe:
     ce: float = key(0.1, "weight of the cross-entropy relative to the regression's")
     clip: float = key(0.5, "clip each element of the gradients at this value")
     most: int = key(2048, "tokens after which a text is cut")
+    temperature: float = key(0.0, "sampling temperature of the base's outputs that the head is trained on")
     seed: int = 0
 
     def __post_init__(self) -> None:
         least = {"epochs": 0, "batch": 0, "rate": 0.0, "warm_up": 0, "most": 3, "noise": 0.0, "ce": 0.0, "clip": 0.0}
+        least["temperature"] = 0.0
         for name, low in least.items():
             within(name, getattr(self, name), low, math.inf)
 

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import torch
@@ -21,12 +21,12 @@ Rows = dict[str, Tensor]  # columns of one length; `text` holds each row's text
 def collected(
     folder: Path,
     texts: Sequence[Text],
-    make: Callable[[Text], Rows],
+    make: Callable[[Sequence[Text]], Iterable[Rows]],
     settings: Table,
     advance: Callable[[], None],
     ends: Callable[[], bool] = lambda: False,
 ) -> tuple[Rows, int]:
-    """Return the rows that `make` gives for each text, with a column `text`, and the number of texts.
+    """Return the rows that `make` gives for each of some texts, with a column `text`, and the number of texts.
 
     Rows are read from `folder` as far as they are there. Each combination of settings has its own subfolder. `advance` is
     called once per text, including those read from disk. Once `ends` returns true, no more than the first shard is collected.
@@ -44,8 +44,7 @@ def collected(
             if first and ends():
                 break
             rows = []
-            for text in part:
-                made = make(text)
+            for text, made in zip(part, make(part), strict=True):
                 rows.append(made | {"text": torch.full((len(next(iter(made.values()))),), text.number)})
                 advance()
             whole = joined([each for each in rows if len(each["text"])])

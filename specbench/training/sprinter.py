@@ -12,18 +12,20 @@ import torch
 from torch import Tensor
 
 from specbench.config.construct import Table
+from specbench.config.pair import Answers
 from specbench.decoding.sampling import Sampler, read_tokens
 from specbench.decoding.targets.deferral import confidence, entropy
 from specbench.models.heads import Verifier
 from specbench.models.heads.sprinter import FEATURES
 from specbench.models.loader import LoadedPair, Models
 from specbench.training import roc
-from specbench.training.fitting import fit
+from specbench.training.fitting import fit, outcome
+from specbench.training.outputs import sampler_of
 from specbench.training.recipes import PrefixRollout, Recipe
 from specbench.training.shards import Rows, chosen, joined
 from specbench.training.texts import Text, masks, steps_within
 
-KINDS = ("original", "draft", "target", "mixed")  # who wrote the prefix after the prompt
+KINDS = ("original", "draft", "target", "mixed")  # what follows the prompt in a prefix; "original": the text's answer
 THRESHOLDS = (1.0, 1.2, 1.5)  # tau_train
 LABEL_THRESHOLD = 1.0  # at which a mixed prefix takes the draft's token, else the target's
 HALF = 0.5  # tau_inf
@@ -36,8 +38,7 @@ def rows_of(pair: LoadedPair, text: Text, rollout: PrefixRollout) -> Rows:
     Columns: state (n, H) of the draft before x; x; q and p, its unscaled probabilities; tv between the distributions;
     entropy of q; kind.
     """
-    seed = hash((rollout.seed, text.number)) & (2**62 - 1)
-    sampler = Sampler(rollout.temperature, generator=torch.Generator(pair.device).manual_seed(seed))
+    sampler = sampler_of(pair, text, rollout.seed, rollout.temperature)
     rollout = replace(rollout, steps=steps_within(pair, text, rollout.steps))
     models = pair.open(text.prompt)
     models[rollout.draft].keeps_hidden = True
@@ -55,8 +56,10 @@ def _rollout(
 ) -> tuple[list[int], list[int]]:
     """Return the tokens read after the prompt, ending at an EOS, and the drafted tokens if the prefix determines them."""
     draft, target, ids = models[rollout.draft], models[rollout.target], list(models.ids)
-    if kind == "original":
+    if kind == "original" and rollout.answers == Answers.reference:
         return (text.rest[: rollout.steps] or [0], [])
+    if kind == "original":
+        return target.roll(ids, rollout.steps, sampler, eos).tokens, []
     if kind in ("draft", "target"):
         tokens = (draft if kind == "draft" else target).roll(ids, rollout.steps, sampler, eos).tokens
         return tokens, tokens if kind == "draft" else []
@@ -161,7 +164,7 @@ def train(rows: Rows, features: str, threshold: float, fitting: Fitting) -> tupl
         report["theorem_tv"] = roc.rates(scores.numpy(), ready["test"][1].numpy(), HALF)["eta_fp"] * draft_tv
         if features == "state":
             report["output_tv"] = float(((scores >= HALF) * test["tv"]).mean())
-    report |= {"features": features, "tau_train": threshold, "epochs": len(losses), "validation_loss": min(losses)}
+    report |= {"features": features, "tau_train": threshold, **outcome(losses, fitting.recipe)}
     return head, report | {"curve": roc.curve(scores.numpy(), ready["test"][1].numpy())}
 
 

@@ -22,9 +22,10 @@ SPLITS: tuple[Split, ...] = ("train", "train", "train", "validation", "test")
 
 @dataclass(frozen=True)
 class Text:
-    """The ids of a prompt and of its continuation in the data. `number` is its index among all texts.
+    """The ids of a prompt and of its reference answer, its continuation in the data. `number` is its index among all texts.
 
-    `sample` is the prompt as the task has it, and `task` the task's name.
+    `sample` is the prompt as the task has it, and `task` the task's name. A generated answer has at most `max_new_tokens`
+    tokens and ends at the first of the task's `stop` strings.
     """
 
     number: int
@@ -32,6 +33,8 @@ class Text:
     rest: list[int]
     sample: Sample
     task: str
+    max_new_tokens: int = 128
+    stop: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -43,16 +46,17 @@ class Texts:
 
     @property
     def sha256(self) -> str:
-        """The SHA-256 of the token ids."""
-        return hashlib.sha256(json.dumps([[t.prompt, t.rest] for t in self.texts]).encode()).hexdigest()
+        """The SHA-256 of the token ids, and of what ends generated answers."""
+        parts = [[t.prompt, t.rest, t.max_new_tokens, t.stop] for t in self.texts]
+        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
     def first(self, count: int) -> "Texts":
         """Return the first `count` texts."""
         return Texts(self.texts[:count], {**self.about, "texts": count})
 
-    def held_out(self, task: str, seed: int) -> list[Sample]:
-        """Return the prompts of a task that no head was trained or chosen on: those of the test split."""
-        return [each.sample for each in self.texts if each.task == task and split_of(each.number, seed) == "test"]
+    def held_out(self, seed: int) -> "list[Text]":
+        """Return the texts that no head was trained or chosen on: those of the test split."""
+        return [each for each in self.texts if split_of(each.number, seed) == "test"]
 
 
 @dataclass(frozen=True)
@@ -78,7 +82,7 @@ def gather(pair: LoadedPair, tasks: Sequence[Source], count: int, skip: int, see
     """
     rng, window = random.Random(f"texts:{seed}"), pair.window_of(pair.models).length
     hashes: list[str] = []
-    found: list[tuple[list[int], list[int], Sample, str]] = []
+    found: list[tuple[list[int], list[int], Sample, Source]] = []
     for each in tasks:
         task = each.task
         rows, pairs = task.texts(each.source)
@@ -91,7 +95,7 @@ def gather(pair: LoadedPair, tasks: Sequence[Source], count: int, skip: int, see
                 prompt, rest = dialogue_ids(pair.tokenizer, dialogue)
                 room = len(rest) if window is None else window - len(prompt)
                 if room > 0:  # else the question is too long for the models
-                    found.append((prompt, rest[:room], sample, each.name))
+                    found.append((prompt, rest[:room], sample, each))
                 continue
             try:
                 prompt, _ = encode(pair.tokenizer, task, sample, [], window)
@@ -99,13 +103,16 @@ def gather(pair: LoadedPair, tasks: Sequence[Source], count: int, skip: int, see
                 continue
             rest = pair.tokenizer.encode(after, add_special_tokens=False) if after else []
             end = [] if task.continues or not rest else sorted(pair.eos)[:1]
-            found.append((prompt, rest + end, sample, each.name))
+            found.append((prompt, rest + end, sample, each))
     if len(found) < 10:
         raise ConfigError(
             f"{len(found)} texts remain after --data, --limit and --skip; at least 10 are needed to train, validate and test"
         )
     rng.shuffle(found)
-    texts = [Text(i, *each) for i, each in enumerate(found[: count or None])]
+    texts = [
+        Text(i, prompt, rest, sample, of.name, of.task.max_new_tokens, of.task.stop)
+        for i, (prompt, rest, sample, of) in enumerate(found[: count or None])
+    ]
     sources = list(dict.fromkeys(each.source for each in tasks))
     about: Table = {"tasks": [each.name for each in tasks], "source": ", ".join(sources), "skipped": skip}
     return Texts(texts, {**about, "sha256": hashes, "texts": len(texts)})

@@ -1,12 +1,12 @@
 """The training of each kind of head: its recipe, its rows, and the fit."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from specbench.config.construct import Table, construct
-from specbench.config.pair import FEATURES, TAU, HeadKind
+from specbench.config.pair import FEATURES, TAU, Answers, HeadKind
 from specbench.errors import ConfigError, hint
 from specbench.models.heads import Head
 from specbench.models.heads.sprinter import FEATURES as KNOWN_FEATURES
@@ -15,6 +15,7 @@ from specbench.observer import Observer
 from specbench.training import draft_length, eagle, sprinter
 from specbench.training.budget import Budget
 from specbench.training.eagle_rows import rows_of
+from specbench.training.outputs import Writing
 from specbench.training.recipes import (
     DSL_RECIPE,
     RECIPES,
@@ -49,12 +50,14 @@ def require_known(kind: HeadKind, recipe: Table, features: str) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """How a head is trained. `features` and `tau` are SPRINTER's; `recipe` holds the user's keys.
+    """How a head is trained. `answers` is the text after each prompt that it is trained and evaluated on. `features` and
+    `tau` are SPRINTER's; `recipe` holds the user's keys.
 
     With `compare`, SPRINTER's verifier is also fitted with other features and values of tau, for its report.
     """
 
     base: str
+    answers: Answers = Answers.outputs
     features: str = FEATURES
     tau: float = TAU
     seed: int = 0
@@ -100,7 +103,7 @@ class Training:
             self.settings.tau,
             self.settings.seed,
         )
-        rollout = self._built(PrefixRollout(), draft=base, seed=seed)
+        rollout = self._built(PrefixRollout(), draft=base, answers=self.settings.answers, seed=seed)
         found, texts = self._rows(lambda text: sprinter.rows_of(self.loaded, text, rollout), rollout)
         rows = sprinter.balanced(found, seed)
         embedding = self.loaded.models[base].get_input_embeddings().weight.detach()
@@ -113,19 +116,30 @@ class Training:
         reports = [each for _, each in heads.values()]
         sprinter.plot([each for each in reports if each["tau_train"] == tau], self.folder / "roc")
         compared = [{key: value for key, value in each.items() if key != "curve"} for each in reports]
-        return Trained(head, {**report, "all": compared}, texts)
+        return Trained(head, {**report, "all": compared}, self._answered(texts, rollout.temperature))
 
     def _specdec(self) -> Trained:
-        rollout = self._built(DraftRollout(), draft=self.settings.base, seed=self.settings.seed)
+        rollout = self._draft_rollout()
         rows, texts = self._rows(lambda text: draft_length.specdec_rows(self.loaded, text, rollout), rollout)
         recipe = self._built(SPECDEC_RECIPE, seed=self.settings.seed)
-        return Trained(*draft_length.train_specdec(rows, recipe, self.settings.seed), texts)
+        head, report = draft_length.train_specdec(rows, recipe, self.settings.seed)
+        return Trained(head, report, self._answered(texts, rollout.temperature))
 
     def _dsl(self) -> Trained:
-        rollout = self._built(DraftRollout(), draft=self.settings.base, seed=self.settings.seed)
+        rollout = self._draft_rollout()
         rows, texts = self._rows(lambda text: draft_length.dsl_rows(self.loaded, text, rollout), rollout)
         recipe = self._built(DSL_RECIPE, seed=self.settings.seed)
-        return Trained(*draft_length.train_dsl(rows, recipe, self.settings.seed), texts)
+        head, report = draft_length.train_dsl(rows, recipe, self.settings.seed)
+        return Trained(head, report, self._answered(texts, rollout.temperature))
+
+    def _draft_rollout(self) -> DraftRollout:
+        settings = self.settings
+        return self._built(DraftRollout(), draft=settings.base, answers=settings.answers, seed=settings.seed)
+
+    def _answered(self, texts: Texts, temperature: float | None) -> Texts:
+        """Return texts whose description says which answers were used, and the temperature at which tokens were drawn."""
+        drawn: Table = {} if temperature is None else {"temperature": temperature}
+        return Texts(texts.texts, {**texts.about, "answers": self.settings.answers.value, **drawn})
 
     def _eagle(self) -> Trained:
         base = self.settings.base
@@ -137,32 +151,43 @@ class Training:
         checkpoint = training.checkpoint()  # needs the texts of the interrupted training, and no others
         if checkpoint:
             self.observer.message(f"resuming after {checkpoint['done']} of {checkpoint['total']} steps")
+        writing = Writing(base, recipe.most, recipe.temperature, self.settings.seed)
+        is_written = self.settings.answers == Answers.outputs
         rows, texts = self._rows(
             lambda text: rows_of(self.loaded, text, base, recipe.most),
-            recipe.most,
+            writing if is_written else recipe.most,
             lambda: checkpoint is not None or self.budget.ends_collecting(),
         )
         head, report = eagle.train(training, rows, checkpoint)
         (self.folder / eagle.CHECKPOINT).unlink(missing_ok=True)
-        return Trained(head, report, texts)
+        return Trained(head, report, self._answered(texts, recipe.temperature if is_written else None))
 
     def _rows(
         self, make: Callable[[Text], Rows], settings: object, ends: Callable[[], bool] | None = None
     ) -> tuple[Rows, Texts]:
         """Collect the rows of texts, under the head's folder, until `ends` returns true; by default for half of the budget.
 
+        With settings of type `Writing`, the outputs of a model replace the reference answers first.
+
         Raises ConfigError if there are none.
         """
         count = len(self.texts.texts)
-        with self.observer.progress("collecting", count) as advance:
+        outputs = "reference answers" if self.settings.answers == Answers.reference else "outputs"
+        with self.observer.progress(f"collecting {outputs}", count) as advance:
             about = {**self.about, "settings": str(settings)}
             ends = ends or self.budget.ends_collecting
-            rows, read = collected(self.kept, self.texts.texts, make, about, advance, ends)
+
+            def made(texts: Sequence[Text]) -> Iterable[Rows]:
+                answered = settings.answered(self.loaded, texts) if isinstance(settings, Writing) else texts
+                return map(make, answered)
+
+            rows, read = collected(self.kept, self.texts.texts, made, about, advance, ends)
         if not rows:
             raise ConfigError("no training rows were collected; help: more texts (--limit), or another task (-t)")
         if read < count:
             self.observer.message(f"training on {read} of {count} texts; a larger --minutes uses more")
-        return rows, self.texts.first(read)
+        texts = self.texts.first(read)
+        return rows, Texts(texts.texts, {**texts.about, "available": count})
 
     def _built(self, start: T, **more: object) -> T:
         """Return a recipe or a rollout from `start`, with the user's keys that it has."""

@@ -101,6 +101,11 @@ def test_the_epoch_that_validates_best_is_kept():
         assert float(loss_of(head(other[0]).squeeze(-1), other[1], 1.0)) == pytest.approx(min(losses))
 
 
+def each(make):
+    """Return a function of several texts from one of a single text."""
+    return lambda texts: map(make, texts)
+
+
 def test_an_interrupted_collection_resumes(tmp_path):
     """Shards that lie there are not made again; other settings have their own, and leave them there."""
     texts = [Text(i, [i], [], Sample(str(i), ""), "") for i in range(50)]
@@ -113,14 +118,14 @@ def test_an_interrupted_collection_resumes(tmp_path):
         return {"x": torch.tensor([text.number, text.number])}
 
     with pytest.raises(KeyboardInterrupt):
-        collected(tmp_path, texts, make, {"a": 1}, lambda: None)
+        collected(tmp_path, texts, each(make), {"a": 1}, lambda: None)
     again = len(made)
-    rows, _ = collected(tmp_path, texts, make, {"a": 1}, lambda: None)
+    rows, _ = collected(tmp_path, texts, each(make), {"a": 1}, lambda: None)
     assert made[again:] == list(range(40, 50))
     assert rows["x"].tolist() == rows["text"].tolist() == [i for i in range(50) for _ in range(2)]
-    collected(tmp_path, texts, make, {"a": 2}, lambda: None)
+    collected(tmp_path, texts, each(make), {"a": 2}, lambda: None)
     assert made[-50:] == list(range(50))
-    collected(tmp_path, texts, make, {"a": 1}, lambda: None)
+    collected(tmp_path, texts, each(make), {"a": 1}, lambda: None)
     assert len(made) == again + 60, "the first ones are there still"
 
 
@@ -192,7 +197,7 @@ def target():
 def eagle_rows(target, folder):
     """Rows of 24 short texts."""
     texts = [Text(i, list(range(2, 12)), list(range(12, 30)), Sample(str(i), ""), "") for i in range(24)]
-    return collected(folder, texts, lambda text: rows_of(target, text, "target", 64), {}, lambda: None)[0]
+    return collected(folder, texts, each(lambda text: rows_of(target, text, "target", 64)), {}, lambda: None)[0]
 
 
 def eagle_training(target, folder, recipe, observer=None, budget=None, keep=True):
@@ -242,12 +247,12 @@ def test_collecting_ends_with_its_share_of_the_budget(tmp_path):
         now[0] += 0.5
         return {"x": torch.tensor([text.number])}
 
-    rows, read = collected(tmp_path, texts, make, {}, lambda: None, budget.ends_collecting)
+    rows, read = collected(tmp_path, texts, each(make), {}, lambda: None, budget.ends_collecting)
     assert (read, len(rows["x"])) == (60, 60)
     assert budget.left == 30.0
-    _, read = collected(tmp_path, texts, make, {}, lambda: None, lambda: True)
+    _, read = collected(tmp_path, texts, each(make), {}, lambda: None, lambda: True)
     assert read == 60
-    _, read = collected(tmp_path / "other", texts, make, {}, lambda: None, lambda: True)
+    _, read = collected(tmp_path / "other", texts, each(make), {}, lambda: None, lambda: True)
     assert read == 20
 
 
@@ -280,6 +285,7 @@ def test_an_eagle_head_learns_its_bases_distribution(tmp_path):
     assert [each["method"] for each in report["trial"]] == ["ar", "eagle"]
     head = EagleHead.read(tmp_path / "head")
     assert head.provenance.base["source"] == "specbench:tiny/models/target" and not head.own_embedding
+    assert head.provenance.data["answers"] == "outputs" and head.provenance.data["temperature"] == 0.0
     assert head.fc.weight.shape == (192, 384)
     assert head.provenance.report["overlap"] > 0.2, "an untrained one: 0.01"
 
