@@ -1,6 +1,7 @@
 """Training texts: prompts and their continuations as token ids, split by text."""
 
 import hashlib
+import itertools
 import json
 import random
 from collections.abc import Sequence
@@ -55,8 +56,12 @@ class Texts:
         return Texts(self.texts[:count], {**self.about, "texts": count})
 
     def held_out(self, seed: int) -> "list[Text]":
-        """Return the texts that no head was trained or chosen on: those of the test split."""
-        return [each for each in self.texts if split_of(each.number, seed) == "test"]
+        """Return the texts that no head was trained or chosen on: those of the test split, one of each task in turn."""
+        by_task: dict[str, list[Text]] = {}
+        for each in self.texts:
+            if split_of(each.number, seed) == "test":
+                by_task.setdefault(each.task, []).append(each)
+        return [text for turn in itertools.zip_longest(*by_task.values()) for text in turn if text]
 
 
 @dataclass(frozen=True)
