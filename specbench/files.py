@@ -82,7 +82,7 @@ def write_sealed(path: Path, table: Mapping[str, Any], indent: int | None = None
 def sealed(table: Mapping[str, Any], indent: int | None = None) -> str:
     """Return a table as JSON, with its checksum under "sha256"."""
     plain = json.loads(json.dumps(table))  # as it is read back: keys are strings, tuples are lists
-    return json.dumps({**plain, SEAL: _seal(plain)}, ensure_ascii=False, indent=indent) + "\n"
+    return json.dumps({**plain, SEAL: seal_of(plain)}, ensure_ascii=False, indent=indent) + "\n"
 
 
 def read_sealed(path: Path, kind: type[T], remedy: str = "restore it, or measure again with --fresh") -> T:
@@ -92,14 +92,15 @@ def read_sealed(path: Path, kind: type[T], remedy: str = "restore it, or measure
         known = table.pop(SEAL, None)
         if known is None:
             raise ConfigError(f"{path}: damaged: it has no checksum")
-        if known != _seal(table):
+        if known != seal_of(table):
             raise ConfigError(f"{path}: damaged: changed after it was written")
         return checked(table, kind, str(path))
     except ConfigError as error:
         raise ConfigError(f"{error}; help: {remedy}") from None
 
 
-def _seal(table: dict[str, Any]) -> str:
+def seal_of(table: dict[str, Any]) -> str:
+    """Return the checksum of a table as it is read from JSON, without its key SEAL."""
     return hashlib.sha256(json.dumps(table, sort_keys=True).encode()).hexdigest()
 
 

@@ -1,6 +1,8 @@
 """Scoring of stored generations, independent of decoding and repeatable."""
 
 import dataclasses
+import hashlib
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ from specbench.runs.scores import ScoreRow, Scores
 from specbench.sandbox import Sandbox
 from specbench.scoring.metric import NO_ANSWER, Score
 
+GRADER = 12  # hex digits of a grader's checksum
 SHOWN = 800  # characters of a prompt, and of a reference, in scores.json
 
 
@@ -22,11 +25,24 @@ def is_scored(folder: Path, task: Task, sandbox: Sandbox | None) -> bool:
     known = _kept(folder)
     if known is None or known["version"] != task.version:
         return False
+    if any(grader_of(task) not in metric["signature"] for metric in known["metrics"]):
+        return False
     if task.executes_code and sandbox is not None and known.get("sandbox") != sandbox.signature:
         return False
     records = list(read(folder))
     scored = {(row["method"], row["sample"], row["repeat"]) for row in known["rows"]}
     return bool(known["records"] == len(records) and scored == {r.key for r in records if r.error is None})
+
+
+def grader_of(task: Task) -> str:
+    """Return the checksum of the files that define a plugin's task; empty for a bundled task, which has a version."""
+    own = [
+        each for each in type(task).__mro__ if issubclass(each, Task) and not each.__module__.startswith("specbench.")
+    ]
+    modules = dict.fromkeys(sys.modules.get(each.__module__) for each in own)
+    files = [file for module in modules if (file := getattr(module, "__file__", None))]
+    digest = hashlib.sha256(b"".join(Path(file).read_bytes() for file in files))
+    return f"grader:{digest.hexdigest()[:GRADER]}" if files else ""
 
 
 def is_executed(folder: Path) -> bool:
@@ -54,6 +70,8 @@ def score(
     """
     require_texts(folder)
     signature = f"task:{task.name}@{task.version}|chat:{task.chat}"
+    if grader := grader_of(task):
+        signature += f"|{grader}"
     if task.executes_code and sandbox:
         signature += f"|{sandbox.signature}"
     fixed_length = spec_of(folder).decoding.ignore_eos

@@ -119,7 +119,10 @@ def _of_method(base: Measured, new: Measured, method: str, limits: Limits) -> li
         )
         return [verdict("decoding", Finding(Status.regression, "generations failed", why, "failed"))]
     inexact = f"compared with tolerance (settings changed: {', '.join(changes)})" if changes else _inexact(base, new)
-    decoded = checks.decoding(base.generations[method], new.generations[method], inexact, limits.alpha, bool(changes))
+    rows = base.generations[method], new.generations[method]
+    decoded = checks.decoding(*rows, inexact, limits.alpha, bool(changes))
+    if inexact and not changes and base.spec.device == new.spec.device == "cpu":
+        decoded = checks.other_tokens(*rows, decoded)
     timed = [] if limits.counters_only else _timed(base, new, method, limits)
     if decoded.status in (Status.regression, Status.improved):
         cost = "; ".join(found.detail for _, found in timed if found.status is not Status.skipped)

@@ -1,21 +1,20 @@
 """A snapshot: one JSON file with what was measured, and the commands that measure it again."""
 
 import json
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, TypedDict
 
 from specbench.config.construct import Table
 from specbench.config.options import Options
 from specbench.errors import ConfigError, hint
-from specbench.files import checked, read_json, write
+from specbench.files import SEAL, checked, read_json, seal_of, write
 from specbench.regression.measurement import Generation, Measured, Session, of_run, pooled
 from specbench.runs.run_folder import SAMPLES
 from specbench.runs.run_spec import SEMANTICS, RunSpec
 from specbench.runs.scores import MetricTable
 
-SCHEMA = 2
-
+SCHEMA = 3
 
 Row = tuple[str, int, str, int, int, int, int, int, list[int | None], list[float | list[float] | None]]
 
@@ -65,12 +64,13 @@ class Snapshot:
     counters_only: bool
 
     def dumps(self) -> str:
-        """Return JSON with one line per part of a run, so that diffs are readable."""
+        """Return JSON with one line per part of a run, so that diffs are readable, and with its checksum."""
         head = {"schema": SCHEMA, "semantics": SEMANTICS, "counters_only": self.counters_only}
         lines = [f'"{key}": {json.dumps(value)}' for key, value in head.items()]
         lines.append('"commands": [\n  ' + ",\n  ".join(map(_compact, self.commands)) + "\n]")
         lines.append('"runs": [\n' + ",\n".join(map(_run_text, self.runs)) + "\n]")
-        return "{\n" + ",\n".join(lines) + "\n}\n"
+        seal = seal_of(json.loads("{" + ",".join(lines) + "}"))
+        return "{\n" + ",\n".join([*lines, f'"{SEAL}": "{seal}"']) + "\n}\n"
 
     def save(self, path: Path) -> None:
         """Write the snapshot to a file, creating its folder."""
@@ -81,8 +81,9 @@ class Snapshot:
 def load(path: Path, outdated: bool = False) -> Snapshot:
     """Read a snapshot file.
 
-    Raises ConfigError if the file is not a snapshot or has no runs. Also raises it, unless
-    `outdated` is set, if the file was recorded by a version that defined its numbers differently.
+    Raises ConfigError if the file is not a snapshot or has no runs. Also raises it, unless `outdated` is set, if the file was
+    recorded by a version that defined its numbers differently, or was changed after it was written. Runs with missing
+    generations have this among their problems.
     """
     recording = f"help: specbench gate record {path} -m METHOD ..."
     try:
@@ -93,6 +94,10 @@ def load(path: Path, outdated: bool = False) -> Snapshot:
     if schema != SCHEMA or (semantics != SEMANTICS and not outdated):
         help_ = f"specbench gate update {path}" if schema == SCHEMA else "specbench gate record"
         raise ConfigError(f"{path} was recorded by another version of specbench; help: {help_}")
+    if table.pop(SEAL, None) != seal_of(table) and not outdated:
+        raise ConfigError(
+            f"{path}: damaged: changed after it was written; help: restore it, or specbench gate update {path}"
+        )
     checked(table, _File, str(path))
     if not table["runs"]:
         raise ConfigError(f"{path} has no runs; {recording}")
@@ -179,7 +184,15 @@ def _run_of(stored: dict[str, Any], path: Path) -> Measured:
         {name: [(int(n), s) for n, s in rounds] for name, rounds in each.items()} for each in stored["sessions"]
     ]
     spec = RunSpec.from_toml(stored["spec"], f"{path}: spec")
-    return Measured(**{**stored, "spec": spec, "generations": generations, "sessions": sessions})
+    run = Measured(**{**stored, "spec": spec, "generations": generations, "sessions": sessions})
+    return replace(run, problems=_missing(run))
+
+
+def _missing(run: Measured) -> list[str]:
+    """Return which methods lack generations, with counts."""
+    wanted = run.samples * run.spec.decoding.repeats
+    counts = {name: len(rows) + run.failed.get(name, 0) for name, rows in run.generations.items()}
+    return [f"{name}: {count} of {wanted} generations" for name, count in counts.items() if count != wanted]
 
 
 def _row_of(row: list[Any], roles: list[str], names: list[str]) -> Generation:

@@ -21,6 +21,7 @@ from specbench.experiment import fresh_process as remeasure
 from specbench.experiment import gate as gating
 from specbench.experiment.pipeline import Results
 from specbench.experiment.request import Request
+from specbench.files import SEAL, sealed
 from specbench.models import cached_session as session
 from specbench.regression.compare import ANCHOR
 from specbench.regression.snapshot import Snapshot, load, open_
@@ -40,6 +41,11 @@ def recorded(tmp_path_factory) -> Path:
     where = tmp_path_factory.mktemp("gate")
     specbench("gate", "record", "base.json", *FEW, cwd=where)
     return where
+
+
+def resealed(table) -> str:
+    """Return a changed snapshot as JSON, with a checksum that fits it."""
+    return sealed({key: value for key, value in table.items() if key != SEAL})
 
 
 def test_what_was_recorded_passes_and_needs_no_clock(recorded):
@@ -106,7 +112,7 @@ def test_a_command_that_cannot_be_measured_is_reported(recorded, tmp_path):
         ({**command, "options": {"limt": 5}}, "did you mean 'limit'?"),
         ({key: value for key, value in command.items() if key != "methods"}, "missing required field `methods`"),
     ):
-        (tmp_path / "b.json").write_text(json.dumps({**held, "commands": [wrong]}))
+        (tmp_path / "b.json").write_text(resealed({**held, "commands": [wrong]}))
         assert message in specbench("gate", "check", "b.json", cwd=tmp_path, code=2).stderr
 
 
@@ -117,7 +123,7 @@ def test_a_snapshot_of_another_version_or_without_runs_is_an_error(tmp_path):
         ({"schema": 0}, "gate record"),
         ({"runs": []}, "no runs"),
     ):
-        (tmp_path / "old.json").write_text(json.dumps({**held, **changes}))
+        (tmp_path / "old.json").write_text(resealed({**held, **changes}))
         assert message in specbench("gate", "check", "old.json", cwd=tmp_path, code=2).stderr
 
 
