@@ -57,6 +57,7 @@ AcrossConfig = Annotated[
         "--across-config", help="Compare methods whose settings differ, by forwards per token, quality and time."
     ),
 ]
+COLUMN_OF = {"engine": "speed", "comparability": "decoding", "acceptance": "decoding", "cost": "speed"}  # of an aspect
 FAILING = ("regression", "not comparable", "inconclusive")
 LEVELS = {"regression": "error", "not comparable": "warning", "inconclusive": "warning", "improved": "notice"}
 
@@ -118,7 +119,7 @@ def table_of(verdicts: list[Verdict], title: str) -> "Table":
 
     lines: dict[tuple[str, str], dict[str, list[str]]] = {}
     for each in verdicts:
-        column = {"engine": "speed", "comparability": "decoding"}.get(each.aspect, each.aspect)
+        column = COLUMN_OF.get(each.aspect, each.aspect)
         mark = f"{each.status.value.upper()}: " if each.status in FAILING else ""
         lines.setdefault((each.run, each.method or "all"), {}).setdefault(column, []).append(mark + each.short)
     columns = ("decoding", "quality", "speed")

@@ -100,7 +100,7 @@ def _counting(command: Command) -> Command:
 def _measured(request: Commands, out: Path, counters_only: bool, count: int) -> list[Measured]:
     """Return the measured runs of a snapshot. Raises ConfigError if a generation failed."""
     if counters_only:
-        runs = [replace(each, sessions=[]) for each in sessions(request, out, measure_here, 1)]
+        runs = [replace(each, sessions=[], costs={}) for each in sessions(request, out, measure_here, 1)]
     else:
         runs = sessions(request, out, measure_apart, count)
     failed = [f"{name} on {run.name}" for run in runs for name, count in run.failed.items() if count]

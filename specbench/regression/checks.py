@@ -52,23 +52,8 @@ def decoding(base: Rows, new: Rows, inexact: str, alpha: float, across: bool = F
     counters = sum(x.counters != y.counters for x, y in zip(a, b, strict=True))
     if not ids and not counters:
         return Finding(Status.same, "same decoding", f"{len(a)} generations, token for token", "same")
-    differ = f"{ids} of {len(a)} generations have different tokens, {counters} different counters; {_effect(a, b)}"
+    differ = f"{ids} of {len(a)} generations have different tokens, {counters} different counters; {effect(a, b)}"
     return _about(a, b, f"{differ}; {inexact}", alpha, across) if inexact else _exactly(a, b, ids, differ)
-
-
-def other_tokens(base: Rows, new: Rows, found: Finding) -> Finding:
-    """Return the finding on decoding on another processor: inconclusive instead of equal if any output has other tokens.
-
-    The counters do not decide whether the processor's arithmetic or a change of the code is the cause.
-    """
-    a, b = shared(base, new)
-    ids = sum(x.ids != y.ids for x, y in zip(a, b, strict=True))
-    if not ids or found.status is not Status.same:
-        return found
-    cause = "another processor's arithmetic may be the cause; help: compare on the recorded machine"
-    return Finding(
-        Status.inconclusive, "other tokens", f"{found.detail}; {cause}", f"{ids} of {len(a)} outputs have other tokens"
-    )
 
 
 def _exactly(a: Rows, b: Rows, ids: int, differ: str) -> Finding:
@@ -77,7 +62,7 @@ def _exactly(a: Rows, b: Rows, ids: int, differ: str) -> Finding:
     cheaper = before != after and all(after.get(role, 0.0) <= before[role] for role in before)
     status = Status.improved if cheaper and not ids else Status.regression
     title = _title(a, b, ids)
-    return Finding(status, title, differ, f"{title}: {_effect(a, b)}")
+    return Finding(status, title, differ, f"{title}: {effect(a, b)}")
 
 
 def _title(a: Rows, b: Rows, ids: int) -> str:
@@ -106,7 +91,7 @@ def _about(a: Rows, b: Rows, differ: str, alpha: float, across: bool) -> Finding
     findings = [each for each in found if each is not None]
     if across and {Status.regression, Status.improved} <= {each.status for each in findings}:
         detail = f"{differ}; some models run more often and some less; their times decide"
-        return Finding(Status.inconclusive, "other mix of forwards", detail, _effect(a, b))
+        return Finding(Status.inconclusive, "other mix of forwards", detail, effect(a, b))
     same = Finding(Status.same, "same decoding effort", differ, "within tolerance")
     order = (Status.regression, Status.inconclusive, Status.improved)
     return min(findings, key=lambda each: order.index(each.status), default=same)
@@ -138,11 +123,11 @@ def _moved(a: Rows, b: Rows, ratio: _Ratio, differ: str, alpha: float) -> Findin
     title = _title(a, b, ids=1)
     if len(before) < FEWEST:
         detail = f"{differ}; {len(before)} prompts are too few for a verdict"
-        return Finding(Status.inconclusive, title, detail, f"differs: {_effect(a, b)}")
+        return Finding(Status.inconclusive, title, detail, f"differs: {effect(a, b)}")
     if p >= alpha:
         return None
     status = Status.improved if change * ratio.better > 0.0 else Status.regression
-    return Finding(status, title, f"{differ}; p = {p:.2g}", f"{title}: {_effect(a, b)}")
+    return Finding(status, title, f"{differ}; p = {p:.2g}", f"{title}: {effect(a, b)}")
 
 
 def _share(rows: np.ndarray) -> float:
@@ -162,7 +147,7 @@ def _forwards(rows: Rows) -> dict[str, float]:
     return {role: sum(row.forwards.get(role, 0) for row in rows) / tokens for role in roles} if tokens else {}
 
 
-def _effect(a: Rows, b: Rows) -> str:
+def effect(a: Rows, b: Rows) -> str:
     """Return changed forwards per token, and acceptance rate and accepted length, or tokens if nothing was drafted."""
     before, after = _forwards(a), _forwards(b)
     changes = [

@@ -10,11 +10,12 @@ from typing import Any
 
 from specbench.config.construct import Table, to_table
 from specbench.machine.hardware import LIBRARIES, incomparable
-from specbench.regression import checks
+from specbench.regression import changed_draft, checks, outputs
 from specbench.regression.checks import Finding
+from specbench.regression.identity import but, head_of, model_of, replaced_drafts, shortened, shown, tables
 from specbench.regression.measurement import Measured
 from specbench.regression.verdict import Limits, Status, Verdict
-from specbench.runs.run_spec import HeadSource, ModelSource, RunSpec
+from specbench.runs.run_spec import RunSpec
 
 ANCHOR = "hf-generate"
 EXACT = ("cpu", "instructions", "threads", *LIBRARIES)  # equal: greedy or sampled, a CPU computes the same bits
@@ -62,14 +63,17 @@ def _distance(base: Measured, new: Measured) -> tuple[int, int, int]:
     """Return how different two runs are: differences that prevent a comparison, missing methods, changed settings."""
     a, b = base.spec.methods, new.spec.methods
     changed = sum(len(changed_settings(a[name].options, b[name].options)) for name in a if name in b)
-    return len(differences(base, new)), _lacking(base, new), changed
+    return len(differences(base, new)) + len(replaced_drafts(base, new)), _lacking(base, new), changed
 
 
 def differences(base: Measured, new: Measured) -> list[str]:
-    """Return why two runs cannot be compared, each reason with both values; empty if they can."""
+    """Return why two runs cannot be compared, each reason with both values; empty if they can.
+
+    Changed drafts are left out: they decide about single methods.
+    """
     a, b = base.spec, new.spec
     out = [
-        f"{what}: {_shown(ours)} | {_shown(theirs)}"
+        f"{what}: {shown(ours)} | {shown(theirs)}"
         for what, ours, theirs in (
             ("task version", a.task.version, b.task.version),
             ("meaning of records", a.semantics, b.semantics),
@@ -80,11 +84,16 @@ def differences(base: Measured, new: Measured) -> list[str]:
     ]
     ours, theirs = (each.methods[each.baseline].options for each in (a, b))
     out += [f"baseline {a.baseline}: {change}" for change in changed_settings(ours, theirs)]
-    out += _tables("task option", a.task.options, b.task.options)
-    out += _tables("data", _data(a), _data(b))
-    out += _tables("decoding", *(_but(to_table(each.decoding), "repeats") for each in (a, b)))
-    out += _tables("model", *({role: _model(m) for role, m in each.pair.models.items()} for each in (a, b)))
-    return out + _tables("head", *({name: _head(h) for name, h in each.pair.heads.items()} for each in (a, b)))
+    out += tables("task option", a.task.options, b.task.options)
+    out += tables("data", _data(a), _data(b))
+    out += tables("decoding", *(but(to_table(each.decoding), "repeats") for each in (a, b)))
+    drafts = replaced_drafts(base, new)
+    out += tables(
+        "model", *({r: model_of(m) for r, m in each.pair.models.items() if r not in drafts} for each in (a, b))
+    )
+    return out + tables(
+        "head", *({n: head_of(h) for n, h in each.pair.heads.items() if n not in drafts} for each in (a, b))
+    )
 
 
 def _incomplete(base: Measured, new: Measured) -> list[str]:
@@ -118,12 +127,15 @@ def _of_method(base: Measured, new: Measured, method: str, limits: Limits) -> li
             f"{new.failed[method]} generations failed, {base.failed[method]} before; `error` in samples.jsonl says why"
         )
         return [verdict("decoding", Finding(Status.regression, "generations failed", why, "failed"))]
+    timed = [] if limits.counters_only else _timed(base, new, method, limits)
+    replaced = replaced_drafts(base, new)
+    if parts := [part for part in _parts_of(base, method) if part in replaced]:
+        return [verdict(aspect, found) for aspect, found in _with_other_draft(base, new, method, parts, limits, timed)]
     inexact = f"compared with tolerance (settings changed: {', '.join(changes)})" if changes else _inexact(base, new)
     rows = base.generations[method], new.generations[method]
     decoded = checks.decoding(*rows, inexact, limits.alpha, bool(changes))
     if inexact and not changes and base.spec.device == new.spec.device == "cpu":
-        decoded = checks.other_tokens(*rows, decoded)
-    timed = [] if limits.counters_only else _timed(base, new, method, limits)
+        decoded = outputs.other_tokens(*rows, decoded)
     if decoded.status in (Status.regression, Status.improved):
         cost = "; ".join(found.detail for _, found in timed if found.status is not Status.skipped)
         decoded = decoded._replace(detail=f"{decoded.detail}; {cost}" if cost else decoded.detail)
@@ -139,6 +151,30 @@ def _of_method(base: Measured, new: Measured, method: str, limits: Limits) -> li
         *(verdict("quality", found) for found in scored if found),
         *(verdict(aspect, found) for aspect, found in timed),
     ]
+
+
+def _with_other_draft(
+    base: Measured, new: Measured, method: str, parts: list[str], limits: Limits, timed: list[tuple[str, Finding]]
+) -> list[tuple[str, Finding]]:
+    """Return the findings on a method whose drafts come from another model or head. Only a lossless one can be compared."""
+    replaced = replaced_drafts(base, new)
+    why = "; ".join(each for part in parts for each in replaced[part])
+    if not base.spec.methods[method].lossless or not new.spec.methods[method].lossless:
+        detail = f"{why}; only the drafts of a lossless method can be compared"
+        return [("comparability", Finding(Status.incomparable, "other draft", detail, why))]
+    found = changed_draft.findings(base, new, method, parts, limits, [each for _, each in timed])
+    scored = [checks.quality(base, new, method, each["name"], limits) for each in base.metrics]
+    if (inexact := _inexact(base, new)) and found[0][1].status is Status.regression:
+        undecided = found[0][1]._replace(status=Status.inconclusive, detail=f"{found[0][1].detail}; {inexact}")
+        found[0] = ("decoding", undecided)
+    explained = [(aspect, each._replace(detail=f"{each.detail}; {why}")) for aspect, each in found]
+    return [*explained, *(("quality", each) for each in scored if each), *timed]
+
+
+def _parts_of(run: Measured, method: str) -> tuple[str, ...]:
+    """Return the models and heads that a method reads."""
+    traits = run.spec.methods[method].traits
+    return *traits.roles, *traits.heads
 
 
 def changed_settings(one: Mapping[str, Any], other: Mapping[str, Any], path: str = "") -> list[str]:
@@ -158,7 +194,7 @@ def _setting(value: Any) -> str:
     if isinstance(value, Mapping):
         values = ", ".join(f"{key} = {_setting(each)}" for key, each in value.items() if key != "name")
         return f"{value.get('name', '')}({values})" if values else str(value.get("name", "{}"))
-    return "default" if value is None else _shortened(str(value))
+    return "default" if value is None else shortened(str(value))
 
 
 def _timed(base: Measured, new: Measured, method: str, limits: Limits) -> list[tuple[str, Finding]]:
@@ -190,8 +226,8 @@ def _inexact(base: Measured, new: Measured) -> str:
     """Return why bitwise equal results cannot be required; empty if they can."""
     if base.spec.device != "cpu" or not base.environment.get("instructions"):
         return "compared with tolerance (not on a known CPU)"
-    other = _tables("", *({key: each.environment.get(key) for key in EXACT} for each in (base, new)))
-    other += _tables("engine", *({"name": each.spec.engine, "device": each.spec.device} for each in (base, new)))
+    other = tables("", *({key: each.environment.get(key) for key in EXACT} for each in (base, new)))
+    other += tables("engine", *({"name": each.spec.engine, "device": each.spec.device} for each in (base, new)))
     return f"compared with tolerance ({', '.join(other)})" if other else ""
 
 
@@ -202,40 +238,3 @@ def _place(run: Measured) -> tuple[str, str, str]:
 def _data(spec: RunSpec) -> Table:
     data = spec.task.data
     return {"sha256": data.sha256, "prompts_sha256": data.prompts_sha256, "samples": data.samples}
-
-
-def _model(model: ModelSource) -> Table:
-    """Return what identifies a model. With a checksum or a commit, its location is irrelevant."""
-    return _but(model.identity, "source") if model.checksum or model.revision else model.identity
-
-
-def _head(head: HeadSource) -> Table:
-    """Return what identifies a head, without its training data and quality."""
-    reported = ("tasks", "trained_on", "skipped", "predicted_distance")
-    identity = {key: value for key, value in to_table(head).items() if key not in reported}
-    return _but(identity, "source") if head.checksum or head.revision else identity
-
-
-def _tables(what: str, a: Mapping[str, object], b: Mapping[str, object]) -> list[str]:
-    """Return the keys in which two tables differ, with both values. Inner tables are compared by key."""
-    out = []
-    for key in {**a, **b}:
-        before, after = a.get(key), b.get(key)
-        if isinstance(before, Mapping) and isinstance(after, Mapping):
-            out += _tables(f"{what} {key}".strip(), before, after)
-        elif before != after:
-            out.append(f"{what} {key}: {_shown(before)} | {_shown(after)}".strip())
-    return out
-
-
-def _but(table: Table, key: str) -> Table:
-    return {k: v for k, v in table.items() if k != key}
-
-
-def _shown(value: object) -> str:
-    """Return a value as short text."""
-    return _shortened("nothing" if value in (None, "") else str(value))
-
-
-def _shortened(text: str) -> str:
-    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -18,6 +18,7 @@ from specbench.runs.scores import Scores
 
 Round = tuple[int, float]  # tokens, seconds
 Session = dict[str, list[Round]]  # by method, one round per repeat, of one process
+Costs = dict[str, dict[str, tuple[int, float]]]  # by method and model or head: decoding forwards, their seconds
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,7 @@ class Measured:
     generations: dict[str, list[Generation]]  # by method
     failed: dict[str, int]  # by method
     sessions: list[Session]  # empty without timing
+    costs: Costs = field(default_factory=dict)  # empty without timing
     problems: list[str] = field(default_factory=list)  # why a run is incomplete, with counts
 
     @property
@@ -91,8 +93,19 @@ def of_run(folder: Path) -> Measured:
         },
         failed={name: sum(r.method == name and r.error is not None for r in records) for name in methods},
         sessions=[session_of(records, methods, spec.clock == "end to end")],
+        costs={name: _costs(complete(records, name)) for name in methods},
         problems=_problems(recorded, scores),
     )
+
+
+def _costs(records: Sequence[Record]) -> dict[str, tuple[int, float]]:
+    """Return the decoding forwards and their seconds of each model and head."""
+    found: dict[str, tuple[int, float]] = {}
+    for usage in (usage for record in records for usage in record.models.items()):
+        role, spent = usage
+        forwards, seconds = found.get(role, (0, 0.0))
+        found[role] = (forwards + spent["forwards"], seconds + spent["seconds"])
+    return found
 
 
 def _problems(recorded: Recorded, scores: Scores) -> list[str]:

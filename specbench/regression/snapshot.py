@@ -45,6 +45,7 @@ class _Run(TypedDict):
     failed: dict[str, int]
     generations: dict[str, _Generations]
     sessions: list[dict[str, list[tuple[int, float]]]]
+    costs: dict[str, dict[str, tuple[int, float]]]
 
 
 class _File(TypedDict):
@@ -155,6 +156,7 @@ def _run_text(run: Measured) -> str:
     lines = [f'"{key}":{_compact(value)}' for key, value in parts.items()]
     methods = [f'"{name}":{_compact(_packed(rows, run))}' for name, rows in run.generations.items()]
     lines.append('"generations":{\n  ' + ",\n  ".join(methods) + "}")
+    lines.append(f'"costs":{_compact(run.costs)}')
     lines.append('"sessions":[' + ",\n  ".join(_compact(_rounded(each)) for each in run.sessions) + "]")
     return "{" + ",\n ".join(lines) + "}"
 
@@ -184,7 +186,8 @@ def _run_of(stored: dict[str, Any], path: Path) -> Measured:
         {name: [(int(n), s) for n, s in rounds] for name, rounds in each.items()} for each in stored["sessions"]
     ]
     spec = RunSpec.from_toml(stored["spec"], f"{path}: spec")
-    run = Measured(**{**stored, "spec": spec, "generations": generations, "sessions": sessions})
+    costs = {method: {role: (n, s) for role, (n, s) in each.items()} for method, each in stored["costs"].items()}
+    run = Measured(**{**stored, "spec": spec, "generations": generations, "sessions": sessions, "costs": costs})
     return replace(run, problems=_missing(run))
 
 

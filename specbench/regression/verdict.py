@@ -25,8 +25,8 @@ UNDECIDED_STATUSES = frozenset({Status.incomparable, Status.inconclusive})
 class Verdict:
     """The verdict on one method of a run, or on the whole run if `method` is empty.
 
-    `aspect` is one of comparability, decoding, quality, speed, engine. `title` names the finding, `short` is its text in a
-    table, `detail` the evidence.
+    `aspect` is one of comparability, decoding, acceptance, quality, cost, speed, engine. `title` names the finding, `short`
+    is its text in a table, `detail` the evidence.
     """
 
     run: str
