@@ -222,8 +222,8 @@ def page(trials: int, seed: int) -> Iterator[str]:
     yield "# Intervals and tests on simulated runs\n"
     yield (
         "Simulated runs with known truth, not measurements; `python -m scripts.interval_trials` writes this page"
-        f" ({trials} runs per row of gains, {10 * trials} per row of speedups, seed {seed}). A busy machine has 15 % noise per"
-        " forward, spikes of three times a forward's time in 3 % of forwards, and drift of its speed between generations.\n"
+        f" ({trials} runs per row of gains, {10 * trials} per row of speedups, seed {seed}). A busy machine has 15 % noise"
+        " per forward, spikes of three times a forward's time in 3 % of forwards, and drift of its speed between generations.\n"
     )
     yield "## Speedup over the baseline: 95 % intervals\n"
     yield "| machine | prompts | repeats | contain the truth | coverage |\n| :-- | --: | --: | --: | --: |"
@@ -239,8 +239,8 @@ def page(trials: int, seed: int) -> Iterator[str]:
         yield f"| {prompts} | {count} of {of} | {100 * count / of:.2f} % |"
     yield "\n## Predicted gain of other draft lengths: 95 % intervals\n"
     yield (
-        "Twenty prompts, three repeats; outputs of about 96 tokens (long) or 20 (short). A prediction is left out where too few"
-        " blocks of different sizes were read.\n"
+        "Twenty prompts, three repeats; outputs of about 96 tokens (long) or 20 (short). A prediction is left out where too"
+        " few blocks of different sizes were read.\n"
     )
     yield "| machine | outputs | measured length | predicted in | contain the truth | coverage |"
     yield "| :-- | :-- | --: | --: | --: | --: |"

@@ -182,8 +182,8 @@ class _Model:
 
 
 TIMES = (
-    "tokens", "seconds", "base_tokens", "base_seconds", "base_host", "host", "generations", "rounds", "drafted", "draft_seconds",
-    "singles", "single_seconds", "doubles", "double_seconds",
+    "tokens", "seconds", "base_tokens", "base_seconds", "base_host", "host", "generations", "rounds", "drafted",
+    "draft_seconds", "singles", "single_seconds", "doubles", "double_seconds",
 )  # fmt: skip
 
 

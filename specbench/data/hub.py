@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from specbench.data.hashes import LARGE, hash_of
 from specbench.errors import MissingAsset
 
 MODEL_FILES = {".json", ".safetensors", ".bin", ".model", ".txt", ".jinja"}
 REACHED_WITHIN = 5.0  # seconds
-SMALL = 64 << 20  # bytes; larger weight files are identified by size and time instead of content
 
 
 @dataclass(frozen=True)
@@ -160,10 +160,12 @@ def first_line(error: BaseException) -> str:
 
 
 def local_checksum(folder: Path) -> str:
-    """Return a checksum of 16 hex digits of the files in a model folder."""
+    """Return a checksum of 16 hex digits of the files in a model folder, by their content."""
     digest = hashlib.sha256()
     for path in sorted(p for p in folder.iterdir() if p.suffix in MODEL_FILES):
-        size, time = path.stat().st_size, path.stat().st_mtime_ns
         digest.update(path.name.encode())
-        digest.update(path.read_bytes() if size <= SMALL else f"{size}:{time}".encode())
+        if path.stat().st_size < LARGE:
+            digest.update(path.read_bytes())
+        else:
+            digest.update(hash_of(path).encode())
     return digest.hexdigest()[:16]

@@ -8,10 +8,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from specbench.analysis.bootstrap import by_prompt
+from specbench.analysis.intervals import by_prompt, paired_test
 from specbench.regression.checks import FEWEST_PROMPTS, TOLERANCE, Finding, effect, shared
 from specbench.regression.measurement import Generation, Measured
-from specbench.regression.significance import paired_bootstrap
 from specbench.regression.verdict import Limits, Status
 
 DECIDED = (Status.regression, Status.improved, Status.same)
@@ -48,7 +47,7 @@ def _outputs(base: Measured, a: Sequence[Generation], b: Sequence[Generation]) -
 def _acceptance(a: Sequence[Generation], b: Sequence[Generation], limits: Limits, is_timed: bool) -> Finding:
     """Return the finding on the acceptance rate."""
     before, after = (by_prompt((x.accepted, x.tested, x.sample) for x in side) for side in (a, b))
-    change, p = paired_bootstrap(before, after, _share)
+    change, p = paired_test(before, after, _share)
     text = effect(a, b)
     if len(before) < FEWEST_PROMPTS:
         detail = f"{text}; {len(before)} prompts are too few for a verdict"

@@ -22,8 +22,8 @@ LIMITS = {  # warnings with a value for each method, by column: the text, and th
 }
 INTERVALS = (
     "Intervals are 95 %, by Student's t over prompts and repeats; Wilson's if all scores are 0 or all are 1; none for fewer"
-    " than five prompts. Theory assumes that verifying a block costs as much as decoding one token. Corrected theory uses the measured"
-    " cost."
+    " than five prompts. Theory assumes that verifying a block costs as much as decoding one token. Corrected theory uses the"
+    " measured cost."
 )
 
 

@@ -28,8 +28,6 @@ from specbench.training.texts import Text, masks, steps_within
 MIXED = 0.15  # share of positions with the target's token instead of the draft's (SpecDec++)
 
 
-
-
 def specdec_rows(pair: LoadedPair, text: Text, rollout: DraftRollout) -> Rows:
     """Return state (n, H) of the draft after it has read a drafted token, and label (n,), min(1, p / q) of that token.
 
