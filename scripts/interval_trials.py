@@ -239,8 +239,8 @@ def page(trials: int, seed: int) -> Iterator[str]:
         yield f"| {prompts} | {count} of {of} | {100 * count / of:.2f} % |"
     yield "\n## Predicted gain of other draft lengths: 95 % intervals\n"
     yield (
-        "Twenty prompts, three repeats; outputs of about 96 tokens (long) or 20 (short). A prediction is left out where too"
-        " few blocks of different sizes were read.\n"
+        "Twenty prompts, three repeats; outputs of about 96 tokens (long) or 20 (short). A prediction is left out"
+        " where too few blocks of different sizes were read.\n"
     )
     yield "| machine | outputs | measured length | predicted in | contain the truth | coverage |"
     yield "| :-- | :-- | --: | --: | --: | --: |"

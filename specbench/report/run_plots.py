@@ -1,4 +1,4 @@
-"""Plots of one run, one picture each: speed, acceptance, tokens per round, time, quality, draft lengths, ROC."""
+"""Plots of one run, one picture each: speed, acceptance, tokens per round, time, quality, draft lengths, break-even, ROC."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -10,6 +10,7 @@ from specbench.analysis.run_summary import MethodSummary, RunSummary
 from specbench.config.pair import folder
 from specbench.errors import ConfigError
 from specbench.files import read_json
+from specbench.report.break_even_plot import break_even_panel
 from specbench.report.conclusion import speedup_of
 from specbench.report.figures import Panel, integer_ticks, legend_above
 from specbench.report.fronts import pareto
@@ -41,6 +42,7 @@ def run_plots(summary: RunSummary, title: str = "") -> dict[str, Panel]:
         "time": time_panel(summary, title),
         "quality": _quality_panel(summary, title),
         "draft-lengths": _prediction_panel(summary, title),
+        "break-even": break_even_panel(summary, title),
         "roc": _roc_panel(summary, title),
     }
     return {kind: panel for kind, panel in found.items() if panel}
