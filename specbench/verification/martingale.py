@@ -51,6 +51,13 @@ class MartingaleTest:
         log_mean = largest + math.log(sum(math.exp(each - largest) for each in self._log_wealth) / len(LAMBDAS))
         return min(1.0, math.exp(min(-log_mean, 0.0)))
 
+    def smallest_shift(self, alarm: float) -> float:
+        """Return the smallest shift of the mean of g, in standard deviations of a token, that shows on average at p = alarm.
+
+        With the best lambda, the logarithm of the martingale is about n d^2 / 2 after n tokens with a shift d.
+        """
+        return math.sqrt(2.0 * math.log(len(LAMBDAS) / alarm) / max(self.tokens, 1))
+
 
 def event_test(happened: list[bool], odds: list[float]) -> MartingaleTest:
     """Return a martingale test of events, each of which should happen with the given probability."""

@@ -1,5 +1,6 @@
 """The sampled checks of `specbench verify`, and the control that they must reject."""
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -11,6 +12,7 @@ from specbench.decoding.sampling import Sampler
 from specbench.decoding.targets import Last
 from specbench.methods.autoregressive import Autoregressive
 from specbench.methods.proposers import Chain
+from specbench.verification.acceptance import EXAMPLE, AcceptanceTest, tested_tokens
 from specbench.verification.case import Case, Check, first_tested_tokens, no_first_tests
 from specbench.verification.martingale import MartingaleTest, event_test
 from specbench.verification.reference import Decoding, Output, cut_prompts, generate_outputs, reference_logits
@@ -29,6 +31,7 @@ class SampledStatistics:
         self.tests: dict[str, dict[str, MartingaleTest]] = {group: {} for group in GROUPS}
         self._accepted: list[bool] = []
         self._expected: list[float] = []
+        self.by_token = AcceptanceTest()
 
     def add(self, output: Output) -> None:
         """Add the tokens and the acceptance tests of one output."""
@@ -44,6 +47,10 @@ class SampledStatistics:
         for position, role, accepted in first_tested_tokens(output, roles):
             self._accepted.append(accepted)
             self._expected.append(float(torch.minimum(probs[role][position], pi[position]).sum()))
+        for each in tested_tokens(output, roles):
+            q, p = (float(rows[each.position, each.token]) for rows in (probs[each.role], pi))
+            if q > 0.0:  # else only rounding has drawn it
+                self.by_token.add(each.place, min(p / q, 1.0), each.accepted)
 
     @property
     def acceptance(self) -> MartingaleTest:
@@ -105,19 +112,33 @@ def sampled(case: Case, advance: Callable[[], None]) -> list[Check]:
     for output in generate_outputs(method, case.pair, prompts, temperature, other_seed):
         control.add(output)
         advance()
-    acceptance, at = tested.acceptance, f", T = {case.temperature:g}"
-    count = sum(test.varied for group in tested.tests.values() for test in group.values()) + acceptance.varied
+    at = f", T = {case.temperature:g}"
+    count = sum(test.varied for group in tested.tests.values() for test in group.values())
+    count += tested.acceptance.varied + tested.by_token.varied
     checks = [_check(f"{group} tokens{at}", tested.tests[group], count) for group in GROUPS]
-    if acceptance.tokens:
-        p, (rate, expected) = min(1.0, count * acceptance.p), tested.rates
-        details = (
-            f"{rate:.3f} of {acceptance.tokens} first tested tokens, {expected:.3f} expected; z = {acceptance.z:.1f}"
-        )
-        numbers = {"p": p, "z": acceptance.z, "rounds": acceptance.tokens, "accepted": rate, "expected": expected}
-        checks.append(Check(f"acceptance{at}", details, f"p {p:.1g}", p >= ALARM, {**numbers}))
-    else:
-        checks.append(Check(f"acceptance{at}", no_first_tests(case.method), "", None))
+    checks.append(_acceptance_check(f"acceptance{at}", tested, case, count))
     return [*checks, _control_check(name, at, {g: _check(g, control.tests[g], count) for g in GROUPS})]
+
+
+def _acceptance_check(name: str, tested: SampledStatistics, case: Case, count: int) -> Check:
+    """Return the check of the first tested tokens, by the rate that q and pi imply, and of all of them by their own odds."""
+    first, every = tested.acceptance, tested.by_token
+    if not first.tokens:
+        return Check(name, no_first_tests(case.method), "", None)
+    p, (rate, expected) = min(1.0, count * min(first.p, every.p)), tested.rates
+    factor, needed = every.smallest_factor(ALARM / count), every.tokens_needed(ALARM / count)
+    power = f"shows a factor of {factor:g}" if factor else "shows no factor below 2"
+    if needed and (factor is None or factor > EXAMPLE):
+        power += f", and one of {EXAMPLE} with --repeats {math.ceil(case.cuts * needed / every.tokens)}"
+    details = (
+        f"{rate:.3f} of {first.tokens} first tested tokens, {expected:.3f} expected; z = {first.z:.1f};"
+        f" {every.tokens} tested tokens by their own odds: z = {every.z:.1f}; {power}"
+    )
+    numbers = {
+        "p": p, "z": first.z, "rounds": first.tokens, "accepted": rate, "expected": expected, "z_by_token": every.z,
+        "tested": every.tokens, "smallest_factor": factor, "tokens_for_1.05": needed,
+    }  # fmt: skip
+    return Check(name, details, f"p {p:.1g}", p >= ALARM, {**numbers})
 
 
 def _control_check(name: str, at: str, checks: dict[str, Check]) -> Check:
@@ -140,7 +161,11 @@ def _check(name: str, tests: dict[str, MartingaleTest], count: int) -> Check:
     worst = min(varied, key=lambda each: (varied[each].p, -abs(varied[each].z)))
     test = varied[worst]
     p = min(1.0, count * test.p)
-    details = f"{test.tokens} tokens, {len(varied)} statistics; the worst: {worst}, z = {test.z:.1f}"
+    shift = test.smallest_shift(ALARM / count)
+    details = (
+        f"{test.tokens} tokens, {len(varied)} statistics; the worst: {worst}, z = {test.z:.1f};"
+        f" shows a shift of {shift:.2g} standard deviations"
+    )
     statistics = {each: {"z": other.z, "p": other.p} for each, other in varied.items()}
-    numbers = {"p": p, "tokens": test.tokens, "worst": worst, "statistics": statistics}
+    numbers = {"p": p, "tokens": test.tokens, "worst": worst, "smallest_shift": shift, "statistics": statistics}
     return Check(name, details, f"p {p:.1g}", p >= ALARM, {**numbers})

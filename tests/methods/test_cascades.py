@@ -198,6 +198,9 @@ class Counting:
     def roll(self, ids, k, sampler, eos):
         return roll(self, ids, k, sampler, eos)
 
+    def room(self, ids):
+        return self.inner.room(ids)
+
 
 def counting(seed, vocabulary=6):
     models = table_world(vocabulary, seed)
