@@ -35,7 +35,7 @@ def enumerate_(
     from specbench.experiment.method_resolution import groups_of, has_draft_length
     from specbench.experiment.method_table import applies, constructor, length_path
     from specbench.experiment.selection import read_pair
-    from specbench.verification.enumeration import LENGTH, Finding, examine, examine_drafts
+    from specbench.verification.comparison import LENGTH, Finding, examine, examine_drafts
 
     _, roles = read_pair(pair, plain)
     worst: dict[str, Finding] = {}

@@ -9,7 +9,7 @@ from specbench.verification.reference import Output
 FACTORS = (0.5, 0.7, 0.8, 0.9, 0.95, 1.05, 1.1, 1.25, 1.5, 2.0)  # of the acceptance probability, under alternatives
 LATE = 3  # the position in a draft from which on an alternative may hold
 SURE = 1e-3  # a probability this close to 1 may be 1 but for rounding
-FOUR_OF_FIVE = 0.8416  # the normal quantile
+MOST = 1.645  # the normal quantile of 19 of 20 cases
 EXAMPLE = 1.05  # the deviation whose number of tokens is reported
 
 
@@ -84,7 +84,7 @@ class AcceptanceTest:
         return min(1.0, math.exp(min(-largest - math.log(mean), 0.0)))
 
     def smallest_factor(self, alarm: float) -> float | None:
-        """Return the smallest factor above 1 that these tokens would show at p = alarm, in four of five cases.
+        """Return the smallest factor above 1 that these tokens would show at p = alarm, in 19 of 20 cases.
 
         None above 2.
         """
@@ -93,17 +93,17 @@ class AcceptanceTest:
         return next((each for each in factors if sum(_information(a, each) for a in self._odds) >= need), None)
 
     def tokens_needed(self, alarm: float, factor: float = EXAMPLE) -> int | None:
-        """Return how many such tokens would show a factor, in four of five cases. None if they cannot."""
+        """Return how many such tokens would show a factor, in 19 of 20 cases. None if they cannot."""
         found = sum(_information(a, factor) for a in self._odds)
         return math.ceil(self._need(alarm) * self.tokens / found) if found > 0.0 else None
 
     def _need(self, alarm: float) -> float:
-        """Return the mean of the log-likelihood ratio at which the test reaches 1 / alarm in four of five cases.
+        """Return the mean of the log-likelihood ratio at which the test reaches 1 / alarm in 19 of 20 cases.
 
         The ratio's logarithm is nearly normal, with a variance of twice its mean.
         """
         least = math.log(len(self._log_wealth) / alarm)
-        return (FOUR_OF_FIVE / math.sqrt(2.0) + math.sqrt(FOUR_OF_FIVE**2 / 2.0 + least)) ** 2
+        return (MOST / math.sqrt(2.0) + math.sqrt(MOST**2 / 2.0 + least)) ** 2
 
 
 def _log_ratio(odds: float, factor: float, accepted: bool) -> float:

@@ -110,6 +110,9 @@ class Fixed:
     def roll(self, ids, k, sampler, eos):
         return roll(self, ids, k, sampler, eos)
 
+    def room(self, ids):
+        return 10**9
+
 
 def synthetic_acceptance(a, monkeypatch, *modules, seed=3):
     """`verify` that keeps a proposal at its owner's rate; the owner is the token, and n belongs to none."""

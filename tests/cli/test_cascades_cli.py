@@ -16,7 +16,7 @@ from specbench.experiment.plugins import load
 from specbench.experiment.selection import read_pair
 from specbench.methods.proposers import DraftModel
 from specbench.methods.speculative import Speculative
-from specbench.verification.enumeration import examine
+from specbench.verification.comparison import examine
 from tests.fixtures import console
 
 TINY = read_pair("tiny", Options())[1]
