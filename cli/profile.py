@@ -67,6 +67,7 @@ def profile(
     whether each middle model shortens the predicted decoding time. Then compares the chains with each candidate for the
     middle model and without one, by Theorem 3.2 as printed and as corrected, and by exact theory.
     """
+    from specbench.experiment.block_times import time_blocks
     from specbench.experiment.pipeline import run  # imports torch
     from specbench.experiment.selection import read_pair
 
@@ -84,14 +85,16 @@ def profile(
     try:
         names = tuple(dict.fromkeys(name for chain in chains for name in pairings(chain, found, gamma)))
         results = run(
-            Request(methods=names, pair=pair, tasks=tuple(tasks), options=options, out=out, access=access), Terminal()
+            Request(methods=names, pair=pair, tasks=tuple(tasks), options=options, out=out, access=access),
+            Terminal(),
+            time_blocks,
         )
     except KeyboardInterrupt:
         interrupted(fresh)
     console = terminal()
     for summary in results.summaries:
         folder, kinds = Path(summary.folder), chain_profile.kinds_of(summary)
-        profiles = [chain_profile.Profile(folder, chain, BASELINE, kinds) for chain in chains]
+        profiles = [chain_profile.Profile.read(folder, chain, BASELINE, kinds) for chain in chains]
         for measured in profiles:
             say(f"{summary.pair}, {summary.task}: {' > '.join(measured.levels)}", console, "none")
             for table in (chain_profile.forwards_table(measured), chain_profile.pairs_table(measured)):

@@ -223,7 +223,7 @@ def page(trials: int, seed: int) -> Iterator[str]:
     yield (
         "Simulated runs with known truth, not measurements; `python -m scripts.interval_trials` writes this page"
         f" ({trials} runs per row of gains, {10 * trials} per row of speedups, seed {seed}). A busy machine has 15 % noise"
-        " per forward, spikes of three times a forward's time in 3 % of forwards, and drift of its speed between generations.\n"
+        " per forward, spikes of three times a forward's time in 3 % of forwards, and drift between generations.\n"
     )
     yield "## Speedup over the baseline: 95 % intervals\n"
     yield "| machine | prompts | repeats | contain the truth | coverage |\n| :-- | --: | --: | --: | --: |"

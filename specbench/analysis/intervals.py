@@ -14,6 +14,7 @@ import numpy as np
 from specbench.analysis.student import student_quantile, student_tails
 
 FEWEST = 5
+TAKEN = 1.5  # degrees of freedom that a ratio of two sums takes; calibrated by scripts/interval_trials.py
 
 Statistic = Callable[[np.ndarray], Any]
 
@@ -150,7 +151,7 @@ def _jackknife(left_out: "np.ndarray | list[float]") -> tuple[float, float]:
 
 def _weighted_freedom(weights: np.ndarray) -> float:
     """Return the degrees of freedom of the effective number of prompts."""
-    return max(float(weights.sum() ** 2 / (weights**2).sum()) - 1.0, 1.0)
+    return max(float(weights.sum() ** 2 / (weights**2).sum()) - TAKEN, 1.0)
 
 
 def _log(values: np.ndarray) -> np.ndarray:

@@ -1,6 +1,6 @@
 """From a request to scored and summarized runs."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -96,13 +96,16 @@ def _on_one_task(request: Request, pair: Pair) -> Pair:
     return pair.on(tasks[0])
 
 
-def run(request: Request, observer: Observer | None = None) -> Results:
-    """Measure and score the missing parts of a request's runs, and summarize all runs."""
+def run(request: Request, observer: Observer | None = None, then: Callable[[Plan], None] | None = None) -> Results:
+    """Measure and score the missing parts of a request's runs, and summarize all runs.
+
+    `then` is called with a plan whose runs were measured, while its models are loaded.
+    """
     observer, request = observer or Observer(), with_methods(request)
     _, pair = selection.read_pair(request.pair, request.options)
     tasks, _ = selection.task_names(list(request.tasks), pair, request.options)
     if pair.differs_by_task and len(tasks) > 1:
-        return _merged(run(replace(request, tasks=(task,)), observer) for task in tasks)
+        return _merged(run(replace(request, tasks=(task,)), observer, then) for task in tasks)
     resolved = resolve(request)
     plan, unscored = resolved.plan, resolved.unscored
     if len(plan.runs) > 1:
@@ -120,6 +123,8 @@ def run(request: Request, observer: Observer | None = None) -> Results:
             except MissingAsset as error:  # other tasks are still measured
                 unscored = error
             summaries.append(summarised(each.folder))
+        if then and plan.is_loaded:
+            then(plan)
     return Results(summaries, unscored)
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from specbench.analysis.intervals import Estimate
 from specbench.analysis.theory import chain_round, condition_1, condition_2_printed, condition_by_ceil
 from specbench.analysis.theory.polybasic import Plan
 from specbench.report.chain_profile import Profile
@@ -25,6 +26,7 @@ class Candidate:
 
     levels: tuple[str, ...]
     plan: Plan
+    speedup: Estimate
     printed: bool | None = None
     corrected: bool | None = None
     exact: bool | None = None
@@ -47,7 +49,7 @@ def candidates(profiles: Sequence[Profile], gamma: int) -> list[Candidate]:
         if kept is None:
             continue
         two = tuple((low, here, high)[i] for i in reversed(kept.models))
-        found.setdefault(two, Candidate(two, kept.two))
+        found.setdefault(two, Candidate(two, kept.two, profile.predicted(two, kept.two)))
         found[high, here, low] = _with_middle(profile, gamma, kept.three, kept.pays)
     return sorted(found.values(), key=lambda each: -each.plan.speedup)
 
@@ -64,7 +66,8 @@ def _with_middle(profile: Profile, gamma: int, plan: Plan, pays: bool) -> Candid
         second = condition_2_printed(direct.length, lengths, seconds[1], seconds[2], gamma)
         printed = first.holds and second.holds
         corrected = condition_by_ceil(direct.length, lengths, seconds, gamma).holds
-    return Candidate((high, here, low), plan, printed, corrected, pays)
+    levels = (high, here, low)
+    return Candidate(levels, plan, profile.predicted(levels, plan), printed, corrected, pays)
 
 
 def candidates_table(found: Sequence[Candidate]) -> Table:
@@ -75,7 +78,7 @@ def candidates_table(found: Sequence[Candidate]) -> Table:
     words = {True: "keep", False: "leave out", None: HUNDREDTHS.text(None)}
     rows = [
         [
-            " > ".join(each.levels), TIMES.text(each.plan.speedup), str(each.plan.drafted),
+            " > ".join(each.levels), TIMES.text(each.speedup), str(each.plan.drafted),
             str(each.plan.thresholds[0]) if each.plan.thresholds else HUNDREDTHS.text(None),
             *(words[verdict] for verdict in (each.printed, each.corrected, each.exact)),
         ]
@@ -89,7 +92,7 @@ def conclusion_of(found: Sequence[Candidate]) -> str:
     best = found[0]
     chain = " > ".join(best.levels)
     threshold = f", threshold {best.plan.thresholds[0]}" if best.plan.thresholds else ""
-    text = f"{chain} is predicted to be the fastest: {TIMES.text(best.plan.speedup)}, draft {best.plan.drafted}{threshold}."
+    text = f"{chain} is predicted to be the fastest: {TIMES.text(best.speedup)}, draft {best.plan.drafted}{threshold}."
     if best.plan.speedup <= 1.0:
         return f"{text} No candidate is predicted to be faster than {best.levels[0]} alone."
     return text

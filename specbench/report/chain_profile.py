@@ -4,22 +4,30 @@ It is computed from a run of every model alone and of every pair of levels as pl
 and `under` give.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
+from typing import TypedDict
 
 import numpy as np
 
 from specbench.analysis import metrics as m
 from specbench.analysis import theory
+from specbench.analysis.block_costs import Sizes, fitted, known, largest_stated, sizes_of, sums_of
 from specbench.analysis.chains import NONE, alone, under
+from specbench.analysis.intervals import Estimate, jackknifed_ratio
 from specbench.analysis.run_summary import RunSummary
+from specbench.analysis.theory.polybasic import Plan
+from specbench.files import read_sealed
 from specbench.report.columns import column_of
 from specbench.report.formats import HUNDREDTHS, TIMES, Format
 from specbench.report.tables import Table
-from specbench.runs.run_folder import read
+from specbench.runs.record import Record
+from specbench.runs.run_folder import BLOCKS, read
 
-DRAFTED, THRESHOLDS = range(1, 9), range(1, 17)  # tried draft lengths and thresholds; beyond them costs are guesses
+DRAFTED, THRESHOLDS = range(1, 9), range(1, 17)  # tried draft lengths and thresholds
+REST = 40  # tokens up to which costs are extrapolated, for the few blocks that are longer than a plan aims at
 BLOCK = 6  # tokens that the target reads to verify a draft of five
 MILLISECONDS = Format("{:.2f}", scale=1e3)
 
@@ -41,39 +49,52 @@ class Pairing:
 class Profile:
     """The measurements of a chain. `levels` are from the target down to the drafter."""
 
-    def __init__(self, folder: Path, levels: Sequence[str], baseline: str, kinds: dict[str, str] | None = None) -> None:
+    def __init__(self, rows: Mapping[str, m.Rows], levels: Sequence[str], blocks: Mapping[str, Sizes]) -> None:
+        """Take the records of methods by name, and the times of forwards by level that were measured beside them."""
+        self.levels, self._rows, self._blocks = list(levels), rows, blocks
+        self._sizes: dict[str, dict[int, tuple[float, float]]] = {
+            level: dict(blocks.get(level, {})) for level in levels
+        }
+        for role in self._sizes:
+            for each in rows.values():
+                for fed, (count, spent) in sizes_of(each, role).items():
+                    had = self._sizes[role].get(fed, (0.0, 0.0))
+                    self._sizes[role][fed] = had[0] + count, had[1] + spent
+        self._costs = {level: _costs(sizes) for level, sizes in self._sizes.items() if known(sizes)}
+
+    @classmethod
+    def read(cls, folder: Path, levels: Sequence[str], baseline: str, kinds: Mapping[str, str]) -> "Profile":
         """Read the run folder. `kinds` maps the names of heads, under which calls are recorded, to their levels."""
-        kinds = kinds or {}
-        records = list(read(folder))
-        self.levels = list(levels)
+        records = [_by_level(record, kinds) for record in read(folder)]
         names = [baseline, *map(alone, levels[1:]), *(under(a, b) for b in levels for a in levels)]
-        self._rows = {name: found for name in names if (found := m.complete(records, name))}
-        self._costs: dict[str, dict[int, list[float]]] = {level: {} for level in levels}
-        for rows in self._rows.values():
-            for role, sizes in m.forward_seconds(rows).items():
-                for fed, seconds in sizes.items():
-                    self._costs[kinds.get(role, role)].setdefault(fed, []).append(seconds)
+        path = folder / BLOCKS
+        stored = read_sealed(path, Blocks)["models"] if path.exists() else {}
+        blocks = {role: {int(fed): sums for fed, sums in sizes.items()} for role, sizes in stored.items()}
+        rows = {name: found for name in names if (found := m.complete(records, name))}
+        return cls(rows, levels, blocks)
+
+    def left_out(self) -> "Iterator[Profile]":
+        """Yield the profile without each prompt in turn."""
+        for prompt in dict.fromkeys(row.prompt for rows in self._rows.values() for row in rows):
+            kept = {name: [row for row in rows if row.prompt != prompt] for name, rows in self._rows.items()}
+            yield Profile({name: rows for name, rows in kept.items() if rows}, self.levels, self._blocks)
 
     def seconds(self, level: str, fed: int = 1) -> float | None:
-        """Seconds of a forward that feeds `fed` tokens: as measured, or on the line through the measured lengths.
+        """Return the seconds of a forward that reads `fed` tokens (`block_costs`).
 
-        None for a level without cost, such as prompt lookup. If no single token was fed, the cost of the smallest measured
-        block is returned for it.
+        None for a level without cost, such as prompt lookup.
         """
-        costs = {k: float(np.mean(each)) for k, each in sorted(self._costs[level].items())}
-        if not costs:
-            return None
-        if fed in costs:
-            return costs[fed]
-        if len(costs) == 1 or fed < min(costs):
-            return costs[min(costs)]
-        slope, start = np.polyfit(list(costs), list(costs.values()), 1)
-        return float(max(start + slope * fed, max(p for k, p in costs.items() if k < fed)))
+        costs = self._costs.get(level)
+        return None if costs is None else float(costs[min(fed, REST)])
+
+    def forwards(self, level: str, fed: int) -> int:
+        """Return the number of forwards of this size that were measured."""
+        return round(self._sizes[level].get(fed, (0.0, 0.0))[0])
 
     @property
     def longest(self) -> int:
-        """The longest block with a measured cost in every level that has a cost."""
-        return min(max(costs) for costs in self._costs.values() if costs)
+        """The longest block that plans aim at: one whose cost is stated for every level that verifies."""
+        return min(largest_stated(self._sizes[level]) for level in self.levels[:-1])
 
     def pairing(self, low: str, high: str) -> Pairing | None:
         """Return the results of one level's drafts under verification by another. None if the pair was not measured."""
@@ -86,6 +107,19 @@ class Profile:
     def cost(self, levels: Sequence[str], blocks: bool) -> theory.Cost:
         """Return the cost of forwards, the drafter first. With `blocks`, a block has its own cost, else that of one token."""
         return lambda i, k: self.seconds(levels[i], k if blocks else 1) or 0.0
+
+    def predicted(self, levels: Sequence[str], plan: Plan) -> Estimate:
+        """Return the predicted speedup of a plan on these levels, from the target down, with its interval over prompts."""
+        left = [speed for each in self.left_out() if (speed := each._speedup(levels, plan)) is not None]
+        return jackknifed_ratio(plan.speedup, np.array(left), np.ones(len(left)))
+
+    def _speedup(self, levels: Sequence[str], plan: Plan) -> float | None:
+        """Return the predicted speedup of a plan; None if a pair of its levels was not measured."""
+        found = [self.pairing(low, high) for high, low in pairwise(levels)]
+        rates = [each.acceptance for each in reversed(found) if each]
+        if len(rates) < len(found):
+            return None
+        return theory.chain(rates, plan.drafted, plan.thresholds, self.cost(levels[::-1], blocks=True))
 
     def keeps(self, middle: int, blocks: bool) -> theory.Middle | None:
         """Theory for level number `middle` between its neighbors. None if a pair of them was not measured.
@@ -101,9 +135,25 @@ class Profile:
             outer.acceptance,
             direct.acceptance if direct else 0.0,
             self.cost([low, here, high], blocks),
-            DRAFTED,
-            THRESHOLDS,
+            DRAFTED[: max(self.longest - 1, 1)],
+            THRESHOLDS[: max(self.longest - 1, 1)],
         )
+
+
+class Blocks(TypedDict):
+    """A run folder's blocks.json: forwards and their seconds, by model and tokens read."""
+
+    models: dict[str, dict[str, tuple[float, float]]]
+
+
+def _by_level(record: Record, kinds: Mapping[str, str]) -> Record:
+    """Return a record whose models are named by their level."""
+    return replace(record, models={kinds.get(role, role): usage for role, usage in record.models.items()})
+
+
+def _costs(sizes: Sizes) -> np.ndarray:
+    """Return the seconds of forwards by tokens read; beyond those measured, at the steepest measured slope."""
+    return fitted(sums_of(sizes, REST), known(sizes)).most
 
 
 def forwards_table(profile: Profile) -> Table:
@@ -113,8 +163,12 @@ def forwards_table(profile: Profile) -> Table:
         one, block = profile.seconds(level, 1), profile.seconds(level, BLOCK)
         top = profile.seconds(profile.levels[0], 1)
         share = None if one is None or not top else one / top
-        rows.append([f"M{i}: {level}", *map(MILLISECONDS.text, (one, block)), HUNDREDTHS.text(share)])
-    return Table("Forwards", ["model", "ms, 1 token", f"ms, {BLOCK} tokens", "relative to M1"], rows)
+        counts = [str(profile.forwards(level, size)) for size in (1, BLOCK)]
+        rows.append(
+            [f"M{i}: {level}", *map(MILLISECONDS.text, (one, block)), HUNDREDTHS.text(share), " / ".join(counts)]
+        )
+    heads = ["model", "ms, 1 token", f"ms, {BLOCK} tokens", "relative to M1", f"forwards of 1 / {BLOCK} tokens"]
+    return Table("Forwards", heads, rows)
 
 
 def pairs_table(profile: Profile) -> Table:
@@ -141,14 +195,16 @@ def verdicts(profile: Profile) -> list[str]:
         if found is None or ideal is None:
             lines.append(f"{here}: no prediction, since not all of its pairs were measured")
             continue
-        two = " + ".join((low, here, high)[i] for i in found.models)
+        pair = [(low, here, high)[i] for i in found.models]
+        two, three = " + ".join(pair), TIMES.text(profile.predicted([high, here, low], found.three))
+        without_it = TIMES.text(profile.predicted(pair[::-1], found.two))
         without = "" if profile.pairing(low, high) else f" (no level drafts for {high} directly)"
         lines.append(
             f"{here}: {'keep it' if found.pays else 'leave it out'}. The predicted speedup is"
-            f" {TIMES.text(found.three.speedup)} with it (draft {found.three.drafted}, threshold"
-            f" {found.three.thresholds[0]}) and {TIMES.text(found.two.speedup)} without it ({two}, draft"
-            f" {found.two.drafted}){without}. Costs of blocks were measured up to {profile.longest} tokens and are"
-            f" extrapolated linearly. If a block cost as much as one token, the speedups would be"
+            f" {three} with it (draft {found.three.drafted}, threshold"
+            f" {found.three.thresholds[0]}) and {without_it} without it ({two}, draft"
+            f" {found.two.drafted}){without}. Costs of blocks are known up to {profile.longest} tokens, and"
+            f" plans aim at no longer ones. If a block cost as much as one token, the speedups would be"
             f" {TIMES.text(ideal.three.speedup)} and {TIMES.text(ideal.two.speedup)}."
         )
     return lines

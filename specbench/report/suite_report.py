@@ -111,7 +111,7 @@ def _profiles(summaries: Sequence[RunSummary], levels: Sequence[Sequence[str]]) 
     """Tables and verdicts of runs that profile a chain."""
     tables, lines = [], []
     for summary, each in zip(summaries, levels, strict=True):
-        profile = Profile(Path(summary.folder), each, summary.baseline, kinds_of(summary))
+        profile = Profile.read(Path(summary.folder), each, summary.baseline, kinds_of(summary))
         tables += [forwards_table(profile), pairs_table(profile)]
         lines += [f"{summary.pair}, {summary.task}: {line}" for line in verdicts(profile)]
     return tables, lines

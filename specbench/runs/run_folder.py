@@ -21,6 +21,7 @@ MANIFEST = "manifest.json"
 JUDGED = "judged.json"
 SUMMARY = "summary.json"
 IMPORTED = "imported.json"
+BLOCKS = "blocks.json"
 ATTEMPTS = "attempts"  # folder of interrupted attempts on other machines
 MOST_SHOWN = 3  # problems in an error message
 
