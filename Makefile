@@ -83,13 +83,13 @@ tiny: $(INSTALLED)  ## retrain the bundled family from the synthetic tasks: hour
 	$(MAKE) heads
 	$(BIN)/python -m scripts.dequantize_tiny
 
-heads: $(INSTALLED)  ## retrain the bundled heads on outputs of the bundled models: half an hour
+heads: $(INSTALLED)  ## retrain the bundled heads on outputs of the bundled models: an hour
 	$(BIN)/specbench train sprinter -p tiny --answers reference --minutes 0 --trial 0 -o build/heads/sprinter --rows build/heads/rows
 	$(BIN)/specbench train sprinter -p tiny --answers reference --minutes 0 --trial 0 -o build/heads/sprinter-q --rows build/heads/rows --features state+q+entropy
 	$(BIN)/specbench train specdec++ -p tiny --minutes 0 --trial 0 -o build/heads/specdec++
 	$(BIN)/specbench train dsl -p tiny --minutes 0 --trial 0 -o build/heads/dsl
 	$(BIN)/specbench train eagle -p tiny --minutes 0 --trial 0 -o build/heads/eagle
-	$(BIN)/specbench train eagle -p tiny-polybasic --minutes 0 --trial 0 --base middle -o build/heads/eagle-int4
+	$(BIN)/specbench train eagle -p tiny-polybasic --answers reference --minutes 0 --trial 0 --base middle -o build/heads/eagle-int4
 	for head in sprinter sprinter-q specdec++ dsl eagle eagle-int4; do \
 		mkdir -p specbench/tiny/heads/$$head && \
 		cp build/heads/$$head/*.safetensors build/heads/$$head/*.json specbench/tiny/heads/$$head/ || exit 1; \

@@ -168,7 +168,9 @@ def _with_other_draft(
         undecided = found[0][1]._replace(status=Status.inconclusive, detail=f"{found[0][1].detail}; {inexact}")
         found[0] = ("decoding", undecided)
     explained = [(aspect, each._replace(detail=f"{each.detail}; {why}")) for aspect, each in found]
-    return [*explained, *(("quality", each) for each in scored if each), *timed]
+    titles = {Status.regression: "slower with the new draft", Status.improved: "faster with the new draft"}
+    speeds = [(aspect, each._replace(title=titles.get(each.status, each.title))) for aspect, each in timed]
+    return [*explained, *(("quality", each) for each in scored if each), *speeds]
 
 
 def _parts_of(run: Measured, method: str) -> tuple[str, ...]:

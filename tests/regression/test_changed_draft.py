@@ -77,6 +77,32 @@ def test_other_outputs_of_a_lossless_method_with_another_draft_are_a_regression(
     assert (verdicts["decoding"].status, verdicts["decoding"].title) == (Status.regression, "decoding changed")
 
 
+@pytest.mark.parametrize(
+    ("seconds", "status", "title"),
+    [
+        (0.8, Status.regression, "slower with the new draft"),
+        (0.5, Status.improved, "faster with the new draft"),
+        (0.6, Status.same, "same speed"),
+    ],
+)
+def test_the_speed_decides_whether_a_new_draft_is_better(runs, seconds, status, title):
+    """Whatever the acceptance and the cost of a forward are."""
+    base, new = (open_(runs / name) for name in ("draft", "middle"))
+    rounds = {"ar": 1.0, "lossy": 0.7}
+    base, new = (
+        [
+            replace(run, sessions=[{n: [(100, s + 0.001 * i) for i in range(5)] for n, s in (rounds | sd).items()}])
+            for run in runs_
+        ]
+        for runs_, sd in ((base, {"sd": 0.6}), (new, {"sd": seconds}))
+    )
+    verdicts = {v.aspect: v for v in compare(base, new, Limits()) if v.method == "sd"}
+    assert (verdicts["speed"].status, verdicts["speed"].title) == (status, title)
+    assert {verdicts[each].status for each in ("decoding", "acceptance", "cost")} <= {
+        Status.same, Status.improved, Status.skipped,
+    }  # fmt: skip
+
+
 def test_another_target_is_not_comparable(runs):
     (runs / "own.toml").write_text(PAIR.format(draft="draft").replace("models/target", "models/math"))
     specbench("run", "-m", "sd", *FEW, "-o", "other", cwd=runs)
