@@ -4,7 +4,7 @@ import shlex
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from specbench.analysis.bootstrap import FEWEST, Estimate
+from specbench.analysis.intervals import FEWEST, Estimate
 from specbench.cli.console import printable
 from specbench.cli.params import HeadKind
 from specbench.config.construct import Table

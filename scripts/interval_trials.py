@@ -186,7 +186,9 @@ def speed_coverage(noise: str, prompts: int, repeats: int, trials: int, seed: in
     held = 0
     rng = np.random.default_rng([seed, prompts, repeats, len(noise)])
     for _ in range(trials):
-        clock, rows, base = Clock(NOISE[noise], rng), [], []
+        clock = Clock(NOISE[noise], rng)
+        rows: list[Record] = []
+        base: list[Record] = []
         tokens = np.maximum(np.exp(rng.normal(4.0, 0.6, prompts)), 4.0).astype(int)
         ratios = GAIN * np.exp(rng.normal(0.0, 0.15, prompts))
         for repeat in range(repeats):
@@ -212,8 +214,8 @@ def false_positives(prompts: int, trials: int, seed: int) -> tuple[int, int]:
     found, rng = 0, np.random.default_rng([seed, prompts])
     for _ in range(trials):
         tokens = np.maximum(np.exp(rng.normal(4.0, 0.6, prompts)), 4.0)
-        sides = [np.stack([tokens / np.exp(rng.normal(1.0, 0.1, prompts)), tokens], axis=1) for _ in range(2)]
-        found += paired_test(*sides, lambda rows: float(rows[:, 0].sum() / rows[:, 1].sum()))[1] < 0.01
+        one, two = (np.stack([tokens / np.exp(rng.normal(1.0, 0.1, prompts)), tokens], axis=1) for _ in range(2))
+        found += paired_test(one, two, lambda rows: float(rows[:, 0].sum() / rows[:, 1].sum()))[1] < 0.01
     return found, trials
 
 

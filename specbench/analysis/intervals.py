@@ -156,7 +156,7 @@ def _weighted_freedom(weights: np.ndarray) -> float:
 
 def _log(values: np.ndarray) -> np.ndarray:
     with np.errstate(divide="ignore", invalid="ignore"):
-        return np.log(values)
+        return np.asarray(np.log(values))
 
 
 def _from_logs(value: float, error: float, freedom: float) -> Estimate:

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from specbench.analysis.intervals import by_prompt, paired_test
-from specbench.regression.checks import FEWEST_PROMPTS, TOLERANCE, Finding, effect, shared
+from specbench.analysis.intervals import FEWEST, by_prompt, paired_test
+from specbench.regression.checks import TOLERANCE, Finding, effect, shared
 from specbench.regression.measurement import Generation, Measured
 from specbench.regression.verdict import Limits, Status
 
@@ -49,7 +49,7 @@ def _acceptance(a: Sequence[Generation], b: Sequence[Generation], limits: Limits
     before, after = (by_prompt((x.accepted, x.tested, x.sample) for x in side) for side in (a, b))
     change, p = paired_test(before, after, _share)
     text = effect(a, b)
-    if len(before) < FEWEST_PROMPTS:
+    if len(before) < FEWEST:
         detail = f"{text}; {len(before)} prompts are too few for a verdict"
         return Finding(Status.skipped if is_timed else Status.inconclusive, "acceptance differs", detail, text)
     if abs(change) <= TOLERANCE * _share(before) or p >= limits.alpha:

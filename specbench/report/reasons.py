@@ -47,8 +47,8 @@ def _draft_length(summary: RunSummary, leading: MethodSummary) -> Iterator[str]:
         return
     best = max(lengths, key=lambda each: each.speedup.value)
     ratio = column_of("cost_ratio").format.text(leading.number("cost_ratio"))
-    measured = leading.speedup is not None and leading.speedup.value <= 1.0
-    if measured and all(each.speedup.high is not None and each.speedup.high <= 1.0 for each in lengths):
+    is_slow = leading.speedup is not None and leading.speedup.value <= 1.0
+    if is_slow and all(each.speedup.high is not None and each.speedup.high <= 1.0 for each in lengths):
         yield f"No draft length from 1 to {lengths[-1].gamma} is predicted to be faster than {summary.baseline}."
     elif best.is_faster:
         yield (
