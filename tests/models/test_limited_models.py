@@ -9,12 +9,15 @@ from typer.testing import CliRunner
 
 import specbench
 from specbench.cli.app import app
+from specbench.decoding import speculation
 from specbench.decoding.targets import Diff, Last, Mixture
+from specbench.decoding.verify import verify_at_once
 from specbench.errors import ConfigError
 from specbench.methods.autoregressive import Autoregressive
 from specbench.methods.proposers import Chain, DraftModel
 from specbench.methods.speculative import Speculative
 from specbench.methods.speculative_ensemble import SpeculativeEnsemble
+from specbench.models.cached_session import CachedSession
 from specbench.models.limited_session import LimitedSession, Reach
 from specbench.verification.enumeration import Opened, TableSession, distance, joint_distribution
 from tests.fixtures.odd_pairs import PROMPTS, Odd, save
@@ -215,3 +218,13 @@ def test_rows_of_a_wider_draft_are_cropped_and_those_of_a_narrower_one_padded():
     assert rows.shape == (2, V)
     assert torch.equal(rows[:, :2], table.score([0, 1], 0))
     assert bool((rows[:, 2] == -torch.inf).all())
+
+
+@pytest.mark.parametrize("draft", [Odd(rows=90, noise=0.02), Odd(noise=0.02, window=16), Odd(rows=128, plant=120)])
+def test_drafts_that_are_read_at_once_as_on_a_gpu_do_not_change_the_target_either(draft, tmp_path, monkeypatch):
+    monkeypatch.setattr(CachedSession, "roll", CachedSession.roll_at_once)
+    monkeypatch.setattr(speculation, "verify", verify_at_once)
+    found = written(tmp_path / "run", pair(tmp_path, draft=draft, target=Odd(eos_at=(15,))), ["ar", "sd"])
+    for i in range(len(PROMPTS)):
+        assert found["sd", i].tokens == found["ar", i].tokens
+        assert sum(each["tested"] for each in found["sd", i].rounds) > 0
