@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from specbench.decoding.targets import Contrastive, Last, Mixture
+from specbench.decoding.ties import gaps
 from specbench.verification.martingale import MartingaleTest, event_test
-from specbench.verification.reference import gaps
 
 
 def _p_of(pi, drawn_from, tokens, runs, stakes):
