@@ -97,7 +97,7 @@ class LoadedPair:
 
     @cached_property
     def eos(self) -> frozenset[int]:
-        """The EOS ids of the deciding models, none of random weights. Raises ConfigError for one that a model cannot write."""
+        """The EOS ids of the deciding models; none of random weights. Raises ConfigError for an id outside a vocabulary."""
         if self.simulated:  # their vocabulary may be cut, and their outputs have a fixed length
             return frozenset()
         return frozenset(i for role in self.deciding for i in eos_of(self.models[role], self.reaches[role]))
