@@ -14,7 +14,7 @@ ln -s $(CURDIR)/specbench/* $(CURDIR)/cli $(CURDIR)/configs $(CURDIR)/tasks $(TY
 ln -s $(CURDIR)/scripts $(TYPES)/
 endef
 
-.PHONY: run test coverage check docs gate faults bench suites real-text gate-trials draft-lengths paper-specs gpu-check gpu-bench card tiny heads clean
+.PHONY: run test coverage check docs gate faults bench suites real-text gate-trials draft-lengths intervals paper-specs gpu-check gpu-bench card tiny heads clean
 
 run: $(INSTALLED)  ## the first table: Speculative Ensemble on the bundled pair and all six tasks
 	$(BIN)/specbench run -m se -n 40 --repeats 1 --allow-code-execution $(ARGS)
@@ -53,6 +53,9 @@ real-text: $(INSTALLED)  ## bundled models on real text, ARGS="--data wiki-summa
 
 draft-lengths: $(INSTALLED)  ## the prediction of the best draft length, tested on ten settings (results/draft-lengths.md)
 	OMP_NUM_THREADS=1 $(BIN)/python -m scripts.draft_length_trials $(ARGS)
+
+intervals: $(INSTALLED)  ## coverage of intervals and error rates of tests in simulations, 20 minutes: writes results/intervals.md
+	OMP_NUM_THREADS=1 $(BIN)/python -m scripts.interval_trials $(ARGS)
 
 paper-specs: $(INSTALLED)  ## decode every run of the papers' suites with toy models, 8 minutes: writes results/paper-specs.md
 	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m scripts.paper_specs $(ARGS)

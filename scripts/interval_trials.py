@@ -20,6 +20,7 @@ from specbench.decoding.traits import Theory
 from specbench.runs.record import Record, RoundRecord, UsageRecord
 
 OUT = Path("results/intervals.md")
+SPEEDS = 40  # runs with one speedup, and comparisons, per run with predicted gains
 GAIN = 1.2  # true speedup of the runs whose intervals are tested
 THEORY = {
     gamma: Theory(formula="speculation", models=("draft", "target"), gamma=(gamma,), bonus="exact")
@@ -223,8 +224,8 @@ def page(trials: int, seed: int) -> Iterator[str]:
     """Yield the lines of the report."""
     yield "# Intervals and tests on simulated runs\n"
     yield (
-        "Simulated runs with known truth, not measurements; `python -m scripts.interval_trials` writes this page"
-        f" ({trials} runs per row of gains, {10 * trials} per row of speedups, seed {seed}). A busy machine has 15 % noise"
+        "Simulated runs with known truth, not measurements; `make intervals` writes this page"
+        f" ({trials} runs per row of gains, {SPEEDS * trials} per row of speedups, seed {seed}). A busy machine has 15 % noise"
         " per forward, spikes of three times a forward's time in 3 % of forwards, and drift between generations.\n"
     )
     yield "## Speedup over the baseline: 95 % intervals\n"
@@ -232,12 +233,12 @@ def page(trials: int, seed: int) -> Iterator[str]:
     for noise in NOISE:
         for prompts in (5, 8, 10, 20, 40):
             for repeats in (1, 3):
-                held, of = speed_coverage(noise, prompts, repeats, 10 * trials, seed)
+                held, of = speed_coverage(noise, prompts, repeats, SPEEDS * trials, seed)
                 yield f"| {noise} | {prompts} | {repeats} | {held} of {of} | {100 * held / of:.1f} % |"
     yield "\n## Comparison of two equal sides at alpha = .01\n"
     yield "| prompts | false positives | share |\n| --: | --: | --: |"
     for prompts in (5, 8, 20):
-        count, of = false_positives(prompts, 20 * trials, seed)
+        count, of = false_positives(prompts, SPEEDS * trials, seed)
         yield f"| {prompts} | {count} of {of} | {100 * count / of:.2f} % |"
     yield "\n## Predicted gain of other draft lengths: 95 % intervals\n"
     yield (
@@ -257,7 +258,7 @@ def page(trials: int, seed: int) -> Iterator[str]:
 def main() -> None:
     """Write the report."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--trials", type=int, default=100)
+    parser.add_argument("--trials", type=int, default=60)
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
     lines = []
