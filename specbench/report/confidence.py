@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator
 
-from specbench.analysis.run_summary import RunSummary
+from specbench.analysis.run_summary import MethodSummary, RunSummary
 from specbench.report.formats import CHANGE, TENTHS
 
 OTHER_LOAD = 0.05  # share of the machine's processors from which on other programs count
 MACHINE_DRIFT = 0.25  # of a method's speed, between the first and the last repeat
-SPEEDUP_DRIFT = 0.1  # of a speedup
+SPEEDUP_DRIFT = 0.1  # of a speedup, if it is more than its interval contains
 SINGLE = "one repeat does not show drift"
 
 
@@ -26,8 +26,9 @@ def doubts(summary: RunSummary) -> list[str]:
 def caution(summary: RunSummary) -> Iterator[str]:
     """Yield the sentence on why another run may give other speeds, and what would settle it."""
     if found := doubts(summary):
-        repeats = max(summary.decoding.repeats, 3)
-        yield f"Another run may give other speeds: {'; '.join(found)}; help: --repeats {repeats} on an idle machine"
+        repeats = summary.decoding.repeats
+        more = 3 if repeats == 1 else repeats if _load(summary) else 2 * repeats
+        yield f"Another run may give other speeds: {'; '.join(found)}; help: --repeats {more} on an idle machine"
 
 
 def _load(summary: RunSummary) -> str:
@@ -40,11 +41,23 @@ def _load(summary: RunSummary) -> str:
 
 def _drift(summary: RunSummary) -> Iterator[str]:
     for key, what, bound in (("speedup_drift", "the speedup", SPEEDUP_DRIFT), ("drift", "the speed", MACHINE_DRIFT)):
-        found = {row.label: change for row in summary.measured if abs(change := row.number(key) or 0.0) > bound}
+        found = {
+            row.label: change
+            for row in summary.measured
+            if abs(change := row.number(key) or 0.0) > bound and not (key == "speedup_drift" and _contains(row, change))
+        }
         if found:
             label = max(found, key=lambda each: abs(found[each]))
             yield f"{what} of {label} changed by {CHANGE.number(found[label])} from the first repeat to the last"
             return
+
+
+def _contains(row: MethodSummary, change: float) -> bool:
+    """Return whether the interval of a speedup is wide enough for a change of the speedup between repeats."""
+    speedup = row.speedup
+    if speedup is None or speedup.low is None or speedup.high is None:
+        return False
+    return max(1.0 + change, 1.0 / (1.0 + change)) <= speedup.high / speedup.low
 
 
 def _single(summary: RunSummary) -> str:
