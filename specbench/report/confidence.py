@@ -8,7 +8,6 @@ from specbench.report.formats import CHANGE, TENTHS
 OTHER_LOAD = 0.05  # share of the machine's processors from which on other programs count
 MACHINE_DRIFT = 0.25  # of a method's speed, between the first and the last repeat
 SPEEDUP_DRIFT = 0.1  # of a speedup, if it is more than its interval contains
-SINGLE = "one repeat does not show drift"
 
 
 def place(summary: RunSummary) -> str:
@@ -61,4 +60,4 @@ def _contains(row: MethodSummary, change: float) -> bool:
 
 
 def _single(summary: RunSummary) -> str:
-    return SINGLE if summary.decoding.repeats == 1 else ""
+    return "one repeat does not show drift" if summary.decoding.repeats == 1 else ""

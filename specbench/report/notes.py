@@ -5,7 +5,6 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from specbench.analysis.run_summary import RunSummary
 from specbench.report.columns import column_of
-from specbench.report.confidence import SINGLE, doubts
 from specbench.runs.run_folder import listed
 
 LEAST_BANDWIDTH = 0.5  # share of the memory bandwidth below which a baseline gets a warning
@@ -105,11 +104,6 @@ def _completeness(summary: RunSummary) -> Iterator[str]:
 
 def _comparability(summary: RunSummary) -> Iterator[str]:
     decoding = summary.decoding
-    for line in doubts(summary):
-        if line != SINGLE:
-            yield f"! {line}"
-    if decoding.repeats == 1:
-        yield "! 1 repeat: drift within the run cannot be seen; help: --repeats 3"
     if summary.data.later_turns and decoding.temperature > 0:
         yield "Later turns continue each method's own answers, so their prompts differ between methods."
     if decoding.temperature > 0 and not decoding.ignore_eos:

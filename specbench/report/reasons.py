@@ -63,7 +63,7 @@ def _draft_length(summary: RunSummary, leading: MethodSummary) -> Iterator[str]:
 
 
 def _break_even(summary: RunSummary, leading: MethodSummary) -> Iterator[str]:
-    """Yield from which acceptance rate, and up to which cost of a draft token, speculation pays."""
+    """Yield from which acceptance rate, and up to which cost of a draft token, speculation is faster."""
     found = leading.break_even
     if found is None:
         return
@@ -74,10 +74,11 @@ def _break_even(summary: RunSummary, leading: MethodSummary) -> Iterator[str]:
     if found.cost_ratio is not None:
         measured = HUNDREDTHS.number(found.measured_cost_ratio)
         parts.append(
-            f"up to a draft token that costs {HUNDREDTHS.number(found.cost_ratio)} of a target forward (measured: {measured})"
+            f"with a draft token that costs up to {HUNDREDTHS.number(found.cost_ratio)} of a target forward (measured:"
+            f" {measured})"
         )
-    at, clock = f"a draft length of {found.gamma}", " while decoding" if summary.end_to_end else ""
+    at, clock = f"a draft length of {found.gamma}", " and by decoding time" if summary.end_to_end else ""
     if parts:
-        yield f"At these costs, {at} pays{clock} {', or '.join(parts)}."
+        yield f"At these costs{clock}, {at} is faster than {summary.baseline} {', or '.join(parts)}."
     else:
-        yield f"At these costs, {at} does not pay{clock}, whatever the acceptance rate or the cost of the draft."
+        yield f"At these costs{clock}, {at} is slower than {summary.baseline} at any acceptance rate and any cost of the draft."
