@@ -20,38 +20,46 @@ from specbench._logging import quiet
 from specbench.cli.lazy import STYLE, Entry, LazyGroup
 from specbench.errors import ConfigError, ExitCode, FolderInUse, MissingAsset, NotComparable
 
-COMMANDS = {  # in the order of `specbench --help`; each line equals the first line of the function's docstring
-    "run": Entry("run:run", "Measure methods on a pair and tasks, together with their baselines."),
-    "plan": Entry("plan:plan", "Show what a run or a suite would measure, without measuring."),
-    "curve": Entry("curve:curve", "Sweep a method's parameter: its quality against its latency."),
-    "report": Entry("report:report", "Show runs or a suite as tables, plots or one HTML file."),
-    "status": Entry("status:status", "Show the jobs of a suite: pending, running, failed, done."),
+COMMANDS = {  # by panel, in the order of `specbench --help`; each line equals the first line of the function's docstring
+    "run": Entry("run:run", "Measure", "Measure methods on a pair and tasks, together with their baselines."),
+    "plan": Entry("plan:plan", "Measure", "Show what a run or a suite would measure, without measuring."),
+    "status": Entry("status:status", "Measure", "Show the jobs of a suite: pending, running, failed, done."),
+    "curve": Entry("curve:curve", "Measure", "Sweep a method's parameter: its quality against its latency."),
+    "profile": Entry(
+        "profile:profile", "Measure", "Measure the forward times and acceptance rates of the models of a chain."
+    ),
+    "train": Entry(
+        "train:train",
+        "Measure",
+        "Train a head for a pair, and measure on held-out prompts whether it speeds up decoding.",
+    ),
+    "report": Entry("report:report", "Report", "Show runs or a suite as tables, plots or one HTML file."),
+    "compare": Entry("compare:compare", "Report", "Compare two measurements: decoding, quality, speed."),
+    "score": Entry("score:score", "Report", "Score stored generations again with the current tasks."),
+    "judge": Entry("judge:judge", "Report", "Let a language model compare the stored generations of two methods."),
+    "export": Entry("archive:export", "Report", "Write runs to one archive with checksums, to share them."),
+    "import": Entry(
+        "archive:import_", "Report", "Read an archive of runs, after checking its names, sizes, checksums and records."
+    ),
+    "verify": Entry("verify:verify", "Check", "Test whether a method is lossless on a pair and device."),
+    "enumerate": Entry(
+        "enumerate:enumerate_", "Check", "Compare a method's exact output distribution with the declared one."
+    ),
+    "trace": Entry("trace:trace", "Check", "Decode one prompt and show the origin of each token."),
+    "gate": Entry("gate:gate", "Check", "Check, record or update a snapshot of a measurement."),
+    "doctor": Entry("doctor:doctor", "Check", "Check this machine: one line per item, with advice."),
+    "init": Entry("init:init", "Extend", "Write a commented pair, task, method, suite or plugin to start from."),
+    "list": Entry("catalog:list_", "Extend", "List the methods, pairs, tasks, suites or machines."),
+    "show": Entry("catalog:show", "Extend", "Print a preset and its path."),
+    "schema": Entry("schema:schema", "Extend", "Write JSON Schemas of the TOML files, for editors and checks."),
+    "fetch": Entry("fetch:fetch", "Extend", "Download what pairs, tasks or a suite need from the hub."),
     "reproduce": Entry(
         "reproduce:reproduce",
+        "Papers",
         "List the papers' tables, figures, algorithms, theorems and claims, and how each is reproduced.",
     ),
-    "score": Entry("score:score", "Score stored generations again with the current tasks."),
-    "judge": Entry("judge:judge", "Let a language model compare the stored generations of two methods."),
-    "train": Entry(
-        "train:train", "Train a head for a pair, and measure on held-out prompts whether it speeds up decoding."
-    ),
-    "profile": Entry("profile:profile", "Measure the forward times and acceptance rates of the models of a chain."),
-    "compare": Entry("compare:compare", "Compare two measurements: decoding, quality, speed."),
-    "export": Entry("archive:export", "Write runs to one archive with checksums, to share them."),
-    "import": Entry(
-        "archive:import_", "Read an archive of runs, after checking its names, sizes, checksums and records."
-    ),
-    "gate": Entry("gate:gate", "Check, record or update a snapshot of a measurement."),
-    "init": Entry("init:init", "Write a commented pair, task, method, suite or plugin to start from."),
-    "list": Entry("catalog:list_", "List the methods, pairs, tasks, suites or machines."),
-    "doctor": Entry("doctor:doctor", "Check this machine: one line per item, with advice."),
-    "fetch": Entry("fetch:fetch", "Download what pairs, tasks or a suite need from the hub."),
-    "enumerate": Entry("enumerate:enumerate_", "Compare a method's exact output distribution with the declared one."),
-    "verify": Entry("verify:verify", "Test whether a method is lossless on a pair and device."),
-    "trace": Entry("trace:trace", "Decode one prompt and show the origin of each token."),
-    "show": Entry("catalog:show", "Print a preset and its path."),
-    "schema": Entry("schema:schema", "Write JSON Schemas of the TOML files, for editors and checks."),
 }
+WIDEST_HELP = 120  # columns; narrower terminals get their own width
 
 
 class Commands(LazyGroup):
@@ -64,7 +72,7 @@ app = typer.Typer(
     name="specbench",
     cls=Commands,
     no_args_is_help=True,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": WIDEST_HELP},
     **{**STYLE, "add_completion": True},
 )
 

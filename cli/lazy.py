@@ -11,13 +11,33 @@ STYLE: dict[str, Any] = {
     "pretty_exceptions_enable": False,
     "rich_markup_mode": None,  # rich would drop defaults in brackets
 }
+COLUMN = 24  # characters of the names of options in `--help`
 
 
 class Entry(NamedTuple):
-    """A row of the command table: the function or group, `MODULE:NAME` within `specbench.cli`, and its line in `--help`."""
+    """A row of the command table: `MODULE:NAME` of the function in `specbench.cli`, and its panel and line in `--help`."""
 
     function: str
+    panel: str
     help: str
+
+
+class PanelCommand(TyperCommand):
+    """A command whose `--help` shows options in panels, in the order of `params.PANELS`."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write a section for each panel, arguments first."""
+        from specbench.cli.params import PANELS
+
+        sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], **{panel: [] for panel in PANELS}, "Options": []}
+        for param in self.get_params(ctx):
+            if record := param.get_help_record(ctx):
+                default = "Arguments" if param.param_type_name == "argument" else "Options"
+                sections[getattr(param, "rich_help_panel", None) or default].append(record)
+        shown = {panel: rows for panel, rows in sections.items() if rows}
+        for panel, rows in shown.items():
+            with formatter.section(panel):
+                formatter.write_dl(rows, col_max=COLUMN)
 
 
 class LazyCommand(TyperCommand):
@@ -37,7 +57,7 @@ class LazyCommand(TyperCommand):
         found = getattr(imported, name)
         if not isinstance(found, typer.Typer):
             single = typer.Typer(**STYLE)
-            single.command(self.name, epilog=getattr(imported, "EPILOG", None))(found)
+            single.command(self.name, cls=PanelCommand, epilog=getattr(imported, "EPILOG", None))(found)
             found = single
         command = typer.main.get_command(found)
         assert isinstance(command, TyperCommand | TyperGroup)
@@ -56,3 +76,10 @@ class LazyGroup(TyperGroup):
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
         self.commands.update({name: LazyCommand(name, entry) for name, entry in self.table.items()})
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write a section for each panel of commands, with whole descriptions."""
+        panels = dict.fromkeys(entry.panel for entry in self.table.values())
+        for panel in panels:
+            with formatter.section(panel):
+                formatter.write_dl([(name, entry.help) for name, entry in self.table.items() if entry.panel == panel])

@@ -37,6 +37,11 @@ def known_there(ctx: typer.Context, incomplete: str) -> list[str]:
     return known(kind)(incomplete) if kind in KINDS else []
 
 
+# Panels of `--help`, in their order.
+WHAT, DATA, DECODING, MEASUREMENT = "What", "Data and prompts", "Decoding", "Measurement"
+MACHINE, OVERRIDES, SUITES, OUTPUT = "Machine", "Overrides and plugins", "Suites and jobs", "Output"
+PANELS = (WHAT, DATA, DECODING, MEASUREMENT, MACHINE, OVERRIDES, SUITES, OUTPUT)
+
 # Methods, pair and tasks.
 Methods = Annotated[
     list[str] | None,
@@ -46,22 +51,39 @@ Methods = Annotated[
         help="A method, or a TOML file; repeat for several. all: every method that the pair allows; lossless: those that"
         " keep the output distribution. [sd; for an ensemble se]",
         autocompletion=known("method"),
+        rich_help_panel=WHAT,
     ),
 ]
 Method = Annotated[
-    str, typer.Option("--method", "-m", help="A method, or a TOML file.", autocompletion=known("method"))
+    str,
+    typer.Option(
+        "--method", "-m", help="A method, or a TOML file.", autocompletion=known("method"), rich_help_panel=WHAT
+    ),
 ]
 Pair = Annotated[
-    str, typer.Option("--pair", "-p", help="A pair of models, or a TOML file.", autocompletion=known("pair"))
+    str,
+    typer.Option(
+        "--pair", "-p", help="A pair of models, or a TOML file.", autocompletion=known("pair"), rich_help_panel=WHAT
+    ),
 ]
 PairOrTiny = Annotated[
     str | None,
-    typer.Option("--pair", "-p", help="A pair of models, or a TOML file. [tiny]", autocompletion=known("pair")),
+    typer.Option(
+        "--pair",
+        "-p",
+        help="A pair of models, or a TOML file. [tiny]",
+        autocompletion=known("pair"),
+        rich_help_panel=WHAT,
+    ),
 ]
 Tasks = Annotated[
     list[str] | None,
     typer.Option(
-        "--task", "-t", help="A task, or a TOML file; repeat for several. [all]", autocompletion=known("task")
+        "--task",
+        "-t",
+        help="A task, or a TOML file; repeat for several. [all]",
+        autocompletion=known("task"),
+        rich_help_panel=WHAT,
     ),
 ]
 Suite = Annotated[
@@ -70,56 +92,91 @@ Suite = Annotated[
         "--suite",
         help="A suite (the grid of a paper's table or figure), or a TOML file; replaces -m, -p and -t.",
         autocompletion=known("suite"),
+        rich_help_panel=SUITES,
     ),
 ]
 
 # Samples and decoding.
 Data = Annotated[
     list[str] | None,
-    typer.Option("--data", help="hub, synthetic or a JSONL file; TASK=... for one task. [the pair's, else hub]"),
+    typer.Option(
+        "--data",
+        help="hub, synthetic or a JSONL file; TASK=... for one task. [the pair's, else hub]",
+        rich_help_panel=DATA,
+    ),
 ]
 Limit = Annotated[
-    int | None, typer.Option("--limit", "-n", help="Use only the first N samples; 0: all (synthetic data: 32).")
+    int | None,
+    typer.Option(
+        "--limit", "-n", help="Use only the first N samples; 0: all (synthetic data: 32).", rich_help_panel=DATA
+    ),
 ]
 Drawn = Annotated[
-    int, typer.Option(help="Use N random samples, the same in every run. Cannot be combined with --limit.")
+    int,
+    typer.Option(
+        help="Use N random samples, the same in every run. Cannot be combined with --limit.", rich_help_panel=DATA
+    ),
 ]
 Gamma = Annotated[
     list[str] | None,
     typer.Option(
-        "--gamma", help="Draft length N, or one per model N,N; METHOD=N for one method. [by the models' sizes]"
+        "--gamma",
+        help="Draft length N, or one per model N,N; METHOD=N for one method. [by the models' sizes]",
+        rich_help_panel=DECODING,
     ),
 ]
-MaxNewTokens = Annotated[int | None, typer.Option(help="Maximum number of tokens per generation. [the task's]")]
+MaxNewTokens = Annotated[
+    int | None, typer.Option(help="Maximum number of tokens per generation. [the task's]", rich_help_panel=DECODING)
+]
 IgnoreEos = Annotated[
-    bool, typer.Option("--ignore-eos", help="Decode a fixed number of tokens: ignore EOS and stop strings.")
+    bool,
+    typer.Option(
+        "--ignore-eos", help="Decode a fixed number of tokens: ignore EOS and stop strings.", rich_help_panel=DECODING
+    ),
 ]
 Temperature = Annotated[
-    float | None, typer.Option(help="Sampling temperature; 0 is greedy. [1 for cascades and ensembles, else 0]")
+    float | None,
+    typer.Option(
+        help="Sampling temperature; 0 is greedy. [1 for cascades and ensembles, else 0]", rich_help_panel=DECODING
+    ),
 ]
-Seed = Annotated[int, typer.Option(help="Random seed; repeat r uses seed + r.")]
-Repeats = Annotated[int | None, typer.Option(help="Number of times that each method decodes each prompt. [3]")]
+Seed = Annotated[int, typer.Option(help="Random seed; repeat r uses seed + r.", rich_help_panel=DECODING)]
+Repeats = Annotated[
+    int | None,
+    typer.Option(help="Number of times that each method decodes each prompt. [3]", rich_help_panel=MEASUREMENT),
+]
 
 # Device and scoring.
-OnDevice = Annotated[Device, typer.Option(help="auto: CUDA if available.")]
-InDtype = Annotated[Dtype, typer.Option(help="auto: float32 on a CPU, bfloat16 on a GPU.")]
+OnDevice = Annotated[Device, typer.Option(help="auto: CUDA if available.", rich_help_panel=MACHINE)]
+InDtype = Annotated[Dtype, typer.Option(help="auto: float32 on a CPU, bfloat16 on a GPU.", rich_help_panel=MACHINE)]
 ByEngine = Annotated[
     Engine,
     typer.Option(
         help="eager: modules of transformers; lean: specbench's forward pass; graph: lean as CUDA graphs; compiled: graph"
-        " with torch.compile; auto: the first available of graph, lean, eager."
+        " with torch.compile; auto: the first available of graph, lean, eager.",
+        rich_help_panel=MACHINE,
     ),
 ]
 CodeExecution = Annotated[
-    bool, typer.Option("--allow-code-execution", help="Execute generated code in a sandbox to score it.")
+    bool,
+    typer.Option(
+        "--allow-code-execution", help="Execute generated code in a sandbox to score it.", rich_help_panel=MEASUREMENT
+    ),
 ]
-Sandbox = Annotated[SandboxKind, typer.Option(help="Sandbox backend; none disables isolation.")]
+Sandbox = Annotated[
+    SandboxKind, typer.Option(help="Sandbox backend; none disables isolation.", rich_help_panel=MEASUREMENT)
+]
 
 # Judges.
 JudgeSource = Annotated[
-    str, typer.Option("--judge", help="URL of an OpenAI-compatible server (http://HOST/v1), or a local model.")
+    str,
+    typer.Option(
+        "--judge", help="URL of an OpenAI-compatible server (http://HOST/v1), or a local model.", rich_help_panel=SUITES
+    ),
 ]
-JudgeModel = Annotated[str, typer.Option("--judge-model", help="The model that the server runs.")]
+JudgeModel = Annotated[
+    str, typer.Option("--judge-model", help="The model that the server runs.", rich_help_panel=SUITES)
+]
 
 Place = Annotated[
     list[str] | None,
@@ -127,32 +184,55 @@ Place = Annotated[
         "--place",
         help="Where a model runs: target=cuda:1, target=layers:0,1 (layers over two GPUs) or target=tensor:0,1 (split"
         " matrices). [the run's device]",
+        rich_help_panel=MACHINE,
     ),
 ]
 
 # Changes to presets.
 Sets = Annotated[
     list[str] | None,
-    typer.Option("--set", "-s", help="Override a key: method.target.mu=0.2, task.shots=0, task.mmlu.shots=0."),
+    typer.Option(
+        "--set",
+        "-s",
+        help="Override a key: method.target.mu=0.2, task.shots=0, task.mmlu.shots=0.",
+        rich_help_panel=OVERRIDES,
+    ),
 ]
 Heads = Annotated[
     list[str] | None,
-    typer.Option("--head", help="Use a trained head: sprinter=FOLDER, eagle@middle=FOLDER, PAIR:sprinter=FOLDER."),
+    typer.Option(
+        "--head",
+        help="Use a trained head: sprinter=FOLDER, eagle@middle=FOLDER, PAIR:sprinter=FOLDER.",
+        rich_help_panel=OVERRIDES,
+    ),
 ]
 Plugins = Annotated[
     list[str] | None,
     typer.Option(
-        "--plugin", help="A Python file or module that defines targets, stop rules, proposers, methods or tasks."
+        "--plugin",
+        help="A Python file or module that defines targets, stop rules, proposers, methods or tasks.",
+        rich_help_panel=OVERRIDES,
     ),
 ]
 
 # Output and locks.
-Out = Annotated[Path, typer.Option("--out", "-o", help="Folder of run folders.")]
-Fresh = Annotated[bool, typer.Option("--fresh", help="Discard existing results and measure again.")]
-Wait = Annotated[bool, typer.Option("--wait", help="Wait for another process that uses the run folder.")]
-BreakLock = Annotated[
-    bool, typer.Option("--break-lock", help="Remove the lock of a process on another host that no longer runs.")
+Out = Annotated[Path, typer.Option("--out", "-o", help="Folder of run folders.", rich_help_panel=OUTPUT)]
+Fresh = Annotated[
+    bool, typer.Option("--fresh", help="Discard existing results and measure again.", rich_help_panel=OUTPUT)
 ]
-Full = Annotated[bool, typer.Option("--full", help="Show all tables and notes, not only the first.")]
-Explain = Annotated[bool, typer.Option("--explain", help="Print the definition of every column.")]
-Json = Annotated[bool, typer.Option("--json", help="Write JSON to stdout.")]
+Wait = Annotated[
+    bool, typer.Option("--wait", help="Wait for another process that uses the run folder.", rich_help_panel=OUTPUT)
+]
+BreakLock = Annotated[
+    bool,
+    typer.Option(
+        "--break-lock", help="Remove the lock of a process on another host that no longer runs.", rich_help_panel=OUTPUT
+    ),
+]
+Full = Annotated[
+    bool, typer.Option("--full", help="Show all tables and notes, not only the first.", rich_help_panel=OUTPUT)
+]
+Explain = Annotated[
+    bool, typer.Option("--explain", help="Print the definition of every column.", rich_help_panel=OUTPUT)
+]
+Json = Annotated[bool, typer.Option("--json", help="Write JSON to stdout.", rich_help_panel=OUTPUT)]

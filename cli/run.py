@@ -23,6 +23,13 @@ REPLACEABLE = (
 )  # fmt: skip
 
 
+EPILOG = """\b
+Examples:
+  specbench run -m se -p llama-vicuna -t humaneval -n 40
+  specbench run -m sd -p tiny -t gsm8k --over "gamma=[1, 3, 5]" --repeats 5
+"""
+
+
 def run(
     method: params.Methods = None,
     pair: params.PairOrTiny = None,
@@ -34,16 +41,26 @@ def run(
     gamma: params.Gamma = None,
     max_new_tokens: params.MaxNewTokens = None,
     on_overflow: Annotated[
-        params.Overflow | None, typer.Option(help="How to treat a prompt that is too long. [the task's]")
+        params.Overflow | None,
+        typer.Option(help="How to treat a prompt that is too long. [the task's]", rich_help_panel=params.DATA),
     ] = None,
-    chat: Annotated[params.Chat | None, typer.Option(help="Whether to apply the chat template. [the task's]")] = None,
+    chat: Annotated[
+        params.Chat | None,
+        typer.Option(help="Whether to apply the chat template. [the task's]", rich_help_panel=params.DATA),
+    ] = None,
     allow_code_execution: params.CodeExecution = False,
     sandbox: params.Sandbox = SandboxKind.auto,
     ignore_eos: params.IgnoreEos = False,
     temperature: params.Temperature = None,
-    top_k: Annotated[int, typer.Option(help="Sample from the k most likely tokens; 0: off.")] = 0,
+    top_k: Annotated[
+        int, typer.Option(help="Sample from the k most likely tokens; 0: off.", rich_help_panel=params.DECODING)
+    ] = 0,
     top_p: Annotated[
-        float, typer.Option(help="Sample from the smallest set of tokens with this probability; 1: off.")
+        float,
+        typer.Option(
+            help="Sample from the smallest set of tokens with this probability; 1: off.",
+            rich_help_panel=params.DECODING,
+        ),
     ] = 1.0,
     seed: params.Seed = 0,
     repeats: params.Repeats = None,
@@ -58,6 +75,7 @@ def run(
         typer.Option(
             "--over",
             help="Sweep a key; each value is a variant: gamma=[1, 3, 5], method.target.alpha=[0.1, 0.3], lossy.bonus=[...].",
+            rich_help_panel=params.OVERRIDES,
         ),
     ] = None,
     head: params.Heads = None,
@@ -67,17 +85,34 @@ def run(
     refine: Annotated[
         int,
         typer.Option(
-            help="Suites of quality-latency curves: first this many prompts at every setting, then all at those that matter."
+            help="Suites of quality-latency curves: first this many prompts at every setting, then all at those that matter.",
+            rich_help_panel=params.SUITES,
         ),
     ] = 0,
-    shard: Annotated[str, typer.Option(help="Measure only part I/N of the prompts, in a run folder of its own.")] = "",
-    shards: Annotated[int, typer.Option(help="Measure the prompts in N parts, and combine them into one run.")] = 0,
+    shard: Annotated[
+        str,
+        typer.Option(
+            help="Measure only part I/N of the prompts, in a run folder of its own.", rich_help_panel=params.SUITES
+        ),
+    ] = "",
+    shards: Annotated[
+        int,
+        typer.Option(
+            help="Measure the prompts in N parts, and combine them into one run.", rich_help_panel=params.SUITES
+        ),
+    ] = 0,
     launcher: Annotated[
         LauncherName | None,
-        typer.Option(help="Run a suite as jobs: processes of this machine, a Slurm or a Ray cluster."),
+        typer.Option(
+            help="Run a suite as jobs: processes of this machine, a Slurm or a Ray cluster.",
+            rich_help_panel=params.SUITES,
+        ),
     ] = None,
     launcher_set: Annotated[
-        list[str] | None, typer.Option(help="Setting of the launcher, KEY=VALUE, or a TOML file of settings.")
+        list[str] | None,
+        typer.Option(
+            help="Setting of the launcher, KEY=VALUE, or a TOML file of settings.", rich_help_panel=params.SUITES
+        ),
     ] = None,
     only: Annotated[str, typer.Option(help="Measure one run of a suite, by its folder's name.", hidden=True)] = "",
     untimed: Annotated[bool, typer.Option(help="Other runs share the device: no times.", hidden=True)] = False,

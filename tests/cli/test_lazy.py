@@ -71,3 +71,28 @@ def test_usage_names_the_command(tmp_path):
 
 def test_the_version_is_that_of_the_package(tmp_path):
     assert specbench("--version", cwd=tmp_path).stdout == f"specbench {version('specbench')}\n"
+
+
+def test_the_help_of_run_fits_three_screens_and_shows_each_option_in_its_panel(tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    shown = specbench("run", "--help", cwd=tmp_path).stdout.splitlines()
+    assert len(shown) <= 120 and max(map(len, shown)) <= 80
+    panels, panel = {}, ""
+    for line in shown:
+        if line and not line.startswith(" "):
+            panel = line.rstrip(":")
+        panels.update(dict.fromkeys((word.strip(",") for word in line.split()[:2] if word.startswith("--")), panel))
+    expected = {
+        "--top-k": "Decoding",
+        "--shards": "Suites and jobs",
+        "--sandbox": "Measurement",
+        "--set": "Overrides and plugins",
+    }
+    assert expected.items() <= panels.items()
+    assert [line for line in shown if line.startswith("    specbench run ")], "examples"
+
+
+def test_help_shows_whole_descriptions_of_commands_in_panels(tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
+    shown = " ".join(specbench("--help", cwd=tmp_path).stdout.split())
+    assert all(entry.help in shown and f"{entry.panel}:" in shown for entry in COMMANDS.values())
