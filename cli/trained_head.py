@@ -127,7 +127,7 @@ def _verdict(trial: "HeadTrial") -> str:
         tasks = ", ".join(gain.summary.spec.task.name for gain in faster)
         return f"{name} is faster than {trial.against} on {tasks}, {len(faster)} of {len(trial.gains)} tasks."
     if all(gain.speedup.low is None for gain in trial.gains):
-        return f"Whether {name} is faster than {trial.against} needs {FEWEST} held-out prompts: use more texts (-n)."
+        return f"At least {FEWEST} held-out prompts are needed to compare {name} with {trial.against}; help: -n"
     return f"{name} is not shown to be faster than {trial.against}{'' if len(trial.gains) == 1 else ' on any task'}."
 
 
@@ -136,8 +136,8 @@ def _advice(trained: "TrainedHead", trial: "HeadTrial") -> str:
     report = trained.report
     if (least := _least_cost(trial)) is not None:
         return (
-            f"A round takes as long as at least {HUNDREDTHS.number(least.cost)} tokens of {trial.against} and commits at most"
-            f" {least.tokens}, so more training cannot make it faster at this draft length."
+            f"Even the cheapest round takes as long as {HUNDREDTHS.number(least.cost)} tokens of {trial.against}, but commits"
+            f" at most {least.tokens}, so more training cannot make it faster at this draft length."
         )
     if report.get("falling"):
         epochs = f"--set recipe.epochs={2 * round(_number(report, 'epochs') or 1)}"

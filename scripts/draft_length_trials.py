@@ -121,7 +121,10 @@ def ratio_of(rows: Rows, others: Rows) -> Estimate:
 def page(trials: Sequence[Trial], folders: Sequence[Path], args: argparse.Namespace) -> str:
     """Return the page as Markdown."""
     environment = summary_of(folders[0]).environment
-    passed = [sum(ratio.value >= LEAST for ratio in ratios) for ratios in zip(*((x.within, x.ratio) for x in trials))]
+    passed = [
+        sum(ratio.value >= LEAST for ratio in ratios)
+        for ratios in zip(*((x.within, x.ratio) for x in trials), strict=True)
+    ]
     heads = ["setting", "lengths with a prediction", "predicted", "best of these", "speed of predicted / best of these"]
     rows = [
         [
@@ -151,8 +154,8 @@ measurements of these settings on other prompts, with two repeats. The prompts o
 
 {markdown_table(Table("", heads, rows))}
 
-In {passed[0]} of {len(trials)} settings, the speed of the predicted length is at least {LEAST} of the speed of the best length
-that has a prediction, and in {passed[1]} of {len(trials)} of that of the best of all lengths (point estimates).
+In {passed[0]} of {len(trials)} settings, the speed of the predicted length is at least {LEAST} of the speed of the best
+length that has a prediction, and in {passed[1]} of {len(trials)} of that of the best of all lengths (point estimates).
 
 **Measured speedup over ar, decoding, by draft length, on all prompts**
 

@@ -225,8 +225,8 @@ def page(trials: int, seed: int) -> Iterator[str]:
     yield "# Intervals and tests on simulated runs\n"
     yield (
         "Simulated runs with known truth, not measurements; `make intervals` writes this page"
-        f" ({trials} runs per row of gains, {SPEEDS * trials} per row of speedups, seed {seed}). A busy machine has 15 % noise"
-        " per forward, spikes of three times a forward's time in 3 % of forwards, and drift between generations.\n"
+        f" ({trials} runs per row of gains, {SPEEDS * trials} per row of speedups, seed {seed}). A busy machine has 15 %"
+        " noise per forward, spikes of three times a forward's time in 3 % of forwards, and drift between generations.\n"
     )
     yield "## Speedup over the baseline: 95 % intervals\n"
     yield "| machine | prompts | repeats | contain the truth | coverage |\n| :-- | --: | --: | --: | --: |"

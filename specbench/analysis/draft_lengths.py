@@ -25,9 +25,9 @@ LONGEST = 8  # the longest predicted draft length; at least the measured one
 GAIN = 1.02  # a predicted length is called faster from this ratio of speeds on
 # The work of a draft token outside forwards, as a share of the baseline's per token. Fitted on the bundled models.
 DRAFT_HOST = 0.6
-TOLERANCE = 0.01  # of the model of a round, by which intervals are wider on each side
+TOLERANCE = 0.01  # relative error of the cost model, added to each side of an interval
 FORMULA = "speculation"  # theory of the methods that are covered
-SHRINKAGE = 20.0  # tested tokens at the late rate of all prompts that join those of a prompt
+SHRINKAGE = 20.0  # weight of the late rate of all prompts in the rate of one prompt, in tested tokens
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class _Parts:
 def is_covered(method: Theory | None, rows: Rows, base: Rows) -> bool:
     """Return whether this model of a round applies to a method.
 
-    It does not to methods without a fixed draft length, chains, and deferred bonus tokens.
+    It does not apply to methods without a fixed draft length, to chains, or to deferred bonus tokens.
     """
     if method is None or method.formula != FORMULA or (method.drafter_scores and method.bonus != "none"):
         return False

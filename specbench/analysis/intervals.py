@@ -14,7 +14,7 @@ import numpy as np
 from specbench.analysis.student import student_quantile, student_tails
 
 FEWEST = 5
-TAKEN = 1.5  # degrees of freedom that a ratio of two sums takes; calibrated by scripts/interval_trials.py
+LOST_FREEDOM = 1.5  # subtracted from the effective number of prompts; calibrated by scripts/interval_trials.py
 
 Statistic = Callable[[np.ndarray], Any]
 
@@ -84,9 +84,8 @@ def interval_of_ratio(table: np.ndarray, statistic: Statistic) -> Estimate:
     number.
 
     Args:
-        table: Values (prompts, repeats, values) or (prompts, values). The last column is the weight of a prompt, such
-        as the
-            seconds of its baseline.
+        table: Values (prompts, repeats, values) or (prompts, values). The last column is the weight of a prompt,
+            such as the seconds of its baseline.
         statistic: A function of sums (..., values).
     """
     cells = table if table.ndim == 3 else table[:, None]
@@ -119,7 +118,7 @@ def crossed(
 ) -> tuple[float, float]:
     """Combine (standard error, degrees of freedom) over prompts, repeats and single generations.
 
-    Repeats add what they vary by beyond the variation of single generations.
+    The variance between repeats is added as far as it exceeds that between single generations.
     """
     (a, n), (b, m), (c, k) = prompts, repeats, cells
     extra = b**2 - c**2
@@ -151,7 +150,7 @@ def _jackknife(left_out: "np.ndarray | list[float]") -> tuple[float, float]:
 
 def _weighted_freedom(weights: np.ndarray) -> float:
     """Return the degrees of freedom of the effective number of prompts."""
-    return max(float(weights.sum() ** 2 / (weights**2).sum()) - TAKEN, 1.0)
+    return max(float(weights.sum() ** 2 / (weights**2).sum()) - LOST_FREEDOM, 1.0)
 
 
 def _log(values: np.ndarray) -> np.ndarray:

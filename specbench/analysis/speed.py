@@ -91,8 +91,8 @@ register(
 def first_turns(samples: Set[str]) -> dict[str, str]:
     """Return the first turn of each later turn of a conversation, by sample.
 
-    A run folder names the turns of question `81` as `81`, `81.2`, `81.3`. A sample counts as turn n >= 2 only if turn n
-    - 1 exists.
+    A run folder names the turns of question `81` as `81`, `81.2`, `81.3`.
+    A sample counts as turn n >= 2 only if the turn before it exists.
     """
     firsts: dict[str, str] = {}
     for sample in samples:

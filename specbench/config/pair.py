@@ -24,7 +24,7 @@ class HeadKind(StrEnum):
 
 
 class Answers(StrEnum):
-    """The text after a prompt that a head is trained and evaluated on: the target's own output, or the data's answer."""
+    """The text after a prompt that a head is trained and evaluated on: outputs of the models, or the data's answer."""
 
     outputs = "outputs"
     reference = "reference"

@@ -58,7 +58,7 @@ class Limits:
             raise ValueError("the prompt has no tokens")
         if self.window is not None and prompt >= self.window:
             owner = f"'{self.window_of}'" if self.window_of else "the models"
-            raise ValueError(f"the prompt has {prompt} tokens, the context window of {owner} {self.window}")
+            raise ValueError(f"the prompt has {prompt} tokens, but the context window of {owner} is {self.window}")
         length = prompt + self.max_new_tokens
         stopped = self.stopped if self.stop else None
         return StopCriteria(self.eos, length if self.window is None else min(length, self.window), stopped)

@@ -31,8 +31,8 @@ class Session(Protocol):
         """
 
     def room(self, ids: list[int]) -> int:
-        """Return how many tokens the model can draft after ids: 0 if its vocabulary or its context window lacks room for
-        ids. A proposer drafts no more than this.
+        """Return how many tokens the model can draft after ids: 0 if it cannot read ids, because of a token
+        outside its vocabulary or a full context window. A proposer drafts no more than this.
         """
 
     def hidden(self, ids: list[int], start: int) -> Tensor:

@@ -11,17 +11,23 @@ TIMES = 6  # forwards of each size
 
 
 def time_blocks(plan: Plan) -> None:
-    """Time forwards of 1 to LARGEST tokens of every model, after the first prompt, and keep the times in the run folders."""
+    """Time forwards of 1 to LARGEST tokens of every model, after the first prompt, and write the times to the run folders.
+
+    Folders that have times already are skipped.
+    """
     for run in plan.runs:
-        pair = plan.load().only(run.spec.roles)
+        if (run.folder / BLOCKS).exists():
+            continue
+        pair = run.pair_of(plan.load())
         write_sealed(run.folder / BLOCKS, {"models": {role: _times(pair, run, role) for role in run.spec.roles}})
 
 
 def _times(pair: LoadedPair, run: PlannedRun, role: str) -> dict[int, list[float]]:
     """Return the number of forwards of a model and their seconds, by tokens read. Sizes alternate."""
-    prompt, _ = encode(pair.tokenizer, run.task, run.data.samples[0], [], pair.window)
+    window = pair.window_of((role,)).length
+    prompt, _ = encode(pair.tokenizer, run.task, run.data.samples[0], [], window)
     models = pair.open(prompt)
-    largest = LARGEST if pair.window is None else min(LARGEST, pair.window - len(models.ids))
+    largest = LARGEST if window is None else min(LARGEST, window - len(models.ids))
     pair.prepare(len(models.ids) + largest, largest)
     session = models[role]
     session.score(models.ids, len(models.ids) - 1)

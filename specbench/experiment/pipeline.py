@@ -123,7 +123,7 @@ def run(request: Request, observer: Observer | None = None, then: Callable[[Plan
             except MissingAsset as error:  # other tasks are still measured
                 unscored = error
             summaries.append(summarised(each.folder))
-        if then and plan.is_loaded:
+        if then:
             then(plan)
     return Results(summaries, unscored)
 

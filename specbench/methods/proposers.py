@@ -19,7 +19,7 @@ from specbench.models.heads import EagleHead, EagleSession
 
 @dataclass(frozen=True, kw_only=True)
 class DraftModel(Proposer, name="model"):
-    """A model that drafts gamma tokens, or fewer if it draws an EOS, a stop rule ends the draft, or it cannot read on."""
+    """A model that drafts gamma tokens, or fewer if it draws an EOS, a stop rule ends the draft, or it has no room."""
 
     model: str
     gamma: int
@@ -86,9 +86,8 @@ class PromptLookup(Proposer, name="pld"):
         def propose(ids: list[int], room: int) -> Draft:
             at = index.continuation(ids)
             tokens = ids[at : at + min(self.gamma, room)] if at else []
-            tokens = list(
-                itertools.takewhile(lambda token: token < models.vocabulary, tokens)
-            )  # a prompt may have others
+            # prompts may contain other tokens
+            tokens = list(itertools.takewhile(lambda token: token < models.vocabulary, tokens))
             length = next((i for i, token in enumerate(tokens, 1) if token in stop.eos), len(tokens))
             tokens = tokens[:length]
             probs = torch.zeros(len(tokens), models.vocabulary, device=models.device)  # (k, V)

@@ -153,7 +153,7 @@ class LoadedPair:
         if spread is not None:
             rows = min(each.entries for each in pair.reaches.values())
             pair.synthetic = {role: SyntheticDistribution(rows, i, spread) for i, role in enumerate(roles)}
-        assert pair.eos is not None  # checks the ids
+        _ = pair.eos  # raises for ids outside the vocabulary
         pair.workers, pair.heads, pair.streams = self.workers, self.heads, self.streams
         pair.place(self.device, {role: each for role, each in self.devices.items() if role in roles})
         return pair

@@ -6,10 +6,8 @@ can make up for rejected tokens, and a better one for its cost.
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from specbench.analysis.intervals import FEWEST, by_prompt, paired_test
-from specbench.regression.checks import TOLERANCE, Finding, effect, shared
+from specbench.regression.checks import TOLERANCE, Finding, effect, share, shared
 from specbench.regression.measurement import Generation, Measured
 from specbench.regression.verdict import Limits, Status
 
@@ -47,23 +45,19 @@ def _outputs(base: Measured, a: Sequence[Generation], b: Sequence[Generation]) -
 def _acceptance(a: Sequence[Generation], b: Sequence[Generation], limits: Limits, is_timed: bool) -> Finding:
     """Return the finding on the acceptance rate."""
     before, after = (by_prompt((x.accepted, x.tested, x.sample) for x in side) for side in (a, b))
-    change, p = paired_test(before, after, _share)
+    change, p = paired_test(before, after, share)
     text = effect(a, b)
-    if len(before) < FEWEST:
+    is_within = abs(change) <= TOLERANCE * share(before)
+    if not is_within and len(before) < FEWEST:
         detail = f"{text}; {len(before)} prompts are too few for a verdict"
         return Finding(Status.skipped if is_timed else Status.inconclusive, "acceptance differs", detail, text)
-    if abs(change) <= TOLERANCE * _share(before) or p >= limits.alpha:
+    if is_within or p >= limits.alpha:
         return Finding(Status.same, "same acceptance", f"{text}; p = {p:.2g}", text)
     if change > 0.0:
         return Finding(Status.improved, "higher acceptance", f"{text}; p = {p:.2g}", text)
     undecided = "the speed decides" if is_timed else "a cheaper draft may make up for it, which needs times"
     status = Status.skipped if is_timed else Status.inconclusive
     return Finding(status, "lower acceptance", f"{text}; p = {p:.2g}; {undecided}", text)
-
-
-def _share(rows: np.ndarray) -> float:
-    below = rows[:, 1].sum()
-    return float(rows[:, 0].sum() / below) if below else 0.0
 
 
 def _cost(base: Measured, new: Measured, method: str, parts: Sequence[str], is_timed: bool) -> Finding:

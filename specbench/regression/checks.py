@@ -117,8 +117,8 @@ def _moved(a: Rows, b: Rows, ratio: _Ratio, differ: str, alpha: float) -> Findin
     before, after = (
         by_prompt((ratio.numerator(row), ratio.denominator(row), row.sample) for row in side) for side in (a, b)
     )
-    change, p = paired_test(before, after, _share)
-    if abs(change) <= TOLERANCE * _share(before):
+    change, p = paired_test(before, after, share)
+    if abs(change) <= TOLERANCE * share(before):
         return None
     title = _title(a, b, ids=1)
     if len(before) < FEWEST:
@@ -130,7 +130,8 @@ def _moved(a: Rows, b: Rows, ratio: _Ratio, differ: str, alpha: float) -> Findin
     return Finding(status, title, f"{differ}; p = {p:.2g}", f"{title}: {effect(a, b)}")
 
 
-def _share(rows: np.ndarray) -> float:
+def share(rows: np.ndarray) -> float:
+    """Return the ratio of the sums of two columns; 0 if the second sum is 0."""
     below = rows[:, 1].sum()
     return float(rows[:, 0].sum() / below) if below else 0.0
 

@@ -93,7 +93,7 @@ class Profile:
 
     @property
     def longest(self) -> int:
-        """The longest block that plans aim at: one whose cost is stated for every level that verifies."""
+        """The longest block that a plan may use: its cost is known for every level that verifies."""
         return min(largest_stated(self._sizes[level]) for level in self.levels[:-1])
 
     def pairing(self, low: str, high: str) -> Pairing | None:
@@ -153,7 +153,7 @@ def _by_level(record: Record, kinds: Mapping[str, str]) -> Record:
 
 def _costs(sizes: Sizes) -> np.ndarray:
     """Return the seconds of forwards by tokens read; beyond those measured, at the steepest measured slope."""
-    return fitted(sums_of(sizes, REST), known(sizes)).most
+    return fitted(sums_of(sizes, REST), [each for each in known(sizes) if each <= REST]).most
 
 
 def forwards_table(profile: Profile) -> Table:
@@ -203,8 +203,8 @@ def verdicts(profile: Profile) -> list[str]:
             f"{here}: {'keep it' if found.pays else 'leave it out'}. The predicted speedup is"
             f" {three} with it (draft {found.three.drafted}, threshold"
             f" {found.three.thresholds[0]}) and {without_it} without it ({two}, draft"
-            f" {found.two.drafted}){without}. Costs of blocks are known up to {profile.longest} tokens, and"
-            f" plans aim at no longer ones. If a block cost as much as one token, the speedups would be"
+            f" {found.two.drafted}){without}. Block costs are known up to {profile.longest} tokens; longer"
+            f" blocks are not planned. If a block cost as much as one token, the speedups would be"
             f" {TIMES.text(ideal.three.speedup)} and {TIMES.text(ideal.two.speedup)}."
         )
     return lines

@@ -65,7 +65,7 @@ COLUMNS = (
     Column(
         key="lossless", heading="lossless", format=TEXT, tables=(t.SPEED, t.MERGED), value=lossless,
         definition="Whether the method declares the output distribution of the baseline; *undeclared*: it declares none."
-        " *contradicted*: it does, and greedy tokens that are no near-ties are not the baseline's choice."
+        " *contradicted*: it does, but greedy tokens differ from the baseline's choice by more than rounding explains."
         " `specbench verify` tests the declaration.",
     ),
     Column(

@@ -71,18 +71,20 @@ def conclusion(summaries: Sequence[RunSummary]) -> list[str]:
     sentences = []
     for line in named:
         name = f"{line.method} with {line.pair}" if names_pair else line.method
-        if len(ordered) > len(named):
-            name += f", the fastest {'lossless method' if line.lossless else 'method that is not lossless'},"
-        at = f" at T = {line.temperature:g}" if len(temperatures) > 1 else ""
-        sentences.append(_over_runs(f"{name}{at}" if at else name, line, found[line]))
+        if len(temperatures) > 1:
+            name += f" at T = {line.temperature:g}"
+        kind = "lossless method" if line.lossless else "method that is not lossless"
+        sentences.append(
+            _over_runs(name, f"the fastest {kind}" if len(ordered) > len(named) else "", line, found[line])
+        )
     rest = len(ordered) - len(named)
     if rest:
         sentences.append(f"{rest} more methods are in the table.")
     unsettled = [summary for summary in summaries if doubts(summary)]
     if unsettled:
         count = "all runs" if len(unsettled) == len(summaries) else f"{len(unsettled)} of {len(summaries)} runs"
-        (first,) = caution(unsettled[0])
-        sentences.append(f"In {count}: {first[0].lower()}{first[1:]}")
+        first = f"{unsettled[0].title}: {'; '.join(doubts(unsettled[0]))}"
+        sentences.append(f"Another measurement may give other speeds in {count}; for example, {first}.")
     return sentences
 
 
@@ -130,8 +132,9 @@ def _geometric_mean(values: Sequence[_Measured]) -> float:
     return exp(sum(log(each.speedup.value) for each in values) / len(values))
 
 
-def _over_runs(name: str, line: _Line, values: Sequence[_Measured]) -> str:
-    """Return the sentences on one method over several runs."""
+def _over_runs(method: str, place: str, line: _Line, values: Sequence[_Measured]) -> str:
+    """Return the sentences on one method over several runs. `place` is its place among others, if it has one."""
+    name = f"{method}, {place}," if place else method
     clock = values[0].clock
     same = {True: SAME_DISTRIBUTION, False: ", but it is not lossless", None: ""}[line.lossless]
     least, *_, most = sorted([*values, *values], key=lambda each: each.speedup.value)
@@ -139,15 +142,15 @@ def _over_runs(name: str, line: _Line, values: Sequence[_Measured]) -> str:
         (only,) = values
         change = only.row.score_change if not line.lossless and not only.summary.simulated else None
         quality = f" ({_change(only.summary, change)})" if change else ""
-        rank = f", rank {only.row.rank} of {len(only.summary.measured)}" if only.row.rank and name.endswith(",") else ""
+        rank = f", rank {only.row.rank} of {len(only.summary.measured)}" if only.row.rank and place else ""
         return (
             f"{name} is {TIMES.text(only.speedup)} as fast as {line.baseline} on {only.summary.spec.task.name}"
             f" ({clock}{rank}){same}{quality}."
         )
     span = " to ".join(f"{TIMES.number(each.speedup.value)}x ({each.summary.spec.task.name})" for each in (least, most))
     if all(each.speedup.low is None for each in values):
-        start = name.removesuffix(",")
-        return f"The speedup of {start} over {line.baseline} ({clock}) ranges from {span}{same}. Intervals need more prompts."
+        which = f"{method}, {place}" if place else method
+        return f"The speedup of {which} over {line.baseline} ({clock}) ranges from {span}{same}. Intervals need more prompts."
     faster = sum(each.speedup.low is not None and each.speedup.low > 1.0 for each in values)
     slower = sum(each.speedup.high is not None and each.speedup.high < 1.0 for each in values)
     than, runs = f"than {line.baseline} in", len(values)
@@ -212,9 +215,10 @@ def _contradictions(summary: RunSummary, rows: Sequence[MethodSummary]) -> Itera
     for row in rows:
         if summary.contradicted(row):
             wrong = f"{row.number('wrong_tokens'):.0f} of {row.tokens // max(summary.decoding.repeats, 1)}"
+            name = row.method.partition("(")[0]
             yield (
-                f"{row.label} declares the output distribution of {summary.baseline}, but {wrong} greedy tokens are not"
-                f" its choice, and no near-ties; help: specbench verify -m {row.method.partition('(')[0]} -p {summary.pair}"
+                f"{row.label} is declared lossless, but {wrong} greedy tokens differ from those that {summary.baseline} would"
+                f" select, by more than rounding explains; help: specbench verify -m {name} -p {summary.pair}"
             )
 
 
@@ -270,5 +274,5 @@ def _prompts(summary: RunSummary) -> Iterator[str]:
     for row in summary.measured[:1]:
         if row.prompts < samples and row.generations == samples * repeats:
             yield f"Only {row.prompts} of {samples} prompts are different; equal prompts count as one."
-    if summary.data.samples < FEWEST:
-        yield f"Intervals need at least {FEWEST} prompts; help: -n 20"
+    if min((row.prompts for row in summary.measured), default=0) < FEWEST:
+        yield f"Intervals need at least {FEWEST} different prompts; help: -n 20"

@@ -11,14 +11,14 @@ SPEEDUP_DRIFT = 0.1  # of a speedup, if it is more than its interval contains
 
 
 def place(summary: RunSummary) -> str:
-    """Return where a speedup holds: on this machine, on that of an archive, or in a run that another may contradict."""
+    """Return where a speedup holds: on this machine, on the machine of the archive, or only in this run."""
     if doubts(summary):
         return "in the imported run" if summary.imported else "in this run"
     return "on the machine of the archive" if summary.imported else "on this machine"
 
 
 def doubts(summary: RunSummary) -> list[str]:
-    """Return why another run may give other speeds; empty if nothing speaks against this one."""
+    """Return the reasons why another run may give other speeds; empty if there are none."""
     return [each for each in (_load(summary), *_drift(summary), _single(summary)) if each]
 
 

@@ -70,15 +70,17 @@ def _break_even(summary: RunSummary, leading: MethodSummary) -> Iterator[str]:
     parts = []
     if found.acceptance is not None:
         measured = HUNDREDTHS.number(found.measured_acceptance)
-        parts.append(f"from an acceptance rate of {HUNDREDTHS.number(found.acceptance)} (measured: {measured})")
+        parts.append(f"at an acceptance rate of {HUNDREDTHS.number(found.acceptance)} (measured: {measured})")
     if found.cost_ratio is not None:
         measured = HUNDREDTHS.number(found.measured_cost_ratio)
         parts.append(
-            f"with a draft token that costs up to {HUNDREDTHS.number(found.cost_ratio)} of a target forward (measured:"
-            f" {measured})"
+            f"with draft tokens that cost {HUNDREDTHS.number(found.cost_ratio)} of a target forward (measured: {measured})"
         )
-    at, clock = f"a draft length of {found.gamma}", " and by decoding time" if summary.end_to_end else ""
+    at, clock = f"a draft length of {found.gamma}", " by decoding time" if summary.end_to_end else ""
     if parts:
-        yield f"At these costs{clock}, {at} is faster than {summary.baseline} {', or '.join(parts)}."
+        yield f"With {at}, {leading.label} would break even{clock} {', or '.join(parts)}."
     else:
-        yield f"At these costs{clock}, {at} is slower than {summary.baseline} at any acceptance rate and any cost of the draft."
+        yield (
+            f"With {at}, {leading.label} cannot break even{clock}: not if all drafts were accepted at these costs, and not"
+            " if drafts were free at this acceptance rate."
+        )

@@ -62,8 +62,8 @@ class Expected:
         return len(self.methods) * self.repeats * self.count
 
     def why_unexpected(self, record: Record) -> str:
-        """Return why a record does not belong to the run; empty if it does. A record of an earlier version has no key."""
-        if record.run and self.run and record.run != self.run:
+        """Return why a record does not belong to the run; empty if it does."""
+        if self.run and record.run != self.run:
             return f"it belongs to another run, {record.run}, and not to this one, {self.run}"
         if record.method not in self.methods:
             return f"method '{record.method}' is not in this run"

@@ -84,12 +84,12 @@ class AcceptanceTest:
         return min(1.0, math.exp(min(-largest - math.log(mean), 0.0)))
 
     def smallest_factor(self, alarm: float) -> float | None:
-        """Return the smallest factor above 1 that these tokens would show at p = alarm, in 19 of 20 cases.
+        """Return the smallest of FACTORS above 1 that these tokens would show at p = alarm, in 19 of 20 cases.
 
-        None above 2.
+        None if they would show none of them.
         """
         need = self._need(alarm)
-        factors = [1.0 + step / 100 for step in (*range(1, 20), *range(20, 101, 5))]
+        factors = sorted(each for each in FACTORS if each > 1.0)
         return next((each for each in factors if sum(_information(a, each) for a in self._odds) >= need), None)
 
     def tokens_needed(self, alarm: float, factor: float = EXAMPLE) -> int | None:

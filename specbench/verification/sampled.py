@@ -121,18 +121,23 @@ def sampled(case: Case, advance: Callable[[], None]) -> list[Check]:
 
 
 def _acceptance_check(name: str, tested: SampledStatistics, case: Case, count: int) -> Check:
-    """Return the check of the first tested tokens, by the rate that q and pi imply, and of all of them by their own odds."""
+    """Return the check of acceptance.
+
+    First tested tokens are compared with the rate that q and pi imply, and all tested tokens with their probabilities.
+    """
     first, every = tested.acceptance, tested.by_token
     if not first.tokens:
         return Check(name, no_first_tests(case.method), "", None)
+    if not (first.varied or every.varied):
+        return Check(name, "every outcome was certain", "", None)
     p, (rate, expected) = min(1.0, count * min(first.p, every.p)), tested.rates
     factor, needed = every.smallest_factor(ALARM / count), every.tokens_needed(ALARM / count)
-    power = f"shows a factor of {factor:g}" if factor else "shows no factor below 2"
+    power = f"smallest detectable factor: {factor:g}" if factor else "no detectable factor up to 2"
     if needed and (factor is None or factor > EXAMPLE):
-        power += f", and one of {EXAMPLE} with --repeats {math.ceil(case.cuts * needed / every.tokens)}"
+        power += f" ({EXAMPLE} needs --repeats {math.ceil(case.cuts * needed / every.tokens)})"
     details = (
         f"{rate:.3f} of {first.tokens} first tested tokens, {expected:.3f} expected; z = {first.z:.1f};"
-        f" {every.tokens} tested tokens by their own odds: z = {every.z:.1f}; {power}"
+        f" {every.tokens} tested tokens against their acceptance probabilities: z = {every.z:.1f}; {power}"
     )
     numbers = {
         "p": p, "z": first.z, "rounds": first.tokens, "accepted": rate, "expected": expected, "z_by_token": every.z,
@@ -164,7 +169,7 @@ def _check(name: str, tests: dict[str, MartingaleTest], count: int) -> Check:
     shift = test.smallest_shift(ALARM / count)
     details = (
         f"{test.tokens} tokens, {len(varied)} statistics; the worst: {worst}, z = {test.z:.1f};"
-        f" shows a shift of {shift:.2g} standard deviations"
+        f" smallest detectable shift: {shift:.2g} standard deviations"
     )
     statistics = {each: {"z": other.z, "p": other.p} for each, other in varied.items()}
     numbers = {"p": p, "tokens": test.tokens, "worst": worst, "smallest_shift": shift, "statistics": statistics}

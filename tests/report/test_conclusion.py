@@ -137,9 +137,9 @@ def test_no_draft_length_is_faster_than_the_baseline_if_none_is_predicted_or_mea
 
 
 def test_an_incomplete_run_and_few_prompts_are_mentioned():
-    sentences = run_conclusion(run(sd((1.3, None, None)), complete=False, samples=3))
+    sentences = run_conclusion(run(sd((1.3, None, None), prompts=3), complete=False, samples=3))
     assert sentences[0] == "The run is incomplete; these results are preliminary."
-    assert "at least 5 prompts" in sentences[-1]
+    assert "at least 5 different prompts" in sentences[-1]
 
 
 def test_simulated_models_keep_their_label_and_get_no_words_on_quality():

@@ -140,7 +140,7 @@ def test_wrong_greedy_tokens_contradict_a_declared_distribution(tmp_path):
     done = specbench(*command, "--plugin", "shifted.py", "--max-new-tokens", 12, "--repeats", 1, cwd=tmp_path)
     shown = " ".join(done.stdout.split())
     assert "contradicted" in shown
-    assert "shifted declares the output distribution of ar, but" in shown and "specbench verify -m shifted" in shown
+    assert "shifted is declared lossless, but" in shown and "specbench verify -m shifted" in shown
     methods = {
         each["method"]: each for each in json.loads((only_run(tmp_path) / "summary.json").read_text())["methods"]
     }
@@ -194,6 +194,6 @@ def test_break_even_points_are_those_of_the_costs():
 
 
 def test_the_break_even_point_is_a_sentence_and_a_picture(measured, tmp_path):
-    assert "from an acceptance rate of" in conclusion_of(measured)
+    assert "at an acceptance rate of" in conclusion_of(measured)
     specbench("report", measured, "-f", "md", "--plots", tmp_path, cwd=tmp_path)
     assert list(tmp_path.glob("*break-even*"))
