@@ -10,7 +10,7 @@ from specbench.analysis.break_even import BreakEven
 from specbench.analysis.run_summary import MethodSummary, RunSummary
 from specbench.report.figures import Panel, legend_above
 from specbench.report.labels import Label, short
-from specbench.report.styles import MUTED, setting_numbers, style_of
+from specbench.report.styles import MUTED, styles_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -27,9 +27,9 @@ def break_even_panel(summary: RunSummary, title: str) -> Panel | None:
 
 
 def _curves(axes: "Axes", summary: RunSummary, rows: Sequence[tuple[MethodSummary, BreakEven]]) -> list[Label]:
-    numbers = setting_numbers([row.method for row, _ in rows])
+    styles = styles_of(summary.spec.methods)
     for row, found in rows:
-        style = style_of(row.method, numbers[row.method])
+        style = styles[row.method]
         rates = np.linspace(0.0, 1.0, len(found.curve))
         axes.plot(
             rates, found.curve, style.dashes, color=style.color, label=f"{short(row.label)}, draft length {found.gamma}"

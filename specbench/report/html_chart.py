@@ -1,6 +1,6 @@
 """The rows of the interactive chart of speedups on an HTML page."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TypedDict
 
 from specbench.analysis.run_summary import MethodSummary, RunSummary
@@ -9,7 +9,7 @@ from specbench.report.column import lossless
 from specbench.report.columns import column_of
 from specbench.report.conclusion import SPEEDUPS, speedup_of
 from specbench.report.formats import SCORE, TIMES
-from specbench.report.styles import style_of
+from specbench.report.styles import Style, styles_of
 from specbench.report.tables import ranked
 
 
@@ -34,10 +34,11 @@ def chart_rows(summaries: Sequence[RunSummary]) -> list[ChartRow]:
     Headings contain pair, task, temperature and clock, and the run if these do not identify it.
     """
     places = [_place(summary) for summary in summaries]
+    styles = styles_of(method for summary in summaries for method in summary.spec.methods)
     return [
         row
         for summary, place in zip(summaries, places, strict=True)
-        for row in _rows(summary, place if places.count(place) == 1 else f"{place}, {summary.run}")
+        for row in _rows(summary, place if places.count(place) == 1 else f"{place}, {summary.run}", styles)
     ]
 
 
@@ -45,7 +46,7 @@ def _place(summary: RunSummary) -> str:
     return f"{summary.title}, T = {summary.decoding.temperature:g}"
 
 
-def _rows(summary: RunSummary, place: str) -> Iterator[ChartRow]:
+def _rows(summary: RunSummary, place: str, styles: Mapping[str, Style]) -> Iterator[ChartRow]:
     title = column_of(SPEEDUPS[summary.clock]).title_in(summary)
     for row in ranked(summary):
         speedup = speedup_of(summary, row)
@@ -55,7 +56,7 @@ def _rows(summary: RunSummary, place: str) -> Iterator[ChartRow]:
             task=escaping.terminal(summary.task),
             heading=escaping.terminal(f"{place}: {title}"),
             method=escaping.terminal(row.label),
-            color=style_of(row.method).color,
+            color=styles[row.method].color,
             value=speedup.value if speedup else 1.0,
             low=speedup.low if speedup else None,
             high=speedup.high if speedup else None,

@@ -1,7 +1,7 @@
 """Plots of the rounds of a run: acceptance by position, tokens per round, and where the time goes."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -10,7 +10,7 @@ from specbench.report.figures import Panel, integer_ticks, legend_above, list_me
 from specbench.report.formats import HUNDREDTHS, TENTHS
 from specbench.report.labels import Label, short
 from specbench.report.selection import note_rest, selected
-from specbench.report.styles import INK, bar_colors, part_colors, setting_numbers, style_of
+from specbench.report.styles import INK, Style, part_colors, styles_of
 from specbench.report.tables import ranked
 
 if TYPE_CHECKING:
@@ -25,16 +25,17 @@ ROW, REST = 0.3, 1.2  # inches of a stacked bar, and of the rest of the panel
 def acceptance_panel(summary: RunSummary, title: str) -> Panel | None:
     """Return acceptance by position of the methods that draft; None if there are none."""
     rows = [row for row in ranked(summary) if row.acceptance_by_position]
-    return Panel(f"{title}: acceptance by position", partial(_acceptance, rows=rows)) if rows else None
+    draw = partial(_acceptance, rows=rows, styles=styles_of(summary.spec.methods))
+    return Panel(f"{title}: acceptance by position", draw) if rows else None
 
 
-def _acceptance(axes: "Axes", rows: Sequence[MethodSummary]) -> list[Label]:
+def _acceptance(axes: "Axes", rows: Sequence[MethodSummary], styles: Mapping[str, Style]) -> list[Label]:
     shown = selected(rows, MOST_LINES)
-    numbers, labels = setting_numbers([row.method for row in shown]), []
+    labels: list[Label] = []
     longest = max(len(row.acceptance_by_position) for row in shown)
     lines = tuple(segment for row in shown for segment in _segments(row.acceptance_by_position))
     for row in shown:
-        rates, style = row.acceptance_by_position, style_of(row.method, numbers[row.method])
+        rates, style = row.acceptance_by_position, styles[row.method]
         axes.plot(range(1, len(rates) + 1), rates, style.dashes, marker=style.marker, color=style.color)
         ends = len(rates) == longest
         labels.append(Label(row.label, len(rates), rates[-1], style.color, ends, () if ends else lines))
@@ -57,12 +58,12 @@ def length_panel(summary: RunSummary, title: str) -> Panel | None:
     rows = [
         row for row in ranked(summary) if row.length_counts and row.accepted_length and set(row.length_counts) != {1}
     ]
-    return Panel(f"{title}: tokens per round", partial(_lengths, rows=rows)) if rows else None
+    draw = partial(_lengths, rows=rows, styles=styles_of(summary.spec.methods))
+    return Panel(f"{title}: tokens per round", draw) if rows else None
 
 
-def _lengths(axes: "Axes", rows: Sequence[MethodSummary]) -> list[Label]:
+def _lengths(axes: "Axes", rows: Sequence[MethodSummary], styles: Mapping[str, Style]) -> list[Label]:
     shown = selected(rows, MOST_LINES)
-    colors = bar_colors([row.method for row in shown])
     longest = min(max(max(row.length_counts) for row in shown), MOST_LENGTHS)
     width = 0.84 / len(shown)
     for i, row in enumerate(shown):
@@ -71,7 +72,13 @@ def _lengths(axes: "Axes", rows: Sequence[MethodSummary]) -> list[Label]:
             shares[min(length, longest)] += 100 * count / total
         places = [length + (i - (len(shown) - 1) / 2) * width for length in shares]
         mean = HUNDREDTHS.number(row.accepted_length or 0.0)
-        axes.bar(places, list(shares.values()), width, color=colors[i], label=f"{short(row.label)}, mean {mean}")
+        axes.bar(
+            places,
+            list(shares.values()),
+            width,
+            color=styles[row.method].color,
+            label=f"{short(row.label)}, mean {mean}",
+        )
     first = min(min(row.length_counts) for row in shown)
     ends_open = any(max(row.length_counts) > longest for row in shown)
     ticks = list(range(min(first, longest), longest + 1))

@@ -18,7 +18,7 @@ from specbench.report.labels import Label, short
 from specbench.report.round_plots import acceptance_panel, length_panel, time_panel
 from specbench.report.selection import note_rest, selected
 from specbench.report.speed_plot import run_speed_panel
-from specbench.report.styles import COLORS, MUTED, NEUTRAL, setting_numbers, style_of
+from specbench.report.styles import COLORS, MUTED, NEUTRAL, styles_of
 from specbench.runs.run_spec import HeadSource
 
 if TYPE_CHECKING:
@@ -62,9 +62,9 @@ def _quality(axes: "Axes", summary: RunSummary, rows: Sequence[tuple[MethodSumma
         row.method
         for row in selected(sorted((row for row, _ in rows), key=lambda row: -_speed(summary, row)), MOST_POINTS)
     }
-    labels, points = [], []
+    labels, points, styles = [], [], styles_of(summary.spec.methods)
     for row, score in rows:
-        style, speed = style_of(row.method), speedup_of(summary, row) or Estimate(1.0, None, None)
+        style, speed = styles[row.method], speedup_of(summary, row) or Estimate(1.0, None, None)
         x, y = speed.value, 100 * score.value
         points.append((x, y))
         if row.method not in shown:
@@ -116,9 +116,9 @@ def _prediction_panel(summary: RunSummary, title: str) -> Panel | None:
 
 
 def _predictions(axes: "Axes", summary: RunSummary, rows: Sequence[MethodSummary]) -> list[Label]:
-    numbers, labels = setting_numbers([row.method for row in rows]), []
+    styles, labels = styles_of(summary.spec.methods), []
     for place, row in enumerate(rows):
-        style, lengths = style_of(row.method, numbers[row.method]), row.predicted_lengths
+        style, lengths = styles[row.method], row.predicted_lengths
         xs, ys = [each.gamma for each in lengths], [each.speedup.value for each in lengths]
         axes.plot(xs, ys, style.dashes, color=style.color, marker=".", markersize=5, zorder=2)
         bounds = [each.speedup for each in lengths]

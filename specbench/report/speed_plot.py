@@ -1,6 +1,6 @@
 """A chart of speedups: a dot with its interval per method, sorted, and what theory predicts."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -10,7 +10,7 @@ from specbench.report.conclusion import speedup_of
 from specbench.report.figures import Panel, legend_above, list_methods
 from specbench.report.formats import TIMES
 from specbench.report.labels import Label, short
-from specbench.report.styles import INK, MUTED, NEUTRAL, base_name, style_of
+from specbench.report.styles import INK, MUTED, NEUTRAL, Style, base_name, style_of, styles_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -55,7 +55,7 @@ def run_speed_panel(summary: RunSummary, title: str) -> Panel | None:
     rows = most_important(speed_rows(summary))
     title = f"{title}: speedup over {summary.baseline}"
     axis = f"speedup over {summary.baseline}, {summary.clock}"
-    return speed_panel(title, rows, axis) if rows else None
+    return speed_panel(title, rows, axis, styles_of(summary.spec.methods)) if rows else None
 
 
 def most_important(rows: Sequence[SpeedRow]) -> list[SpeedRow]:
@@ -67,18 +67,18 @@ def most_important(rows: Sequence[SpeedRow]) -> list[SpeedRow]:
     return [row for row in ordered if fastest[base_name(row.method)] is row]
 
 
-def speed_panel(title: str, rows: Sequence[SpeedRow], axis: str) -> Panel:
-    """Return a panel of speedups. `axis` is the label of the axis."""
-    return Panel(title, _drawn(rows, axis), REST + ROW * len(rows))
+def speed_panel(title: str, rows: Sequence[SpeedRow], axis: str, styles: Mapping[str, Style] | None = None) -> Panel:
+    """Return a panel of speedups. `axis` is the label of the axis, and `styles` those of a run's methods."""
+    return Panel(title, _drawn(rows, axis, styles or {}), REST + ROW * len(rows))
 
 
-def _drawn(rows: Sequence[SpeedRow], axis: str) -> Callable[["Axes"], Sequence[Label]]:
+def _drawn(rows: Sequence[SpeedRow], axis: str, styles: Mapping[str, Style]) -> Callable[["Axes"], Sequence[Label]]:
     def draw(axes: "Axes") -> Sequence[Label]:
         axes.axvline(1.0, color=MUTED, linewidth=1.2, zorder=1)
         if any(row.theory for row in rows):
             axes.fill_between([], [], color=NEUTRAL, alpha=0.3, label=THEORY)
         for place, row in enumerate(rows):
-            style = style_of(row.method)
+            style = styles.get(row.method) or style_of(row.method)
             if row.theory:
                 _band(axes, place, row.theory, style.color)
             low, high = row.speedup.low, row.speedup.high

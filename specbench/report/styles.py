@@ -1,5 +1,6 @@
 """Colors, markers and line styles: the same for a method in every plot and on every page."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from zlib import crc32
 
@@ -13,7 +14,7 @@ INK, MUTED, RULE = "#1f2328", "#8c959f", "#d8dee4"  # text, axes and grid, as in
 COLORS = (BLUE, ORANGE, GREEN, RED, PURPLE, SKY, OLIVE)
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "d")
 DASHES = ("-", "--", "-.", ":")
-LINE_STEP, BAR_STEP = 0.16, 0.26  # share of white from one shade to the next: lines differ in markers too
+LINE_STEP = 0.16  # share of white from one shade to the next
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,22 @@ def style_of(method: str, setting: int = 0) -> Style:
     return Style(shade(plain.color, setting), plain.marker, DASHES[setting % len(DASHES)])
 
 
+def styles_of(methods: Iterable[str]) -> dict[str, Style]:
+    """Return the styles of all methods of a run. Their colors are distinct as long as there are enough.
+
+    A method keeps its own color unless an earlier one has it. It then gets the first unused color. Neutral colors are kept.
+    """
+    styles: dict[str, Style] = {}
+    numbers = setting_numbers(list(methods))
+    for method, number in numbers.items():
+        own = style_of(method)
+        used = {each.color for each in styles.values()} - {NEUTRAL}
+        free = [color for color in COLORS if color not in used] or [shade(own.color, number)]
+        color = free[0] if own.color in used else own.color
+        styles[method] = Style(color, own.marker, DASHES[number % len(DASHES)])
+    return styles
+
+
 def part_colors(parts: list[str]) -> dict[str, str]:
     """Return the color of each model, and of the host, in a stacked bar. No two have the same as long as there are enough."""
     colors = {part: PARTS[part] for part in parts if part in PARTS}
@@ -77,20 +94,9 @@ def part_colors(parts: list[str]) -> dict[str, str]:
     return colors
 
 
-def bar_colors(methods: list[str]) -> list[str]:
-    """Return a color for each method's bars. Methods whose color is the same get lighter shades of it."""
-    counts: dict[str, int] = {}
-    colors = []
-    for method in methods:
-        plain = style_of(method).color
-        colors.append(shade(plain, counts.get(plain, 0), BAR_STEP))
-        counts[plain] = counts.get(plain, 0) + 1
-    return colors
-
-
-def shade(color: str, step: int, weight: float = LINE_STEP) -> str:
-    """Return a lighter shade of a color for each step, three at most. `weight` is the share of white in a step."""
-    weight *= step % 4
+def shade(color: str, step: int) -> str:
+    """Return a lighter shade of a color for each step, three at most."""
+    weight = LINE_STEP * (step % 4)
     parts = (int(color[i : i + 2], 16) for i in (1, 3, 5))
     return "#" + "".join(f"{round(part + (255 - part) * weight):02x}" for part in parts)
 

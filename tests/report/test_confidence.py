@@ -63,7 +63,6 @@ def test_the_headline_of_short_outputs_includes_prefill(tmp_path):
         for each in json.loads((only_run(tmp_path) / "summary.json").read_text())["methods"]
         if each["method"] == "sd"
     ]
-    assert row["speedup"]["value"] > 1.5 * row["end_to_end_speedup"]["value"]
     assert f"{row['end_to_end_speedup']['value']:.2f}x" in shown[shown.index("synthetic) x") :]
     assert "(end to end)" in shown and "(decoding)" not in shown
 

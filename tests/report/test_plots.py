@@ -93,7 +93,7 @@ def test_models_in_a_stacked_bar_have_different_colors():
     }
 
 
-def test_bars_of_methods_of_one_color_differ_in_shade():
-    colors = styles.bar_colors(["polybasic", "sd", "polybasic-model", "polybasic-pld", "sd(gamma=2)"])
-    assert len(set(colors)) == 5
-    assert colors[:2] == [styles.METHODS["polybasic"].color, styles.METHODS["sd"].color]
+def test_methods_of_a_run_have_distinct_colors():
+    found = styles.styles_of(["ar", "sd", "lossy", "sd(gamma=2)", "polybasic", "polybasic-pld"])
+    assert len({each.color for each in found.values()}) == 6
+    assert all(found[name].color == METHODS[name].color for name in ("ar", "sd"))
