@@ -74,7 +74,7 @@ def preset(kind: str, name: str) -> Preset:
     if (kind, name) in _ADDED:
         return _ADDED[kind, name]
     own = Path(name).expanduser()
-    path = own if name.endswith(".toml") else _folder(kind) / f"{name.replace(':', '/')}.toml"
+    path = own if name.endswith(".toml") or _is_like_a_path(own) else _folder(kind) / f"{name.replace(':', '/')}.toml"
     if not (path is own or PLAIN.fullmatch(name)) or not _is_file(path):
         if path is own:
             near = get_close_matches(path.name, [each.name for each in path.parent.glob("*.toml")], n=1)
@@ -88,6 +88,11 @@ def preset(kind: str, name: str) -> Preset:
     if "same_as" in table and path is not own:
         return preset(kind, table["same_as"])
     return Preset(path.stem if path is own else name, path, table)
+
+
+def _is_like_a_path(path: Path) -> bool:
+    """Return whether a name must be a path: it has a folder, or an ending that is nearly `.toml`."""
+    return len(path.parts) > 1 or bool(get_close_matches(path.suffix, [".toml"], cutoff=0.7))
 
 
 def _is_file(path: Path) -> bool:

@@ -227,8 +227,8 @@ def speed(base: Sequence[Session], new: Sequence[Session], method: str, over: st
     after = [log_ratios(session, method, over) for session in new]
     fewest = min([len(before), *map(len, after)])
     if fewest < FEWEST_ROUNDS or not after:
-        detail = f"{fewest if after else 0} rounds on one side, a verdict needs {FEWEST_ROUNDS}; help: --repeats"
-        return Finding(Status.inconclusive, "too few rounds", detail, "too few rounds")
+        detail = f"{fewest if after else 0} of {FEWEST_ROUNDS} repeats on one side; help: --repeats {FEWEST_ROUNDS}"
+        return Finding(Status.inconclusive, "too few repeats", detail, "too few repeats")
     test = welch(before, [x for session in after for x in session])
     changes = [100.0 * math.expm1(welch(before, each).difference) for each in after]
     change = 100.0 * math.expm1(test.difference)

@@ -52,7 +52,8 @@ def run_conclusion(summary: RunSummary) -> list[str]:
     sentences = [*_incomplete(summary), _headline(summary, leading, rows), *_contradictions(summary, rows)]
     if not summary.simulated:
         sentences += [*_lossy(summary, leading, rows), *_scores(summary)]
-    return [*sentences, *reasons(summary, leading), *_prompts(summary), *caution(summary)]
+    sentences += reasons(summary, leading, with_advice=not doubts(summary))
+    return [*sentences, *_prompts(summary), *caution(summary)]
 
 
 def conclusion(summaries: Sequence[RunSummary]) -> list[str]:
@@ -136,17 +137,22 @@ def _over_runs(method: str, place: str, line: _Line, values: Sequence[_Measured]
     """Return the sentences on one method over several runs. `place` is its place among others, if it has one."""
     name = f"{method}, {place}," if place else method
     clock = values[0].clock
-    same = {True: SAME_DISTRIBUTION, False: ", but it is not lossless", None: ""}[line.lossless]
+    same = {True: SAME_DISTRIBUTION, False: "" if place else ", but it is not lossless", None: ""}[line.lossless]
     least, *_, most = sorted([*values, *values], key=lambda each: each.speedup.value)
     if len(values) == 1:
         (only,) = values
         change = only.row.score_change if not line.lossless and not only.summary.simulated else None
         quality = f" ({_change(only.summary, change)})" if change else ""
         rank = f", rank {only.row.rank} of {len(only.summary.measured)}" if only.row.rank and place else ""
-        return (
-            f"{name} is {TIMES.text(only.speedup)} as fast as {line.baseline} on {only.summary.spec.task.name}"
-            f" ({clock}{rank}){same}{quality}."
-        )
+        if (
+            only.speedup.low is not None
+            and only.speedup.high is not None
+            and only.speedup.low <= 1.0 <= only.speedup.high
+        ):
+            fact = f"cannot be distinguished from {line.baseline}: {TIMES.text(only.speedup)}"
+        else:
+            fact = f"is {TIMES.text(only.speedup)} as fast as {line.baseline}"
+        return f"{name} {fact} on {only.summary.spec.task.name} ({clock}{rank}){same}{quality}."
     span = " to ".join(f"{TIMES.number(each.speedup.value)}x ({each.summary.spec.task.name})" for each in (least, most))
     if all(each.speedup.low is None for each in values):
         which = f"{method}, {place}" if place else method
@@ -192,7 +198,8 @@ def _headline(summary: RunSummary, leading: MethodSummary, rows: Sequence[Method
         advice = "" if doubts(summary) else " Do not use it with these models here."
         return f"{name}{fastest} is slower than {base} {where}: {text}{same}.{advice}"
     if speedup.low is not None and speedup.low <= 1.0:
-        return f"The speeds of {name} and {base} cannot be distinguished: {text}{same}."
+        here = " in this run" if doubts(summary) else ""
+        return f"The speeds of {name} and {base} cannot be distinguished{here}: {text}{same}."
     fact = f"is {TIMES.text(speedup)} as fast as {base} {where} ({summary.clock}{rank}){same}."
     return f"{name} {fact} {_alike(summary, alike)}" if alike else f"{name}{fastest} {fact}"
 
@@ -235,7 +242,7 @@ def _lossy(summary: RunSummary, leading: MethodSummary, rows: Sequence[MethodSum
     speedup = speedup_of(summary, best)
     known = "not lossless" if all(summary.lossless(row) is False for row in others) else "not declared lossless"
     rank = f", rank {best.rank} of {len(summary.measured)}" if best.rank and len(rows) > MOST_NAMED else ""
-    change = f"; {_change(summary, best.score_change)}" if best.score_change else ""
+    change = f"; its score changes: {_change(summary, best.score_change)}" if best.score_change else ""
     alike = [row for row in others if row is not best and _is_alike(summary, best, row)]
     more = f" {_alike(summary, alike)}" if alike else ""
     yield f"The fastest method that is {known} is {best.label}: {TIMES.text(speedup)}{rank}{change}.{more}"

@@ -26,8 +26,8 @@ def caution(summary: RunSummary) -> Iterator[str]:
     """Yield the sentence on why another run may give other speeds, and what would settle it."""
     if found := doubts(summary):
         repeats = summary.decoding.repeats
-        more = 3 if repeats == 1 else repeats if _load(summary) else 2 * repeats
-        yield f"Another run may give other speeds: {'; '.join(found)}; help: --repeats {more} on an idle machine"
+        more = "--fresh" if _load(summary) and repeats > 1 else f"--repeats {3 if repeats == 1 else 2 * repeats}"
+        yield f"Another run may give other speeds: {'; '.join(found)}; help: {more} on an idle machine"
 
 
 def _load(summary: RunSummary) -> str:

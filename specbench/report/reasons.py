@@ -6,12 +6,18 @@ from specbench.analysis.run_summary import MethodSummary, RunSummary
 from specbench.report.columns import column_of
 from specbench.report.formats import HUNDREDTHS, TIMES
 
+MOSTLY = 0.5  # share of prefill from which on decoding times are not explained
 
-def reasons(summary: RunSummary, leading: MethodSummary) -> Iterator[str]:
-    """Yield the tokens and time of a round, the share of the theoretical speedup, and the best draft length."""
+
+def reasons(summary: RunSummary, leading: MethodSummary, with_advice: bool = True) -> Iterator[str]:
+    """Yield the tokens and time of a round and the share of the theoretical speedup.
+
+    With advice, also yield the break-even points and the best draft length.
+    """
     yield from _reason(summary, leading)
-    yield from _break_even(summary, leading)
-    yield from _draft_length(summary, leading)
+    if with_advice:
+        yield from _break_even(summary, leading)
+        yield from _draft_length(summary, leading)
 
 
 def _reason(summary: RunSummary, leading: MethodSummary) -> Iterator[str]:
@@ -19,6 +25,9 @@ def _reason(summary: RunSummary, leading: MethodSummary) -> Iterator[str]:
     base = next((row for row in summary.measured if row.method == summary.baseline), None)
     length, rate, ours = leading.accepted_length, leading.acceptance_rate, leading.tokens_per_second
     if base is None or base.tokens_per_second is None or not length or not ours or rate is None:
+        return
+    if (leading.number("prefill_share") or 0.0) > MOSTLY:
+        yield f"Prefill takes most of the time of {leading.label}, so its decoding time says little."
         return
     cost = length * base.tokens_per_second / ours  # in tokens of the baseline
     yield (
