@@ -128,6 +128,14 @@ Gamma = Annotated[
 MaxNewTokens = Annotated[
     int | None, typer.Option(help="Maximum number of tokens per generation. [the task's]", rich_help_panel=DECODING)
 ]
+OnOverflow = Annotated[
+    Overflow | None,
+    typer.Option("--on-overflow", help="How to treat a prompt that is too long. [the task's]", rich_help_panel=DATA),
+]
+Templated = Annotated[
+    Chat | None,
+    typer.Option("--chat", help="Whether to apply the chat template. [the task's]", rich_help_panel=DATA),
+]
 IgnoreEos = Annotated[
     bool,
     typer.Option(

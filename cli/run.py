@@ -40,14 +40,8 @@ def run(
     sample: params.Drawn = 0,
     gamma: params.Gamma = None,
     max_new_tokens: params.MaxNewTokens = None,
-    on_overflow: Annotated[
-        params.Overflow | None,
-        typer.Option(help="How to treat a prompt that is too long. [the task's]", rich_help_panel=params.DATA),
-    ] = None,
-    chat: Annotated[
-        params.Chat | None,
-        typer.Option(help="Whether to apply the chat template. [the task's]", rich_help_panel=params.DATA),
-    ] = None,
+    on_overflow: params.OnOverflow = None,
+    chat: params.Templated = None,
     allow_code_execution: params.CodeExecution = False,
     sandbox: params.Sandbox = SandboxKind.auto,
     ignore_eos: params.IgnoreEos = False,

@@ -33,6 +33,8 @@ def trace(
     data: params.Data = None,
     gamma: params.Gamma = None,
     max_new_tokens: params.MaxNewTokens = None,
+    on_overflow: params.OnOverflow = None,
+    chat: params.Templated = None,
     temperature: params.Temperature = None,
     seed: Annotated[int, typer.Option(help="The same seed gives the same tokens.")] = 0,
     device: params.OnDevice = params.Device.auto,
@@ -55,6 +57,7 @@ def trace(
         raise ConfigError("--data has no effect on a prompt; help: leave it out, or name a --task")
     options = options_of(
         gamma=gamma, set_=set_, head=head, plugin=plugin, data=data, limit=index + 1, max_new_tokens=max_new_tokens,
+        on_overflow=on_overflow or "", chat=chat or "",
         temperature=temperature, seed=seed, device=device, dtype=dtype, engine=engine,
     )  # fmt: skip
     require_known([method], pair, [task] if task else [])

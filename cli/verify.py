@@ -46,6 +46,8 @@ def verify(
     ] = 6,
     gamma: params.Gamma = None,
     max_new_tokens: Annotated[int, typer.Option(help="Maximum number of tokens per generation.")] = 24,
+    on_overflow: params.OnOverflow = None,
+    chat: params.Templated = None,
     temperature: Annotated[
         float | None, typer.Option(help="Temperature of the sampled checks; 0 skips them. [2; 0 for a greedy method]")
     ] = None,
@@ -69,6 +71,7 @@ def verify(
     """
     options = options_of(
         gamma=gamma, set_=set_, head=head, plugin=plugin, data=data, limit=limit, max_new_tokens=max_new_tokens,
+        on_overflow=on_overflow or "", chat=chat or "",
         temperature=temperature, seed=seed, device=device, dtype=dtype, engine=engine,
     )  # fmt: skip
     require_known([method], pair, words(task))

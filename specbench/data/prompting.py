@@ -1,9 +1,12 @@
 """Conversion of samples to token ids, with chat template, special tokens and truncation, and of token ids to text."""
 
 import itertools
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from specbench.data.task import Message, Overflow, Sample, Task
+from specbench.errors import ConfigError
+from specbench.files import in_one_line
 
 BEFORE = 16  # tokens of a prompt that show how what follows is spaced
 BROKEN = "\ufffd"  # what a tokenizer makes of a part of a character
@@ -16,18 +19,27 @@ class Prompt(NamedTuple):
     cut: int
 
 
+class TooLong(ValueError):
+    """A prompt of more tokens than are allowed, where the task calls that an error."""
+
+    def __init__(self, tokens: int, most: int) -> None:
+        super().__init__(f"the prompt has {tokens} tokens, {most} are allowed; help: --on-overflow truncate-left")
+        self.tokens, self.most = tokens, most
+
+
 Turn = tuple[Sample, str]  # a sample, and the answer to it
 
 
 def encode(tokenizer: Any, task: Task, sample: Sample, history: list[Turn], window: int | None) -> Prompt:
     """Return the ids of a sample's prompt, after the turns before it.
 
-    Raises ValueError for a chat template that is required and missing, for two BOS tokens, and for a prompt that is longer
-    than the task's `max_prompt_tokens`, or leaves no room in the window, where the task calls that an error.
+    Raises ConfigError for a chat template that fails, or is required and missing; TooLong for a prompt that is longer than
+    the task's `max_prompt_tokens`, or leaves no room in the window, where the task calls that an error; and ValueError for
+    two BOS tokens.
     """
     templated = task.chat != "off" and bool(tokenizer.chat_template)
     if task.chat == "required" and not templated:
-        raise ValueError('chat = "required", and the tokenizer has no chat template; help: --chat auto')
+        raise ConfigError('chat = "required", and the tokenizer has no chat template; help: --chat auto')
     if templated:
         return _templated(tokenizer, task, sample, history, window)
     text = "".join(f"{turn.prompt} {answer.strip()}\n" for turn, answer in history) + sample.prompt
@@ -39,18 +51,57 @@ def encode(tokenizer: Any, task: Task, sample: Sample, history: list[Turn], wind
     return cut(ids, *_limit(task, window), task.overflow, ends)
 
 
+def encode_firsts(tokenizer: Any, task: Task, samples: Sequence[Sample], window: int | None) -> list[list[int]]:
+    """Return the ids of the prompts that begin a conversation. Those of later turns depend on answers.
+
+    Raises ConfigError for a prompt that cannot be encoded, and with their number for prompts that are too long.
+    """
+    firsts = [sample for sample in samples if not sample.after]
+    found: list[list[int]] = []
+    long: list[TooLong] = []
+    for sample in firsts:
+        try:
+            found.append(encode(tokenizer, task, sample, [], window).ids)
+        except TooLong as error:
+            long.append(error)
+        except ConfigError:
+            raise
+        except ValueError as error:
+            raise ConfigError(f"sample '{sample.id}': {error}") from None
+    if long:
+        raise ConfigError(
+            f"{len(long)} of {len(firsts)} prompts have more than {long[0].most} tokens; the longest has"
+            f" {max(each.tokens for each in long)}; help: --on-overflow truncate-left"
+        )
+    return found
+
+
+def apply_template(tokenizer: Any, messages: Sequence[Message], asks: bool, instead: str) -> list[int]:
+    """Return the ids of messages in the models' chat template, which has its own special tokens.
+
+    `asks`: whether an answer follows. Raises ConfigError, with `instead` as a way out, if the template fails.
+    """
+    try:
+        text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=asks)
+    except Exception as error:  # a template can raise any error
+        raise ConfigError(
+            f"the chat template of {tokenizer.name_or_path} fails: {in_one_line(error)};"
+            f" help: {instead}chat_template = NAME or FILE in the pair's model"
+        ) from None
+    return list(tokenizer(text, add_special_tokens=False)["input_ids"])
+
+
 def _templated(tokenizer: Any, task: Task, sample: Sample, history: list[Turn], window: int | None) -> Prompt:
     """Encode with the models' chat template, which has its own special tokens. Only the last turn is truncated."""
 
     def ids_of(last: str) -> list[int]:
-        messages = [
+        messages: list[Message] = [
             {"role": role, "content": text}
             for turn, answer in history
             for role, text in (("user", turn.turn or turn.prompt), ("assistant", answer))
         ]
         messages.append({"role": "user", "content": last})
-        text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-        return list(tokenizer(text, add_special_tokens=False)["input_ids"])
+        return apply_template(tokenizer, messages, True, "--chat off, or ")
 
     whole, (most, kept) = ids_of(sample.turn or sample.prompt), _limit(task, window)
     if most is None or len(whole) <= most or task.overflow == "error":
@@ -66,7 +117,7 @@ def _templated(tokenizer: Any, task: Task, sample: Sample, history: list[Turn], 
 def dialogue_ids(tokenizer: Any, messages: list[Message]) -> tuple[list[int], list[int]]:
     """Return the ids of a dialogue's first question, and those of all later turns.
 
-    They follow the models' chat template, or USER and ASSISTANT if there is none.
+    They follow the models' chat template, or USER and ASSISTANT if there is none. Raises ConfigError if the template fails.
     """
     whole, first = _dialogue(tokenizer, messages, False), _dialogue(tokenizer, messages[:1], True)
     pairs = itertools.takewhile(lambda both: both[0] == both[1], zip(whole, first, strict=False))
@@ -76,8 +127,7 @@ def dialogue_ids(tokenizer: Any, messages: list[Message]) -> tuple[list[int], li
 
 def _dialogue(tokenizer: Any, messages: list[Message], asks: bool) -> list[int]:
     if tokenizer.chat_template:
-        text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=asks)
-        return list(tokenizer(text, add_special_tokens=False)["input_ids"])
+        return apply_template(tokenizer, messages, asks, "")
     names = {"user": "USER", "assistant": "ASSISTANT", "system": "SYSTEM"}
     text = "\n".join(f"{names[each['role']]}: {each['content'].strip()}" for each in messages)
     return list(tokenizer(text + "\nASSISTANT:" * asks)["input_ids"])
@@ -114,12 +164,12 @@ def pieces(tokenizer: Any, prompt: list[int], tokens: list[int], encoder_decoder
 def cut(ids: list[int], most: int | None, kept: int, how: Overflow, ends: tuple[bool, bool] = (False, False)) -> Prompt:
     """Return the ids, truncated to `kept` of them if there are more than `most`: the last, the first, or half from each end.
 
-    `ends`: whether the first and the last id are special tokens, which are kept. Raises ValueError if `how` is `error`.
+    `ends`: whether the first and the last id are special tokens, which are kept. Raises TooLong if `how` is `error`.
     """
     if most is None or len(ids) <= most:
         return Prompt(ids, 0)
     if how == "error":
-        raise ValueError(f"the prompt has {len(ids)} tokens, {most} are allowed; help: --on-overflow truncate-left")
+        raise TooLong(len(ids), most)
     first, last = ids[: ends[0]], ids[len(ids) - ends[1] :]
     middle, room = ids[len(first) : len(ids) - len(last)], max(kept - len(first) - len(last), 1)
     front = {"truncate-left": 0, "truncate-right": room}.get(how, room - room // 2)

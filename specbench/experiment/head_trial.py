@@ -132,6 +132,7 @@ def try_head(request: TrialRequest, observer: Observer) -> HeadTrial | None:
     summaries = []
     try:
         with locked((each.folder for each in plan.runs), Access()) as locks:
+            pipeline.load(plan, plan.runs, Access(fresh=True), observer)
             for run in plan.runs:
                 pipeline.decode(plan, run, locks[run.folder], Access(fresh=True), observer)
                 with suppress(MissingAsset):  # code is not executed: the trial is about speed

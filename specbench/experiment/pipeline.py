@@ -1,6 +1,6 @@
 """From a request to scored and summarized runs."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -116,6 +116,7 @@ def run(request: Request, observer: Observer | None = None, then: Callable[[Plan
         )
     summaries: list[RunSummary] = []
     with locked((each.folder for each in plan.runs), request.access) as locks, closing_ranks(plan):
+        load(plan, plan.runs, request.access, observer)
         for each in plan.runs:
             decode(plan, each, locks[each.folder], request.access, observer)
             try:
@@ -146,15 +147,25 @@ def _merged(results: Iterable[Results]) -> Results:
     )
 
 
-def decode(plan: Plan, run: PlannedRun, lock: FolderLock, access: Access, observer: Observer) -> None:
-    """Measure the missing generations of a run whose folder is locked."""
-    if run.complete and not access.fresh:
-        return
-    if not plan.is_loaded:
+def load(plan: Plan, runs: Sequence[PlannedRun], access: Access, observer: Observer) -> None:
+    """Load a plan's models if one of these runs lacks generations, and check the prompts of those that do.
+
+    Raises ConfigError for prompts that cannot be encoded or are too long.
+    """
+    lacking = [run for run in runs if access.fresh or not run.complete]
+    if lacking and not plan.is_loaded:
         with observer.status(f"loading {', '.join(plan.roles)}"):
             if tensor_placement(plan.models):
                 plan.join(TensorParallel(plan))
             plan.load()
+    for run in lacking:
+        runner.check_prompts(run, plan.load())
+
+
+def decode(plan: Plan, run: PlannedRun, lock: FolderLock, access: Access, observer: Observer) -> None:
+    """Measure the missing generations of a run whose folder is locked, with loaded models."""
+    if run.complete and not access.fresh:
+        return
     recorder = runner.prepare(run, lock, access)
     check = plan.ranks.follow(run, recorder.done) if plan.ranks else None
     try:

@@ -8,7 +8,7 @@ from typing import Any, cast
 import specbench.tasks  # noqa: F401  (registers the tasks)
 from specbench.analysis.token_origin import TracedRound, of_round
 from specbench.config.options import Options
-from specbench.data.prompting import encode, pieces
+from specbench.data.prompting import encode_firsts, pieces
 from specbench.data.task import Data, Sample
 from specbench.decoding.method import Round
 from specbench.errors import ConfigError
@@ -80,7 +80,7 @@ def _decoded(plan: Plan, run: PlannedRun) -> tuple[Record, list[TracedRound]]:
     setting = Setting(pair, run.task, spec.decoding)
     record = Record(method=label, sample=sample.id, repeat=0, seed=spec.decoding.seed, order=0)
     try:
-        prompt = encode(pair.tokenizer, run.task, sample, [], pair.window).ids
+        (prompt,) = encode_firsts(pair.tokenizer, run.task, [sample], pair.window)
         method = calibrated(run.methods[label], setting, [sample])
         pair.prepare(len(prompt) + spec.decoding.max_new_tokens, method.max_block)
         out = generate(method, record, setting, sample, [])

@@ -9,7 +9,7 @@ import tomli_w
 import torch
 
 from specbench.config.options import Access
-from specbench.data.prompting import encode
+from specbench.data.prompting import encode_firsts
 from specbench.data.task import Data, Sample
 from specbench.errors import ConfigError
 from specbench.experiment.conversations import Conversations, most_turns
@@ -115,6 +115,18 @@ def _set_aside(folder: Path) -> None:
             (folder / name).rename(aside / name)
 
 
+def check_prompts(run: PlannedRun, loaded: LoadedPair) -> None:
+    """Raise ConfigError, before anything is decoded, for prompts that cannot be encoded or are too long.
+
+    All samples of a run are checked, also for a shard.
+    """
+    pair = run.pair_of(loaded)
+    try:
+        encode_firsts(pair.tokenizer, run.task, run.data.all_samples, pair.window)
+    except ConfigError as error:
+        raise ConfigError(f"task {run.spec.task.name}: {error}") from None
+
+
 def measure(
     run: PlannedRun, loaded: LoadedPair, recorder: Recording, check: Callable[[Record], None] | None = None
 ) -> Iterator[Record]:
@@ -200,11 +212,9 @@ def first_samples(samples: Sequence[Sample]) -> dict[str, str]:
 
 
 def _longest(setting: Setting, data: Data) -> int:
-    """Return the maximum sequence length, including later turns. Prompts that cannot be encoded fail when decoded."""
-    pair, longest = setting.pair, 0
-    for sample in data.samples:
-        if not sample.after:
-            with suppress(ValueError):
-                longest = max(longest, len(encode(pair.tokenizer, setting.task, sample, [], pair.window)[0]))
+    """Return the maximum sequence length, including later turns."""
+    pair = setting.pair
+    firsts = encode_firsts(pair.tokenizer, setting.task, data.samples, pair.window)
+    longest = max(map(len, firsts), default=0)
     length = most_turns(data) * (longest + setting.decoding.max_new_tokens)
     return length if pair.window is None else min(length, pair.window)

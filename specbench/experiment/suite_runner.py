@@ -12,7 +12,7 @@ from specbench.config.suite import Line
 from specbench.errors import ConfigError, ExitCode, MissingAsset
 from specbench.experiment.chain_profile import levels_of
 from specbench.experiment.judging import JudgeRequest, judge_run
-from specbench.experiment.pipeline import decode, score, summarised
+from specbench.experiment.pipeline import decode, load, score, summarised
 from specbench.experiment.plan import Plan, PlannedRun
 from specbench.experiment.preparation import prepare
 from specbench.experiment.request import SuiteRequest
@@ -169,6 +169,7 @@ def _completed(job: _Job, observer: Observer) -> RunSummary:
     """Measure, score and judge what is missing of a run, and summarize it."""
     run, access, suite = job.run, job.request.access, job.request.suite
     with locked([run.folder], access) as locks:
+        load(job.plan, [run], access, observer)
         decode(job.plan, run, locks[run.folder], access, observer)
         score(run, job.part.sandbox, observer)
         if suite.judge:

@@ -9,6 +9,8 @@ import torch
 from transformers import AutoConfig
 
 from specbench.config.pair import folder
+from specbench.data.prompting import apply_template
+from specbench.data.task import Message
 from specbench.judges.judge import QUESTION, Judge, Judgment, QuestionJudge
 from specbench.models.checkpoints import Checkpoint, load_model, load_tokenizer, unreadable
 
@@ -88,9 +90,8 @@ class Prompted(_Model, QuestionJudge, name="prompted"):
     def answer(self, prompt: str) -> str:
         """Return the most probable letter."""
         if self.chat == "auto" and self.tokenizer.chat_template:
-            messages = [{"role": "user", "content": prompt}]
-            text = self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-            before, blank = self.tokenizer(text, add_special_tokens=False)["input_ids"], ""
+            message: Message = {"role": "user", "content": prompt}
+            before, blank = apply_template(self.tokenizer, [message], True, 'chat = "off" in the judge, or '), ""
         else:
             before, blank = self.tokenizer(f"{prompt}\nAnswer:")["input_ids"], " "
         return max(LETTERS, key=lambda each: float(self.log_probabilities(before, f"{blank}{each}").sum()))

@@ -104,6 +104,8 @@ def gather(pair: LoadedPair, tasks: Sequence[Source], count: int, skip: int, see
                 continue
             try:
                 prompt, _ = encode(pair.tokenizer, task, sample, [], window)
+            except ConfigError:  # of every prompt
+                raise
             except ValueError:  # the prompt is too long for the models
                 continue
             rest = pair.tokenizer.encode(after, add_special_tokens=False) if after else []

@@ -8,7 +8,7 @@ import specbench.tasks  # noqa: F401  (registers the tasks)
 from specbench.config.options import Options
 from specbench.config.pair import Pair
 from specbench.config.presets import preset
-from specbench.data.prompting import encode
+from specbench.data.prompting import encode_firsts
 from specbench.decoding.method import Method
 from specbench.errors import ConfigError
 from specbench.experiment import method_resolution, selection
@@ -116,20 +116,20 @@ def _is_greedy(method: str) -> bool:
 def _prompts(
     names: tuple[str, ...], pair: Pair, loaded: LoadedPair, options: Options
 ) -> tuple[list[list[int]], tuple[str, ...]]:
-    """Return the first prompts of each task as token ids, and the tasks. Raises ConfigError if a prompt does not fit."""
+    """Return the first prompts of each task as token ids, and the tasks. Raises ConfigError if prompts do not fit."""
     suited = selection.suits("", pair, options) and pair.defaults.tasks
     chosen = selection.select_tasks(names or (() if suited else (TASK,)), pair, options)
     rows = [
-        (each.task, each.data.samples[i])
-        for i in range(options.limit or 1)
-        for each in chosen
-        if i < len(each.data.samples)
+        (each, each.data.samples[i]) for i in range(options.limit or 1) for each in chosen if i < len(each.data.samples)
     ]
-    firsts = [(task, sample) for task, sample in rows if not sample.after][: options.limit]
-    try:
-        ids = [encode(loaded.tokenizer, task, sample, [], loaded.window).ids for task, sample in firsts]
-    except ValueError as error:
-        raise ConfigError(str(error)) from None
-    if not ids:
+    firsts = [(each, sample) for each, sample in rows if not sample.after][: options.limit]
+    if not firsts:
         raise ConfigError(f"{', '.join(names)}: no prompt")
+    encoded = {
+        each.name: iter(
+            encode_firsts(loaded.tokenizer, each.task, [row for of, row in firsts if of is each], loaded.window)
+        )
+        for each in chosen
+    }
+    ids = [next(encoded[each.name]) for each, _ in firsts]
     return ids, tuple(each.name for each in chosen)

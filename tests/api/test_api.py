@@ -33,7 +33,7 @@ def test_run_returns_a_table_with_a_row_per_method(result):
 def test_the_conclusion_is_the_one_of_the_command_line(result):
     first, *_ = result.conclusion()
     assert first.startswith("sd (draft length 5) is ") and " as fast as ar in this run (" in first
-    assert any("need at least 5 prompts" in sentence for sentence in result.conclusion())
+    assert any("need at least 5 different prompts" in sentence for sentence in result.conclusion())
 
 
 def test_records_are_every_generation(result):

@@ -179,14 +179,14 @@ def test_hub_ids_and_hub_data_load_offline_from_the_hubs_cache_and_record_their_
 
 
 def test_a_failed_sample_is_a_failed_sample(tmp_path):
-    """A prompt beyond the context window: an error, no timing, exit code 3, and the rest measured."""
-    long = "1 " * 5000
-    (tmp_path / "own.jsonl").write_text(json.dumps({"prompt": "One"}) + "\n" + json.dumps({"prompt": long}) + "\n")
-    done = specbench("run", "-m", "ar", "-t", "prompts", "--data", "own.jsonl", *FEW, cwd=tmp_path, code=3)
+    """A later turn beyond the context window: an error, no timing, exit code 3, and the rest measured."""
+    row = {"question_id": 81, "category": "writing", "turns": ["Ben has 3 cards.", "1 " * 5000]}
+    (tmp_path / "own.jsonl").write_text(json.dumps(row) + "\n")
+    done = specbench("run", "-m", "ar", "-t", "spec-bench", "--data", "own.jsonl", *FEW, cwd=tmp_path, code=3)
     (folder,) = (tmp_path / "results").iterdir()
     good, failed = rows_of(folder)
     assert good["error"] is None
-    assert "10000 tokens, 8191 are allowed; help: --on-overflow" in failed["error"]
+    assert "tokens, 8191 are allowed; help: --on-overflow" in failed["error"]
     assert failed["decode_seconds"] is None
     assert failed["tokens"] == []
     assert "1 generation failed" in done.stdout

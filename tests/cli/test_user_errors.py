@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from specbench.config.pair import PACKAGE
 from tests.fixtures.console import specbench
 
 PROGRAM = str(Path(sys.executable).with_name("specbench"))
@@ -70,6 +71,69 @@ def test_an_empty_stop_string_is_a_config_error(tmp_path):
 def test_rows_without_text_are_reported_with_their_line(tmp_path, data, message):
     (tmp_path / "rows.jsonl").write_bytes(data)
     assert message in one_line(specbench(*OWN, cwd=tmp_path, code=4))
+
+
+COMMANDS = [["run", "-n", 3], ["verify", "-n", 3], ["trace"]]
+
+
+def long_prompts(folder):
+    """Write three prompts, of which two are beyond the window of 8192 tokens."""
+    rows = [{"prompt": "One"}, {"prompt": "1 " * 5000}, {"prompt": "1 " * 4500}]
+    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return ["-m", "ar", "-t", "prompts", "--data", "rows.jsonl", "--max-new-tokens", 4]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_prompts_that_do_not_fit_end_a_command_before_decoding(tmp_path, command):
+    words = [*command, *long_prompts(tmp_path), *(["--sample-index", 1] if command == ["trace"] else [])]
+    said = one_line(specbench(*words, cwd=tmp_path, code=2))
+    count = "1 of 1" if command == ["trace"] else "2 of 3"
+    assert (
+        f"{count} prompts have more than 8191 tokens; the longest has 10000; help: --on-overflow truncate-left" in said
+    )
+    assert not list(tmp_path.rglob("samples.jsonl"))
+
+
+def test_no_task_is_measured_if_the_prompts_of_another_do_not_fit(tmp_path):
+    words = ["run", "-t", "gsm8k", *long_prompts(tmp_path)[:4], "--data", "prompts=rows.jsonl", *FEW[2:]]
+    said = one_line(specbench(*words, "-n", 2, cwd=tmp_path, code=2))
+    assert "task prompts: 1 of 2 prompts have more than 8191 tokens" in said
+    assert not list(tmp_path.rglob("samples.jsonl"))
+
+
+def templated_pair(folder, template):
+    (folder / "own.jinja").write_text(template)
+    model = PACKAGE / "tiny" / "models" / "target"
+    (folder / "pair.toml").write_text(f'[models.target]\npath = "{model}"\nchat_template = "own.jinja"\n')
+    (folder / "rows.jsonl").write_text('{"prompt": "One"}\n')
+    return ["-m", "ar", "-p", "pair.toml", "-t", "prompts", "--data", "rows.jsonl", "--max-new-tokens", 4]
+
+
+@pytest.mark.parametrize("command", [["run", "-n", 1], ["verify", "-n", 1], ["trace"]])
+@pytest.mark.parametrize(
+    ("template", "message"),
+    [
+        ("{{ raise_exception('Only assistant\nroles') }}", "Only assistant roles"),
+        ("{% for m in messages %}{{ m['content'] }", "unexpected '}'"),
+        ("{{ missing.name }}", "'missing' is undefined"),
+        ("{{ messages | unknown }}", "No filter named 'unknown'"),
+        ("{{ messages + 1 }}", "can only concatenate list"),
+    ],
+)
+def test_a_chat_template_that_fails_is_a_config_error(tmp_path, command, template, message):
+    words = [*command, *templated_pair(tmp_path, template)]
+    said = one_line(specbench(*words, "--chat", "auto", cwd=tmp_path, code=2))
+    assert message in said
+    assert "help: --chat off, or chat_template = NAME or FILE in the pair's model" in said
+    assert not list(tmp_path.rglob("samples.jsonl"))
+    specbench(*words, "--chat", "off", cwd=tmp_path, code={0, 6})
+
+
+@pytest.mark.parametrize("command", [["run", "-n", 1], ["verify", "-n", 1]])
+def test_a_required_chat_template_that_is_missing_is_a_config_error(tmp_path, command):
+    words = [*command, *long_prompts(tmp_path), "--chat", "required"]
+    assert "the tokenizer has no chat template; help: --chat auto" in one_line(specbench(*words, cwd=tmp_path, code=2))
+    assert not list(tmp_path.rglob("samples.jsonl"))
 
 
 def test_an_argument_that_is_not_utf8_is_rejected(tmp_path):

@@ -108,11 +108,15 @@ def test_a_missing_model_is_reported_and_does_not_stop_other_runs(measured):
 
 
 def test_a_run_that_fails_in_whole_or_in_part_does_not_stop_others(tmp_path, monkeypatch):
-    """The first run raises, every prompt of the second is rejected, the third is measured: exit code 3."""
+    """The first run raises, the second's prompts are rejected, a later turn of the third is, the last is measured."""
+    turns = {"question_id": 81, "category": "writing", "turns": ["Ben has 3 cards.", "1 " * 5000]}
+    (tmp_path / "turns.jsonl").write_text(json.dumps(turns) + "\n")
     (tmp_path / "mine.toml").write_text(
         SUITE.partition("[[grid]]")[0]
+        + f'data = {{ spec-bench = "{tmp_path}/turns.jsonl" }}\n'
         + '[[grid]]\nmethods = ["ar"]\npairs = ["tiny"]\ntasks = ["gsm8k"]\ntemperature = 0.0\n' * 1
         + '[[grid]]\nmethods = ["ar"]\npairs = ["tiny"]\ntasks = ["wmt"]\nset = { "task.max_prompt_tokens" = 1 }\n'
+        + '[[grid]]\nmethods = ["ar"]\npairs = ["tiny"]\ntasks = ["spec-bench"]\n'
         + '[[grid]]\nmethods = ["ar"]\npairs = ["tiny"]\ntasks = ["xsum"]\n'
     )
     whole = runner.prepare
@@ -125,10 +129,13 @@ def test_a_run_that_fails_in_whole_or_in_part_does_not_stop_others(tmp_path, mon
     monkeypatch.setattr(runner, "prepare", prepare)
     done = specbench("run", "--suite", "mine.toml", cwd=tmp_path, code=3)
     runs = json.loads((tmp_path / "results/suites/mine/index.json").read_text())["runs"]
-    assert [(run["state"], run["failed"]) for run in runs] == [("failed", 0), ("done", 5), ("done", 0)]
+    assert [(run["state"], run["failed"]) for run in runs] == [
+        ("failed", 0), ("failed", 0), ("done", 1), ("done", 0),
+    ]  # fmt: skip
     assert runs[0]["why"] == "RuntimeError: out of something"
     assert "RuntimeError" in (tmp_path / "results" / runs[0]["folder"] / "error.log").read_text()
-    assert "5 generations failed, the first: ValueError" in done.stderr
+    assert "5 of 5 prompts have more than 1 tokens; the longest has" in runs[1]["why"]
+    assert "1 generations failed, the first: TooLong" in done.stderr
 
 
 def test_a_suite_with_other_options_has_its_own_index(measured):
