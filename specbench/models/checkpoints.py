@@ -4,6 +4,7 @@ transformers fills weights that a checkpoint lacks with random numbers, and igno
 have. Here either is an error. No repository code is run, and no pickled object except tensors is loaded.
 """
 
+import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -26,6 +27,7 @@ BUFFERS = (  # masks and tables in old checkpoints, which each forward recompute
 )  # fmt: skip
 MAX_LISTED = 4  # keys in a message
 HUB = (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OfflineModeIsEnabled)
+CONSTRUCTION = threading.RLock()  # held while transformers makes a model: it replaces methods of its classes meanwhile
 CLIENTS = ("httpx", "httpcore", "requests", "urllib3")  # HTTP libraries of the various hub clients
 
 
@@ -37,7 +39,8 @@ def class_of(config: Any) -> Any:
 def load_tokenizer(role: str, source: str, revision: str | None = None) -> PreTrainedTokenizerBase:
     """Return a tokenizer. Raises MissingAsset if it is not here or cannot be read."""
     try:
-        return AutoTokenizer.from_pretrained(source, revision=revision, trust_remote_code=False)
+        with CONSTRUCTION:
+            return AutoTokenizer.from_pretrained(source, revision=revision, trust_remote_code=False)
     except Exception as error:  # any error that a library raises for a damaged file
         raise unreadable(role, source, error) from None
 
@@ -69,7 +72,7 @@ def load_model(
     role, source, config = checkpoint.role, checkpoint.source, checkpoint.config
     settings = {**(placement(config, device) if device else {}), **(placed or {})}
     try:
-        with explained(role, source, config):
+        with CONSTRUCTION, explained(role, source, config):
             model, found = class_of(config).from_pretrained(
                 source,
                 config=config,

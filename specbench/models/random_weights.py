@@ -15,6 +15,7 @@ from specbench.config.construct import Table
 from specbench.config.pair import PACKAGE
 from specbench.errors import ConfigError, MissingAsset, hint
 from specbench.files import in_one_line, read_json
+from specbench.models.checkpoints import CONSTRUCTION
 
 TOKENIZERS = {False: PACKAGE / "tiny/models/target", True: PACKAGE / "tiny/models/t5-large"}  # by is_encoder_decoder
 
@@ -61,7 +62,7 @@ def random_model(config: PreTrainedConfig, dtype: str, device: torch.device, rol
     """Return the architecture with random weights seeded by the role, created on the device; reproducible."""
     kind: Any = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
     devices = [device] if device.type == "cuda" else []
-    with torch.random.fork_rng(devices), torch.device(device):
+    with CONSTRUCTION, torch.random.fork_rng(devices), torch.device(device):
         torch.manual_seed(zlib.crc32(role.encode()))
         model: PreTrainedModel = kind.from_config(config, dtype=getattr(torch, dtype))
     return model

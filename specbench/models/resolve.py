@@ -18,7 +18,7 @@ from specbench.data.hub import commit_of, first_line, local_checksum
 from specbench.errors import ConfigError, MissingAsset
 from specbench.models import random_weights as dummy
 from specbench.models import sizes
-from specbench.models.checkpoints import class_of, unreadable
+from specbench.models.checkpoints import CONSTRUCTION, class_of, unreadable
 from specbench.models.engine import can_fuse, unsupported
 from specbench.models.quantization import layers, stored_by, torchao
 from specbench.runs.run_spec import ModelSource, Shape
@@ -181,7 +181,7 @@ def _require_model(role: str, found: ResolvedModel) -> None:
 
 def _try_forward(config: PreTrainedConfig) -> None:
     """Run two tokens through a model on the meta device. Raises the error of transformers if sizes do not fit."""
-    with torch.device("meta"):
+    with CONSTRUCTION, torch.device("meta"):
         ids = torch.zeros(1, 2, dtype=torch.long)
         model = class_of(config).from_config(config)
         model(input_ids=ids, **({"decoder_input_ids": ids} if config.is_encoder_decoder else {}))
@@ -225,7 +225,7 @@ def _require_quantizable(role: str, spec: ModelSpec, config: PreTrainedConfig) -
     if method := stored_by(config):
         raise ConfigError(f"{where}: {spec.path} is quantized already, by {method}; leave the key out")
     torchao()
-    with torch.device("meta"):
+    with CONSTRUCTION, torch.device("meta"):
         if not layers(class_of(config).from_config(config), spec.quantization):
             kind = config.model_type
             raise ConfigError(f"{where}: {kind} has no linear layer of a fitting width (GPT-2 uses Conv1D layers)")

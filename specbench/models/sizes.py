@@ -6,7 +6,7 @@ from functools import lru_cache
 import torch
 from transformers import PreTrainedConfig
 
-from specbench.models.checkpoints import class_of
+from specbench.models.checkpoints import CONSTRUCTION, class_of
 from specbench.models.quantization import sizes, stored_as
 from specbench.runs.run_spec import Shape
 
@@ -61,7 +61,7 @@ def _sizes(key: _Key, quantization: str, dtype: str) -> tuple[int, float]:
     model.
     """
     config, size = key.config, getattr(torch, dtype).itemsize
-    with torch.device("meta"):
+    with CONSTRUCTION, torch.device("meta"):
         model = class_of(config).from_config(config)
     head, tables = (
         model.get_output_embeddings().weight,

@@ -142,3 +142,44 @@ def test_the_code_of_the_docs_page_runs(tmp_path, monkeypatch, capsys):
     page = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
     code = "\n".join(re.findall(r"```python\n(.*?)```", page, re.DOTALL))
     assert "12 of 12" in output_of(code, tmp_path, monkeypatch, capsys).splitlines()[-1]
+
+
+THREADS = """
+import threading, specbench
+from pathlib import Path
+
+Path("broken").mkdir()
+for file in Path(specbench.__file__).parent.glob("tiny/models/target/*"):
+    Path("broken", file.name).write_bytes(file.read_bytes()[: 10 if file.suffix == ".safetensors" else None])
+Path("broken.toml").write_text("[models.target]\\npath = 'broken'\\n")
+found = {}
+start = threading.Barrier(4)
+
+def run(number, method="sd", pair="tiny"):
+    try:
+        out = f"out/{number}"
+        specbench.run(method, pair, "gsm8k", limit=1, repeats=1, max_new_tokens=2, out=out, data="synthetic")
+        found[number] = "done"
+    except specbench.MissingAsset as error:
+        found[number] = "damaged" if "damaged" in str(error) else str(error)
+
+def together(*args):
+    start.wait()
+    run(*args)
+
+threads = [threading.Thread(target=together, args=args) for args in [(0,), (1,), (2,), (3, "ar", "broken.toml")]]
+for each in threads:
+    each.start()
+for each in threads:
+    each.join()
+run(4)
+print(sorted(found.items()))
+"""
+
+
+def test_threads_load_models_at_the_same_time(tmp_path):
+    """Also beside a load that fails, and later runs of the process are not affected."""
+    done = subprocess.run([sys.executable, "-c", THREADS], cwd=tmp_path, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    expected = [(0, "done"), (1, "done"), (2, "done"), (3, "damaged"), (4, "done")]
+    assert done.stdout.splitlines()[-1] == str(expected)

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel, LlamaConfig, PreTrainedConfig
 
 from specbench.errors import MissingAsset
+from specbench.models.checkpoints import CONSTRUCTION
 from specbench.models.engine.cache import Cache
 from specbench.models.engine.graphs import Graphs
 from specbench.models.engine.llama import Layers
@@ -50,7 +51,8 @@ class EagleHead(Head):
         self.config.num_hidden_layers = 1
         if getattr(self.config, "layer_types", None):
             self.config.layer_types = self.config.layer_types[:1]
-        inner = AutoModel.from_config(self.config)
+        with CONSTRUCTION:
+            inner = AutoModel.from_config(self.config)
         inner.layers[0].input_layernorm = inner.norm = nn.Identity()
         self.inner, width = inner, int(self.config.hidden_size)
         self.fc = nn.Linear(2 * width, width, bias=bias)
