@@ -1,7 +1,9 @@
 """Archives of run folders: a zip file with a manifest of SHA-256 checksums. `unpack` treats an archive as untrusted."""
 
 import hashlib
+import io
 import json
+import os
 import re
 import tempfile
 import zipfile
@@ -37,6 +39,7 @@ FILES = (CONFIG, MANIFEST, ENVIRONMENT, SAMPLES, SCORES, JUDGED)  # of a run fol
 FOLDER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._,=+@-]{0,199}")
 MOST_FILES = 6_000  # in an archive: 1,000 runs
 MOST_LISTING_BYTES = 4 * 2**20
+MOST_DIRECTORY_BYTES = 4 * 2**20  # the list of members at the end of a zip file, which zipfile reads at once
 MOST_BYTES = 4 * 2**30  # of all files together
 CHUNK = 2**20
 COMPRESSION = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # of these, zipfile reads a chunk without unpacking the rest
@@ -74,8 +77,10 @@ def size_text(size: int) -> str:
 def pack(folders: Sequence[Path], archive: Path, texts: bool = False) -> Listing:
     """Write complete and incomplete runs to an archive: specs, fingerprints, records and scores.
 
-    Raises ConfigError if a folder contains no run or damaged records, or if two folders have the same name.
+    Raises ConfigError if a folder contains no run or damaged records, if two folders have the same name, or if `archive` is
+    there and is not a file. A symbolic link is written through.
     """
+    archive = _writable(archive)
     names = [folder.resolve().name for folder in folders]
     for name in names:
         if not FOLDER_NAME.fullmatch(name):
@@ -103,6 +108,23 @@ def pack(folders: Sequence[Path], archive: Path, texts: bool = False) -> Listing
     return listing
 
 
+def _writable(archive: Path) -> Path:
+    """Return the file that an archive is written to, the end of symbolic links. Raises ConfigError if it is not a file."""
+    path = Path(os.path.realpath(archive))
+    if path.is_symlink() or (path.exists() and not path.is_file()):
+        raise ConfigError(f"{archive} is not a regular file; help: -o ANOTHER.zip")
+    return path
+
+
+class _BoundedFile(io.FileIO):
+    """An archive of which no read is larger than the list of members may be."""
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        if size is not None and size > MOST_DIRECTORY_BYTES:
+            raise zipfile.BadZipFile("its list of members is too large")
+        return super().read(MOST_DIRECTORY_BYTES if size is None or size < 0 else size) or b""
+
+
 def unpack(archive: Path, out: Path, most_bytes: int = MOST_BYTES) -> list[Path]:
     """Write the runs of an archive to new folders in `out`, and return these.
 
@@ -110,8 +132,10 @@ def unpack(archive: Path, out: Path, most_bytes: int = MOST_BYTES) -> list[Path]
     Nothing in an archive is executed. Raises ConfigError, and leaves no folder, if the archive is damaged, too large or
     not an archive of runs, or if a folder exists.
     """
+    if archive.exists() and not archive.is_file():
+        raise ConfigError(f"{archive} is not a regular file; help: copy the archive to a file first")
     try:
-        with zipfile.ZipFile(archive) as file:
+        with _BoundedFile(archive) as opened, zipfile.ZipFile(opened) as file:
             listing = _listing_of(file, archive, most_bytes)
             names = sorted({PurePosixPath(path).parts[0] for path in listing.files})
             for name in names:

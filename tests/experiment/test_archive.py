@@ -2,8 +2,14 @@
 
 import hashlib
 import json
+import os
+import resource
 import shutil
+import struct
+import subprocess
+import sys
 import zipfile
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +19,7 @@ from specbench.experiment import archive
 from specbench.runs.run_folder import load
 from tests.fixtures import console
 
+SPECBENCH = Path(sys.executable).with_name("specbench")
 RUN = ["run", "-m", "sd", "-p", "tiny", "-t", "gsm8k", "-n", 2, "--repeats", 1, "--max-new-tokens", 8]
 
 
@@ -191,3 +198,53 @@ def test_other_files_are_named(tmp_path):
         file.writestr("readme.txt", "x")
     done = console.specbench("import", "other.zip", cwd=tmp_path, code=2)
     assert "does not begin with archive.json" in done.stderr
+
+
+@pytest.mark.parametrize("kind", ["fifo", "link to a fifo", "folder", "loop"])
+def test_an_export_replaces_only_a_file(kind, run, tmp_path):
+    out = tmp_path / "runs.zip"
+    if kind == "folder":
+        out.mkdir()
+    elif kind == "loop":
+        out.symlink_to(out)
+    else:
+        os.mkfifo(tmp_path / "pipe")
+        out.symlink_to(tmp_path / "pipe") if "link" in kind else (tmp_path / "pipe").rename(out)
+    before = out.lstat()
+    assert "is not a regular file" in console.specbench("export", run, "-o", out, cwd=tmp_path, code=2).stderr
+    assert (out.lstat().st_mode, out.lstat().st_ino) == (before.st_mode, before.st_ino)
+
+
+@pytest.mark.parametrize("exists", [True, False])
+def test_an_export_writes_through_a_link(exists, run, tmp_path):
+    (tmp_path / "real").mkdir()
+    real, link = tmp_path / "real" / "runs.zip", tmp_path / "runs.zip"
+    if exists:
+        real.write_text("old")
+    link.symlink_to(real)
+    console.specbench("export", run, "-o", link, cwd=tmp_path)
+    assert link.is_symlink() and zipfile.is_zipfile(real)
+    console.specbench("import", link, cwd=tmp_path)
+    assert os.listdir(tmp_path / "real") == ["runs.zip"]
+
+
+def test_only_a_file_is_imported(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for path in ("pipe", "/dev/zero", "."):
+        done = subprocess.run(
+            [SPECBENCH, "import", path], cwd=tmp_path, capture_output=True, text=True, timeout=100, preexec_fn=_limited
+        )
+        assert done.returncode == 2 and "is not a regular file" in done.stderr, done
+
+
+def test_a_large_list_of_members_is_not_read(tmp_path):
+    """The file is sparse: nothing but its end is written, which announces a list of 3 GiB."""
+    path, size = tmp_path / "large.zip", 3 * 2**30
+    with path.open("wb") as file:
+        file.seek(size)
+        file.write(struct.pack("<4s4H2LH", b"PK\5\6", 0, 0, 1, 1, size, 0, 0))
+    assert "list of members is too large" in console.specbench("import", path, cwd=tmp_path, code=2).stderr
+
+
+def _limited():
+    resource.setrlimit(resource.RLIMIT_AS, (16 * 2**30, 16 * 2**30))
