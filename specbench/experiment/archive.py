@@ -189,8 +189,9 @@ def _scores_without_texts(path: Path) -> bytes:
 
 def _judged_without_texts(path: Path) -> bytes:
     judged = read_sealed(path, Judged)
-    for row in judged["rows"]:
-        row["exchanges"] = []
+    for each in (judged, *judged.get("earlier", [])):
+        for row in each["rows"]:
+            row["exchanges"] = []
     return sealed(cast(dict[str, Any], judged)).encode()
 
 

@@ -53,7 +53,7 @@ def judge_run(run: Path, data: Data, request: JudgeRequest, device: torch.device
     """Judge the generations of a run and write judged.json. Comparisons that it has already are not repeated.
 
     Comparisons are written while others are in progress, so that the same command resumes an interrupted one. Equal texts are
-    ties.
+    ties. Comparisons by other judges and of other methods are kept.
 
     Raises:
         ConfigError: The run lacks a method or was imported without texts, or the judge's table is wrong.
@@ -62,7 +62,9 @@ def judge_run(run: Path, data: Data, request: JudgeRequest, device: torch.device
     require_texts(run)
     judge = _judge(json.dumps(request.judge), str(device))
     comparisons = list(_comparisons(run, data, request))
-    known = _known(run)
+    stored = _stored(run)
+    known = {row["key"]: row for each in stored for row in each["rows"]}
+    others = [each for each in stored if _of(each) != (request.judge, request.of, request.against)]
     rows = {each.key: known[each.key] for each in comparisons if each.key in known}
     missing = [each for each in comparisons if each.key not in rows]
 
@@ -74,9 +76,10 @@ def judge_run(run: Path, data: Data, request: JudgeRequest, device: torch.device
             "against": request.against,
             "comparisons": len(comparisons),
             "rows": [rows[each.key] for each in comparisons if each.key in rows],
+            **({"earlier": others} if others else {}),
         }
 
-    if not missing and _stored(run) == kept():
+    if not missing and stored and stored[1:] == others and stored[0]["rows"] == kept()["rows"]:
         return kept()
     try:
         with observer.progress(f"judging {run.name}", len(comparisons), len(rows)) as advance:
@@ -86,7 +89,8 @@ def judge_run(run: Path, data: Data, request: JudgeRequest, device: torch.device
                     write_sealed(run / JUDGED, kept())
                 advance()
     finally:
-        write_sealed(run / JUDGED, kept())
+        if rows or not stored:  # a judge that never answers hides no other
+            write_sealed(run / JUDGED, kept())
     return kept()
 
 
@@ -110,7 +114,7 @@ def _comparisons(run: Path, data: Data, request: JudgeRequest) -> Iterator[_Comp
                 raise ConfigError(f"judge: the task has no sample '{sample}' any more; help: --data FILE")
             content = json.dumps([request.judge, sample, repeat, prompts[sample], one, two], sort_keys=True)
             key = hashlib.sha256(content.encode("utf-8", "surrogatepass")).hexdigest()[:16]
-            yield _Comparison(sample, repeat, prompts[sample], one, two, key)
+            yield _Comparison(sample, repeat, *map(_well_formed, (prompts[sample], one, two)), key)
 
 
 def _judged(judge: Judge, comparisons: Sequence[_Comparison]) -> Iterator[tuple[_Comparison, Judgment]]:
@@ -132,7 +136,7 @@ def _row(comparison: _Comparison, judgment: Judgment) -> JudgedRow:
         "verdict": judgment.verdict,
         "unclear": judgment.unclear,
         "key": comparison.key,
-        "exchanges": [{"prompt": each.prompt, "answer": each.answer} for each in judgment.exchanges],
+        "exchanges": [{"prompt": each.prompt, "answer": _well_formed(each.answer)} for each in judgment.exchanges],
     }
 
 
@@ -144,14 +148,19 @@ def _judge(table: str, device: str) -> Judge:
     return Judge.build({**local, **keys}, "judge")
 
 
-def _known(run: Path) -> dict[str, JudgedRow]:
-    """Return the stored rows by key; none if the file is missing or damaged, since comparisons can be repeated."""
-    stored = _stored(run)
-    return {row["key"]: row for row in stored["rows"]} if stored else {}
-
-
-def _stored(run: Path) -> Judged | None:
+def _stored(run: Path) -> list[Judged]:
+    """Return what judges have found, the last one first; nothing if the file is missing or damaged."""
     try:
-        return read_sealed(run / JUDGED, Judged) if (run / JUDGED).exists() else None
+        stored = read_sealed(run / JUDGED, Judged) if (run / JUDGED).exists() else None
     except ConfigError:
-        return None
+        return []
+    return [stored, *stored.pop("earlier", [])] if stored else []
+
+
+def _of(judged: Judged) -> tuple[Table, str, str]:
+    return judged["judge"], judged["of"], judged["against"]
+
+
+def _well_formed(text: str) -> str:
+    """Return a text without lone surrogates, which cannot be sent or stored."""
+    return text.encode(errors="replace").decode()

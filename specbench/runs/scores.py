@@ -38,7 +38,7 @@ class Scores(TypedDict):
 
 
 class Judged(TypedDict):
-    """A run folder's judged.json."""
+    """A run folder's judged.json: the last judge's comparisons, and those of judges and methods before it."""
 
     judge: Table
     label: str
@@ -46,6 +46,7 @@ class Judged(TypedDict):
     against: str
     comparisons: Count
     rows: list["JudgedRow"]
+    earlier: NotRequired[list["Judged"]]
 
 
 class JudgedRow(TypedDict):

@@ -1,5 +1,7 @@
 """Judges: both orders, ties, servers that fail, and comparisons that are stored and not repeated."""
 
+import contextlib
+import gzip
 import json
 import threading
 from collections.abc import Iterator
@@ -38,6 +40,9 @@ class Server:
     received: list[dict] = field(default_factory=list)
     keys: list[str] = field(default_factory=list)
     content: str = ""
+    body: bytes = b""  # sent instead of an answer
+    drips: str = ""  # what arrives byte by byte, without end: "headers" or "body"
+    ended: threading.Event = field(default_factory=threading.Event)
 
 
 @pytest.fixture
@@ -51,12 +56,19 @@ def server(monkeypatch) -> Iterator[Server]:
             found.keys.append(self.headers.get("Authorization", ""))
             code, headers = found.first.pop(0) if found.first else (200, {})
             answer = found.content or preferred(body["messages"][0]["content"])
-            text = json.dumps({"choices": [{"message": {"content": answer}}]}).encode()
+            text = found.body or json.dumps({"choices": [{"message": {"content": answer}}]}).encode()
+            if found.drips:
+                self.wfile.write(b"HTTP/1.0 200 OK\r\n" + (b"\r\n" if found.drips == "body" else b"X: "))
+                with contextlib.suppress(OSError):
+                    while not found.ended.wait(0.01):
+                        self.wfile.write(b" ")
+                return
             self.send_response(code)
             for name, value in {**headers, "Content-Length": str(len(text))}.items():
                 self.send_header(name, value)
             self.end_headers()
-            self.wfile.write(text)
+            with contextlib.suppress(OSError):  # the client may have read enough
+                self.wfile.write(text)
 
         def log_message(self, *_):
             pass
@@ -67,6 +79,7 @@ def server(monkeypatch) -> Iterator[Server]:
     thread.start()
     monkeypatch.setenv("OPENAI_API_KEY", "secret-key")
     yield found
+    found.ended.set()
     httpd.shutdown()
     httpd.server_close()
     thread.join()
@@ -131,6 +144,52 @@ def test_requests_are_repeated_while_the_server_is_busy(server):
     server.first = [(503, {"Retry-After": "0"}), (429, {"Retry-After": "0"})]
     assert Endpoint(url=server.url, model="m").compare("text", "longer", "short").verdict == 1.0
     assert len(server.received) == 4
+
+
+def test_a_wait_that_is_no_number_is_ignored(server, monkeypatch):
+    waits = []
+    monkeypatch.setattr("time.sleep", waits.append)
+    server.first = [(503, {"Retry-After": each}) for each in ("nan", "inf", "-5", "Wed, 21 Oct 2026 07:28:00 GMT")]
+    assert Endpoint(url=server.url, model="m").answer("Continuation A: x\n\nContinuation B: y") == "C"
+    assert waits == [1.0, 2.0, 0.0, 8.0]
+
+
+@pytest.mark.parametrize(
+    ("body", "headers", "message"),
+    [
+        (b"[" * 100_000, {}, "does not answer in the OpenAI format"),
+        (b'{"choices": 1' + b"0" * 5000 + b"}", {}, "does not answer in the OpenAI format"),
+        (b" " * 3 * 2**20, {}, "answers with more than 1048576 bytes"),
+        (gzip.compress(b" " * 300 * 2**20), {"Content-Encoding": "gzip"}, "answers with more than 1048576 bytes"),
+        (b"no gzip", {"Content-Encoding": "gzip"}, "does not answer: error"),
+        (b"x", {"Content-Encoding": "br"}, "answers in the encoding 'br'"),
+    ],
+)
+def test_an_answer_of_another_form_or_size_is_an_error(server, body, headers, message):
+    server.body, server.first = body, [(200, headers)]
+    with pytest.raises(MissingAsset, match=message) as found:
+        Endpoint(url=server.url, model="m").answer("Continuation A: x\n\nContinuation B: y")
+    assert "\n" not in str(found.value)
+
+
+def test_a_compressed_answer_is_read(server):
+    server.body = gzip.compress(b'{"choices": [{"message": {"content": "B"}}]}')
+    server.first = [(200, {"Content-Encoding": "gzip"})]
+    assert Endpoint(url=server.url, model="m").answer("Continuation A: x\n\nContinuation B: y") == "B"
+
+
+@pytest.mark.parametrize("part", ["headers", "body"])
+def test_a_server_that_never_ends_its_answer_is_an_error(server, part):
+    server.drips = part
+    with pytest.raises(MissingAsset, match="does not answer: TimeoutError"):
+        Endpoint(url=server.url, model="m", timeout=0.5, retries=0).answer("Continuation A: x\n\nContinuation B: y")
+
+
+def test_a_redirection_is_not_followed(server):
+    server.first = [(307, {"Location": server.url})]
+    with pytest.raises(MissingAsset, match="answers 307"):
+        Endpoint(url=server.url, model="m").answer("Continuation A: x\n\nContinuation B: y")
+    assert len(server.received) == 1
 
 
 def test_a_rejected_key_and_a_missing_server_are_errors_that_name_them(server):
@@ -234,6 +293,41 @@ def test_stored_comparisons_are_not_repeated(folder, server):
     judge_run(run, samples_of(run), request, torch.device("cpu"), Observer())
     before = len(server.received)
     judge_run(run, samples_of(run), request, torch.device("cpu"), Observer())
+    assert len(server.received) == before
+
+
+def test_lone_surrogates_lose_no_comparisons(folder, server):
+    run = run_of(folder)
+    data = samples_of(run)
+    data = Data([Sample(each.id, f"{each.prompt} \ud800") for each in data.samples], "", None, "", 6)
+    server.content = "A \udfff"
+    table = {"name": "endpoint", "url": server.url, "model": "surrogates"}
+    judged = judge_run(run, data, JudgeRequest(table, "sd", "ar"), torch.device("cpu"), Observer())
+    assert len(judged["rows"]) == judged["comparisons"] == 12
+    assert any(each["answer"] == "A ?" for row in judged["rows"] for each in row["exchanges"])
+    assert all("\ud800" not in each["messages"][0]["content"] for each in server.received)
+    before = len(server.received)
+    judge_run(run, data, JudgeRequest(table, "sd", "ar"), torch.device("cpu"), Observer())
+    assert len(server.received) == before
+
+
+def test_the_answers_of_other_judges_are_kept(folder, server):
+    run, cpu = run_of(folder), torch.device("cpu")
+    one, two, bad = ({"name": "endpoint", "url": server.url, "model": each, "retries": 0} for each in ("1", "2", "3"))
+    first = judge_run(run, samples_of(run), JudgeRequest(one, "sd", "ar"), cpu, Observer())
+    judge_run(run, samples_of(run), JudgeRequest(two, "sd", "ar"), cpu, Observer())
+    judge_run(run, samples_of(run), JudgeRequest(one, "pld", "ar"), cpu, Observer())
+    server.first = [(400, {})] * 4
+    with pytest.raises(MissingAsset):
+        judge_run(run, samples_of(run), JudgeRequest(bad, "sd", "ar"), cpu, Observer())
+    server.first = []
+    stored = json.loads((run / "judged.json").read_text())
+    assert (stored["judge"]["model"], stored["of"]) == ("1", "pld"), "a judge that fails hides no other"
+    before = len(server.received)
+    again = judge_run(run, samples_of(run), JudgeRequest(one, "sd", "ar"), cpu, Observer())
+    assert again["rows"] == first["rows"]
+    judge_run(run, samples_of(run), JudgeRequest(two, "sd", "ar"), cpu, Observer())
+    judge_run(run, samples_of(run), JudgeRequest(one, "pld", "ar"), cpu, Observer())
     assert len(server.received) == before
 
 
