@@ -69,15 +69,17 @@ def judge_run(run: Path, data: Data, request: JudgeRequest, device: torch.device
     missing = [each for each in comparisons if each.key not in rows]
 
     def kept() -> Judged:
-        return {
+        judged: Judged = {
             "judge": request.judge,
             "label": judge.label,
             "of": request.of,
             "against": request.against,
             "comparisons": len(comparisons),
             "rows": [rows[each.key] for each in comparisons if each.key in rows],
-            **({"earlier": others} if others else {}),
         }
+        if others:
+            judged["earlier"] = others
+        return judged
 
     if not missing and stored and stored[1:] == others and stored[0]["rows"] == kept()["rows"]:
         return kept()
@@ -114,7 +116,8 @@ def _comparisons(run: Path, data: Data, request: JudgeRequest) -> Iterator[_Comp
                 raise ConfigError(f"judge: the task has no sample '{sample}' any more; help: --data FILE")
             content = json.dumps([request.judge, sample, repeat, prompts[sample], one, two], sort_keys=True)
             key = hashlib.sha256(content.encode("utf-8", "surrogatepass")).hexdigest()[:16]
-            yield _Comparison(sample, repeat, *map(_well_formed, (prompts[sample], one, two)), key)
+            text, one, two = map(_well_formed, (prompts[sample], one, two))
+            yield _Comparison(sample, repeat, text, one, two, key)
 
 
 def _judged(judge: Judge, comparisons: Sequence[_Comparison]) -> Iterator[tuple[_Comparison, Judgment]]:

@@ -16,6 +16,7 @@ import pytest
 from specbench.analysis.summary import summary_of
 from specbench.errors import ConfigError
 from specbench.experiment import archive
+from specbench.files import write_sealed
 from specbench.runs.run_folder import load
 from tests.fixtures import console
 
@@ -226,6 +227,16 @@ def test_an_export_writes_through_a_link(exists, run, tmp_path):
     assert link.is_symlink() and zipfile.is_zipfile(real)
     console.specbench("import", link, cwd=tmp_path)
     assert os.listdir(tmp_path / "real") == ["runs.zip"]
+
+
+def test_texts_of_no_judge_are_exported(run, tmp_path):
+    copy = shutil.copytree(run, tmp_path / run.name)
+    row = {"sample": "0", "repeat": 0, "verdict": 1.0, "unclear": 0, "key": "k"}
+    row["exchanges"] = [{"prompt": "a secret prompt", "answer": "A"}]
+    judged = {"judge": {}, "label": "one", "of": "sd", "against": "ar", "comparisons": 1, "rows": [row]}
+    write_sealed(copy / "judged.json", {**judged, "earlier": [judged]})
+    assert b"secret" not in exported(copy, tmp_path / "without.zip")[f"{run.name}/judged.json"]
+    assert b"secret" in exported(copy, tmp_path / "with.zip", texts=True)[f"{run.name}/judged.json"]
 
 
 def test_only_a_file_is_imported(tmp_path):
