@@ -6,7 +6,7 @@ import pytest
 
 from specbench.analysis import speculation as d
 from specbench.report.chain_profile import Profile, alone, pairs_table, under, verdicts
-from specbench.runs.record import Record, line_of
+from specbench.runs.record import Record
 from tests.fixtures.console import specbench
 from tests.fixtures.fabricated import write_run
 
@@ -129,7 +129,7 @@ def test_a_profile_keeps_a_cheap_faithful_middle_model_only(tmp_path, middle, ke
                 under(low, high), tokens=[1] * 10 * (accepted + 1), models=models, rounds=rounds(tested, accepted, low)
             )
         )
-    write_run(tmp_path, [row.method for row in rows], b"".join(map(line_of, rows)).decode())
+    write_run(tmp_path, rows)
     found = Profile.read(tmp_path, ["target", "middle", "draft"], "ar", {})
     assert found.seconds("target", 6) == 1.0 and found.seconds("middle") == middle
     assert found.pairing("draft", "middle").acceptance == 0.8
