@@ -6,7 +6,7 @@ from specbench.analysis.run_summary import MethodSummary, RunSummary
 from specbench.report.formats import CHANGE, TENTHS
 
 OTHER_LOAD = 0.05  # share of the machine's processors from which on other programs count
-MACHINE_DRIFT = 0.25  # of a method's speed, between the first and the last repeat
+MACHINE_DRIFT = 0.2  # of a method's speed, between the first and the last repeat
 SPEEDUP_DRIFT = 0.1  # of a speedup, if it is more than its interval contains
 
 
