@@ -96,7 +96,7 @@ def test_the_end_of_the_context_window():
 
 
 def test_a_prompt_beyond_the_window_is_an_error():
-    with pytest.raises(ValueError, match="1 tokens, the context window of the models 1"):
+    with pytest.raises(ValueError, match="1 tokens, but the context window of the models is 1"):
         run([], window=1)
 
 

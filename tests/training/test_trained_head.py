@@ -84,7 +84,7 @@ def test_a_head_that_is_predicted_to_be_faster_is_not_said_to_be(capsys):
     [
         (Estimate(0.9, 0.8, 0.95), {"at_1": 1.05}, "is slower than ar."),
         (Estimate(1.02, 0.97, 1.07), {}, "is not shown to be faster than ar."),
-        (Estimate(1.2, None, None), {}, "needs 5 held-out prompts"),
+        (Estimate(1.2, None, None), {}, "At least 5 held-out prompts are needed"),
     ],
 )
 def test_a_head_without_a_certain_speedup_is_not_recommended(capsys, speedup, predicted, says):
@@ -138,7 +138,7 @@ def test_training_is_not_advised_for_rounds_that_cost_more_than_they_can_commit(
     text = shown(
         capsys, HeadTrial("eagle", "ar", (summary,), (Gain(summary, speedup),)), report={**REPORT, "falling": True}
     )
-    assert "takes as long as at least 8.00 tokens of ar and commits at most 6, so more training cannot" in text
+    assert "takes as long as 8.00 tokens of ar, but commits at most 6, so more training cannot" in text
 
 
 def test_the_command_measures_on_rows_that_training_left_out(capsys):
