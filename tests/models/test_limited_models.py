@@ -147,7 +147,7 @@ def test_a_prompt_that_a_needed_model_cannot_read_fails_with_the_reason(tmp_path
     models = pair(tmp_path, draft=Odd(noise=0.02, window=5), target=Odd())
     found = written(tmp_path / "run", models, ["ar", "cascade-opt"], temperature=0.0)
     assert found["ar", 1].error is None
-    assert "the prompt has 11 tokens, the context window of 'draft' 5" in found["cascade-opt", 1].error
+    assert "the prompt has 11 tokens, but the context window of 'draft' is 5" in found["cascade-opt", 1].error
 
 
 def test_a_prompt_with_a_token_that_the_target_lacks_fails_with_the_reason(tmp_path):
