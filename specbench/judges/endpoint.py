@@ -122,9 +122,7 @@ class Endpoint(QuestionJudge, name="endpoint"):
         """Return a response's decoded body. Raises MissingAsset if it is larger than MOST_BYTES."""
         encoding = response.headers.get("Content-Encoding", "identity").strip().lower()
         if encoding not in ("gzip", "identity"):
-            raise MissingAsset(
-                f"the judge at {self.url} answers in the encoding {encoding[:20]!r}, which was not asked for"
-            )
+            raise MissingAsset(f"the judge at {self.url} answers in the unsupported encoding {encoding[:20]!r}")
         unpacked = zlib.decompressobj(zlib.MAX_WBITS | 16) if encoding == "gzip" else None
         found = b""
         for chunk in response.raw.stream(CHUNK, decode_content=False):
