@@ -162,7 +162,7 @@ def test_a_wait_that_is_no_number_is_ignored(server, monkeypatch):
         (b" " * 3 * 2**20, {}, "answers with more than 1048576 bytes"),
         (gzip.compress(b" " * 300 * 2**20), {"Content-Encoding": "gzip"}, "answers with more than 1048576 bytes"),
         (b"no gzip", {"Content-Encoding": "gzip"}, "does not answer: error"),
-        (b"x", {"Content-Encoding": "br"}, "answers in the encoding 'br'"),
+        (b"x", {"Content-Encoding": "br"}, "answers in the unsupported encoding 'br'"),
     ],
 )
 def test_an_answer_of_another_form_or_size_is_an_error(server, body, headers, message):
