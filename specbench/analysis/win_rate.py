@@ -35,7 +35,9 @@ class WinRates:
 
 def win_rates(rows: Sequence[JudgedRow]) -> WinRates:
     """Return the shares of wins, ties and losses of one or more comparisons."""
-    table = by_prompt((*(row["verdict"] == each for each in (1.0, 0.5, 0.0)), row["sample"]) for row in rows)
+    table = by_prompt(
+        (*(row["verdict"] == each for each in (1.0, 0.5, 0.0)), row.get("prompt", row["sample"])) for row in rows
+    )
     decided = table[table[:, 0] + table[:, 2] > 0]
     repeats = defaultdict(list)
     for row in rows:

@@ -42,6 +42,7 @@ class _Comparison:
     """Two continuations of a sample's prompt. `key` identifies the judge and all texts."""
 
     sample: str
+    prompt: str  # the first sample with an equal prompt
     repeat: int
     text: str
     one: str
@@ -108,7 +109,8 @@ def _comparisons(run: Path, data: Data, request: JudgeRequest) -> Iterator[_Comp
         if method not in known:
             raise ConfigError(f"judge: no method '{method}' in {run.name}{hint(method, known)}")
     prompts = {sample.id: sample.prompt for sample in data.samples}
-    texts = {record.key: record.text for record in read(run) if record.error is None}
+    records = {record.key: record for record in read(run) if record.error is None}
+    texts = {key: record.text for key, record in records.items()}
     for (method, sample, repeat), one in texts.items():
         two = texts.get((request.against, sample, repeat))
         if method == request.of and two is not None:
@@ -117,7 +119,7 @@ def _comparisons(run: Path, data: Data, request: JudgeRequest) -> Iterator[_Comp
             content = json.dumps([request.judge, sample, repeat, prompts[sample], one, two], sort_keys=True)
             key = hashlib.sha256(content.encode("utf-8", "surrogatepass")).hexdigest()[:16]
             text, one, two = map(_well_formed, (prompts[sample], one, two))
-            yield _Comparison(sample, repeat, text, one, two, key)
+            yield _Comparison(sample, records[method, sample, repeat].prompt, repeat, text, one, two, key)
 
 
 def _judged(judge: Judge, comparisons: Sequence[_Comparison]) -> Iterator[tuple[_Comparison, Judgment]]:
@@ -135,6 +137,7 @@ def _judged(judge: Judge, comparisons: Sequence[_Comparison]) -> Iterator[tuple[
 def _row(comparison: _Comparison, judgment: Judgment) -> JudgedRow:
     return {
         "sample": comparison.sample,
+        "prompt": comparison.prompt,
         "repeat": comparison.repeat,
         "verdict": judgment.verdict,
         "unclear": judgment.unclear,

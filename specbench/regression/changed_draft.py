@@ -44,12 +44,12 @@ def _outputs(base: Measured, a: Sequence[Generation], b: Sequence[Generation]) -
 
 def _acceptance(a: Sequence[Generation], b: Sequence[Generation], limits: Limits, is_timed: bool) -> Finding:
     """Return the finding on the acceptance rate."""
-    before, after = (by_prompt((x.accepted, x.tested, x.sample) for x in side) for side in (a, b))
+    before, after = (by_prompt((x.accepted, x.tested, x.prompt) for x in side) for side in (a, b))
     change, p = paired_test(before, after, share)
     text = effect(a, b)
     is_within = abs(change) <= TOLERANCE * share(before)
     if not is_within and len(before) < FEWEST:
-        detail = f"{text}; {len(before)} prompts are too few for a verdict"
+        detail = f"{text}; too few prompts for a verdict ({len(before)})"
         return Finding(Status.skipped if is_timed else Status.inconclusive, "acceptance differs", detail, text)
     if is_within or p >= limits.alpha:
         return Finding(Status.same, "same acceptance", f"{text}; p = {p:.2g}", text)

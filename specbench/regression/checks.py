@@ -56,6 +56,21 @@ def decoding(base: Rows, new: Rows, inexact: str, alpha: float, across: bool = F
     return _about(a, b, f"{differ}; {inexact}", alpha, across) if inexact else _exactly(a, b, ids, differ)
 
 
+def other_tokens(base: Rows, new: Rows, found: Finding) -> Finding:
+    """Return the finding on decoding on another processor: inconclusive if it had no loss and any output has other tokens.
+
+    The counters do not decide whether the processor's arithmetic or a change of the code is the cause.
+    """
+    a, b = shared(base, new)
+    ids = sum(x.ids != y.ids for x, y in zip(a, b, strict=True))
+    if not ids or found.status not in (Status.same, Status.improved):
+        return found
+    cause = "another processor's arithmetic may be the cause; help: compare on the recorded machine"
+    return Finding(
+        Status.inconclusive, "other tokens", f"{found.detail}; {cause}", f"{ids} of {len(a)} outputs have other tokens"
+    )
+
+
 def _exactly(a: Rows, b: Rows, ids: int, differ: str) -> Finding:
     """Return the finding for unequal decoding: an improvement if the tokens are equal with fewer forwards."""
     before, after = _forwards(a), _forwards(b)
@@ -115,14 +130,14 @@ class _Ratio(NamedTuple):
 def _moved(a: Rows, b: Rows, ratio: _Ratio, differ: str, alpha: float) -> Finding | None:
     """Return the finding on the change of a ratio; None within tolerance, or if it is not significant."""
     before, after = (
-        by_prompt((ratio.numerator(row), ratio.denominator(row), row.sample) for row in side) for side in (a, b)
+        by_prompt((ratio.numerator(row), ratio.denominator(row), row.prompt) for row in side) for side in (a, b)
     )
     change, p = paired_test(before, after, share)
     if abs(change) <= TOLERANCE * share(before):
         return None
     title = _title(a, b, ids=1)
     if len(before) < FEWEST:
-        detail = f"{differ}; {len(before)} prompts are too few for a verdict"
+        detail = f"{differ}; too few prompts for a verdict ({len(before)})"
         return Finding(Status.inconclusive, title, detail, f"differs: {effect(a, b)}")
     if p >= alpha:
         return None
@@ -182,7 +197,7 @@ def quality(base: Measured, new: Measured, method: str, name: str, limits: Limit
     both = shared(*scored)
     a, b = (
         metric.table(
-            own["combine"], [Scored(row.values[name], row.sample, base.groups.get(row.sample, "")) for row in side]
+            own["combine"], [Scored(row.values[name], row.prompt, base.groups.get(row.sample, "")) for row in side]
         )
         for side in both
     )
@@ -195,7 +210,7 @@ def quality(base: Measured, new: Measured, method: str, name: str, limits: Limit
     else:
         (change, p), how = paired_test(a, b, whole), "paired t-test"
         if len(a) < FEWEST and 100.0 * abs(change) > limits.max_quality_drop:
-            detail = f"{100 * whole(a):.1f} → {100 * whole(b):.1f} over {len(a)} prompts: too few for a verdict"
+            detail = f"{100 * whole(a):.1f} → {100 * whole(b):.1f} over too few prompts for a verdict ({len(a)})"
             return Finding(Status.inconclusive, "quality differs", f"{name} {detail}", f"{name}: too few prompts")
     status = _status(p < limits.alpha, 100.0 * change, limits.max_quality_drop)
     title = {Status.regression: "quality dropped", Status.improved: "quality rose"}.get(status, "same quality")

@@ -10,7 +10,7 @@ from typing import Any
 
 from specbench.config.construct import Table, to_table
 from specbench.machine.hardware import LIBRARIES, incomparable
-from specbench.regression import changed_draft, checks, outputs
+from specbench.regression import changed_draft, checks
 from specbench.regression.checks import Finding
 from specbench.regression.identity import but, head_of, model_of, replaced_drafts, shortened, shown, tables
 from specbench.regression.measurement import Measured
@@ -135,7 +135,7 @@ def _of_method(base: Measured, new: Measured, method: str, limits: Limits) -> li
     rows = base.generations[method], new.generations[method]
     decoded = checks.decoding(*rows, inexact, limits.alpha, bool(changes))
     if inexact and not changes and base.spec.device == new.spec.device == "cpu":
-        decoded = outputs.other_tokens(*rows, decoded)
+        decoded = checks.other_tokens(*rows, decoded)
     if decoded.status in (Status.regression, Status.improved):
         cost = "; ".join(found.detail for _, found in timed if found.status is not Status.skipped)
         decoded = decoded._replace(detail=f"{decoded.detail}; {cost}" if cost else decoded.detail)

@@ -29,6 +29,7 @@ class Generation:
     """
 
     sample: str
+    prompt: str  # the first sample with an equal prompt: samples with equal prompts count as one
     repeat: int
     ids: str
     tokens: int
@@ -155,6 +156,7 @@ def _generation(record: Record, values: dict[str, float | list[float]]) -> Gener
     sums = {key: sum(x[key] for x in record.rounds) for key in ("drafted", "tested", "accepted")}
     return Generation(
         record.sample,
+        record.prompt,
         record.repeat,
         f"{zlib.crc32(json.dumps(record.tokens).encode()):08x}",
         len(record.tokens),

@@ -3,7 +3,7 @@
 import json
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 from specbench.config.construct import Table
 from specbench.config.options import Options
@@ -42,6 +42,7 @@ class _Run(TypedDict):
     environment: _Environment
     metrics: list[MetricTable]
     groups: dict[str, str]
+    same_as: NotRequired[dict[str, str]]  # the first sample with an equal prompt; for those that are not it
     failed: dict[str, int]
     generations: dict[str, _Generations]
     sessions: list[dict[str, list[tuple[int, float]]]]
@@ -153,6 +154,8 @@ def _run_text(run: Measured) -> str:
     """Return a run as JSON: a line for its spec, one per method's generations, one per session."""
     parts = {"spec": run.spec.to_toml()}
     parts |= {key: getattr(run, key) for key in ("environment", "metrics", "groups", "failed")}
+    rows = (row for rows in run.generations.values() for row in rows)
+    parts["same_as"] = {row.sample: row.prompt for row in rows if row.prompt != row.sample}
     lines = [f'"{key}":{_compact(value)}' for key, value in parts.items()]
     methods = [f'"{name}":{_compact(_packed(rows, run))}' for name, rows in run.generations.items()]
     lines.append('"generations":{\n  ' + ",\n  ".join(methods) + "}")
@@ -178,8 +181,9 @@ def _rounded(session: Session) -> Session:
 
 def _run_of(stored: dict[str, Any], path: Path) -> Measured:
     names = [each["name"] for each in stored["metrics"]]
+    same_as = stored.pop("same_as", {})
     generations = {
-        method: [_row_of(row, table["roles"], names) for row in table["rows"]]
+        method: [_row_of(row, table["roles"], names, same_as) for row in table["rows"]]
         for method, table in stored["generations"].items()
     }
     sessions = [
@@ -198,10 +202,11 @@ def _missing(run: Measured) -> list[str]:
     return [f"{name}: {count} of {wanted} generations" for name, count in counts.items() if count != wanted]
 
 
-def _row_of(row: list[Any], roles: list[str], names: list[str]) -> Generation:
+def _row_of(row: list[Any], roles: list[str], names: list[str], same_as: dict[str, str]) -> Generation:
     sample, repeat, ids, tokens, rounds, drafted, tested, accepted, forwards, values = row
     counted = _named(roles, forwards), _named(names, values)
-    return Generation(sample, repeat, ids, tokens, rounds, drafted, tested, accepted, *counted)
+    prompt = same_as.get(sample, sample)
+    return Generation(sample, prompt, repeat, ids, tokens, rounds, drafted, tested, accepted, *counted)
 
 
 def _named(names: list[str], values: list[Any]) -> dict[str, Any]:

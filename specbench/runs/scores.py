@@ -52,10 +52,12 @@ class Judged(TypedDict):
 class JudgedRow(TypedDict):
     """One comparison of judged.json: 1 if the first method won, 0 if the second did, 0.5 for a tie.
 
-    `unclear` counts the answers that name no letter. `key` identifies the judge and the texts.
+    `unclear` counts the answers that name no letter. `key` identifies the judge and the texts. `prompt` is the first sample
+    with an equal prompt; older files lack it.
     """
 
     sample: str
+    prompt: NotRequired[str]
     repeat: Count
     verdict: float
     unclear: Count

@@ -117,3 +117,16 @@ def test_the_gate_answers_whether_a_new_draft_is_better(tmp_path):
     done = specbench("gate", "check", "base.json", "-f", "json", cwd=tmp_path, code={0, 6})
     found = aspects(done.stdout, "sd")
     assert found["decoding"]["title"] == "same outputs" and "acceptance 0." in found["acceptance"]["short"]
+
+
+def test_equal_prompts_are_too_few_for_a_verdict(tmp_path):
+    """Twelve samples with one prompt are one prompt, in run folders and in snapshots."""
+    row = {"question": "Tom has 3 apples and buys 4 more. How many apples does Tom have?", "answer": "#### 7"}
+    (tmp_path / "same.jsonl").write_text("".join(json.dumps(row) + "\n" for _ in range(12)))
+    few = [*FEW[:-2], "-n", 12, "--data", "same.jsonl", "--counters-only", "--temperature", 1]
+    for draft in ("middle", "draft"):
+        pair(tmp_path, draft)
+        specbench("gate", "record", f"{draft}.json", "-m", "sd", *few, cwd=tmp_path)
+    done = specbench("compare", "middle.json", "draft.json", "-f", "json", "--counters-only", cwd=tmp_path, code=6)
+    found = aspects(done.stdout, "sd")["acceptance"]
+    assert found["status"] == "inconclusive" and "too few prompts for a verdict (1)" in found["detail"]
