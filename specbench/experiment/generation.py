@@ -70,13 +70,7 @@ def attempt(method: Method, record: Record, setting: Setting, sample: Sample, hi
         raise
     except Exception as error:
         where = traceback.extract_tb(error.__traceback__)[-1]
-        message = f"{type(error).__name__}: {error} ({Path(where.filename).name}:{where.lineno})"
-        return Record(
-            method=record.method, sample=record.sample, repeat=record.repeat, seed=record.seed, order=record.order,
-            run=record.run, same_as=record.same_as,
-            prompt_tokens=record.prompt_tokens, captured=record.captured, capture_seconds=record.capture_seconds,
-            error=message,
-        )  # fmt: skip
+        return record.as_failed(f"{type(error).__name__}: {error} ({Path(where.filename).name}:{where.lineno})")
     return record
 
 

@@ -116,6 +116,14 @@ class Record:
             each is None or (math.isfinite(each) and each >= 0.0) for each in times
         )
 
+    def as_failed(self, error: str) -> "Record":
+        """Return the record of a failure: what identifies the generation, and neither tokens nor times of decoding."""
+        return Record(
+            method=self.method, sample=self.sample, repeat=self.repeat, seed=self.seed, order=self.order, run=self.run,
+            same_as=self.same_as, prompt_tokens=self.prompt_tokens, simulated=self.simulated,
+            captured=self.captured, capture_seconds=self.capture_seconds, error=error,
+        )  # fmt: skip
+
     @property
     def prompt(self) -> str:
         """The sample that stands for all samples with this prompt: equal prompts are one prompt."""

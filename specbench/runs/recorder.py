@@ -1,5 +1,6 @@
 """The writer of a run folder's records."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
@@ -51,11 +52,8 @@ class Recorder:
         """
         self._lock.require()
         if not record.has_valid_times:
-            record = Record(
-                method=record.method, sample=record.sample, repeat=record.repeat, seed=record.seed, order=record.order,
-                prompt_tokens=record.prompt_tokens, simulated=record.simulated, same_as=record.same_as, run=record.run,
-                error="ValueError: the measured times are negative or not finite",
-            )  # fmt: skip
+            failed = record.as_failed("ValueError: the measured times are negative or not finite")
+            record = replace(failed, capture_seconds=0.0)
         line = line_of(record)
         try:
             parse_record(line)
