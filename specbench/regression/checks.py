@@ -254,8 +254,10 @@ def speed(base: Sequence[Session], new: Sequence[Session], method: str, over: st
     by += ", which do not agree" if len({_status(True, each, limits.max_slowdown) for each in changes}) > 1 else ""
     rounds = sum(map(len, after))
     detail = (
-        f"{method} over {over} {x[0]:.3f}x → {x[1]:.3f}x, {change:+.1f} %{by}, p = {test.p:.2g} over {rounds} rounds;"
-        f" limit {limits.max_slowdown:g} %"
+        f"{method} over {over} {x[0]:.3f}x → {x[1]:.3f}x, {change:+.1f} %{by}, p = {test.p:.2g} over {rounds} rounds"
+        f" (geometric means over repeats); limit {limits.max_slowdown:g} %"
     )
+    unsure = status is Status.same and abs(change) > limits.max_slowdown
     title = {Status.regression: "slower", Status.improved: "faster"}.get(status, "same speed")
-    return Finding(status, title, detail, f"{x[0]:.2f}x → {x[1]:.2f}x over {over} ({change:+.1f} %)")
+    title, doubt = ("no significant change", ", not significant") if unsure else (title, "")
+    return Finding(status, title, detail, f"{x[0]:.2f}x → {x[1]:.2f}x over {over} ({change:+.1f} %{doubt})")

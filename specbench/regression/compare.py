@@ -12,7 +12,7 @@ from specbench.config.construct import Table, to_table
 from specbench.machine.hardware import LIBRARIES, incomparable
 from specbench.regression import changed_draft, checks
 from specbench.regression.checks import Finding
-from specbench.regression.identity import but, head_of, model_of, replaced_drafts, shortened, shown, tables
+from specbench.regression.identity import but, replaced_drafts, shortened, shown, sources, tables
 from specbench.regression.measurement import Measured
 from specbench.regression.verdict import Limits, Status, Verdict
 from specbench.runs.run_spec import RunSpec
@@ -88,12 +88,8 @@ def differences(base: Measured, new: Measured) -> list[str]:
     out += tables("data", _data(a), _data(b))
     out += tables("decoding", *(but(to_table(each.decoding), "repeats") for each in (a, b)))
     drafts = replaced_drafts(base, new)
-    out += tables(
-        "model", *({r: model_of(m) for r, m in each.pair.models.items() if r not in drafts} for each in (a, b))
-    )
-    return out + tables(
-        "head", *({n: head_of(h) for n, h in each.pair.heads.items() if n not in drafts} for each in (a, b))
-    )
+    out += sources("model", a.pair.models, b.pair.models, drafts)
+    return out + sources("head", a.pair.heads, b.pair.heads, drafts)
 
 
 def _incomplete(base: Measured, new: Measured) -> list[str]:
@@ -216,7 +212,7 @@ def _timed(base: Measured, new: Measured, method: str, limits: Limits) -> list[t
 def _no_speed(base: Measured, new: Measured, over: str) -> str:
     """Return why times cannot be compared; empty if they can."""
     if any(over not in each.spec.methods for each in (base, new)):
-        return f"{over} was not measured in the same run"
+        return f"{over} was not measured in both runs" + ("; help: add it with -m" if over == ANCHOR else "")
     if not base.sessions or not new.sessions:
         return "one side has no timing"
     devices = [each.spec.device for each in (base, new)]

@@ -1,10 +1,12 @@
 """What identifies the models, heads and settings of a measurement, and how two of them differ."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from specbench.config.construct import Table, to_table
 from specbench.regression.measurement import Measured
 from specbench.runs.run_spec import HeadSource, ModelSource
+
+Source = ModelSource | HeadSource
 
 
 def replaced_drafts(base: Measured, new: Measured) -> dict[str, list[str]]:
@@ -14,29 +16,41 @@ def replaced_drafts(base: Measured, new: Measured) -> dict[str, list[str]]:
     """
     a, b = base.spec, new.spec
     fixed = {*a.methods[a.baseline].traits.roles, *b.methods[b.baseline].traits.roles}
-    found = {
-        role: tables(f"model {role}", model_of(a.pair.models[role]), model_of(b.pair.models[role]))
-        for role in a.pair.models
-        if role in b.pair.models and role not in fixed
-    }
-    found |= {
-        name: tables(f"head {name}", head_of(a.pair.heads[name]), head_of(b.pair.heads[name]))
-        for name in a.pair.heads
-        if name in b.pair.heads
-    }
+    models = a.pair.models.keys() & b.pair.models.keys() - fixed
+    found = {role: _changes(f"model {role}", a.pair.models[role], b.pair.models[role]) for role in sorted(models)}
+    heads = a.pair.heads.keys() & b.pair.heads.keys()
+    found |= {name: _changes(f"head {name}", a.pair.heads[name], b.pair.heads[name]) for name in sorted(heads)}
     return {name: changes for name, changes in found.items() if changes}
 
 
-def model_of(model: ModelSource) -> Table:
-    """Return what identifies a model. With a checksum or a commit, its location is irrelevant."""
-    return but(model.identity, "source") if model.checksum or model.revision else model.identity
+def sources(what: str, a: Mapping[str, Source], b: Mapping[str, Source], without: Collection[str]) -> list[str]:
+    """Return the differences of two sides' models or heads, by role or name, except those in `without`."""
+    names = [name for name in {**a, **b} if name not in without]
+    return [change for name in names for change in _changes(f"{what} {name}", a.get(name), b.get(name))]
 
 
-def head_of(head: HeadSource) -> Table:
-    """Return what identifies a head, without its training data and quality."""
-    reported = ("tasks", "trained_on", "skipped", "predicted_distance")
-    identity = {key: value for key, value in to_table(head).items() if key not in reported}
-    return but(identity, "source") if head.checksum or head.revision else identity
+def _changes(what: str, a: Source | None, b: Source | None) -> list[str]:
+    """Return the differences of a model or head. Other weights are shown with their location."""
+    if a is None or b is None:
+        return [f"{what}: {shown(a and a.source)} | {shown(b and b.source)}"]
+    changes = tables(what, but(_identity(a), "checksum"), but(_identity(b), "checksum"))
+    if a.checksum == b.checksum:
+        return changes
+    before, after = (f"{each.checksum or 'none'} of {shown(each.source)}" for each in (a, b))
+    return [f"{what} checksum: {before} | {after}", *changes]
+
+
+def _identity(source: Source) -> Table:
+    """Return what identifies a model or head, without a head's training data and quality.
+
+    With a checksum or a commit, the location is irrelevant.
+    """
+    if isinstance(source, ModelSource):
+        identity = source.identity
+    else:
+        reported = ("tasks", "trained_on", "skipped", "predicted_distance")
+        identity = {key: value for key, value in to_table(source).items() if key not in reported}
+    return but(identity, "source") if source.checksum or source.revision else identity
 
 
 def tables(what: str, a: Mapping[str, object], b: Mapping[str, object]) -> list[str]:
