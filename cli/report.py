@@ -24,6 +24,7 @@ from specbench.report.pooled import pooled_table
 from specbench.report.suite_report import collect
 from specbench.report.tables import markdown_table
 from specbench.report.writers import CHOOSING, runs_text, suite_text
+from specbench.runs.run_folder import runs_in
 
 
 class Format(StrEnum):
@@ -48,7 +49,9 @@ class _Wanted:
 
 
 def report(
-    runs: Annotated[list[Path] | None, typer.Argument(help="Run folders; default: the newest in --from.")] = None,
+    runs: Annotated[
+        list[Path] | None, typer.Argument(help="Run folders, or folders of them; default: the newest in --from.")
+    ] = None,
     suite: Annotated[
         str | None,
         typer.Option(
@@ -81,8 +84,9 @@ def report(
         raise ConfigError("--full applies to run folders, without --columns")
     if explain and (suite or keys or form is not Format.table):
         raise ConfigError("--explain applies to run folders as a table, without --columns; help: docs/columns.md")
+    runs = [folder for each in runs or [] for folder in runs_in(each) or [each]]
     if pooled:
-        _report_pooled(runs or [], suite, results, form, out)
+        _report_pooled(runs, suite, results, form, out)
         return
     wanted = _Wanted(form, keys, out, plots, full, explain)
     if suite:

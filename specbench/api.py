@@ -25,7 +25,7 @@ from specbench.report.conclusion import conclusion
 from specbench.report.export import method_row
 from specbench.report.writers import runs_text
 from specbench.runs.record import Record
-from specbench.runs.run_folder import SAMPLES, read
+from specbench.runs.run_folder import read, runs_in
 from specbench.verification.run import CUTS, PROMPTS, TOKENS, Verification, VerifyRequest, verify_method
 
 if TYPE_CHECKING:
@@ -174,11 +174,8 @@ def verify(
 
 
 def load(*folders: str | PathLike[str]) -> RunResult:
-    """Read run folders. Raises ConfigError for a folder that holds no run."""
-    paths = tuple(map(Path, folders))
-    for path in paths:
-        if not (path / SAMPLES).exists():
-            raise ConfigError(f"{path} holds no run (no {SAMPLES})")
+    """Read run folders, or folders that contain them. Raises ConfigError for a folder without a run."""
+    paths = tuple(found for each in map(Path, folders) for found in runs_in(each) or [each])
     return RunResult(paths, tuple(summaries_of(paths)))
 
 

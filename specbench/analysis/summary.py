@@ -44,7 +44,7 @@ HASHED_ENDS = 1 << 16  # bytes at the start and end of a file that its stamp cov
 def summary_of(folder: Path) -> RunSummary:
     """Return the summary of a run folder: the one in summary.json if it is up to date, else a new one.
 
-    Raises ConfigError if the folder holds no run.
+    Raises ConfigError if the folder contains no run.
     """
     return _stored(folder) or summarise(folder)
 
@@ -100,9 +100,9 @@ def _code() -> str:
 
 
 def summarise(folder: Path) -> RunSummary:
-    """Compute the summary of a run folder, complete or not. Raises ConfigError if the folder holds no run."""
+    """Compute the summary of a run folder, complete or not. Raises ConfigError if the folder contains no run."""
     if not (folder / CONFIG).exists() or not (folder / SAMPLES).exists():
-        raise ConfigError(f"{folder} holds no run (no run.toml and samples.jsonl); help: specbench run")
+        raise ConfigError(f"{folder} contains no run; help: specbench run")
     spec = spec_of(folder)
     environment = read_sealed(folder / ENVIRONMENT, Environment)
     recorded = load(folder)

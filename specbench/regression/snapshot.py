@@ -10,7 +10,7 @@ from specbench.config.options import Options
 from specbench.errors import ConfigError, hint
 from specbench.files import SEAL, checked, read_json, seal_of, write
 from specbench.regression.measurement import Generation, Measured, Session, of_run, pooled
-from specbench.runs.run_folder import SAMPLES
+from specbench.runs.run_folder import runs_in
 from specbench.runs.run_spec import SEMANTICS, RunSpec
 from specbench.runs.scores import MetricTable
 
@@ -140,7 +140,7 @@ def open_(path: Path) -> list[Measured]:
     """Return the runs of a snapshot file, a run folder, or a folder of run folders. Runs with equal specs are pooled."""
     if path.is_file():
         return load(path).runs
-    folders = [path] if (path / SAMPLES).exists() else sorted(each.parent for each in path.glob(f"**/{SAMPLES}"))
+    folders = runs_in(path)
     if not folders:
         raise ConfigError(f"{path} contains no run and is not a snapshot; help: specbench run")
     return pooled(map(of_run, folders))

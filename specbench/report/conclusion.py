@@ -60,7 +60,7 @@ def conclusion(summaries: Sequence[RunSummary]) -> list[str]:
     """Return the conclusion of one or several runs.
 
     With several runs, there is a sentence per method with the range over all runs, lossless methods first. Of many methods,
-    only the fastest lossless and the fastest other one are named, at the temperature and with the baseline that most have.
+    only the fastest lossless and the fastest other one over each baseline are named.
     """
     if len(summaries) == 1:
         return run_conclusion(summaries[0])
@@ -75,6 +75,7 @@ def conclusion(summaries: Sequence[RunSummary]) -> list[str]:
         if len(temperatures) > 1:
             name += f" at T = {line.temperature:g}"
         kind = "lossless method" if line.lossless else "method that is not lossless"
+        kind += "" if line.baseline == "ar" else f" over {line.baseline}"
         sentences.append(
             _over_runs(name, f"the fastest {kind}" if len(ordered) > len(named) else "", line, found[line])
         )
@@ -110,13 +111,19 @@ def _lines(summaries: Sequence[RunSummary]) -> dict[_Line, list[_Measured]]:
 
 
 def _winners(found: dict[_Line, list[_Measured]]) -> list[_Line]:
-    """Return the fastest lossless and the fastest other method of the setting with the most methods."""
-    settings: dict[tuple[str, str, float], list[_Line]] = defaultdict(list)
+    """Return the fastest lossless and the fastest other method over each baseline, `ar` first.
+
+    Methods are compared at one temperature: the one that most of them have.
+    """
+    groups: dict[tuple[bool, str, str, bool], dict[float, list[_Line]]] = defaultdict(lambda: defaultdict(list))
     for line in found:
-        settings[line.pair, line.baseline, line.temperature].append(line)
-    lines = max(settings.values(), key=lambda each: (len(each), -each[0].temperature))
-    groups = ([line for line in lines if line.lossless], [line for line in lines if not line.lossless])
-    return [max(group, key=lambda line: _geometric_mean(found[line])) for group in groups if group]
+        key = line.baseline != "ar", line.baseline, line.pair, not line.lossless
+        groups[key][line.temperature].append(line)
+    compared = (
+        max(groups[key].items(), key=lambda at_one: (len(at_one[1]), -at_one[0]))[1]  # (temperature, lines)
+        for key in sorted(groups)
+    )
+    return [max(lines, key=lambda line: _geometric_mean(found[line])) for lines in compared]
 
 
 def _number(summary: RunSummary, row: MethodSummary) -> float:

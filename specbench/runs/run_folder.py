@@ -130,6 +130,13 @@ def listed(problems: list[str]) -> str:
     return shown if len(problems) <= MOST_SHOWN else f"{shown}; and {len(problems) - MOST_SHOWN} more"
 
 
+def runs_in(folder: Path) -> list[Path]:
+    """Return a run folder in a list, or the run folders below a folder, by name. Empty if it contains no run."""
+    if (folder / SAMPLES).exists():
+        return [folder]
+    return sorted(each.parent for each in folder.glob(f"**/{SAMPLES}"))
+
+
 def spec_of(folder: Path) -> RunSpec:
     """Read the spec of a run folder.
 
@@ -138,7 +145,7 @@ def spec_of(folder: Path) -> RunSpec:
     """
     path = folder / CONFIG
     if not path.exists():
-        raise ConfigError(f"{folder} holds no run (no {CONFIG}); help: specbench run")
+        raise ConfigError(f"{folder} contains no run; help: specbench run")
     table = read_toml(path)
     if table.get("semantics") != SEMANTICS:
         raise ConfigError(

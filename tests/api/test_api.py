@@ -54,7 +54,7 @@ def test_load_reads_what_run_has_written(result):
 
 
 def test_load_rejects_a_folder_without_a_run(tmp_path):
-    with pytest.raises(specbench.ConfigError, match="holds no run"):
+    with pytest.raises(specbench.ConfigError, match="contains no run"):
         specbench.load(tmp_path)
 
 

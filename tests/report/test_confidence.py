@@ -1,6 +1,7 @@
 """Headlines that a reader may believe: their clock, their reach, and what was changed or contradicted."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -196,3 +197,18 @@ def test_the_break_even_point_is_a_sentence_and_a_picture(measured, tmp_path):
     assert "at an acceptance rate of" in conclusion_of(measured)
     specbench("report", measured, "-f", "md", "--plots", tmp_path, cwd=tmp_path)
     assert list(tmp_path.glob("*break-even*"))
+
+
+def test_the_winner_of_each_kind_is_named_over_each_baseline(tmp_path):
+    """Lossless methods run at T = 0 by default, others at T = 1, and an ensemble's baseline is its own decoding."""
+    few = ("-p", "tiny", "-t", "gsm8k", "--data", "synthetic", "-n", 2, "--repeats", 1, "--max-new-tokens", 8)
+    specbench("run", "-m", "sd,pld,adaedl,lossy,cascade-opt,we-se,we-sd", *few, "-o", "runs", cwd=tmp_path)
+    shown = " ".join(specbench("report", "runs", cwd=tmp_path).stdout.split())
+    named = re.findall(
+        r"(\S+) at T = (\d), the fastest (lossless method|method that is not lossless)(?: over (\w+))?,", shown
+    )
+    methods, temperatures, kinds, over = zip(*named, strict=True)
+    assert kinds == ("lossless method", "method that is not lossless", "lossless method") and over == ("", "", "we")
+    assert temperatures[:2] == ("0", "1")
+    assert methods[0] in ("sd", "pld", "adaedl") and methods[1] in ("lossy", "cascade-opt")
+    assert methods[2] in ("we-se", "we-sd")
