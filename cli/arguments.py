@@ -21,6 +21,13 @@ def named(methods: Sequence[str]) -> list[str]:
     return [method for method in methods if method not in WORDS]
 
 
+def pair_of_models(draft: str, target: str) -> str:
+    """Return a pair without a TOML file as the value of --pair. Raises ConfigError for a draft without a target."""
+    if not target:
+        raise ConfigError("--draft needs --target")
+    return f"draft={draft},target={target}" if draft else f"target={target}"
+
+
 def lengths(text: str) -> tuple[str, tuple[int, ...]]:
     """Parse draft lengths, `N` or `N,N,...`, perhaps after `METHOD=`. Returns the method (empty: all) and the lengths."""
     method, value = scoped(text, "method", "--gamma")

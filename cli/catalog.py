@@ -3,7 +3,8 @@
 import json
 import sys
 from enum import StrEnum
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
@@ -21,15 +22,20 @@ class Listed(StrEnum):
     tasks = "tasks"
     suites = "suites"
     machines = "machines"
+    runs = "runs"
 
 
 def list_(
     kind: Annotated[Listed, typer.Argument(help="What to list.")],
     plugin: Plugins = None,
+    results: Annotated[Path, typer.Option("--from", help="Folder that contains the run folders.")] = Path("results"),
     as_json: Json = False,
 ) -> None:
-    """List the methods, pairs, tasks, suites or machines."""
+    """List the methods, pairs, tasks, suites or machines, or the runs of a folder."""
     imported(plugin)
+    if kind is Listed.runs:
+        _list_runs(results, as_json)
+        return
     singular = next(k for k, plural in KINDS.items() if plural == kind)
     found = [(name, preset(singular, name)) for name in names(singular)]
     if as_json:
@@ -41,6 +47,40 @@ def list_(
         other = f"the same as {each.name}: " if each.name != name else ""
         source = f" ({row['paper']})" if row["paper"] else ""
         print(f"{name:<{width}}{other}{row['description']}{source}")
+
+
+def _list_runs(results: Path, as_json: bool) -> None:
+    """List the runs in a folder, the newest last, with what was measured and the number of generations."""
+    from specbench.runs.run_folder import SAMPLES, load, runs_in, spec_of  # imports numpy
+
+    rows: list[dict[str, Any]] = []
+    for folder in sorted(runs_in(results), key=lambda each: (each / SAMPLES).stat().st_mtime):
+        try:
+            spec, found = spec_of(folder), load(folder)
+        except ConfigError as error:
+            rows.append({"run": str(folder), "error": str(error)})
+            continue
+        wanted = found.expected.generations if found.expected else len(found.records)
+        rows.append({
+            "run": str(folder), "pair": spec.pair.name, "task": spec.task.name, "methods": list(spec.methods),
+            "temperature": spec.decoding.temperature, "generations": len(found.records), "expected": wanted,
+        })  # fmt: skip
+    if as_json:
+        print(json.dumps(rows, indent=2, ensure_ascii=False))
+        return
+    if not rows:
+        raise ConfigError(f"no run folder in {results}; help: specbench run, or --from FOLDER")
+    for row in rows:
+        if "error" in row:
+            print(f"{row['run']}  {row['error']}")
+            continue
+        missing = (
+            "" if row["generations"] == row["expected"] else f", {row['generations']} of {row['expected']} generations"
+        )
+        methods = row["methods"] if len(row["methods"]) <= 4 else [*row["methods"][:4], "..."]
+        print(
+            f"{row['run']}  {', '.join(methods)} on {row['pair']}, {row['task']}, T = {row['temperature']:g}{missing}"
+        )
 
 
 def _row(name: str, found: Preset) -> dict[str, str]:

@@ -63,7 +63,11 @@ Method = Annotated[
 Pair = Annotated[
     str,
     typer.Option(
-        "--pair", "-p", help="A pair of models, or a TOML file.", autocompletion=known("pair"), rich_help_panel=WHAT
+        "--pair",
+        "-p",
+        help="A pair of models, a TOML file, or draft=PATH,target=PATH.",
+        autocompletion=known("pair"),
+        rich_help_panel=WHAT,
     ),
 ]
 PairOrTiny = Annotated[
@@ -71,7 +75,7 @@ PairOrTiny = Annotated[
     typer.Option(
         "--pair",
         "-p",
-        help="A pair of models, or a TOML file. [tiny]",
+        help="A pair of models, a TOML file, or draft=PATH,target=PATH. [tiny]",
         autocompletion=known("pair"),
         rich_help_panel=WHAT,
     ),

@@ -66,7 +66,9 @@ def report(
     results: Annotated[Path, typer.Option("--from", help="Folder that contains the run folders.")] = Path("results"),
     columns: Annotated[
         list[str] | None,
-        typer.Option(help="Show one table with these columns (speedup,acceptance_rate). For table, md and latex."),
+        typer.Option(
+            help="Show one table with these columns, by key or heading (speedup,strict). For table, md and latex."
+        ),
     ] = None,
     pooled: Annotated[
         bool, typer.Option("--pooled", help="Show the speedup over the prompts of all runs of a pair together.")
@@ -83,7 +85,9 @@ def report(
     if full and (suite or keys):
         raise ConfigError("--full applies to run folders, without --columns")
     if explain and (suite or keys or form is not Format.table):
-        raise ConfigError("--explain applies to run folders as a table, without --columns; help: docs/columns.md")
+        raise ConfigError(
+            "--explain applies to run folders as a table, without --columns; help: docs/reading-a-table.md"
+        )
     runs = [folder for each in runs or [] for folder in runs_in(each) or [each]]
     if pooled:
         _report_pooled(runs, suite, results, form, out)

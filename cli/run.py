@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from specbench.cli import params
-from specbench.cli.arguments import judge_table, named, options_of, words
+from specbench.cli.arguments import judge_table, named, options_of, pair_of_models, words
 from specbench.cli.console import place, terminal
 from specbench.cli.progress import Terminal, interrupted
 from specbench.cli.suite_run import LauncherName, SuiteMode, run_suite_in
@@ -26,6 +26,7 @@ REPLACEABLE = (
 EPILOG = """\b
 Examples:
   specbench run -m se -p llama-vicuna -t humaneval -n 40
+  specbench run --draft ./small --target ./large -t gsm8k -n 40
   specbench run -m sd -p tiny -t gsm8k --over "gamma=[1, 3, 5]" --repeats 5
 """
 
@@ -33,6 +34,13 @@ Examples:
 def run(
     method: params.Methods = None,
     pair: params.PairOrTiny = None,
+    target: Annotated[
+        str,
+        typer.Option(help="Instead of --pair: the target, a folder or a hub id.", rich_help_panel=params.WHAT),
+    ] = "",
+    draft: Annotated[
+        str, typer.Option(help="With --target: the draft, a folder or a hub id.", rich_help_panel=params.WHAT)
+    ] = "",
     task: params.Tasks = None,
     suite: params.Suite = None,
     data: params.Data = None,
@@ -127,6 +135,10 @@ def run(
         temperature=temperature, top_k=top_k, top_p=top_p, seed=seed, repeats=Options.repeats if repeats is None else repeats,
         device=device, dtype=dtype, engine=engine, place=place, shard=shard,
     )  # fmt: skip
+    if target or draft:
+        if pair:
+            raise ConfigError("--pair and --target cannot be combined")
+        pair = pair_of_models(draft, target)
     if shards and (shard or refine or fresh):
         other = "--shard" if shard else "--refine" if refine else "--fresh"
         raise ConfigError(f"--shards and {other} cannot be combined")

@@ -65,7 +65,7 @@ def _bundled(kind: str) -> tuple[str, ...]:
 
 
 def preset(kind: str, name: str) -> Preset:
-    """Return the preset of a name, or of a path to a TOML file.
+    """Return the preset of a name, or of a path to a TOML file. A pair may also be models: `draft=PATH,target=PATH`.
 
     A bundled file with `same_as` is a second name of another preset. Raises ConfigError with the nearest known name.
     """
@@ -73,6 +73,8 @@ def preset(kind: str, name: str) -> Preset:
         raise ConfigError(f"{kind} = {name!r} must be a name")
     if (kind, name) in _ADDED:
         return _ADDED[kind, name]
+    if kind == "pair" and "=" in name:
+        return _of_models(name)
     own = Path(name).expanduser()
     path = own if name.endswith(".toml") or _is_like_a_path(own) else _folder(kind) / f"{name.replace(':', '/')}.toml"
     if not (path is own or PLAIN.fullmatch(name)) or not _is_file(path):
@@ -88,6 +90,22 @@ def preset(kind: str, name: str) -> Preset:
     if "same_as" in table and path is not own:
         return preset(kind, table["same_as"])
     return Preset(path.stem if path is own else name, path, table)
+
+
+def _of_models(text: str) -> Preset:
+    """Return the pair of `ROLE=PATH,ROLE=PATH`, the target last. Paths are local folders or hub ids."""
+    parts = [[word.strip() for word in part.partition("=")[::2]] for part in text.split(",")]
+    roles = [role for role, _ in parts]
+    if not all(role.isidentifier() and path for role, path in parts) or len({*roles}) < len(roles):
+        raise ConfigError(
+            f"--pair {text}: write it as draft=PATH,target=PATH, or use a TOML file; help: specbench init pair"
+        )
+    if "target" not in roles:
+        raise ConfigError(f"--pair {text}: no target; help: draft=PATH,target=PATH")
+    ordered = sorted(parts, key=lambda part: part[0] == "target")
+    named = [Path(path).name for _, path in reversed(ordered)]
+    models = {role: {"path": str(Path(path).expanduser()) if path.startswith("~") else path} for role, path in ordered}
+    return Preset("-".join(re.sub(r"[^\w.+-]", "-", each) for each in named), Path("pair"), {"models": models})
 
 
 def _is_like_a_path(path: Path) -> bool:

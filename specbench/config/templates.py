@@ -22,7 +22,7 @@ class Template:
 
 
 TEMPLATES = {
-    "pair": Template({".toml": "pair.toml"}, "my-pair", "specbench run -m sd -p {file}"),
+    "pair": Template({".toml": "pair.toml"}, "my-pair", "specbench run -m sd -p {file} --data synthetic"),
     "task": Template(
         {".toml": "task.toml", ".jsonl": "task.jsonl", ".examples.jsonl": "task.examples.jsonl"},
         "my-task",

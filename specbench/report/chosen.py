@@ -1,6 +1,6 @@
 """Tables with the columns that the user names by the keys of the registry."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from specbench.analysis.run_summary import RunSummary
@@ -15,14 +15,34 @@ from specbench.report.tables import Table, across, table_of
 ALWAYS = "method"  # the first column of every table
 
 
-def chosen_table(summaries: Sequence[RunSummary], keys: Sequence[str]) -> Table:
-    """Return one table of runs with these columns, in this order. Raises ConfigError for an unknown key."""
-    _require_known(keys, {key for key, column in BY_KEY.items() if column.tables != (SUITES,)})
-    named = [BY_KEY[key] for key in dict.fromkeys(keys) if key != ALWAYS]
+def chosen_table(summaries: Sequence[RunSummary], words: Sequence[str]) -> Table:
+    """Return one table of runs with these columns, in this order: keys, or headings of these runs' tables.
+
+    A heading that contains commas may be several words. Raises ConfigError for an unknown column.
+    """
+    known = {key: _parts(column, summaries) for key, column in BY_KEY.items() if column.tables != (SUITES,)}
+    headed = {head: [part] for parts in known.values() for part in parts for head in _headings(part, summaries)}
+    columns = [part for part in _found(words, {**headed, **known}) if part.key != ALWAYS]
+    columns = list(dict.fromkeys(columns))
     if len(summaries) == 1:
-        columns = [part for column in named for part in _parts(column, summaries[:1])]
         return table_of(summaries[0], [BY_KEY[ALWAYS], *columns], f"{summaries[0].pair}, {summaries[0].task}")
-    return across(summaries, [part for column in named for part in _parts(column, summaries)])
+    return across(summaries, columns)
+
+
+def _headings(column: Column, summaries: Sequence[RunSummary]) -> list[str]:
+    """Return the headings of a column in tables of one run and of several."""
+    return [column.heading, column.title, *(column.title_in(summary) for summary in summaries)]
+
+
+def _found(words: Sequence[str], known: Mapping[str, list[Column]]) -> Iterator[Column]:
+    """Yield the columns that words name. A heading's words are joined by commas again, as many as possible."""
+    at = 0
+    while at < len(words):
+        ends = [end for end in range(len(words), at, -1) if ", ".join(words[at:end]) in known]
+        if not ends:
+            _require_known([words[at]], {*known})
+        yield from known[", ".join(words[at : ends[0]])]
+        at = ends[0]
 
 
 def chosen_suite(collected: Collected, keys: Sequence[str]) -> Collected:
@@ -51,4 +71,7 @@ def _parts(column: Column, summaries: Sequence[RunSummary]) -> list[Column]:
 def _require_known(keys: Iterable[str], known: set[str]) -> None:
     for key in keys:
         if key not in known:
-            raise ConfigError(f"--columns: no column '{key}'{hint(key, known)}")
+            meant, _, _ = hint(key, known).partition(";")
+            raise ConfigError(
+                f"--columns: no column '{key}'{meant}; help: a heading of the table, or docs/reading-a-table.md"
+            )

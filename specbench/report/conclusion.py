@@ -159,7 +159,8 @@ def _over_runs(method: str, place: str, line: _Line, values: Sequence[_Measured]
             fact = f"cannot be distinguished from {line.baseline}: {TIMES.text(only.speedup)}"
         else:
             fact = f"is {TIMES.text(only.speedup)} as fast as {line.baseline}"
-        return f"{name} {fact} on {only.summary.spec.task.name} ({clock}{rank}){same}{quality}."
+        synthetic = " with synthetic prompts" if only.summary.data.source == "synthetic" else ""
+        return f"{name} {fact} on {only.summary.spec.task.name}{synthetic} ({clock}{rank}){same}{quality}."
     span = " to ".join(f"{TIMES.number(each.speedup.value)}x ({each.summary.spec.task.name})" for each in (least, most))
     if all(each.speedup.low is None for each in values):
         which = f"{method}, {place}" if place else method
@@ -200,7 +201,7 @@ def _headline(summary: RunSummary, leading: MethodSummary, rows: Sequence[Method
     fastest = f", the fastest {kind}method{measured}," if len(rows) > 1 else ""
     rank = f", rank {leading.rank} of {len(summary.measured)}" if leading.rank and len(rows) > MOST_NAMED else ""
     text = f"{TIMES.text(speedup)} ({summary.clock}{rank})"
-    where = place(summary)
+    where = f"on synthetic prompts {place(summary)}" if summary.data.source == "synthetic" else place(summary)
     if speedup.high is not None and speedup.high < 1.0:
         advice = "" if doubts(summary) else " Do not use it with these models here."
         return f"{name}{fastest} is slower than {base} {where}: {text}{same}.{advice}"

@@ -131,10 +131,11 @@ def listed(problems: list[str]) -> str:
 
 
 def runs_in(folder: Path) -> list[Path]:
-    """Return a run folder in a list, or the run folders below a folder, by name. Empty if it contains no run."""
+    """Return a run folder in a list, or the run folders below a folder, by name, without interrupted attempts."""
     if (folder / SAMPLES).exists():
         return [folder]
-    return sorted(each.parent for each in folder.glob(f"**/{SAMPLES}"))
+    found = (each.parent for each in folder.glob(f"**/{SAMPLES}"))
+    return sorted(each for each in found if ATTEMPTS not in each.relative_to(folder).parts)
 
 
 def spec_of(folder: Path) -> RunSpec:

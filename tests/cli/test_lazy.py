@@ -58,7 +58,7 @@ def test_the_table_has_the_first_line_of_the_commands_docstring(name):
 def test_the_app_is_a_typer_app_with_every_command():
     group = typer.main.get_command(app)
     assert list(group.commands) == list(COMMANDS)
-    assert {each.name for each in group.commands["list"].load().params} == {"kind", "plugin", "as_json"}
+    assert {each.name for each in group.commands["list"].load().params} == {"kind", "plugin", "results", "as_json"}
 
 
 def test_an_unknown_command_names_the_nearest(tmp_path):
