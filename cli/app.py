@@ -49,7 +49,9 @@ COMMANDS = {  # by panel, in the order of `specbench --help`; each line equals t
     "gate": Entry("gate:gate", "Check", "Check, record or update a snapshot of a measurement."),
     "doctor": Entry("doctor:doctor", "Check", "Check this machine: one line per item, with advice."),
     "init": Entry("init:init", "Extend", "Write a commented pair, task, method, suite or plugin to start from."),
-    "list": Entry("catalog:list_", "Extend", "List the methods, pairs, tasks, suites or machines, or the runs of a folder."),
+    "list": Entry(
+        "catalog:list_", "Extend", "List the methods, pairs, tasks, suites or machines, or the runs of a folder."
+    ),
     "show": Entry("catalog:show", "Extend", "Print a preset and its path."),
     "schema": Entry("schema:schema", "Extend", "Write JSON Schemas of the TOML files, for editors and checks."),
     "fetch": Entry("fetch:fetch", "Extend", "Download what pairs, tasks or a suite need from the hub."),

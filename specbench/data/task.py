@@ -55,6 +55,7 @@ class Data:
     total: int  # samples of the whole source
     shard: str = ""  # I/N: the Ith of N parts of a run's samples, which are `whole`
     whole: tuple[Sample, ...] = ()
+    is_drawn: bool = False  # random samples instead of the first ones
 
     @property
     def all_samples(self) -> Sequence[Sample]:
@@ -97,7 +98,7 @@ class Data:
         for sample in self.samples:
             if sample.id in chosen or any(sample.after == other.id for other in kept):
                 kept.append(sample)
-        return replace(self, samples=kept)
+        return replace(self, samples=kept, is_drawn=True)
 
 
 class Hub(NamedTuple):

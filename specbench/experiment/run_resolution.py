@@ -114,6 +114,7 @@ def task_spec(name: str, task: Task, data: Data) -> TaskSpec:
             later_turns=sum(bool(sample.after) for sample in data.samples),
             total=data.total,
             shard=data.shard or None,
+            drawn=data.is_drawn or None,
         ),
     )
 

@@ -140,13 +140,15 @@ class _Driver:
         if not active:
             return
         if self.launcher.outlives and not self.campaign.ask():
-            self.observer.message(f"{len(active)} jobs are still running; run the same command to follow them")
+            are = "1 job is" if len(active) == 1 else f"{len(active)} jobs are"
+            self.observer.message(f"{are} still running; run the same command to follow them")
             return
         self.launcher.cancel(active)
         for entry in self._active():
             self.ledger.change(entry.key, state="waiting", why="canceled", changed=time.time())
         self.ledger.write()
-        self.observer.message(f"{len(active)} jobs canceled; the same command resumes their runs")
+        canceled = "1 job" if len(active) == 1 else f"{len(active)} jobs"
+        self.observer.message(f"{canceled} canceled; the same command resumes their runs")
 
     def _active(self) -> list[Entry]:
         return [entry for entry in self.ledger.entries.values() if entry.active]

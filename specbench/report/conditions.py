@@ -36,7 +36,8 @@ def _joined(word: str, plural: str, values: Iterable[str]) -> str:
 
 def _prompts(summary: RunSummary) -> str:
     data, repeats = summary.data, summary.decoding.repeats
-    return f"{counted(data.samples, 'prompt')} ({data.source}) x {counted(repeats, 'repeat')}"
+    prompts = counted(data.samples, "random prompt" if data.drawn else "prompt")
+    return f"{prompts} ({data.source}) x {counted(repeats, 'repeat')}"
 
 
 def _machine(summary: RunSummary) -> str:

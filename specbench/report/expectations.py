@@ -37,9 +37,9 @@ def outcome_counts(suite: Suite, points: Sequence[Point]) -> list[str]:
     if not counts:
         return []
     if counts.total() == 1:
-        return [f"The comparison that the paper leads to expect {_verb(next(iter(counts)))}{next(iter(counts))}."]
+        return [f"The expected outcome {_verb(next(iter(counts)))}{next(iter(counts))}."]
     texts = [f"{counts[outcome]} {_verb(outcome, counts[outcome])}{outcome}" for outcome in Outcome if counts[outcome]]
-    return [f"Of {counts.total()} comparisons that the paper leads to expect, {', '.join(texts)}."]
+    return [f"Of {counts.total()} expected outcomes, {', '.join(texts)}."]
 
 
 def _verb(outcome: Outcome, count: int = 1) -> str:

@@ -59,7 +59,9 @@ def _models(summary: RunSummary) -> Iterator[str]:
     if summary.simulated:
         yield _not_real(summary)
     for name, head in summary.heads.items():
-        if summary.data.sha256 in head.trained_on:
+        data = summary.data
+        unseen = data.samples <= head.skipped and not data.drawn and not data.shard
+        if data.sha256 in head.trained_on and not unseen:
             skipped = f", except the first {counted(head.skipped, 'row')}" if head.skipped else ""
             yield f"! head {name} was trained on this data set{skipped}"
 
@@ -90,7 +92,8 @@ def _completeness(summary: RunSummary) -> Iterator[str]:
     if data.shard:
         yield f"! shard {data.shard} of a run; --shards {data.shard.split('/')[1]} combines all of them"
     if data.samples < data.total and data.source != "synthetic":
-        yield f"! {data.samples} of {data.total} samples: not comparable with published scores"
+        part = f"{data.samples} of {counted(data.total, 'sample')}"
+        yield f"! {part}: not comparable with published scores" if data.revision else f"{part}."
     if failed:
         first = next(row.first_error for row in rows if row.first_error)
         yield f"! {counted(failed, 'generation')} failed and were not timed (`error` in samples.jsonl). The first: {first}"

@@ -47,6 +47,28 @@ def test_a_turn_without_a_text_is_named():
         Dialogues().samples([{"conversations": [{"from": "narrator", "value": "x"}]}], "rows")
 
 
+def test_openais_messages_are_the_same_dialogues():
+    roles = {"human": "user", "gpt": "assistant"}
+    messages = [
+        {"messages": [{"role": roles[turn["from"]], "content": turn["value"]} for turn in row["conversations"]]}
+        for row in ROWS
+    ]
+    assert Dialogues().dialogues(messages) == Dialogues().dialogues(ROWS)
+    assert Dialogues().samples(messages, "rows") == Dialogues().samples(ROWS, "rows")
+
+
+def test_messages_are_measured(tmp_path):
+    turns = [{"role": "user", "content": "Name a river."}, {"role": "user", "content": "And a lake."}]
+    (tmp_path / "chats.jsonl").write_text(json.dumps({"messages": turns}) + "\n" + json.dumps(ROWS[2]) + "\n")
+    few = ("-t", "dialogues", "--data", "chats.jsonl", "--repeats", 1, "--max-new-tokens", 4)
+    console.specbench("run", "-m", "sd", *few, cwd=tmp_path)
+    (run,) = json.loads(console.specbench("list", "runs", "--json", cwd=tmp_path).stdout)
+    assert run["generations"] == run["expected"] == 2 * 3, "two methods, three questions"
+    (tmp_path / "chats.jsonl").write_text('{"prompt": "Hi."}\n')
+    shown = console.specbench("run", "-m", "sd", *few, cwd=tmp_path, code=2).stderr
+    assert "row 1: no list under 'messages' or 'conversations'" in shown
+
+
 def test_all_turns_are_training_text(tokenizer):
     first, rest = dialogue_ids(tokenizer, Dialogues().dialogues(ROWS)[0])
     assert tokenizer.decode(first) == "USER: Hi.\nASSISTANT:"

@@ -82,13 +82,10 @@ def test_the_points_of_a_mixture_have_its_default_proposer_and_weights():
 
 def test_the_outcomes_of_all_expectations_are_counted_in_a_sentence():
     suite = Suite(value="speedup", at_least=1.0)
-    assert outcome_counts(suite, [point(1.5)]) == ["The comparison that the paper leads to expect is confirmed."]
+    assert outcome_counts(suite, [point(1.5)]) == ["The expected outcome is confirmed."]
     assert outcome_counts(suite, [point(1.5), point(1.2, x=2.0), point(0.5, x=3.0), point(1.05, x=4.0)]) == [
-        "Of 4 comparisons that the paper leads to expect, 2 are confirmed, 1 is on the expected side within the noise, 1 is"
-        " contradicted."
+        "Of 4 expected outcomes, 2 are confirmed, 1 is on the expected side within the noise, 1 is contradicted."
     ]
     alike = Suite(value="speedup", equals=1.0)
-    assert outcome_counts(alike, [point(1.0)]) == [
-        "The comparison that the paper leads to expect cannot be distinguished."
-    ]
+    assert outcome_counts(alike, [point(1.0)]) == ["The expected outcome cannot be distinguished."]
     assert outcome_counts(suite, []) == []

@@ -1,10 +1,12 @@
 """Warnings below the tables of a run."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from specbench.report.notes import notes
+from specbench.runs.run_spec import RunSpec
 from tests.fixtures.summaries import method_summary, run_summary
 
 PAGES = sorted((Path(__file__).parents[2] / "results" / "suites").glob("*/README.md"))
@@ -30,3 +32,26 @@ def test_a_warning_about_many_methods_names_the_largest_values():
 def test_every_expectation_was_compared_on_the_pages_of_the_tiny_suites(page):
     text = page.read_text(encoding="utf-8")
     assert "not measured side by side" not in text and "! no value" not in text
+
+
+def about_data(heads: dict, **data: object) -> str:
+    """Return the notes of a run on these samples, with these heads."""
+    summary = run_summary(method_summary())
+    table = summary.spec.to_toml()
+    table["task"]["data"] |= {"samples": 3, "total": 9, **data}
+    table["pair"]["heads"] = heads
+    return "\n".join(notes(replace(summary, spec=RunSpec.from_toml(table))))
+
+
+def test_only_published_data_are_compared_with_published_scores():
+    assert "! 3 of 9 samples: not comparable with published scores" in about_data({}, revision="abc")
+    own = about_data({}, source="mine.jsonl")
+    assert "3 of 9 samples." in own and "published" not in own
+
+
+def test_a_head_was_not_trained_on_the_first_rows_if_only_those_are_measured():
+    head = {"source": "here", "kind": "eagle", "base": "target", "trained_on": ["d"], "skipped": 3}
+    assert "was trained on this data set" not in about_data({"eagle": head})
+    assert "except the first 3 rows" in about_data({"eagle": head}, samples=4)
+    assert "except the first 3 rows" in about_data({"eagle": head}, drawn=True)
+    assert "head eagle was trained on this data set" in about_data({"eagle": head | {"skipped": 0}})
