@@ -16,8 +16,8 @@ endef
 
 .PHONY: run test coverage check docs gate faults bench suites real-text gate-trials draft-lengths intervals paper-specs gpu-check gpu-bench card tiny heads clean
 
-run: $(INSTALLED)  ## the first table: Speculative Ensemble on the bundled pair and all six tasks
-	$(BIN)/specbench run -m se -n 40 --repeats 1 --allow-code-execution $(ARGS)
+run: $(INSTALLED)  ## the first table: speculative decoding, prompt lookup and Speculative Ensemble on all six tasks
+	$(BIN)/specbench run -m sd,pld,se -n 20 --repeats 1 --allow-code-execution $(ARGS)
 
 test: $(INSTALLED)  ## run all tests, including the exact distribution tests
 	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadscope --no-loadscope-reorder $(ARGS)

@@ -2,16 +2,19 @@
 
 import json
 from dataclasses import asdict
+from itertools import groupby
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.text import Text
 
-from specbench.cli.console import place, print_table, say, terminal
+from specbench.cli.console import place, say, terminal
 from specbench.cli.params import Json
 from specbench.errors import ConfigError
-from specbench.report.reproduction import kept_results, papers, papers_table
+from specbench.report.reproduction import NOT_YET, WEIGHTS, kept_results, papers
 
+STYLES = {WEIGHTS: "green", NOT_YET: "yellow"}  # of states; others are dim
 MISSING = (
     "no results here, and none are installed with the package; help: --from FOLDER, or run in a checkout of specbench"
 )
@@ -37,7 +40,14 @@ def reproduce(
         print(json.dumps([asdict(item) for item in items], indent=1, ensure_ascii=False))
         return
     console = terminal()
-    print_table(papers_table(items), console)
+    for paper, group in groupby(items, lambda item: item.paper):
+        console.print(Text(f"\n{paper}", style="bold"))
+        for item in group:
+            console.print(
+                Text.assemble(f"  {item.shows}: {item.what} ", (f"({item.state})", STYLES.get(item.state, "dim")))
+            )
+            console.print(Text(f"      {item.command}", style="dim"), soft_wrap=True)
+    console.print()
     states = [item.state for item in items]
     if results is None:
         say(MISSING, console, "yellow")

@@ -26,6 +26,7 @@ from specbench.cli.schema import SCHEMAS
 
 ROOT = Path(__file__).parents[1]
 EXAMPLE = "example.html"  # an HTML report
+STYLE = "site.css"  # names of options and keys stay on one line
 PAGES = ("CONTRIBUTING.md", "CHANGELOG.md")  # beside docs/ and results/
 LINK = re.compile(r"(\]\()(?![a-z]+:|#)([^)#\s]+)((?:#[^)\s]*)?\))")
 FENCE = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
@@ -46,6 +47,7 @@ def main() -> None:
         write(out / "examples" / f"{path.stem}.md", example_page(path))
     write(out / "reference" / "cli.md", cli_page())
     write(out / "reference" / "config.md", config_page())
+    write(out / STYLE, "td:first-child code { white-space: nowrap; }\n")
     write(out / EXAMPLE, example_report())
     for page in out.rglob("*.md"):
         page.write_text(with_site_links(page.read_text(), page.relative_to(out), out), encoding="utf-8")

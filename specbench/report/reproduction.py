@@ -9,7 +9,6 @@ from typing import NotRequired, TypedDict
 from specbench.config.pair import PACKAGE
 from specbench.config.suite import TINY
 from specbench.files import checked
-from specbench.report.tables import Table
 from specbench.runs.suite_index import SUITES, Index
 
 WEIGHTS, BUNDLED, MADE_UP, NOT_YET = "the paper's weights", "tiny", "dummy + synthetic", "not yet"
@@ -96,9 +95,3 @@ def state_of(suite: str, results: Path | None) -> tuple[str, str]:
     if any(run.simulated for run in (*own.done, *changed.done)):
         return MADE_UP + ("" if own.complete else PARTLY), suite
     return NOT_YET, suite
-
-
-def papers_table(items: list[Item]) -> Table:
-    """Return the items as a table."""
-    heads = ["paper", "shows", "what", "reproduced on", "by"]
-    return Table("", heads, [[item.paper, item.shows, item.what, item.state, item.command] for item in items])

@@ -114,7 +114,7 @@ class PairSpec:
 class DataSpec:
     """The samples of a run. `sha256` is over the source's rows, `prompts_sha256` over the prompts made from them.
 
-    `shard` is I/N for a run of the Ith of N parts of the samples. `drawn` is set if they are random ones instead of the first.
+    `shard` is I/N for a run of the Ith of N parts of the samples. `drawn`: they are random ones, not the first.
     """
 
     source: str

@@ -263,18 +263,32 @@ def test_the_documented_stop_rule_proposer_method_and_task_run(tmp_path):
     stop, _ = from_docs(tmp_path, "new-method.md", "## A stop rule")
     proposer, _ = from_docs(tmp_path, "new-method.md", "## A proposer")
     again, _ = from_docs(tmp_path, "new-method.md", "## A proposer", "toml", "again-sd.toml")
+    doubling, _ = from_docs(tmp_path, "new-method.md", "### Drafts of varying length")
     method, _ = from_docs(tmp_path, "new-method.md", "## A method")
     task, _ = from_docs(tmp_path, "new-task.md", "# A task of your own")
     (tmp_path / "rows.jsonl").write_text('{"word": "apple"}\n{"word": "pear"}\n')
-    plugins = [word for path in (stop, proposer, method, task) for word in ("--plugin", path)]
-    wanted = ["-m", "narrow", "-m", "one-by-one", "-m", again, "-t", "spelling", "--data", "rows.jsonl"]
+    plugins = [word for path in (stop, proposer, doubling, method, task) for word in ("--plugin", path)]
+    wanted = [
+        "-m",
+        "narrow",
+        "-m",
+        "one-by-one",
+        "-m",
+        "doubling",
+        "-m",
+        again,
+        "-t",
+        "spelling",
+        "--data",
+        "rows.jsonl",
+    ]
     specbench("run", *wanted, *plugins, "-p", "tiny", "--repeats", 1, "--max-new-tokens", 8, cwd=tmp_path)
     (summary,) = summaries(tmp_path)
-    assert [row["method"] for row in summary["methods"]] == ["ar", "narrow", "one-by-one", "again-sd"]
+    assert [row["method"] for row in summary["methods"]] == ["ar", "narrow", "one-by-one", "doubling", "again-sd"]
     assert not any(row["failed"] for row in summary["methods"])
     assert all(row["identical_output"] == 1.0 for row in summary["methods"][1:]), "all of them are lossless"
     assert summary["metrics"][0]["name"] == "spelled"
-    for name in ("narrow", "one-by-one", "again", again):
+    for name in ("narrow", "one-by-one", "doubling", "again", again):
         assert "DIFFERS" not in specbench("enumerate", "-m", name, *plugins, cwd=tmp_path)
     (folder,) = (tmp_path / "results").iterdir()
     specbench("score", folder, *plugins, cwd=tmp_path)

@@ -40,7 +40,7 @@ def test_methods_are_completed_for_every_command(command, monkeypatch, tmp_path)
         ("run --suite se-table2", ["se-table2", "se-table2-tiny"]),
         ("report --suite se-table3", ["se-table3", "se-table3-tiny"]),
         ("fetch -p tiny-p", ["tiny-polybasic"]),
-        ("list ", ["methods", "pairs", "tasks", "suites", "machines"]),
+        ("list ", ["methods", "pairs", "tasks", "suites", "machines", "runs"]),
         ("plan --for h", ["h100", "h200"]),
         ("show p", ["pair"]),
         ("show pair tiny-p", ["tiny-polybasic"]),
