@@ -8,7 +8,8 @@ from specbench.config.options import Options
 from specbench.config.overrides import parse_head, parse_override, scoped
 from specbench.config.placement import place_overrides
 from specbench.config.presets import WORDS
-from specbench.errors import ConfigError
+from specbench.errors import ConfigError, hint
+from specbench.report.figures import FORMATS, KNOWN_FORMATS
 
 
 def words(values: Sequence[str] | None) -> list[str]:
@@ -26,6 +27,17 @@ def pair_of_models(draft: str, target: str) -> str:
     if not target:
         raise ConfigError("--draft needs --target")
     return f"draft={draft},target={target}" if draft else f"target={target}"
+
+
+def plot_formats(values: Sequence[str] | None, plots: object) -> Sequence[str]:
+    """Return the formats of plots. Raises ConfigError for an unknown format, and for a format without `--plots`."""
+    found = words(values)
+    if found and not plots:
+        raise ConfigError("--plot-format applies to --plots; help: --plots FOLDER")
+    for each in found:
+        if each not in KNOWN_FORMATS:
+            raise ConfigError(f"--plot-format {each}{hint(each, KNOWN_FORMATS)}")
+    return found or FORMATS
 
 
 def lengths(text: str) -> tuple[str, tuple[int, ...]]:

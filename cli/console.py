@@ -57,6 +57,7 @@ def print_table(table: "Table", console: Console, optional: Sequence[str] = ()) 
     If the terminal is too narrow, headings are wrapped, then columns are hidden: those with an `optional` heading, then the
     least important. In a file or a pipe, rows are as long as they need to be.
     """
+    table = table.compact()
     whole = _drawn(table)
     width = _width(whole, console)
     if width <= console.width:
@@ -84,7 +85,7 @@ def fitted(table: "Table", width: int, optional: Sequence[str] = ()) -> tuple["T
     ranks = {i: column_of(key).priority for i, key in enumerate(table.keys) if i and key}
     hidden: set[int] = set()
     low = sorted((i for i in ranks if ranks[i] < Priority.high), key=lambda i: (ranks[i], -i))
-    for i in [*map(table.heads.index, optional), *low]:
+    for i in [*(table.heads.index(each) for each in optional if each in table.heads), *low]:
         if sum(each + PADDING for each in _least_widths(table.without(hidden))) < width:
             break
         hidden.add(i)

@@ -1,6 +1,7 @@
 """`specbench curve`: sweep a parameter of a method and report quality against relative latency."""
 
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -9,7 +10,7 @@ import typer
 
 from specbench.analysis.summary import summary_of
 from specbench.cli import params
-from specbench.cli.arguments import options_of, words
+from specbench.cli.arguments import options_of, plot_formats, words
 from specbench.cli.console import place, print_table, say, terminal
 from specbench.cli.params import known
 from specbench.cli.progress import Terminal, interrupted
@@ -70,9 +71,8 @@ def curve(
     engine: params.ByEngine = params.Engine.auto,
     set_: params.Sets = None,
     out: params.Out = Path("results"),
-    plots: Annotated[
-        Path | None, typer.Option("--plots", help="Write plots of the curves to this folder, as PNG and SVG.")
-    ] = None,
+    plots: Annotated[Path | None, typer.Option("--plots", help="Write plots of the curves to this folder.")] = None,
+    plot_format: params.PlotFormats = None,
     plugin: params.Plugins = None,
     fresh: params.Fresh = False,
     wait: params.Wait = False,
@@ -87,6 +87,7 @@ def curve(
     """
     from specbench.experiment.pipeline import run  # imports torch
 
+    formats = plot_formats(plot_format, plots)
     plain = options_of(
         gamma=gamma, set_=set_, plugin=plugin, data=data, limit=limit, temperature=temperature,
         max_new_tokens=max_new_tokens, seed=seed, repeats=seeds, device=device, dtype=dtype, engine=engine,
@@ -105,7 +106,7 @@ def curve(
         results = run(replace(request, options=options), observer)
     except KeyboardInterrupt:
         interrupted(fresh)
-    _show([out / summary.run for summary in results.summaries], plots, as_json)
+    _show([out / summary.run for summary in results.summaries], plots, formats, as_json)
     if results.unscored:
         raise results.unscored
     sys.exit(ExitCode.SOME_FAILED if results.some_failed else ExitCode.OK)
@@ -137,11 +138,12 @@ def swept(request: Request, over: list[str], observer: Terminal) -> tuple[tuple[
     return tuple(found)
 
 
-def _show(folders: list[Path], plots: Path | None, as_json: bool) -> None:
+def _show(folders: list[Path], plots: Path | None, formats: Sequence[str], as_json: bool) -> None:
     """Print the curves of run folders, and draw them into `plots`."""
     found = [points_of(folder) for folder in folders]
     drawn = [
-        [*drawing.of_curve(f.name, points, plots)] if plots else [] for f, points in zip(folders, found, strict=True)
+        drawing.of_curve(f.name, points, plots, formats) if plots else []
+        for f, points in zip(folders, found, strict=True)
     ]
     if as_json:
         print(json_text([point for points in found for point in points]), end="")

@@ -247,4 +247,8 @@ Full = Annotated[
 Explain = Annotated[
     bool, typer.Option("--explain", help="Print the definition of every column.", rich_help_panel=OUTPUT)
 ]
+PlotFormats = Annotated[
+    list[str] | None,
+    typer.Option("--plot-format", help="Formats of --plots: svg, png, pdf.  [svg,png]", rich_help_panel=OUTPUT),
+]
 Json = Annotated[bool, typer.Option("--json", help="Write JSON to stdout.", rich_help_panel=OUTPUT)]

@@ -2,6 +2,7 @@
 
 import contextlib
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -11,7 +12,7 @@ import typer
 
 from specbench.analysis.summary import summaries_of
 from specbench.cli import params
-from specbench.cli.arguments import words
+from specbench.cli.arguments import plot_formats, words
 from specbench.cli.console import place, print_table, printable, terminal
 from specbench.cli.params import known
 from specbench.cli.report_output import newest, show, show_chosen, show_collected
@@ -44,6 +45,7 @@ class _Wanted:
     columns: list[str]
     out: Path | None
     plots: Path | None
+    plot_formats: Sequence[str]
     full: bool
     explain: bool
 
@@ -62,7 +64,8 @@ def report(
     ] = None,
     form: Annotated[Format, typer.Option("--format", "-f", help="Output format.")] = Format.table,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Write to this file instead of the terminal.")] = None,
-    plots: Annotated[Path | None, typer.Option("--plots", help="Write plots to this folder, as PNG and SVG.")] = None,
+    plots: Annotated[Path | None, typer.Option("--plots", help="Write plots to this folder.")] = None,
+    plot_format: params.PlotFormats = None,
     results: Annotated[Path, typer.Option("--from", help="Folder that contains the run folders.")] = Path("results"),
     columns: Annotated[
         list[str] | None,
@@ -92,7 +95,7 @@ def report(
     if pooled:
         _report_pooled(runs, suite, results, form, out)
         return
-    wanted = _Wanted(form, keys, out, plots, full, explain)
+    wanted = _Wanted(form, keys, out, plots, plot_formats(plot_format, plots), full, explain)
     if suite:
         _report_suite(suite, results, wanted)
     else:
@@ -104,7 +107,7 @@ def _report_suite(name: str, results: Path, wanted: _Wanted) -> None:
     collected = collect(read_suite(name), results)
     if wanted.columns:
         collected = chosen_suite(collected, wanted.columns)
-    drawn = plots_of_suite(collected, plots) if plots else []
+    drawn = plots_of_suite(collected, plots, wanted.plot_formats) if plots else []
     if form is not Format.table:
         _write(suite_text(collected, form, drawn, out.parent if out else Path()), out)
         return
@@ -132,7 +135,7 @@ def _report_runs(folders: list[Path], results: Path, wanted: _Wanted) -> None:
     if not folders:
         raise ConfigError(f"no run folder in {results}; help: specbench run")
     summaries = summaries_of(folders)
-    drawn = plots_of_runs(summaries, wanted.plots) if wanted.plots else []
+    drawn = plots_of_runs(summaries, wanted.plots, wanted.plot_formats) if wanted.plots else []
     if wanted.form is not Format.table:
         _write(runs_text(summaries, wanted.form, wanted.columns, wanted.full), wanted.out)
         return

@@ -9,7 +9,7 @@ from specbench.analysis.run_summary import RunSummary
 from specbench.cli.console import print_table, say
 from specbench.config.suite import Suite
 from specbench.errors import ConfigError
-from specbench.report.chosen import chosen_table
+from specbench.report.chosen import chosen_table, valueless
 from specbench.report.columns import column_of
 from specbench.report.conclusion import conclusion
 from specbench.report.markdown_page import suite_notes
@@ -92,8 +92,9 @@ def conclude(sentences: Sequence[str], console: Console) -> None:
 
 def show_chosen(summaries: Sequence[RunSummary], columns: Sequence[str], console: Console) -> None:
     """Print one table of runs with the named columns, and their common notes. Raises ConfigError for an unknown column."""
-    print_table(chosen_table(summaries, columns), console)
-    for note in common_notes(summaries):
+    table = chosen_table(summaries, columns)
+    print_table(table, console)
+    for note in [*common_notes(summaries), *valueless(table)]:
         say(note, console)
 
 

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from functools import cache
 from importlib import metadata
 from importlib.util import find_spec
@@ -61,6 +62,7 @@ class Fingerprint(TypedDict):
     git: Revision
     code: NotRequired[str]
     argv: list[str]
+    date: NotRequired[str]  # of the start, in UTC
     gpu: NotRequired[dict[str, str | None]]
     untimed: NotRequired[bool]  # other runs shared the device
 
@@ -88,6 +90,7 @@ def fingerprint() -> Fingerprint:
         "git": _git(),
         "code": code_checksum(),
         "argv": [Path(sys.argv[0]).name, *sys.argv[1:]],
+        "date": datetime.now(UTC).date().isoformat(),
     }
     if torch.cuda.is_available():
         out["gpu"] = _gpu()

@@ -45,6 +45,13 @@ def _found(words: Sequence[str], known: Mapping[str, list[Column]]) -> Iterator[
         at = ends[0]
 
 
+def valueless(table: Table) -> list[str]:
+    """Return a warning that names the columns of a table that are not shown since no row has a value."""
+    shown = table.compact().heads
+    missing = [head for head in table.heads if head not in shown]
+    return [f"! no method has a value of: {', '.join(missing)}"] if missing else []
+
+
 def chosen_suite(collected: Collected, keys: Sequence[str]) -> Collected:
     """Return the results of a suite with these values in its tables, each layout once.
 

@@ -16,11 +16,12 @@ NOT_EXECUTED = "not executed"  # in place of a score that needs generated code t
 
 
 class Priority(IntEnum):
-    """Which columns a terminal leaves out first if a table is too wide for it."""
+    """Which columns a terminal hides first if a table is too wide for it. Those of the highest priority stay."""
 
     low = 0
     normal = 1
-    high = 2
+    late = 2
+    high = 3
 
 
 @dataclass(frozen=True, kw_only=True)

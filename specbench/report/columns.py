@@ -64,6 +64,7 @@ COLUMNS = (
     ),
     Column(
         key="lossless", heading="lossless", format=TEXT, tables=(t.SPEED, t.MERGED), value=lossless,
+        priority=Priority.late,
         definition="Whether the method declares the output distribution of the baseline; *undeclared*: it declares none."
         " *contradicted*: it does, but greedy tokens differ from the baseline's choice by more than rounding explains."
         " `specbench verify` tests the declaration.",

@@ -1,5 +1,6 @@
-"""Figures of several panels, written as PNG and SVG in the style of `style.mplstyle`."""
+"""Figures of several panels, written as SVG, PNG and PDF in the style of `style.mplstyle`."""
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import resources
@@ -12,11 +13,15 @@ from specbench.report.labels import Label
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+    from specbench.analysis.intervals import Estimate
+
 WIDTH = 8.6  # inches: 825 pixels of a page
 HEIGHT = 3.2  # inches of a panel that does not set its own
 MOST_COLUMNS = 2
 WIDEST = 18  # characters of a label beside one of several columns
-FORMATS = ("svg", "png")
+FORMATS = ("svg", "png")  # by default
+KNOWN_FORMATS = (*FORMATS, "pdf")
+UNDATED = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}  # so that equal plots are equal files
 MARGINS = 1.0  # inches beside a panel, estimated for the width of its legend
 ENTRY, LETTER = 32.0, 5.2  # points of a legend's entry without its text, and of a letter
 
@@ -34,7 +39,8 @@ def save(
 ) -> list[Path]:
     """Write the panels as one figure in each format, in one column if labels beside them are long.
 
-    Returns the files; none if there are no panels.
+    Returns the files; none if there are no panels. Characters of the name that need quoting in a shell, LaTeX or a URL are
+    replaced by `-`.
     """
     if not panels:
         return []
@@ -44,6 +50,7 @@ def save(
     columns = min(len(panels), columns)
     rows = [panels[i : i + columns] for i in range(0, len(panels), columns)]
     heights = [max(panel.height for panel in row) for row in rows]
+    path = path.with_name(file_name(path.name))
     path.parent.mkdir(parents=True, exist_ok=True)
     files = [path.with_name(f"{path.name}.{kind}") for kind in formats]
     with _styled(path.name):
@@ -63,8 +70,13 @@ def save(
         for axes, wanted, texts in placed:
             labels.separate(axes, wanted, texts)
         for file in files:
-            figure.savefig(file, metadata={"Date": None} if file.suffix == ".svg" else None)
+            figure.savefig(file, metadata=UNDATED.get(file.suffix[1:]))
     return files
+
+
+def file_name(name: str) -> str:
+    """Return a name of letters, digits, `.`, `_` and `-`."""
+    return re.sub(r"[^\w.-]+", "-", name)
 
 
 @contextmanager
@@ -78,6 +90,13 @@ def _styled(salt: str) -> Iterator[None]:
     ):
         mpl.rcParams["svg.hashsalt"] = salt
         yield
+
+
+def errors(value: "Estimate", scale: float = 1.0) -> list[list[float]] | None:
+    """Return the distances to the bounds of an interval, as `errorbar` takes them."""
+    if value.low is None or value.high is None:
+        return None
+    return [[scale * max(value.value - value.low, 0.0)], [scale * max(value.high - value.value, 0.0)]]
 
 
 def integer_ticks(axes: "Axes") -> None:

@@ -15,13 +15,14 @@ from tempfile import TemporaryDirectory
 from typing import TypedDict
 
 from specbench.analysis.run_summary import RunSummary
-from specbench.report import escaping, plots
+from specbench.report import conditions, escaping, plots
 from specbench.report.columns import BY_KEY
 from specbench.report.conclusion import conclusion
 from specbench.report.html_chart import chart_rows
 from specbench.report.html_samples import SEPARATOR, browsed
 from specbench.report.markdown_page import suite_notes
-from specbench.report.notes import common_notes, counted, notes
+from specbench.report.notes import counted, notes_of, warnings_of, without_warnings
+from specbench.report.styles import dark
 from specbench.report.suite_report import Collected
 from specbench.report.tables import Table, across
 from specbench.report.tables import of_runs as tables_of_runs
@@ -50,8 +51,11 @@ class _Table(TypedDict):
 
 
 class _Image(TypedDict):
+    """A plot as data URLs, for a light and for a dark page."""
+
     name: str
     source: str
+    dark: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,14 +92,12 @@ def of_runs(summaries: Sequence[RunSummary]) -> str:
     with TemporaryDirectory() as folder:
         images = _images(plots.of_runs(summaries, Path(folder), ("svg",)))
     merged = [("", across(summaries))] if len(summaries) > 1 else []
-    pairs = ", ".join(dict.fromkeys(summary.pair for summary in summaries))
-    tasks = ", ".join(dict.fromkeys(summary.spec.task.name for summary in summaries))
     return _page(
         _Content(
-            title=f"{pairs}: {tasks}",
+            title=conditions.title(summaries),
             verdict=conclusion(summaries),
             tables=[*merged, *((s.task, table) for s, each in tables_of_runs(summaries) for table in each)],
-            notes=notes(summaries[0]) if len(summaries) == 1 else common_notes(summaries),
+            notes=notes_of(summaries),
             summaries=summaries,
             images=images,
         )
@@ -105,10 +107,13 @@ def of_runs(summaries: Sequence[RunSummary]) -> str:
 def _page(content: _Content) -> str:
     runs, left_out = browsed(content.summaries)
     data = {
+        "about": escaping.terminal(conditions.about(content.summaries)),
+        "methods": list(map(escaping.terminal, conditions.methods(content.summaries))),
         "verdict": list(map(escaping.terminal, content.verdict)),
         "chart": chart_rows(content.summaries),
         "tables": [_shown(table, task) for task, table in content.tables],
-        "notes": list(map(escaping.terminal, [*content.notes, *_omitted(content.summaries)])),
+        "warnings": [escaping.terminal(line.removeprefix("! ")) for line in warnings_of(content.notes)],
+        "notes": list(map(escaping.terminal, [*without_warnings(content.notes), *_omitted(content.summaries)])),
         "images": content.images,
         "runs": runs,
         "leftOut": left_out,
@@ -138,6 +143,7 @@ def _digest(text: str) -> str:
 
 def _shown(table: Table, task: str) -> _Table:
     """Return a table for the page's script, which draws text nodes, so that no cell can be markup."""
+    table = table.compact()
     keys = table.keys or ("",) * len(table.heads)
     return {
         "title": escaping.terminal(table.title),
@@ -159,10 +165,12 @@ def _definition(key: str) -> str:
 
 def _images(paths: Sequence[Path]) -> list[_Image]:
     """Return SVGs as data URLs, so that the page makes no request."""
-    return [
-        {"name": path.stem, "source": f"data:image/svg+xml;base64,{base64.b64encode(path.read_bytes()).decode()}"}
-        for path in paths
-    ]
+    texts = {path.stem: path.read_text(encoding="utf-8") for path in paths}
+    return [{"name": name, "source": _data_url(text), "dark": _data_url(dark(text))} for name, text in texts.items()]
+
+
+def _data_url(svg: str) -> str:
+    return f"data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()}"
 
 
 def _omitted(summaries: Sequence[RunSummary]) -> list[str]:

@@ -34,7 +34,7 @@ def latex(tables: Iterable[Captioned]) -> str:
 
 
 def _environment(each: Captioned, used: set[str]) -> str:
-    table = each.table
+    table = each.table.compact()
     columns = [_Column([row[i] for row in table.rows]) for i in range(len(table.heads))]
     caption = escaping.latex(". ".join(filter(None, (table.title, each.conditions))))
     label = _label(f"{each.name} {table.title}", used)

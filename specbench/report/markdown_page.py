@@ -7,10 +7,10 @@ from urllib.parse import quote
 from specbench.analysis.run_summary import RunSummary
 from specbench.analysis.win_rate import JUDGE
 from specbench.report import escaping
-from specbench.report.notes import common_notes, counted
+from specbench.report.notes import common_notes, counted, without_warnings
 from specbench.report.suite_report import Collected
 from specbench.report.suite_tables import SELECTED
-from specbench.report.tables import markdown_list, markdown_table
+from specbench.report.tables import markdown_head, markdown_list, markdown_table
 from specbench.runs.suite_index import DONE
 
 
@@ -41,16 +41,17 @@ def page(collected: Collected, plots: list[Path], beside: Path) -> str:
     setups = {(s.machine, s.environment["cpu"], _revision(s)) for s in collected.summaries}
     others = f", the first of {len(setups)} machines or revisions" if len(setups) > 1 else ""
     runs = "1 run" if len(collected.folders) == 1 else f"{len(collected.folders)} runs"
+    lines = suite_notes(collected)
     command = f"specbench run --suite {suite.requested or suite.name}"
     parts = [
         f"# {escaping.markdown(f'{suite.paper}, {suite.shows}: {suite.description}')}",
         f"{tiny if suite.is_tiny else ''}`{escaping.terminal(command).replace('`', '')}` measured"
         f" {runs} in {_time(collected.index.minutes)} on {escaping.markdown(first.machine)},"
         f" {counted(first.environment['threads'], 'thread')}, at revision {_revision(first)[:9] or 'unknown'}{others}.",
-        " ".join(map(escaping.markdown, collected.conclusion)),
+        *markdown_head(collected.summaries, collected.conclusion, lines),
         *map(markdown_table, collected.tables),
         *(f"![{escaping.markdown(plot.stem)}]({quote(os.path.relpath(plot, beside))})" for plot in plots),
-        markdown_list(suite_notes(collected)),
+        markdown_list(without_warnings(lines)),
     ]
     return "\n\n".join(filter(None, parts)) + "\n"
 

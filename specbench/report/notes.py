@@ -1,7 +1,9 @@
 """Notes below the tables of a run: the conditions of the measurement, then warnings, which start with `!`."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+import shlex
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 
 from specbench.analysis.run_summary import RunSummary
 from specbench.report.columns import column_of
@@ -11,6 +13,7 @@ LEAST_BANDWIDTH = 0.5  # share of the memory bandwidth below which a baseline ge
 NUMBERS = r"[-+]?\d[\d.,]*%?|\(.*?\)"  # numbers and texts in brackets
 MOST_CONDITIONS = 3  # sets of conditions above a short report of several runs
 MOST_WARNINGS = 5  # lines of warnings that follow a short report
+MOST_FOLDERS = 3  # that a command names
 MOST_METHODS = 3  # methods that a warning names if it is about many
 LENGTH_CUTS = "cut_by_length"
 WINDOW_CUTS = "outputs cut by the context window of"
@@ -206,19 +209,41 @@ def _not_real(summary: RunSummary) -> str:
     return "! Not a measurement of these models: " + "; ".join(parts)
 
 
+def notes_of(summaries: Sequence[RunSummary]) -> list[str]:
+    """Return the notes of one run, or the common ones of several."""
+    return notes(summaries[0]) if len(summaries) == 1 else common_notes(summaries)
+
+
+def warnings_of(lines: Iterable[str]) -> list[str]:
+    """Return the notes that are warnings."""
+    return [line for line in lines if line.startswith("!")]
+
+
+def without_warnings(lines: Iterable[str]) -> list[str]:
+    """Return the other notes."""
+    return [line for line in lines if not line.startswith("!")]
+
+
 def short_notes(summaries: Sequence[RunSummary]) -> list[str]:
     """Return the conditions of some runs and the first warnings about them. The others are counted."""
-    lines = notes(summaries[0]) if len(summaries) == 1 else common_notes(summaries)
+    lines = notes_of(summaries)
     conditions = list(dict.fromkeys(notes(summary)[0] for summary in summaries))
     if len(conditions) > MOST_CONDITIONS:
         others = counted(len(conditions) - MOST_CONDITIONS, "more set")
-        conditions = [*conditions[:MOST_CONDITIONS], f"{others} of conditions; help: specbench report --full"]
-    warnings = [line for line in lines if line.startswith("!")]
+        conditions = [*conditions[:MOST_CONDITIONS], f"{others} of conditions; help: {_full_report(summaries)}"]
+    warnings = warnings_of(lines)
     shown = warnings if len(warnings) <= MOST_WARNINGS else warnings[: MOST_WARNINGS - 1]
     more = len(warnings) - len(shown)
-    folder = f" {summaries[0].folder}" if len(summaries) == 1 else ""
-    rest = [f"! {counted(more, 'more warning')}; help: specbench report{folder} --full"] if more else []
+    rest = [f"! {counted(more, 'more warning')}; help: {_full_report(summaries)}"] if more else []
     return [*conditions, *shown, *rest]
+
+
+def _full_report(summaries: Sequence[RunSummary]) -> str:
+    """Return the command that shows all tables and notes of these runs."""
+    folders = [shlex.quote(summary.folder) for summary in summaries]
+    if len(folders) > MOST_FOLDERS:
+        folders = list(dict.fromkeys(f"{shlex.quote(str(Path(summary.folder).parent))}/*_*" for summary in summaries))
+    return f"specbench report {' '.join(folders)} --full"
 
 
 def common_notes(summaries: Sequence[RunSummary]) -> list[str]:

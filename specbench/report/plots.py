@@ -1,4 +1,4 @@
-"""Plots as PNG and SVG files: of a suite, of runs, and of quality-latency curves."""
+"""Plots as files: of a suite, of runs, and of quality-latency curves."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ from specbench.analysis.differences import distinct_titles
 from specbench.analysis.points import Point
 from specbench.analysis.run_summary import RunSummary
 from specbench.config.suite_layout import PROMPT, PlotSpec
-from specbench.report.figures import FORMATS, MOST_COLUMNS, Panel, save
+from specbench.report.figures import FORMATS, MOST_COLUMNS, Panel, file_name, save
 from specbench.report.prompt_plot import prompt_panels
 from specbench.report.run_plots import run_plots
 from specbench.report.suite_plots import line_panels, speed_panels
@@ -45,17 +45,18 @@ def of_runs(summaries: Sequence[RunSummary], into: Path, formats: Sequence[str] 
     names = Counter[str]()
     drawn: list[Path] = []
     for summary, title in zip(summaries, titles, strict=True):
-        names[summary.run] += 1
-        number = f"-{names[summary.run]}" if names[summary.run] > 1 else ""  # folders in two places with one name
+        name = file_name(summary.run)
+        names[name] += 1
+        number = f"-{names[name]}" if names[name] > 1 else ""  # folders in two places with one name
         for kind, panel in run_plots(summary, title).items():
-            drawn += save(into / f"{summary.run}{number}-{kind}", [panel], formats)
+            drawn += save(into / f"{name}{number}-{kind}", [panel], formats)
     return drawn
 
 
-def of_curve(name: str, points: Sequence[Point], into: Path) -> list[Path]:
+def of_curve(name: str, points: Sequence[Point], into: Path, formats: Sequence[str] = FORMATS) -> list[Path]:
     """Draw quality over relative latency of one run's curves."""
     panels = line_panels(CURVE, points)
-    return save(into / f"{name}-curve", panels, columns=columns_of(CURVE, panels))
+    return save(into / f"{name}-curve", panels, formats, columns=columns_of(CURVE, panels))
 
 
 def columns_of(spec: PlotSpec, panels: Sequence[Panel]) -> int:

@@ -32,7 +32,7 @@ def pooled_table(summaries: Sequence[RunSummary]) -> Table:
         groups[summary.pair, summary.baseline, summary.decoding.temperature].append(summary)
     heads = ["method", "pair", "T", "tasks", "prompts", *(column_of(key).title for key in COLUMNS)]
     rows = [row for group in groups.values() for row in _rows(group)]
-    return Table("All runs together", heads, rows, ("method", *[""] * 4, *COLUMNS))
+    return Table("All runs together", heads, rows, ("method", *[""] * 4, *COLUMNS), places=5)
 
 
 def _rows(group: Sequence[RunSummary]) -> Iterable[list[str]]:

@@ -12,7 +12,7 @@ from specbench.errors import ConfigError
 from specbench.files import read_json
 from specbench.report.break_even_plot import break_even_panel
 from specbench.report.conclusion import speedup_of
-from specbench.report.figures import Panel, integer_ticks, legend_above
+from specbench.report.figures import Panel, errors, integer_ticks, legend_above
 from specbench.report.fronts import pareto
 from specbench.report.labels import Label, short
 from specbench.report.round_plots import acceptance_panel, length_panel, time_panel
@@ -71,7 +71,7 @@ def _quality(axes: "Axes", summary: RunSummary, rows: Sequence[tuple[MethodSumma
             axes.plot(x, y, style.marker, color=style.color, alpha=0.4, zorder=2)
             continue
         axes.errorbar(
-            x, y, xerr=_errors(speed), yerr=_errors(score, 100.0), fmt=style.marker, color=style.color, markersize=7,
+            x, y, xerr=errors(speed), yerr=errors(score, 100.0), fmt=style.marker, color=style.color, markersize=7,
             elinewidth=1.1, zorder=3,
         )  # fmt: skip
         labels.append(Label(row.label, x, y, style.color, at_edge=False, bars=_bars(x, y, speed, score)))
@@ -101,13 +101,6 @@ def _bars(x: float, y: float, speed: Estimate, score: Estimate) -> tuple[tuple[f
     return (*across, *up)
 
 
-def _errors(value: Estimate, scale: float = 1.0) -> list[list[float]] | None:
-    """Return the distances to the bounds of an interval, as `errorbar` takes them."""
-    if value.low is None or value.high is None:
-        return None
-    return [[scale * max(value.value - value.low, 0.0)], [scale * max(value.high - value.value, 0.0)]]
-
-
 def _prediction_panel(summary: RunSummary, title: str) -> Panel | None:
     rows = [row for row in summary.measured if row.predicted_lengths][:MOST_CURVES]
     if not rows or summary.end_to_end:
@@ -129,7 +122,7 @@ def _predictions(axes: "Axes", summary: RunSummary, rows: Sequence[MethodSummary
         theory, measured = summary.traits(row).theory, speedup_of(summary, row)
         if theory and measured:
             axes.errorbar(
-                theory.gamma[0] + BESIDE * (place - (len(rows) - 1) / 2), measured.value, yerr=_errors(measured),
+                theory.gamma[0] + BESIDE * (place - (len(rows) - 1) / 2), measured.value, yerr=errors(measured),
                 fmt=style.marker, color=style.color, markersize=7, elinewidth=1.4, zorder=3,
                 label=f"measured: {short(row.label)}",
             )  # fmt: skip

@@ -1,5 +1,6 @@
 """Colors, markers and line styles: the same for a method in every plot and on every page."""
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from zlib import crc32
@@ -14,6 +15,13 @@ INK, MUTED, RULE = "#1f2328", "#8c959f", "#d8dee4"  # text, axes and grid, as in
 COLORS = (BLUE, ORANGE, GREEN, RED, PURPLE, SKY, OLIVE)
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "d")
 DASHES = ("-", "--", "-.", ":")
+DARK = {
+    "#ffffff": "#0d1117",
+    INK: "#e6edf3",
+    MUTED: "#9198a1",
+    RULE: "#3d444d",
+}  # the page's dark colors, as in page.css
+TEXT_SHADE = 0.72  # of a label beside the color of its line
 LINE_STEP = 0.16  # share of white from one shade to the next
 
 
@@ -49,7 +57,21 @@ PARTS = {"draft": SKY, "middle": GREEN, "target": BLUE, "host": NEUTRAL, "eagle"
 
 def text_color(color: str) -> str:
     """Return a darker shade of a color, in which text is readable on white."""
-    return "#" + "".join(f"{round(0.72 * int(color[i : i + 2], 16)):02x}" for i in (1, 3, 5))
+    return "#" + "".join(f"{round(TEXT_SHADE * int(color[i : i + 2], 16)):02x}" for i in (1, 3, 5))
+
+
+def dark(svg: str) -> str:
+    """Return an SVG of a figure in colors for a dark page. Lines and markers keep their colors, labels are lighter."""
+    svg = re.sub(r"(<text[^>]*fill: )(#[0-9a-f]{6})", lambda found: found[1] + _on_dark(found[2]), svg)
+    return re.sub("|".join(DARK), lambda found: DARK[found[0]], svg)
+
+
+def _on_dark(color: str) -> str:
+    """Return the color of a label on a dark page: the original of `text_color`, and lighter."""
+    if color in DARK:
+        return color
+    parts = (min(int(color[i : i + 2], 16) / TEXT_SHADE, 255) for i in (1, 3, 5))
+    return "#" + "".join(f"{round(part + (255 - part) * 0.3):02x}" for part in parts)
 
 
 def base_name(method: str) -> str:

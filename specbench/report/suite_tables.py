@@ -4,7 +4,6 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from specbench.analysis.chains import NONE
 from specbench.analysis.points import Point, PointValue
 from specbench.config.suite import Suite
 from specbench.config.suite_layout import TableSpec
@@ -61,8 +60,8 @@ def pivot(spec: TableSpec, points: Sequence[Point]) -> Table:
         ]
         for row, places in grid.items()
     ]
-    empty = {i for i in range(1, len(row_keys)) if rows and all(row[i] == NONE for row in rows)}
-    return Table(_title(spec, kept), headings, rows).without(empty)
+    keys = (*[""] * len(row_keys), *(value for _ in columns for value in spec.values))
+    return Table(_title(spec, kept), headings, rows, keys, places=len(row_keys)).compact()
 
 
 def _title(spec: TableSpec, kept: Sequence[Point]) -> str:

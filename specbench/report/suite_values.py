@@ -70,6 +70,7 @@ def paper_tables(reference: Sequence[Reference]) -> list[Table]:
                 ["pair", "method", *places],
                 [[*key, *(values.get(place, NONE) for place in places)] for key, values in lines.items()],
                 measured=False,
+                places=2,
             )
         )
     return tables

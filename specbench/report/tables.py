@@ -9,11 +9,11 @@ from specbench.analysis.chains import NONE
 from specbench.analysis.differences import Line, differences, distinct_titles
 from specbench.analysis.run_summary import MethodSummary, RunSummary
 from specbench.analysis.win_rate import judged_of, win_rate_values, win_rates
-from specbench.report import escaping
+from specbench.report import conditions, escaping
 from specbench.report.column import Column
 from specbench.report.columns import columns_of, merged_columns
 from specbench.report.conclusion import conclusion
-from specbench.report.notes import notes, short_notes
+from specbench.report.notes import notes, notes_of, short_notes, warnings_of, without_warnings
 from specbench.report.run_tables import TABLES
 from specbench.report.suite_columns import SUITE_COLUMNS
 from specbench.runs.scores import Judged
@@ -33,11 +33,18 @@ class Table:
     rows: list[list[str]]
     keys: tuple[str, ...] = ()
     measured: bool = True  # False for numbers that a paper prints
+    places: int = 1  # columns at the left that say what a row is about
 
     def is_text(self, column: int) -> bool:
         """Return whether a column is aligned to the left: the first, and those in which most cells are not numbers."""
         known = [row[column] for row in self.rows if row[column] not in ("", NONE)]
         return column == 0 or 2 * sum(NUMBER.match(cell) is not None for cell in known) < len(known)
+
+    def compact(self) -> "Table":
+        """Return the table without the columns, and the rows, in which no cell has a value."""
+        rows = [row for row in self.rows if any(cell != NONE for cell in row[self.places :])] or self.rows
+        unused = {i for i in range(1, len(self.heads)) if rows and all(row[i] == NONE for row in rows)}
+        return replace(self, rows=rows).without(unused)
 
     def without(self, dropped: Set[int]) -> "Table":
         """Return the table without the columns at some positions."""
@@ -45,8 +52,10 @@ class Table:
         def kept(values: Sequence[str]) -> list[str]:
             return [value for i, value in enumerate(values) if i not in dropped]
 
-        rows = list(map(kept, self.rows))
-        return replace(self, heads=kept(self.heads), rows=rows, keys=tuple(kept(self.keys)))
+        return replace(
+            self, heads=kept(self.heads), rows=list(map(kept, self.rows)), keys=tuple(kept(self.keys)),
+            places=self.places - sum(i < self.places for i in dropped),
+        )  # fmt: skip
 
 
 def tables(summary: RunSummary, title: str = "") -> list[Table]:
@@ -61,7 +70,7 @@ def tables(summary: RunSummary, title: str = "") -> list[Table]:
         own = table.title.format(baseline=summary.baseline, headline=summary.headline)
         first = title or (summary.title if not out else "")
         made = table_of(summary, columns_of(table.key, summary), ": ".join(filter(None, (first, own))))
-        made = without_empty(made if not out else replace(made, rows=made.rows[: len(summary.measured)]))
+        made = (made if not out else replace(made, rows=made.rows[: len(summary.measured)])).compact()
         if len(made.heads) > 1 or not out:
             out.append(made)
     return out
@@ -84,13 +93,6 @@ def ranked(summary: RunSummary) -> list[MethodSummary]:
     return sorted(summary.measured, key=speed, reverse=True)
 
 
-def without_empty(table: Table) -> Table:
-    """Return a table without the columns in which no row has a value."""
-    if not table.rows:
-        return table
-    return table.without({i for i in range(1, len(table.heads)) if all(row[i] == NONE for row in table.rows)})
-
-
 def across(summaries: Sequence[RunSummary], chosen: Sequence[Column] | None = None) -> Table:
     """Return the merged table of several runs: a row per run and method, and a column per property in which rows differ.
 
@@ -109,7 +111,9 @@ def across(summaries: Sequence[RunSummary], chosen: Sequence[Column] | None = No
         measured = [column.text(summary, row) for column in columns] if row.measured else _failed(row, len(columns))
         rows.append([*([pairs[i]] if pairs else []), *place, *measured])
     names = list(dict.fromkeys(summary.pair for summary in summaries))
-    return without_empty(Table(names[0] if len(names) == 1 else f"{len(summaries)} runs", headings, rows, keys))
+    title = names[0] if len(names) == 1 else f"{len(summaries)} runs"
+    table = Table(title, headings, rows, keys, places=len(headings) - len(columns))
+    return table.compact() if chosen is None else table
 
 
 def of_runs(summaries: Sequence[RunSummary]) -> list[tuple[RunSummary, list[Table]]]:
@@ -144,17 +148,31 @@ def overview(summaries: Sequence[RunSummary]) -> Table:
 
 
 def markdown(summaries: Sequence[RunSummary], full: bool = False) -> str:
-    """Return the conclusion, the first table and notes as GitHub-flavored Markdown. With `full`, all tables and notes."""
-    parts = [" ".join(map(escaping.markdown, conclusion(summaries)))]
+    """Return the page of some runs as GitHub-flavored Markdown: the first table and notes; all of them with `full`."""
+    lines = notes_of(summaries) if full else short_notes(summaries)
+    parts = [
+        f"# {escaping.markdown(conditions.title(summaries))}",
+        *markdown_head(summaries, conclusion(summaries), lines),
+    ]
     if not full:
-        parts += [markdown_table(overview(summaries)), markdown_list(short_notes(summaries))]
+        parts += [markdown_table(overview(summaries)), markdown_list(without_warnings(lines))]
         return "\n\n".join(filter(None, parts)) + "\n"
     if len(summaries) > 1:
         parts.append(markdown_table(across(summaries)))
     for summary, each in of_runs(summaries):
         parts += map(markdown_table, each)
-        parts.append(markdown_list(notes(summary)))
+        parts.append(markdown_list(notes(summary) if len(summaries) > 1 else without_warnings(lines)))
     return "\n\n".join(filter(None, parts)) + "\n"
+
+
+def markdown_head(summaries: Sequence[RunSummary], sentences: Sequence[str], lines: Sequence[str]) -> list[str]:
+    """Return what follows a page's title: what was measured, the methods, the conclusion, and the warnings in `lines`."""
+    return [
+        escaping.markdown(conditions.about(summaries)),
+        markdown_list(conditions.methods(summaries)),
+        " ".join(map(escaping.markdown, sentences)),
+        markdown_list(warnings_of(lines)),
+    ]
 
 
 def markdown_list(lines: Iterable[str]) -> str:
@@ -164,6 +182,7 @@ def markdown_list(lines: Iterable[str]) -> str:
 
 def markdown_table(table: Table) -> str:
     """Return a GitHub-flavored table, after its title if it has one."""
+    table = table.compact()
     align = [":--" if table.is_text(i) else "--:" for i in range(len(table.heads))]
     title = f"**{escaping.markdown(table.title)}**\n\n" if table.title else ""
     heads, *rows = ([escaping.markdown_cell(cell) for cell in line] for line in (table.heads, *table.rows))

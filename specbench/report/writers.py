@@ -7,7 +7,7 @@ from pathlib import Path
 from specbench.analysis.run_summary import RunSummary
 from specbench.errors import ConfigError
 from specbench.report import export, html, latex, markdown_page
-from specbench.report.chosen import chosen_table
+from specbench.report.chosen import chosen_table, valueless
 from specbench.report.conditions import conditions
 from specbench.report.latex import Captioned
 from specbench.report.notes import common_notes
@@ -43,9 +43,10 @@ SUITE_WRITERS: Mapping[str, Callable[[Collected], str]] = {
 
 
 def suite_text(collected: Collected, form: str, drawn: Sequence[Path], beside: Path) -> str:
-    """Return a suite in a format. A Markdown page links the drawn SVGs relative to the folder `beside`."""
+    """Return a suite in a format. A Markdown page links the drawn SVGs, or else PNGs, relative to the folder `beside`."""
     if form == "md":
-        return markdown_page.page(collected, [path for path in drawn if path.suffix == ".svg"], beside)
+        shown = [path for path in drawn if path.suffix == ".svg"] or [path for path in drawn if path.suffix == ".png"]
+        return markdown_page.page(collected, shown, beside)
     return SUITE_WRITERS[form](collected)
 
 
@@ -64,4 +65,4 @@ def runs_text(summaries: Sequence[RunSummary], form: str, columns: Sequence[str]
     table = chosen_table(summaries, columns)
     if form == "latex":
         return latex.latex([Captioned(replace(table, title=""), conditions(summaries), table.title)])
-    return f"{markdown_table(table)}\n\n{markdown_list(common_notes(summaries))}\n"
+    return f"{markdown_table(table)}\n\n{markdown_list([*common_notes(summaries), *valueless(table)])}\n"

@@ -47,6 +47,11 @@ def test_a_narrow_terminal_hides_the_least_important_columns_and_names_them():
     assert "speedup" not in hidden and "strict" not in hidden
 
 
+def test_the_column_lossless_is_hidden_after_the_rank():
+    text = "\n".join(printed(68))
+    assert "yes" in text and "rank" in text.partition("hidden columns")[2]
+
+
 def test_columns_without_a_key_are_hidden_in_the_order_given():
     table = Table("", HEADS, ROWS)
     lines = printed(76, table=table, optional=["acceptance", "lossless", "rank"])

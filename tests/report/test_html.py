@@ -72,6 +72,25 @@ def test_the_page_refers_to_no_other_file(page):
     assert not re.findall(r"""(?:src|href)=["'](?!data:)|https?://""", page.read_text())
 
 
+def test_the_page_begins_with_conditions_methods_conclusion_and_warnings(page):
+    text = page.read_text()
+    places = [text.index(f'id="{name}"') for name in ("about", "methods", "verdict", "warnings", "speed")]
+    assert places == sorted(places)
+    data = json.loads(re.search(r'id="data">(.*?)</script>', text, re.S).group(1))
+    assert re.search(r"\d{4}-\d\d-\d\d; models draft .*target .*thread; T = 0; 5 prompts .* x 1 repeat", data["about"])
+    assert [line.partition(":")[0] for line in data["methods"]] == ["ar", "sd"]
+    assert any(line.startswith("outputs cut by the length limit") for line in data["warnings"])
+    assert not any(line.startswith("outputs cut") for line in data["notes"])
+
+
+def test_plots_have_a_picture_for_dark_pages(page):
+    data = json.loads(re.search(r'id="data">(.*?)</script>', page.read_text(), re.S).group(1))
+    for image in data["images"]:
+        light, dark = (base64.b64decode(image[key].partition(",")[2]).decode() for key in ("source", "dark"))
+        assert "#ffffff" in light and "#1f2328" in light
+        assert "#ffffff" not in dark and "#1f2328" not in dark and "#e6edf3" in dark
+
+
 @pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="needs Debian's chromium and chromium-driver")
 def test_the_page_works_in_a_browser(page):
     """Plots are visible, a table sorts, the sample browser works, no console error, no request leaves the file."""
@@ -140,7 +159,9 @@ def test_the_page_works_in_a_browser(page):
         assert ask(visible) == 2, "the filter applies to tables"
         browser.execute_script("document.querySelector('.chip').click()")
         assert ask(visible) == 1 and ask("document.querySelectorAll('#speed svg g').length") == 1
+        light = ask("document.images[0].src")
         ask("document.getElementById('theme').click()")
+        assert ask("document.images[0].src") != light, "plots follow the theme"
         assert ask("document.documentElement.dataset.theme") == "dark"
         assert browser.get_log("browser") == []
         events = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]

@@ -36,12 +36,13 @@ def table_of(*rows: list[str], heads: tuple[str, ...] = ("method", "value")) -> 
 
 
 def test_a_number_and_its_interval_are_two_columns():
-    text = table_of(["ar", "1.00x"], ["sd", "10.25x [9.50, 11.00]"], ["we", "–"])
-    assert r"\begin{tabular}{lr@{\hspace{0.4em}}l}" in text
-    assert r"method & \multicolumn{2}{c}{value} \\" in text
-    assert r"sd & 10.25$\times$ & {\footnotesize [9.50, 11.00]} \\" in text
-    assert r"ar & 1.00$\times$ &  \\" in text
-    assert r"we & -- &  \\" in text
+    rows = ["ar", "1.00x", "1"], ["sd", "10.25x [9.50, 11.00]", "2"], ["we", "–", "3"]
+    text = table_of(*rows, heads=("method", "value", "n"))
+    assert r"\begin{tabular}{lr@{\hspace{0.4em}}lr}" in text
+    assert r"method & \multicolumn{2}{c}{value} & n \\" in text
+    assert r"sd & 10.25$\times$ & {\footnotesize [9.50, 11.00]} & 2 \\" in text
+    assert r"ar & 1.00$\times$ &  & 1 \\" in text
+    assert r"we & -- &  & 3 \\" in text
 
 
 def test_numbers_are_aligned_right_and_texts_left():

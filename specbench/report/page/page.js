@@ -66,12 +66,18 @@ function controls() {
   }
 }
 
-// Light and dark.
+// Light and dark. Plots have a picture for each.
+const preference = matchMedia("(prefers-color-scheme: dark)"), painters = [];
+const repaint = () => painters.forEach((paint) => paint());
+function isDark() {
+  const theme = document.documentElement.dataset.theme;
+  return theme ? theme === "dark" : preference.matches;
+}
 byId("theme").addEventListener("click", () => {
-  const root = document.documentElement;
-  const dark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
-  root.dataset.theme = dark ? "light" : "dark";
+  document.documentElement.dataset.theme = isDark() ? "light" : "dark";
+  repaint();
 });
+preference.addEventListener("change", repaint);
 
 function counted(count, noun) {
   return `${count} ${noun}${count === 1 ? "" : "s"}`;

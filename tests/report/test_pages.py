@@ -1,0 +1,130 @@
+"""Pages and tables of a run in every format: what stands where, what is left out, and the files of plots."""
+
+import csv
+import json
+import re
+from dataclasses import replace
+
+import pytest
+
+from specbench.analysis.break_even import BreakEven
+from specbench.analysis.intervals import Estimate
+from specbench.report import plots
+from tests.fixtures.console import specbench
+from tests.fixtures.summaries import method_summary, run_summary
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("pages")
+    run = ("-m", "sd,pld", "-t", "gsm8k,wmt", "-n", "5", "--repeats", "1", "--max-new-tokens", "24", "--out", "mine")
+    specbench("run", *run, cwd=folder)
+    return folder, sorted((folder / "mine").glob("*_gsm8k_*")) + sorted((folder / "mine").glob("*_wmt_*"))
+
+
+@pytest.mark.parametrize("full", [[], ["--full"]])
+def test_markdown_begins_with_title_conditions_methods_conclusion_and_warnings(measured, full):
+    folder, runs = measured
+    text = specbench("report", runs[0], "-f", "md", *full, cwd=folder).stdout
+    title, about, methods, verdict, warnings, table, *_ = text.split("\n\n")
+    assert title == "# tiny: gsm8k"
+    assert re.match(r"measured on \d{4}-\d\d-\d\d; models draft .*; T = 0; 5 prompts .* x 1 repeat$", about)
+    assert [line.partition(":")[0] for line in methods.splitlines()] == ["- ar", "- sd", "- pld"]
+    assert " as fast as ar " in verdict
+    assert warnings.startswith("- ! ") and table.startswith("**tiny, gsm8k@")
+    assert text.count("outputs cut by the length limit") == 1
+
+
+def test_a_suites_markdown_has_warnings_below_its_conclusion(tmp_path):
+    suite = tmp_path / "mine.toml"
+    grid = 'methods = ["sd"]\npairs = ["tiny"]\ntasks = ["gsm8k"]\n'
+    table = 'rows = ["method"]\nvalues = ["speedup"]\n'
+    suite.write_text(
+        f'paper = "A"\nshows = "B"\ndescription = "C"\n[[grid]]\n{grid}[[tables]]\n{table}', encoding="utf-8"
+    )
+    few = ("--max-new-tokens", "8", "-n", "2", "--repeats", "1")
+    specbench("run", "--suite", suite, *few, cwd=tmp_path)
+    text = specbench("report", "--suite", suite, "-f", "md", cwd=tmp_path).stdout
+    assert text.index("- sd: ") < text.index(" as fast as ar") < text.index("\n- ! ") < text.index("\n| ")
+
+
+def rows_of(table):
+    return [[cell.strip() for cell in line.strip().strip("|").split("|")] for line in table]
+
+
+def test_no_row_and_no_column_of_a_table_has_only_dashes(measured):
+    folder, runs = measured
+    for which in (runs[:1], runs):
+        page = specbench("report", *which, "-f", "html", cwd=folder).stdout
+        data = json.loads(re.search(r'id="data">(.*?)</script>', page, re.S).group(1))
+        text = specbench("report", *which, "-f", "md", "--full", cwd=folder).stdout
+        blocks = [rows_of(block.splitlines()) for block in text.split("\n\n") if block.startswith("| ")]
+        tables = [(table["heads"], table["rows"]) for table in data["tables"]]
+        tables += [(heads, rows) for heads, _, *rows in blocks]
+        assert len(tables) > 10
+        for heads, rows in tables:
+            for row in rows:
+                assert set(row[heads.index("method") + 1 :]) != {"–"}, (heads, row)
+            for head, *cells in zip(heads, *rows, strict=True):
+                assert set(cells) != {"–"}, head
+
+
+def test_a_chosen_column_without_a_value_is_named_and_not_shown(measured):
+    folder, runs = measured
+    for form in ("table", "md"):
+        done = specbench("report", runs[0], "-f", form, "--columns", "speedup,rollbacks", cwd=folder)
+        assert "! no method has a value of: rollbacks" in done.stdout
+        assert done.stdout.count("rollbacks") == 1
+
+
+def test_plots_have_plain_names_and_the_chosen_formats(measured):
+    folder, runs = measured
+    assert "+" in runs[0].name
+    specbench("report", *runs, "--plots", "plots", "--plot-format", "pdf,svg", cwd=folder)
+    names = [path.name for path in (folder / "plots").iterdir()]
+    assert {name.rpartition(".")[2] for name in names} == {"pdf", "svg"}
+    assert all(re.fullmatch(r"[\w.-]+", name) for name in names)
+    assert (folder / "plots" / f"{runs[0].name.replace('+', '-')}-speedup.pdf").read_bytes().startswith(b"%PDF")
+
+
+def test_an_unknown_format_of_plots_is_an_error(measured):
+    folder, runs = measured
+    done = specbench("report", runs[0], "--plots", "plots", "--plot-format", "jpg", cwd=folder, code=2)
+    assert "--plot-format jpg" in done.stderr and "pdf" in done.stderr
+    done = specbench("report", runs[0], "--plot-format", "pdf", cwd=folder, code=2)
+    assert "help: --plots FOLDER" in done.stderr
+
+
+def test_help_for_a_full_report_names_the_folder_of_the_runs(tmp_path):
+    for number in range(1, 5):
+        few = ("-n", number, "--repeats", "1", "--max-new-tokens", "4", "--out", "else where")
+        specbench("run", "-m", "sd", "-t", "gsm8k", *few, cwd=tmp_path)
+    text = specbench("report", *(tmp_path / "else where").glob("*_*"), cwd=tmp_path).stdout
+    (command,) = re.findall(r"help: specbench (report .*) --full", text)
+    assert command == f"report '{tmp_path}/else where'/*_*"
+
+
+def break_even(acceptance):
+    curve = [0.5 + 0.01 * step for step in range(51)] if acceptance is None else [0.5 + 0.02 * i for i in range(51)]
+    return BreakEven(
+        gamma=5, acceptance=acceptance, measured_acceptance=0.8, cost_ratio=None, measured_cost_ratio=0.2, curve=curve
+    )
+
+
+@pytest.mark.parametrize(
+    ("acceptance", "words"), [(None, ["no break-even"]), (0.5, ["break-even at 0.50", ">break-even 0.50<"])]
+)
+def test_the_break_even_plot_labels_its_parts(tmp_path, acceptance, words):
+    ar, sd = method_summary("ar"), method_summary("sd", values={"speedup": Estimate(1.2, 1.1, 1.3)})
+    plots.of_runs([run_summary(ar, replace(sd, break_even=break_even(acceptance)))], tmp_path, ("svg",))
+    text = (tmp_path / "run-break-even.svg").read_text()
+    for word in (*words, "as fast as ar", "sd: measured (95 %)"):
+        assert word in text
+    if acceptance is None:
+        assert "break-even at" not in text
+
+
+def test_csv_reads_back(measured):
+    folder, runs = measured
+    text = specbench("report", *runs, "-f", "csv", cwd=folder).stdout
+    assert [row["method"] for row in csv.DictReader(text.splitlines())] == ["ar", "sd", "pld"] * 2
