@@ -85,8 +85,8 @@ def report(
     keys = words(columns)
     if keys and form not in (Format.table, *CHOOSING):
         raise ConfigError(f"--columns applies to {', '.join([Format.table, *CHOOSING])}; {form} contains every value")
-    if full and (suite or keys):
-        raise ConfigError("--full applies to run folders, without --columns")
+    if full and (keys or (suite and form is not Format.latex)):
+        raise ConfigError("--full applies to run folders, and to a suite as latex, without --columns")
     if explain and (suite or keys or form is not Format.table):
         raise ConfigError(
             "--explain applies to run folders as a table, without --columns; help: docs/reading-a-table.md"
@@ -109,7 +109,7 @@ def _report_suite(name: str, results: Path, wanted: _Wanted) -> None:
         collected = chosen_suite(collected, wanted.columns)
     drawn = plots_of_suite(collected, plots, wanted.plot_formats) if plots else []
     if form is not Format.table:
-        _write(suite_text(collected, form, drawn, out.parent if out else Path()), out)
+        _write(suite_text(collected, form, drawn, out.parent if out else Path(), wanted.full), out)
         return
     with _opened(out) as file:
         show_collected(collected, terminal(file))

@@ -36,6 +36,10 @@ from specbench.report.formats import (
 )
 from specbench.report.suite_columns import SUITE_COLUMNS
 
+RANKED = {  # the best value is bold in LaTeX
+    "speedup", "end_to_end_speedup", "over_sd", "geometric_mean_speedup", "papers_speedup", "speed_groups", "matching",
+    "score", "main_score", "score_groups", "best",
+}  # fmt: skip
 POSITIONS = 6  # of a draft that the column "by position" shows
 COLUMNS = (
     Column(

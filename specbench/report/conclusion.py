@@ -47,8 +47,7 @@ def run_conclusion(summary: RunSummary) -> list[str]:
     rows = [row for row in summary.measured if speedup_of(summary, row)]
     if not rows:
         return []
-    lossless = [row for row in rows if _keeps_distribution(summary, row)]
-    leading = max(lossless or rows, key=lambda row: _number(summary, row))
+    leading = _leading(summary, rows)
     sentences = [*_incomplete(summary), _headline(summary, leading, rows), *_contradictions(summary, rows)]
     if not summary.simulated:
         sentences += [*_lossy(summary, leading, rows), *_scores(summary)]
@@ -64,6 +63,11 @@ def conclusion(summaries: Sequence[RunSummary]) -> list[str]:
     """
     if len(summaries) == 1:
         return run_conclusion(summaries[0])
+    return [*_over_all(summaries), *_unsettled(summaries)]
+
+
+def _over_all(summaries: Sequence[RunSummary]) -> list[str]:
+    """Return the sentences on the methods of several runs."""
     found = _lines(summaries)
     temperatures = {line.temperature for line in found}
     names_pair = len({line.pair for line in found}) > 1
@@ -82,12 +86,33 @@ def conclusion(summaries: Sequence[RunSummary]) -> list[str]:
     rest = len(ordered) - len(named)
     if rest:
         sentences.append(f"{rest} more methods are in the table.")
+    return sentences
+
+
+def _unsettled(summaries: Sequence[RunSummary]) -> Iterator[str]:
+    """Yield the sentence on how many of several runs may give other speeds."""
     unsettled = [summary for summary in summaries if doubts(summary)]
     if unsettled:
         count = "all runs" if len(unsettled) == len(summaries) else f"{len(unsettled)} of {len(summaries)} runs"
         first = f"{unsettled[0].title}: {'; '.join(doubts(unsettled[0]))}"
-        sentences.append(f"Another measurement may give other speeds in {count}; for example, {first}.")
-    return sentences
+        yield f"Another measurement may give other speeds in {count}; for example, {first}."
+
+
+def headline(summaries: Sequence[RunSummary]) -> list[str]:
+    """Return the sentences of a conclusion that a caption has: on speeds alone."""
+    if len(summaries) > 1:
+        return _over_all(summaries)
+    (summary,) = summaries
+    rows = [row for row in summary.measured if speedup_of(summary, row)]
+    return [*_incomplete(summary), _headline(summary, _leading(summary, rows), rows)] if rows else []
+
+
+def reservations(summaries: Sequence[RunSummary]) -> list[str]:
+    """Return the sentences of a conclusion that limit it: contradicted declarations, few prompts, and unstable speeds."""
+    contradictions = [line for summary in summaries for line in _contradictions(summary, summary.measured)]
+    if len(summaries) > 1:
+        return [*contradictions, *_unsettled(summaries)]
+    return [*contradictions, *_prompts(summaries[0]), *caution(summaries[0])]
 
 
 def speedup_of(summary: RunSummary, row: MethodSummary) -> Estimate | None:
@@ -124,6 +149,12 @@ def _winners(found: dict[_Line, list[_Measured]]) -> list[_Line]:
         for key in sorted(groups)
     )
     return [max(lines, key=lambda line: _geometric_mean(found[line])) for lines in compared]
+
+
+def _leading(summary: RunSummary, rows: Sequence[MethodSummary]) -> MethodSummary:
+    """Return the fastest method, preferably a lossless one."""
+    lossless = [row for row in rows if _keeps_distribution(summary, row)]
+    return max(lossless or rows, key=lambda row: _number(summary, row))
 
 
 def _number(summary: RunSummary, row: MethodSummary) -> float:

@@ -61,7 +61,15 @@ def pivot(spec: TableSpec, points: Sequence[Point]) -> Table:
         for row, places in grid.items()
     ]
     keys = (*[""] * len(row_keys), *(value for _ in columns for value in spec.values))
-    return Table(_title(spec, kept), headings, rows, keys, places=len(row_keys)).compact()
+    return Table(
+        _title(spec, kept), headings, rows, keys, places=len(row_keys), comparable=_comparable(spec, kept)
+    ).compact()
+
+
+def _comparable(spec: TableSpec, kept: Sequence[Point]) -> bool:
+    """Return whether all values of a column that are not distinguished by its rows are of one pair, task and temperature."""
+    hidden = [key for key in ("pair", "task", "T") if key not in spec.rows + spec.columns]
+    return all(len({point.dimension(key) for point in kept}) <= 1 for key in hidden)
 
 
 def _title(spec: TableSpec, kept: Sequence[Point]) -> str:

@@ -34,6 +34,9 @@ class Table:
     keys: tuple[str, ...] = ()
     measured: bool = True  # False for numbers that a paper prints
     places: int = 1  # columns at the left that say what a row is about
+    comparable: bool = (
+        True  # False if a column has rows of several pairs, tasks or temperatures that no place distinguishes
+    )
 
     def is_text(self, column: int) -> bool:
         """Return whether a column is aligned to the left: the first, and those in which most cells are not numbers."""

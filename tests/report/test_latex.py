@@ -3,6 +3,7 @@
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -79,6 +80,43 @@ def test_a_caption_has_the_conditions_of_the_run():
     assert "headline speedup by decoding time" in text
 
 
+def test_one_table_is_written_by_default_and_all_with_full():
+    text, full = runs_text([summary()], "latex"), runs_text([summary()], "latex", full=True)
+    assert text.count(r"\begin{table}") == 1 and full.count(r"\begin{table}") > 3
+    for each in (text, full):
+        assert each.count("sd and ar cannot be distinguished in this run") == 1, "in the first caption"
+
+
+def test_doubts_and_warnings_are_a_note_below_the_table():
+    text = runs_text([summary(data="hub")], "latex")
+    (note,) = re.findall(r"\\end\{tabular\}\n.*parbox.*Note: (.*)\}\n\\end\{table\}", text)
+    assert "Intervals need at least 5 different prompts" in note
+    assert "help:" not in note
+
+
+def test_the_best_value_of_a_ranked_column_is_bold_within_a_temperature():
+    def run(temperature, *speedups):
+        rows = [
+            method_summary(f"sd{i}", values={"speedup": Estimate(each, 0.5, 3.0), "tokens_per_second": each})
+            for i, each in enumerate(speedups)
+        ]
+        found = run_summary(method_summary("ar", values={"tokens_per_second": 1.0}), *rows)
+        decoding = replace(found.spec.decoding, temperature=temperature)
+        return replace(found, spec=replace(found.spec, decoding=decoding))
+
+    text = runs_text([run(0.0, 1.5, 1.7), run(1.0, 1.2, 1.1)], "latex")
+    assert re.findall(r"textbf\{([\d.]+)", text) == ["1.70", "1.20"]
+    table = run(0.0, 1.5, 1.7)
+    assert re.findall(r"textbf\{([\d.]+)", runs_text([table], "latex")) == ["1.70"]
+    assert "textbf" not in runs_text([run(0.0, 1.0, 1.0)], "latex"), "equal values"
+
+
+def test_labels_of_two_runs_differ():
+    texts = [runs_text([replace(summary(), run=name)], "latex", full=True) for name in ("sd_1a", "sd_1b")]
+    labels = [label for text in texts for label in re.findall(r"\\label\{(.*)\}", text)]
+    assert len(set(labels)) == len(labels) > 6
+
+
 def test_conditions_of_several_runs_name_what_differs():
     runs = [summary(pair) for pair in ("a", "b")]
     assert conditions(runs).startswith("pair a / b, task gsm8k@2-A, T = 1, ")
@@ -118,8 +156,9 @@ def test_every_kind_of_table_compiles(tmp_path):
     spread = Spread(1.0, 0.5)
     odd = Table("–†±×", ["a", "b"], [["α_β", str(spread.mean)], ["[x]", "1 ± 2"]])
     tables = [pivot(spec, found), *paper_tables(reference_of("se-table2")), odd]
+    runs[0] = replace(runs[0], complete=False)
     parts = [
-        RUN_WRITERS["latex"](runs),
+        runs_text(runs, "latex", full=True),
         runs_text(runs, "latex", ["speedup", "score", "acceptance_by_position"]),
         latex(Captioned(table, "conditions", "suite") for table in tables),
     ]

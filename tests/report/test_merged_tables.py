@@ -61,7 +61,7 @@ def test_a_difference_between_two_runs_is_a_column_and_in_every_title(results, c
     assert {row[column] for row in rows} == VARIANTS[column][1]
     titles = [title for title, _ in each]
     assert len(titles) == len(set(titles)) >= 10
-    latex = specbench("report", *runs, "-f", "latex", cwd=results).stdout
+    latex = specbench("report", *runs, "-f", "latex", "--full", cwd=results).stdout
     captions = re.findall(r"\\caption\{(.*)\}", latex)
     assert len(captions) == len(set(captions)) == len(titles) + 1
     page = specbench("report", *runs, "-f", "html", cwd=results).stdout

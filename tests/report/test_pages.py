@@ -3,6 +3,8 @@
 import csv
 import json
 import re
+import shutil
+import subprocess
 from dataclasses import replace
 
 import pytest
@@ -122,6 +124,17 @@ def test_the_break_even_plot_labels_its_parts(tmp_path, acceptance, words):
         assert word in text
     if acceptance is None:
         assert "break-even at" not in text
+
+
+@pytest.mark.skipif(not shutil.which("pdflatex"), reason="needs pdflatex")
+def test_latex_of_several_reports_compiles_in_one_document(measured):
+    folder, runs = measured
+    parts = [specbench("report", *each, "-f", "latex", cwd=folder).stdout for each in (runs[:1], runs[1:], runs)]
+    document = "\\documentclass{article}\\usepackage{booktabs}\\begin{document}\n%s\n\\end{document}\n"
+    (folder / "x.tex").write_text(document % "\n".join(parts), encoding="ascii")
+    done = subprocess.run(["pdflatex", "-halt-on-error", "x.tex"], cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-2000:]
+    assert "multiply defined" not in done.stdout
 
 
 def test_csv_reads_back(measured):
