@@ -10,13 +10,12 @@ result = specbench.run("sd", "tiny", "gsm8k", limit=8, gamma=6, repeats=1, data=
 # %% Look at the table.
 print(result.table().to_string(index=False))
 
-# %% Acceptance by position is in the summary of the run.
-(sd,) = (row for row in result.summaries[0].methods if row.method == "sd")
-rates = sd.acceptance_by_position
+# %% Acceptance by position is a data frame.
+positions = result.by_position()
 
 # %% Plot.
 figure, axes = plt.subplots(figsize=(5, 3), layout="constrained")
-axes.bar(range(1, len(rates) + 1), rates)
+axes.bar(positions["position"], positions["acceptance_rate"])
 axes.set(xlabel="position in the draft", ylabel="acceptance rate", ylim=(0, 1))
 figure.savefig("acceptance.png")
 

@@ -7,7 +7,7 @@ print(result.table())
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -22,7 +22,9 @@ from specbench.experiment import pipeline, plugins
 from specbench.experiment.request import Request
 from specbench.observer import Observer
 from specbench.report.conclusion import conclusion
-from specbench.report.export import method_row
+from specbench.report.escaping import html_text
+from specbench.report.export import method_row, position_rows, prompt_rows
+from specbench.report.notes import counted
 from specbench.report.writers import runs_text
 from specbench.runs.record import Record
 from specbench.runs.run_folder import read, runs_in
@@ -31,6 +33,9 @@ from specbench.verification.run import CUTS, PROMPTS, TOKENS, Verification, Veri
 if TYPE_CHECKING:
     import pandas as pd
 
+MOST_LINES = 8  # of the text of a result or plan
+MOST_ROWS = 60  # of a table in a notebook
+RENAMED = {"overrides": "set", "heads": "head"}  # fields of Options with another name here
 Names = str | Iterable[str]
 Format = Literal["md", "csv", "json", "latex", "html"]
 
@@ -46,6 +51,15 @@ class RunResult:
     folders: tuple[Path, ...]
     summaries: tuple[RunSummary, ...]
     unscored: MissingAsset | None = None
+
+    def __repr__(self) -> str:
+        lines = (f"{each.spec.words}{'' if each.complete else ' (incomplete)'}" for each in self.summaries)
+        return _listed(f"RunResult of {counted(len(self.summaries), 'run')}:", list(lines))
+
+    def _repr_html_(self) -> str:
+        """Return the conclusion and the table for a notebook."""
+        sentences = "".join(f"<p>{html_text(sentence)}</p>" for sentence in self.conclusion())
+        return f"{sentences}{self.table().to_html(index=False, na_rep='', max_rows=MOST_ROWS)}"
 
     @property
     def complete(self) -> bool:
@@ -67,14 +81,31 @@ class RunResult:
     def table(self) -> "pd.DataFrame":
         """Return one row per run and method, the baseline first.
 
-        Columns: `pair`, `task`, `method`, `generations`, `failed`; `tokens_per_second` while decoding; `speedup` over the
-        baseline while decoding, with the 95 % interval `speedup_low` to `speedup_high` (missing for the baseline, and below
-        five prompts); `predicted` and `corrected`, the speedup that theory gives at the measured acceptance;
-        `acceptance_rate`; `metric` and `score` in [0, 1].
+        Columns: `pair`, `task`, `method`; `draft_length` in tokens, as text; `temperature`; `rank` by speed, as text;
+        `generations`, `failed`; `tokens_per_second` while decoding; `speedup` over the baseline while decoding, with the 95 %
+        interval `speedup_low` to `speedup_high` (missing for the baseline, and below five prompts); the same with prefill as
+        `end_to_end_tokens_per_second` and `end_to_end_speedup`; `predicted` and `corrected`, the speedup that theory gives
+        at the measured acceptance; `acceptance_rate`; `metric` and `score` in [0, 1].
         """
-        import pandas as pd
+        return _frame(method_row(summary, row) for summary in self.summaries for row in summary.methods)
 
-        return pd.DataFrame([method_row(summary, row) for summary in self.summaries for row in summary.methods])
+    def by_prompt(self) -> "pd.DataFrame":
+        """Return one row per run, method and prompt, summed over the repeats that completed.
+
+        Columns: `pair`, `task`, `method`, `temperature`; `prompt`, the id of the sample; `prompt_tokens`; `generations`;
+        `tokens`, committed in all generations; `seconds` of decoding, and `end_to_end_seconds` with prefill (missing for
+        untimed runs); `tokens_per_second` while decoding; `acceptance_rate` in [0, 1]; `accepted_length` in tokens per round;
+        `score`, the mean of the main metric (missing for metrics that are no means over prompts).
+        """
+        return _frame(row for summary in self.summaries for row in prompt_rows(summary))
+
+    def by_position(self) -> "pd.DataFrame":
+        """Return one row per run, method that drafts, and position in the draft.
+
+        Columns: `pair`, `task`, `method`, `temperature`; `position`, 1 for the first token of a round; `tested` and
+        `accepted` tokens there; `acceptance_rate` in [0, 1], given that all tokens before it were accepted.
+        """
+        return _frame(row for summary in self.summaries for row in position_rows(summary))
 
 
 @dataclass(frozen=True)
@@ -83,12 +114,18 @@ class Plan:
 
     resolved: pipeline.Resolved
 
+    def __repr__(self) -> str:
+        runs = self.resolved.plan.runs
+        lines = [f"{run.spec.words}: {run.done} of {run.spec.generations} generations done" for run in runs]
+        return _listed(f"Plan of {counted(len(runs), 'run')}:", lines)
+
+    def _repr_html_(self) -> str:
+        """Return the table for a notebook."""
+        return str(self.table().to_html(index=False, max_rows=MOST_ROWS))
+
     def table(self) -> "pd.DataFrame":
         """Return one row per run: `pair`, `task`, `methods`, `generations`, how many of them are `done`, and the `folder`."""
-        import pandas as pd
-
-        runs = self.resolved.plan.runs
-        return pd.DataFrame(
+        return _frame(
             {
                 "pair": run.spec.pair.name,
                 "task": run.spec.task.name,
@@ -97,8 +134,20 @@ class Plan:
                 "done": run.done,
                 "folder": str(run.folder),
             }
-            for run in runs
+            for run in self.resolved.plan.runs
         )
+
+
+def _frame(rows: Iterable[Mapping[str, object]]) -> "pd.DataFrame":
+    import pandas as pd
+
+    return pd.DataFrame(list(rows))
+
+
+def _listed(first: str, lines: list[str]) -> str:
+    """Return a heading and the first lines, with the number of the others."""
+    more = [f"... and {len(lines) - MOST_LINES} more"] if len(lines) > MOST_LINES else []
+    return "\n  ".join([first, *lines[:MOST_LINES], *more])
 
 
 def run(
@@ -211,21 +260,29 @@ def _request(
     """Return a request for methods, a pair and tasks."""
     method, pair, task = what
     given = dict(options)
+    known = ["method", "pair", "task", *(RENAMED.get(each.name, each.name) for each in fields(Options)), "sandbox"]
+    for name in given:
+        if name not in known:
+            raise ConfigError(f"unknown option '{name}'{hint(RENAMED.get(name, name), known)}")
     sandbox = given.pop("sandbox", None)
-    files = given.pop("plugins", ())
+    files = _names("plugins", given.pop("plugins", ()))
     for name, field in (("set", "overrides"), ("over", "over"), ("head", "heads")):
         if isinstance(value := given.pop(name, None), Mapping):
-            given[field] = tuple(value.items())
+            if wrong := next((key for key in value if not isinstance(key, str)), None):
+                raise ConfigError(f"{name}: key {wrong!r} must be a text")
+            if name == "head" and (wrong := next((each for each in value.values() if not _is_path(each)), None)):
+                raise ConfigError(f"head: {wrong!r} must be a path")
+            given[field] = tuple((key, str(each) if name == "head" else each) for key, each in value.items())
         elif value is not None:
             raise ConfigError(f"{name} = {value!r} must be a dictionary")
     lengths = scoped_values(given.pop("gamma", None), "gamma")
     given["gamma"] = tuple((method, draft_lengths(value, "gamma")) for method, value in lengths)
     given["data"] = tuple((task, str(source)) for task, source in scoped_values(given.pop("data", None), "data"))
     return Request(
-        methods=_names(method),
+        methods=_names("method", method),
         pair=pair,
-        tasks=_names(task),
-        options=Options.checked(plugins=(*_registered.items(), *plugins.load_all(map(str, files))), **given),
+        tasks=_names("task", task),
+        options=Options.checked(plugins=(*_registered.items(), *plugins.load_all(files)), **given),
         out=Path(out),
         access=access or Access(),
         sandbox=_sandbox(sandbox),
@@ -234,12 +291,20 @@ def _request(
 
 def _sandbox(name: str | None) -> SandboxKind | None:
     if name is not None and name not in SandboxKind.__members__:
-        raise ConfigError(f"sandbox = {name!r}{hint(name, SandboxKind.__members__)}")
+        raise ConfigError(f"sandbox = {name!r}{hint(str(name), SandboxKind.__members__)}")
     return None if name is None else SandboxKind(name)
 
 
-def _names(names: Names) -> tuple[str, ...]:
-    return (names,) if isinstance(names, str) else tuple(names)
+def _is_path(value: object) -> bool:
+    return isinstance(value, str | PathLike)
+
+
+def _names(option: str, names: Names) -> tuple[str, ...]:
+    if isinstance(names, str):
+        return (names,)
+    if not isinstance(names, Iterable):
+        raise ConfigError(f"{option} = {names!r} must be a name, or a list of names")
+    return tuple(map(str, names))
 
 
 # Importing the package specbench.report has set the attribute that this function is to be found under.

@@ -90,13 +90,18 @@ def acceptance_interval(counts: Iterable[tuple[int, int, str]]) -> Estimate | No
 
 def acceptance_by_position(rows: Rows) -> list[float]:
     """Acceptance rate of the first, second, ... token that a round tests, given that all tokens before it were accepted."""
+    return [accepted / tested for tested, accepted in position_counts(rows)]
+
+
+def position_counts(rows: Rows) -> list[tuple[int, int]]:
+    """Return how many tokens were tested and accepted at the first, second, ... position of a round."""
     tested: dict[int, int] = defaultdict(int)
     accepted: dict[int, int] = defaultdict(int)
     for x in rounds_of(rows):
         for position in range(x["tested"]):
             tested[position] += 1
             accepted[position] += position < x["accepted"]
-    return [accepted[position] / tested[position] for position in sorted(tested)]
+    return [(tested[position], accepted[position]) for position in sorted(tested)]
 
 
 def acceptance_by_model(rows: Rows) -> dict[str, float]:

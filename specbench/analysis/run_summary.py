@@ -67,6 +67,9 @@ class MethodSummary:
     break_even: BreakEven | None = None
     no_answer: float | None = None  # share of generations without an answer
 
+    def __repr__(self) -> str:
+        return f"<MethodSummary {self.label}: {self.generations} generations, {self.failed} failed>"
+
     def value(self, name: str) -> Value:
         """Return a run metric or prediction; None if it is not defined for this method."""
         return self.values.get(name)
@@ -135,6 +138,10 @@ class RunSummary(RunState):
     """One run: its spec, its state, and a summary of each method."""
 
     spec: RunSpec
+
+    def __repr__(self) -> str:
+        state = "complete" if self.complete else "incomplete"
+        return f"<RunSummary {self.spec.words}: {state}, {self.folder}>"
 
     @property
     def pair(self) -> str:

@@ -39,6 +39,9 @@ class PlannedRun:
     task: Task
     data: Data
 
+    def __repr__(self) -> str:
+        return f"<PlannedRun {self.spec.words}: {self.folder}>"
+
     @cached_property
     def methods(self) -> dict[str, Method]:
         """The methods by label, built from the spec, the baseline first."""
@@ -114,6 +117,9 @@ class Plan:
     runs: list[PlannedRun]
     _loaded: LoadedPair | None = field(default=None, repr=False)
     ranks: "Ranks | None" = field(default=None, repr=False)  # the other processes, if tensors of models are split
+
+    def __repr__(self) -> str:
+        return f"<Plan of {len(self.runs)} runs of {self.pair_name} on {self.device}>"
 
     @property
     def specs(self) -> list[RunSpec]:

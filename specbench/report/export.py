@@ -1,14 +1,23 @@
-"""Summaries of runs and points of suites as JSON and CSV."""
+"""Summaries of runs and points of suites as JSON, CSV and rows of data frames."""
 
 import csv
 import io
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 
 import msgspec
 
+from specbench.analysis.acceptance import acceptance_rate, accepted_length, position_counts
+from specbench.analysis.intervals import Estimate
 from specbench.analysis.points import PLACE, Point, bounds_of, number_of
+from specbench.analysis.quality import by_prompt, scores_of
+from specbench.analysis.rows import complete, seconds, token_count
 from specbench.analysis.run_summary import MethodSummary, RunSummary, to_table
+from specbench.analysis.speed import tokens_per_second
 from specbench.report import escaping
+from specbench.runs.record import Record
+from specbench.runs.run_folder import read
 
 HEAD_IDENTITY = ("source", "checksum")  # columns of a head
 RUN_COLUMNS = ("run", "folder", "simulated", "pair", "task", "baseline", "headline", "complete")
@@ -97,15 +106,70 @@ def method_row(summary: RunSummary, row: MethodSummary) -> dict[str, object]:
         "pair": summary.pair,
         "task": summary.task,
         "method": row.method,
+        "draft_length": summary.traits(row).draft_length,
+        "temperature": summary.decoding.temperature,
+        "rank": str(row.rank or ""),
         "generations": row.generations,
         "failed": row.failed,
         "tokens_per_second": row.tokens_per_second,
-        "speedup": row.speedup.value if row.speedup else None,
-        "speedup_low": row.speedup.low if row.speedup else None,
-        "speedup_high": row.speedup.high if row.speedup else None,
+        **_estimate("speedup", row.speedup),
+        "end_to_end_tokens_per_second": row.number("end_to_end_tokens_per_second"),
+        **_estimate("end_to_end_speedup", row.value("end_to_end_speedup")),
         "predicted": row.number("predicted"),
         "corrected": row.number("corrected"),
         "acceptance_rate": row.acceptance_rate,
         "metric": summary.headline,
         "score": score.value if score else None,
     }
+
+
+def prompt_rows(summary: RunSummary) -> Iterator[dict[str, object]]:
+    """Yield a row of a data frame for each method and prompt, over the repeats that completed."""
+    folder = Path(summary.folder)
+    records = list(read(folder))
+    stored = scores_of(folder)
+    combined = {each["name"]: each["combine"] for each in stored["metrics"]}
+    scores: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for each in by_prompt(stored, {record.sample: record.prompt for record in records})["rows"]:
+        value = each["values"].get(stored["headline"])
+        if isinstance(value, float | int) and combined[stored["headline"]] == "mean":
+            scores[each["method"], each["sample"]].append(value)
+    for row in summary.measured:
+        prompts: dict[str, list[Record]] = defaultdict(list)
+        for record in complete(records, row.method):
+            prompts[record.prompt].append(record)
+        for prompt, rows in prompts.items():
+            found = scores[row.method, prompt]
+            yield {
+                **_place(summary, row),
+                "prompt": prompt,
+                "prompt_tokens": rows[0].prompt_tokens,
+                "generations": len(rows),
+                "tokens": token_count(rows),
+                "seconds": sum(map(seconds, rows)) if summary.timed else None,
+                "end_to_end_seconds": sum(seconds(each, end_to_end=True) for each in rows) if summary.timed else None,
+                "tokens_per_second": tokens_per_second(rows) if summary.timed else None,
+                "acceptance_rate": acceptance_rate(rows),
+                "accepted_length": accepted_length(rows),
+                "score": sum(found) / len(found) if found else None,
+            }
+
+
+def position_rows(summary: RunSummary) -> Iterator[dict[str, object]]:
+    """Yield a row of a data frame for each method that drafts and each position in its drafts."""
+    records = list(read(Path(summary.folder)))
+    for row in summary.measured:
+        for position, (tested, accepted) in enumerate(position_counts(complete(records, row.method)), 1):
+            counts = {"tested": tested, "accepted": accepted, "acceptance_rate": accepted / tested}
+            yield {**_place(summary, row), "position": position, **counts}
+
+
+def _place(summary: RunSummary, row: MethodSummary) -> dict[str, object]:
+    temperature = summary.decoding.temperature
+    return {"pair": summary.pair, "task": summary.task, "method": row.method, "temperature": temperature}
+
+
+def _estimate(name: str, value: object) -> dict[str, float | None]:
+    """Return the columns of a value with its interval."""
+    numbers = (value.value, value.low, value.high) if isinstance(value, Estimate) else (None, None, None)
+    return dict(zip((name, f"{name}_low", f"{name}_high"), numbers, strict=True))

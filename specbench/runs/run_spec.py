@@ -16,6 +16,7 @@ from specbench.decoding.traits import Traits
 
 SEMANTICS = 5  # bumped when the meaning of a recorded number changes, so that old runs are not mixed with new ones
 MOST_NAMED = 4  # methods in a folder's name
+MOST_SHOWN = 6  # methods in a line about a run
 KEY_DIGITS = 8  # of the hash of a run
 LONGEST_WORD = 60  # characters of one part of a folder's name
 
@@ -189,6 +190,17 @@ class RunSpec:
     device: str
     plugins: dict[str, str] = field(default_factory=dict)
     changes: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"<RunSpec {self.words}: {self.generations} generations, {self.key}>"
+
+    @property
+    def words(self) -> str:
+        """Pair, task, temperature and methods in one line; of many methods, the first ones and the number of the others."""
+        shown = list(self.methods)[:MOST_SHOWN]
+        more = [f"{len(self.methods) - MOST_SHOWN} more"] if len(self.methods) > MOST_SHOWN else []
+        methods = ", ".join([*shown, *more])
+        return f"{self.pair.name}, {self.task.label}, T = {self.decoding.temperature:g}: {methods}"
 
     def to_toml(self) -> Table:
         """Return the table of run.toml."""

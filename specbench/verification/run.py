@@ -52,6 +52,10 @@ class Verification:
     seed: int
     verdict: Verdict
 
+    def __repr__(self) -> str:
+        where = f"{self.pair}, {', '.join(self.tasks)}, {self.device} {self.dtype}, T = {self.temperature:g}"
+        return f"<Verification of {self.method} on {where}: {self.verdict.line}>"
+
 
 def verify_method(request: VerifyRequest, observer: Observer | None = None) -> Verification:
     """Compare what a method decodes with the distribution that it declares, computed by transformers' own modules.

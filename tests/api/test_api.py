@@ -30,6 +30,51 @@ def test_run_returns_a_table_with_a_row_per_method(result):
     assert result.complete
 
 
+def test_the_table_has_settings_rank_and_end_to_end_speeds(result):
+    table = result.table()
+    assert table["draft_length"].tolist() == ["", "5"]
+    assert table["temperature"].tolist() == [0.0, 0.0]
+    assert (table["end_to_end_tokens_per_second"] > 0).all()
+    assert table["end_to_end_speedup"].isna().tolist() == [True, False]
+    assert {"rank", "end_to_end_speedup_low", "end_to_end_speedup_high"} <= set(table)
+
+
+def test_data_frames_by_prompt_and_by_position_agree_with_the_records(result):
+    prompts, positions = result.by_prompt(), result.by_position()
+    records = list(result.records())
+    assert len(prompts) == 4 and prompts["generations"].tolist() == [1] * 4
+    assert prompts["tokens"].sum() == sum(len(record.tokens) for record in records)
+    assert (prompts["end_to_end_seconds"] > prompts["seconds"]).all()
+    assert prompts["acceptance_rate"].isna().tolist() == [True, True, False, False]
+    assert positions["method"].unique().tolist() == ["sd"] and positions["position"].tolist()[0] == 1
+    assert positions["accepted"].sum() == sum(r["accepted"] for record in records for r in record.rounds)
+    assert positions["acceptance_rate"].tolist() == result.summaries[0].methods[1].acceptance_by_position
+
+
+def test_every_column_of_a_data_frame_is_documented(result):
+    page = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
+    for frame in (result.table(), result.by_prompt(), result.by_position()):
+        for column in frame:
+            assert f"`{column.removesuffix('_low').removesuffix('_high')}`" in page, column
+
+
+def test_texts_of_results_plans_and_specs_are_short(result):
+    plan = specbench.plan("all", "tiny", ["gsm8k", "wmt", "xsum"], limit=2, data="synthetic")
+    summary = result.summaries[0]
+    runs = plan.resolved.plan.runs
+    for each in (result, plan, plan.resolved, plan.resolved.plan, runs[0], summary, summary.spec, summary.methods[1]):
+        lines = repr(each).splitlines()
+        assert len(lines) <= 10 and max(map(len, lines)) < 300, repr(each)
+    assert repr(result).splitlines()[1].strip() == "tiny, gsm8k@2-A, T = 0: ar, sd"
+    assert "more" in repr(plan).splitlines()[-1] and "0 of" in repr(plan)
+
+
+def test_results_and_plans_are_tables_in_a_notebook(result):
+    page = result._repr_html_()
+    assert "<p>sd (draft length 5) is " in page and "<th>end_to_end_speedup</th>" in page
+    assert "<th>generations</th>" in specbench.plan("sd", "tiny", "gsm8k", **FEW)._repr_html_()
+
+
 def test_the_conclusion_is_the_one_of_the_command_line(result):
     first, *_ = result.conclusion()
     assert first.startswith("sd (draft length 5) is ") and " as fast as ar in this run (" in first
@@ -94,6 +139,14 @@ def test_a_report_has_the_chosen_columns_or_every_table(result):
         ({"limits": 3}, "unknown option 'limits'.*did you mean 'limit'"),
         ({"set": ["task.shots=0"]}, "set = .* must be a dictionary"),
         ({"sandbox": "docker"}, "sandbox = 'docker'"),
+        ({"heads": {"sprinter": "a"}}, "unknown option 'heads' .did you mean 'head'"),
+        ({"overrides": {"task.shots": 0}}, "unknown option 'overrides' .did you mean 'set'"),
+        ({"methods": "sd"}, "unknown option 'methods' .did you mean 'method'"),
+        ({"head": {"sprinter": 3}}, "head: 3 must be a path"),
+        ({"set": {1: 0}}, "set: key 1 must be a text"),
+        ({"task": 3}, "task = 3 must be a name"),
+        ({"plugins": 3}, "plugins = 3 must be"),
+        ({"sandbox": 3}, "sandbox = 3"),
         ({"engine": "leen"}, "engine = 'leen' .did you mean 'lean'"),
         ({"device": "cudda"}, "device = 'cudda' .did you mean 'cuda'.*known: auto, cpu, cuda"),
         ({"dtype": "float23"}, "dtype = 'float23' .did you mean 'float32'"),
