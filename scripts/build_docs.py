@@ -58,7 +58,7 @@ def example_report() -> str:
     """Return an HTML report of a short run on the bundled models."""
     with TemporaryDirectory() as folder:
         results = specbench.run(
-            ["sd", "pld", "cascade-diff"], "tiny", ["gsm8k", "xsum"], out=folder, limit=4, repeats=1, temperature=1.0
+            ["sd", "pld", "cascade-diff"], "tiny", "gsm8k", out=folder, limit=20, repeats=3, temperature=1.0
         )
         return specbench.report(results, "html")
 
