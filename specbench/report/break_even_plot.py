@@ -1,5 +1,6 @@
 """The plot of break-even points: the speedup over the acceptance rate at the measured costs."""
 
+import itertools
 from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
@@ -40,7 +41,9 @@ def _curves(axes: "Axes", summary: RunSummary, rows: Sequence[tuple[MethodSummar
         if found.acceptance and found.curve[0] < 1.0:
             axes.plot(found.acceptance, 1.0, "o", color=style.color, markersize=8, markerfacecolor="none", zorder=3)
             text = f"break-even {HUNDREDTHS.number(found.acceptance)}"
-            labels.append(Label(text, found.acceptance, 1.0, style.color, at_edge=False))
+            line = itertools.pairwise(zip(rates.tolist(), found.curve, strict=True))
+            bars = tuple((*start, *end) for start, end in line)
+            labels.append(Label(text, found.acceptance, 1.0, style.color, at_edge=False, bars=bars))
         if row.speedup:
             rate = row.value("acceptance_rate")
             axes.errorbar(

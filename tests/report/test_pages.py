@@ -32,7 +32,7 @@ def test_markdown_begins_with_title_conditions_methods_conclusion_and_warnings(m
     assert title == "# tiny: gsm8k"
     assert re.match(r"measured on \d{4}-\d\d-\d\d; models draft .*; T = 0; 5 prompts .* x 1 repeat$", about)
     assert [line.partition(":")[0] for line in methods.splitlines()] == ["- ar", "- sd", "- pld"]
-    assert " as fast as ar " in verdict
+    assert "sd (draft length 5)" in verdict and verdict.count("\n") == 0
     assert warnings.startswith("- ! ") and table.startswith("**tiny, gsm8k@")
     assert text.count("outputs cut by the length limit") == 1
 
@@ -47,7 +47,7 @@ def test_a_suites_markdown_has_warnings_below_its_conclusion(tmp_path):
     few = ("--max-new-tokens", "8", "-n", "2", "--repeats", "1")
     specbench("run", "--suite", suite, *few, cwd=tmp_path)
     text = specbench("report", "--suite", suite, "-f", "md", cwd=tmp_path).stdout
-    assert text.index("- sd: ") < text.index(" as fast as ar") < text.index("\n- ! ") < text.index("\n| ")
+    assert text.index("- sd: ") < text.index("Intervals need at least 5") < text.index("\n- ! ") < text.index("\n| ")
 
 
 def rows_of(table):
