@@ -1,7 +1,7 @@
 """The seccomp filter of sandboxed processes: which system calls fail, and the classic BPF program that says so.
 
 A deny list. It covers the calls that reach what namespaces and resource limits do not cover (keyrings, memory that belongs to
-no process, other processes' memory) and the parts of the kernel that Python programs do not need and that had most of the
+no process, other processes' memory, locks on files of the host) and the parts of the kernel that Python programs do not need and that had most of the
 privilege escalations. Namespaces, resource limits and a read-only view of the machine remain the first line.
 """
 
@@ -28,7 +28,8 @@ KERNEL = """
     mbind get_mempolicy set_mempolicy set_mempolicy_home_node migrate_pages move_pages
 """
 KERNEL_X86 = "ioperm iopl modify_ldt uselib ustat sysfs _sysctl create_module get_kernel_syms query_module nfsservctl"
-DENIED = f"{MEMORY_WITHOUT_OWNER} {KEYRINGS} {OTHER_PROCESSES} {NAMESPACES_AND_MOUNTS} {KERNEL}".split()
+LOCKS = "flock"  # reading a file of the host suffices to lock it
+DENIED = f"{MEMORY_WITHOUT_OWNER} {KEYRINGS} {OTHER_PROCESSES} {NAMESPACES_AND_MOUNTS} {KERNEL} {LOCKS}".split()
 
 # Since Linux 5.1 new system calls have the same number everywhere.
 COMMON = {
@@ -52,7 +53,7 @@ X86_64 = COMMON | {
     "mbind": 237, "set_mempolicy": 238, "get_mempolicy": 239, "migrate_pages": 256, "move_pages": 279,
     "ioperm": 173, "iopl": 172, "modify_ldt": 154, "uselib": 134, "ustat": 136, "sysfs": 139, "_sysctl": 156,
     "create_module": 174, "get_kernel_syms": 177, "query_module": 178, "nfsservctl": 180,
-    "socket": 41, "socketpair": 53, "clone": 56,
+    "socket": 41, "socketpair": 53, "clone": 56, "flock": 73, "fcntl": 72,
 }  # fmt: skip
 AARCH64 = COMMON | {
     "shmget": 194, "shmctl": 195, "shmat": 196, "shmdt": 197, "semget": 190, "semctl": 191, "semtimedop": 192,
@@ -67,15 +68,16 @@ AARCH64 = COMMON | {
     "reboot": 142, "swapon": 224, "swapoff": 225, "acct": 89, "quotactl": 60, "syslog": 116, "vhangup": 58,
     "adjtimex": 171, "settimeofday": 170, "clock_settime": 112, "clock_adjtime": 266,
     "mbind": 235, "get_mempolicy": 236, "set_mempolicy": 237, "migrate_pages": 238, "move_pages": 239,
-    "socket": 198, "socketpair": 199, "clone": 220,
+    "socket": 198, "socketpair": 199, "clone": 220, "flock": 32, "fcntl": 25,
 }  # fmt: skip
 
 AF_UNIX = 1
+FCNTL_LOCKS = (6, 7, 37, 38, 1024)  # F_SETLK, F_SETLKW, F_OFD_SETLK, F_OFD_SETLKW, F_SETLEASE
 CLONE_NEW = 0x7E02_0000  # CLONE_NEW{NS,CGROUP,UTS,IPC,USER,PID,NET}; CLONE_NEWTIME is for clone3 and unshare alone
 X32 = 0x4000_0000  # set in the numbers of x86-64's second ABI
 
 # struct seccomp_data, little-endian: the number, the architecture, the instruction pointer, six arguments of 64 bits.
-NUMBER, ARCHITECTURE, FIRST_ARGUMENT = 0, 4, 16
+NUMBER, ARCHITECTURE, FIRST_ARGUMENT, SECOND_ARGUMENT = 0, 4, 16, 24
 LOAD, JUMP_EQUAL, JUMP_AT_LEAST, JUMP_ANY_BIT, RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 ALLOW, KILL_PROCESS, ERRNO = 0x7FFF_0000, 0x8000_0000, 0x0005_0000
 
@@ -131,6 +133,8 @@ def assemble(architecture: Architecture) -> bytes:
     lines += _at(number["clone"], _when(JUMP_ANY_BIT, CLONE_NEW, eperm))
     for name in ("socket", "socketpair"):
         lines += _at(number[name], _unless(JUMP_EQUAL, AF_UNIX, ERRNO | errno.EAFNOSUPPORT))
+    locks = [line for command in FCNTL_LOCKS for line in _when(JUMP_EQUAL, command, eperm)]
+    lines += _at(number["fcntl"], locks, SECOND_ARGUMENT)
     return b"".join([*lines, _line(RETURN, ALLOW)])
 
 
@@ -147,7 +151,7 @@ def _unless(test: int, value: int, action: int) -> list[bytes]:
     return [_line(test, value, 1, 0), _line(RETURN, action)]
 
 
-def _at(number: int, tests: list[bytes]) -> list[bytes]:
-    """Return `tests` on the low word of the first argument of one call, which is allowed if none of them returns."""
-    block = [_line(LOAD, FIRST_ARGUMENT), *tests, _line(RETURN, ALLOW)]
+def _at(number: int, tests: list[bytes], argument: int = FIRST_ARGUMENT) -> list[bytes]:
+    """Return `tests` on the low word of an argument of one call, which is allowed if none of them returns."""
+    block = [_line(LOAD, argument), *tests, _line(RETURN, ALLOW)]
     return [_line(JUMP_EQUAL, number, 0, len(block)), *block]

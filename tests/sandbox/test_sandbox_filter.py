@@ -42,7 +42,7 @@ def test_system_call_numbers_match_the_kernel_headers(machine):
     path = next((Path(name) for name in HEADERS[machine] if Path(name).exists()), None)
     if path is None:
         pytest.skip("the kernel's headers are not installed")
-    found = {name: int(number) for name, number in re.findall(r"#define __NR_(\w+)\s+(\d+)", path.read_text())}
+    found = {name: int(number) for name, number in re.findall(r"#define __NR(?:3264)?_(\w+)\s+(\d+)", path.read_text())}
     table = ARCHITECTURES[machine].numbers
     newest = max(found.values())
     assert {name: found.get(name) for name, number in table.items() if number <= newest} == {
@@ -51,9 +51,9 @@ def test_system_call_numbers_match_the_kernel_headers(machine):
     assert len(set(table.values())) == len(table)
 
 
-def simulate(program: bytes, audit: int, number: int, first: int = 0) -> int:
+def simulate(program: bytes, audit: int, number: int, first: int = 0, second: int = 0) -> int:
     """Return the action of a filter, by an interpreter of the instructions that seccomp.py writes."""
-    data = struct.pack("<IIQ6Q", number, audit, 0, first, 0, 0, 0, 0, 0)
+    data = struct.pack("<IIQ6Q", number, audit, 0, first, second, 0, 0, 0, 0)
     lines = list(struct.iter_unpack("<HBBI", program))
     place, value = 0, 0
     while True:
@@ -78,8 +78,8 @@ def test_the_filter_denies_what_is_listed_and_nothing_else(machine):
     found = seccomp.for_machine(machine)
     assert found is not None
 
-    def action(number: int, first: int = 0) -> int:
-        return simulate(found.program, architecture.audit, number, first)
+    def action(number: int, first: int = 0, second: int = 0) -> int:
+        return simulate(found.program, architecture.audit, number, first, second)
 
     numbers = architecture.numbers
     denied = {numbers[name] for name in architecture.denied}
@@ -93,6 +93,8 @@ def test_the_filter_denies_what_is_listed_and_nothing_else(machine):
         assert action(numbers["clone"], 1 << bit | 17) == ERRNO | errno.EPERM
     for name in ("socket", "socketpair"):
         assert {family for family in range(64) if action(numbers[name], family) == ALLOW} == {1}
+    denied_commands = {command for command in range(2048) if action(numbers["fcntl"], 0, command) != ALLOW}
+    assert denied_commands == {6, 7, 37, 38, 1024}  # record locks, open file description locks, leases
     assert simulate(found.program, other.audit, 1) == simulate(found.program, 0x4000_0003, 1) == KILL_PROCESS  # i386
     if machine == "x86_64":
         assert action(seccomp.X32) == action(seccomp.X32 + 520) == KILL_PROCESS
