@@ -5,7 +5,7 @@ import sys
 from types import FrameType
 from typing import NoReturn
 
-from specbench.errors import ExitCode
+from specbench.errors import ExitCode, Terminated
 
 
 def main() -> None:
@@ -38,5 +38,5 @@ def without_signals(unraisable: "sys.UnraisableHookArgs") -> None:
 
 
 def terminated(number: int, frame: FrameType | None) -> NoReturn:
-    """Handle SIGTERM: raise SystemExit, so that locks are released and children end."""
-    raise SystemExit(ExitCode.TERMINATED)
+    """Handle SIGTERM: raise Terminated, so that locks are released and children end."""
+    raise Terminated

@@ -18,7 +18,7 @@ import typer
 
 from specbench._logging import quiet
 from specbench.cli.lazy import STYLE, Entry, LazyGroup
-from specbench.errors import ConfigError, ExitCode, FolderInUse, MissingAsset, NotComparable
+from specbench.errors import ConfigError, ExitCode, FolderInUse, MissingAsset, NotComparable, PluginError, Terminated
 
 COMMANDS = {  # by panel, in the order of `specbench --help`; each line equals the first line of the function's docstring
     "run": Entry("run:run", "Measure", "Measure methods on a pair and tasks, together with their baselines."),
@@ -103,8 +103,13 @@ def main(command: Callable[[], None] = app) -> None:
     try:
         _require_text(sys.argv)
         command()
+    except (KeyboardInterrupt, Terminated):
+        raise
     except FolderInUse as error:
         fail("lock", error, 4)
+    except PluginError as error:
+        place = _in_plugin(error)
+        fail("plugin", f"{place}: {error}" if place else error, 2)
     except ConfigError as error:
         fail("config", error, 2)
     except MissingAsset as error:
@@ -121,6 +126,10 @@ def main(command: Callable[[], None] = app) -> None:
             fail("memory", f"out of memory: {str(error).partition('. ')[0]}; help: {SMALLER}", ExitCode.MISSING)
         if isinstance(error, UnicodeError | json.JSONDecodeError | tomllib.TOMLDecodeError):
             fail("file", f"cannot parse a file: {error}", 2)
+        raise
+    except BaseException as error:
+        if place := _in_plugin(error):  # also SystemExit, whose code might be 0
+            fail("plugin", f"{place}: {type(error).__name__}: {error}", 2)
         raise
 
 
@@ -171,7 +180,7 @@ def _require_text(arguments: list[str]) -> None:
             raise ConfigError(f"argument {argument!a} is not UTF-8 text") from None
 
 
-def _in_plugin(error: Exception) -> str | None:
+def _in_plugin(error: BaseException) -> str | None:
     """Return the place in a plugin that an error came from, or None if it came from specbench."""
     plugins = sys.modules.get("specbench.experiment.plugins")
     return plugins.place_of(error) if plugins else None

@@ -21,7 +21,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from specbench.errors import ExitCode
+from specbench.errors import ExitCode, Terminated
 from specbench.observer import Observer
 from specbench.report.escaping import terminal
 
@@ -38,12 +38,12 @@ class Interrupts:
             signal.signal(signal.SIGTERM, self._note)
 
     def check(self) -> None:
-        """Raise KeyboardInterrupt after SIGINT, SystemExit with code 143 after SIGTERM."""
+        """Raise KeyboardInterrupt after SIGINT, Terminated after SIGTERM."""
         if self._seen is not None:
             raise self._seen
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        self._seen = KeyboardInterrupt() if number == signal.SIGINT else SystemExit(ExitCode.TERMINATED)
+        self._seen = KeyboardInterrupt() if number == signal.SIGINT else Terminated()
         raise self._seen
 
 
@@ -58,7 +58,7 @@ def status(text: str) -> Iterator[None]:
     """Show a status: a spinner on a terminal, otherwise a line."""
     console = Console(stderr=True)
     if not console.is_terminal:
-        print(text, file=sys.stderr, flush=True)
+        print(terminal(text), file=sys.stderr, flush=True)
         yield
         return
     with console.status(Text(terminal(text))):
@@ -69,7 +69,7 @@ def status(text: str) -> Iterator[None]:
 def progress(label: str, total: int, done: int = 0) -> Iterator[Callable[[], None]]:
     """Show progress: a bar on a terminal, otherwise a line every ten seconds. Call the yielded function once per item."""
     if done:
-        print(f"resuming {label}: {done} of {total} done", file=sys.stderr)
+        print(f"resuming {terminal(label)}: {done} of {total} done", file=sys.stderr)
     console = Console(stderr=True)
     if not console.is_terminal:
         start = last = time.monotonic()
@@ -82,7 +82,7 @@ def progress(label: str, total: int, done: int = 0) -> Iterator[Callable[[], Non
             if now - last > PLAIN_SECONDS or done == total:
                 rate = (done - already) / max(now - start, 1e-9)
                 left = f", {duration((total - done) / rate)} left" if done < total else f" in {duration(now - start)}"
-                print(f"{label}: {done}/{total}, {rate:.1f}/s{left}", file=sys.stderr, flush=True)
+                print(f"{terminal(label)}: {done}/{total}, {rate:.1f}/s{left}", file=sys.stderr, flush=True)
                 last = now
 
         yield line
@@ -135,4 +135,4 @@ class Terminal(Observer):
             yield step
 
     def message(self, text: str) -> None:
-        print(text, file=sys.stderr)
+        print(terminal(text), file=sys.stderr)

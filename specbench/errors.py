@@ -2,7 +2,8 @@
 
 import difflib
 import enum
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 
 class ExitCode(enum.IntEnum):
@@ -21,6 +22,17 @@ class ExitCode(enum.IntEnum):
 
 class ConfigError(ValueError):
     """A wrong name, key or value in a command line or a TOML file; exit code 2."""
+
+
+class PluginError(ConfigError):
+    """What a plugin raises or returns that its interface does not allow. The message names the plugin; exit code 2."""
+
+
+class Terminated(SystemExit):
+    """Raised on SIGTERM; exit code 143."""
+
+    def __init__(self) -> None:
+        super().__init__(ExitCode.TERMINATED)
 
 
 class MissingAsset(Exception):
@@ -45,3 +57,27 @@ def hint(word: str, known: Iterable[str]) -> str:
     near = difflib.get_close_matches(word, names, n=1, cutoff=0.5)
     meant = f" (did you mean '{near[0]}'?)" if near else ""
     return meant + (f"; known: {', '.join(names)}" if names else "")
+
+
+@contextmanager
+def exits_as_errors(what: str) -> Iterator[None]:
+    """Raise PluginError if a plugin's code raises SystemExit or another exception that is no Exception.
+
+    Interrupts and SIGTERM end the block as they are. `what` names the code.
+    """
+    try:
+        yield
+    except (Exception, KeyboardInterrupt, Terminated):
+        raise
+    except BaseException as error:
+        raised = PluginError(f"{what} raised {type(error).__name__}: {error}")
+        raise raised.with_traceback(error.__traceback__) from None
+
+
+def shown(value: object) -> str:
+    """Return a value as Python shows it, on one line of at most 60 characters."""
+    try:
+        text = " ".join(repr(value).split())
+    except Exception:  # a class of a plugin
+        text = f"a {type(value).__name__}"
+    return text if len(text) <= 60 else f"{text[:57]}..."

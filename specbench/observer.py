@@ -16,7 +16,7 @@ class Observer:
     def progress(self, label: str, total: int, done: int = 0) -> Iterator[Callable[[], None]]:
         """Report countable progress for the length of a block. Call the yielded function once per finished item.
 
-        The function raises KeyboardInterrupt or SystemExit if the user has interrupted the command.
+        The function raises KeyboardInterrupt or Terminated if the user has interrupted the command.
         """
         yield lambda: None
 

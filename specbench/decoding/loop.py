@@ -1,5 +1,6 @@
 """The decoding driver: the only code that reads the clock and that cuts output at limits."""
 
+import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -7,10 +8,12 @@ from typing import Protocol
 
 import torch
 
+from specbench.decoding.checks import CheckedRounds, name_of
 from specbench.decoding.method import Method, Sessions, StopCriteria
 from specbench.decoding.round import Round
 from specbench.decoding.sampling import Sampler
 from specbench.decoding.session import Session
+from specbench.errors import PluginError, exits_as_errors
 
 
 class Opened(Sessions, Protocol):
@@ -39,7 +42,7 @@ class Generation:
 @dataclass(frozen=True)
 class Limits:
     """What ends a generation: EOS ids, the maximum number of new tokens, a context window with the model that it belongs
-    to, and stop strings in the detokenized text.
+    to, and stop strings in the detokenized text. `vocabulary` is the number of tokens that may be committed.
     """
 
     eos: frozenset[int]
@@ -48,6 +51,7 @@ class Limits:
     stop: tuple[str, ...] = ()
     detokenise: Callable[[list[int]], str] | None = None
     window_of: str = ""
+    vocabulary: int = sys.maxsize
 
     def criteria(self, prompt: int) -> StopCriteria:
         """Return the stop criteria for a prompt of this length.
@@ -78,16 +82,21 @@ def decode(method: Method, models: Opened, sampler: Sampler, limits: Limits) -> 
 
     The clock runs only while the method computes a round; cutting, detokenizing and bookkeeping are not timed. Each
     model's first forward, including its encoder's, counts as prefill wherever it happens; everything else counts as
-    decoding.
+    decoding. Raises PluginError if the method yields an invalid round, ends too early, or exits.
     """
     stop = limits.criteria(len(models.ids))
     out, clock, finish = Generation(), 0.0, ""
-    with torch.inference_mode():
-        rounds = method.rounds(models, sampler, stop)
+    with torch.inference_mode(), exits_as_errors(f"{name_of(method)}: rounds()"):
+        rounds = CheckedRounds(method, method.rounds(models, sampler, stop), limits.vocabulary)
         while not finish:
             begin = time.perf_counter()
-            current = next(rounds)
+            try:
+                current = rounds.step()
+            except StopIteration:
+                ended = f"rounds() ended after {len(out.tokens)} tokens, with room for more"
+                raise PluginError(f"{name_of(method)}: {ended}") from None
             clock += time.perf_counter() - begin
+            rounds.require_valid(current)
             if not out.first_token_seconds:
                 untimed = sum(session.usage.off_clock for session in models.sessions.values())
                 out.first_token_seconds = clock - untimed if current.at is None else current.at

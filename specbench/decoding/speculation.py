@@ -6,12 +6,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from specbench.decoding.checks import require_draft
 from specbench.decoding.method import Propose, StopCriteria
 from specbench.decoding.round import Round
 from specbench.decoding.sampling import Draft, Sampler, read_tokens
 from specbench.decoding.session import Session
 from specbench.decoding.targets import Target
 from specbench.decoding.verify import tv, verify
+from specbench.errors import PluginError
 
 MILLION = 1_000_000
 
@@ -59,6 +61,7 @@ class Speculation:
         """
         room, sampler = stop.room(ids), self.sampler
         draft = self.propose(ids, room - 1 if self.bonus else room)
+        require_draft(draft, room - 1 if self.bonus else room, self.proposer)
         k, is_open = len(draft.tokens), not stop.closes(draft.tokens)
         rows = k + 1 if is_open and (self.bonus or (not k and not self.beyond)) else k
         read, start = ids + draft.tokens, len(ids) - 1
@@ -70,7 +73,11 @@ class Speculation:
             empty = Round([], counters=counters_of(draft))
             return VerifiedRound(empty, draft.probs, self.beyond[-1].score(read, start))
         logits = [scorer.score(read[: start + rows], start) for scorer in self.scorers]  # n x (rows, V)
-        pi, deferred = self.target.with_deferral(logits, sampler)  # (rows, V), (rows,) or None
+        pi, deferred = self.target.distributions(logits, sampler)  # (rows, V), (rows,) or None
+        if k and draft.probs.shape[-1] != pi.shape[-1]:
+            raise PluginError(
+                f"the proposer '{self.proposer}': Draft.probs must have {pi.shape[-1]} columns, one per token"
+            )
         out = verify(draft, pi, sampler, unread=with_distances(deferred, draft, pi))
         tested = min(out.accepted + 1, k)
         made = Round(

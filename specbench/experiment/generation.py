@@ -17,6 +17,7 @@ from specbench.decoding.method import Method, Round
 from specbench.decoding.sampling import Sampler
 from specbench.decoding.targets import Target
 from specbench.decoding.ties import wrong_tokens
+from specbench.experiment.plugins import place_of
 from specbench.machine.other_load import OtherLoad
 from specbench.models.loader import LoadedPair, Models
 from specbench.runs.record import Record, round_record, usage_record
@@ -52,6 +53,7 @@ class Setting:
             window_of=window.role,
             stop=() if free else self.task.stop,
             detokenise=lambda ids: tokenizer.decode(ids, skip_special_tokens=True),
+            vocabulary=self.pair.writable,
         )
 
     def longest(self, prompt: int) -> int:
@@ -66,9 +68,9 @@ def attempt(method: Method, record: Record, setting: Setting, sample: Sample, hi
         if history is None:
             raise ValueError(f"the turn before it, {sample.after}, failed")
         generate(method, record, setting, sample, history)
-    except AssertionError:  # a bug of ours, not of the sample
-        raise
     except Exception as error:
+        if isinstance(error, AssertionError) and place_of(error) is None:  # a bug of ours, not of the sample
+            raise
         where = traceback.extract_tb(error.__traceback__)[-1]
         return record.as_failed(f"{type(error).__name__}: {error} ({Path(where.filename).name}:{where.lineno})")
     return record
@@ -134,9 +136,9 @@ def calibrated(method: Method, setting: Setting, samples: list[Sample]) -> Metho
                 prompt, _ = encode(setting.pair.tokenizer, setting.task, sample, [], setting.pair.window)
                 sampler = setting.sampler(setting.decoding.seed, sample)
                 yield decode(method, setting.pair.open(prompt), sampler, setting.limits(method)).rounds
-            except AssertionError:
-                raise
-            except Exception:
+            except Exception as error:
+                if isinstance(error, AssertionError) and place_of(error) is None:
+                    raise
                 continue  # the sample fails again when it is measured, and is recorded then
 
     return method.calibrated(pilot)

@@ -20,7 +20,7 @@ from specbench.config.construct import Named
 from specbench.data.task import Task
 from specbench.decoding.method import Method, Proposer
 from specbench.decoding.targets import Target
-from specbench.errors import ConfigError
+from specbench.errors import ConfigError, PluginError, Terminated
 from specbench.methods.stopping import Stop
 
 FAMILIES: tuple[type[Named], ...] = (Target, Stop, Method, Proposer, Task)
@@ -40,9 +40,11 @@ def load(where: str) -> tuple[str, str]:
         module = _from_file(path) if where.endswith(".py") else importlib.import_module(where)
     except ConfigError as error:
         raise ConfigError(f"plugin {where}: {error}") from None
-    except Exception as error:
+    except (KeyboardInterrupt, Terminated):
+        raise
+    except BaseException as error:
         _SOURCES.add(str(path.resolve()))
-        raise ConfigError(f"plugin {place_of(error) or where}: {type(error).__name__}: {error}") from None
+        raise PluginError(f"plugin {place_of(error) or where}: {type(error).__name__}: {error}") from None
     if not getattr(module, "__file__", None):
         raise ConfigError(f"plugin {where}: a module without a file")
     source = Path(str(module.__file__))
@@ -93,7 +95,7 @@ _LOADED: set[str] = set()  # modules that were found to be plugins: importing on
 _SOURCES: set[str] = set()  # their files
 
 
-def place_of(error: Exception) -> str | None:
+def place_of(error: BaseException) -> str | None:
     """Return the innermost line of a plugin in an error's traceback as FILE:LINE, or None."""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename in _SOURCES]
     return f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else None

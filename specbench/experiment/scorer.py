@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from specbench.data.task import Data, Sample, Task
-from specbench.errors import ConfigError, hint
+from specbench.errors import ConfigError, PluginError, exits_as_errors, hint, shown
 from specbench.files import read_sealed, write_sealed
 from specbench.runs.record import Record
 from specbench.runs.run_folder import CONFIG, SCORES, read, require_texts, spec_of
@@ -80,7 +80,7 @@ def score(
     for record in records:
         if record.error is None:
             sample = samples[record.sample]
-            values = {} if fixed_length else _checked(task, task.score(sample, record.text, sandbox))
+            values = {} if fixed_length else _checked(task, _graded(task, sample, record.text, sandbox))
             rows.append(_row(record, sample.group, values))
         advance()
     scores = {
@@ -116,13 +116,22 @@ def task_of(folder: Path, source: str = "") -> tuple[Task, Data]:
     return task, data
 
 
+def _graded(task: Task, sample: Sample, text: str, sandbox: Sandbox | None) -> Score:
+    """Return what the task's grader returns; {} for None. Raises PluginError if it exits, or returns no dictionary."""
+    with exits_as_errors(f"task {task.name}: score()"):
+        values: Any = task.score(sample, text, sandbox)
+    if values is not None and not isinstance(values, dict):
+        raise PluginError(f"task {task.name}: score() returned {shown(values)}, which is not a dictionary of metrics")
+    return values or {}
+
+
 def _checked(task: Task, values: Score) -> Score:
     """Return the values as floats. Raises ConfigError for an unknown metric, or a number that is not from 0 to 1."""
     names = [metric.name for metric in task.metrics]
     for name in values:
         if name not in (*names, NO_ANSWER):
             raise ConfigError(
-                f"task {task.name}: score() returned '{name}', which is not one of its metrics{hint(name, names)}"
+                f"task {task.name}: score() returned {shown(name)}, which is not one of its metrics{hint(str(name), names)}"
             )
     numbers = {name: _number(task, name, value) for name, value in values.items()}
     for name, value in numbers.items():
@@ -134,9 +143,14 @@ def _checked(task: Task, values: Score) -> Score:
 def _number(task: Task, name: str, value: Any) -> float | list[float]:
     """Return a score as a float, or as the statistics of a corpus metric. Raises ConfigError if it is not a number."""
     try:
+        numbers = value if isinstance(value, list) else [value]
+        if any(isinstance(each, str | bytes) for each in numbers):
+            raise TypeError
         return [float(each) for each in value] if isinstance(value, list) else float(value)
     except (TypeError, ValueError, OverflowError):
-        raise ConfigError(f"task {task.name}: score() returned {name} = {value!r}, which is not a number") from None
+        raise ConfigError(
+            f"task {task.name}: score() returned {name} = {shown(value)}, which is not a number"
+        ) from None
 
 
 def _excerpt(sample: Sample) -> dict[str, str]:

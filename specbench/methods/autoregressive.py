@@ -38,7 +38,7 @@ class Autoregressive(Method, name="autoregressive"):
                 current = Round(sessions[-1].roll(ids, 1, sampler, frozenset()).tokens)
             else:
                 logits = [session.score(ids, len(ids) - 1) for session in sessions]  # n x (1, V)
-                tokens, counters = drawn(*self.target.with_deferral(logits, sampler), sampler)
+                tokens, counters = drawn(*self.target.distributions(logits, sampler), sampler)
                 current = Round(tokens, counters=counters)
             ids += current.tokens
             yield current

@@ -99,7 +99,7 @@ class Speculative(Method, name="speculative"):
 
         def pi() -> tuple[Tensor, Tensor | None]:
             """Return the distribution of the next token (1, V), and where a rule deferred (1,)."""
-            return self.target.with_deferral([scorer.score(ids, len(ids) - 1) for scorer in scorers], sampler)
+            return self.target.distributions([scorer.score(ids, len(ids) - 1) for scorer in scorers], sampler)
 
         pending: Draft | None = None  # t, with the last other scorer's distribution
         current = Round([])  # the round so far

@@ -95,6 +95,11 @@ class LoadedPair:
         rows = [self.reaches[role].entries for role in self.deciding]
         return min(rows) if self._combines_logits else max(rows)
 
+    @property
+    def writable(self) -> int:
+        """The number of tokens that a round may commit: V, or of simulated models, whose V is cut, what any of them has."""
+        return max(each.entries for each in self.reaches.values()) if self.simulated else self.vocabulary
+
     @cached_property
     def eos(self) -> frozenset[int]:
         """The EOS ids of the deciding models; none of random weights. Raises ConfigError for an id outside a vocabulary."""

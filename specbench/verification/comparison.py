@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
+from specbench.decoding.checks import checked_rounds
 from specbench.decoding.enumerating_sampler import exact_distribution
 from specbench.decoding.method import Method, StopCriteria
 from specbench.decoding.sampling import Sampler
@@ -98,7 +99,7 @@ def _joint_distribution(
     def run(sampler: Sampler) -> tuple[int, ...]:
         nonlocal longest
         stop = StopCriteria(frozenset(), len(models.ids) + length)
-        rounds = list(islice(method.rounds(models, sampler, stop), first))
+        rounds = list(islice(checked_rounds(method, models, sampler, stop), first))
         longest = max([longest, *(each.drafted for each in rounds)])
         return tuple(token for each in rounds for token in each.tokens)
 

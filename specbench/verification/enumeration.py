@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from transformers import LlamaConfig
 
+from specbench.decoding.checks import checked_rounds
 from specbench.decoding.drafting import common_prefix, roll
 from specbench.decoding.enumerating_sampler import exact_distribution
 from specbench.decoding.method import Method, Round, StopCriteria
@@ -163,7 +164,7 @@ def untrained(kind: str, vocabulary: int, seed: int = 0) -> Head:
 
 def generate(method: Method, models: Opened, sampler: Sampler, length: int) -> tuple[list[int], list[Round]]:
     """Return exactly `length` tokens, and the rounds that committed them."""
-    rounds = list(method.rounds(models, sampler, StopCriteria(frozenset(), len(models.ids) + length)))
+    rounds = list(checked_rounds(method, models, sampler, StopCriteria(frozenset(), len(models.ids) + length)))
     return [token for each in rounds for token in each.tokens], rounds
 
 

@@ -49,9 +49,9 @@ def generate_outputs(
 ) -> Iterator[Output]:
     """Yield one output per prompt, each with its own random generator."""
     window, owner = pair.window_of(method.deciding)
-    limits = Limits(pair.eos, how.new, window, window_of=owner)
     for i, prompt in enumerate(prompts):
         models = pair.open(prompt)
+        limits = Limits(pair.eos, how.new, window, window_of=owner, vocabulary=models.vocabulary)
         sampler = Sampler(temperature, generator=torch.Generator(models.device).manual_seed(_seed(how.seed, i)))
         out = decode(method, models, sampler, limits)
         yield Output(prompt, models.ids, out.tokens, out.rounds)

@@ -204,7 +204,7 @@ class Counting:
 
 def counting(seed, vocabulary=6):
     models = table_world(vocabulary, seed)
-    return Opened({role: Counting(models[role]) for role in "ab"})
+    return Opened({role: Counting(models[role]) for role in "ab"}, vocabulary=vocabulary)
 
 
 def test_a_deferred_bonus_costs_a_forward_only_where_it_is_rejected():

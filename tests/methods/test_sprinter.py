@@ -76,7 +76,9 @@ def at_rates(tp: float, fp: float) -> Rate:
 
 
 def world(seed: int = 8, vocabulary: int = 3) -> Opened:
-    return Opened({"draft": TableSession(vocabulary, seed), "target": TableSession(vocabulary, seed + 50)})
+    return Opened(
+        {"draft": TableSession(vocabulary, seed), "target": TableSession(vocabulary, seed + 50)}, vocabulary=vocabulary
+    )
 
 
 def sprinter(**settings) -> Sprinter:
@@ -142,7 +144,7 @@ def test_the_first_token_has_the_distribution_of_the_vectors(rate, expected, fp)
 
     See erratum SP-2, docs/papers/sprinter.md, Errata.
     """
-    models = Opened({"draft": Fixed(Q), "target": Fixed(P)})
+    models = Opened({"draft": Fixed(Q), "target": Fixed(P)}, vocabulary=4)
     for settings in ({}, {"max_run": 1, "test_on_cap": False}):
         found = gated(rate, models, 1, **settings)
         assert [found[(x,)] for x in range(4)] == pytest.approx(expected)
@@ -181,7 +183,7 @@ def test_run_lengths_follow_theorem_2(n, tp, fp, mean):
     At T = 0 the verdicts are the only choices. The cap, far off, holds what is left.
     """
     cap = 40
-    models = Opened({"draft": Fixed(Q), "target": Fixed(P)})
+    models = Opened({"draft": Fixed(Q), "target": Fixed(P)}, vocabulary=4)
 
     def run(sampler: Sampler) -> int:
         def rate(q: float, p: float) -> float:

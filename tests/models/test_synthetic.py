@@ -34,10 +34,11 @@ SD = Speculative(proposer=DraftModel(model="draft", gamma=4), scorers=("target",
 
 
 def world(spread: float, vocabulary: int = 500, roles: tuple[str, ...] = ("draft", "target")) -> Opened:
-    return Opened({
+    sessions = {
         role: SyntheticSession(TableSession(vocabulary, i), SyntheticDistribution(vocabulary, i, spread), CPU)
         for i, role in enumerate(roles)
-    })  # fmt: skip
+    }
+    return Opened(sessions, vocabulary=vocabulary)
 
 
 def ensemble(target, gamma=(1, 1)) -> SpeculativeEnsemble:
@@ -126,7 +127,7 @@ def test_time_of_the_synthetic_logits_is_not_measured(monkeypatch):
             return super().score(*arguments, **named)
 
     monkeypatch.setattr(time, "perf_counter", lambda: now)
-    models = Opened({"target": SyntheticSession(SlowSession(50, 0), SlowLaw(50, 0, 1.0), CPU)})
+    models = Opened({"target": SyntheticSession(SlowSession(50, 0), SlowLaw(50, 0, 1.0), CPU)}, vocabulary=50)
     out = decode(Autoregressive(scorers=("target",), target=Last()), models, Sampler(), Limits(frozenset(), 12))
     assert models["target"].usage.off_clock == 12 * 20.0
     assert out.first_token_seconds == 1.0

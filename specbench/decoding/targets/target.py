@@ -12,6 +12,7 @@ from torch import Tensor
 
 from specbench.config.construct import Named
 from specbench.decoding.sampling import Sampler
+from specbench.errors import PluginError, shown
 
 
 class Target(Named):
@@ -36,6 +37,14 @@ class Target(Named):
         such rule.
         """
         return self(logits, sampler), None
+
+    def distributions(self, logits: list[Tensor], sampler: Sampler) -> tuple[Tensor, Tensor | None]:
+        """Return what `with_deferral` returns. Raises PluginError if pi does not have the shape of the logits."""
+        pi, deferred = self.with_deferral(logits, sampler)
+        if getattr(pi, "shape", None) != logits[-1].shape:
+            shape = tuple(logits[-1].shape)
+            raise PluginError(f"target '{self.name}' returned {shown(pi)}, which is not a tensor of shape {shape}")
+        return pi, deferred
 
 
 class TwoModels(Target):

@@ -1,0 +1,122 @@
+"""What a method, a proposer and a target may return. Plugins define them, so the results are checked where they are used."""
+
+import math
+from collections.abc import Iterator, Sequence
+
+from specbench.decoding.method import Method, Sessions, StopCriteria
+from specbench.decoding.round import Round
+from specbench.decoding.sampling import Draft, Sampler
+from specbench.errors import PluginError, exits_as_errors, shown
+
+MOST_EMPTY = 1000  # successive rounds without tokens; a method that yields more does not end
+COUNTS = ("drafted", "tested", "accepted", "untested")
+
+
+class CheckedRounds:
+    """The rounds of a method. `step` computes the next one and can be timed; `require_valid` checks it."""
+
+    def __init__(self, method: Method, rounds: Iterator[Round], vocabulary: int) -> None:
+        self._name, self._vocabulary, self._empty = name_of(method), vocabulary, 0
+        try:
+            self._rounds = iter(rounds)
+        except TypeError:
+            raise PluginError(f"{self._name}: rounds() returned {shown(rounds)}, which is not an iterator") from None
+
+    def step(self) -> Round:
+        """Return the next round. Raises StopIteration if there is none."""
+        return next(self._rounds)
+
+    def require_valid(self, found: Round) -> None:
+        """Raise PluginError if the round is not one that a method may yield."""
+        if fault := fault_in(found, self._vocabulary):
+            raise PluginError(f"{self._name}: {fault}")
+        self._empty = 0 if found.tokens else self._empty + 1
+        if self._empty > MOST_EMPTY:
+            raise PluginError(f"{self._name}: rounds() yielded {MOST_EMPTY} rounds without tokens")
+
+
+def checked_rounds(method: Method, models: Sessions, sampler: Sampler, stop: StopCriteria) -> Iterator[Round]:
+    """Yield the checked rounds of a method, cut where no room is left. Raises PluginError as CheckedRounds does."""
+    where, room = f"{name_of(method)}: rounds()", stop.room(models.ids)
+    with exits_as_errors(where):
+        rounds = CheckedRounds(method, method.rounds(models, sampler, stop), models.vocabulary)
+    while room > 0:
+        try:
+            with exits_as_errors(where):
+                found = rounds.step()
+        except StopIteration:
+            return
+        rounds.require_valid(found)
+        yield found.cut(min(room, len(found.tokens)))
+        room -= len(found.tokens)
+
+
+def name_of(method: object) -> str:
+    """Return how errors name a method: `method 'sd'`."""
+    return f"method '{getattr(method, 'name', type(method).__name__)}'"
+
+
+def fault_in(found: Round, vocabulary: int) -> str:
+    """Return why a round is not valid in a vocabulary of V tokens; empty if it is."""
+    if not isinstance(found, Round):
+        return f"yielded {shown(found)}, which is not a Round"
+    for name in COUNTS:
+        count = getattr(found, name)
+        if type(count) is not int or count < 0:
+            return f"Round.{name} = {shown(count)} must be an int of at least 0"
+    if found.accepted > found.tested:
+        return f"Round.accepted = {found.accepted} must be at most Round.tested = {found.tested}"
+    if fault := fault_in_tokens("Round.tokens", found.tokens, vocabulary):
+        return fault
+    for name in ("rejected", "inner", "proposers"):
+        if not isinstance(value := getattr(found, name), tuple | list):
+            return f"Round.{name} = {shown(value)} must be a tuple"
+    if fault := fault_in_tokens("Round.rejected", list(found.rejected), vocabulary):
+        return fault
+    if found.untested + found.accepted > len(found.tokens):
+        accepted = f"untested = {found.untested} and accepted = {found.accepted}"
+        return f"Round.{accepted}, more than its {len(found.tokens)} tokens"
+    if not isinstance(found.counters, dict):
+        return f"Round.counters = {shown(found.counters)} must be a dict"
+    for name, value in found.counters.items():
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not isinstance(name, str) or not is_number or not math.isfinite(value):
+            return f"Round.counters[{shown(name)}] = {shown(value)} must be a finite number"
+    if not all(isinstance(role, str) for role in found.proposers):
+        return f"Round.proposers = {shown(found.proposers)} must be a tuple of roles"
+    if found.at is not None and not (isinstance(found.at, int | float) and 0.0 <= found.at < math.inf):
+        return f"Round.at = {shown(found.at)} must be a number of seconds"
+    return next((fault for each in found.inner if (fault := fault_in(each, vocabulary))), "")
+
+
+def require_draft(draft: Draft, room: int, proposer: str) -> None:
+    """Raise PluginError if a draft does not have at most `room` tokens, and a row of its distributions for each.
+
+    The sums of the rows are not computed, which would wait for the device.
+    """
+    if fault := fault_in_draft(draft, room):
+        raise PluginError(f"the proposer '{proposer}': {fault}")
+
+
+def fault_in_draft(draft: Draft, room: int) -> str:
+    """Return why a draft is not valid; empty if it is."""
+    if not isinstance(draft, Draft):
+        return f"{shown(draft)} is not a Draft"
+    shape = getattr(draft.probs, "shape", ())
+    if len(shape) != 2 or not isinstance(draft.tokens, list) or (draft.tokens and shape[0] != len(draft.tokens)):
+        return f"Draft.probs = {shown(draft.probs)} must have one row of shape (V,) per token"
+    if len(draft.tokens) > room:
+        return f"Draft.tokens has {len(draft.tokens)} tokens, and there is room for {room}"
+    return fault_in_tokens("Draft.tokens", draft.tokens, shape[1])
+
+
+def fault_in_tokens(name: str, tokens: Sequence[int], vocabulary: int) -> str:
+    """Return why these are not token ids of a vocabulary of V tokens; empty if they are."""
+    if not isinstance(tokens, list):
+        return f"{name} = {shown(tokens)} must be a list of ints"
+    for token in tokens:
+        if type(token) is not int:
+            return f"{name} has {shown(token)} of type {type(token).__name__}; help: int(token), or tensor.tolist()"
+        if not 0 <= token < vocabulary:
+            return f"{name} has {token}, which is not one of the {vocabulary} tokens"
+    return ""
