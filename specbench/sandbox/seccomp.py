@@ -1,8 +1,9 @@
 """The seccomp filter of sandboxed processes: which system calls fail, and the classic BPF program that says so.
 
 A deny list. It covers the calls that reach what namespaces and resource limits do not cover (keyrings, memory that belongs to
-no process, other processes' memory, locks on files of the host) and the parts of the kernel that Python programs do not need and that had most of the
-privilege escalations. Namespaces, resource limits and a read-only view of the machine remain the first line.
+no process, other processes' memory, locks on files of the host) and the parts of the kernel that Python programs do not need
+and that had most of the privilege escalations. Namespaces, resource limits and a read-only view of the machine remain the
+first line.
 """
 
 import errno
