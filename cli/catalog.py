@@ -1,6 +1,5 @@
 """`specbench list` and `specbench show`: the presets, read from their TOML files."""
 
-import json
 import sys
 from enum import StrEnum
 from pathlib import Path
@@ -14,6 +13,7 @@ from specbench.config.pair import BUNDLED, PACKAGE
 from specbench.config.presets import KINDS, Preset, names, preset
 from specbench.errors import ConfigError, hint
 from specbench.files import read_text
+from specbench.report.escaping import json_text, terminal, terminal_text
 
 
 class Listed(StrEnum):
@@ -39,14 +39,14 @@ def list_(
     singular = next(k for k, plural in KINDS.items() if plural == kind)
     found = [(name, preset(singular, name)) for name in names(singular)]
     if as_json:
-        print(json.dumps([_row(*each) for each in found], indent=2, ensure_ascii=False))
+        print(json_text([_row(*each) for each in found], indent=2))
         return
     width = max(len(name) for name, _ in found) + 2
     for name, each in found:
         row = _row(name, each)
         other = f"the same as {each.name}: " if each.name != name else ""
         source = f" ({row['paper']})" if row["paper"] else ""
-        print(f"{name:<{width}}{other}{row['description']}{source}")
+        print(terminal(f"{name:<{width}}{other}{row['description']}{source}"))
 
 
 def _list_runs(results: Path, as_json: bool) -> None:
@@ -106,10 +106,10 @@ def show(
     if kind not in KINDS:
         raise ConfigError(f"unknown kind '{kind}'{hint(kind, KINDS)}")
     found = preset(kind, name)
-    print(f"# {found.path}\n{found.text}", end="")
+    print(f"# {terminal(str(found.path))}\n{terminal_text(found.text)}", end="")
     if isinstance(card := found.table.get("card"), str):
         path = PACKAGE / card.removeprefix(BUNDLED) if card.startswith(BUNDLED) else found.path.parent / card
-        _print_markdown(read_text(path))
+        _print_markdown(terminal_text(read_text(path)))
 
 
 def _print_markdown(text: str) -> None:

@@ -9,6 +9,7 @@ import typer
 from specbench.cli.arguments import options_of
 from specbench.cli.params import Method, Plugins, known
 from specbench.errors import ConfigError, ExitCode
+from specbench.report.escaping import terminal
 
 GAMMAS = (1, 2)  # draft lengths of whole outputs: the number of branches grows with V to their power
 DEFAULT = 5  # the draft length of a first round
@@ -57,7 +58,9 @@ def enumerate_(
         for found in findings:
             worst[found.setting] = max(worst.get(found.setting, found), found, key=lambda each: each.distance)
             longest = max(longest, found.drafted)
-    print(f"{label}: total variation from its declared distribution, {LENGTH} tokens, the maximum over several models")
+    print(
+        f"{terminal(label)}: total variation from its declared distribution, {LENGTH} tokens, the maximum over several models"
+    )
     for found in worst.values():
         verdict = "exact" if found.exact else f"DIFFERS {found.why}".rstrip()
         print(f"  {found.setting:<20} {found.distance:.1e}  {verdict}")

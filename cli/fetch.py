@@ -9,7 +9,7 @@ import typer
 
 import specbench.tasks  # noqa: F401  (registers the tasks)
 from specbench.cli.arguments import imported, words
-from specbench.cli.console import print_table, terminal
+from specbench.cli.console import print_table, printable, terminal
 from specbench.cli.params import Json, Plugins, known
 from specbench.cli.progress import status
 from specbench.config.construct import Table
@@ -78,7 +78,7 @@ def fetch(
         print(json.dumps(_json(needs, repositories), indent=2))
     rejected = [repository.wrong for repository in repositories if repository.wrong]
     for why in rejected:
-        print(f"error[asset]: {why}", file=sys.stderr)
+        print(f"error[asset]: {printable(why)}", file=sys.stderr)
     if not dry_run and repositories and not rejected:
         print("everything is in the local cache", file=sys.stderr)
     sys.exit(ExitCode.MISSING if rejected else ExitCode.OK)

@@ -1,6 +1,5 @@
 """Output of verdicts: table, Markdown, JSON, GitHub annotations and step summary, and JUnit XML."""
 
-import json
 import os
 import re
 import sys
@@ -16,7 +15,7 @@ from specbench import files
 from specbench.cli.console import print_table, say, terminal
 from specbench.errors import ConfigError
 from specbench.regression.verdict import UNDECIDED_STATUSES, Limits, Status, Verdict, exit_code, fails
-from specbench.report.escaping import terminal_lines
+from specbench.report.escaping import json_text, terminal_lines
 
 if TYPE_CHECKING:
     from specbench.report.tables import Table
@@ -97,7 +96,7 @@ def write(verdicts: list[Verdict], form: VerdictFormat, junit: Path | None, titl
     elif form is VerdictFormat.md:
         print(markdown(verdicts, title), end="")
     elif form is VerdictFormat.json:
-        print(json.dumps({"exit_code": code, "verdicts": list(map(asdict, verdicts))}, indent=2, ensure_ascii=False))
+        print(json_text({"exit_code": code, "verdicts": list(map(asdict, verdicts))}, indent=2))
     else:
         print(f"{title}: {outcome(verdicts)}")
     if form is VerdictFormat.github or os.environ.get("GITHUB_ACTIONS"):

@@ -12,6 +12,7 @@ from rich.table import Table
 
 from specbench.cli import params
 from specbench.cli.arguments import options_of, words
+from specbench.cli.console import printable
 from specbench.cli.params import known
 from specbench.cli.progress import Terminal
 from specbench.config.presets import require_known
@@ -97,7 +98,7 @@ def _show(verification: "Verification", as_json: bool) -> None:
         for check in verdict.checks:
             drawn.add_row(check.name, check.found, check.measure, words_of[check.passed])
         console.print(drawn, markup=False)
-    print(verdict.line, file=sys.stderr if as_json else sys.stdout)
+    print(printable(verdict.line), file=sys.stderr if as_json else sys.stdout)
     if as_json:
         spec = verification.spec
         table = {

@@ -9,10 +9,10 @@ import re
 import unicodedata
 from collections.abc import Mapping
 
-# Control characters, bidirectional overrides and marks, zero-width spaces, tags and lone surrogates: they would control a
-# terminal, reorder the text or be invisible. Joiners are not included, since several scripts and emoji need them.
+# Control characters, bidirectional overrides and marks, zero-width spaces, soft hyphens, tags and lone surrogates: they would
+# control a terminal, reorder the text or be invisible. Joiners are not included: several scripts and emoji need them.
 HIDDEN = re.compile(
-    "[\x00-\x1f\x7f-\x9f\u061c\u180e\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e007f]"
+    "[\x00-\x1f\x7f-\x9f\xad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e007f]"
 )
 SPACES = re.compile("[\t\n\v\f\r\x1c-\x1e\x85\u2028\u2029]+")  # line breaks and tabs
 FORMULA = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")  # starts of a formula in a spreadsheet
@@ -53,6 +53,11 @@ def terminal(text: str) -> str:
 def terminal_lines(text: str) -> str:
     """Return the text with its line breaks, and hidden characters as visible escapes."""
     return "\n".join(map(terminal, text.split("\n")))
+
+
+def terminal_text(text: str) -> str:
+    """Return the text with its line breaks and tabs, and other hidden characters as visible escapes."""
+    return HIDDEN.sub(lambda found: found[0] if found[0] in "\n\t" else _visible(found), text)
 
 
 def markdown(text: str) -> str:

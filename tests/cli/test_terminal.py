@@ -1,6 +1,7 @@
 """Output on narrow terminals, without a terminal, and in encodings other than UTF-8."""
 
 import io
+import json
 import re
 import sys
 
@@ -11,6 +12,7 @@ from specbench.cli import progress
 from specbench.cli.app import replace_unprintable
 from specbench.cli.console import print_table
 from specbench.report.tables import Table
+from tests.fixtures.console import specbench
 
 HEADS = ["method", "rank", "tokens/s, decoding", "speedup over ar, decoding", "lossless", "acceptance", "strict"]
 KEYS = ("method", "rank", "tokens_per_second", "speedup", "lossless", "acceptance_rate", "score")
@@ -96,3 +98,23 @@ def test_progress_without_a_terminal_has_a_rate_and_the_time_left(monkeypatch, c
     lines = capsys.readouterr().err.splitlines()
     assert [line.partition(",")[0] for line in lines] == ["a run: 1/3", "a run: 2/3", "a run: 3/3"]
     assert re.search(r"0\.1/s, 24 s left", lines[0]) and lines[-1].endswith("in 36 s")
+
+
+HOSTILE = "\x1b]0;x\x07\x9b2J\u202e\u2066\u200b\u061c\u2028\xad"
+
+
+def test_show_and_list_print_control_and_bidirectional_characters_as_escapes(tmp_path):
+    """Also those of a card, which may quote the output of models. Line breaks and tabs are kept."""
+    escapes = r"\u001b]0;x\u0007\u009b2J\u202e\u2066\u200b\u061c\u2028\u00ad"
+    (tmp_path / "card.md").write_text(f"quoted:\t{HOSTILE}\n", encoding="utf-8")
+    table = f'card = "card.md"\ndescription = "{escapes}"\n[models.target]\npath = "x"  # {HOSTILE[2:]}\n'
+    (tmp_path / "own.toml").write_text(table.replace("\x07", "").replace("\x9b", "\x85"), encoding="utf-8")
+    plugin = "from specbench.decoding.targets import Last\nclass Own(Last, name='own'):\n    " + repr(f"Bad {HOSTILE}")
+    (tmp_path / "own.py").write_text(plugin)
+    shown = specbench("show", "pair", "own.toml", cwd=tmp_path).stdout
+    listed = specbench("list", "methods", "--plugin", "own.py", cwd=tmp_path).stdout
+    rows = specbench("list", "methods", "--plugin", "own.py", "--json", cwd=tmp_path).stdout
+    for text in (shown, listed, rows):
+        assert not [each for each in text if each not in "\n\t" and not each.isprintable()]
+    assert "quoted:\t\\x1b]0;x" in shown and "\\u202e" in listed
+    assert any(row["description"] == f"Bad {HOSTILE}" for row in json.loads(rows))
