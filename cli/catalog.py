@@ -66,13 +66,13 @@ def _list_runs(results: Path, as_json: bool) -> None:
             "temperature": spec.decoding.temperature, "generations": len(found.records), "expected": wanted,
         })  # fmt: skip
     if as_json:
-        print(json.dumps(rows, indent=2, ensure_ascii=False))
+        print(json_text(rows, indent=2))
         return
     if not rows:
         raise ConfigError(f"no run folder in {results}; help: specbench run, or --from FOLDER")
     for row in rows:
         if "error" in row:
-            print(f"{row['run']}  {row['error']}")
+            print(terminal(f"{row['run']}  {row['error']}"))
             continue
         missing = (
             "" if row["generations"] == row["expected"] else f", {row['generations']} of {row['expected']} generations"
