@@ -102,7 +102,7 @@ def fault_in_draft(draft: Draft, room: int) -> str:
     """Return why a draft is not valid; empty if it is."""
     if not isinstance(draft, Draft):
         return f"{shown(draft)} is not a Draft"
-    shape = getattr(draft.probs, "shape", ())
+    shape: tuple[int, ...] = getattr(draft.probs, "shape", ())
     if len(shape) != 2 or not isinstance(draft.tokens, list) or (draft.tokens and shape[0] != len(draft.tokens)):
         return f"Draft.probs = {shown(draft.probs)} must have one row of shape (V,) per token"
     if len(draft.tokens) > room:
