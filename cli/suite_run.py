@@ -109,8 +109,10 @@ def _launched(request: SuiteRequest, mode: SuiteMode, settings: Table) -> ExitCo
     from specbench.launch.ledger import folder_of
 
     attempts, is_untimed = settings.pop("attempts", MOST_ATTEMPTS), settings.pop("untimed", False)
-    if not isinstance(attempts, int) or attempts < 1:
+    if type(attempts) is not int or attempts < 1:
         raise ConfigError(f"attempts = {attempts!r} must be a number of at least 1")
+    if not isinstance(is_untimed, bool):
+        raise ConfigError(f"untimed = {is_untimed!r} must be true or false")
     assert mode.launcher
     launcher = launcher_of(mode.launcher, settings, request, folder_of(request))
     extra = ("--untimed",) if is_untimed or launcher.shared else ()

@@ -215,7 +215,9 @@ def verify(
         ConfigError: An argument is wrong.
         MissingAsset: A model, data set or device is missing.
     """
-    cuts = int(options.pop("repeats", CUTS))
+    cuts = options.pop("repeats", CUTS)
+    if type(cuts) is not int or cuts < 1:
+        raise ConfigError(f"repeats = {cuts!r} must be an integer of at least 1")
     request = _request((method, pair, task), {"limit": PROMPTS, "max_new_tokens": TOKENS, **options}, out="results")
     return verify_method(
         VerifyRequest(method=method, pair=pair, tasks=request.tasks, options=request.options, cuts=cuts), observer
@@ -223,7 +225,9 @@ def verify(
 
 
 def load(*folders: str | PathLike[str]) -> RunResult:
-    """Read run folders, or folders that contain them. Raises ConfigError for a folder without a run."""
+    """Read run folders, or folders that contain them. Raises ConfigError without folders, or for one without a run."""
+    if not folders or not all(map(_is_path, folders)):
+        raise ConfigError(f"load: {folders[0] if len(folders) == 1 else folders!r} must be paths of run folders")
     paths = tuple(found for each in map(Path, folders) for found in runs_in(each) or [each])
     return RunResult(paths, tuple(summaries_of(paths)))
 
@@ -232,8 +236,12 @@ def report(result: RunResult, format: Format = "md", *, columns: Iterable[str] =
     """Return a report of runs as Markdown, CSV, JSON, LaTeX or one HTML page.
 
     `columns` are the keys of the columns of one table, for `md` and `latex`. `full` adds the other tables to `md`. Raises
-    ConfigError for another format or an unknown column.
+    ConfigError for a result without runs, another format or an unknown column.
     """
+    if not isinstance(result, RunResult) or not result.summaries:
+        raise ConfigError(
+            f"report: {str(result)[:60]} has no runs; help: specbench.load(FOLDER), or what run() returns"
+        )
     return runs_text(result.summaries, format, list(columns), full)
 
 
@@ -268,16 +276,19 @@ def _request(
     files = _names("plugins", given.pop("plugins", ()))
     for name, field in (("set", "overrides"), ("over", "over"), ("head", "heads")):
         if isinstance(value := given.pop(name, None), Mapping):
-            if wrong := next((key for key in value if not isinstance(key, str)), None):
-                raise ConfigError(f"{name}: key {wrong!r} must be a text")
-            if name == "head" and (wrong := next((each for each in value.values() if not _is_path(each)), None)):
-                raise ConfigError(f"head: {wrong!r} must be a path")
+            if keys := [key for key in value if not isinstance(key, str)]:
+                raise ConfigError(f"{name}: key {keys[0]!r} must be a text")
+            if name == "head" and (paths := [each for each in value.values() if not _is_path(each)]):
+                raise ConfigError(f"head: {paths[0]!r} must be a path")
             given[field] = tuple((key, str(each) if name == "head" else each) for key, each in value.items())
         elif value is not None:
             raise ConfigError(f"{name} = {value!r} must be a dictionary")
     lengths = scoped_values(given.pop("gamma", None), "gamma")
     given["gamma"] = tuple((method, draft_lengths(value, "gamma")) for method, value in lengths)
-    given["data"] = tuple((task, str(source)) for task, source in scoped_values(given.pop("data", None), "data"))
+    sources = scoped_values(given.pop("data", None), "data")
+    if wrong := [source for _, source in sources if not _is_path(source)]:
+        raise ConfigError(f"data: {wrong[0]!r} must be a path, or the name of a source")
+    given["data"] = tuple((task, str(source)) for task, source in sources)
     return Request(
         methods=_names("method", method),
         pair=pair,

@@ -150,3 +150,10 @@ def within(key: str, value: float, low: float, high: float) -> None:
         raise ValueError(
             f"{key} = {value} must be " + (f"at least {low:g}" if high == math.inf else f"in [{low:g}, {high:g}]")
         )
+
+
+def at_least(thing: object, **least: float) -> None:
+    """Raise ValueError if a field that is not None is below its least value."""
+    for key, low in least.items():
+        if (value := getattr(thing, key)) is not None:
+            within(key, value, low, math.inf)

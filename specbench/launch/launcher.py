@@ -3,9 +3,8 @@
 import sys
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Protocol
 
-from specbench.config.construct import Table
 from specbench.launch.job import Job
 
 UNLIMITED = sys.maxsize  # jobs that a queue takes
@@ -48,8 +47,3 @@ class Launcher(Protocol):
 
     def cancel(self, jobs: Mapping[str, Job]) -> None:
         """Stop jobs, by id."""
-
-
-def setting(settings: Table, key: str, default: Any) -> Any:
-    """Remove a setting and return it, or the default."""
-    return settings.pop(key, default)

@@ -1,8 +1,9 @@
 """The launchers by name."""
 
+from dataclasses import dataclass
 from pathlib import Path
 
-from specbench.config.construct import Table
+from specbench.config.construct import Table, at_least, construct
 from specbench.errors import ConfigError
 from specbench.experiment.request import SuiteRequest
 from specbench.launch.launcher import Launcher
@@ -10,7 +11,17 @@ from specbench.launch.local import LocalLauncher, gpus_here
 from specbench.launch.ray_cluster import ray_launcher
 from specbench.launch.slurm import slurm_launcher
 
-LOCAL = ("jobs", "gpu", "gpus")  # settings
+
+@dataclass(frozen=True, kw_only=True)
+class LocalSettings:
+    """Jobs at a time (0: one per device), GPUs of each job, and the product name of the GPUs to use."""
+
+    jobs: int = 0
+    gpus: int = 1
+    gpu: str = ""
+
+    def __post_init__(self) -> None:
+        at_least(self, jobs=0, gpus=1)
 
 
 def launcher_of(name: str, settings: Table, request: SuiteRequest, folder: Path) -> Launcher:
@@ -23,18 +34,8 @@ def launcher_of(name: str, settings: Table, request: SuiteRequest, folder: Path)
         return slurm_launcher(settings, folder)
     if name == "ray":
         return ray_launcher(settings, may_use_gpu=devices != {"cpu"})
-    if unknown := set(settings) - set(LOCAL):
-        raise ConfigError(f"launcher local: unknown setting '{min(unknown)}'; known: {', '.join(LOCAL)}")
-    jobs, per_job = _number(settings, "jobs", 0), _number(settings, "gpus", 1)
-    gpus = gpus_here(str(settings.get("gpu", ""))) if devices != {"cpu"} else []
-    if gpus and per_job > len(gpus):
-        raise ConfigError(f"launcher local: gpus = {per_job}, and there are {len(gpus)}")
-    return LocalLauncher(gpus, jobs, per_job)
-
-
-def _number(settings: Table, key: str, least: int) -> int:
-    """Return a setting that is a number, by default the least one. Raises ConfigError for another value."""
-    value = settings.get(key, least)
-    if not isinstance(value, int) or value < least:
-        raise ConfigError(f"launcher local: {key} = {value!r} must be a number of at least {least}")
-    return value
+    local = construct(LocalSettings, settings, "launcher local")
+    gpus = gpus_here(local.gpu) if devices != {"cpu"} else []
+    if gpus and local.gpus > len(gpus):
+        raise ConfigError(f"launcher local: gpus = {local.gpus}, and there are {len(gpus)}")
+    return LocalLauncher(gpus, local.jobs, local.gpus)

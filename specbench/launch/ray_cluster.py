@@ -1,20 +1,36 @@
 """Jobs as tasks of a Ray cluster."""
 
 import logging
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from specbench.config.construct import Table
-from specbench.errors import ConfigError, MissingAsset
+from specbench.config.construct import Table, at_least, construct, within
+from specbench.errors import MissingAsset
 from specbench.launch.job import Job, perform
-from specbench.launch.launcher import UNLIMITED, JobState, setting
+from specbench.launch.launcher import UNLIMITED, JobState
 
 HELP = "the launcher ray needs ray, which is not installed\n  help: pip install 'specbench[ray]'"
 NICENESS = "RAY_worker_niceness"  # of a node's workers, 15 by default: other processes would delay the jobs
-SETTINGS = ("address", "gpus", "cpus", "accelerator", "resources")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RaySettings:
+    """What a job requests of the cluster at `address`; `accelerator` is a label such as A100."""
+
+    address: str | None = None
+    gpus: int | float | None = None
+    cpus: int | float = 1
+    accelerator: str = ""
+    resources: dict[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        at_least(self, gpus=0, cpus=0)
+        for name, number in self.resources.items():
+            within(f"resources.{name}", number, 0, math.inf)
 
 
 @dataclass
@@ -89,16 +105,13 @@ def ray_launcher(settings: Table, may_use_gpu: bool) -> RayLauncher:
         import ray
     except ImportError:
         raise MissingAsset(HELP) from None
-    settings = dict(settings)
-    address = setting(settings, "address", os.environ.get("RAY_ADDRESS"))
-    gpus, cpus = setting(settings, "gpus", None), setting(settings, "cpus", 1)
-    options: dict[str, Any] = {"num_cpus": cpus, "max_retries": 0}
-    if accelerator := setting(settings, "accelerator", ""):
-        options["accelerator_type"] = accelerator
-    if resources := setting(settings, "resources", {}):
-        options["resources"] = resources
-    if settings:
-        raise ConfigError(f"launcher ray: unknown setting '{min(settings)}'; known: {', '.join(SETTINGS)}")
+    wanted = construct(RaySettings, settings, "launcher ray")
+    address = wanted.address or os.environ.get("RAY_ADDRESS")
+    options: dict[str, Any] = {"num_cpus": wanted.cpus, "max_retries": 0}
+    if wanted.accelerator:
+        options["accelerator_type"] = wanted.accelerator
+    if wanted.resources:
+        options["resources"] = wanted.resources
     if not address:
         os.environ.setdefault(NICENESS, "0")
     try:
@@ -107,7 +120,7 @@ def ray_launcher(settings: Table, may_use_gpu: bool) -> RayLauncher:
     except (ConnectionError, ValueError, RuntimeError) as error:
         raise MissingAsset(f"launcher ray: no cluster at {address or 'this machine'}: {error}") from None
     has_gpus = may_use_gpu and ray.cluster_resources().get("GPU", 0) > 0
-    options["num_gpus"] = gpus if gpus is not None else 1 if has_gpus else 0
+    options["num_gpus"] = int(has_gpus) if wanted.gpus is None else wanted.gpus
     return RayLauncher(
         ray.remote(_on_node), options, shared=options["num_gpus"] < 1, warning=_unmet(options, ray.nodes())
     )

@@ -3,36 +3,59 @@
 import subprocess
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from specbench.config.construct import Table
+from specbench.config.construct import Table, at_least, construct
 from specbench.errors import ConfigError, MissingAsset
 from specbench.files import in_one_line
 from specbench.launch.job import Job, perform
-from specbench.launch.launcher import UNLIMITED, JobState, setting
+from specbench.launch.launcher import UNLIMITED, JobState
 
 HELP = "the launcher slurm needs submitit, which is not installed\n  help: pip install 'specbench[slurm]'"
-CLUSTERS = ("slurm", "local", "debug")  # submitit's; the last two are for tests
 ALIASES = {  # our settings -> submitit's parameters
     "partition": "slurm_partition", "account": "slurm_account", "qos": "slurm_qos", "constraint": "slurm_constraint",
     "exclusive": "slurm_exclusive", "parallel": "slurm_array_parallelism", "gpus": "gpus_per_node", "minutes": "timeout_min",
     "cpus": "cpus_per_task", "memory_gb": "mem_gb", "setup": "slurm_setup", "additional": "slurm_additional_parameters",
 }  # fmt: skip
-MINUTES = 24 * 60  # time limit of a job by default
 UNKNOWN_POLLS = 15  # polls without an entry in the queue and without an outcome, after which a job has ended
 UNKNOWN_JOB = "Invalid job id"  # squeue's error if none of the jobs is in the queue
 WAITING = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "SUSPENDED", "SPECIAL_EXIT")
 GOING = ("RUNNING", "COMPLETING", "STAGE_OUT", "SIGNALING")
 
 
+@dataclass(frozen=True, kw_only=True)
+class SlurmSettings:
+    """What sbatch is given: `parallel` jobs of the array at a time, `setup` shell commands, `additional` other parameters.
+
+    `cluster` is slurm, or submitit's local or debug for tests. `minutes` is the time limit of a job.
+    """
+
+    cluster: Literal["slurm", "local", "debug"] = "slurm"
+    partition: str | None = None
+    account: str | None = None
+    qos: str | None = None
+    constraint: str | None = None
+    exclusive: bool | None = None
+    parallel: int | None = None
+    gpus: int | None = None
+    minutes: int = 24 * 60
+    cpus: int | None = None
+    memory_gb: int | float | None = None
+    setup: tuple[str, ...] | None = None
+    additional: dict[str, object] | None = None
+
+    def __post_init__(self) -> None:
+        at_least(self, parallel=1, gpus=0, minutes=1, cpus=1, memory_gb=0)
+
+
 @dataclass
 class SlurmLauncher:
-    """Jobs of one array. `cluster` is slurm, or submitit's local or debug for tests."""
+    """Jobs of one array."""
 
     executor: Any
-    cluster: str
+    cluster: Literal["slurm", "local", "debug"]
     name: str = "slurm"
     outlives: bool = True
     warning: str = ""
@@ -108,20 +131,26 @@ def slurm_launcher(settings: Table, folder: Path) -> SlurmLauncher:
         import submitit  # an extra
     except ImportError:
         raise MissingAsset(HELP) from None
-    settings = dict(settings)
-    cluster = setting(settings, "cluster", "slurm")
-    if cluster not in CLUSTERS:
-        raise ConfigError(f"cluster = '{cluster}': expected one of {', '.join(CLUSTERS)}")
-    log = folder / "submitit"
+    own = {each.name for each in fields(SlurmSettings)}
+    wanted = construct(SlurmSettings, {key: settings[key] for key in settings if key in own}, "launcher slurm")
+    named = {name: getattr(wanted, key) for key, name in ALIASES.items()}
+    parameters = {"name": "specbench", **{name: value for name, value in named.items() if value is not None}}
+    parameters |= {key: settings[key] for key in settings if key not in own}  # submitit's own
+    if wanted.setup:
+        parameters["slurm_setup"] = list(wanted.setup)
     try:
-        executor = submitit.AutoExecutor(folder=str(log), cluster=cluster)
-        parameters = {ALIASES.get(key, key): value for key, value in settings.items()}
-        executor.update_parameters(**{"name": "specbench", "timeout_min": MINUTES, **parameters})
-    except (NameError, TypeError, ValueError) as error:  # an unknown parameter, or one of the wrong type
-        raise ConfigError(f"launcher slurm: {error}; known settings: {', '.join(ALIASES)}") from None
+        executor = submitit.AutoExecutor(folder=str(folder / "submitit"), cluster=wanted.cluster)
+        executor.update_parameters(**parameters)
+    except (
+        NameError,
+        TypeError,
+        ValueError,
+        AssertionError,
+    ) as error:  # an unknown parameter, or one of the wrong type
+        raise ConfigError(f"launcher slurm: {in_one_line(error)}; known settings: {', '.join(ALIASES)}") from None
     except RuntimeError as error:
         raise MissingAsset(f"launcher slurm: {error}") from None
-    return SlurmLauncher(executor, cluster, shared=not (settings.get("gpus") or settings.get("exclusive")))
+    return SlurmLauncher(executor, wanted.cluster, shared=not (wanted.gpus or wanted.exclusive))
 
 
 def _without_queue(job: Job) -> JobState:

@@ -6,6 +6,7 @@ from specbench.config.construct import construct
 from specbench.config.presets import names, preset
 
 GIB = 1 << 30
+SMALLEST, LARGEST = 1e-3, 1e9  # of memory, bandwidth and throughput: beyond it, estimates overflow
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,8 +27,8 @@ class Accelerator:
 
     def __post_init__(self) -> None:
         for key in ("memory_gib", "bandwidth_gb_s", "bf16_tflops"):
-            if getattr(self, key) <= 0.0:
-                raise ValueError(f"{key} = {getattr(self, key):g} must be above 0")
+            if not SMALLEST <= getattr(self, key) <= LARGEST:
+                raise ValueError(f"{key} = {getattr(self, key):g} must be from {SMALLEST:g} to {LARGEST:g}")
         if not 0.0 <= self.copy_share <= 1.0:
             raise ValueError(f"copy_share = {self.copy_share:g} must be from 0 (not measured) to 1")
 

@@ -45,9 +45,11 @@ class Holder:
         """Whether the process exists; True for a process on another host, which cannot be checked."""
         if not self.here:
             return True
+        if self.pid < 1:  # a process group, to os.kill
+            return False
         try:
             os.kill(self.pid, 0)
-        except ProcessLookupError:
+        except (ProcessLookupError, OverflowError):
             return False
         except PermissionError:  # it exists, and belongs to another user
             return True

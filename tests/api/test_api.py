@@ -77,7 +77,7 @@ def test_results_and_plans_are_tables_in_a_notebook(result):
 
 def test_the_conclusion_is_the_one_of_the_command_line(result):
     first, *_ = result.conclusion()
-    assert first.startswith("sd (draft length 5) is ") and " as fast as ar in this run (" in first
+    assert first.startswith("sd (draft length 5) is ") and " as fast as ar on synthetic prompts in this run" in first
     assert any("need at least 5 different prompts" in sentence for sentence in result.conclusion())
 
 
@@ -144,6 +144,9 @@ def test_a_report_has_the_chosen_columns_or_every_table(result):
         ({"methods": "sd"}, "unknown option 'methods' .did you mean 'method'"),
         ({"head": {"sprinter": 3}}, "head: 3 must be a path"),
         ({"set": {1: 0}}, "set: key 1 must be a text"),
+        ({"method": None}, "method = None must be a name"),
+        ({"repeats": -1}, "repeats = -1 must be at least 1"),
+        ({"data": {"gsm8k": None}}, "data: None must be a path"),
         ({"task": 3}, "task = 3 must be a name"),
         ({"plugins": 3}, "plugins = 3 must be"),
         ({"sandbox": 3}, "sandbox = 3"),
@@ -159,6 +162,24 @@ def test_a_report_has_the_chosen_columns_or_every_table(result):
 def test_invalid_arguments_are_config_errors(arguments, message, tmp_path):
     with pytest.raises(specbench.ConfigError, match=message):
         specbench.run(**{"method": "sd", "task": "gsm8k", "out": tmp_path} | arguments)
+
+
+@pytest.mark.parametrize("repeats", ["x", 0, True])
+def test_verify_takes_a_positive_number_of_repeats(repeats):
+    with pytest.raises(specbench.ConfigError, match=r"repeats = .* must be an integer of at least 1"):
+        specbench.verify("sd", repeats=repeats)
+
+
+@pytest.mark.parametrize("folders", [(), (None,), (5, 6)])
+def test_load_takes_paths(folders):
+    with pytest.raises(specbench.ConfigError, match="must be paths of run folders"):
+        specbench.load(*folders)
+
+
+@pytest.mark.parametrize("result", [None, [], specbench.RunResult((), ())])
+def test_a_report_needs_runs(result):
+    with pytest.raises(specbench.ConfigError, match="has no runs"):
+        specbench.report(result)
 
 
 def test_importing_the_package_imports_no_torch():

@@ -142,8 +142,10 @@ def test_a_file_describes_a_machine(tmp_path):
     assert found["runs"][0]["generations"] == 2 * 3
     (tmp_path / "mine.toml").write_text('name = "Mine"\nmemory = 8.0\nbandwidth_gb_s = 100.0\nbf16_tflops = 10.0\n')
     assert "did you mean 'memory_gib'" in specbench(*command, cwd=tmp_path, code=2).stderr
-    (tmp_path / "mine.toml").write_text('name = "Mine"\nmemory_gib = 8.0\nbandwidth_gb_s = 0.0\nbf16_tflops = 10.0\n')
-    assert "must be above 0" in specbench(*command, cwd=tmp_path, code=2).stderr
+    for number in ("0.0", "1e-320", "1e308"):
+        text = f'name = "Mine"\nmemory_gib = 8.0\nbandwidth_gb_s = {number}\nbf16_tflops = 10.0\n'
+        (tmp_path / "mine.toml").write_text(text)
+        assert "must be from 0.001 to 1e+09" in specbench(*command, cwd=tmp_path, code=2).stderr
 
 
 def test_a_run_without_an_architecture_or_a_number_of_prompts_has_no_estimate(tmp_path):

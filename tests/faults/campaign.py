@@ -5,7 +5,21 @@ from collections.abc import Mapping
 
 from specbench.machine.hardware import fingerprint
 from specbench.report.tables import Table, markdown_list, markdown_table
-from tests.faults import configs, disks, folders, kills, models, processes, programs
+from tests.faults import (
+    configs,
+    disks,
+    endpoints,
+    files,
+    folders,
+    kills,
+    models,
+    plugins,
+    processes,
+    programs,
+    templates,
+    threads,
+    values,
+)  # fmt: skip
 from tests.faults.attack import Attack, Outcome
 from tests.fixtures.hostile import HOSTILE
 
@@ -37,6 +51,23 @@ ATTACKS = (
     ),
     Attack("full disk", "a tmpfs without room, then with, then read-only", 12, 1, disks.full),
     Attack("file size limit", "RLIMIT_FSIZE", 12, 1, disks.limited),
+    Attack("threads", "two to four calls of the Python API at once, some of which fail", 24, 1, threads.together),
+    Attack(
+        "values at the edge",
+        "machines, launchers, lock files, arguments of the Python API",
+        400,
+        15,
+        values.at_the_edge,
+    ),
+    Attack(
+        "faulty plugins", "methods, drafts, targets, graders, and files that cannot be imported", 78, 6, plugins.faulty
+    ),
+    Attack("chat templates", "that raise, do not parse, or call what does not exist", 104, 3, templates.failing),
+    Attack("judges", "endpoints that answer wrongly, too much, too slowly or not at all", 46, 3, endpoints.failing),
+    Attack(
+        "odd files", "export to and import from devices, pipes, links, and archives that are none", 40, 5, files.odd
+    ),
+    Attack("hidden characters", "in the names and texts of presets, arguments and prompts", 32, 2, files.hidden),
     Attack("broken checkpoints", "weights, configs, tokenizers", 39, 13, models.broken),
 )
 

@@ -1,12 +1,8 @@
 """Judges: both orders, ties, servers that fail, and comparisons that are stored and not repeated."""
 
-import contextlib
 import gzip
 import json
-import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 import torch
@@ -23,6 +19,7 @@ from specbench.judges.judge import letter_of
 from specbench.observer import Observer
 from specbench.report.judged import judged_conclusion
 from tests.fixtures.console import specbench
+from tests.fixtures.judge_server import Server, judge_server
 
 TEXT, RIGHT, WRONG = (
     "Question: Ann has 3 packs with 2 cookies each. How many cookies?\nAnswer:",
@@ -31,63 +28,11 @@ TEXT, RIGHT, WRONG = (
 )
 
 
-@dataclass
-class Server:
-    """An OpenAI-compatible server. It prefers the longer continuation, and first sends the responses in `first`."""
-
-    url: str = ""
-    first: list[tuple[int, dict[str, str]]] = field(default_factory=list)
-    received: list[dict] = field(default_factory=list)
-    keys: list[str] = field(default_factory=list)
-    content: str = ""
-    body: bytes = b""  # sent instead of an answer
-    drips: str = ""  # what arrives byte by byte, without end: "headers" or "body"
-    ended: threading.Event = field(default_factory=threading.Event)
-
-
 @pytest.fixture
 def server(monkeypatch) -> Iterator[Server]:
-    found = Server()
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self):
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            found.received.append(body)
-            found.keys.append(self.headers.get("Authorization", ""))
-            code, headers = found.first.pop(0) if found.first else (200, {})
-            answer = found.content or preferred(body["messages"][0]["content"])
-            text = found.body or json.dumps({"choices": [{"message": {"content": answer}}]}).encode()
-            if found.drips:
-                self.wfile.write(b"HTTP/1.0 200 OK\r\n" + (b"\r\n" if found.drips == "body" else b"X: "))
-                with contextlib.suppress(OSError):
-                    while not found.ended.wait(0.01):
-                        self.wfile.write(b" ")
-                return
-            self.send_response(code)
-            for name, value in {**headers, "Content-Length": str(len(text))}.items():
-                self.send_header(name, value)
-            self.end_headers()
-            with contextlib.suppress(OSError):  # the client may have read enough
-                self.wfile.write(text)
-
-        def log_message(self, *_):
-            pass
-
-    httpd = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    found.url = f"http://127.0.0.1:{httpd.server_port}/v1"
-    thread = threading.Thread(target=httpd.serve_forever, daemon=True)
-    thread.start()
     monkeypatch.setenv("OPENAI_API_KEY", "secret-key")
-    yield found
-    found.ended.set()
-    httpd.shutdown()
-    httpd.server_close()
-    thread.join()
-
-
-def preferred(prompt: str) -> str:
-    one, two = prompt.split("Continuation A: ")[1].split("\n\nAnswer")[0].split("\n\nContinuation B: ")
-    return "C" if len(one) == len(two) else "A" if len(one) > len(two) else "B"
+    with judge_server() as found:
+        yield found
 
 
 def test_a_judge_that_favors_a_position_gives_a_tie():

@@ -118,8 +118,8 @@ def test_on_a_cpu_one_job_runs_at_a_time_unless_more_are_requested():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (("local", "job=2"), "launcher local: unknown setting 'job'; known: jobs, gpu"),
-        (("local", "jobs=-1"), "jobs = -1 must be a number of at least 0"),
+        (("local", "job=2"), "launcher local: unknown key 'job' (did you mean 'jobs'"),
+        (("local", "jobs=-1"), "jobs = -1 must be at least 0"),
         (("local", "absent.toml"), "absent.toml"),
     ],
 )

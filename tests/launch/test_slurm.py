@@ -132,7 +132,10 @@ def test_a_real_cluster_runs_a_suite_as_an_array_of_two(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"cluster": "pbs"}, "expected one of slurm, local, debug"),
+        ({"cluster": "pbs"}, "cluster = 'pbs'"),
+        ({"cluster": "debug", "gpus": "x"}, "gpus = 'x' must be of type int"),
+        ({"cluster": "debug", "minutes": 0}, "minutes = 0 must be at least 1"),
+        ({"cluster": "debug", "gpus_per_node": "x"}, 'Parameter "gpus_per_node" expected type'),
         ({"cluster": "debug", "partitoin": "a"}, "partitoin"),
     ],
 )
