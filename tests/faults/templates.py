@@ -56,8 +56,9 @@ def failing(trials: int, seed: int, folder: Path) -> Outcome:
         problems = done.problems({2})
         if list(where.glob("results/*/samples.jsonl")):
             problems.append("decoded before the template was checked")
-        if len(done.err.strip().splitlines()) > 3:
-            problems.append(f"{len(done.err.strip().splitlines())} lines of error")
+        shown = done.err[done.err.find("error[") :].strip().splitlines()  # progress comes before it
+        if not shown or not shown[0].startswith("error[") or len(shown) > 3:
+            problems.append(f"no short error: {shown}")
         if "required" not in command:
             problems += here([*command, *own, "--chat", "off"], where).problems({0, 6})
         outcome.add(f"{command[0]} {template!r}, trial {trial}", problems)
