@@ -87,6 +87,11 @@ class Point:
     values: Mapping[str, PointValue] = field(default_factory=dict)
     paper: Mapping[str, float] = field(default_factory=dict)
 
+    @property
+    def name(self) -> str:
+        """The name of the method in its run."""
+        return f"{self.method}({self.setting})" if self.setting else self.method
+
     def dimension(self, name: str) -> str | float | None:
         """Return the value of a dimension, by the name that suites use (`specbench.config.suite.DIMENSIONS`)."""
         found: str | float | None = getattr(self, name)

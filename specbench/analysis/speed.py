@@ -1,6 +1,7 @@
 """Speeds, speedups and latencies. Seconds are decoding seconds unless a name says end to end."""
 
-from collections.abc import Set
+from collections import defaultdict
+from collections.abc import Mapping, Set
 
 import numpy as np
 
@@ -67,7 +68,7 @@ def _completion_times(ours: Rows, theirs: Rows) -> np.ndarray:
     )
 
 
-def papers_speedup(rows: Rows, base: Rows, later_turns: bool = False) -> float:
+def papers_speedup(rows: Rows, base: Rows, later_turns: bool = False) -> Estimate:
     """Mean over questions of tokens per second, end to end, then the ratio. The averaging of SE and Spec-Bench.
 
     With `later_turns`, tokens and seconds are first summed over the turns of a question within each repeat, as in
@@ -75,11 +76,21 @@ def papers_speedup(rows: Rows, base: Rows, later_turns: bool = False) -> float:
     """
     ours, theirs = paired(rows, base)
     firsts = first_turns({r.sample for r in (*rows, *base)}) if later_turns else {}
-    rates = []
-    for side in (ours, theirs):
-        table = by_prompt((len(r.tokens), seconds(r, True), (firsts.get(r.sample, r.sample), r.repeat)) for r in side)
-        rates.append(np.mean(table[:, 0] / table[:, 1]))
-    return float(rates[0] / rates[1])
+    prompts = {r.sample: r.prompt for r in ours}
+    rates = [_rates(side, firsts) for side in (ours, theirs)]  # by question and repeat
+    table = ((rates[0][key], rates[1][key], 1.0, prompts.get(key[0], key[0]), key[1]) for key in rates[0])
+    return interval_of_ratio(by_repeat(table), lambda s: s[..., 0] / s[..., 1])
+
+
+def _rates(rows: Rows, firsts: Mapping[str, str]) -> dict[tuple[str, int], float]:
+    """Return tokens per second, end to end, of each question and repeat, with all of its turns."""
+    tokens: dict[tuple[str, int], int] = defaultdict(int)
+    spent: dict[tuple[str, int], float] = defaultdict(float)
+    for row in rows:
+        key = (firsts.get(row.sample, row.sample), row.repeat)
+        tokens[key] += len(row.tokens)
+        spent[key] += seconds(row, end_to_end=True)
+    return {key: tokens[key] / spent[key] for key in tokens}
 
 
 register(

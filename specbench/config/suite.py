@@ -91,6 +91,11 @@ class Suite:
         return replace(self, judge={**judge, "of": self.judge["of"], "against": self.judge["against"]})
 
     @property
+    def is_of_paper(self) -> bool:
+        """Whether the suite reproduces a part of a paper."""
+        return self.paper.lower() not in ("", "none")
+
+    @property
     def is_tiny(self) -> bool:
         return self.name.endswith(TINY)
 

@@ -87,7 +87,10 @@ class Expectation:
 
     The bound is a number, another value of the same point, or the value of other points of the run that agree in the
     dimensions `by`. Values are equal if they cannot be distinguished. `best` compares the best settings, separately for each
-    value of the dimensions `by`. `because` explains a deviation.
+    value of the dimensions `by`. `source` says who compares: the paper, or this project. `beside` is another value, such as
+    the speedup on another clock, whose outcomes are shown as well and not counted. Points at which a value of
+    `cannot_fail_from` is at least the given number do not test the claim, so they are not counted. `because` explains a
+    deviation.
     """
 
     says: str
@@ -98,6 +101,9 @@ class Expectation:
     equals: float | str | dict[str, Any] | None = None
     best: bool = False
     by: tuple[str, ...] = ()
+    source: Literal["paper", "project"] = "paper"
+    beside: str = ""
+    cannot_fail_from: dict[str, float] = field(default_factory=dict)
     because: str = ""
 
     def __post_init__(self) -> None:

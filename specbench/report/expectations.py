@@ -1,64 +1,116 @@
-"""The expectations of a suite, checked in every run."""
+"""The expectations of a suite, checked in every run.
+
+One rule decides all of them. The ratio or difference of a value and its bound has a 95 % interval, over the same prompts if
+both are of one run (`specbench.analysis.comparisons`). An expectation is confirmed or contradicted if the whole interval lies
+on one side of equality, and within the noise otherwise. There is no correction for the number of comparisons.
+"""
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from specbench.analysis.points import Choice, Point
+from specbench.analysis.comparisons import Comparison, Comparisons, independent, span
+from specbench.analysis.intervals import Estimate
+from specbench.analysis.points import Point
 from specbench.config.suite import Suite
 from specbench.config.suite_layout import Expectation
 from specbench.report.columns import column_of
 
-Span = tuple[float, float, float]  # a value and its interval
-NOT_REACHED: Span = (-math.inf, -math.inf, -math.inf)  # of a curve, below every value
+SOURCES = {"paper": "the paper makes", "project": "this project adds"}
+ERRORS = "Each is decided by a 95 % interval, without a correction for their number."
 
 
 class Outcome(StrEnum):
-    """How an expectation came out in a run."""
+    """How an expectation came out for a point."""
 
     confirmed = "confirmed"
     alike = "cannot be distinguished"
     expected = "on the expected side within the noise"
     other = "on the other side within the noise"
     contradicted = "contradicted"
+    certain = "not tested, because these models cannot contradict it"
 
 
-def expectations(suite: Suite, points: Sequence[Point]) -> list[str]:
-    """Return a line for each expectation: the number of runs with each outcome."""
-    return [_line(each, points) for each in suite.expect]
+@dataclass(frozen=True)
+class Verdict:
+    """An expectation with its outcomes and the places of the points, and the outcomes of the value beside it."""
+
+    expected: Expectation
+    outcomes: tuple[tuple[Outcome, str], ...]
+    beside: tuple[Outcome, ...] = ()
+
+    @property
+    def counted(self) -> list[Outcome]:
+        """The outcomes at points that can contradict the expectation."""
+        return [outcome for outcome, _ in self.outcomes if outcome is not Outcome.certain]
 
 
-def outcome_counts(suite: Suite, points: Sequence[Point]) -> list[str]:
-    """Return a sentence that counts the outcomes of all expectations; none without an expectation."""
-    counts = Counter(
-        outcome for each in suite.expect for group in _groups(each, points) for outcome, _ in _outcomes(each, group)
-    )
-    if not counts:
-        return []
+def outcomes_of(suite: Suite, points: Sequence[Point], comparisons: Comparisons | None = None) -> list[Verdict]:
+    """Return the verdict of each expectation of a suite. Without `comparisons`, estimates are compared as independent."""
+    compare = comparisons or Comparisons()
+    return [_verdict(each, points, compare) for each in suite.expect]
+
+
+def outcome_lines(found: Sequence[Verdict]) -> list[str]:
+    """Return a line for each expectation: the number of points with each outcome."""
+    return list(map(_line, found))
+
+
+def outcome_counts(found: Sequence[Verdict], is_of_paper: bool = True) -> list[str]:
+    """Return sentences that count the outcomes, those of the paper's comparisons and of this project's apart.
+
+    `is_of_paper` says whether the suite reproduces a paper at all. None without an outcome.
+    """
+    by_source: dict[str, Counter[Outcome]] = defaultdict(Counter)
+    for each in found:
+        by_source[each.expected.source if is_of_paper else ""].update(each.counted)
+    sentences = [_counts(by_source[source], source) for source in ("", *SOURCES) if by_source[source].total()]
+    return [*sentences, ERRORS] if sum(each.total() for each in by_source.values()) > 1 else sentences
+
+
+def _counts(counts: Counter[Outcome], source: str) -> str:
+    which = f"comparison that {SOURCES[source]}" if source else "expected outcome"
     if counts.total() == 1:
-        return [f"The expected outcome {_verb(next(iter(counts)))}{next(iter(counts))}."]
+        (outcome,) = counts
+        return f"The {which} {_verb(outcome)}{outcome}."
     texts = [f"{counts[outcome]} {_verb(outcome, counts[outcome])}{outcome}" for outcome in Outcome if counts[outcome]]
-    return [f"Of {counts.total()} expected outcomes, {', '.join(texts)}."]
+    return f"Of {counts.total()} {which.replace(' ', 's ', 1) if source else f'{which}s'}, {', '.join(texts)}."
 
 
 def _verb(outcome: Outcome, count: int = 1) -> str:
     return "" if outcome is Outcome.alike else "is " if count == 1 else "are "
 
 
-def _line(expected: Expectation, points: Sequence[Point]) -> str:
-    places: dict[Outcome, list[str]] = {outcome: [] for outcome in Outcome}
-    for group in _groups(expected, points):
-        for outcome, place in _outcomes(expected, group):
-            places[outcome].append(place)
-    if not any(places.values()):
-        return f"{expected.says}: not measured side by side (of one pair, task and temperature)"
-    counts = ", ".join(f"{outcome} {len(where)}" for outcome, where in places.items() if where)
+def _line(verdict: Verdict) -> str:
+    expected, places = verdict.expected, defaultdict[Outcome, list[str]](list)
+    says = f"{expected.says}{' (added by this project)' if expected.source == 'project' else ''}"
+    for outcome, place in verdict.outcomes:
+        places[outcome].append(place)
+    if not places:
+        return f"{says}: nothing to compare in one pair, task and temperature"
+    counts = _counted(outcome for outcome, _ in verdict.outcomes)
     contradicted = places[Outcome.contradicted]
-    is_mixed = 0 < len(contradicted) < sum(map(len, places.values()))
+    is_mixed = 0 < len(contradicted) < len(verdict.outcomes)
     against = f" (contradicted: {'; '.join(dict.fromkeys(contradicted))})" if is_mixed else ""
+    beside = f"; by {column_of(expected.beside).title}: {_counted(verdict.beside)}" if verdict.beside else ""
     why = f". {expected.because}" if expected.because and (contradicted or places[Outcome.other]) else ""
-    return f"{expected.says}: {counts}{against}{why}"
+    return f"{says}: {counts}{against}{beside}{why}"
+
+
+def _counted(outcomes: Sequence[Outcome] | Iterator[Outcome]) -> str:
+    counts = Counter(outcomes)
+    return ", ".join(f"{outcome} {counts[outcome]}" for outcome in Outcome if counts[outcome])
+
+
+def _verdict(expected: Expectation, points: Sequence[Point], compare: Comparisons) -> Verdict:
+    outcomes = tuple(each for group in _groups(expected, points) for each in _outcomes(expected, group, compare))
+    if not expected.beside:
+        return Verdict(expected, outcomes)
+    other = replace(expected, value=expected.beside, beside="")
+    beside = (each for group in _groups(other, points) for each, _ in _outcomes(other, group, compare))
+    return Verdict(expected, outcomes, tuple(each for each in beside if each is not Outcome.certain))
 
 
 def _groups(expected: Expectation, points: Sequence[Point]) -> list[list[Point]]:
@@ -80,35 +132,27 @@ def _groups(expected: Expectation, points: Sequence[Point]) -> list[list[Point]]
     return list(groups.values())
 
 
-def _outcomes(expected: Expectation, points: Sequence[Point]) -> list[tuple[Outcome, str]]:
-    """Return the outcome for each pair of a point and its bound, with the point's place."""
-    return [
-        (_compare(expected, value, limit), _place(point))
-        for point in _chosen(points, expected.of, expected)
-        for value, limit in _compared(expected, point, points)
-    ]
+def _outcomes(expected: Expectation, points: Sequence[Point], compare: Comparisons) -> Iterator[tuple[Outcome, str]]:
+    """Yield the outcome for each pair of a point and its bound, with the point's place."""
+    for point in _chosen(points, expected.of, expected):
+        for found in _compared(expected, point, points, compare):
+            is_certain = any((point.number(k) or 0.0) >= least for k, least in expected.cannot_fail_from.items())
+            yield Outcome.certain if is_certain else _outcome(expected, found), _place(point)
 
 
-def _compared(expected: Expectation, point: Point, points: Sequence[Point]) -> list[tuple[Span, Span]]:
-    """Return a point's value with each of its bounds; curves of one run as their difference and 0."""
-    bound, value = expected.bound, _span(point, expected.value)
+def _compared(
+    expected: Expectation, point: Point, points: Sequence[Point], compare: Comparisons
+) -> Iterator[Comparison]:
+    """Yield the comparison of a point with each of its bounds. None of a curve that neither side reaches."""
+    bound, value = expected.bound, expected.value
     if isinstance(bound, dict):
         others = [other for other in _chosen(points, bound, expected) if other.at(expected.by) == point.at(expected.by)]
-        return [_difference(point, other, expected.value) or (value, _span(other, expected.value)) for other in others]
-    if isinstance(bound, str):
-        return [(value, _span(point, bound))] if point.values.get(bound) is not None else []
-    return [(value, (float(bound),) * 3)]
-
-
-def _difference(point: Point, other: Point, value: str) -> tuple[Span, Span] | None:
-    """Return the difference of two curves of one run, and 0. None for other values, and if neither has a value."""
-    ours, theirs = point.values[value], other.values[value]
-    if point.run != other.run or not isinstance(ours, Choice) or not isinstance(theirs, Choice):
-        return None
-    found = ours.minus(theirs)
-    if found is None or found.value is None or found.low is None or found.high is None:
-        return None
-    return (found.value, found.low, found.high), (0.0, 0.0, 0.0)
+        found = [compare.between(point, other, value) for other in others]
+    elif isinstance(bound, str):
+        found = [independent(span(point, value), span(point, bound))]
+    else:
+        found = [independent(span(point, value), Estimate(bound, bound, bound))]
+    yield from (each for each in found if each is not None)
 
 
 def _chosen(points: Sequence[Point], wanted: Mapping[str, object], expected: Expectation) -> list[Point]:
@@ -120,25 +164,24 @@ def _chosen(points: Sequence[Point], wanted: Mapping[str, object], expected: Exp
     for point in chosen:
         places[point.at(expected.by)].append(point)
     sign = -1.0 if column_of(expected.value).lower_is_better else 1.0
-    return [max(each, key=lambda p: sign * _span(p, expected.value)[0]) for each in places.values()]
+    return [max(each, key=lambda p: _signed(p, expected.value, sign)) for each in places.values()]
 
 
-def _span(point: Point, value: str) -> Span:
-    number, bounds = point.number(value), point.bounds(value)
-    return NOT_REACHED if number is None or bounds is None else (number, *bounds)
+def _signed(point: Point, value: str, sign: float) -> float:
+    number = point.number(value)
+    return -math.inf if number is None else sign * number
 
 
-def _compare(expected: Expectation, ours: Span, limit: Span) -> Outcome:
-    """Return on which side of its bound a value lies, and whether their intervals overlap."""
-    (value, low, high), (bound, below, above) = ours, limit
+def _outcome(expected: Expectation, found: Comparison) -> Outcome:
+    """Return on which side of equality a comparison lies, and whether its whole interval does."""
+    value, low, high, equal = found
     if expected.equals is not None:
-        overlap = ours == limit or (low <= above and below <= high)
-        return Outcome.alike if overlap else Outcome.contradicted
+        return Outcome.alike if low <= equal <= high else Outcome.contradicted
     if expected.at_most is not None:
-        (value, low, high), (bound, below, above) = (-value, -high, -low), (-bound, -above, -below)
-    if value >= bound:
-        return Outcome.confirmed if low >= above > -math.inf else Outcome.expected
-    return Outcome.other if high >= below else Outcome.contradicted
+        value, low, high, equal = -value, -high, -low, -equal
+    if value >= equal:
+        return Outcome.confirmed if low >= equal else Outcome.expected
+    return Outcome.contradicted if high < equal else Outcome.other
 
 
 def _place(point: Point) -> str:

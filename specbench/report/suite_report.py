@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from specbench.analysis.comparisons import Comparisons
 from specbench.analysis.frontier import frontier_points
 from specbench.analysis.points import Point, Reference, points, reference_of
 from specbench.analysis.run_summary import RunSummary
@@ -16,7 +17,7 @@ from specbench.errors import ConfigError
 from specbench.report.chain_profile import Profile, forwards_table, kinds_of, pairs_table, verdicts
 from specbench.report.conclusion import conclusion
 from specbench.report.curves import choice_tables
-from specbench.report.expectations import expectations, outcome_counts
+from specbench.report.expectations import Verdict, outcome_counts, outcome_lines, outcomes_of
 from specbench.report.suite_tables import suite_tables
 from specbench.report.suite_values import paper_tables, stated_table, unknown_values
 from specbench.report.tables import Table
@@ -65,7 +66,8 @@ def collect(suite: Suite, results: Path, changed: bool = False) -> Collected:
         if suite.frontier:
             found += frontier_points(folder, found)
     is_timed = any(summary.timed for summary in summaries)
-    tables, lines = suite_tables(suite, found), [*expectations(suite, found), *unknown_values(suite, found, is_timed)]
+    judged = outcomes_of(suite, found, Comparisons(summaries))
+    tables, lines = suite_tables(suite, found), [*outcome_lines(judged), *unknown_values(suite, found, is_timed)]
     if not any(point.paper for point in found):
         tables += paper_tables(reference_of(suite.of))
     tables += stated_table(stated_of(suite.of), found)
@@ -81,7 +83,7 @@ def collect(suite: Suite, results: Path, changed: bool = False) -> Collected:
     missing = [run.folder or run.key for run in index.done if run not in runs]
     return Collected(
         suite=suite, index=index, folders=folders, missing=missing, summaries=summaries, points=found, tables=tables,
-        verdicts=lines, conclusion=kept or _conclusion(suite, summaries, found), verifiers=verifiers,
+        verdicts=lines, conclusion=kept or _conclusion(suite, summaries, judged), verifiers=verifiers,
     )  # fmt: skip
 
 
@@ -101,10 +103,10 @@ def _printed(suite: Suite) -> list[Reference]:
     return rows + [replace(row, pair=pair) for pair, of in stands_for.items() for row in rows if of and row.pair == of]
 
 
-def _conclusion(suite: Suite, summaries: Sequence[RunSummary], found: Sequence[Point]) -> list[str]:
+def _conclusion(suite: Suite, summaries: Sequence[RunSummary], judged: Sequence[Verdict]) -> list[str]:
     """Return the conclusion of a suite: the speeds of its methods, unless it compares whole curves, and its expectations."""
     speeds = [] if suite.frontier or suite.kind == "profile" else conclusion(summaries)
-    return [*speeds, *outcome_counts(suite, found)]
+    return [*speeds, *outcome_counts(judged, suite.is_of_paper)]
 
 
 def _profiles(summaries: Sequence[RunSummary], levels: Sequence[Sequence[str]]) -> tuple[list[Table], list[str]]:

@@ -1,13 +1,17 @@
 """Expectations of suites: bounds that are other values or other points, and the best of several settings."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 
+from specbench.analysis.comparisons import Comparisons
 from specbench.analysis.intervals import Estimate
 from specbench.analysis.points import Point, points
 from specbench.config.suite_layout import Expectation
-from specbench.report.expectations import expectations, outcome_counts
+from specbench.report.expectations import ERRORS, outcome_counts, outcome_lines, outcomes_of
+from tests.fixtures.fabricated import write_run
+from tests.fixtures.records import record
 from tests.fixtures.summaries import method_summary, run_summary
 
 
@@ -24,7 +28,7 @@ def point(value: float, run: str = "r", **place) -> Point:
 
 
 def outcome(*found: Point, value: str = "speedup", **keys) -> str:
-    (line,) = expectations(Suite(value=value, **keys), found)
+    (line,) = outcome_lines(outcomes_of(Suite(value=value, **keys), found))
     return line.removeprefix("It holds: ").partition(" (")[0]
 
 
@@ -33,10 +37,10 @@ def test_a_bound_may_be_another_value_of_the_same_point():
     assert outcome(point(0.8), at_least="least") == "contradicted 1"
 
 
-def test_values_are_equal_if_their_intervals_overlap():
+def test_values_are_equal_if_the_interval_of_their_difference_contains_zero():
     other = {"variant": "other"}
-    assert outcome(point(1.0), point(1.15, **other, method="n"), equals=other) == "cannot be distinguished 1"
-    assert outcome(point(1.0), point(1.3, **other, method="n"), equals=other) == "contradicted 1"
+    assert outcome(point(1.0), point(1.1, **other, method="n"), equals=other) == "cannot be distinguished 1"
+    assert outcome(point(1.0), point(1.15, **other, method="n"), equals=other) == "contradicted 1"
 
 
 def test_points_are_compared_with_those_that_agree_in_the_named_dimensions():
@@ -80,12 +84,62 @@ def test_the_points_of_a_mixture_have_its_default_proposer_and_weights():
     assert (found.values["proposer_weight"], found.values["proposer_acceptance"]) == (0.3, 0.8)
 
 
-def test_the_outcomes_of_all_expectations_are_counted_in_a_sentence():
-    suite = Suite(value="speedup", at_least=1.0)
-    assert outcome_counts(suite, [point(1.5)]) == ["The expected outcome is confirmed."]
-    assert outcome_counts(suite, [point(1.5), point(1.2, x=2.0), point(0.5, x=3.0), point(1.05, x=4.0)]) == [
-        "Of 4 expected outcomes, 2 are confirmed, 1 is on the expected side within the noise, 1 is contradicted."
+def counted(found: Sequence[Point], is_of_paper: bool = True, **keys) -> list[str]:
+    return outcome_counts(outcomes_of(Suite(value="speedup", **keys), found), is_of_paper)
+
+
+def test_the_outcomes_of_the_papers_comparisons_and_of_the_projects_are_counted_apart():
+    found = [point(1.5), point(1.2, x=2.0), point(0.5, x=3.0), point(1.05, x=4.0)]
+    text = "2 are confirmed, 1 is on the expected side within the noise, 1 is contradicted."
+    assert counted(found, at_least=1.0) == [f"Of 4 comparisons that the paper makes, {text}", ERRORS]
+    assert counted(found, at_least=1.0, source="project") == [
+        f"Of 4 comparisons that this project adds, {text}",
+        ERRORS,
     ]
-    alike = Suite(value="speedup", equals=1.0)
-    assert outcome_counts(alike, [point(1.0)]) == ["The expected outcome cannot be distinguished."]
-    assert outcome_counts(suite, []) == []
+    assert counted(found, False, at_least=1.0) == [f"Of 4 expected outcomes, {text}", ERRORS]
+    assert counted([point(1.5)], at_least=1.0) == ["The comparison that the paper makes is confirmed."]
+    assert counted([point(1.0)], False, equals=1.0) == ["The expected outcome cannot be distinguished."]
+    assert counted([], at_least=1.0) == []
+    suite = Suite(value="speedup", at_least=1.0, source="project")
+    assert outcome_lines(outcomes_of(suite, found))[0].startswith("It holds (added by this project): confirmed 2")
+
+
+def test_points_that_cannot_contradict_an_expectation_are_not_counted():
+    found = [point(1.5), point(1.6, x=2.0), point(0.5, x=3.0)]
+    keys = {"at_least": 1.0, "cannot_fail_from": {"speedup": 1.55}}
+    assert counted(found, **keys)[0] == "Of 2 comparisons that the paper makes, 1 is confirmed, 1 is contradicted."
+    assert "not tested, because these models cannot contradict it 1" in outcome(*found, **keys)
+    assert counted(found[1:2], **keys) == []
+
+
+def test_outcomes_by_another_clock_are_shown_and_not_counted():
+    found = [replace(point(1.2), values={"speedup": Estimate(1.2, 1.1, 1.3), "least": Estimate(0.9, 0.8, 0.95)})]
+    suite = Suite(value="speedup", at_least=1.0, beside="least")
+    (line,) = outcome_lines(outcomes_of(suite, found))
+    assert line == "It holds: confirmed 1; by least: contradicted 1"
+    assert counted(found, at_least=1.0, beside="least") == ["The comparison that the paper makes is confirmed."]
+
+
+def test_an_estimate_without_an_interval_decides_nothing():
+    few = [replace(point(1.5), values={"speedup": Estimate(1.5, None, None)})]
+    assert outcome(*few, at_least=1.0) == "on the expected side within the noise 1"
+    assert outcome(*few, at_most=1.0) == "on the other side within the noise 1"
+
+
+def test_methods_of_one_run_are_compared_on_the_same_prompts(tmp_path):
+    """Prompts differ in speed much more than the methods do, so that the two intervals overlap and the paired one decides."""
+    seconds = {"ar": 1.0, "m": 0.8, "n": 0.9}
+    rows = [record(name, str(i), seconds=s * (1 + 3 * i)) for name, s in seconds.items() for i in range(12)]
+    write_run(tmp_path, rows)
+    summary = replace(run_summary(), run="r", folder=str(tmp_path))
+    m, n = point(1.25), point(1.1, method="n")
+    for value in ("end_to_end_speedup", "papers_speedup"):
+        values = {value: Estimate(1.2, 0.8, 1.6)}
+        ratio = Comparisons([summary]).between(replace(m, values=values), replace(n, values=values), value)
+        assert ratio.value == pytest.approx(0.9 / 0.8) and ratio.equal == 1.0 and ratio.low > 1.0, value
+    spread = (
+        replace(m, values={"speedup": Estimate(1.25, 0.9, 1.7)}),
+        replace(n, values={"speedup": Estimate(1.1, 0.8, 1.5)}),
+    )
+    assert Comparisons().between(*spread, "speedup").low < 0.0, "independent estimates do not decide"
+    assert Comparisons([summary]).between(*spread, "speedup").low > 1.0

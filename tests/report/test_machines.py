@@ -8,7 +8,7 @@ import pytest
 from specbench.analysis.points import Point
 from specbench.config.suite_layout import Expectation
 from specbench.files import write_sealed
-from specbench.report.expectations import expectations
+from specbench.report.expectations import outcome_lines, outcomes_of
 from specbench.runs.run_folder import ENVIRONMENT
 from tests.fixtures import console
 
@@ -110,4 +110,4 @@ def expectations_of(expected, points):
     class OneExpectation:
         expect = (expected,)
 
-    return expectations(OneExpectation(), points)
+    return outcome_lines(outcomes_of(OneExpectation(), points))

@@ -21,7 +21,7 @@ from specbench.experiment import runner
 from specbench.files import read_toml, write_sealed
 from specbench.report import reproduction
 from specbench.report.curves import choice_tables
-from specbench.report.expectations import expectations
+from specbench.report.expectations import outcome_lines, outcomes_of
 from specbench.report.reproduction import state_of
 from specbench.report.suite_tables import pivot, suite_tables
 from specbench.report.suite_values import value_text
@@ -330,8 +330,8 @@ def test_a_curve_that_never_reaches_the_quality_ranks_below_one_that_does():
         return Point(**place, values={"matching": matching})
 
     lower = point("cascade-opt", not_reached)
-    assert "contradicted 1" in expectations(suite, [lower, point("cascade-diff", reached)])[0]
-    (both, *_) = expectations(suite, [lower, point("cascade-diff", not_reached)])
+    assert "contradicted 1" in outcome_lines(outcomes_of(suite, [lower, point("cascade-diff", reached)]))[0]
+    (both, *_) = outcome_lines(outcomes_of(suite, [lower, point("cascade-diff", not_reached)]))
     assert "contradicted" not in both
     assert "confirmed" not in both
 
@@ -340,11 +340,11 @@ def test_an_expectation_within_the_noise_is_neither_confirmed_nor_contradicted()
     suite = read_suite("se-table2")
     method = ("we-se(gamma=[1, 1])",)
     below = points([summary(value=0.95, methods=method)])  # 0.85 to 1.05
-    assert expectations(suite, below)[0].endswith("on the other side within the noise 1")
+    assert outcome_lines(outcomes_of(suite, below))[0].endswith("on the other side within the noise 1")
     above = points([summary(value=1.05, methods=method)])
-    assert expectations(suite, above)[0].endswith("on the expected side within the noise 1")
+    assert outcome_lines(outcomes_of(suite, above))[0].endswith("on the expected side within the noise 1")
     far = points([summary(value=0.8, methods=method)])
-    assert "contradicted 1" in expectations(suite, far)[0]
+    assert "contradicted 1" in outcome_lines(outcomes_of(suite, far))[0]
 
 
 def test_reproduce_shows_the_models_of_each_table(measured):
