@@ -23,6 +23,16 @@ def average_tokens(rows: Rows) -> float | None:
     return sum(x.get("untested", 0) + x["accepted"] for x in rounds) / len(rounds) if rounds else None
 
 
+@metric("tokens/run")
+def verifier_run(rows: Rows) -> float | None:
+    """Tokens of a run that the trained verifier accepted: the X of SPRINTER's Theorem 2, whatever the target decided.
+
+    None for methods without a verifier.
+    """
+    counts = [x["counters"]["verifier_accepts"] for x in rounds_of(rows) if "verifier_calls" in x.get("counters", {})]
+    return sum(counts) / len(counts) if counts else None
+
+
 @metric("share")
 def verifier_rate(rows: Rows) -> float | None:
     """Accepted / judged by the trained verifier.
@@ -84,7 +94,7 @@ register("papers_gigaflops", "GFLOP", papers_gigaflops, _papers_gigaflops, lambd
 
 @metric_in_context()
 def predicted_distance(rows: Rows, context: Context) -> float | None:
-    """Distance from the target's distribution by Theorem 1 over the head's own test texts, at T = 1.
+    """Distance from the target by Theorem 1's token-dependent form over the head's own test texts, at T = 1.
 
     None under other settings, and for methods without a verifier.
     """
