@@ -27,7 +27,7 @@ from specbench.training.texts import Text, masks, steps_within
 
 KINDS = ("original", "draft", "target", "mixed")  # what follows the prompt in a prefix; "original": the text's answer
 THRESHOLDS = (1.0, 1.2, 1.5)  # tau_train
-LABEL_THRESHOLD = 1.0  # at which a mixed prefix takes the draft's token, else the target's
+ACCEPTABLE = 1.0  # the ratio q/p up to which Theorem 1 calls a token acceptable, and a mixed prefix takes the draft's
 HALF = 0.5  # tau_inf
 SHOWN = ("state", "q", "entropy", "q+entropy", "state+q+entropy", "state+token")  # features that a report compares
 
@@ -70,7 +70,7 @@ def _rollout(
         x = read_tokens(sampler.draw(q_logits)[0])
         drafted += x
         q, p = (float(confidence(each)[0, x[0]]) for each in (q_logits, p_logits))
-        tokens += x if q <= LABEL_THRESHOLD * p else read_tokens(sampler.draw(p_logits)[0])
+        tokens += x if q <= ACCEPTABLE * p else read_tokens(sampler.draw(p_logits)[0])
     return tokens, drafted
 
 
@@ -140,10 +140,14 @@ class Fitting:
 def train(rows: Rows, features: str, threshold: float, fitting: Fitting) -> tuple[Verifier, Table]:
     """Fit a verifier to balanced rows. Returns it, and its report on the test texts.
 
+    `eta_tp` and `eta_fp` are against the labels that the verifier was trained on, q <= tau_train p, and `ratio_eta_fp` is
+    against the labels of Theorem 1, q <= p.
+
     Total variation distances from the target per position, on the test texts: `draft_tv` if every token is accepted;
-    `theorem_tv` by Theorem 1 as printed, eta_FP x `draft_tv`; `predicted_tv` by its token-dependent form, the sum over x of
-    fp(x) (q(x) - p(x))+, estimated over the rows' own draws if they are `is_sampled`; `output_tv` as measured, for features
-    that do not depend on the token: the output follows q after prefixes that the verifier accepts, and p after others.
+    `ratio_tv` by Theorem 1 as printed, `ratio_eta_fp` x `draft_tv`; `labels_tv`, `eta_fp` x `draft_tv`, which is the
+    theorem's only at tau_train = 1; `predicted_tv` by the token-dependent form, the sum over x of fp(x) (q(x) - p(x))+,
+    estimated over the rows' own draws if they are `is_sampled`; `output_tv` as measured, for features that do not depend
+    on the token: the output follows q after prefixes that the verifier accepts, and p after others.
     """
     torch.manual_seed(fitting.seed)
     head = Verifier(hidden=rows["state"].shape[1], features=features, threshold=threshold)
@@ -161,7 +165,10 @@ def train(rows: Rows, features: str, threshold: float, fitting: Fitting) -> tupl
     report["draft_tv"] = draft_tv = float(test["tv"].mean())
     if fitting.is_sampled:
         report["predicted_tv"] = float(((scores >= HALF) * wrong).mean())
-        report["theorem_tv"] = roc.rates(scores.numpy(), ready["test"][1].numpy(), HALF)["eta_fp"] * draft_tv
+        report["labels_tv"] = report["eta_fp"] * draft_tv
+        strict = labels_of(test, ACCEPTABLE).numpy()
+        report["ratio_eta_fp"] = roc.rates(scores.numpy(), strict, HALF)["eta_fp"]
+        report["ratio_tv"] = report["ratio_eta_fp"] * draft_tv
         if features == "state":
             report["output_tv"] = float(((scores >= HALF) * test["tv"]).mean())
     report |= {"features": features, "tau_train": threshold, **outcome(losses, fitting.recipe)}

@@ -35,6 +35,24 @@ def test_labels_are_those_of_the_ratio_q_over_p(tau, labels):
     assert sprinter.labels_of({"q": torch.tensor(Q), "p": torch.tensor(P)}, tau).tolist() == labels
 
 
+def test_theorem_1_takes_unacceptable_tokens_by_the_ratio_whatever_tau_train_is():
+    """A third of the tokens each has q/p = 0.5, 1.1 and 2, and the state says which. At tau_train = 1.2 a perfect verifier
+    accepts two thirds: none of what its labels reject, and half of the tokens with q > p.
+    """
+    kind = torch.arange(600) % 3
+    p = torch.tensor([0.8, 0.4, 0.2])[kind]
+    rows = {
+        "state": torch.nn.functional.one_hot(kind, 3).float(), "x": kind, "p": p, "tv": torch.full((600,), 0.5),
+        "q": p * torch.tensor([0.5, 1.1, 2.0])[kind], "entropy": torch.zeros(600), "text": torch.arange(600) // 6,
+    }  # fmt: skip
+    fitting = sprinter.Fitting(torch.zeros(3, 3), Recipe(epochs=30, rate=0.2), seed=0)
+    _, loose = sprinter.train(rows, "state", 1.2, fitting)
+    assert (loose["eta_tp"], loose["eta_fp"], loose["ratio_eta_fp"]) == (1.0, 0.0, 0.5)
+    assert (loose["labels_tv"], loose["ratio_tv"]) == (0.0, 0.25)
+    _, strict = sprinter.train(rows, "state", 1.0, fitting)
+    assert strict["ratio_eta_fp"] == strict["eta_fp"] == 0.0 and strict["ratio_tv"] == strict["labels_tv"]
+
+
 def test_prefixes_are_balanced_by_kind():
     """The paper's equal shares of the four kinds, whole rows, drawn without replacement."""
     kinds = torch.tensor([0] * 5 + [1] * 9 + [2] * 30 + [3] * 12)
