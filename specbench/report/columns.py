@@ -177,7 +177,7 @@ COLUMNS = (
     Column(key="gigaflops", heading="GFLOP/generation", format=THREE_DIGITS, tables=(t.SPRINTER,), unit="GFLOP"),
     Column(
         key="papers_gigaflops", heading="GFLOP/generation, paper's count", format=THREE_DIGITS, tables=(t.SPRINTER,),
-        definition="The same without prompts. A run costs n F_q + F_p, as if the target read only one position of the run,"
+        definition="The same by another count. A run costs n F_q + F_p, as if the target read only one position of the run,"
         " although it reads all of them. Speculation costs n F_q + n F_p.",
     ),
     Column(key="verifier_rate", heading="verifier acceptance", format=TENTHS_OF_PERCENT, tables=(t.SPRINTER,)),

@@ -37,6 +37,12 @@ SUITE_COLUMNS = (
         key="generation_deviation", heading="ms/generation, standard deviation", clock=t.END_TO_END, format=TENTHS,
         tables=(t.SUITES,), definition="Standard deviation over generations of the time from the prompt to the last token.",
     ),
+    Column(key="flops_ratio", heading="baseline's GFLOP / the method's", format=HUNDREDTHS, tables=(t.SUITES,)),
+    Column(key="flops_ratio_sd", heading="sd's GFLOP / the method's", format=HUNDREDTHS, tables=(t.SUITES,)),
+    Column(
+        key="papers_flops_ratio_sd", heading="sd's GFLOP / the method's, paper's count", format=HUNDREDTHS,
+        tables=(t.SUITES,),
+    ),
     Column(
         key="ties", heading="ties", format=TENTHS_OF_PERCENT, tables=(t.SUITES,),
         definition="Comparisons in which the judge preferred neither / comparisons.",
