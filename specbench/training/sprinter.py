@@ -165,10 +165,10 @@ def train(rows: Rows, features: str, threshold: float, fitting: Fitting) -> tupl
     report["draft_tv"] = draft_tv = float(test["tv"].mean())
     if fitting.is_sampled:
         report["predicted_tv"] = float(((scores >= HALF) * wrong).mean())
-        report["labels_tv"] = report["eta_fp"] * draft_tv
-        strict = labels_of(test, ACCEPTABLE).numpy()
-        report["ratio_eta_fp"] = roc.rates(scores.numpy(), strict, HALF)["eta_fp"]
-        report["ratio_tv"] = report["ratio_eta_fp"] * draft_tv
+        own, strict = (
+            roc.rates(scores.numpy(), labels_of(test, tau).numpy(), HALF)["eta_fp"] for tau in (threshold, ACCEPTABLE)
+        )
+        report |= {"labels_tv": own * draft_tv, "ratio_eta_fp": strict, "ratio_tv": strict * draft_tv}
         if features == "state":
             report["output_tv"] = float(((scores >= HALF) * test["tv"]).mean())
     report |= {"features": features, "tau_train": threshold, **outcome(losses, fitting.recipe)}
