@@ -20,7 +20,7 @@ from specbench.report.expectations import expectations, outcome_counts
 from specbench.report.suite_tables import suite_tables
 from specbench.report.suite_values import paper_tables, stated_table, unknown_values
 from specbench.report.tables import Table
-from specbench.report.verifiers import VerifierReport, verifier_reports, verifier_table
+from specbench.report.verifiers import VerifierReport, verifier_reports, verifier_table, with_thresholds
 from specbench.runs.suite_index import Index
 
 
@@ -64,6 +64,7 @@ def collect(suite: Suite, results: Path, changed: bool = False) -> Collected:
         found += judged_points(folder, found)
         if suite.frontier:
             found += frontier_points(folder, found)
+    found = with_thresholds(suite, found)
     is_timed = any(summary.timed for summary in summaries)
     tables, lines = suite_tables(suite, found), [*expectations(suite, found), *unknown_values(suite, found, is_timed)]
     if not any(point.paper for point in found):

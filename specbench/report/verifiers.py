@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from specbench.analysis.chains import NONE
-from specbench.analysis.points import Point
+from specbench.analysis.points import Point, PointValue
 from specbench.analysis.theory import expected_drafts, expected_run
 from specbench.config.suite import Suite
 from specbench.report.figures import Panel, legend_above
@@ -81,6 +81,7 @@ def verifier_reports(suite: Suite, results: Path, points: Sequence[Point]) -> li
     sampled = [p for p in points if p.method == "sprinter" and p.T > 0.0 and not p.group and p.x in (None, HALF)]
     found: dict[Path, VerifierReport] = {}
     for _, pair, task in suite.parts():
+        alone = sum(len(list(step.heads(pair, task))) for step in suite.prepare if step.kind == "sprinter") == 1
         for step in suite.prepare:
             heads = list(step.heads(pair, task))
             here = [p for p in sampled if (p.pair, p.task) == (pair, task)]
@@ -88,17 +89,40 @@ def verifier_reports(suite: Suite, results: Path, points: Sequence[Point]) -> li
                 file = head.folder(results) / REPORT
                 if step.kind == "sprinter" and file.exists():
                     values = json.loads(file.read_text(encoding="utf-8"))
-                    mine = [p for p in here if len(heads) == 1 or f"head={head.name}" in p.setting.split(", ")]
+                    mine = [p for p in here if alone or f"head={head.name}" in p.setting.split(", ")]
                     length = mine[0].number("verifier_run") if mine else None
                     found[file] = VerifierReport(pair, task, head.name, head.tau, values, length)
     return list(found.values())
 
 
+def with_thresholds(suite: Suite, points: Sequence[Point]) -> list[Point]:
+    """Return the points, those of SPRINTER with what Table 5 is about, as far as the suite trained their verifiers.
+
+    `tau_train` and `tau_inf` are those of the point. `score_per_second` is the main score / seconds of a generation, by
+    which the best of them is chosen.
+    """
+    return [_with_thresholds(suite, each) if each.method == "sprinter" and not each.group else each for each in points]
+
+
+def _with_thresholds(suite: Suite, point: Point) -> Point:
+    heads = [head for step in suite.prepare if step.kind == "sprinter" for head in step.heads(point.pair, point.task)]
+    if len(heads) > 1:
+        heads = [head for head in heads if f"head={head.name}" in point.setting.split(", ")]
+    if not heads:
+        return point
+    (head,) = heads
+    score, time = point.number("score"), point.number("generation_milliseconds")
+    values: dict[str, PointValue] = {"tau_train": head.tau, "tau_inf": HALF if point.x is None else point.x}
+    if score is not None and time:
+        values["score_per_second"] = score / time * 1e3
+    return replace(point, values={**point.values, **values})
+
+
 def verifier_table(reports: Sequence[VerifierReport]) -> Table:
     """Return the reports as a table."""
     heads = [
-        "pair", "task", "tau_train", "AUC", "acceptable tokens", "eta_TP", "eta_FP", "TV of the draft", "TV by Theorem 1",
-        "eta_FP x TV of the draft", "TV by token", "TV of the output", "accepts/run by Theorem 2",
+        "pair", "task", "tau_train", "split by", "AUC", "acceptable tokens", "eta_TP", "eta_FP", "TV of the draft",
+        "TV by Theorem 1", "eta_FP x TV of the draft", "TV by token", "TV of the output", "accepts/run by Theorem 2",
         "accepts/run at T = 1",
     ]  # fmt: skip
     rows = []
@@ -106,7 +130,8 @@ def verifier_table(reports: Sequence[VerifierReport]) -> Table:
         values = each.values
         auc = ", ".join(THOUSANDTHS.number(values[key]) for key in ("auc_low", "auc_high"))
         rows.append([
-            each.pair, each.task, f"{each.tau:g}", f"{THOUSANDTHS.number(values['auc'])} [{auc}]",
+            each.pair, each.task, f"{each.tau:g}", str(each.values.get("split", "texts")),
+            f"{THOUSANDTHS.number(values['auc'])} [{auc}]",
             *(PERCENT.number(values[key]) for key in ("base_rate", "eta_tp", "eta_fp")),
             THOUSANDTHS.text(values.get("draft_tv")), each.theorem_tv, each.labels_tv,
             *(THOUSANDTHS.text(values.get(key)) for key in ("predicted_tv", "output_tv")),
