@@ -97,8 +97,8 @@ def profile(
         profiles = [chain_profile.Profile.read(folder, chain, BASELINE, kinds) for chain in chains]
         for measured in profiles:
             say(f"{summary.pair}, {summary.task}: {' > '.join(measured.levels)}", console, "none")
-            for table in (chain_profile.forwards_table(measured), chain_profile.pairs_table(measured)):
-                print_table(table, console)
+            for table in (chain_profile.forwards_table, chain_profile.pairs_table, chain_profile.prices_table):
+                print_table(table(measured), console)
         choice = chain_plan.candidates([each for each in profiles if len(each.levels) == 3], gamma)
         if choice:
             print_table(chain_plan.candidates_table(choice), console)

@@ -65,7 +65,12 @@ def _measurements(kind: HeadKind, report: Table) -> None:
             + (f", predicted distance from the target {each['predicted_tv']:.3f}" if "predicted_tv" in each else "")
             + (" <- saved" if saved else "")
         )
-    print(f"{report['rows']} rows from {report['texts']} unseen texts; intervals: 95 % over texts")
+    if "split" in report:
+        print(
+            f"{report['rows']} rows; split by rows as by SPRINTER's authors, which leaks: other rows of their texts train"
+        )
+    else:
+        print(f"{report['rows']} rows from {report['texts']} unseen texts; intervals: 95 % over texts")
 
 
 def _acceptance(report: Table) -> Estimate:

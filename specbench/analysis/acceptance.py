@@ -143,9 +143,11 @@ def rule_rate(rows: Rows) -> float | None:
 
 @metric("share")
 def expected_acceptance(rows: Rows) -> float | None:
-    """1 - mean of delta TV(q, p) over tested tokens: the acceptance rate that SpecCascade's Lemma 3 gives for the rule.
+    """1 - mean of TV(proposal, pi) over tested tokens: the acceptance rate by SpecCascade's Lemma 3 and its bonus tokens.
 
-    None for methods without a deferral rule, and if no drafted token was tested.
+    A drafted token follows q, and Lemma 3 gives delta TV(q, p). A deferred bonus token follows p and is tested where it
+    may differ from pi, so its distance is (1 - delta) TV(q, p). Lemma 3 has no such tokens. None for methods without a
+    deferral rule, and if no token was tested.
     """
     found = [x for x in rounds_of(rows) if "expected_rejections" in x.get("counters", {})]
     tested = sum(x["tested"] for x in found)

@@ -192,6 +192,8 @@ def _points_of(summary: RunSummary, row: MethodSummary, reference: Sequence[Refe
     }
     groups = [point(group, {**values, **ratios}) for group, values in row.groups.items()]
     values = _values(summary, row) | mixture.values(row)
+    if is_baseline:
+        values["flops_ratio"] = 1.0
     return [point("", {**values, **of_baseline}), *groups]
 
 
@@ -250,8 +252,9 @@ def _values(summary: RunSummary, row: MethodSummary) -> dict[str, PointValue]:
     values["deferral_rate"] = row.value("target_calls") if rule_rate is None else rule_rate
     time = row.value("generation_milliseconds")
     values["generation_deviation"] = time.deviation if isinstance(time, Spread) else None
-    if row.method == "sd" and summary.timed:
-        values["over_sd"] = 1.0
+    if row.method == "sd":
+        values |= dict.fromkeys(("flops_ratio_sd", "papers_flops_ratio_sd"), 1.0)
+        values |= {"over_sd": 1.0} if summary.timed else {}
     return values
 
 

@@ -33,12 +33,14 @@ F = TypeVar("F", bound=Callable[..., Value])
 class Context:
     """What a metric may use besides the records of its method.
 
-    `baseline` and `sd` are the records of the baseline and of plain speculative decoding; `sd` is empty if the run has no
-    such method. `target` is the model that verifies last; `models` are by role. `bandwidth` is in bytes per second.
+    `baseline` and `sd` are the records of the baseline and of plain speculative decoding; `sd` is empty, and `sd_method`
+    None, if the run has no such method. `target` is the model that verifies last; `models` are by role. `bandwidth` is in
+    bytes per second.
     """
 
     baseline: Rows
     sd: Rows = ()
+    sd_method: MethodSpec | None = None
     method: MethodSpec
     baseline_roles: tuple[str, ...] = ()
     models: Mapping[str, ModelSource]
@@ -128,6 +130,11 @@ def comparison(unit: str = "x", by_group: bool = False) -> Callable[[F], F]:
 def is_compared(rows: Rows, context: Context) -> bool:
     """Return whether these are not the baseline's own records, and both completed some of the same generations."""
     return bool(paired(rows, context.baseline)[0]) and rows[0].method != context.baseline[0].method
+
+
+def has_sd(rows: Rows, context: Context) -> bool:
+    """Return whether these are not the records of `sd`, and both completed some of the same generations."""
+    return bool(paired(rows, context.sd)[0]) and rows[0].method != context.sd[0].method
 
 
 def compute(rows: Rows, context: Context, by_group: bool = False) -> Values:

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from specbench.analysis import theory
-from specbench.analysis.rows import Rows, rounds_of, token_count
-from specbench.analysis.run_metrics import Context, metric, metric_in_context, register
+from specbench.analysis.rows import Rows, paired, rounds_of, token_count
+from specbench.analysis.run_metrics import Context, has_sd, is_compared, metric, metric_in_context, register
 from specbench.decoding.traits import Traits
-from specbench.runs.record import RoundRecord
+from specbench.runs.record import Record, RoundRecord, UsageRecord
 from specbench.runs.run_spec import ModelSource, Shape
 
 
@@ -21,6 +21,16 @@ def average_tokens(rows: Rows) -> float | None:
     """
     rounds = [x for x in rounds_of(rows) if x["drafted"]]
     return sum(x.get("untested", 0) + x["accepted"] for x in rounds) / len(rounds) if rounds else None
+
+
+@metric("tokens/run")
+def verifier_run(rows: Rows) -> float | None:
+    """Tokens of a run that the trained verifier accepted: the X of SPRINTER's Theorem 2, whatever the target decided.
+
+    None for methods without a verifier.
+    """
+    counts = [x["counters"]["verifier_accepts"] for x in rounds_of(rows) if "verifier_calls" in x.get("counters", {})]
+    return sum(counts) / len(counts) if counts else None
 
 
 @metric("share")
@@ -40,17 +50,25 @@ def shapes_of(models: Mapping[str, ModelSource]) -> dict[str, Shape]:
 
 
 def gigaflops(rows: Rows, shapes: Mapping[str, Shape]) -> float:
-    """10^9 operations per generation by the paper's formula for one position, over all tokens fed, including prompts.
+    """10^9 operations per generation by the paper's formula for one position, over all tokens fed after the prompt.
 
-    Prompts are counted by the formula for as many positions. Heads are left out.
+    Positions of drafts and of verified blocks all count, and of the prompt its last token, which yields the first new one.
+    So n tokens by one model alone cost n positions, as in the paper's Table 4. Heads are left out.
     """
     total = 0.0
     for r in rows:
         for role, usage in r.models.items():
             if role in shapes:
-                total += usage["fed"] * theory.forward_flops(s=1, **vars(shapes[role]))
-                total += theory.forward_flops(s=usage["prefill_fed"], **vars(shapes[role]))
+                total += new_positions(r, usage) * theory.forward_flops(s=1, **vars(shapes[role]))
     return total / len(rows) / 1e9
+
+
+def new_positions(record: Record, usage: UsageRecord) -> int:
+    """Return the tokens that a model read, without the prompt but its last token; an encoder's source is a prompt."""
+    if not usage["prefill_fed"]:
+        return 0
+    prompt = record.prompt_tokens - (0 if usage["encodes"] else 1)
+    return max(usage["prefill_fed"] + usage["fed"] - prompt, 0)
 
 
 register("gigaflops", "GFLOP", gigaflops, lambda rows, of: gigaflops(rows, shapes_of(of.models)), lambda *_: True)
@@ -83,8 +101,47 @@ register("papers_gigaflops", "GFLOP", papers_gigaflops, _papers_gigaflops, lambd
 
 
 @metric_in_context()
+def flops_ratio(rows: Rows, context: Context) -> float | None:
+    """The baseline's GFLOP/generation / the method's, over the generations both completed.
+
+    None for the baseline.
+    """
+    if not is_compared(rows, context):
+        return None
+    ours, theirs = (gigaflops(side, shapes_of(context.models)) for side in paired(rows, context.baseline))
+    return theirs / ours if ours else None
+
+
+@metric_in_context()
+def flops_ratio_sd(rows: Rows, context: Context) -> float | None:
+    """GFLOP/generation of `sd` / the method's, over the generations both completed. Verified blocks count in full.
+
+    None for `sd`, and for runs without it.
+    """
+    if not has_sd(rows, context):
+        return None
+    ours, theirs = (gigaflops(side, shapes_of(context.models)) for side in paired(rows, context.sd))
+    return theirs / ours if ours else None
+
+
+@metric_in_context()
+def papers_flops_ratio_sd(rows: Rows, context: Context) -> float | None:
+    """GFLOP/generation of `sd` / the method's by the paper's count, n F_q + n F_p and n F_q + F_p for a run of n drafts.
+
+    None for methods that the paper does not count, and for runs without `sd`.
+    """
+    if context.sd_method is None or not has_sd(rows, context):
+        return None
+    ours, theirs = paired(rows, context.sd)
+    shapes = shapes_of(context.models)
+    fewer = papers_gigaflops(ours, context.method.traits, shapes)
+    more = papers_gigaflops(theirs, context.sd_method.traits, shapes)
+    return more / fewer if more and fewer else None
+
+
+@metric_in_context()
 def predicted_distance(rows: Rows, context: Context) -> float | None:
-    """Distance from the target's distribution by Theorem 1 over the head's own test texts, at T = 1.
+    """Distance from the target by Theorem 1's token-dependent form over the head's own test texts, at T = 1.
 
     None under other settings, and for methods without a verifier.
     """

@@ -7,7 +7,7 @@ import numpy as np
 
 from specbench.analysis.intervals import Estimate, by_prompt, by_repeat, interval_of_ratio
 from specbench.analysis.rows import Rows, paired, seconds, token_count
-from specbench.analysis.run_metrics import Context, Spread, comparison, is_compared, metric, register
+from specbench.analysis.run_metrics import Spread, comparison, has_sd, is_compared, metric, register
 
 
 def tokens_per_second(rows: Rows, end_to_end: bool = False) -> float:
@@ -125,11 +125,7 @@ def completion_speedup(rows: Rows, base: Rows) -> Estimate:
     return interval_of_ratio(_completion_times(ours, theirs), lambda s: s[..., 1] / s[..., 0])
 
 
-def _has_sd(rows: Rows, context: Context) -> bool:
-    return bool(paired(rows, context.sd)[0]) and rows[0].method != context.sd[0].method
-
-
-register("over_sd", "x", completion_speedup, lambda rows, of: completion_speedup(rows, of.sd), _has_sd)
+register("over_sd", "x", completion_speedup, lambda rows, of: completion_speedup(rows, of.sd), has_sd)
 
 
 @comparison("share")

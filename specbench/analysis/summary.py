@@ -188,6 +188,7 @@ def _context_of(name: str, spec: RunSpec, records: Rows, bandwidth: float) -> Co
     return Context(
         baseline=complete(records, spec.baseline),
         sd=complete(records, SD) if name != SD else [],
+        sd_method=spec.methods.get(SD),
         method=spec.methods[name],
         baseline_roles=baseline_roles,
         models=spec.pair.models,

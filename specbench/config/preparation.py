@@ -13,12 +13,14 @@ class Preparation:
     """Heads of one kind: one for each of these pairs, tasks and values of tau.
 
     Each is trained on `limit` texts of the task's training split, with these `answers`, for at most `minutes` if it is not 0.
-    `recipe` holds keys of `--set recipe.KEY`. With several values of tau, a head is called KIND/TAU, otherwise KIND.
+    `recipe` holds keys of `--set recipe.KEY`. With several values of tau, a head is called KIND/TAU, otherwise KIND. A
+    `label` distinguishes heads of one kind and tau with other recipes: KIND/LABEL, or KIND/TAU-LABEL.
     """
 
     kind: HeadKind
     pairs: tuple[str, ...]
     tasks: tuple[str, ...]
+    label: str = ""
     tau: tuple[float, ...] = (TAU,)
     features: str = FEATURES
     answers: Answers = Answers.outputs
@@ -35,7 +37,8 @@ class Preparation:
         """Yield the heads of a pair on a task."""
         if pair in self.pairs and task in self.tasks:
             for tau in self.tau:
-                name = f"{self.kind}/{tau:g}" if len(self.tau) > 1 else self.kind.value
+                words = [f"{tau:g}"] * (len(self.tau) > 1) + [self.label] * bool(self.label)
+                name = "/".join(filter(None, (self.kind.value, "-".join(words))))
                 yield PreparedHead(self, pair, task, name, tau)
 
 
@@ -55,7 +58,8 @@ class PreparedHead:
         if self.step.kind == HeadKind.sprinter:
             features = "" if self.step.features == FEATURES else f"-{self.step.features}"
             label += f"-tau{self.tau:g}{features}"
-        return self.collected(out).parent / label
+        own = f"-{self.step.label}" if self.step.label else ""
+        return self.collected(out).parent / f"{label}{own}"
 
     def collected(self, out: Path) -> Path:
         """Return the folder of the models' outputs, which heads of the same kind share."""

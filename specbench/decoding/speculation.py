@@ -96,9 +96,10 @@ class Speculation:
 
 
 def with_distances(deferred: Tensor | None, draft: Draft, pi: Tensor) -> Tensor | None:
-    """Return where a rule deferred (rows,), then TV(q, pi) in millionths at the k drafted positions; None without a rule.
+    """Return where a rule deferred (rows,), then TV in millionths between pi and what the k tokens were drawn from.
 
-    The distance is the probability that the drafted token is rejected: delta TV(q, p) of SpecCascade's Lemma 3.
+    It is the probability that a token is rejected: delta TV(q, p) of SpecCascade's Lemma 3 for a token drawn from q, and
+    (1 - delta) TV(q, p) for a deferred bonus token, drawn from p. None without a rule.
     """
     if deferred is None or not draft.tokens:
         return deferred

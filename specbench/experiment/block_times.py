@@ -1,5 +1,7 @@
 """Times of forwards by the number of tokens that they read, for the plans of `specbench profile`."""
 
+from collections.abc import Sequence
+
 from specbench.data.prompting import encode
 from specbench.experiment.plan import Plan, PlannedRun
 from specbench.files import write_sealed
@@ -7,15 +9,15 @@ from specbench.models.loader import LoadedPair
 from specbench.runs.run_folder import BLOCKS
 
 LARGEST = 25  # tokens: a draft of 8 on a block of 16, and the token before them
-TIMES = 6  # forwards of each size
+TIMES = 20  # forwards of each size
 
 
-def time_blocks(plan: Plan) -> None:
+def time_blocks(plan: Plan, runs: Sequence[PlannedRun] | None = None) -> None:
     """Time forwards of 1 to LARGEST tokens of every model, after the first prompt, and write the times to the run folders.
 
-    Folders that have times already are skipped.
+    `runs` are all of the plan's by default. Folders that have times already are skipped.
     """
-    for run in plan.runs:
+    for run in plan.runs if runs is None else runs:
         if (run.folder / BLOCKS).exists():
             continue
         pair = run.pair_of(plan.load())

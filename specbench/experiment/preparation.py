@@ -88,7 +88,7 @@ def _identity(step: _Step) -> Table:
     """Return what determines a head: its recipe, models, rows and numeric type."""
     head, options = step.head, step.options
     _, pair = selection.read_pair(head.pair, replace(options, heads=()))
-    recipe = {key: value for key, value in asdict(head.step).items() if key not in ("pairs", "tasks", "tau")}
+    recipe = {key: value for key, value in asdict(head.step).items() if key not in ("pairs", "tasks", "tau", "label")}
     about = {
         **recipe,
         "tau": head.tau,

@@ -10,6 +10,7 @@ from specbench.analysis.summary import summary_of
 from specbench.config.presets import preset
 from specbench.config.suite import Line
 from specbench.errors import ConfigError, ExitCode, MissingAsset
+from specbench.experiment.block_times import time_blocks
 from specbench.experiment.chain_profile import levels_of
 from specbench.experiment.judging import JudgeRequest, judge_run
 from specbench.experiment.pipeline import decode, load, score, summarised
@@ -171,6 +172,8 @@ def _completed(job: _Job, observer: Observer) -> RunSummary:
     with locked([run.folder], access) as locks:
         load(job.plan, [run], access, observer)
         decode(job.plan, run, locks[run.folder], access, observer)
+        if suite.kind == "profile":
+            time_blocks(job.plan, [run])
         score(run, job.part.sandbox, observer)
         if suite.judge:
             judge_run(run.folder, run.data, JudgeRequest.of_table(suite.judge), job.plan.device, observer)

@@ -14,9 +14,10 @@ import numpy as np
 
 from specbench.analysis import metrics as m
 from specbench.analysis import theory
-from specbench.analysis.block_costs import Sizes, fitted, known, largest_stated, sizes_of, sums_of
+from specbench.analysis.block_costs import REACH, Sizes, fitted, sizes_of, sums_of
 from specbench.analysis.chains import NONE, alone, under
 from specbench.analysis.intervals import Estimate, jackknifed_ratio
+from specbench.analysis.rows import rounds_of
 from specbench.analysis.run_summary import RunSummary
 from specbench.analysis.theory.polybasic import Plan
 from specbench.files import read_sealed
@@ -29,6 +30,7 @@ from specbench.runs.run_folder import BLOCKS, read
 DRAFTED, THRESHOLDS = range(1, 9), range(1, 17)  # tried draft lengths and thresholds
 REST = 40  # tokens up to which costs are extrapolated, for the few blocks that are longer than a plan aims at
 BLOCK = 6  # tokens that the target reads to verify a draft of five
+ENOUGH = 20  # forwards of a size from which its price is their mean
 MILLISECONDS = Format("{:.2f}", scale=1e3)
 
 
@@ -39,28 +41,31 @@ def kinds_of(summary: RunSummary) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Pairing:
-    """One level that drafts for another: tokens per round, acceptance, and acceptance of a round's first token."""
+    """One level that drafts for another: tokens per round, acceptance, and acceptance of a round's first token.
+
+    `most` is the greatest possible number of tokens per round, the draft length plus one.
+    """
 
     length: float
     acceptance: float
     first: float
+    most: int
 
 
 class Profile:
     """The measurements of a chain. `levels` are from the target down to the drafter."""
 
     def __init__(self, rows: Mapping[str, m.Rows], levels: Sequence[str], blocks: Mapping[str, Sizes]) -> None:
-        """Take the records of methods by name, and the times of forwards by level that were measured beside them."""
+        """Take the records of methods by name, and the times of forwards by level that were measured beside them.
+
+        A level's prices come from the forwards timed beside the run, of all sizes in the same state, or, without these,
+        from the run's own forwards of sizes that it read often. Sizes that it read at the ends of answers only have no
+        price of their own.
+        """
         self.levels, self._rows, self._blocks = list(levels), rows, blocks
-        self._sizes: dict[str, dict[int, tuple[float, float]]] = {
-            level: dict(blocks.get(level, {})) for level in levels
-        }
-        for role in self._sizes:
-            for each in rows.values():
-                for fed, (count, spent) in sizes_of(each, role).items():
-                    had = self._sizes[role].get(fed, (0.0, 0.0))
-                    self._sizes[role][fed] = had[0] + count, had[1] + spent
-        self._costs = {level: _costs(sizes) for level, sizes in self._sizes.items() if known(sizes)}
+        self._sizes = {level: _timed(blocks, level) or _read(rows, level) for level in levels}
+        self._at = {level: _often(sizes) or sorted(sizes) for level, sizes in self._sizes.items()}
+        self._costs = {level: _costs(self._sizes[level], at) for level, at in self._at.items() if at}
 
     @classmethod
     def read(cls, folder: Path, levels: Sequence[str], baseline: str, kinds: Mapping[str, str]) -> "Profile":
@@ -88,13 +93,13 @@ class Profile:
         return None if costs is None else float(costs[min(fed, REST)])
 
     def forwards(self, level: str, fed: int) -> int:
-        """Return the number of forwards of this size that were measured."""
-        return round(self._sizes[level].get(fed, (0.0, 0.0))[0])
+        """Return the number of forwards on which the price of this size rests; 0 if it is that of other sizes."""
+        return round(self._sizes[level][fed][0]) if fed in self._at[level] else 0
 
     @property
     def longest(self) -> int:
         """The longest block that a plan may use: its cost is known for every level that verifies."""
-        return min(largest_stated(self._sizes[level]) for level in self.levels[:-1])
+        return min(int(REACH * max(self._at[level], default=0)) for level in self.levels[:-1])
 
     def pairing(self, low: str, high: str) -> Pairing | None:
         """Return the results of one level's drafts under verification by another. None if the pair was not measured."""
@@ -102,7 +107,8 @@ class Profile:
         rate = m.acceptance_rate(rows) if rows else None
         if rows is None or rate is None:
             return None
-        return Pairing(m.accepted_length(rows), rate, m.acceptance_by_position(rows)[0])
+        most = max(x["drafted"] for x in rounds_of(rows)) + 1
+        return Pairing(m.accepted_length(rows), rate, m.acceptance_by_position(rows)[0], most)
 
     def cost(self, levels: Sequence[str], blocks: bool) -> theory.Cost:
         """Return the cost of forwards, the drafter first. With `blocks`, a block has its own cost, else that of one token."""
@@ -151,9 +157,30 @@ def _by_level(record: Record, kinds: Mapping[str, str]) -> Record:
     return replace(record, models={kinds.get(role, role): usage for role, usage in record.models.items()})
 
 
-def _costs(sizes: Sizes) -> np.ndarray:
-    """Return the seconds of forwards by tokens read; beyond those measured, at the steepest measured slope."""
-    return fitted(sums_of(sizes, REST), [each for each in known(sizes) if each <= REST]).most
+def _timed(blocks: Mapping[str, Sizes], level: str) -> Sizes:
+    """Return the forwards that were timed beside the run; empty if there are too few of every size."""
+    sizes = blocks.get(level, {})
+    return sizes if _often(sizes) else {}
+
+
+def _often(sizes: Sizes) -> list[int]:
+    """Return the sizes of which enough forwards were measured, in order."""
+    return sorted(size for size, (count, _) in sizes.items() if count >= ENOUGH)
+
+
+def _read(rows: Mapping[str, m.Rows], level: str) -> Sizes:
+    """Return the forwards of a level in all methods of the run."""
+    out: dict[int, tuple[float, float]] = {}
+    for each in rows.values():
+        for fed, (count, spent) in sizes_of(each, level).items():
+            had = out.get(fed, (0.0, 0.0))
+            out[fed] = had[0] + count, had[1] + spent
+    return out
+
+
+def _costs(sizes: Sizes, at: list[int]) -> np.ndarray:
+    """Return the seconds of forwards by tokens read; beyond those of `at`, at the steepest measured slope."""
+    return fitted(sums_of(sizes, REST), [each for each in at if each <= REST] or at[:1]).most
 
 
 def forwards_table(profile: Profile) -> Table:
@@ -171,8 +198,22 @@ def forwards_table(profile: Profile) -> Table:
     return Table("Forwards", heads, rows)
 
 
+def prices_table(profile: Profile) -> Table:
+    """Return the price of a block of each size that a plan may use, with the number of forwards on which it rests."""
+    costly = [level for level in profile.levels if profile.seconds(level) is not None]
+    rows = []
+    for size in range(1, profile.longest + 1):
+        cells = []
+        for level in costly:
+            text, count = MILLISECONDS.text(profile.seconds(level, size)), profile.forwards(level, size)
+            cells.append(f"{text} ({count})" if count else f"{text} (from other sizes)")
+        rows.append([str(size), *cells])
+    heads = ["tokens", *(f"M{profile.levels.index(level) + 1}: {level}, ms (forwards)" for level in costly)]
+    return Table("Prices of blocks", heads, rows)
+
+
 def pairs_table(profile: Profile) -> Table:
-    """Mean accepted length, acceptance, and acceptance of a round's first token, of each pair of levels.
+    """Mean accepted length, its greatest possible value, acceptance, and acceptance of a round's first token, by pair.
 
     The accepted length includes the token that follows. At T = 0, acceptance is agreement of the most likely tokens.
     """
@@ -181,9 +222,20 @@ def pairs_table(profile: Profile) -> Table:
         for j, low in enumerate(profile.levels[i:], i + 1):
             found = profile.pairing(low, high)
             length, rate = (column_of(key).format.text for key in ("accepted_length", "acceptance_rate"))
-            texts = [length(found.length), rate(found.acceptance), rate(found.first)] if found else [NONE] * 3
+            texts = [NONE] * 4
+            if found:
+                texts = [length(found.length), str(found.most), rate(found.acceptance), rate(found.first)]
             rows.append([f"M{i} - M{j}: {low} under {high}", *texts])
-    return Table("Pairs", ["pair", "mean accepted length", "acceptance", "of the first token"], rows)
+    return Table("Pairs", ["pair", "mean accepted length", "at most", "acceptance", "of the first token"], rows)
+
+
+def _basis(profile: Profile, found: theory.Middle) -> str:
+    """Return a sentence on the prices of the blocks that the target reads in the two predicted chains."""
+    high, parts = profile.levels[0], []
+    for size in dict.fromkeys((found.three.thresholds[0] + 1, found.two.drafted + 1)):
+        count = profile.forwards(high, size)
+        parts.append(f"{size} tokens on {count} forwards" if count else f"{size} tokens on those of other sizes")
+    return f"The target's price rests for {' and for '.join(parts)}."
 
 
 def verdicts(profile: Profile) -> list[str]:
@@ -203,8 +255,8 @@ def verdicts(profile: Profile) -> list[str]:
             f"{here}: {'keep it' if found.pays else 'leave it out'}. The predicted speedup is"
             f" {three} with it (draft {found.three.drafted}, threshold"
             f" {found.three.thresholds[0]}) and {without_it} without it ({two}, draft"
-            f" {found.two.drafted}){without}. Block costs are known up to {profile.longest} tokens; longer"
-            f" blocks are not planned. If a block cost as much as one token, the speedups would be"
+            f" {found.two.drafted}){without}. {_basis(profile, found)} Block costs are known up to {profile.longest}"
+            f" tokens; longer blocks are not planned. If a block cost as much as one token, the speedups would be"
             f" {TIMES.text(ideal.three.speedup)} and {TIMES.text(ideal.two.speedup)}."
         )
     return lines

@@ -148,6 +148,7 @@ COLUMNS = (
         one_for="baseline", lower_is_better=True,
     ),
     Column(key="average_tokens", heading="tokens/run", format=HUNDREDTHS, tables=(t.SPRINTER,)),
+    Column(key="verifier_run", heading="verifier accepts/run", format=HUNDREDTHS, tables=(t.SPRINTER,)),
     Column(
         key="generation_milliseconds", heading="ms/generation", clock=t.END_TO_END, format=TENTHS, tables=(t.SPRINTER,),
         lower_is_better=True,
@@ -155,7 +156,11 @@ COLUMNS = (
     Column(key="over_sd", heading="speedup over sd", clock=t.END_TO_END, format=TIMES, tables=(t.SPRINTER,), one_for="sd"),
     Column(key="answer_length", heading="tokens/generation", format=TENTHS, tables=(t.CASCADES, t.SPRINTER)),
     Column(key="rule_rate", heading="rule rate", format=TENTHS_OF_PERCENT, tables=(t.CASCADES,)),
-    Column(key="expected_acceptance", heading="expected acceptance", format=THOUSANDTHS, tables=(t.CASCADES,)),
+    Column(
+        key="expected_acceptance", heading="expected acceptance", format=THOUSANDTHS, tables=(t.CASCADES,),
+        definition="1 - mean over tested tokens of the probability of a rejection: delta TV(q, p) for a token drafted from q,"
+        " as in SpecCascade's Lemma 3, and (1 - delta) TV(q, p) for a deferred bonus token, which was drawn from p.",
+    ),
     Column(
         key="target_calls", heading="target forwards/token", format=THOUSANDTHS, tables=(t.CASCADES, t.SPRINTER),
         lower_is_better=True,
@@ -172,7 +177,7 @@ COLUMNS = (
     Column(key="gigaflops", heading="GFLOP/generation", format=THREE_DIGITS, tables=(t.SPRINTER,), unit="GFLOP"),
     Column(
         key="papers_gigaflops", heading="GFLOP/generation, paper's count", format=THREE_DIGITS, tables=(t.SPRINTER,),
-        definition="The same without prompts. A run costs n F_q + F_p, as if the target read only one position of the run,"
+        definition="The same by another count. A run costs n F_q + F_p, as if the target read only one position of the run,"
         " although it reads all of them. Speculation costs n F_q + n F_p.",
     ),
     Column(key="verifier_rate", heading="verifier acceptance", format=TENTHS_OF_PERCENT, tables=(t.SPRINTER,)),

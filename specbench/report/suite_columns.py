@@ -37,6 +37,25 @@ SUITE_COLUMNS = (
         key="generation_deviation", heading="ms/generation, standard deviation", clock=t.END_TO_END, format=TENTHS,
         tables=(t.SUITES,), definition="Standard deviation over generations of the time from the prompt to the last token.",
     ),
+    Column(key="flops_ratio", heading="baseline's GFLOP / the method's", format=HUNDREDTHS, tables=(t.SUITES,)),
+    Column(key="flops_ratio_sd", heading="sd's GFLOP / the method's", format=HUNDREDTHS, tables=(t.SUITES,)),
+    Column(
+        key="papers_flops_ratio_sd", heading="sd's GFLOP / the method's, paper's count", format=HUNDREDTHS,
+        tables=(t.SUITES,),
+    ),
+    Column(
+        key="tau_train", heading="tau_train", format=HUNDREDTHS, tables=(t.SUITES,),
+        definition="The threshold of the labels that SPRINTER's verifier was trained on.",
+    ),
+    Column(
+        key="tau_inf", heading="tau_inf", format=HUNDREDTHS, tables=(t.SUITES,),
+        definition="The score from which SPRINTER's verifier accepts a token.",
+    ),
+    Column(
+        key="score_per_second", heading="score/s", clock=t.END_TO_END, format=SCORE, tables=(t.SUITES,), unit="x 100",
+        definition="The main score / the mean seconds of a generation: quality over latency, by which the best thresholds"
+        " are chosen. The paper does not state its criterion.",
+    ),
     Column(
         key="ties", heading="ties", format=TENTHS_OF_PERCENT, tables=(t.SUITES,),
         definition="Comparisons in which the judge preferred neither / comparisons.",

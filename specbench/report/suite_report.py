@@ -14,14 +14,14 @@ from specbench.analysis.win_rate import judged_points
 from specbench.config.presets import preset
 from specbench.config.suite import Suite
 from specbench.errors import ConfigError
-from specbench.report.chain_profile import Profile, forwards_table, kinds_of, pairs_table, verdicts
+from specbench.report.chain_profile import Profile, forwards_table, kinds_of, pairs_table, prices_table, verdicts
 from specbench.report.conclusion import conclusion
 from specbench.report.curves import choice_tables
 from specbench.report.expectations import Verdict, outcome_counts, outcome_lines, outcomes_of
 from specbench.report.suite_tables import suite_tables
 from specbench.report.suite_values import paper_tables, stated_table, unknown_values
 from specbench.report.tables import Table
-from specbench.report.verifiers import VerifierReport, verifier_reports, verifier_table
+from specbench.report.verifiers import VerifierReport, verifier_reports, verifier_table, with_thresholds
 from specbench.runs.suite_index import Index
 
 
@@ -65,6 +65,7 @@ def collect(suite: Suite, results: Path, changed: bool = False) -> Collected:
         found += judged_points(folder, found)
         if suite.frontier:
             found += frontier_points(folder, found)
+    found = with_thresholds(suite, found)
     is_timed = any(summary.timed for summary in summaries)
     judged = outcomes_of(suite, found, Comparisons(summaries))
     tables, lines = suite_tables(suite, found), [*outcome_lines(judged), *unknown_values(suite, found, is_timed)]
@@ -114,6 +115,6 @@ def _profiles(summaries: Sequence[RunSummary], levels: Sequence[Sequence[str]]) 
     tables, lines = [], []
     for summary, each in zip(summaries, levels, strict=True):
         profile = Profile.read(Path(summary.folder), each, summary.baseline, kinds_of(summary))
-        tables += [forwards_table(profile), pairs_table(profile)]
+        tables += [forwards_table(profile), pairs_table(profile), prices_table(profile)]
         lines += [f"{summary.pair}, {summary.task}: {line}" for line in verdicts(profile)]
     return tables, lines

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
 from pathlib import Path
@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from specbench.analysis.points import Point
+from specbench.analysis.chains import NONE
+from specbench.analysis.points import Point, PointValue
 from specbench.analysis.theory import expected_drafts, expected_run
 from specbench.config.suite import Suite
 from specbench.report.figures import Panel, legend_above
@@ -26,11 +27,12 @@ REPORT = "report.json"
 FALSE_POSITIVES = (0.0, 0.25, 0.5)  # eta_FP of the theory's curves
 HALF = 0.5  # the threshold tau_inf of the reports
 MOST = 20  # tokens of a run, which the authors' code limits
+UNKNOWN = "not in its report"  # of a verifier that was trained before its report had the number
 
 
 @dataclass(frozen=True)
 class VerifierReport:
-    """A trained verifier on texts that it was not trained on, and the run length measured with it, if it was measured."""
+    """A trained verifier on texts that it was not trained on, and the tokens of a run that it accepted, if measured."""
 
     pair: str
     task: str
@@ -38,6 +40,25 @@ class VerifierReport:
     tau: float
     values: dict[str, Any]
     run_length: float | None
+
+    @property
+    def theorem_tv(self) -> str:
+        """The distance by Theorem 1 as text. Its eta_FP is against the labels q <= p, whatever tau_train is.
+
+        Older reports have eta_FP against tau_train's labels only, which are the same ones at tau_train = 1.
+        """
+        values = self.values
+        if "predicted_tv" not in values:  # not trained on sampled tokens, which the theorem describes
+            return NONE
+        if "ratio_tv" in values:
+            return THOUSANDTHS.number(values["ratio_tv"])
+        return THOUSANDTHS.number(values["eta_fp"] * values["draft_tv"]) if self.tau == 1.0 else UNKNOWN
+
+    @property
+    def labels_tv(self) -> str:
+        """The distance that eta_FP against tau_train's labels would give in place of Theorem 1's eta_FP, as text."""
+        values = self.values
+        return THOUSANDTHS.number(values["eta_fp"] * values["draft_tv"]) if "predicted_tv" in values else NONE
 
     @property
     def acceptable_run(self) -> float:
@@ -60,6 +81,7 @@ def verifier_reports(suite: Suite, results: Path, points: Sequence[Point]) -> li
     sampled = [p for p in points if p.method == "sprinter" and p.T > 0.0 and not p.group and p.x in (None, HALF)]
     found: dict[Path, VerifierReport] = {}
     for _, pair, task in suite.parts():
+        alone = sum(len(list(step.heads(pair, task))) for step in suite.prepare if step.kind == "sprinter") == 1
         for step in suite.prepare:
             heads = list(step.heads(pair, task))
             here = [p for p in sampled if (p.pair, p.task) == (pair, task)]
@@ -67,26 +89,52 @@ def verifier_reports(suite: Suite, results: Path, points: Sequence[Point]) -> li
                 file = head.folder(results) / REPORT
                 if step.kind == "sprinter" and file.exists():
                     values = json.loads(file.read_text(encoding="utf-8"))
-                    mine = [p for p in here if len(heads) == 1 or f"head={head.name}" in p.setting.split(", ")]
-                    length = mine[0].number("average_tokens") if mine else None
+                    mine = [p for p in here if alone or f"head={head.name}" in p.setting.split(", ")]
+                    length = mine[0].number("verifier_run") if mine else None
                     found[file] = VerifierReport(pair, task, head.name, head.tau, values, length)
     return list(found.values())
+
+
+def with_thresholds(suite: Suite, points: Sequence[Point]) -> list[Point]:
+    """Return the points, those of SPRINTER with what Table 5 is about, as far as the suite trained their verifiers.
+
+    `tau_train` and `tau_inf` are those of the point. `score_per_second` is the main score / seconds of a generation, by
+    which the best of them is chosen.
+    """
+    return [_with_thresholds(suite, each) if each.method == "sprinter" and not each.group else each for each in points]
+
+
+def _with_thresholds(suite: Suite, point: Point) -> Point:
+    heads = [head for step in suite.prepare if step.kind == "sprinter" for head in step.heads(point.pair, point.task)]
+    if len(heads) > 1:
+        heads = [head for head in heads if f"head={head.name}" in point.setting.split(", ")]
+    if not heads:
+        return point
+    (head,) = heads
+    score, time = point.number("score"), point.number("generation_milliseconds")
+    values: dict[str, PointValue] = {"tau_train": head.tau, "tau_inf": HALF if point.x is None else point.x}
+    if score is not None and time:
+        values["score_per_second"] = score / time * 1e3
+    return replace(point, values={**point.values, **values})
 
 
 def verifier_table(reports: Sequence[VerifierReport]) -> Table:
     """Return the reports as a table."""
     heads = [
-        "pair", "task", "tau_train", "AUC", "acceptable tokens", "eta_TP", "eta_FP", "TV of the draft", "TV by Theorem 1",
-        "TV by token", "TV of the output", "run length by Theorem 2", "run length at T = 1",
+        "pair", "task", "tau_train", "split by", "AUC", "acceptable tokens", "eta_TP", "eta_FP", "TV of the draft",
+        "TV by Theorem 1", "eta_FP x TV of the draft", "TV by token", "TV of the output", "accepts/run by Theorem 2",
+        "accepts/run at T = 1",
     ]  # fmt: skip
     rows = []
     for each in reports:
         values = each.values
         auc = ", ".join(THOUSANDTHS.number(values[key]) for key in ("auc_low", "auc_high"))
         rows.append([
-            each.pair, each.task, f"{each.tau:g}", f"{THOUSANDTHS.number(values['auc'])} [{auc}]",
+            each.pair, each.task, f"{each.tau:g}", str(each.values.get("split", "texts")),
+            f"{THOUSANDTHS.number(values['auc'])} [{auc}]",
             *(PERCENT.number(values[key]) for key in ("base_rate", "eta_tp", "eta_fp")),
-            *(THOUSANDTHS.text(values.get(key)) for key in ("draft_tv", "theorem_tv", "predicted_tv", "output_tv")),
+            THOUSANDTHS.text(values.get("draft_tv")), each.theorem_tv, each.labels_tv,
+            *(THOUSANDTHS.text(values.get(key)) for key in ("predicted_tv", "output_tv")),
             HUNDREDTHS.number(each.predicted_run), HUNDREDTHS.text(each.run_length),
         ])  # fmt: skip
     return Table("Verifiers on texts that they were not trained on", heads, rows)
@@ -144,6 +192,6 @@ def _measured(axes: "Axes", reports: Sequence[VerifierReport]) -> list[Label]:
         marker, color = MARKERS[i % len(MARKERS)], COLORS[i % len(COLORS)]
         axes.plot(xs, ys, marker=marker, color=color, linestyle="", label=", ".join(place))
     axes.axline((0.0, 0.0), slope=1.0, color=MUTED, linewidth=1.0)
-    axes.set(xlabel="predicted run length", ylabel="measured run length")
+    axes.set(xlabel="verifier accepts/run by Theorem 2", ylabel="verifier accepts/run, measured")
     legend_above(axes)
     return []

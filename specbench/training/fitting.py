@@ -22,15 +22,21 @@ def loss_of(logits: Tensor, labels: Tensor, reject_weight: float) -> Tensor:
     return -(labels * accept + reject_weight * (1.0 - labels) * reject).mean()
 
 
+def error_rate(logits: Tensor, labels: Tensor, reject_weight: float) -> Tensor:
+    """Return the share of wrong decisions at a threshold of one half: 1 - accuracy, by which SPRINTER's authors stop."""
+    return ((logits >= 0.0) != labels.bool()).double().mean()
+
+
 def fit(
     module: nn.Module,
     score: Score,
     train: tuple[Tensor, Tensor],
     validation: tuple[Tensor, Tensor],
     recipe: Recipe,
+    validate: Callable[[Tensor, Tensor, float], Tensor] = loss_of,
 ) -> list[float]:
     """Fit in place to (inputs, labels), and keep the weights of the epoch with the lowest validation loss. Returns the
-    validation losses.
+    validation losses, or the values of another `validate`.
 
     "Early stopping" as SPRINTER's authors have it, but on a validation set.
     """
@@ -50,7 +56,7 @@ def fit(
                 loss.backward()  # type: ignore[no-untyped-call]  # torch's backward is untyped
                 optimizer.step()
             with torch.no_grad():
-                losses.append(float(loss_of(score(validation[0]), validation[1], recipe.reject_weight)))
+                losses.append(float(validate(score(validation[0]), validation[1], recipe.reject_weight)))
             if losses[-1] < best:
                 best, kept = losses[-1], copy.deepcopy(module.state_dict())
             elif epoch - losses.index(min(losses)) >= recipe.patience:

@@ -6,7 +6,7 @@ The user's keys are `--set recipe.KEY=VALUE`. `meaning_of` returns what `specben
 import math
 from dataclasses import Field, dataclass, field, fields, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from specbench.config.construct import within
 from specbench.config.pair import Answers, HeadKind
@@ -83,6 +83,17 @@ class Recipe:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SprinterRecipe(Recipe):
+    """`Recipe` for verifiers, with the split and the stopping of SPRINTER's authors as an alternative."""
+
+    split: Literal["texts", "rows"] = key(
+        "texts",
+        "texts, or rows, as the authors have it: 70 % of the rows train, and the rest chooses the epoch by accuracy and"
+        " tests; this leaks, since rows of one text are on both sides",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class EagleRecipe:
     """AdamW on features of whole texts (Li et al. 2024). 0 means: chosen from the base model, the texts or the budget."""
 
@@ -130,7 +141,7 @@ class FinetuneRecipe:
 SPECDEC_RECIPE = Recipe(epochs=3, batch=32, rate=1e-3, reject_weight=REJECT_WEIGHT, cosine=True)
 DSL_RECIPE = Recipe(epochs=20, batch=32, rate=1e-3)
 RECIPES: dict[HeadKind, "tuple[DataclassInstance, ...]"] = {
-    HeadKind.sprinter: (PrefixRollout(), Recipe()),
+    HeadKind.sprinter: (PrefixRollout(), SprinterRecipe()),
     HeadKind.specdec: (DraftRollout(), SPECDEC_RECIPE),
     HeadKind.dsl: (DraftRollout(), DSL_RECIPE),
     HeadKind.eagle: (EagleRecipe(),),

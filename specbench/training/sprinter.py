@@ -19,16 +19,18 @@ from specbench.models.heads import Verifier
 from specbench.models.heads.sprinter import FEATURES
 from specbench.models.loader import LoadedPair, Models
 from specbench.training import roc
-from specbench.training.fitting import fit, outcome
+from specbench.training.fitting import error_rate, fit, loss_of, outcome
 from specbench.training.outputs import sampler_of
-from specbench.training.recipes import PrefixRollout, Recipe
+from specbench.training.recipes import PrefixRollout, SprinterRecipe
 from specbench.training.shards import Rows, chosen, joined
-from specbench.training.texts import Text, masks, steps_within
+from specbench.training.texts import Split, Text, masks, steps_within
 
 KINDS = ("original", "draft", "target", "mixed")  # what follows the prompt in a prefix; "original": the text's answer
 THRESHOLDS = (1.0, 1.2, 1.5)  # tau_train
-LABEL_THRESHOLD = 1.0  # at which a mixed prefix takes the draft's token, else the target's
+ACCEPTABLE = 1.0  # the ratio q/p up to which Theorem 1 calls a token acceptable, and a mixed prefix takes the draft's
 HALF = 0.5  # tau_inf
+LEAKING = "rows (leaks)"  # in the report of a verifier whose test rows are of texts that it was trained on
+TRAINING_SHARE = 0.7  # of the rows, where they are split as SPRINTER's authors split them
 SHOWN = ("state", "q", "entropy", "q+entropy", "state+q+entropy", "state+token")  # features that a report compares
 
 
@@ -70,7 +72,7 @@ def _rollout(
         x = read_tokens(sampler.draw(q_logits)[0])
         drafted += x
         q, p = (float(confidence(each)[0, x[0]]) for each in (q_logits, p_logits))
-        tokens += x if q <= LABEL_THRESHOLD * p else read_tokens(sampler.draw(p_logits)[0])
+        tokens += x if q <= ACCEPTABLE * p else read_tokens(sampler.draw(p_logits)[0])
     return tokens, drafted
 
 
@@ -132,7 +134,7 @@ class Fitting:
     """
 
     embedding: Tensor
-    recipe: Recipe
+    recipe: SprinterRecipe
     seed: int
     is_sampled: bool = True
 
@@ -140,19 +142,26 @@ class Fitting:
 def train(rows: Rows, features: str, threshold: float, fitting: Fitting) -> tuple[Verifier, Table]:
     """Fit a verifier to balanced rows. Returns it, and its report on the test texts.
 
+    `eta_tp` and `eta_fp` are against the labels that the verifier was trained on, q <= tau_train p, and `ratio_eta_fp` is
+    against the labels of Theorem 1, q <= p.
+
     Total variation distances from the target per position, on the test texts: `draft_tv` if every token is accepted;
-    `theorem_tv` by Theorem 1 as printed, eta_FP x `draft_tv`; `predicted_tv` by its token-dependent form, the sum over x of
-    fp(x) (q(x) - p(x))+, estimated over the rows' own draws if they are `is_sampled`; `output_tv` as measured, for features
-    that do not depend on the token: the output follows q after prefixes that the verifier accepts, and p after others.
+    `ratio_tv` by Theorem 1 as printed, `ratio_eta_fp` x `draft_tv`; `labels_tv`, `eta_fp` x `draft_tv`, which is the
+    theorem's only at tau_train = 1; `predicted_tv` by the token-dependent form, the sum over x of fp(x) (q(x) - p(x))+,
+    estimated over the rows' own draws if they are `is_sampled`; `output_tv` as measured, for features that do not depend
+    on the token: the output follows q after prefixes that the verifier accepts, and p after others.
     """
     torch.manual_seed(fitting.seed)
     head = Verifier(hidden=rows["state"].shape[1], features=features, threshold=threshold)
     head.embedding = fitting.embedding
-    parts = {split: chosen(rows, mask) for split, mask in masks(rows["text"], fitting.seed).items()}
+    by_rows = fitting.recipe.split == "rows"
+    split_masks = row_masks(len(rows["text"]), fitting.seed) if by_rows else masks(rows["text"], fitting.seed)
+    parts = {split: chosen(rows, mask) for split, mask in split_masks.items()}
     ready = {split: (_inputs(head, part), labels_of(part, threshold)) for split, part in parts.items()}
     head.mean.copy_(ready["train"][0].mean(0))
     head.spread.copy_(ready["train"][0].std(0).clamp_min(1e-6))
-    losses = fit(head, head, ready["train"], ready["validation"], fitting.recipe)
+    validate = error_rate if by_rows else loss_of
+    losses = fit(head, head, ready["train"], ready["validation"], fitting.recipe, validate)
     with torch.no_grad():
         scores = head(ready["test"][0]).sigmoid()
     test = parts["test"]
@@ -161,11 +170,24 @@ def train(rows: Rows, features: str, threshold: float, fitting: Fitting) -> tupl
     report["draft_tv"] = draft_tv = float(test["tv"].mean())
     if fitting.is_sampled:
         report["predicted_tv"] = float(((scores >= HALF) * wrong).mean())
-        report["theorem_tv"] = roc.rates(scores.numpy(), ready["test"][1].numpy(), HALF)["eta_fp"] * draft_tv
+        own, strict = (
+            roc.rates(scores.numpy(), labels_of(test, tau).numpy(), HALF)["eta_fp"] for tau in (threshold, ACCEPTABLE)
+        )
+        report |= {"labels_tv": own * draft_tv, "ratio_eta_fp": strict, "ratio_tv": strict * draft_tv}
         if features == "state":
             report["output_tv"] = float(((scores >= HALF) * test["tv"]).mean())
     report |= {"features": features, "tau_train": threshold, **outcome(losses, fitting.recipe)}
+    if by_rows:
+        report |= {"split": LEAKING, "validation_error": report.pop("validation_loss")}
     return head, report | {"curve": roc.curve(scores.numpy(), ready["test"][1].numpy())}
+
+
+def row_masks(count: int, seed: int) -> dict[Split, Tensor]:
+    """Return the authors' split of the rows: TRAINING_SHARE for training, and the rest for both validation and test."""
+    order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
+    train = torch.zeros(count, dtype=torch.bool)
+    train[order[: round(TRAINING_SHARE * count)]] = True  # (count,)
+    return {"train": train, "validation": ~train, "test": ~train}
 
 
 def compare(

@@ -23,7 +23,7 @@ from specbench.training.recipes import (
     DraftRollout,
     EagleRecipe,
     PrefixRollout,
-    Recipe,
+    SprinterRecipe,
     keys_of,
 )
 from specbench.training.shards import Rows, collected
@@ -107,7 +107,7 @@ class Training:
         found, texts = self._rows(lambda text: sprinter.rows_of(self.loaded, text, rollout), rollout)
         rows = sprinter.balanced(found, seed)
         embedding = self.loaded.models[base].get_input_embeddings().weight.detach()
-        shared = sprinter.Fitting(embedding, self._built(Recipe(), seed=seed), seed, rollout.temperature == 1.0)
+        shared = sprinter.Fitting(embedding, self._built(SprinterRecipe(), seed=seed), seed, rollout.temperature == 1.0)
         thresholds = sorted({*sprinter.THRESHOLDS, tau}) if self.settings.compare else [tau]
         every = tuple(dict.fromkeys((*sprinter.SHOWN, features))) if self.settings.compare else (features,)
         with self.observer.progress("fitting verifiers", len(every) * len(thresholds)) as advance:

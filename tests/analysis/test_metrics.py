@@ -7,6 +7,7 @@ from specbench.analysis import metrics as m
 from specbench.analysis.forwards import Traffic
 from specbench.analysis.intervals import Estimate
 from specbench.analysis.quality import groups_of, quality, score_estimate
+from specbench.analysis.run_metrics import METRICS
 from specbench.runs.record import Record
 from specbench.scoring.metric import Scored
 
@@ -27,6 +28,22 @@ def test_the_three_speedups_differ_and_match_their_definitions():
     assert m.speedup(OURS, BASE, end_to_end=True).value == pytest.approx((40 / 5) / (30 / 6))
     assert m.geometric_mean_speedup(OURS, BASE).value == pytest.approx(((10 / 5) * (15 / 10)) ** 0.5)
     assert m.papers_speedup(OURS, BASE).value == pytest.approx(np.mean([10 / 2, 30 / 3]) / np.mean([10 / 3, 20 / 3]))
+
+
+def test_a_run_of_a_verifier_counts_its_own_acceptances_apart_from_the_targets():
+    """Two runs: the verifier accepts 3 and rejects a token that the target accepts, then 2 and one that it rejects."""
+
+    def run(accepts: int, accepted: int):
+        counters = {"verifier_calls": accepts + 1, "verifier_accepts": accepts}
+        return {
+            "tokens": accepts + 1 + accepted, "drafted": accepts + 1, "tested": 1, "accepted": accepted,
+            "proposers": ["draft"], "counters": counters, "untested": accepts,
+        }  # fmt: skip
+
+    rows = [row("a", 8, 1.0, rounds=[run(3, 1), run(2, 0)])]
+    assert METRICS["verifier_run"].compute(rows, None) == pytest.approx(5 / 2)
+    assert m.average_tokens(rows) == pytest.approx(6 / 2), 'the paper\'s "Avg tokens"'
+    assert METRICS["verifier_run"].compute(OURS, None) is None
 
 
 def test_a_completion_speedup_is_the_ratio_of_the_mean_times_of_a_generation():

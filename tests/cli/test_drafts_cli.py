@@ -1,15 +1,23 @@
 """Chains, SPRINTER, adaptive lengths and the profile of a chain as a user runs them, with the bundled heads."""
 
 import json
+import tomllib
+from pathlib import Path
 
 import pytest
+import tomli_w
 
 from specbench.analysis import speculation as d
-from specbench.report.chain_profile import Profile, alone, pairs_table, under, verdicts
+from specbench.analysis.points import reference_of
+from specbench.config.suite import read_suite
+from specbench.files import write_sealed
+from specbench.report.chain_profile import Profile, alone, pairs_table, prices_table, under, verdicts
 from specbench.runs.record import Record
+from specbench.runs.run_folder import BLOCKS
 from tests.fixtures.console import specbench
 from tests.fixtures.fabricated import write_run
 
+ROOT = Path(__file__).parents[2]
 QUESTIONS = [
     {"question_id": 1, "category": "writing", "turns": ["Ben has 3 apples.", "And now?"]},
     {"question_id": 2, "category": "math", "turns": ["A box holds 4 pens. How many pens do 3 boxes hold?"]},
@@ -88,12 +96,12 @@ def record(method, **more):
 
 
 def usage(*sizes):
-    """Forwards by tokens fed: (fed, seconds of each), ten each."""
-    by = {str(fed): [10, 10 * seconds] for fed, seconds in sizes}
-    total = sum(10 * seconds for _, seconds in sizes)
+    """Forwards by tokens fed: (fed, seconds of each), twenty each."""
+    by = {str(fed): [20, 20 * seconds] for fed, seconds in sizes}
+    total = sum(20 * seconds for _, seconds in sizes)
     return {
         "by_fed": by,
-        "forwards": 10 * len(sizes),
+        "forwards": 20 * len(sizes),
         "fed": 0,
         "seconds": total,
         "prefill_fed": 1,
@@ -133,9 +141,54 @@ def test_a_profile_keeps_a_cheap_faithful_middle_model_only(tmp_path, middle, ke
     found = Profile.read(tmp_path, ["target", "middle", "draft"], "ar", {})
     assert found.seconds("target", 6) == 1.0 and found.seconds("middle") == middle
     assert found.pairing("draft", "middle").acceptance == 0.8
-    assert ["5.00", "0.800", "1.000"] in [row[1:] for row in pairs_table(found).rows]
+    assert ["5.00", "6", "0.800", "1.000"] in [row[1:] for row in pairs_table(found).rows]
     (line,) = verdicts(found)
     assert line.startswith("middle: keep it") == kept
+
+
+def seconds_of(size: int) -> float:
+    """A forward of the target in the next test: 1 s for one token, 0.1 s more for each further one."""
+    return 0.9 + 0.1 * size
+
+
+@pytest.mark.parametrize("is_timed", [True, False])
+def test_a_block_read_at_the_ends_of_answers_only_has_no_price_of_its_own(tmp_path, is_timed):
+    """Six quick forwards of 5 tokens beside 40 of 1 and of 6: it costs what the timed ones cost, or as much as 6 tokens."""
+    by = {1: [40, 40 * seconds_of(1)], 5: [6, 6 * 0.1], 6: [40, 40 * seconds_of(6)]}
+    target = usage() | {"by_fed": {str(fed): sums for fed, sums in by.items()}}
+    write_run(tmp_path, [record("ar", tokens=[1] * 10, models={"target": target, "draft": usage((1, 0.1))})])
+    if is_timed:
+        times = {str(size): [20, 20 * (seconds_of(size) + 1.0)] for size in range(1, 26)}
+        write_sealed(tmp_path / BLOCKS, {"models": {"target": times}})
+    found = Profile.read(tmp_path, ["target", "draft"], "ar", {})
+    prices = [found.seconds("target", size) for size in (1, 5, 6)]
+    assert prices == pytest.approx([2.0, 2.4, 2.5] if is_timed else [1.0, 1.5, 1.5])
+    assert [found.forwards("target", size) for size in (1, 5, 6)] == ([20, 20, 20] if is_timed else [40, 0, 40])
+    cells = {row[0]: row[1] for row in prices_table(found).rows}
+    assert cells["5"] == ("2400.00 (20)" if is_timed else "1500.00 (from other sizes)")
+    assert len(cells) == (31 if is_timed else 7), "no price beyond 1.25 times the largest size"
+
+
+def test_table_ones_draft_lengths_allow_the_papers_accepted_lengths():
+    printed = max(each.value for each in reference_of("polybasic-table1") if each.metric == "accepted length")
+    assert printed == 6.26
+    for name in ("polybasic-table1", "polybasic-table1-tiny"):
+        for line in read_suite(name).grid:
+            (gamma,) = line.options.gamma_for("polybasic")
+            assert gamma + 1 > printed + 1, "the mean is far from the greatest possible value"
+
+
+def test_a_suites_profile_times_its_blocks(tmp_path):
+    """As `specbench profile` does: the page states for every size on how many forwards its price rests."""
+    table = tomllib.loads((ROOT / "configs/suites/polybasic-table1-tiny.toml").read_text())
+    table["options"] |= {"limit": 2, "repeats": 1, "max_new_tokens": 24}
+    table["grid"] = [{"methods": ["polybasic-model"], "pairs": ["tiny"], "tasks": ["gsm8k"]}]
+    (tmp_path / "mine.toml").write_text(tomli_w.dumps(table))
+    specbench("run", "--suite", "mine.toml", cwd=tmp_path)
+    (file,) = tmp_path.glob("results/*/blocks.json")
+    assert {each["25"][0] for each in json.loads(file.read_text())["models"].values()} == {20}
+    page = specbench("report", "--suite", "mine.toml", "-f", "md", cwd=tmp_path).stdout
+    assert "**Prices of blocks**" in page and "tokens on 20 forwards" in page
 
 
 def test_counters_of_levels_match_a_worked_example():

@@ -9,7 +9,8 @@ import math
 import pytest
 import torch
 
-from specbench.decoding.sampling import Sampler
+from specbench.decoding.sampling import Draft, Sampler
+from specbench.decoding.speculation import MILLION, with_distances
 from specbench.decoding.targets import (
     Bild,
     Chow,
@@ -26,6 +27,7 @@ from specbench.decoding.targets import (
 from specbench.decoding.targets.deferral import kl
 from specbench.decoding.targets.lossy import beta_star, lossy
 from specbench.decoding.verify import residual, tv
+from specbench.report.columns import column_of
 from tests.methods.test_cascades import GREEDY, RULES, T1
 
 Q = torch.tensor([[0.5, 0.3, 0.15, 0.05]], dtype=torch.float64)
@@ -191,6 +193,19 @@ def test_a_rule_rejects_where_it_defers_by_the_total_variation(name):
     pi, deferred = RULES[name].with_deferral([q.log(), p.log()], T1)
     assert deferred.any() and not deferred.all()
     assert torch.allclose(tv(q, pi), deferred * tv(p, q))
+
+
+@pytest.mark.parametrize("name", ["chow", "opt"])
+def test_a_deferred_bonus_token_is_rejected_where_the_rule_keeps_q(name):
+    """It was drawn from p, so its chance is (1 - delta) TV(p, q). The column's definition names both kinds of tokens."""
+    q, p = random_distributions(2000)
+    pi, deferred = RULES[name].with_deferral([q.log(), p.log()], T1)
+    assert deferred.any() and not deferred.all()
+    for drawn_from, chance in ((q, deferred * tv(p, q)), (p, ~deferred * tv(p, q))):
+        found = with_distances(deferred, Draft([0] * len(q), drawn_from), pi)
+        assert found is not None and torch.allclose(found[len(q) :].double() / MILLION, chance, atol=1.0 / MILLION)
+    definition = column_of("expected_acceptance").documentation
+    assert " delta TV(q, p)" in definition and "(1 - delta) TV(q, p) for a deferred bonus token" in definition
 
 
 def test_greedy_lenience_keeps_what_is_likely_enough():

@@ -21,7 +21,7 @@ from specbench.training import eagle, roc, sprinter
 from specbench.training.budget import Budget
 from specbench.training.eagle_rows import rows_of
 from specbench.training.fitting import fit, loss_of
-from specbench.training.recipes import EagleRecipe, Recipe
+from specbench.training.recipes import EagleRecipe, Recipe, SprinterRecipe
 from specbench.training.shards import collected
 from specbench.training.texts import SPLITS, Text, split_of
 from tests.fixtures.console import specbench
@@ -33,6 +33,44 @@ Q, P = (0.5, 0.3, 0.15, 0.05), (0.2, 0.2, 0.5, 0.1)
 def test_labels_are_those_of_the_ratio_q_over_p(tau, labels):
     """docs/papers/sprinter.md, Acceptable tokens: the label is 1 if q(x) <= tau p(x)."""
     assert sprinter.labels_of({"q": torch.tensor(Q), "p": torch.tensor(P)}, tau).tolist() == labels
+
+
+def test_theorem_1_takes_unacceptable_tokens_by_the_ratio_whatever_tau_train_is():
+    """A third of the tokens each has q/p = 0.5, 1.1 and 2, and the state says which. At tau_train = 1.2 a perfect verifier
+    accepts two thirds: none of what its labels reject, and half of the tokens with q > p.
+    """
+    kind = torch.arange(600) % 3
+    p = torch.tensor([0.8, 0.4, 0.2])[kind]
+    rows = {
+        "state": torch.nn.functional.one_hot(kind, 3).float(), "x": kind, "p": p, "tv": torch.full((600,), 0.5),
+        "q": p * torch.tensor([0.5, 1.1, 2.0])[kind], "entropy": torch.zeros(600), "text": torch.arange(600) // 6,
+    }  # fmt: skip
+    fitting = sprinter.Fitting(torch.zeros(3, 3), SprinterRecipe(epochs=30, rate=0.2), seed=0)
+    _, loose = sprinter.train(rows, "state", 1.2, fitting)
+    assert (loose["eta_tp"], loose["eta_fp"], loose["ratio_eta_fp"]) == (1.0, 0.0, 0.5)
+    assert (loose["labels_tv"], loose["ratio_tv"]) == (0.0, 0.25)
+    _, strict = sprinter.train(rows, "state", 1.0, fitting)
+    assert strict["ratio_eta_fp"] == strict["eta_fp"] == 0.0 and strict["ratio_tv"] == strict["labels_tv"]
+
+
+def test_the_authors_split_leaks_and_is_reported_so():
+    """Ten rows of each text share a random state and a random label. Nothing can be learned about another text, but with
+    rows of the same texts in training the test rows are known.
+    """
+    generator = torch.Generator().manual_seed(0)
+    text = torch.arange(60).repeat_interleave(10)
+    good = (torch.rand(60, generator=generator) < 0.5)[text]
+    rows = {
+        "state": torch.randn(60, 120, generator=generator)[text], "x": text, "text": text, "tv": torch.full((600,), 0.5),
+        "q": torch.full((600,), 0.4), "p": torch.where(good, 0.8, 0.1), "entropy": torch.zeros(600),
+    }  # fmt: skip
+    found = {}
+    for split in ("texts", "rows"):
+        fitting = sprinter.Fitting(torch.zeros(60, 120), SprinterRecipe(epochs=20, rate=0.01, split=split), seed=0)
+        _, found[split] = sprinter.train(rows, "state", 1.0, fitting)
+    assert found["rows"]["auc"] == 1.0 and found["rows"]["split"] == "rows (leaks)"
+    assert found["rows"]["rows"] == 180 and found["rows"]["validation_error"] == 0.0
+    assert found["texts"]["auc_low"] < 0.6 and "split" not in found["texts"]
 
 
 def test_prefixes_are_balanced_by_kind():
