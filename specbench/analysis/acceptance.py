@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from specbench.analysis.intervals import Estimate, by_prompt, interval_of_sums
+from specbench.analysis.intervals import Estimate, by_prompt, interval, interval_of_sums
 from specbench.analysis.rows import Rows, round_count, rounds_of, seconds, token_count
 from specbench.analysis.run_metrics import Spread, metric
 from specbench.runs.record import Record
@@ -44,6 +44,13 @@ def length_variation(rows: Rows) -> Estimate | None:
     """
     lengths = [(1.0, x["tokens"], x["tokens"] ** 2, row.prompt) for row in rows for x in row.rounds]
     return interval_of_sums(by_prompt(lengths), _variation) if lengths else None
+
+
+@metric("tokens^2")
+def length_variance_by_prompt(rows: Rows) -> Estimate:
+    """Variance over prompts of a prompt's accepted length. Polybasic's measure of stability (its Figure 4)."""
+    lengths = np.array([[length] for length in lengths_of_prompts(rows).values()])  # (prompts, 1)
+    return interval(lengths, lambda part: float(np.var(part)))
 
 
 def _variation(sums: np.ndarray) -> np.ndarray:

@@ -49,22 +49,24 @@ class Comparisons:
         self._summaries = {summary.run: summary for summary in summaries}
         self._records: dict[str, tuple[list[Record], Scores]] = {}
 
-    def between(self, point: Point, other: Point, value: str) -> Comparison | None:
+    def between(self, point: Point, other: Point, value: str, factor: float = 1.0) -> Comparison | None:
         """Compare a value of two points, neither of a group: on the same prompts if they are of one run, else as independent.
 
-        None if neither curve reaches its condition, or a value is missing.
+        The other value is multiplied by `factor`. None if neither curve reaches its condition, or a value is missing.
         """
         ours, theirs = point.values.get(value), other.values.get(value)
         if isinstance(ours, Choice) and isinstance(theirs, Choice):
             if ours.value is None and theirs.value is None:
                 return None
-            found = ours.minus(theirs) if point.run == other.run else None
+            found = ours.minus(theirs) if point.run == other.run and factor == 1.0 else None
             if found is not None and found.value is not None:
                 return _comparison(found.value, found.low, found.high, 0.0)
         estimate = self._paired(point, other, value)
-        if estimate is not None:
-            return _comparison(estimate.value, estimate.low, estimate.high, 0.0 if value == "score" else 1.0)
-        return independent(span(point, value), span(other, value))
+        if estimate is not None and value != "score":
+            return _comparison(estimate.value, estimate.low, estimate.high, factor)
+        if estimate is not None and factor == 1.0:
+            return _comparison(estimate.value, estimate.low, estimate.high, 0.0)
+        return independent(span(point, value), span(other, value), factor)
 
     def _paired(self, point: Point, other: Point, value: str) -> Estimate | None:
         """Return the ratio or difference over the prompts of one run; None for values that are not compared in pairs."""
@@ -89,17 +91,15 @@ class Comparisons:
         return self._records[summary.run]
 
 
-def independent(ours: Estimate | None, theirs: Estimate | None) -> Comparison | None:
-    """Return the difference of two independent estimates; its interval is that of Zou & Donner 2008. None without a value."""
+def independent(ours: Estimate | None, theirs: Estimate | None, factor: float = 1.0) -> Comparison | None:
+    """Return ours - factor x theirs, for independent estimates; None without a value. The interval is Zou & Donner's (2008)."""
     if ours is None or theirs is None:
         return None
     (low, high), (below, above) = _bounds(ours), _bounds(theirs)
-    return Comparison(
-        ours.value - theirs.value,
-        ours.value - theirs.value - float(np.hypot(ours.value - low, above - theirs.value)),
-        ours.value - theirs.value + float(np.hypot(high - ours.value, theirs.value - below)),
-        0.0,
-    )
+    value = ours.value - factor * theirs.value
+    down = float(np.hypot(ours.value - low, factor * (above - theirs.value)))
+    up = float(np.hypot(high - ours.value, factor * (theirs.value - below)))
+    return Comparison(value, value - down, value + up, 0.0)
 
 
 def span(point: Point, value: str) -> Estimate | None:

@@ -89,8 +89,8 @@ class Expectation:
     dimensions `by`. Values are equal if they cannot be distinguished. `best` compares the best settings, separately for each
     value of the dimensions `by`. `source` says who compares: the paper, or this project. `beside` is another value, such as
     the speedup on another clock, whose outcomes are shown as well and not counted. Points at which a value of
-    `cannot_fail_from` is at least the given number do not test the claim, so they are not counted. `because` explains a
-    deviation.
+    `cannot_fail_from` is at least the given number do not test the claim, so they are not counted. The bound is multiplied by
+    `factor`: 0.9 expects at least 90 % of it. `because` explains a deviation.
     """
 
     says: str
@@ -104,6 +104,7 @@ class Expectation:
     source: Literal["paper", "project"] = "paper"
     beside: str = ""
     cannot_fail_from: dict[str, float] = field(default_factory=dict)
+    factor: float = 1.0
     because: str = ""
 
     def __post_init__(self) -> None:

@@ -41,7 +41,7 @@ def remarks(folder: Path, found: Sequence[Point]) -> list[str]:
 def choice_tables(found: Sequence[Point]) -> list[Table]:
     """Return a table of the settings that the summaries chose, and how reliable these choices are; none without summaries.
 
-    Its last two columns are what the choices of the resamples of prompts were worth on the prompts that they left out, and
+    A setting that never calls the target is the small model alone, and says so. The last two columns are what the choices of the resamples of prompts were worth on the prompts that they left out, and
     how often they met the condition there.
     """
     heads = [
@@ -54,6 +54,9 @@ def choice_tables(found: Sequence[Point]) -> list[Table]:
         "on other prompts",
         "held there",
     ]
+    calls = {
+        (point.run, point.method, point.setting): point.number("target_calls") for point in found if not point.group
+    }
     rows = []
     for point in found:
         labels = "".join(f" ({word})" for word in point.simulated.split())
@@ -63,5 +66,7 @@ def choice_tables(found: Sequence[Point]) -> list[Table]:
                 place = [point.task, f"{point.T:g}", f"{point.label}{labels}", column.heading]
                 unseen = NONE if choice.unseen is None else column.format.text(choice.unseen)
                 shares = [PERCENT.text(share) for share in (choice.reached, choice.held)]
-                rows.append([*place, choice.setting or NOT_REACHED, shares[0], unseen, shares[1]])
+                is_small = calls.get((point.run, point.method, choice.setting or "")) == 0.0
+                setting = f"{choice.setting or NOT_REACHED}{' (the small model alone)' if is_small else ''}"
+                rows.append([*place, setting, shares[0], unseen, shares[1]])
     return [Table("Chosen settings", heads, rows)] if rows else []

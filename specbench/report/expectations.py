@@ -147,11 +147,11 @@ def _compared(
     bound, value = expected.bound, expected.value
     if isinstance(bound, dict):
         others = [other for other in _chosen(points, bound, expected) if other.at(expected.by) == point.at(expected.by)]
-        found = [compare.between(point, other, value) for other in others]
+        found = [compare.between(point, other, value, expected.factor) for other in others]
     elif isinstance(bound, str):
-        found = [independent(span(point, value), span(point, bound))]
+        found = [independent(span(point, value), span(point, bound), expected.factor)]
     else:
-        found = [independent(span(point, value), Estimate(bound, bound, bound))]
+        found = [independent(span(point, value), Estimate(bound, bound, bound), expected.factor)]
     yield from (each for each in found if each is not None)
 
 

@@ -31,6 +31,10 @@ SUITE_COLUMNS = (
     ),
     Column(key="length_by_round", heading="accepted length by round", format=HUNDREDTHS, tables=(t.SUITES,)),
     Column(key="length_by_prompt", heading="accepted length by prompt", format=HUNDREDTHS, tables=(t.SUITES,)),
+    Column(
+        key="length_variance_by_prompt", heading="variance over prompts", format=HUNDREDTHS, tables=(t.SUITES,),
+        lower_is_better=True,
+    ),
     Column(key="length_variation", heading="coefficient of variation", format=HUNDREDTHS, tables=(t.SUITES,)),
     Column(key="verification_rounds", heading="rounds/generation", format=TENTHS, tables=(t.SUITES,), lower_is_better=True),
     Column(
