@@ -7,8 +7,10 @@ from specbench.cli.console import print_table, say, terminal
 from specbench.config.options import Options
 from specbench.config.suite import Suite
 from specbench.errors import ConfigError, ExitCode
-from specbench.experiment.machine_plan import NOTE, MachineRow, machine_rows
+from specbench.experiment.machine_plan import NOTE, MachineRow
 from specbench.experiment.machine_summary import MachineTotal, gib, sentence, span, total_of
+from specbench.experiment.machine_training import rows_with_training
+from specbench.experiment.prepared_heads import with_prepared
 from specbench.machine.accelerator import Accelerator
 from specbench.report.tables import Table
 
@@ -19,7 +21,7 @@ OPTIONAL = ["graphs", "cache", "weights"]  # parts of the column GiB
 def plan_for(machine: Accelerator, gpus: int, suite: Suite, options: Options, as_json: bool) -> ExitCode:
     """Print the estimate of a suite on a machine. Returns MISSING if a run has no estimate or does not fit."""
     _require_used(suite, options)
-    rows = machine_rows(suite, machine, gpus)
+    rows = rows_with_training(suite, machine, gpus)
     total = total_of(rows)
     if as_json:
         found = {
@@ -41,10 +43,12 @@ def _require_used(suite: Suite, options: Options) -> None:
     from specbench.experiment.request import Request
 
     unused: dict[str, ConfigError] | None = None
+    out = Path("results")
     for line, pair, task in suite.parts():
         if suite.kind == "profile":
             return
-        request = Request(methods=line.methods, pair=pair, tasks=(task,), options=line.options, out=Path("results"))
+        own = with_prepared(suite, pair, task, line.options, out)
+        request = Request(methods=line.methods, pair=pair, tasks=(task,), options=own, out=out)
         found = unused_options(request)
         unused = found if unused is None else {key: error for key, error in unused.items() if key in found}
     for error in (unused or {}).values():

@@ -148,30 +148,44 @@ def _print(rows: "list[PlanRow]", notes: list[str]) -> None:
 
     def shown(row: "PlanRow") -> list[str]:
         total = "–" if row.generations is None else f"{row.done}/{row.generations}"
+        tokens = "–" if row.tokens is None else f"{row.tokens:,}"
         least = "–" if row.least_seconds is None else duration(row.least_seconds)
         size = "–" if row.bytes is None else f"{row.bytes / GIB:.2f}"
         temperature = "–" if row.T is None else f"{row.T:g}"
-        return [row.pair, row.task, temperature, row.methods, row.state, total, least, size]
+        return [row.pair, row.task, temperature, row.methods, row.state, total, tokens, least, size]
 
-    heads = ["pair", "task", "T", "methods", "state", "generations", "bound", "GiB"]
+    heads = ["pair", "task", "T", "methods", "state", "generations", "tokens", "bound", "GiB"]
     console = terminal()
     print_table(Table("", heads, [shown(row) for row in rows]), console)
     if placed := max((row.devices for row in rows), key=lambda each: sum(part.total for part in each), default=()):
         print_table(_device_table(placed), console)
-    states = [row.state for row in rows]
-    counts = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
-    least = sum(row.least_seconds or 0.0 for row in rows)
+    console.print(_total(rows), highlight=False)
     console.print(
-        f"{len(rows)} {'run' if len(rows) == 1 else 'runs'}: {counts}; at least {duration(least)} for the pending ones"
-    )
-    console.print(
-        "bound: one forward of the baseline's models per token, up to the token limit, at the speed of copying memory. On a"
-        " CPU and with small models, expect several times that. Faster methods and early stops take less. GiB: weights, and"
-        " a cache of 2,048 positions.", style="dim"
+        "tokens: the most that the generations can have. bound: one forward of the baseline's models per token, up to the"
+        " token limit, at the speed of copying memory here. On a CPU and with small models, expect several times that. Faster"
+        " methods and early stops take less. GiB: weights, and a cache of 2,048 positions.", style="dim"
     )  # fmt: skip
+    if any(row.state == "missing" for row in rows):
+        say("For hours on a GPU, without weights and data: --for h100, h200, a100, rtx4090 or a TOML file", console)
     reasons = (line for row in rows for line in row.why.split("\n"))
     for why in dict.fromkeys(line for line in (*reasons, *notes) if line):
         say(why, console, "yellow")
+
+
+def _total(rows: "list[PlanRow]") -> str:
+    """Return the counts of runs by state, their generations and tokens, and the bound of those that are not done."""
+    states = [row.state for row in rows]
+    counts = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
+    generations, tokens = (sum(getattr(row, key) or 0 for row in rows) for key in ("generations", "tokens"))
+    unknown = sum(row.generations is None for row in rows)
+    size = f"{generations:,} generations of at most {tokens:,} tokens"
+    if unknown:
+        size += f", without {unknown} whose number of prompts is not known"
+    known = [row.least_seconds for row in rows if row.least_seconds is not None]
+    least = f"at least {duration(sum(known))} for what is not done" if known else "no bound on the time"
+    if known and len(known) < len(rows):
+        least += f", without {len(rows) - len(known)} whose architectures or prompts are not known"
+    return f"{len(rows)} {'run' if len(rows) == 1 else 'runs'}: {counts}; {size}; {least}"
 
 
 def _device_table(devices: "Sequence[Memory]") -> Table:

@@ -38,7 +38,7 @@ NOTE = (
 
 @dataclass(frozen=True, kw_only=True)
 class MachineRow:
-    """The estimate of one run: methods that share a baseline, on one pair and task.
+    """The estimate of one run: methods that share a baseline, on one pair and task; or of the training of heads.
 
     `seconds` are under the fast and the slow assumptions; None if the number of prompts is not known. `devices` is the memory
     of each device. `downloads` are bytes by source. `remedy` are options with which a run that does not fit would. `why` is
@@ -97,21 +97,21 @@ def _rows(suite: Suite, cell: tuple[Line, str, str], machine: Accelerator, gpus:
         roles = [role for role in pair.models if role in needed]
         models = planned_models(pair.on(task_name), preset.path.parent, roles, options)
         name, task = selection.read_task(task_name, pair, options)
-        part = _Part(pair, task, models, _prompts(task_name, task, pair, options), options, machine, gpus)
+        part = _Part(pair, task, models, selection.prompt_count(task_name, task, pair, options), options, machine, gpus)
     except MissingAsset as error:
         methods = ", ".join(line.methods)
         return [MachineRow(pair=pair_name, task=task_name, methods=methods, why=str(error))]
     _require_gpus(models, gpus)
     heads = _head_bases(groups)
     devices = _devices(part, models, heads)
-    fits = _fits(part, devices)
+    has_room = fits(machine, devices)
     downloads = {each.source: each.download_bytes for each in models.values() if each.download_bytes}
     for head in pair.heads.values():
         if head.kind == HeadKind.eagle and head.base in heads and pair.weights == "real":
             downloads[head.path] = models[head.base].size.layer_bytes
     shared = MachineRow(
-        pair=preset.name, task=name, methods="", devices=tuple(devices), downloads=downloads, fits=fits,
-        prompts=part.prompts, remedy="" if fits else _remedy(part, heads),
+        pair=preset.name, task=name, methods="", devices=tuple(devices), downloads=downloads, fits=has_room,
+        prompts=part.prompts, remedy="" if has_room else _remedy(part, heads),
     )  # fmt: skip
     return [_row(shared, group, part) for group in groups]
 
@@ -125,12 +125,14 @@ def _methods(suite: Suite, line: Line, pair: Pair) -> Sequence[str]:
 
 
 def _devices(part: _Part, models: Mapping[str, PlannedModel], heads: Sequence[str]) -> list[Memory]:
-    return memory_by_device(list(models.values()), heads, _prompt(part), part.task.max_new_tokens)
+    return memory_by_device(
+        list(models.values()), heads, longest_prompt(part.models, part.task), part.task.max_new_tokens
+    )
 
 
-def _fits(part: _Part, devices: Sequence[Memory]) -> bool:
+def fits(machine: Accelerator, devices: Sequence[Memory]) -> bool:
     """Return whether every GPU has room. The memory of the host and the disk is not checked."""
-    return all(each.total <= part.machine.memory for each in devices if each.device.startswith("cuda"))
+    return all(each.total <= machine.memory for each in devices if each.device.startswith("cuda"))
 
 
 def _require_gpus(models: Mapping[str, PlannedModel], gpus: int) -> None:
@@ -150,7 +152,7 @@ def _remedy(part: _Part, heads: Sequence[str]) -> str:
     models = part.models
     largest = max(models.values(), key=lambda each: each.size.resident_bytes)
     for options, changed in (*_placements(part, largest), *_quantized(largest)):
-        if _fits(part, _devices(part, {**models, **changed}, heads)):
+        if fits(part.machine, _devices(part, {**models, **changed}, heads)):
             return options
     return ""
 
@@ -217,7 +219,7 @@ def _row(shared: MachineRow, group: Group, part: _Part) -> MachineRow:
 
 def _generation(variant: Variant, part: _Part, fast: bool) -> float:
     """Return the seconds of one generation of the maximum length."""
-    output, prompt = part.task.max_new_tokens, 0 if fast else _prompt(part)
+    output, prompt = part.task.max_new_tokens, 0 if fast else longest_prompt(part.models, part.task)
     seconds = {}
     for role, model in part.models.items():
         cache = model.cache_bytes(prompt, output // 2)
@@ -231,26 +233,11 @@ def _generation(variant: Variant, part: _Part, fast: bool) -> float:
     return prefill + output * seconds_per_token(variant.table, seconds, sizes, FAST if fast else SLOW)
 
 
-def _prompt(part: _Part) -> int:
+def longest_prompt(models: Mapping[str, PlannedModel], task: Task) -> int:
     """Return the assumed tokens of the longest prompt: the task's limit, or PROMPT within the models' context."""
-    contexts = [each.size.context for each in part.models.values() if each.size.context]
-    room = max(min(contexts) - part.task.max_new_tokens, 1) if contexts else PROMPT
-    return min(part.task.max_prompt_tokens or PROMPT, room)
-
-
-def _prompts(name: str, task: Task, pair: Pair, options: Options) -> int | None:
-    """Return the number of prompts: of published data by the task, of a local file by reading it; None if it is not known."""
-    source = selection.source_of(name, pair, options)
-    if source not in ("hub", "synthetic") or task.local:
-        return len(selection.select_tasks([name], pair, options)[0].data.samples)
-    limit = options.sample or (options.limit if options.limit is not None else 0)
-    if options.limit is None and not options.sample and selection.suits(name, pair, options):
-        limit = pair.defaults.limit
-    if source == "synthetic":
-        if task.synthetic is None:
-            raise ConfigError(f"task {task.name} has no synthetic data; help: --data FILE.jsonl, or --data hub")
-        return limit or selection.SYNTHETIC_LIMIT
-    return min(limit or task.published, task.published) if task.published else limit or None
+    contexts = [each.size.context for each in models.values() if each.size.context]
+    room = max(min(contexts) - task.max_new_tokens, 1) if contexts else PROMPT
+    return min(task.max_prompt_tokens or PROMPT, room)
 
 
 def _head_bases(groups: Sequence[Group]) -> list[str]:

@@ -1,45 +1,26 @@
 """Training of the heads that a suite needs, before it measures."""
 
 import json
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from specbench.config.construct import Table
-from specbench.config.options import Access, Options
+from specbench.config.options import Access
 from specbench.config.preparation import PreparedHead
 from specbench.config.suite import Suite
 from specbench.errors import ConfigError, MissingAsset
 from specbench.experiment import selection
 from specbench.experiment.head_training import TrainRequest, train_head
+from specbench.experiment.prepared_heads import Step, steps_of
 from specbench.files import write
 from specbench.observer import Observer
 
 REQUEST = "prepared.json"  # in a head's folder: what it was trained from
 
 
-@dataclass(frozen=True)
-class _Step:
-    """A head to train, and the options of the first part of the suite that uses it."""
-
-    head: PreparedHead
-    options: Options
-
-
-def with_prepared(suite: Suite, pair: str, task: str, options: Options, out: Path) -> Options:
-    """Return the options of a part of a suite with the heads that the suite trains for its pair and task.
-
-    A head that the user gives replaces that of the suite.
-    """
-    own = {name for name, _ in options.heads_for(pair)}
-    found = [head for step in suite.prepare for head in step.heads(pair, task)]
-    given = tuple((head.name, str(head.folder(out))) for head in found if not own & {head.name, head.step.kind.value})
-    return replace(options, heads=(*options.heads, *given))
-
-
 def untrained(suite: Suite, out: Path) -> list[PreparedHead]:
     """Return the heads that `prepare` would train."""
-    return [step.head for step in _steps(suite) if not _is_trained(step, out)]
+    return [step.head for step in steps_of(suite) if not _is_trained(step, out)]
 
 
 def prepare(suite: Suite, out: Path, access: Access, observer: Observer) -> list[str]:
@@ -49,7 +30,7 @@ def prepare(suite: Suite, out: Path, access: Access, observer: Observer) -> list
     after the measured ones are taken. Returns the reasons for the heads that could not be trained.
     """
     missing: list[str] = []
-    for step in _steps(suite):
+    for step in steps_of(suite):
         head = step.head
         if _is_trained(step, out):
             continue
@@ -64,27 +45,13 @@ def prepare(suite: Suite, out: Path, access: Access, observer: Observer) -> list
     return missing
 
 
-def _steps(suite: Suite) -> Iterator[_Step]:
-    """Yield each head once, for the parts of the grid in order."""
-    known = set()
-    for line, pair, task in suite.parts():
-        if suite.prepare and selection.read_pair(pair, replace(line.options, heads=()))[1].weights == "dummy":
-            continue  # its heads have random weights too
-        for step in suite.prepare:
-            for head in step.heads(pair, task):
-                own = {name for name, _ in line.options.heads_for(pair)}
-                if (key := (pair, task, head.name)) not in known and not own & {head.name, step.kind.value}:
-                    known.add(key)
-                    yield _Step(head, line.options)
-
-
-def _is_trained(step: _Step, out: Path) -> bool:
+def _is_trained(step: Step, out: Path) -> bool:
     """Return whether the folder has a complete head that was trained from the same models and rows."""
     file = step.head.folder(out) / REQUEST
     return file.exists() and json.loads(file.read_text(encoding="utf-8")) == _identity(step)
 
 
-def _identity(step: _Step) -> Table:
+def _identity(step: Step) -> Table:
     """Return what determines a head: its recipe, models, rows and numeric type."""
     head, options = step.head, step.options
     _, pair = selection.read_pair(head.pair, replace(options, heads=()))
@@ -102,7 +69,7 @@ def _identity(step: _Step) -> Table:
     return dict(json.loads(json.dumps(about)))
 
 
-def _skipped(step: _Step) -> int:
+def _skipped(step: Step) -> int:
     """Return the number of first rows that the suite measures, of a source without a training split; 0 for others.
 
     Raises ConfigError if the measured rows are not the first ones.
@@ -120,7 +87,7 @@ def _skipped(step: _Step) -> int:
     return options.limit
 
 
-def _request(step: _Step, out: Path, access: Access) -> TrainRequest:
+def _request(step: Step, out: Path, access: Access) -> TrainRequest:
     head, options = step.head, step.options
     return TrainRequest(
         kind=head.step.kind, pair=head.pair, tasks=(head.task,), options=replace(options, heads=(), over=(), gamma=()),

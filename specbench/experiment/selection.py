@@ -164,6 +164,25 @@ def select_tasks(wanted: typing.Sequence[str], pair: Pair, options: Options) -> 
     return found
 
 
+def prompt_count(name: str, task: Task, pair: Pair, options: Options) -> int | None:
+    """Return how many prompts a request selects, without data from the hub: from the size of the published test set.
+
+    None if that size is not known. Raises ConfigError for a task without synthetic data or a mistake in a local file, and
+    MissingAsset for a file that is not here.
+    """
+    source = source_of(name, pair, options)
+    if source not in ("hub", "synthetic") or task.local:
+        return len(select_tasks([name], pair, options)[0].data.samples)
+    limit = options.sample or (options.limit if options.limit is not None else 0)
+    if options.limit is None and not options.sample and suits(name, pair, options):
+        limit = pair.defaults.limit
+    if source == "synthetic":
+        if task.synthetic is None:
+            raise ConfigError(f"task {task.name} has no synthetic data; help: --data FILE.jsonl, or --data hub")
+        return limit or SYNTHETIC_LIMIT
+    return min(limit or task.published, task.published) if task.published else limit or None
+
+
 def unused_options(pair_name: str, wanted: typing.Sequence[str], options: Options) -> dict[str, ConfigError]:
     """Return errors for the options that neither the pair nor a task reads, by option as on a command line."""
     unused: dict[str, ConfigError] = {}

@@ -13,7 +13,8 @@ from specbench.experiment import method_table as tables
 from specbench.experiment.chain_profile import GAMMA, levels_of, pairings
 from specbench.experiment.pipeline import resolve, unused_options
 from specbench.experiment.plan import Plan
-from specbench.experiment.preparation import with_prepared
+from specbench.experiment.preparation import untrained
+from specbench.experiment.prepared_heads import with_prepared
 from specbench.experiment.request import Request
 from specbench.models.resolve import Execution, device_of, resolve_models
 from specbench.sandbox import Sandbox
@@ -27,10 +28,12 @@ class Part:
     pair: str
     task: str
     number: int
+    methods: tuple[str, ...] = ()  # of the line; of a profile, those that measure every pair of models
     plan: Plan | None = None
     sandbox: Sandbox | None = None
     missing: str = ""
     invalid: str = ""  # a mistake in the suite
+    awaits_heads: bool = False  # nothing but heads that the suite trains is missing
 
     @property
     def key(self) -> str:
@@ -54,19 +57,24 @@ def resolve_grid(suite: Suite, out: Path, sandbox: SandboxKind | None) -> Grid:
     grid: list[Part] = []
     mistakes: list[ConfigError] = []
     unused: dict[str, ConfigError] | None = None
+    awaited = {(head.pair, head.task) for head in untrained(suite, out)}
     for number, (line, pair, task) in enumerate(suite.parts(), 1):
         line = replace(line, options=with_prepared(suite, pair, task, line.options, out))
         part = Part(line, pair, task, number)
         try:
-            methods = tuple(_methods(suite, line, pair))
-            request = Request(methods=methods, pair=pair, tasks=(task,), options=line.options, out=out, sandbox=sandbox)
+            part.methods = tuple(_methods(suite, line, pair))
+            request = Request(
+                methods=part.methods, pair=pair, tasks=(task,), options=line.options, out=out, sandbox=sandbox
+            )
             found = unused_options(request)
             unused = found if unused is None else {key: error for key, error in unused.items() if key in found}
             resolved = resolve(request, partial=True)
             part.plan, part.sandbox = resolved.plan, resolved.sandbox
             part.missing = str(resolved.unscored) if resolved.unscored else ""
         except MissingAsset as error:
-            part.missing = "\n".join(dict.fromkeys([str(error), *_missing(line, pair, task)]))
+            others = _missing(line, pair, task)
+            part.missing = "\n".join(dict.fromkeys([str(error), *others]))
+            part.awaits_heads = (pair, task) in awaited and not others
         except ConfigError as error:
             mistakes.append(error)
             part.invalid = str(error)

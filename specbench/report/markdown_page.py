@@ -7,6 +7,7 @@ from urllib.parse import quote
 from specbench.analysis.run_summary import RunSummary
 from specbench.analysis.win_rate import JUDGE
 from specbench.report import escaping
+from specbench.report.counterpart import counterpart
 from specbench.report.notes import common_notes, counted, without_warnings
 from specbench.report.suite_report import Collected
 from specbench.report.suite_tables import SELECTED
@@ -37,7 +38,7 @@ def suite_notes(collected: Collected) -> list[str]:
 def page(collected: Collected, plots: list[Path], beside: Path) -> str:
     """Return the page as text. It links its plots relative to the folder `beside`."""
     suite, first = collected.suite, collected.summaries[0]
-    tiny = f"The counterpart of {suite.of} on the bundled tiny models and synthetic data: the same grid, other models. "
+    tiny = escaping.markdown(counterpart(suite))
     setups = {(s.machine, s.environment["cpu"], _revision(s)) for s in collected.summaries}
     others = f", the first of {len(setups)} machines or revisions" if len(setups) > 1 else ""
     runs = "1 run" if len(collected.folders) == 1 else f"{len(collected.folders)} runs"
@@ -45,7 +46,7 @@ def page(collected: Collected, plots: list[Path], beside: Path) -> str:
     command = f"specbench run --suite {suite.requested or suite.name}"
     parts = [
         f"# {escaping.markdown(f'{suite.paper}, {suite.shows}: {suite.description}')}",
-        f"{tiny if suite.is_tiny else ''}`{escaping.terminal(command).replace('`', '')}` measured"
+        f"{tiny}{' ' if tiny else ''}`{escaping.terminal(command).replace('`', '')}` measured"
         f" {runs} in {_time(collected.index.minutes)} on {escaping.markdown(first.machine)},"
         f" {counted(first.environment['threads'], 'thread')}, at revision {_revision(first)[:9] or 'unknown'}{others}.",
         *markdown_head(collected.summaries, collected.conclusion, lines),

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from specbench.analysis.run_summary import RunSummary
 from specbench.report.columns import column_of
+from specbench.report.parallel_models import PARALLEL, parallel_note
 from specbench.runs.run_folder import listed
 
 LEAST_BANDWIDTH = 0.5  # share of the memory bandwidth below which a baseline gets a warning
@@ -85,6 +86,8 @@ def _methods(summary: RunSummary) -> Iterator[str]:
             f"! {base.method} reaches {column_of('bound_share').format.text(bound)} of the measured copy bandwidth; a faster"
             " engine would reduce the speedups over it"
         )
+    if together := parallel_note(summary):
+        yield together
     if any(row.method.startswith("hf-") for row in rows):
         yield "hf-*: run by transformers itself, regardless of --engine."
 
@@ -258,7 +261,7 @@ def common_notes(summaries: Sequence[RunSummary]) -> list[str]:
     kinds: dict[str, list[tuple[str, str]]] = {}
     for summary, lines in each:
         for note in lines:
-            if note.startswith(("!", "Sampled", "Text that runs")):
+            if note.startswith(("!", "Sampled", "Text that runs", PARALLEL)):
                 texts = (f"! {text}" for text in (WINDOW_CUTS, *(text for text, _ in LIMITS.values())))
                 kind = next((text for text in texts if note.startswith(text)), re.sub(NUMBERS, "#", note))
                 kinds.setdefault(kind, []).append((note, summary.task))

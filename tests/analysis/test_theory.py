@@ -53,6 +53,8 @@ TABLE = [  # a_q, a_p, gamma_q, gamma_p, c, exact, Theorem 3.6, Theorem 3.1
 
 @pytest.mark.parametrize(("a_q", "a_p", "gamma_q", "gamma_p", "c", "exact", "theorem_36", "theorem_31"), TABLE)
 def test_the_published_table(a_q, a_p, gamma_q, gamma_p, c, exact, theorem_36, theorem_31):
+    """Speculative Ensemble, Theorem 3.1, and the long-run speedup."""
+
     def cost(i, k):
         return (c, 1.0)[i]
 
@@ -178,7 +180,9 @@ def closed_form(a_q, a_p, gq, gp, c):
 
 
 def test_the_long_run_speedup_is_the_closed_form_and_not_theorem_36():
-    """Equal over the whole grid for two models; Theorem 3.6 is off by more than 2 % on most of it.
+    """Speculative Ensemble, Theorem 3.6.
+
+    Equal over the whole grid for two models; Theorem 3.6 is off by more than 2 % on most of it.
 
     See erratum SE-4, docs/papers/speculative-ensemble.md, Errata.
     """
@@ -236,6 +240,7 @@ def random_pairs(n=2000, vocabulary=6):
 
 
 def test_theorem_32_and_the_acceptance_of_mixtures():
+    """Speculative Ensemble, Theorem 3.2."""
     q, p, _ = random_pairs()
     for weight in (0.1, 0.5, 0.8):
         pi = weight * q + (1 - weight) * p
@@ -249,6 +254,7 @@ def test_theorem_32_and_the_acceptance_of_mixtures():
 
 
 def test_corollaries_33_to_35():
+    """Speculative Ensemble, Corollaries 3.3 to 3.5."""
     for weight in (0.2, 0.5, 0.7):
         rates = {"q": least_acceptance(weight), "p": least_acceptance(1 - weight)}
         assert rates[better_proposer(weight)] == max(rates.values()) >= 0.5
@@ -267,6 +273,7 @@ def test_corollaries_33_to_35():
 
 
 def test_corollary_37_holds_at_draft_lengths_of_one_only():
+    """Speculative Ensemble, Corollary 3.7."""
     for a_q in (0.1, 0.5, 0.99):
         for a_p in (0.1, 0.6, 0.99):
             for c in (0.05, 0.5, 1.0):
@@ -279,7 +286,9 @@ def test_corollary_37_holds_at_draft_lengths_of_one_only():
 
 
 def test_lemma_3_in_counted_rejections():
-    """Rejections of a cascade's drafts over 8,000 first tokens: within five standard errors of the mean of delta TV."""
+    """SpecCascade, Lemma 3.
+
+    Rejections of a cascade's drafts over 8,000 first tokens: within five standard errors of the mean of delta TV."""
     models, target, n = table_world(5, seed=3), Diff(alpha=0.05), 8000
     sampler = Sampler(generator=torch.Generator().manual_seed(1))
     method = Speculative(proposer=DraftModel(model="a", gamma=1), scorers=("a", "b"), target=target, bonus="none")
@@ -293,7 +302,9 @@ def test_lemma_3_in_counted_rejections():
 
 
 def test_lemma_5_bounds_the_regret_of_the_plug_in():
-    """Cost of the plug-in's choice under the truth P, minus the best choice's, at most max |P - q| + max |P - p|."""
+    """SpecCascade, Lemma 5.
+
+    Cost of the plug-in's choice under the truth P, minus the best choice's, at most max |P - q| + max |P - p|."""
     q, p, truth = random_pairs()
     worst = 0.0
     for alpha in (0.0, 0.3, 1.0):

@@ -40,9 +40,9 @@ TWO, THREE = 4.34, (6.26, 4.36)  # Table 1, tokens: L_1 of target and drafter; L
 
 @pytest.mark.parametrize(("a", "cv"), [(0.2, 0.447), (0.5, 0.6535), (0.8, 0.533), (0.99, 0.124)])
 def test_lengths_vary_least_at_both_ends(a, cv):
-    """Theorem 3.3 corrected, n = 6;
+    """Polybasic, Theorem 3.3.
 
-    mean and variance equal the closed forms of docs/papers/polybasic.md, Lengths of rounds and blocks.
+    Corrected, n = 6; mean and variance equal the closed forms of docs/papers/polybasic.md, Lengths of rounds and blocks.
 
     See erratum PB-5, docs/papers/polybasic.md, Errata.
     """
@@ -56,20 +56,42 @@ def test_lengths_vary_least_at_both_ends(a, cv):
     assert variation(0.0, n) == variation(1.0, n) == 0.0
 
 
+@pytest.mark.parametrize("a", [0.2, 0.8, 0.99])
+def test_the_mean_length_is_printed_for_two_caps(a):
+    """Polybasic, Appendix A.1: the mean, with n tokens at most, and equation 3, with n + 1.
+
+    See erratum PB-4, docs/papers/polybasic.md, Errata.
+    """
+    for drafted in (1, 5):
+        for bonus in (True, False):
+            most = drafted + bonus
+            lengths = {j: a ** (j - 1) * (1 - a) for j in range(1, most)} | {most: a ** (most - 1)}
+            assert sum(lengths.values()) == pytest.approx(1.0)
+            assert capped_geometric(a, most)[0] == pytest.approx((1 - a**most) / (1 - a)) == expectation(lengths)
+    assert expectation(round_lengths(a, 5)) == pytest.approx(capped_geometric(a, 6)[0])
+
+
 def test_the_variance_is_not_the_printed_one():
-    """Erratum PB-3, a = .8, n = 6:
+    """Polybasic, Appendix A.2: the variance.
 
-    variance 3.864 and E[N^2] 17.47, simulated as well, where -347.0 and -230.6 are printed.
+    a = .8, n = 6: variance 3.864 and E[N^2] 17.47, simulated as well, where -347.0 and -230.6 are printed.
 
-    Erratum PB-7 (docs/papers/polybasic.md, Errata), Lemma 3.1: E[1/L] is above 1 / E[L] by CV^2 = 28 % to second order,
-    and in truth by 55 %.
-
-    See docs/papers/polybasic.md, Errata.
+    See erratum PB-3, docs/papers/polybasic.md, Errata.
     """
     mean, variance = capped_geometric(0.8, 6)
     assert variance == pytest.approx(3.864, abs=5e-4) and variance + mean**2 == pytest.approx(17.47, abs=5e-3)
     drawn = np.minimum(np.random.default_rng(1).geometric(0.2, 200_000), 6)
     assert drawn.mean() == pytest.approx(mean, abs=0.03) and drawn.var() == pytest.approx(variance, abs=0.04)
+
+
+def test_the_mean_inverse_length_is_not_the_inverse_mean():
+    """Polybasic, Appendix A.3: the derivation of Lemma 3.1.
+
+    E[1/L] is above 1 / E[L] by CV^2 = 28 % to second order, and in truth by 55 %.
+
+    See erratum PB-7, docs/papers/polybasic.md, Errata.
+    """
+    mean, _ = capped_geometric(0.8, 6)
     assert variation(0.8, 6) ** 2 == pytest.approx(0.284, abs=5e-4)
     inverse = sum(p / length for length, p in round_lengths(0.8, 5).items())
     assert inverse * mean - 1 == pytest.approx(0.547, abs=5e-4)
@@ -229,7 +251,9 @@ def test_the_printed_forwards_are_impossible():
 
 
 def test_the_conditions_of_theorem_32():
-    """Table 1: condition 1 is 0.28 < 0.616; condition 2, 1.75 < 1.01 kappa, is printed as 1.75 < -0.50 kappa.
+    """Polybasic, Theorem 3.2.
+
+    Table 1: condition 1 is 0.28 < 0.616; condition 2, 1.75 < 1.01 kappa, is printed as 1.75 < -0.50 kappa.
 
     See erratum PB-2, docs/papers/polybasic.md, Errata.
     """

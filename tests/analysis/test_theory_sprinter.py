@@ -34,7 +34,9 @@ def random_laws(n=300, vocabulary=6):
 
 
 def test_theorem_1_and_7_at_the_published_position():
-    """docs/papers/sprinter.md, Test vectors:
+    """SPRINTER, Theorems 1 and 7.
+
+    docs/papers/sprinter.md, Test vectors:
 
     eta_fp = .3 gives .7 p + .3 q = (.29, .23, .395, .085) and an acceptance of .72.
     """
@@ -71,7 +73,9 @@ def test_the_rate_of_theorem_1_is_weighted_by_the_excess_of_q():
 
 
 def test_theorem_1_is_exact_for_any_distributions():
-    """The distribution sums to 1 and has the predicted distance from p; with one rate it is the mixture. 300 random pairs."""
+    """SPRINTER, Theorem 1.
+
+    The distribution sums to 1 and has the predicted distance from p; with one rate it is the mixture. 300 random pairs."""
     for q, p, fp in random_laws():
         found = sprinter_distribution(q, p, fp)
         assert sum(found) == pytest.approx(1.0) and tv(p, found) == pytest.approx(sprinter_distance(q, p, fp))
@@ -112,7 +116,9 @@ def accepted_in_a_row(n, eta_tp, eta_fp, runs=200_000):
 
 @pytest.mark.parametrize(("n", "eta_tp", "eta_fp", "expected"), RUNS)
 def test_theorems_2_and_3(n, eta_tp, eta_fp, expected):
-    """E[X] is as published and is the mean of the distribution. Simulated runs agree, also capped. E[T_stop] is per draft."""
+    """SPRINTER, Theorems 2 and 3.
+
+    E[X] is as published and is the mean of the distribution. Simulated runs agree, also capped. E[T_stop] is per draft."""
     assert expected_run(n, eta_tp, eta_fp) == pytest.approx(expected, abs=5e-5)
     closed = eta_tp * (1 - eta_tp**n) / (1 - eta_tp) + eta_tp**n * eta_fp / (1 - eta_fp)
     assert expected_run(n, eta_tp, eta_fp) == pytest.approx(closed)
@@ -214,7 +220,9 @@ def test_sprinter_runs_cost_what_is_predicted(passes, accepts, most, tests_at_ca
 
 
 def test_more_false_positives_are_faster_and_further_from_the_target():
-    """What SPRINTER trades: with eta_fp the runs lengthen, the speedup grows and so does the distance."""
+    """SPRINTER, Remark 3.
+
+    What SPRINTER trades: with eta_fp the runs lengthen, the speedup grows and so does the distance."""
 
     def cost(i, k):
         return (0.1, 1.0)[i]

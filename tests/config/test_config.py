@@ -59,6 +59,24 @@ def test_a_head_is_that_of_its_kind_and_of_the_model_that_drafts():
     assert passed.heads["sprinter"].path == "heads/mine" and passed.head_of("sprinter", "draft") == "sprinter"
 
 
+TABLE_1 = {  # the models of each pair, the draft or the first of the ensemble first
+    "llama-vicuna": ["meta-llama/Llama-2-7b-hf", "lmsys/vicuna-7b-v1.5"],
+    "qwen-3b": ["Qwen/Qwen2.5-3B-Instruct", "Qwen/Qwen2.5-Coder-3B-Instruct"],
+    "qwen-1.5b": ["Qwen/Qwen2.5-1.5B-Instruct", "Qwen/Qwen2.5-Coder-1.5B-Instruct"],
+    "llama-3": ["meta-llama/Llama-3.2-1B", "meta-llama/Llama-3.1-8B-Instruct"],
+    "llama-2": ["JackFram/llama-68m", "meta-llama/Llama-2-7b-hf"],
+    "opt": ["facebook/opt-125m", "facebook/opt-13b"],
+}
+
+
+@pytest.mark.parametrize("name", TABLE_1)
+def test_the_pairs_of_the_paper_have_its_models(name):
+    """Speculative Ensemble, Table 1."""
+    pair = read_pair(name, Options())[1]
+    roles = ("draft", "target") if "draft" in pair.models else pair.ensemble
+    assert [pair.models[role].path for role in roles] == TABLE_1[name]
+
+
 @pytest.mark.parametrize("name", names("pair"))
 def test_every_bundled_pair_is_valid_and_runs_the_ensembles(name):
     pair = read_pair(name, Options())[1]

@@ -179,11 +179,24 @@ def test_the_range_of_a_rule_reaches_both_models(large, small):
 
 
 def test_opt_is_diff_when_greedy():
-    """Remark 4: the output distributions are equal at T = 0 for every alpha in [0, 1), though the rules may differ."""
+    """SpecCascade, Remark 4.
+
+    The output distributions are equal at T = 0 for every alpha in [0, 1), though the rules may differ."""
     q, p = random_distributions(20_000)
     for alpha in (0.0, 0.1, 0.5, 0.9):
         distributions = [rule(alpha=alpha)([q.log(), p.log()], GREEDY) for rule in (Opt, Diff)]
         assert torch.equal(*distributions)
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.3, 0.8])
+def test_opt_weighs_alpha_with_the_total_variation(alpha):
+    """SpecCascade, Equation 10: defer if max q < max p - alpha TV(p, q), with unscaled confidences (Remark 3)."""
+    q, p = random_distributions(2000)
+    for sampler in (T1, Sampler(temperature=0.7)):
+        scaled = [sampler.probs(each.log()) for each in (q, p)]
+        expected = q.max(-1).values < p.max(-1).values - alpha * tv(*scaled)
+        deferred = Opt(alpha=alpha).with_deferral([q.log(), p.log()], sampler)[1]
+        assert torch.equal(deferred, expected) and expected.any() and not expected.all()
 
 
 @pytest.mark.parametrize("name", ["chow", "diff", "opt", "opt-log", "bild"])

@@ -12,6 +12,7 @@ from specbench.errors import ConfigError
 from specbench.experiment import method_resolution, selection
 from specbench.experiment.machine_plan import machine_rows
 from specbench.experiment.machine_summary import sentence, span, total_of
+from specbench.experiment.machine_training import training_rows
 from specbench.experiment.method_cost import FAST, SLOW, Assumption, seconds_per_token
 from specbench.experiment.method_variants import groups_of
 from specbench.machine.accelerator import read_accelerator
@@ -176,3 +177,87 @@ def test_a_role_that_the_pair_lacks_is_an_error():
     pair = Pair(models={})
     with pytest.raises(ConfigError, match="no model"):
         groups_of(["sd"], pair, Options())
+
+
+TRAINING = """
+paper = "P"
+shows = "S"
+description = "D"
+[options]
+limit = 100
+[[prepare]]
+kind = "{kind}"
+pairs = ["gpt2"]
+tasks = ["lm1b"]
+limit = {limit}
+{more}
+[[grid]]
+methods = ["sd"]
+pairs = ["gpt2"]
+tasks = ["lm1b"]
+[[tables]]
+rows = ["method"]
+values = ["speedup"]
+"""
+
+
+@pytest.fixture
+def training(tmp_path):
+    """A function that returns the estimate of the heads of a suite that trains some of one kind."""
+
+    def row(kind="sprinter", limit=500, more=""):
+        path = tmp_path / "own.toml"
+        path.write_text(TRAINING.format(kind=kind, limit=limit, more=more))
+        (found,) = training_rows(read_suite(str(path)), H200)
+        return found
+
+    return row
+
+
+@pytest.mark.parametrize("kind", ["sprinter", "specdec++", "dsl", "eagle"])
+def test_the_training_of_heads_is_estimated(kind, training):
+    found = training(kind)
+    assert found.methods == f"train {kind}" and found.fits and found.downloads
+    assert 0 < found.seconds[0] < found.seconds[1]
+    low, high = training(kind, 1000).seconds
+    assert low == pytest.approx(2 * found.seconds[0], rel=0.02) and high == pytest.approx(
+        2 * found.seconds[1], rel=0.02
+    )
+    reference = training(kind, more='answers = "reference"').seconds
+    assert reference[1] < found.seconds[1] or kind == "dsl", "the target writes no outputs"
+
+
+def test_heads_of_one_kind_share_their_rows(training):
+    """Three values of tau take more than one, by the fits only."""
+    one, three = training(more="tau = [1.0]"), training(more="tau = [1.0, 1.2, 1.5]")
+    assert three.methods == "train 3 sprinter"
+    assert one.seconds[1] < three.seconds[1] < 2 * one.seconds[1]
+
+
+def test_a_budget_limits_the_training_and_all_texts_have_no_estimate(training):
+    assert training("eagle", more="minutes = 0.1").seconds[1] == 6.0
+    unknown = training("eagle", 0)
+    assert unknown.seconds is None and "limit = N in [[prepare]]" in unknown.why
+    assert not total_of([unknown]).complete
+
+
+def test_a_plan_includes_the_heads_that_the_suite_trains_and_not_those_that_are_given(tmp_path):
+    def planned(suite, *more):
+        return json.loads(specbench("plan", "--suite", suite, "--for", "h200", "--json", *more, cwd=tmp_path).stdout)
+
+    found = planned("sprinter-table5")
+    heads = [row for row in found["runs"] if row["methods"].startswith("train")]
+    assert {(row["pair"], row["task"], row["methods"]) for row in heads} == {
+        (pair, task, "train 3 sprinter") for pair in ("gpt-neo", "gpt2") for task in ("wiki-summary", "lm1b")
+    }
+    runs = machine_rows(read_suite("sprinter-table5"), H200)
+    assert len(found["runs"]) == len(heads) + len(runs)
+    total = sum(row["seconds"][1] for row in heads) + sum(row.seconds[1] for row in runs)
+    assert found["total"]["seconds"][1] == pytest.approx(total)
+    assert not training_rows(read_suite("se-table2"), H200)
+    for more, kinds in (((), {"sprinter", "specdec++"}), (("--head", "gpt-neo:sprinter=mine"), {"specdec++"})):
+        rows = planned("sprinter-table2", *more)["runs"]
+        assert {row["methods"] for row in rows if row["methods"].startswith("train")} == {
+            f"train {kind}" for kind in kinds
+        }
+    assert not imported_by(["plan", "--suite", "sprinter-table5", "--for", "h200"]) & SLOW_IMPORTS

@@ -11,7 +11,8 @@ from specbench.config.suite import read_suite
 from specbench.errors import ConfigError
 from specbench.experiment import preparation
 from specbench.experiment.head_training import TrainRequest
-from specbench.experiment.preparation import prepare, untrained, with_prepared
+from specbench.experiment.preparation import prepare, untrained
+from specbench.experiment.prepared_heads import with_prepared
 from specbench.observer import Observer
 from tests.fixtures import console
 

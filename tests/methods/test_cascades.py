@@ -77,6 +77,7 @@ def reference(target, models, length, **sampling):
 @pytest.mark.parametrize("bonus", BONUS)
 @pytest.mark.parametrize("target", RULES.values(), ids=RULES)
 def test_every_rule_follows_its_distribution_under_every_exact_bonus(target, bonus, sampling):
+    """SpecCascade, Table 1; SpecCascade, Algorithm 5."""
     models = table_world(3, seed=1)
     found = joint_distribution(speculative(target, 1, bonus), models, 3, **sampling)
     assert abs(sum(found.values()) - 1.0) < 1e-9
@@ -86,6 +87,7 @@ def test_every_rule_follows_its_distribution_under_every_exact_bonus(target, bon
 @pytest.mark.parametrize("bonus", BONUS)
 @pytest.mark.parametrize("gamma", [1, 2, 3])
 def test_drafts_of_any_length_follow_the_rule(gamma, bonus):
+    """SpecCascade, Algorithm 4."""
     models, target = table_world(2, seed=2), Diff(alpha=0.05)
     assert (
         distance(joint_distribution(speculative(target, gamma, bonus), models, 5), reference(target, models, 5))
@@ -153,7 +155,9 @@ def test_a_pending_token_tested_with_the_drafters_distribution_fails(monkeypatch
 
 
 def test_the_unnormalised_target_that_the_paper_prints_is_rejected():
-    """Control: max{min{q, p / (1 - alpha)}, p} is not a distribution for beta = 1, and raises an error.
+    """SpecCascade, Lemma 2.
+
+    Control: max{min{q, p / (1 - alpha)}, p} is not a distribution for beta = 1, and raises an error.
 
     See erratum SC-2, docs/papers/speccascade.md, Errata.
     """

@@ -68,7 +68,9 @@ def test_a_chain_of_three_follows_the_target(kind):
 @pytest.mark.parametrize("threshold", [2, 3])
 @pytest.mark.parametrize("kind", DRAFTERS)
 def test_a_chain_of_three_that_collects_follows_the_target(kind, threshold):
-    """The twelve sequences of five tokens that sharp models leave, and for a small model all 16 of four."""
+    """Polybasic, Algorithm 1.
+
+    The twelve sequences of five tokens that sharp models leave, and for a small model all 16 of four."""
     models, sharp = world("abc", seed=1), world("abc", seed=58, spread=3.0)
     if threshold == 2 and kind == "model":
         assert distance(joint_distribution(three(kind, threshold), models, 4), plain(models, "c", 4)) < ROUNDING

@@ -23,11 +23,31 @@ from tests.methods.test_cascades import GREEDY, ROUNDING, SAMPLING, T1, counting
 @pytest.mark.parametrize("sampling", SAMPLING.values(), ids=SAMPLING)
 @pytest.mark.parametrize("target", [Chow(alpha=0.45), ChowLog(h0=0.7), Chow(alpha=0.45, scaled=True)])
 def test_a_token_cascade_follows_its_rule(target, sampling):
+    """SpecCascade, Algorithm 2."""
     models = table_world(3, seed=8)
     method = TokenCascade(small="a", large="b", target=target)
     assert (
         distance(joint_distribution(method, models, 3, **sampling), reference(target, models, 3, **sampling)) < ROUNDING
     )
+
+
+@pytest.mark.parametrize("alpha", [-0.1, 0.05, 0.3])
+def test_an_oracle_draws_from_the_model_that_the_diff_rule_chooses(alpha):
+    """SpecCascade, Algorithm 3: both models at every position, and p where max q < max p - alpha."""
+    models = table_world(3, seed=8)
+    expected: dict[tuple[int, ...], float] = {(): 1.0}
+    chosen = set()
+    for _ in range(3):
+        grown = {}
+        for prefix, odds in expected.items():
+            q, p = (models[role].score([*models.ids, *prefix], len(prefix))[0].softmax(-1) for role in "ab")
+            defers = bool(q.max() < p.max() - alpha)
+            chosen.add(defers)
+            grown |= {(*prefix, x): odds * mass for x, mass in enumerate((p if defers else q).tolist())}
+        expected = grown
+    assert chosen == {True, False}
+    found = joint_distribution(Autoregressive(scorers=("a", "b"), target=Diff(alpha=alpha)), models, 3)
+    assert distance(found, expected) < ROUNDING
 
 
 def test_a_token_cascade_requires_a_rule_of_the_small_model():

@@ -105,7 +105,9 @@ def plain(models: Opened, role: str, length: int, **sampling) -> Distribution:
 )
 @pytest.mark.parametrize("rate", [never, perfect])
 def test_a_verifier_that_accepts_only_acceptable_tokens_follows_the_target(rate, settings, sampling):
-    """A verifier that always rejects, and one that accepts iff q(x) <= p(x) (eta_FP = 0 in Theorem 1)."""
+    """SPRINTER, Algorithm 1.
+
+    A verifier that always rejects, and one that accepts iff q(x) <= p(x) (eta_FP = 0 in Theorem 1)."""
     models = world()
     found = gated(rate, models, 3, sampling=sampling, **settings)
     assert sum(found.values()) == pytest.approx(1.0)
@@ -138,7 +140,9 @@ def test_a_verifier_that_always_accepts_follows_the_draft(sampling):
     ids=["eta_FP .3", "eta_TP does not matter", "tau 1.5", "token-dependent", "perfect"],
 )
 def test_the_first_token_has_the_distribution_of_the_vectors(rate, expected, fp):
-    """docs/papers/sprinter.md, Test vectors, and the theory function;
+    """SPRINTER, Algorithm 2: one complete sampling step.
+
+    docs/papers/sprinter.md, Test vectors, and the theory function;
 
     rates (.9, .1) on the unacceptable tokens give TV .28.
 
@@ -177,7 +181,9 @@ def test_without_bonus_every_token_follows_theorem_1s_mixture(sampling):
     ("n", "tp", "fp", "mean"), [(5, 0.9, 0.2, 3.8332), (10, 0.95, 0.5, 8.2227), (20, 0.8, 0.3, 3.9588)]
 )
 def test_run_lengths_follow_theorem_2(n, tp, fp, mean):
-    """The first n drafted tokens are acceptable and no later one: the distribution of how many the gate accepts in a
+    """SPRINTER, Theorem 2.
+
+    The first n drafted tokens are acceptable and no later one: the distribution of how many the gate accepts in a
     row, exactly.
 
     At T = 0 the verdicts are the only choices. The cap, far off, holds what is left.

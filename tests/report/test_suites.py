@@ -380,23 +380,6 @@ def test_reproduce_finds_the_checkouts_results_from_anywhere(tmp_path, monkeypat
     assert "no such folder" in specbench("reproduce", "--from", "nowhere", cwd=tmp_path, code=2).stderr
 
 
-def test_what_papers_toml_names_exists():
-    items = read_toml(ROOT / "configs/papers.toml")["item"]
-    tests = [item["tests"].partition("::") for item in items if "tests" in item]
-    assert len(tests) > 30
-    assert [path for path, _, name in tests if f"def {name}" not in (ROOT / path).read_text()] == []
-    headings = {}
-    for item in items:
-        page, _, anchor = item.get("docs", "").partition("#")
-        if page:
-            lines = (ROOT / page).read_text().splitlines()
-            headings[page] = {
-                line.lstrip("# ").lower().replace(" ", "-").replace(".", "") for line in lines if line[:1] == "#"
-            }
-            assert anchor in headings[page], item["docs"]
-    assert {item["suite"] for item in items if "suite" in item} <= set(suites())
-
-
 def numbers_in(text):
     """The numbers that a cell of the checklist lists: `1 to 3, 5 (a sketch)` is 1, 2, 3 and 5."""
     found = []

@@ -1,7 +1,13 @@
 """One run for each method, architecture and task of the papers' suites, with toy models."""
 
-from scripts.paper_specs import covering, walk
-from specbench.config.suite import TINY, suites
+import re
+
+import pytest
+
+from scripts.paper_specs import RESULT, covering, walk
+from specbench.config.suite import TINY, read_suite, suites
+from specbench.experiment.machine_plan import machine_rows
+from specbench.machine.accelerator import read_accelerator
 
 PAPERS = [name for name in suites() if not name.endswith(TINY) and name + TINY in suites()]
 
@@ -13,3 +19,22 @@ def test_every_method_architecture_and_task_of_the_papers_decodes(tmp_path):
     walked = [walk(suite, tmp_path) for suite in chosen]
     assert [text for each in walked for text in each.failures] == []
     assert sum(each.generations for each in walked) >= 2 * len(methods)
+
+
+def test_the_published_page_covers_every_run_of_every_suite():
+    rows = re.findall(r"^\| ([\w-]+) \| (\d+) \| (\d+) \| (\d+) \|", RESULT.read_text(encoding="utf-8"), re.M)
+    assert [name for name, *_ in rows] == PAPERS
+    for name, runs, generations, failures in rows:
+        planned = len(machine_rows(read_suite(name), read_accelerator("h200")))
+        assert (int(runs), int(failures)) == (planned, 0), name
+        assert int(generations) >= 2 * planned
+
+
+@pytest.mark.parametrize("name", [name for name in suites() if name.startswith("cascade-")])
+def test_a_description_names_speculative_cascades_only_where_the_grid_has_them(name):
+    suite = read_suite(name)
+    methods = {method for line in suite.grid for method in line.methods}
+    if "speculative cascade" in suite.description:
+        assert any(method.startswith("cascade-") for method in methods)
+    if "speculative decoding" in suite.description:
+        assert "sd" in methods

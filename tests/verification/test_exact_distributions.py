@@ -50,6 +50,7 @@ def sd(gamma: int, target: Target = LAST, scorers: tuple[str, ...] = ("b",), bon
 @pytest.mark.parametrize("sampling", SAMPLING.values(), ids=SAMPLING)
 @pytest.mark.parametrize("gamma", [1, 2])
 def test_speculative_decoding_follows_the_target(gamma, sampling):
+    """SpecCascade, Algorithm 1."""
     models = table_world(3)
     expected = reference(models, ("b",), Last(), 3, **sampling)
     assert distance(joint_distribution(sd(gamma), models, 3, **sampling), expected) < ROUNDING
@@ -65,6 +66,7 @@ def test_speculative_decoding_with_whole_drafts_of_five_follows_the_target():
 @pytest.mark.parametrize("bonus", ["none", "exact"])
 @pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
 def test_naive_speculative_ensembles_follow_the_ensemble(target, bonus, sampling):
+    """Speculative Ensemble, Appendix A.1."""
     models = table_world(3)
     expected = reference(models, ("a", "b"), target, 3, **sampling)
     assert distance(joint_distribution(sd(2, target, ("a", "b"), bonus), models, 3, **sampling), expected) < ROUNDING
@@ -74,6 +76,7 @@ def test_naive_speculative_ensembles_follow_the_ensemble(target, bonus, sampling
 @pytest.mark.parametrize(("vocabulary", "length", "gamma"), [(3, 3, (1, 1)), (2, 4, (5, 1)), (2, 4, (2, 3))])
 @pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
 def test_speculative_ensembles_of_two_follow_the_ensemble(target, vocabulary, length, gamma, sampling):
+    """Speculative Ensemble, Algorithm 1."""
     models = table_world(vocabulary)
     expected = reference(models, ("a", "b"), target, length, **sampling)
     method = SpeculativeEnsemble(models=("a", "b"), gamma=gamma, target=target)
@@ -84,6 +87,7 @@ def test_speculative_ensembles_of_two_follow_the_ensemble(target, vocabulary, le
 @pytest.mark.parametrize(("vocabulary", "length", "gamma"), [(3, 3, (1, 1, 1)), (2, 3, (3, 2, 1)), (2, 3, (2, 3, 2))])
 @pytest.mark.parametrize("target", [Mixture(), Contrastive(mu=0.5)], ids=["mixture", "contrastive"])
 def test_speculative_ensembles_of_three_follow_the_ensemble(target, vocabulary, length, gamma, sampling):
+    """Speculative Ensemble, Algorithm 2."""
     models, roles = table_world(vocabulary), ("a", "b", "c")
     expected = reference(models, roles, target, length, **sampling)
     method = SpeculativeEnsemble(models=roles, gamma=gamma, target=target)

@@ -1,0 +1,164 @@
+"""The training of a suite's heads on another machine: forwards that collect its rows, and the fit. Needs no torch.
+
+Every constant is assumed, as in `specbench.machine.decoding_speed`.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from specbench.analysis import theory
+from specbench.config.construct import Table
+from specbench.config.pair import Answers, HeadKind, Pair, default_base
+from specbench.config.preparation import Preparation
+from specbench.config.suite import Suite
+from specbench.data.task import Task
+from specbench.errors import MissingAsset
+from specbench.experiment import selection
+from specbench.experiment.device_memory import memory_by_device
+from specbench.experiment.machine_models import PlannedModel, planned_models
+from specbench.experiment.machine_plan import MachineRow, fits, longest_prompt, machine_rows
+from specbench.experiment.method_cost import FAST, SLOW
+from specbench.experiment.prepared_heads import Step, steps_of
+from specbench.machine.accelerator import Accelerator
+from specbench.machine.decoding_speed import forward_seconds, prefill_seconds
+from specbench.training.recipes import keys_of
+
+TRAINED = 0.6  # share of the texts that are for training
+KINDS = 4  # of SPRINTER's prefixes
+STEP = (2e-3, 3e-4)  # assumed: slow and fast seconds of an optimizer's step for a small head
+BACKWARD = 3  # operations of a forward and its backward pass over those of a forward
+MOST_EPOCHS = 40  # of an EAGLE head, where the recipe sets none
+
+
+@dataclass(frozen=True)
+class _Training:
+    """Heads of one kind for a pair and task, which share the rows, and the models that collect them."""
+
+    step: Preparation
+    heads: int
+    base: str
+    models: Mapping[str, PlannedModel]
+    task: Task
+    recipe: Table
+    machine: Accelerator
+
+    def forward(self, role: str, fast: bool) -> float:
+        """Return the seconds of a decoding forward, with the cache of half of the longest text."""
+        model = self.models[role]
+        cache = model.cache_bytes(0 if fast else longest_prompt(self.models, self.task), 0)
+        return forward_seconds(self.machine, model.engine, model.size.forward_bytes + cache, model.size.layers, fast)
+
+    def read(self, role: str, tokens: int, fast: bool) -> float:
+        """Return the seconds of a forward that reads so many tokens at once."""
+        by_arithmetic = prefill_seconds(self.machine, self.models[role].size.parameters, tokens, fast)
+        return max(by_arithmetic, self.forward(role, fast))
+
+    def number(self, key: str) -> int:
+        """Return a whole number of the recipe."""
+        value = self.recipe.get(key, 0)
+        return int(value) if isinstance(value, int | float) else 0
+
+
+def rows_with_training(suite: Suite, machine: Accelerator, gpus: int = 1) -> list[MachineRow]:
+    """Return the estimates of the heads that a suite trains, then those of its runs."""
+    return [*training_rows(suite, machine), *machine_rows(suite, machine, gpus)]
+
+
+def training_rows(suite: Suite, machine: Accelerator) -> list[MachineRow]:
+    """Return the estimate of the training of every pair, task and kind of head. Heads of one kind share their rows."""
+    groups: dict[tuple[str, str, HeadKind], list[Step]] = {}
+    for step in steps_of(suite):
+        groups.setdefault((step.head.pair, step.head.task, step.head.step.kind), []).append(step)
+    return [_row(steps, machine) for steps in groups.values()]
+
+
+def _row(steps: Sequence[Step], machine: Accelerator) -> MachineRow:
+    head, options = steps[0].head, replace(steps[0].options, heads=())
+    kind = head.step.kind
+    preset, pair = selection.read_pair(head.pair, options)
+    name, task = selection.read_task(head.task, pair, options)
+    row = MachineRow(
+        pair=preset.name, task=name, methods=f"train {len(steps)} {kind}" if len(steps) > 1 else f"train {kind}"
+    )
+    base = default_base(kind)
+    roles = [base] if kind == HeadKind.eagle else [base, "target"]
+    try:
+        models = planned_models(pair.on(head.task), preset.path.parent, roles, options)
+    except MissingAsset as error:
+        return replace(row, why=str(error))
+    devices = memory_by_device(list(models.values()), [], longest_prompt(models, task), task.max_new_tokens)
+    training = _Training(head.step, len(steps), base, models, task, _recipe(head.step, pair), machine)
+    low, high = (_seconds(training, fast) for fast in (True, False))
+    return replace(
+        row,
+        devices=tuple(devices),
+        downloads={each.source: each.download_bytes for each in models.values() if each.download_bytes},
+        fits=fits(machine, devices),
+        seconds=None if low is None or high is None else (low, high),
+        why=f"{kind} of {head.pair}: the number of texts is not known; help: limit = N in [[prepare]]"
+        if low is None
+        else "",
+    )
+
+
+def _recipe(step: Preparation, pair: Pair) -> Table:
+    """Return the keys of a head's recipe: its defaults, the pair's, and those of the suite."""
+    defaults = {key: value for key, (value, _) in keys_of(step.kind).items()}
+    return {**defaults, **pair.defaults.train.get(step.kind.value, {}), **step.recipe}
+
+
+def _seconds(training: _Training, fast: bool) -> float | None:
+    """Return the seconds of collecting the rows once and fitting every head; None if the number of texts is not known."""
+    texts = training.step.limit
+    if not texts:
+        return None
+    if training.step.kind == HeadKind.eagle:
+        found = _eagle(training, texts, fast)
+    else:
+        found = texts * _collecting(training, fast) + training.heads * _fitting(training, texts, fast)
+    budget = 60.0 * training.step.minutes
+    return min(found, budget) if budget else found
+
+
+def _collecting(training: _Training, fast: bool) -> float:
+    """Return the seconds in which the rows of a text are collected: its prompt is read, and tokens are drawn after it."""
+    prompt = 0 if fast else longest_prompt(training.models, training.task)
+    seconds = sum(training.read(role, prompt, fast) for role in training.models)
+    return seconds + sum(times * training.forward(role, fast) for role, times in _forwards(training, fast).items())
+
+
+def _forwards(training: _Training, fast: bool) -> dict[str, float]:
+    """Return the forwards of each model for the rows of a text (docs/papers/sprinter.md and drafting.md, Training)."""
+    steps = training.number("steps")
+    written = 0 if training.step.answers == Answers.reference else steps  # by the target
+    if training.step.kind == HeadKind.sprinter:  # the draft's prefix and the mixed one; the target's and the mixed one
+        return {training.base: 2.0 * steps + KINDS, "target": 2.0 * steps + KINDS + written}
+    if training.step.kind == HeadKind.specdec:
+        return {training.base: 2.0, "target": 1.0 + written}
+    gamma, a = max(training.number("gamma"), 1), (FAST if fast else SLOW).acceptance
+    rounds = steps / theory.expectation(theory.round_lengths(a, gamma))
+    return {training.base: rounds * gamma, "target": rounds}
+
+
+def _fitting(training: _Training, texts: int, fast: bool) -> float:
+    """Return the seconds of an early-stopped or complete fit to the rows."""
+    rows = TRAINED * texts * training.number("steps") * (KINDS if training.step.kind == HeadKind.sprinter else 1)
+    epochs = training.number("epochs")
+    if fast:
+        epochs = min(epochs, training.number("patience") + 1)
+    return epochs * math.ceil(rows / max(training.number("batch"), 1)) * STEP[fast]
+
+
+def _eagle(training: _Training, texts: int, fast: bool) -> float:
+    """Return the seconds of an EAGLE head: texts are written by the base and read once; then a layer and the LM head learn.
+
+    The fast assumption is a text of a quarter of the longest one.
+    """
+    model, most = training.models[training.base], training.number("most")
+    length = most // 4 if fast else most
+    written = 0 if training.step.answers == Answers.reference else min(length, training.task.max_new_tokens)
+    collecting = written * training.forward(training.base, fast) + training.read(training.base, length, fast)
+    learned = int(model.size.parameters * model.head_bytes / model.size.resident_bytes)
+    tokens = TRAINED * texts * length * (training.number("epochs") or MOST_EPOCHS)
+    return texts * collecting + prefill_seconds(training.machine, BACKWARD * learned, int(tokens), fast)

@@ -1,0 +1,93 @@
+"""A plan's counts, token limits and bounds without weights and data."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from specbench.config.suite import TINY, read_suite, suites
+from specbench.experiment import plan_table
+from specbench.experiment.machine_plan import machine_rows
+from specbench.experiment.plan_table import plan_rows
+from specbench.experiment.suite_grid import Part, resolve_grid
+from specbench.machine.accelerator import read_accelerator
+from tests.fixtures.console import specbench
+
+PAPERS = [name for name in suites() if not name.endswith(TINY) and name + TINY in suites()]
+COUNTS = ("pair", "task", "T", "generations", "tokens")
+
+
+@pytest.fixture(autouse=True)
+def bandwidth(monkeypatch):
+    """Set the bandwidth of this machine instead of measuring it."""
+    monkeypatch.setattr(plan_table, "_bandwidth", lambda device: 1e10)
+
+
+def without_weights(suite):
+    """Return the rows of a suite's parts, none of which has its weights."""
+    rows = []
+    for number, (line, pair, task) in enumerate(suite.parts()):
+        rows += plan_rows(Part(line, pair, task, number, methods=line.methods, missing="weights"))
+    return rows
+
+
+@pytest.mark.parametrize("name", [name for name in PAPERS if read_suite(name).kind == "runs"])
+def test_generations_tokens_and_bounds_of_the_papers_suites_need_no_weights(name):
+    suite = read_suite(name)
+    rows, there = without_weights(suite), machine_rows(suite, read_accelerator("h200"))
+    assert {row.state for row in rows} == {"missing"}
+    assert all(row.generations and row.tokens >= row.generations for row in rows)
+    assert [(row.generations, row.tokens) for row in rows] == [(row.generations, row.tokens) for row in there]
+    unknown = {row.pair for row in rows if row.least_seconds is None}
+    assert unknown == {row.pair for row in there if not row.devices}
+    assert all(row.least_seconds > 0 and row.bytes > 0 for row in rows if row.pair not in unknown)
+
+
+@pytest.mark.parametrize("name", ["se-table2-tiny", "cascade-fig2-tiny"])
+def test_a_run_is_counted_alike_with_and_without_its_weights(name, tmp_path):
+    parts = resolve_grid(read_suite(name), tmp_path, None).parts
+    for part in parts:
+        assert part.plan
+        with_weights = plan_rows(part)
+        without = plan_rows(replace(part, plan=None, missing="weights"))
+        assert [[getattr(row, key) for key in COUNTS] for row in without] == [
+            [getattr(row, key) for key in COUNTS] for row in with_weights
+        ]
+        for row, known in zip(without, with_weights, strict=True):
+            assert row.methods.split(" (")[0] == known.methods.split(" (")[0]
+            assert row.least_seconds == pytest.approx(known.least_seconds, rel=0.02)
+
+
+def test_a_part_with_a_mistake_or_an_unknown_number_of_prompts_has_no_count(tmp_path):
+    line, pair, task = next(read_suite("se-table2-tiny").parts())
+    (invalid,) = plan_rows(Part(line, pair, task, 1, invalid="a mistake"))
+    assert (invalid.state, invalid.generations, invalid.least_seconds) == ("invalid", None, None)
+    gone = replace(line, options=replace(line.options, data=(("", str(tmp_path / "gone.jsonl")),)))
+    (row,) = plan_rows(Part(gone, pair, task, 1, methods=line.methods, missing="no file"))
+    assert (row.state, row.generations, row.tokens, row.least_seconds) == ("missing", None, None, None)
+
+
+def test_a_run_that_lacks_only_heads_that_the_suite_trains_is_pending(tmp_path):
+    """It is not advised to download anything, and it has a count."""
+    done = specbench("plan", "--suite", "sprinter-table4-tiny", cwd=tmp_path).stdout
+    assert "specbench fetch" not in done
+    done = specbench("plan", "--suite", "sprinter-table2-tiny", cwd=tmp_path).stdout
+    assert "specbench fetch" not in done and "--for" not in done
+    assert "sprinter of tiny on cnndm is not trained; run --suite trains it first" in done
+    assert "4 runs: 4 pending; 1,920 generations of at most 38,400 tokens; at least " in done
+    rows = json.loads(specbench("plan", "--suite", "sprinter-table2-tiny", "--json", cwd=tmp_path).stdout)
+    assert all(row["generations"] == 32 * 3 * 5 and row["why"] == "" for row in rows)
+
+
+def test_a_run_without_its_models_is_missing_though_its_heads_would_be_trained(tmp_path):
+    text = (
+        'paper = "P"\nshows = "S"\ndescription = "D"\n[options]\nlimit = 2\n'
+        '[[prepare]]\nkind = "sprinter"\npairs = ["gone.toml"]\n'
+        'tasks = ["gsm8k"]\n[[grid]]\nmethods = ["sprinter", "sd"]\npairs = ["gone.toml"]\ntasks = ["gsm8k"]\n'
+        'data = "synthetic"\n[[tables]]\nrows = ["method"]\nvalues = ["speedup"]\n'
+    )
+    (tmp_path / "own.toml").write_text(text)
+    (tmp_path / "gone.toml").write_text('[models.draft]\npath = "no/where"\n[models.target]\npath = "no/place"\n')
+    done = specbench("plan", "--suite", "own.toml", cwd=tmp_path, code=4).stdout
+    assert "1 missing; 18 generations of at most " in done and "no bound on the time" in done
+    assert "specbench fetch --suite own.toml" in done and "--for" in done
