@@ -92,7 +92,7 @@ class Comparisons:
 
 
 def independent(ours: Estimate | None, theirs: Estimate | None, factor: float = 1.0) -> Comparison | None:
-    """Return ours - factor x theirs, for independent estimates; None without a value. The interval is Zou & Donner's (2008)."""
+    """Return ours - factor x theirs for independent estimates, with Zou & Donner's interval (2008). None without a value."""
     if ours is None or theirs is None:
         return None
     (low, high), (below, above) = _bounds(ours), _bounds(theirs)

@@ -41,8 +41,8 @@ def remarks(folder: Path, found: Sequence[Point]) -> list[str]:
 def choice_tables(found: Sequence[Point]) -> list[Table]:
     """Return a table of the settings that the summaries chose, and how reliable these choices are; none without summaries.
 
-    A setting that never calls the target is the small model alone, and says so. The last two columns are what the choices of the resamples of prompts were worth on the prompts that they left out, and
-    how often they met the condition there.
+    A setting that never calls the target is the small model alone, and says so. The last two columns are what the choices
+    of the resamples of prompts were worth on the prompts that they left out, and how often they met the condition there.
     """
     heads = [
         "task",
