@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, product
+from math import ceil, log2
 
 import numpy as np
 
@@ -34,19 +35,18 @@ def ranks(rows: Mapping[str, Rows], end_to_end: bool) -> dict[str, Rank]:
     """Rank methods by tokens per second over the generations that all of them completed.
 
     Two methods differ if a permutation test rejects that their speeds are equal: it exchanges the two methods within
-    prompts. The familywise error rate over all pairs is 5 % (Holm 1979). Few prompts give few exchanges, so that five
-    prompts cannot show a difference.
+    prompts. The familywise error rate over all pairs is 5 % (Holm 1979).
 
     Args:
         rows: The completed generations of each method.
         end_to_end: Whether seconds include prefill.
 
     Returns:
-        The rank of each method. Empty for a single method, and for fewer than five common prompts.
+        The rank of each method. Empty for a single method, and for fewer common prompts than `fewest_prompts`.
     """
     names = list(rows)
     totals = _totals([rows[name] for name in names], end_to_end)
-    if len(names) < 2 or totals.shape[1] < FEWEST:
+    if len(names) < 2 or totals.shape[1] < fewest_prompts(len(names)):
         return {}
     whole = totals.sum(axis=1)
     speeds = whole[:, 0] / whole[:, 1]
@@ -62,6 +62,15 @@ def ranks(rows: Mapping[str, Rows], end_to_end: bool) -> dict[str, Rank]:
         alike = tuple(names[i] for i in others if i not in distinct)
         found[name] = Rank(1 + faster, len(names) - len(distinct) + faster, alike)
     return found
+
+
+def fewest_prompts(methods: int) -> int:
+    """Return the number of prompts from which ranks can differ: fewer have too few exchanges for a significant difference.
+
+    The smallest p-value of n prompts is 2 / 2^n, and Holm's procedure compares it with ALPHA / pairs of methods.
+    """
+    pairs = methods * (methods - 1) // 2
+    return max(ceil(log2(2 * pairs / ALPHA)), FEWEST) if pairs else FEWEST
 
 
 def holm(p: Sequence[float], alpha: float = ALPHA) -> list[bool]:

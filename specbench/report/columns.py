@@ -51,7 +51,7 @@ COLUMNS = (
         value=lambda run, row: str(row.rank) if row.rank else None,
         definition="Place by speed among all methods of the run, the baseline included. `2-4`: one method is"
         " significantly faster, and two others are not significantly different (permutation test, familywise 5 %). Missing"
-        " for fewer than five prompts.",
+        " for too few prompts: two methods need 6, three need 7, ten need 11.",
     ),
     Column(
         key="tokens_per_second", heading="tokens/s", clock=t.DECODING, format=TENTHS, tables=(t.SPEED, t.MERGED),

@@ -6,6 +6,7 @@ from math import exp, log
 from typing import NamedTuple
 
 from specbench.analysis.intervals import FEWEST, Estimate
+from specbench.analysis.ranking import fewest_prompts
 from specbench.analysis.run_summary import MethodSummary, RunSummary
 from specbench.report import run_tables
 from specbench.report.confidence import caution, doubts, place
@@ -251,9 +252,14 @@ def _alike(summary: RunSummary, rows: Sequence[MethodSummary]) -> str:
 
 
 def _is_alike(summary: RunSummary, leading: MethodSummary, row: MethodSummary) -> bool:
-    """Whether the speeds of two methods cannot be distinguished, and both are lossless or neither is."""
+    """Whether the speeds of two methods cannot be distinguished, and both are lossless or neither is.
+
+    Without an overlap of their intervals they differ, though a test of all pairs did not show it.
+    """
+    ours, theirs = speedup_of(summary, leading), speedup_of(summary, row)
     same_kind = _keeps_distribution(summary, leading) == _keeps_distribution(summary, row)
-    return bool(same_kind and leading.rank and row.method in leading.rank.alike)
+    overlap = ours is not None and theirs is not None and ours.overlaps(theirs)
+    return bool(same_kind and overlap and leading.rank and row.method in leading.rank.alike)
 
 
 def _contradictions(summary: RunSummary, rows: Sequence[MethodSummary]) -> Iterator[str]:
@@ -315,10 +321,16 @@ def _scores(summary: RunSummary) -> Iterator[str]:
 
 
 def _prompts(summary: RunSummary) -> Iterator[str]:
-    """Yield that there are too few prompts for intervals, and that some prompts are equal."""
+    """Yield that there are too few prompts for intervals or for ranks, and that some prompts are equal."""
     samples, repeats = summary.data.samples, summary.decoding.repeats
     for row in summary.measured[:1]:
         if row.prompts < samples and row.generations == samples * repeats:
             yield f"Only {row.prompts} of {samples} prompts are different; equal prompts count as one."
-    if min((row.prompts for row in summary.measured), default=0) < FEWEST:
+    fewest, methods = min((row.prompts for row in summary.measured), default=0), len(summary.measured)
+    if fewest < FEWEST:
         yield f"Intervals need at least {FEWEST} different prompts; help: -n 20"
+    elif fewest < fewest_prompts(methods):
+        yield (
+            f"{fewest} prompts are too few to rank {methods} methods; help: -n {fewest_prompts(methods)}, or more for small"
+            " differences"
+        )

@@ -202,17 +202,29 @@ def _swept(axes: "Axes", spec: PlotSpec, family: Family) -> list[Label]:
 
 
 def _front(axes: "Axes", spec: PlotSpec, family: Family) -> list[Label]:
-    """Draw the points of a method, and a step line over those that no other of its points dominates."""
+    """Draw the points of a method with their intervals, and a step line over those that no other of its points dominates."""
     label, points, style = family
     places = [(_x(spec, p) or 0.0, _y(spec, p) or 0.0) for p in points]
     lower = column_of(spec.x).lower_is_better or spec.x in LOWER_IS_BETTER
     front = pareto(places, lower_x=lower)
-    axes.plot(*zip(*places, strict=True), style.marker, color=style.color, alpha=0.35, linestyle="", zorder=2)
+    axes.plot(*zip(*places, strict=True), style.marker, color=style.color, alpha=0.6, linestyle="", zorder=2)
+    for point, (x, y) in zip(points, places, strict=True):
+        _bars(axes, spec, point, (x, y), style.color)
     xs, ys = zip(*front, strict=True)
     axes.plot(xs, ys, style.marker, color=style.color, linestyle="", zorder=3)
     axes.step(xs, ys, style.dashes, where="post" if lower else "pre", color=style.color, linewidth=1.2, zorder=2)
     marks = tuple((x, y, x, y) for x, y in places)
     return [Label(label, xs[-1], ys[-1], style.color, at_edge=False, bars=marks)] if label else []
+
+
+def _bars(axes: "Axes", spec: PlotSpec, point: Point, place: tuple[float, float], color: str) -> None:
+    """Draw the intervals of both values of a point."""
+    x, y = place
+    scale = column_of(spec.y).format.scale
+    if across := point.bounds(spec.x):
+        axes.plot(across, [y, y], color=color, linewidth=0.8, alpha=0.35, zorder=1)
+    if upright := point.bounds(spec.y):
+        axes.plot([x, x], [scale * each for each in upright], color=color, linewidth=0.8, alpha=0.35, zorder=1)
 
 
 def _theory(axes: "Axes", spec: PlotSpec, family: Family) -> None:

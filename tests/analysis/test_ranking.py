@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from specbench.analysis.ranking import Rank, holm, ranks
+from specbench.analysis.ranking import Rank, fewest_prompts, holm, ranks
 from tests.fixtures.records import record
 
 PROMPTS = 40
@@ -60,9 +60,14 @@ def test_only_prompts_that_all_methods_completed_count():
     assert found["fast"] == Rank(1, 1)
 
 
-@pytest.mark.parametrize("prompts", [1, 4])
-def test_too_few_prompts_give_no_rank(prompts):
-    assert ranks({"a": rows("a", 1.0, prompts=prompts), "b": rows("b", 9.0, prompts=prompts)}, False) == {}
+@pytest.mark.parametrize(("methods", "fewest"), [(2, 6), (3, 7), (5, 9), (10, 11)])
+def test_methods_are_ranked_from_the_first_number_of_prompts_that_can_tell_them_apart(methods, fewest):
+    def found(prompts: int):
+        return ranks({str(i): rows(str(i), 2.0**i, prompts=prompts) for i in range(methods)}, False)
+
+    assert fewest_prompts(methods) == fewest
+    assert found(fewest - 1) == {}
+    assert any(len(rank.alike) < methods - 1 for rank in found(fewest).values())
 
 
 def test_a_single_method_has_no_rank():

@@ -79,6 +79,19 @@ def test_methods_that_cannot_be_distinguished_are_named_together():
     assert "It cannot be distinguished from pld (1.29x [1.20, 1.38])." in first
 
 
+def test_methods_with_disjoint_intervals_are_not_called_alike():
+    """A test of all pairs at once may miss a difference that the two intervals show."""
+    two = (sd(rank=Rank(1, 2, ("pld",))), sd((0.65, 0.55, 0.82), "pld", Rank(1, 2, ("sd",))))
+    assert not any("cannot be distinguished from pld" in sentence for sentence in run_conclusion(run(*two)))
+
+
+def test_too_few_prompts_to_rank_are_named_with_the_number_that_would_do():
+    found = run(sd(rank=None), sd((1.29, 1.2, 1.38), "pld", None))
+    sentences = run_conclusion(replace(found, methods=[replace(each, prompts=6) for each in found.methods]))
+    assert "6 prompts are too few to rank 3 methods; help: -n 7, or more for small differences" in sentences
+    assert not any("cannot be distinguished" in sentence for sentence in sentences)
+
+
 def test_methods_whose_ranks_overlap_may_be_distinguished():
     """`pld` differs from `sd`, and a third method from neither."""
     two = (sd(rank=Rank(1, 2, ("noisy",))), sd((1.2, 1.15, 1.25), "pld", Rank(2, 3, ("noisy",))))
