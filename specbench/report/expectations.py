@@ -6,10 +6,12 @@ on one side of equality, and within the noise otherwise. There is no correction 
 """
 
 import math
+import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import NamedTuple
 
 from specbench.analysis.comparisons import Comparison, Comparisons, independent, span
 from specbench.analysis.intervals import Estimate
@@ -33,18 +35,33 @@ class Outcome(StrEnum):
     certain = "not tested, because these models cannot contradict it"
 
 
+class Decided(NamedTuple):
+    """The outcome at a point, with its place. `needed` is the number of prompts that would decide an outcome in the noise."""
+
+    outcome: Outcome
+    place: str
+    needed: float | None = None
+
+
 @dataclass(frozen=True)
 class Verdict:
-    """An expectation with its outcomes and the places of the points, and the outcomes of the value beside it."""
+    """An expectation with its outcomes, and those of the value beside it."""
 
     expected: Expectation
-    outcomes: tuple[tuple[Outcome, str], ...]
+    outcomes: tuple[Decided, ...]
     beside: tuple[Outcome, ...] = ()
 
     @property
     def counted(self) -> list[Outcome]:
         """The outcomes at points that can contradict the expectation."""
-        return [outcome for outcome, _ in self.outcomes if outcome is not Outcome.certain]
+        return [each.outcome for each in self.outcomes if each.outcome is not Outcome.certain]
+
+    @property
+    def needed(self) -> int | None:
+        """The prompts that would decide half of the outcomes within the noise, if the differences are as measured."""
+        found = [each.needed for each in self.outcomes if each.needed is not None]
+        median = statistics.median(found) if found else math.inf
+        return ceil_to_two_digits(median) if math.isfinite(median) else None
 
 
 def outcomes_of(suite: Suite, points: Sequence[Point], comparisons: Comparisons | None = None) -> list[Verdict]:
@@ -86,17 +103,18 @@ def _verb(outcome: Outcome, count: int = 1) -> str:
 def _line(verdict: Verdict) -> str:
     expected, places = verdict.expected, defaultdict[Outcome, list[str]](list)
     says = f"{expected.says}{' (added by this project)' if expected.source == 'project' else ''}"
-    for outcome, place in verdict.outcomes:
-        places[outcome].append(place)
+    for each in verdict.outcomes:
+        places[each.outcome].append(each.place)
     if not places:
         return f"{says}: nothing to compare in one pair, task and temperature"
-    counts = _counted(outcome for outcome, _ in verdict.outcomes)
+    counts = _counted(each.outcome for each in verdict.outcomes)
+    needed = f"; about {verdict.needed:,} prompts would decide half of those within the noise" if verdict.needed else ""
     contradicted = places[Outcome.contradicted]
     is_mixed = 0 < len(contradicted) < len(verdict.outcomes)
     against = f" (contradicted: {'; '.join(dict.fromkeys(contradicted))})" if is_mixed else ""
     beside = f"; by {column_of(expected.beside).title}: {_counted(verdict.beside)}" if verdict.beside else ""
     why = f". {expected.because}" if expected.because and (contradicted or places[Outcome.other]) else ""
-    return f"{says}: {counts}{against}{beside}{why}"
+    return f"{says}: {counts}{against}{needed}{beside}{why}"
 
 
 def _counted(outcomes: Sequence[Outcome] | Iterator[Outcome]) -> str:
@@ -109,7 +127,7 @@ def _verdict(expected: Expectation, points: Sequence[Point], compare: Comparison
     if not expected.beside:
         return Verdict(expected, outcomes)
     other = replace(expected, value=expected.beside, beside="")
-    beside = (each for group in _groups(other, points) for each, _ in _outcomes(other, group, compare))
+    beside = (each.outcome for group in _groups(other, points) for each in _outcomes(other, group, compare))
     return Verdict(expected, outcomes, tuple(each for each in beside if each is not Outcome.certain))
 
 
@@ -132,12 +150,29 @@ def _groups(expected: Expectation, points: Sequence[Point]) -> list[list[Point]]
     return list(groups.values())
 
 
-def _outcomes(expected: Expectation, points: Sequence[Point], compare: Comparisons) -> Iterator[tuple[Outcome, str]]:
-    """Yield the outcome for each pair of a point and its bound, with the point's place."""
+def _outcomes(expected: Expectation, points: Sequence[Point], compare: Comparisons) -> Iterator[Decided]:
+    """Yield the outcome for each pair of a point and its bound."""
     for point in _chosen(points, expected.of, expected):
         for found in _compared(expected, point, points, compare):
             is_certain = any((point.number(k) or 0.0) >= least for k, least in expected.cannot_fail_from.items())
-            yield Outcome.certain if is_certain else _outcome(expected, found), _place(point)
+            outcome = Outcome.certain if is_certain else _outcome(expected, found)
+            in_noise = outcome in (Outcome.expected, Outcome.other)
+            yield Decided(outcome, _place(point), _needed(found, point.number("prompts")) if in_noise else None)
+
+
+def _needed(found: Comparison, prompts: float | None) -> float | None:
+    """Return how many prompts would exclude equality, if widths of intervals fall with the square root of their number."""
+    value, low, high, equal = found
+    if not prompts or not math.isfinite(high - low):
+        return None
+    width = value - low if value >= equal else high - value
+    return prompts * (width / abs(value - equal)) ** 2 if value != equal else math.inf
+
+
+def ceil_to_two_digits(number: float) -> int:
+    """Return a number rounded up to two digits: 231 as 240."""
+    unit = 10 ** max(len(str(math.ceil(number))) - 2, 0)
+    return math.ceil(number / unit) * unit
 
 
 def _compared(

@@ -120,6 +120,25 @@ def test_outcomes_by_another_clock_are_shown_and_not_counted():
     assert counted(found, at_least=1.0, beside="least") == ["The comparison that the paper makes is confirmed."]
 
 
+def test_the_prompts_that_would_decide_half_of_the_outcomes_are_estimated():
+    """An interval four times as wide as the distance from the bound is half as wide from four times the prompts on."""
+
+    def near(value: float, prompts: int, x: float) -> Point:
+        values = {"speedup": Estimate(value, value - 0.1, value + 0.1), "prompts": prompts}
+        return replace(point(value, x=x), values=values)
+
+    suite = Suite(value="speedup", at_least=1.0)
+    (one,) = outcomes_of(suite, [near(1.05, 10, 1.0)])
+    assert one.needed == 40
+    assert outcome_lines([one])[0].endswith(
+        "within the noise 1; about 40 prompts would decide half of those within the noise"
+    )
+    (three,) = outcomes_of(suite, [near(1.05, 10, 1.0), near(0.98, 10, 2.0), near(1.5, 10, 3.0), near(0.96, 10, 4.0)])
+    assert three.needed == 63 and "about 63 prompts" in outcome_lines([three])[0]
+    (decided,) = outcomes_of(suite, [near(1.5, 10, 1.0)])
+    assert decided.needed is None and "prompts" not in outcome_lines([decided])[0]
+
+
 def test_an_estimate_without_an_interval_decides_nothing():
     few = [replace(point(1.5), values={"speedup": Estimate(1.5, None, None)})]
     assert outcome(*few, at_least=1.0) == "on the expected side within the noise 1"
