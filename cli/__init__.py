@@ -1,24 +1,38 @@
-"""The command line. `main`, the console script, installs the handler of SIGTERM before it imports the table of commands."""
+"""The command line. `main`, the console script, catches SIGINT and SIGTERM from its first line on.
 
-import signal
+Nothing is imported at the top: a signal during an import would end in a traceback.
+"""
+
 import sys
-from types import FrameType
-from typing import NoReturn
 
-from specbench.errors import ExitCode, Terminated
+TYPE_CHECKING = False  # as typing's, without its import
+if TYPE_CHECKING:
+    from types import FrameType
+    from typing import NoReturn
+
+INTERRUPTED = 130  # `ExitCode.INTERRUPTED`
 
 
 def main() -> None:
     """Run the command line. SIGINT and SIGTERM end it without a traceback, and leave runs that resume."""
+    try:
+        _run()
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        sys.exit(INTERRUPTED)
+
+
+def _run() -> None:
+    import signal
+
+    from specbench.errors import ExitCode
+
     signal.signal(signal.SIGTERM, terminated)
     sys.unraisablehook = without_signals
     try:
         from specbench.cli import app
 
         app.main()
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        sys.exit(ExitCode.INTERRUPTED)
     except SystemExit as end:
         if end.code == ExitCode.TERMINATED:
             print("terminated; the same command, without --fresh, resumes a run", file=sys.stderr)
@@ -37,6 +51,8 @@ def without_signals(unraisable: "sys.UnraisableHookArgs") -> None:
         sys.__unraisablehook__(unraisable)
 
 
-def terminated(number: int, frame: FrameType | None) -> NoReturn:
+def terminated(number: int, frame: "FrameType | None") -> "NoReturn":
     """Handle SIGTERM: raise Terminated, so that locks are released and children end."""
+    from specbench.errors import Terminated
+
     raise Terminated

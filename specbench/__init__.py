@@ -3,10 +3,10 @@
 The functions below are imported when they are first used, so that `import specbench` imports neither torch nor transformers.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
+TYPE_CHECKING = False  # typing's would be the slowest import of a command's start
 if TYPE_CHECKING:
+    from typing import Any
+
     from specbench.api import Plan, RunResult, load, plan, register, report, run, verify
     from specbench.errors import ConfigError, MissingAsset
     from specbench.observer import Observer
@@ -37,7 +37,9 @@ _MODULES = {
 }  # those of the API are the rest
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> "Any":
+    from importlib import import_module
+
     if name == "__version__":
         from importlib.metadata import version
 

@@ -171,7 +171,7 @@ def _needed(found: Comparison, prompts: float | None) -> float | None:
 
 def ceil_to_two_digits(number: float) -> int:
     """Return a number rounded up to two digits: 231 as 240."""
-    unit = 10 ** max(len(str(math.ceil(number))) - 2, 0)
+    unit: int = 10 ** max(len(str(math.ceil(number))) - 2, 0)
     return math.ceil(number / unit) * unit
 
 

@@ -51,7 +51,7 @@ ATTACKS = (
     ),
     Attack("full disk", "a tmpfs without room, then with, then read-only", 12, 1, disks.full),
     Attack("file size limit", "RLIMIT_FSIZE", 12, 1, disks.limited),
-    Attack("threads", "two to four calls of the Python API at once, some of which fail", 24, 1, threads.together),
+    Attack("threads", "two to four calls of the Python API at once, some of which fail", 40, 1, threads.together),
     Attack(
         "values at the edge",
         "machines, launchers, lock files, arguments of the Python API",

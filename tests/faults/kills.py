@@ -232,9 +232,12 @@ def _lines_wrong(where: Path) -> list[str]:
 
 
 def _left(where: Path) -> dict[str, object]:
-    """What a command left, without what may differ: tokens of every generation, states of runs, files that are whole."""
+    """What a command left, without what may differ: tokens of every generation, states of runs, files that are whole.
+
+    The hash in a run's name is left out, since it covers the folder of a head.
+    """
     tokens = {
-        (name, row["method"], row["sample"], row["repeat"]): None if row["error"] else row["tokens"]
+        (name.rpartition("_")[0], row["method"], row["sample"], row["repeat"]): None if row["error"] else row["tokens"]
         for name, lines in _rows(where).items()
         for row in map(json.loads, lines)
     }
