@@ -86,7 +86,9 @@ def report(
     if keys and form not in (Format.table, *CHOOSING):
         raise ConfigError(f"--columns applies to {', '.join([Format.table, *CHOOSING])}; {form} contains every value")
     if full and (keys or (suite and form is not Format.latex)):
-        raise ConfigError("--full applies to run folders, and to a suite as latex, without --columns")
+        raise ConfigError(
+            "--full shows the other tables of run folders; a suite has no others, and --columns selects one table"
+        )
     if explain and (suite or keys or form is not Format.table):
         raise ConfigError(
             "--explain applies to run folders as a table, without --columns; help: docs/reading-a-table.md"

@@ -238,6 +238,8 @@ def report(result: RunResult, format: Format = "md", *, columns: Iterable[str] =
     `columns` are the keys of the columns of one table, for `md` and `latex`. `full` adds the other tables to `md`. Raises
     ConfigError for a result without runs, another format or an unknown column.
     """
+    if _is_path(result):
+        raise ConfigError(f"report: {str(result)!r} is a path; help: specbench.report(specbench.load({str(result)!r}))")
     if not isinstance(result, RunResult) or not result.summaries:
         raise ConfigError(
             f"report: {str(result)[:60]} has no runs; help: specbench.load(FOLDER), or what run() returns"
@@ -315,6 +317,8 @@ def _names(option: str, names: Names) -> tuple[str, ...]:
         return (names,)
     if not isinstance(names, Iterable):
         raise ConfigError(f"{option} = {names!r} must be a name, or a list of names")
+    if isinstance(names, list) and not names:
+        raise ConfigError(f"{option} = [] names nothing; help: leave it out for the default")
     return tuple(map(str, names))
 
 

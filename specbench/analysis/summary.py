@@ -102,7 +102,8 @@ def _code() -> str:
 def summarise(folder: Path) -> RunSummary:
     """Compute the summary of a run folder, complete or not. Raises ConfigError if the folder contains no run."""
     if not (folder / CONFIG).exists() or not (folder / SAMPLES).exists():
-        raise ConfigError(f"{folder} contains no run; help: specbench run")
+        what = "contains no run" if folder.exists() else "does not exist"
+        raise ConfigError(f"{folder} {what}; help: specbench run")
     spec = spec_of(folder)
     environment = read_sealed(folder / ENVIRONMENT, Environment)
     recorded = load(folder)

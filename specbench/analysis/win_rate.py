@@ -21,7 +21,8 @@ class WinRates:
     """The outcomes of the comparisons of two methods, as shares, with intervals over prompts.
 
     `decided` is wins / (wins + losses), None if every comparison is a tie. `wins_spread` is the standard deviation of the
-    wins over repeats, as in SPRINTER's table. `unclear` counts answers that name no letter.
+    wins over repeats, as in SPRINTER's table. `unclear` counts answers that name no letter, and `equal` the comparisons of
+    equal texts, which the judge does not see.
     """
 
     wins: Estimate
@@ -31,6 +32,7 @@ class WinRates:
     wins_spread: float
     comparisons: int
     unclear: int
+    equal: int
 
 
 def win_rates(rows: Sequence[JudgedRow]) -> WinRates:
@@ -50,6 +52,7 @@ def win_rates(rows: Sequence[JudgedRow]) -> WinRates:
         wins_spread=float(np.std([np.mean(each) for each in repeats.values()])),
         comparisons=len(rows),
         unclear=sum(row["unclear"] for row in rows),
+        equal=sum(row.get("equal", False) for row in rows),
     )
 
 

@@ -56,7 +56,7 @@ class Options:
             _require_choice(name, getattr(self, name), kind)
         for _, lengths in self.gamma:
             if not lengths or min(lengths) < 1:
-                raise ConfigError(f"--gamma {','.join(map(str, lengths))}: a draft length must be at least 1")
+                raise ConfigError(f"gamma = {','.join(map(str, lengths))}: a draft length must be at least 1")
         for key, _ in self.overrides:
             override(key, None)
         for key, values in self.over:

@@ -186,7 +186,8 @@ class Pair:
         roles = self.ensemble if name == "ensemble" else (name,)
         for role in roles:
             if role not in self.models:
-                raise ConfigError(f"this pair has no model '{role}'{hint(role, self.models)}")
+                draft = "; help: --draft PATH" if role == "draft" and list(self.models) == ["target"] else ""
+                raise ConfigError(f"this pair has no model '{role}'{draft or hint(role, self.models)}")
         return roles
 
     def head_of(self, kind: str, base: str) -> str:

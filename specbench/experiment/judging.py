@@ -143,6 +143,7 @@ def _row(comparison: _Comparison, judgment: Judgment) -> JudgedRow:
         "unclear": judgment.unclear,
         "key": comparison.key,
         "exchanges": [{"prompt": each.prompt, "answer": _well_formed(each.answer)} for each in judgment.exchanges],
+        "equal": comparison.one == comparison.two,
     }
 
 

@@ -1,6 +1,6 @@
 """The conclusion of runs: plain sentences that say which method is faster, by how much, why, and at what cost in quality."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from math import exp, log
 from typing import NamedTuple
@@ -11,6 +11,7 @@ from specbench.analysis.run_summary import MethodSummary, RunSummary
 from specbench.report import run_tables
 from specbench.report.confidence import caution, doubts, place
 from specbench.report.formats import SCORE, TIMES
+from specbench.report.notes import counted
 from specbench.report.reasons import reasons
 
 SPEEDUPS = {
@@ -64,7 +65,7 @@ def conclusion(summaries: Sequence[RunSummary]) -> list[str]:
     """
     if len(summaries) == 1:
         return run_conclusion(summaries[0])
-    return [*_over_all(summaries), *_unsettled(summaries)]
+    return [*_over_all(summaries), *_unsettled(summaries), *_all_scores(summaries)]
 
 
 def _over_all(summaries: Sequence[RunSummary]) -> list[str]:
@@ -112,7 +113,7 @@ def reservations(summaries: Sequence[RunSummary]) -> list[str]:
     """Return the sentences of a conclusion that limit it: contradicted declarations, few prompts, and unstable speeds."""
     contradictions = [line for summary in summaries for line in _contradictions(summary, summary.measured)]
     if len(summaries) > 1:
-        return [*contradictions, *_unsettled(summaries)]
+        return [*contradictions, *_unsettled(summaries), *_all_scores(summaries)]
     return [*contradictions, *_prompts(summaries[0]), *caution(summaries[0])]
 
 
@@ -196,7 +197,8 @@ def _over_runs(method: str, place: str, line: _Line, values: Sequence[_Measured]
     span = " to ".join(f"{TIMES.number(each.speedup.value)}x ({each.summary.spec.task.name})" for each in (least, most))
     if all(each.speedup.low is None for each in values):
         which = f"{method}, {place}" if place else method
-        return f"The speedup of {which} over {line.baseline} ({clock}) ranges from {span}{same}. Intervals need more prompts."
+        over = "" if f"over {line.baseline}" in place else f" over {line.baseline}"
+        return f"The speedup of {which}{over} ({clock}) ranges from {span}{same}. Intervals need more prompts."
     faster = sum(each.speedup.low is not None and each.speedup.low > 1.0 for each in values)
     slower = sum(each.speedup.high is not None and each.speedup.high < 1.0 for each in values)
     than, runs = f"than {line.baseline} in", len(values)
@@ -287,7 +289,7 @@ def _lossy(summary: RunSummary, leading: MethodSummary, rows: Sequence[MethodSum
     speedup = speedup_of(summary, best)
     known = "not lossless" if all(summary.lossless(row) is False for row in others) else "not declared lossless"
     rank = f", rank {best.rank} of {len(summary.measured)}" if best.rank and len(rows) > MOST_NAMED else ""
-    change = f"; its score changes: {_change(summary, best.score_change)}" if best.score_change else ""
+    change = f"; change of its score: {_change(summary, best.score_change)}" if best.score_change else ""
     alike = [row for row in others if row is not best and _is_alike(summary, best, row)]
     more = f" {_alike(summary, alike)}" if alike else ""
     yield f"The fastest method that is {known} is {best.label}: {TIMES.text(speedup)}{rank}{change}.{more}"
@@ -318,6 +320,13 @@ def _scores(summary: RunSummary) -> Iterator[str]:
     if len(scores) == 1 and scores <= {0.0, 1.0}:
         value = f"{100 * scores.pop():.0f}"
         yield f"All methods score {value} on {summary.headline}, so this task cannot show a difference in quality here."
+
+
+def _all_scores(summaries: Sequence[RunSummary]) -> Iterator[str]:
+    """Yield the warnings about scores of several runs, each with the number of runs that have it."""
+    warnings = Counter(sentence for summary in summaries if not summary.simulated for sentence in _scores(summary))
+    for sentence, count in warnings.items():
+        yield sentence if count == len(summaries) else f"{counted(count, 'run')}: {sentence[0].lower()}{sentence[1:]}"
 
 
 def _prompts(summary: RunSummary) -> Iterator[str]:

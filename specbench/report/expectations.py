@@ -106,7 +106,7 @@ def _line(verdict: Verdict) -> str:
     for each in verdict.outcomes:
         places[each.outcome].append(each.place)
     if not places:
-        return f"{says}: nothing to compare in one pair, task and temperature"
+        return f"{says}: not compared, since no run has both sides"
     counts = _counted(each.outcome for each in verdict.outcomes)
     needed = f"; about {verdict.needed:,} prompts would decide half of those within the noise" if verdict.needed else ""
     contradicted = places[Outcome.contradicted]
@@ -118,8 +118,11 @@ def _line(verdict: Verdict) -> str:
 
 
 def _counted(outcomes: Sequence[Outcome] | Iterator[Outcome]) -> str:
+    """Return `2 of 3 confirmed, 1 of 3 contradicted`; a single outcome without numbers."""
     counts = Counter(outcomes)
-    return ", ".join(f"{outcome} {counts[outcome]}" for outcome in Outcome if counts[outcome])
+    if counts.total() == 1:
+        return str(next(iter(counts)))
+    return ", ".join(f"{counts[each]} of {counts.total()} {each}" for each in Outcome if counts[each])
 
 
 def _verdict(expected: Expectation, points: Sequence[Point], compare: Comparisons) -> Verdict:
@@ -134,14 +137,15 @@ def _verdict(expected: Expectation, points: Sequence[Point], compare: Comparison
 def _groups(expected: Expectation, points: Sequence[Point]) -> list[list[Point]]:
     """Return the points to compare with each other, without those of groups of prompts.
 
-    Points are compared within a run, with two exceptions. The best of several settings is chosen over the runs of one place
-    if its bound is a number, since settings with different baselines are measured in different runs. If the bound names a
-    temperature, runs at all temperatures are compared. Runs on different machines are never compared.
+    Points are compared within a run, with three exceptions. The best of several settings is chosen over the runs of one place
+    if its bound is a number, and all runs of one place if the bound names the swept number, since settings with different
+    baselines are measured in different runs. If the bound names a temperature, runs at all temperatures are compared. Runs on
+    different machines are never compared.
     """
     keys: tuple[str, ...] = ("run",)
-    if not isinstance(expected.bound, dict):
-        keys = ("pair", "task", "T", "simulated", "data", "machine") if expected.best else keys
-    elif "T" in expected.bound:
+    if "x" in expected.bound if isinstance(expected.bound, dict) else expected.best:
+        keys = ("pair", "task", "T", "simulated", "data", "machine")
+    if isinstance(expected.bound, dict) and "T" in expected.bound:
         keys = ("pair", "task", "simulated", "data", "machine")
     groups: dict[tuple[object, ...], list[Point]] = defaultdict(list)
     for point in points:

@@ -51,7 +51,7 @@ def collect(suite: Suite, results: Path, changed: bool = False) -> Collected:
     ConfigError if nothing was measured.
     """
     index = Index.of(suite.name, results, changed=True) if changed else Index.any_of(suite.name, results)
-    runs = [run for run in index.done if run.folder and (results / run.folder / "run.toml").exists()]
+    runs = index.measured(results)
     if not runs:
         once = f", though {len(index.done)} runs were measured once" if index.done else ""
         wanted = suite.requested or suite.name

@@ -53,7 +53,7 @@ class JudgedRow(TypedDict):
     """One comparison of judged.json: 1 if the first method won, 0 if the second did, 0.5 for a tie.
 
     `unclear` counts the answers that name no letter. `key` identifies the judge and the texts. `prompt` is the first sample
-    with an equal prompt; older files lack it.
+    with an equal prompt. `equal` texts are ties, without a question to the judge. Older files lack the last two.
     """
 
     sample: str
@@ -63,6 +63,7 @@ class JudgedRow(TypedDict):
     unclear: Count
     key: str
     exchanges: list["StoredExchange"]
+    equal: NotRequired[bool]
 
 
 class StoredExchange(TypedDict):

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from specbench.files import read_sealed, write_sealed
+from specbench.runs.run_folder import CONFIG
 
 SUITES = "suites"
 OWN, CHANGED = "index.json", "changed.json"
@@ -74,9 +75,13 @@ class Index:
 
     @classmethod
     def any_of(cls, suite: str, results: Path) -> "Index":
-        """Return the suite's own index, or, if it was only run with other options, that one."""
-        own = cls.of(suite, results)
-        return own if own.runs else cls.of(suite, results, changed=True)
+        """Return the suite's own index if any of its runs is here; else that of its runs with other options, if that is."""
+        own, changed = cls.of(suite, results), cls.of(suite, results, changed=True)
+        return changed if changed.measured(results) and not own.measured(results) else own
+
+    def measured(self, results: Path) -> "list[IndexEntry]":
+        """The runs that are done and whose folders are here."""
+        return [run for run in self.done if run.folder and (results / run.folder / CONFIG).exists()]
 
     def record(self, entry: IndexEntry) -> None:
         """Replace the entry of a run, adding the seconds of the earlier one."""

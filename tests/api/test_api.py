@@ -145,6 +145,8 @@ def test_a_report_has_the_chosen_columns_or_every_table(result):
         ({"head": {"sprinter": 3}}, "head: 3 must be a path"),
         ({"set": {1: 0}}, "set: key 1 must be a text"),
         ({"method": None}, "method = None must be a name"),
+        ({"task": []}, r"task = \[\] names nothing; help: leave it out"),
+        ({"gamma": 0}, "gamma = 0: a draft length must be at least 1"),
         ({"repeats": -1}, "repeats = -1 must be at least 1"),
         ({"data": {"gsm8k": None}}, "data: None must be a path"),
         ({"task": 3}, "task = 3 must be a name"),

@@ -227,6 +227,22 @@ def test_a_judged_run_has_win_rates_and_equal_texts_are_ties(folder, server):
     assert "secret-key" not in (run / "judged.json").read_text()
 
 
+def test_a_judge_that_was_not_called_is_not_said_to_have_judged():
+    row = {"sample": "0", "repeat": 0, "verdict": 0.5, "unclear": 0, "key": "k", "exchanges": [], "equal": True}
+    judged = {
+        "judge": {},
+        "label": "m",
+        "of": "sd",
+        "against": "ar",
+        "comparisons": 2,
+        "rows": [row, {**row, "sample": "1"}],
+    }
+    assert judged_conclusion(judged) == ["All 2 texts of sd and ar are equal, so the judge was not called."]
+    judged["rows"][1] = {**row, "sample": "1", "verdict": 1.0, "equal": False}
+    *_, last = judged_conclusion(judged)
+    assert last == "1 comparison had equal texts: ties, without a call of the judge."
+
+
 def test_stored_comparisons_are_not_repeated(folder, server):
     run, table = run_of(folder), {"name": "endpoint", "url": server.url, "model": "again", "retries": 0}
     request = JudgeRequest(table, "sd", "ar")

@@ -105,7 +105,7 @@ def test_a_faster_method_that_changes_the_output_is_reported_with_its_score():
     sentences = run_conclusion(run(sd(rank=Rank(2, 2)), lossy))
     assert sentences[0].startswith("sd (draft length 3), the fastest lossless method, is 1.31x")
     assert (
-        "The fastest method that is not lossless is lossy: 1.90x [1.80, 2.00]; its score changes: strict -3.1 [-6.0, -0.2]."
+        "The fastest method that is not lossless is lossy: 1.90x [1.80, 2.00]; change of its score: strict -3.1 [-6.0, -0.2]."
         in sentences
     )
 

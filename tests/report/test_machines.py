@@ -101,9 +101,9 @@ def test_expectations_do_not_compare_machines():
         return Point(**place, run=run, machine=machine, values={"speedup": speedup})
 
     here = [point(0.5, "a", "one"), point(2.0, "a", "two")]
-    assert expectations_of(expected, here) == ["at least 1: confirmed 1"]
+    assert expectations_of(expected, here) == ["at least 1: confirmed"]
     there = [point(0.5, "a", "one"), point(2.0, "b", "two")]
-    assert "confirmed 1, contradicted 1" in expectations_of(expected, there)[0]
+    assert "1 of 2 confirmed, 1 of 2 contradicted" in expectations_of(expected, there)[0]
 
 
 def expectations_of(expected, points):
