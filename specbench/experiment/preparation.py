@@ -5,25 +5,35 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from specbench.config.architectures import architecture_of
 from specbench.config.construct import Table
 from specbench.config.options import Access, Options
+from specbench.config.pair import HeadKind, default_base, head_named
 from specbench.config.preparation import PreparedHead
+from specbench.config.presets import preset
 from specbench.config.suite import Suite
 from specbench.errors import ConfigError, MissingAsset
 from specbench.experiment import selection
 from specbench.experiment.head_training import TrainRequest, train_head
 from specbench.files import write
 from specbench.observer import Observer
+from specbench.training.feature_size import free_bytes, gb, token_bytes
+from specbench.training.recipes import EagleRecipe
 
+OPTIONAL = ("base", "on")  # keys of a step that change a head only if they are there
 REQUEST = "prepared.json"  # in a head's folder: what it was trained from
 
 
 @dataclass(frozen=True)
 class _Step:
-    """A head to train, and the options of the first part of the suite that uses it."""
+    """A head to train, and the options of the first part of the suite that uses it.
+
+    `is_measured` says that the suite measures the task whose rows train the head.
+    """
 
     head: PreparedHead
     options: Options
+    is_measured: bool
 
 
 def with_prepared(suite: Suite, pair: str, task: str, options: Options, out: Path) -> Options:
@@ -31,15 +41,63 @@ def with_prepared(suite: Suite, pair: str, task: str, options: Options, out: Pat
 
     A head that the user gives replaces that of the suite.
     """
-    own = {name for name, _ in options.heads_for(pair)}
     found = [head for step in suite.prepare for head in step.heads(pair, task)]
-    given = tuple((head.name, str(head.folder(out))) for head in found if not own & {head.name, head.step.kind.value})
+    given = tuple(
+        (head.name, str(head.folder(out))) for head in found if has_rows(head, options) and not _is_given(head, options)
+    )
     return replace(options, heads=(*options.heads, *given))
 
 
-def untrained(suite: Suite, out: Path) -> list[PreparedHead]:
-    """Return the heads that `prepare` would train."""
-    return [step.head for step in _steps(suite) if not _is_trained(step, out)]
+def has_rows(head: PreparedHead, options: Options) -> bool:
+    """Return whether the user names the rows of a head that the measured task does not train; true for other heads."""
+    return not head.step.on or bool(options.data_for(head.step.on))
+
+
+def _is_given(head: PreparedHead, options: Options) -> bool:
+    """Return whether the user gives a head that replaces one of the suite's."""
+    known = preset("pair", head.pair).table.get("heads", {})
+    own = [name for name, _ in options.heads_for(head.pair)]
+    kind = [] if head.step.base else [head.step.kind.value]
+    return head_named(head.name, known) in [head_named(name, known) for name in own] or any(n in own for n in kind)
+
+
+def training_notes(suite: Suite, out: Path) -> list[str]:
+    """Return a line for each head that `prepare` would train, with the size of an EAGLE head's features, or leave out."""
+    lines = []
+    for step in _steps(suite):
+        head = step.head
+        if not has_rows(head, step.options):
+            lines.append(_left_out(head))
+        elif not _is_trained(step, out):
+            lines.append(f"{head.words} is not trained; run --suite trains it first{_room(step, out)}")
+    return lines
+
+
+def _left_out(head: PreparedHead) -> str:
+    return f"{head.words} is not trained without --data {head.task}=FILE; the pair's own head is used"
+
+
+def _room(step: _Step, out: Path) -> str:
+    """Return what the features of an EAGLE head take on disk at most; empty if that is unknown, and for other heads."""
+    head, options = step.head, step.options
+    if head.step.kind != HeadKind.eagle:
+        return ""
+    found, pair = selection.read_pair(head.pair, replace(options, heads=()))
+    recipe = {**pair.defaults.train.get(head.step.kind.value, {}), **head.step.recipe}
+    try:
+        width = architecture_of(
+            pair.on(head.task).models[head.step.base or default_base(head.step.kind)], found.path.parent
+        )
+        _, task = selection.read_task(head.task, pair, options)
+        rows = len(task.texts(selection.source_of(head.task, pair, options))[1]) - _skipped(step)
+    except (ConfigError, MissingAsset):
+        return ""
+    if not isinstance(width, int):
+        return ""
+    texts = min(head.step.limit or rows, rows)
+    size = texts * int(recipe.get("most", EagleRecipe().most)) * token_bytes(width)
+    free = gb(free_bytes(out))
+    return f"; its features take at most {gb(size)} in {head.collected(out)}, {texts:,} texts; {free} are free"
 
 
 def prepare(suite: Suite, out: Path, access: Access, observer: Observer) -> list[str]:
@@ -51,14 +109,17 @@ def prepare(suite: Suite, out: Path, access: Access, observer: Observer) -> list
     missing: list[str] = []
     for step in _steps(suite):
         head = step.head
+        if not has_rows(head, step.options):
+            observer.message(_left_out(head))
+            continue
         if _is_trained(step, out):
             continue
         folder = head.folder(out)
-        observer.message(f"training {head.name} of {head.pair} on {head.task}, in {folder}")
+        observer.message(f"training {head.words}, in {folder}")
         try:
             train_head(_request(step, out, access), observer)
         except MissingAsset as error:
-            missing.append(f"{head.name} of {head.pair} on {head.task}: {error}")
+            missing.append(f"{head.words}: {error}")
             continue
         write(folder / REQUEST, json.dumps(_identity(step), indent=1) + "\n")
     return missing
@@ -66,16 +127,16 @@ def prepare(suite: Suite, out: Path, access: Access, observer: Observer) -> list
 
 def _steps(suite: Suite) -> Iterator[_Step]:
     """Yield each head once, for the parts of the grid in order."""
-    known = set()
+    known, measured = set(), {task for _, _, task in suite.parts()}
     for line, pair, task in suite.parts():
         if suite.prepare and selection.read_pair(pair, replace(line.options, heads=()))[1].weights == "dummy":
             continue  # its heads have random weights too
         for step in suite.prepare:
             for head in step.heads(pair, task):
-                own = {name for name, _ in line.options.heads_for(pair)}
-                if (key := (pair, task, head.name)) not in known and not own & {head.name, step.kind.value}:
+                key = (head.pair, head.task, head.name)
+                if key not in known and not _is_given(head, line.options):
                     known.add(key)
-                    yield _Step(head, line.options)
+                    yield _Step(head, line.options, head.task in measured)
 
 
 def _is_trained(step: _Step, out: Path) -> bool:
@@ -88,7 +149,11 @@ def _identity(step: _Step) -> Table:
     """Return what determines a head: its recipe, models, rows and numeric type."""
     head, options = step.head, step.options
     _, pair = selection.read_pair(head.pair, replace(options, heads=()))
-    recipe = {key: value for key, value in asdict(head.step).items() if key not in ("pairs", "tasks", "tau", "label")}
+    step_table = asdict(head.step)
+    recipe = {
+        key: value for key, value in step_table.items() if key not in ("pairs", "tasks", "tau", "label", *OPTIONAL)
+    }
+    recipe |= {key: step_table[key] for key in OPTIONAL if step_table[key]}
     about = {
         **recipe,
         "tau": head.tau,
@@ -108,6 +173,8 @@ def _skipped(step: _Step) -> int:
     Raises ConfigError if the measured rows are not the first ones.
     """
     head, options = step.head, step.options
+    if not step.is_measured:
+        return 0
     _, pair = selection.read_pair(head.pair, replace(options, heads=()))
     _, task = selection.read_task(head.task, pair, options)
     if task.has_training_split(selection.source_of(head.task, pair, options)):
@@ -125,6 +192,6 @@ def _request(step: _Step, out: Path, access: Access) -> TrainRequest:
     return TrainRequest(
         kind=head.step.kind, pair=head.pair, tasks=(head.task,), options=replace(options, heads=(), over=(), gamma=()),
         count=head.step.limit, skip=_skipped(step), answers=head.step.answers, features=head.step.features, tau=head.tau,
-        seed=head.step.seed, recipe=head.step.recipe, out=head.folder(out), collected=head.collected(out),
-        minutes=head.step.minutes, trial=0, compare=False, access=access,
+        seed=head.step.seed, base=head.step.base, recipe=head.step.recipe, out=head.folder(out),
+        collected=head.collected(out), minutes=head.step.minutes, trial=0, compare=False, access=access,
     )  # fmt: skip

@@ -73,7 +73,9 @@ def resolve_grid(suite: Suite, out: Path, sandbox: SandboxKind | None) -> Grid:
         grid.append(part)
     if len(mistakes) == len(grid):
         raise mistakes[0]
-    return Grid(grid, {option: _unread(option, error) for option, error in (unused or {}).items()})
+    read = tuple(f"--data {step.on}=" for step in suite.prepare if step.on)  # by the training of heads
+    unread = {option: error for option, error in (unused or {}).items() if not option.startswith(read)}
+    return Grid(grid, {option: _unread(option, error) for option, error in unread.items()})
 
 
 def _unread(option: str, error: ConfigError) -> str:
