@@ -40,16 +40,18 @@ docs: $(INSTALLED)  ## the documentation site, build/site: every warning is an e
 gate: $(INSTALLED)  ## token ids and counters against the recorded ones, results/snapshots/tiny.json: exit code 5 if they differ
 	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/specbench gate check results/snapshots/tiny.json --counters-only $(ARGS)
 
-suites: $(INSTALLED)  ## every suite on the bundled models, alone on the machine: writes results/suites/
+suites: $(INSTALLED)  ## every suite on the bundled models, alone on the machine: writes results/suites/, pages with their raw numbers
 	for suite in $$($(BIN)/specbench list suites | awk '/-tiny|^ *tiny-(cascades|drafts|chains)/ {print $$1}'); do \
 		$(BIN)/specbench run --suite $$suite --allow-code-execution $(ARGS) && \
-		$(BIN)/specbench report --suite $$suite -f md --plots results/suites/$$suite -o results/suites/$$suite/README.md || exit 1; \
+		$(BIN)/specbench report --suite $$suite -f md --plots results/suites/$$suite -o results/suites/$$suite/README.md && \
+		$(BIN)/specbench export --suite $$suite -o results/suites/$$suite/runs.zip.xz || exit 1; \
 	done
 	rm -f results/suites/*/*.png
 
 real-text: $(INSTALLED)  ## bundled models on real text, ARGS="--data wiki-summary=FILE --data spec-bench=FILE": writes results/suites/
 	$(BIN)/specbench run --suite tiny-real-text $(ARGS)
 	$(BIN)/specbench report --suite tiny-real-text -f md -o results/suites/tiny-real-text/README.md
+	$(BIN)/specbench export --suite tiny-real-text -o results/suites/tiny-real-text/runs.zip.xz
 
 draft-lengths: $(INSTALLED)  ## the prediction of the best draft length, tested on ten settings (results/draft-lengths.md)
 	OMP_NUM_THREADS=1 $(BIN)/python -m scripts.draft_length_trials $(ARGS)

@@ -6,28 +6,54 @@ from typing import Annotated
 import typer
 
 from specbench.cli.console import printable, say, terminal
+from specbench.cli.params import known
+from specbench.config.suite import read_suite
+from specbench.errors import ConfigError
 from specbench.experiment import archive as archives
+from specbench.experiment.suite_archive import pack_suite
 from specbench.report.notes import counted
-from specbench.runs.run_folder import load
+from specbench.runs.run_folder import CONFIG, load
 
 GIB = 2**30
 
 
 def export(
-    runs: Annotated[list[Path], typer.Argument(help="Run folders.")],
-    out: Annotated[Path, typer.Option("--out", "-o", help="The archive to write, such as runs.zip.")],
+    out: Annotated[
+        Path, typer.Option("--out", "-o", help="The archive to write, such as runs.zip, or runs.zip.xz of a suite.")
+    ],
+    runs: Annotated[list[Path] | None, typer.Argument(help="Run folders.")] = None,
+    suite: Annotated[
+        str | None,
+        typer.Option(
+            "--suite",
+            help="Export the runs of a suite and what its page needs, for `report --suite NAME --from ARCHIVE`.",
+            autocompletion=known("suite"),
+        ),
+    ] = None,
+    results: Annotated[Path, typer.Option("--from", help="Folder that contains the runs of the suite.")] = Path(
+        "results"
+    ),
     texts: Annotated[
         bool, typer.Option("--texts", help="Include prompts, references and generated text, not only token ids.")
     ] = False,
 ) -> None:
     """Write runs to one archive with checksums, to share them."""
     console = terminal()
-    listing = archives.pack(runs, out, texts)
+    if bool(suite) == bool(runs):
+        raise ConfigError("name run folders or a --suite")
+    if suite:
+        if texts:
+            raise ConfigError("--texts applies to run folders; a suite is exported without texts")
+        listing = pack_suite(read_suite(suite), results, out)
+    else:
+        listing = archives.pack(runs or [], out, texts)
+    count = sum(path.endswith(f"/{CONFIG}") for path in listing.files)
     kept = "with texts" if texts else "without texts"
     size = archives.size_text(out.stat().st_size)
-    say(f"{printable(out)}: {counted(len(runs), 'run')} {kept}, {size}", console, "bold")
+    say(f"{printable(out)}: {counted(count, 'run')} {kept}, {size}", console, "bold")
     say(f"{counted(len(listing.files), 'file')}, {archives.size_text(listing.bytes)} unpacked", console)
-    say(f"help: specbench import {printable(out)}", console)
+    help_ = f"report --suite {suite} --from" if suite else "import"
+    say(f"help: specbench {help_} {printable(out)}", console)
 
 
 def import_(

@@ -99,7 +99,7 @@ def plan(
         sys.exit(plan_for(machine, gpus or 1, wanted, options, as_json))
     # imports torch
     from specbench.experiment.plan_table import plan_rows
-    from specbench.experiment.preparation import untrained
+    from specbench.experiment.preparation import training_notes
     from specbench.experiment.suite_grid import resolve_grid
 
     with status("reading pairs and tasks"):
@@ -111,8 +111,8 @@ def plan(
         print(json.dumps(list(map(asdict, rows)), indent=2))
     else:
         _print(rows, list(grid.unused.values()))
-        for each in untrained(wanted, out):
-            say(f"{each.name} of {each.pair} on {each.task} is not trained; run --suite trains it first", terminal())
+        for each in training_notes(wanted, out):
+            say(each, terminal())
         if suite and any(row.state == "missing" for row in rows):
             print(f"download missing models and data with: specbench fetch --suite {suite}")
     sys.exit(ExitCode.MISSING if any(row.state in ("missing", "too large", "invalid") for row in rows) else ExitCode.OK)

@@ -18,6 +18,7 @@ from specbench.cli.params import known
 from specbench.cli.report_output import newest, show, show_chosen, show_collected
 from specbench.config.suite import read_suite
 from specbench.errors import ConfigError
+from specbench.experiment.suite_archive import unpacked_results
 from specbench.report.chosen import chosen_suite
 from specbench.report.plots import of_runs as plots_of_runs
 from specbench.report.plots import of_suite as plots_of_suite
@@ -66,7 +67,9 @@ def report(
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Write to this file instead of the terminal.")] = None,
     plots: Annotated[Path | None, typer.Option("--plots", help="Write plots to this folder.")] = None,
     plot_format: params.PlotFormats = None,
-    results: Annotated[Path, typer.Option("--from", help="Folder that contains the run folders.")] = Path("results"),
+    results: Annotated[
+        Path, typer.Option("--from", help="Folder that contains the run folders, or an archive of `export --suite`.")
+    ] = Path("results"),
     columns: Annotated[
         list[str] | None,
         typer.Option(
@@ -95,11 +98,15 @@ def report(
         )
     runs = [folder for each in runs or [] for folder in runs_in(each) or [each]]
     if pooled:
-        _report_pooled(runs, suite, results, form, out)
+        with unpacked_results(results) as folder:
+            _report_pooled(runs, suite, folder, form, out)
         return
+    if results.is_file() and not suite:
+        raise ConfigError(f"{results} is a file; help: --suite NAME, or specbench import {results}")
     wanted = _Wanted(form, keys, out, plots, plot_formats(plot_format, plots), full, explain)
     if suite:
-        _report_suite(suite, results, wanted)
+        with unpacked_results(results) as folder:
+            _report_suite(suite, folder, wanted)
     else:
         _report_runs(runs or newest(results), results, wanted)
 

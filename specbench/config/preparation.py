@@ -14,13 +14,17 @@ class Preparation:
 
     Each is trained on `limit` texts of the task's training split, with these `answers`, for at most `minutes` if it is not 0.
     `recipe` holds keys of `--set recipe.KEY`. With several values of tau, a head is called KIND/TAU, otherwise KIND. A
-    `label` distinguishes heads of one kind and tau with other recipes: KIND/LABEL, or KIND/TAU-LABEL.
+    `label` distinguishes heads of one kind and tau with other recipes: KIND/LABEL, or KIND/TAU-LABEL. With a `base`, the
+    head reads that model, and is called KIND@BASE. With `on`, the rows of that task train one head for all `tasks`; without
+    `--data ON=FILE`, the head is not trained, and the pair's own is used.
     """
 
     kind: HeadKind
     pairs: tuple[str, ...]
     tasks: tuple[str, ...]
     label: str = ""
+    base: str = ""
+    on: str = ""
     tau: tuple[float, ...] = (TAU,)
     features: str = FEATURES
     answers: Answers = Answers.outputs
@@ -34,17 +38,17 @@ class Preparation:
             raise ValueError(f"tau and features apply to sprinter only, not to {self.kind}")
 
     def heads(self, pair: str, task: str) -> Iterator["PreparedHead"]:
-        """Yield the heads of a pair on a task."""
+        """Yield the heads of a pair for the runs on a task."""
         if pair in self.pairs and task in self.tasks:
+            kind = "@".join(filter(None, (self.kind.value, self.base)))
             for tau in self.tau:
                 words = [f"{tau:g}"] * (len(self.tau) > 1) + [self.label] * bool(self.label)
-                name = "/".join(filter(None, (self.kind.value, "-".join(words))))
-                yield PreparedHead(self, pair, task, name, tau)
+                yield PreparedHead(self, pair, self.on or task, "/".join(filter(None, (kind, "-".join(words)))), tau)
 
 
 @dataclass(frozen=True)
 class PreparedHead:
-    """A head of a preparation."""
+    """A head of a preparation. `task` is the one whose rows train it."""
 
     step: Preparation
     pair: str
@@ -52,13 +56,18 @@ class PreparedHead:
     name: str
     tau: float
 
+    @property
+    def words(self) -> str:
+        """The head in words."""
+        return f"{self.name} of {self.pair} on {self.task}"
+
     def folder(self, out: Path) -> Path:
         """Return the head's folder below the folder of results."""
         label = self.step.kind.value
         if self.step.kind == HeadKind.sprinter:
             features = "" if self.step.features == FEATURES else f"-{self.step.features}"
             label += f"-tau{self.tau:g}{features}"
-        own = f"-{self.step.label}" if self.step.label else ""
+        own = "".join(f"-{word}" for word in (self.step.base, self.step.label) if word)
         return self.collected(out).parent / f"{label}{own}"
 
     def collected(self, out: Path) -> Path:

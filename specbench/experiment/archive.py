@@ -8,7 +8,7 @@ import re
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any, cast
@@ -18,6 +18,7 @@ from specbench.files import parse_json, read_sealed, sealed, write_sealed
 from specbench.machine.hardware import Environment
 from specbench.runs.record import Record, RoundRecord, line_of
 from specbench.runs.run_folder import (
+    BLOCKS,
     CONFIG,
     ENVIRONMENT,
     IMPORTED,
@@ -35,14 +36,18 @@ from specbench.runs.scores import Judged, Scores
 
 FORMAT = 1  # of archives
 LISTING = "archive.json"  # the manifest, the first member of an archive
-FILES = (CONFIG, MANIFEST, ENVIRONMENT, SAMPLES, SCORES, JUDGED)  # of a run folder; the summary is computed again
-FOLDER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._,=+@-]{0,199}")
-MOST_FILES = 6_000  # in an archive: 1,000 runs
+FILES = (CONFIG, MANIFEST, ENVIRONMENT, SAMPLES, SCORES, JUDGED, BLOCKS)  # of a run; the summary is computed again
+WORD = r"[A-Za-z0-9][A-Za-z0-9._,=+@-]{0,199}"
+FOLDER_NAME = re.compile(WORD)
+SUITE_FILE = re.compile(rf"suites/{WORD}/(index|changed)\.json|heads/({WORD}/){{3}}report\.json")  # below the results
+SUITE_FOLDERS = ("suites", "heads")
+MOST_FILES = 7_000  # in an archive: 1,000 runs
 MOST_LISTING_BYTES = 4 * 2**20
 MOST_DIRECTORY_BYTES = 4 * 2**20  # the list of members at the end of a zip file, which zipfile reads at once
 MOST_BYTES = 4 * 2**30  # of all files together
 CHUNK = 2**20
 COMPRESSION = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # of these, zipfile reads a chunk without unpacking the rest
+NO_FILES: Mapping[str, Path] = {}
 STAMP = (1980, 1, 1, 0, 0, 0)  # of every member, so that equal runs give equal archives
 
 
@@ -74,8 +79,16 @@ def size_text(size: int) -> str:
     return f"{size / 1024**power:.{1 if power else 0}f} {('bytes', 'KiB', 'MiB', 'GiB')[power]}"
 
 
-def pack(folders: Sequence[Path], archive: Path, texts: bool = False) -> Listing:
+def pack(
+    folders: Sequence[Path],
+    archive: Path,
+    texts: bool = False,
+    suite_files: Mapping[str, Path] = NO_FILES,
+    compression: int = zipfile.ZIP_DEFLATED,
+) -> Listing:
     """Write complete and incomplete runs to an archive: specs, fingerprints, records and scores.
+
+    `suite_files` are files of a suite by their paths below the results (SUITE_FILE).
 
     Raises ConfigError if a folder contains no run or damaged records, if two folders have the same name, or if `archive` is
     there and is not a file. A symbolic link is written through.
@@ -87,7 +100,7 @@ def pack(folders: Sequence[Path], archive: Path, texts: bool = False) -> Listing
             raise ConfigError(f"{name}: a folder of this name cannot be exported; help: rename it")
         if names.count(name) > 1:
             raise ConfigError(f"{name}: two folders have this name; help: export them separately")
-    members: dict[str, bytes] = {}
+    members = {path: file.read_bytes() for path, file in suite_files.items()}
     for name, folder in zip(names, folders, strict=True):
         spec_of(folder)  # raises if there is no run
         _require_run(folder)
@@ -99,9 +112,9 @@ def pack(folders: Sequence[Path], archive: Path, texts: bool = False) -> Listing
     archive.parent.mkdir(parents=True, exist_ok=True)
     part = archive.with_name(f".{archive.name}.part")
     try:
-        with zipfile.ZipFile(part, "w", zipfile.ZIP_DEFLATED) as out:
+        with zipfile.ZipFile(part, "w", compression) as out:
             for path, data in {LISTING: json.dumps(asdict(listing), indent=1).encode(), **members}.items():
-                out.writestr(zipfile.ZipInfo(path, STAMP), data, zipfile.ZIP_DEFLATED)
+                out.writestr(zipfile.ZipInfo(path, STAMP), data, compression)
         part.replace(archive)
     finally:
         part.unlink(missing_ok=True)
@@ -125,20 +138,21 @@ class _BoundedFile(io.FileIO):
         return super().read(MOST_DIRECTORY_BYTES if size is None or size < 0 else size) or b""
 
 
-def unpack(archive: Path, out: Path, most_bytes: int = MOST_BYTES) -> list[Path]:
-    """Write the runs of an archive to new folders in `out`, and return these.
+def unpack(archive: Path, out: Path, most_bytes: int = MOST_BYTES, mark: bool = True) -> list[Path]:
+    """Write the runs of an archive to new folders in `out`, and return these. With `mark`, they are marked as imported.
 
-    Only files with the names of a run folder are written, after their checksums, their sizes and their content were checked.
-    Nothing in an archive is executed. Raises ConfigError, and leaves no folder, if the archive is damaged, too large or
-    not an archive of runs, or if a folder exists.
+    Only files with the names of a run folder or of a suite are written, after their checksums, their sizes and the content of
+    runs were checked. Nothing in an archive is executed. Raises ConfigError, and leaves no folder, if the archive is damaged,
+    too large or not an archive of runs, or if a folder exists.
     """
     if archive.exists() and not archive.is_file():
         raise ConfigError(f"{archive} is not a regular file; help: copy the archive to a file first")
     try:
         with _BoundedFile(archive) as opened, zipfile.ZipFile(opened) as file:
             listing = _listing_of(file, archive, most_bytes)
-            names = sorted({PurePosixPath(path).parts[0] for path in listing.files})
-            for name in names:
+            folders = sorted({str(PurePosixPath(path).parent) for path in listing.files})
+            names = [name for name in folders if "/" not in name]
+            for name in folders:
                 if (out / name).exists():
                     raise ConfigError(f"{out / name} exists; help: --out ANOTHER_FOLDER")
             out.mkdir(parents=True, exist_ok=True)
@@ -146,11 +160,13 @@ def unpack(archive: Path, out: Path, most_bytes: int = MOST_BYTES) -> list[Path]
                 folder = Path(text)
                 for path, expected in listing.files.items():
                     _write(file, path, expected, folder / path, archive)
-                mark = Imported(archive.name, _sha256_of_file(archive), listing.texts)
+                origin = Imported(archive.name, _sha256_of_file(archive), listing.texts)
                 for name in names:
                     _require_run(folder / name)
-                    write_sealed(folder / name / IMPORTED, asdict(mark), indent=1)
-                for name in names:
+                    if mark:
+                        write_sealed(folder / name / IMPORTED, asdict(origin), indent=1)
+                for name in folders:
+                    (out / name).parent.mkdir(parents=True, exist_ok=True)
                     (folder / name).rename(out / name)
     except (zipfile.BadZipFile, zipfile.LargeZipFile, zlib.error, NotImplementedError, RuntimeError, EOFError) as error:
         raise ConfigError(f"{archive}: not an archive of specbench export: {error}") from None
@@ -219,7 +235,8 @@ def _listing_of(file: zipfile.ZipFile, archive: Path, most_bytes: int) -> Listin
         raise ConfigError(f"{archive}: its contents do not match {LISTING}")
     for path in listing.files:
         name, _, inside = path.partition("/")
-        if not FOLDER_NAME.fullmatch(name) or inside not in FILES:
+        is_of_run = FOLDER_NAME.fullmatch(name) and name not in SUITE_FOLDERS and inside in FILES
+        if not is_of_run and not SUITE_FILE.fullmatch(path):
             raise ConfigError(f"{archive}: {path!r} is not a file of a run folder")
     if listing.bytes > most_bytes or any(each.bytes < 0 for each in listing.files.values()):
         raise ConfigError(
@@ -230,7 +247,7 @@ def _listing_of(file: zipfile.ZipFile, archive: Path, most_bytes: int) -> Listin
 
 def _write(file: zipfile.ZipFile, path: str, expected: ListedFile, to: Path, archive: Path) -> None:
     """Write a member to a file. Raises ConfigError if it is larger than listed, or if its checksum differs."""
-    to.parent.mkdir(exist_ok=True)
+    to.parent.mkdir(parents=True, exist_ok=True)
     digest = hashlib.sha256()
     with to.open("xb") as out:
         for chunk in _chunks(file, path, expected.bytes, archive):

@@ -20,7 +20,7 @@ from specbench.decoding.ties import wrong_tokens
 from specbench.experiment.plugins import place_of
 from specbench.machine.other_load import OtherLoad
 from specbench.models.loader import LoadedPair, Models
-from specbench.runs.record import Record, round_record, usage_record
+from specbench.runs.record import Record, round_record, rounded, usage_record
 from specbench.runs.run_spec import DecodingSpec
 
 
@@ -93,7 +93,8 @@ def generate(method: Method, record: Record, setting: Setting, sample: Sample, h
             torch.cuda.synchronize(device)
     load = OtherLoad()
     out = decode(method, models, setting.sampler(record.seed, sample), limits)
-    record.other_cpu_seconds = load.seconds()
+    other = load.seconds()
+    record.other_cpu_seconds = None if other is None else rounded(other)
     _fill(record, out, models, pair.tokenizer)
     record.text = without(limits.stop, continuation(pair.tokenizer, prompt, out.tokens, pair.encoder_decoder))
     record.pieces = pieces(pair.tokenizer, prompt, out.tokens, pair.encoder_decoder)
@@ -146,8 +147,8 @@ def calibrated(method: Method, setting: Setting, samples: list[Sample]) -> Metho
 
 def _fill(record: Record, out: Generation, models: Models, tokenizer: Any) -> None:
     record.tokens, record.finish, record.window_of = out.tokens, out.finish, out.window_of
-    record.first_token_seconds = out.first_token_seconds
-    record.prefill_seconds, record.decode_seconds = out.prefill_seconds, out.decode_seconds
+    record.first_token_seconds = rounded(out.first_token_seconds)
+    record.prefill_seconds, record.decode_seconds = rounded(out.prefill_seconds), rounded(out.decode_seconds)
     record.models = {role: usage_record(session.usage) for role, session in models.sessions.items()}
     if any(step.drafted or step.counters for step in out.rounds):
         record.rounds = [round_record(step) for step in out.rounds]

@@ -57,7 +57,7 @@ def resolve_grid(suite: Suite, out: Path, sandbox: SandboxKind | None) -> Grid:
     grid: list[Part] = []
     mistakes: list[ConfigError] = []
     unused: dict[str, ConfigError] | None = None
-    awaited = {(head.pair, head.task) for head in untrained(suite, out)}
+    awaited = {(head.pair, "" if head.step.on else head.task) for head in untrained(suite, out)}
     for number, (line, pair, task) in enumerate(suite.parts(), 1):
         line = replace(line, options=with_prepared(suite, pair, task, line.options, out))
         part = Part(line, pair, task, number)
@@ -74,14 +74,16 @@ def resolve_grid(suite: Suite, out: Path, sandbox: SandboxKind | None) -> Grid:
         except MissingAsset as error:
             others = _missing(line, pair, task)
             part.missing = "\n".join(dict.fromkeys([str(error), *others]))
-            part.awaits_heads = (pair, task) in awaited and not others
+            part.awaits_heads = bool({(pair, task), (pair, "")} & awaited) and not others
         except ConfigError as error:
             mistakes.append(error)
             part.invalid = str(error)
         grid.append(part)
     if len(mistakes) == len(grid):
         raise mistakes[0]
-    return Grid(grid, {option: _unread(option, error) for option, error in (unused or {}).items()})
+    read = tuple(f"--data {step.on}=" for step in suite.prepare if step.on)  # by the training of heads
+    unread = {option: error for option, error in (unused or {}).items() if not option.startswith(read)}
+    return Grid(grid, {option: _unread(option, error) for option, error in unread.items()})
 
 
 def _unread(option: str, error: ConfigError) -> str:

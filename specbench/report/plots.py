@@ -31,10 +31,11 @@ def of_suite(collected: Collected, into: Path, formats: Sequence[str] = FORMATS)
     drawn += save(into / (f"{name}-speedup" if specs else name), speed_panels(collected.points), formats, columns=1)
     drawn += save(into / f"{name}-roc", roc_panels(collected.verifiers), formats)
     drawn += save(into / f"{name}-run-length", run_length_panels(collected.verifiers), formats)
+    others = ("speedup", "roc") if collected.verifiers else ("speedup",)  # drawn above, over all runs
     first_of_pair = {summary.pair: summary for summary in reversed(collected.summaries)}
     for summary in collected.summaries:
         if summary is first_of_pair[summary.pair]:
-            panels = [panel for kind, panel in run_plots(summary).items() if kind != "speedup"]
+            panels = [panel for kind, panel in run_plots(summary).items() if kind not in others]
             drawn += save(into / f"{name}-explained-{summary.pair}", panels, formats, columns=1)
     return drawn
 

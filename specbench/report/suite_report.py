@@ -22,7 +22,7 @@ from specbench.report.suite_tables import suite_tables
 from specbench.report.suite_values import paper_tables, stated_table, unknown_values
 from specbench.report.tables import Table
 from specbench.report.verifiers import VerifierReport, verifier_reports, verifier_table, with_thresholds
-from specbench.runs.suite_index import Index
+from specbench.runs.suite_index import Index, IndexEntry
 
 
 @dataclass(frozen=True)
@@ -50,14 +50,7 @@ def collect(suite: Suite, results: Path, changed: bool = False) -> Collected:
     `changed` selects its runs with overridden options, which are also used if there are no others. Raises
     ConfigError if nothing was measured.
     """
-    index = Index.of(suite.name, results, changed=True) if changed else Index.any_of(suite.name, results)
-    runs = index.measured(results)
-    if not runs:
-        once = f", though {len(index.done)} runs were measured once" if index.done else ""
-        wanted = suite.requested or suite.name
-        raise ConfigError(
-            f"nothing of {suite.name} is in {results}{once}; help: specbench run --suite {wanted}, or --from FOLDER"
-        )
+    index, runs = measured_runs(suite, results, changed)
     folders = [results / run.folder for run in runs]
     summaries = summaries_of(folders)
     found = points(summaries, _printed(suite))
@@ -86,6 +79,22 @@ def collect(suite: Suite, results: Path, changed: bool = False) -> Collected:
         suite=suite, index=index, folders=folders, missing=missing, summaries=summaries, points=found, tables=tables,
         verdicts=lines, conclusion=kept or _conclusion(suite, summaries, judged), verifiers=verifiers,
     )  # fmt: skip
+
+
+def measured_runs(suite: Suite, results: Path, changed: bool = False) -> tuple[Index, list[IndexEntry]]:
+    """Return the index of a suite, and the runs of it that are done and whose folders exist.
+
+    `changed` as in `collect`. Raises ConfigError if there are none.
+    """
+    index = Index.of(suite.name, results, changed=True) if changed else Index.any_of(suite.name, results)
+    runs = index.measured(results)
+    if not runs:
+        once = f", though {len(index.done)} runs were measured once" if index.done else ""
+        wanted = suite.requested or suite.name
+        raise ConfigError(
+            f"nothing of {suite.name} is in {results}{once}; help: specbench run --suite {wanted}, or --from FOLDER"
+        )
+    return index, runs
 
 
 def hardware_tables(summaries: Sequence[RunSummary]) -> list[Table]:

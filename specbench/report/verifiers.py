@@ -1,7 +1,7 @@
 """SPRINTER's verifiers that a suite trained: test results, ROC curves (Figures 3, 9, 14) and run lengths (Figures 5, 6)."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
@@ -13,6 +13,7 @@ import numpy as np
 from specbench.analysis.chains import NONE
 from specbench.analysis.points import Point, PointValue
 from specbench.analysis.theory import expected_drafts, expected_run
+from specbench.config.preparation import PreparedHead
 from specbench.config.suite import Suite
 from specbench.report.figures import Panel, legend_above
 from specbench.report.formats import HUNDREDTHS, PERCENT, THOUSANDTHS
@@ -80,19 +81,25 @@ def verifier_reports(suite: Suite, results: Path, points: Sequence[Point]) -> li
     """Return the reports of the verifiers that a suite trained in a folder of results."""
     sampled = [p for p in points if p.method == "sprinter" and p.T > 0.0 and not p.group and p.x in (None, HALF)]
     found: dict[Path, VerifierReport] = {}
-    for _, pair, task in suite.parts():
+    for head, task, file in report_files(suite, results):
+        pair = head.pair
         alone = sum(len(list(step.heads(pair, task))) for step in suite.prepare if step.kind == "sprinter") == 1
+        values = json.loads(file.read_text(encoding="utf-8"))
+        here = [p for p in sampled if (p.pair, p.task) == (pair, task)]
+        mine = [p for p in here if alone or f"head={head.name}" in p.setting.split(", ")]
+        length = mine[0].number("verifier_run") if mine else None
+        found[file] = VerifierReport(pair, task, head.name, head.tau, values, length)
+    return list(found.values())
+
+
+def report_files(suite: Suite, results: Path) -> Iterator[tuple[PreparedHead, str, Path]]:
+    """Yield the verifiers that a suite trained in a folder of results, the measured task, and the file of their report."""
+    for _, pair, task in suite.parts():
         for step in suite.prepare:
-            heads = list(step.heads(pair, task))
-            here = [p for p in sampled if (p.pair, p.task) == (pair, task)]
-            for head in heads:
+            for head in step.heads(pair, task):
                 file = head.folder(results) / REPORT
                 if step.kind == "sprinter" and file.exists():
-                    values = json.loads(file.read_text(encoding="utf-8"))
-                    mine = [p for p in here if alone or f"head={head.name}" in p.setting.split(", ")]
-                    length = mine[0].number("verifier_run") if mine else None
-                    found[file] = VerifierReport(pair, task, head.name, head.tau, values, length)
-    return list(found.values())
+                    yield head, task, file
 
 
 def with_thresholds(suite: Suite, points: Sequence[Point]) -> list[Point]:

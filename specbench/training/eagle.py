@@ -9,12 +9,13 @@ import math
 import random
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypedDict
 
 import torch
+from torch import Tensor
 
 from specbench.analysis.intervals import interval_of_sums
 from specbench.config.construct import Table
@@ -25,10 +26,10 @@ from specbench.models.loader import LoadedPair
 from specbench.observer import Observer
 from specbench.training.budget import Budget
 from specbench.training.eagle_losses import losses_by_text, losses_of
-from specbench.training.eagle_rows import Sequences, Span
+from specbench.training.eagle_rows import Sequences, Span, spans_of
 from specbench.training.fitting import is_falling
 from specbench.training.recipes import EagleRecipe
-from specbench.training.shards import Rows
+from specbench.training.shards import Shards
 from specbench.training.texts import Split, split_of
 
 CHECKPOINT = "checkpoint.pt"
@@ -40,7 +41,7 @@ TIMED_STEPS = 10  # steps that are timed to choose the number of steps within th
 
 class Checkpoint(TypedDict):
     """An interrupted training: what was trained, the number of all and of finished steps, what limits them, the validation
-    loss after COMPARED of them, and the states.
+    loss after COMPARED of them, and the states, that of the random numbers for the noise included.
     """
 
     identity: str
@@ -50,6 +51,7 @@ class Checkpoint(TypedDict):
     earlier: float | None
     head: dict[str, Any]
     optimizer: dict[str, Any]
+    noise: Tensor
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +79,8 @@ class EagleTraining:
             )
         except UNREADABLE:
             return None
-        return kept if kept and kept["identity"] == self.identity else None
+        is_whole = kept is not None and kept.keys() == Checkpoint.__required_keys__
+        return kept if kept and is_whole and kept["identity"] == self.identity else None
 
     @property
     def identity(self) -> str:
@@ -85,8 +88,10 @@ class EagleTraining:
         return json.dumps({"recipe": asdict(self.recipe), "about": self.about}, sort_keys=True)
 
 
-def train(training: EagleTraining, rows: Rows, checkpoint: Checkpoint | None = None) -> tuple[EagleHead, Table]:
+def train(training: EagleTraining, shards: Shards, checkpoint: Checkpoint | None = None) -> tuple[EagleHead, Table]:
     """Fit a head to collected rows, from a checkpoint if there is one. Returns it, and its report on the test texts.
+
+    Rows are read from disk batch by batch.
 
     AdamW with betas (.9, .95), gradients clipped by value, linear warm-up, cosine decay; weights are trained in float32.
     Without a number of epochs, the time of the first steps decides how many steps fit into the budget.
@@ -95,7 +100,7 @@ def train(training: EagleTraining, rows: Rows, checkpoint: Checkpoint | None = N
         ConfigError: No training text or no test text continues after its prompt.
     """
     torch.manual_seed(training.recipe.seed)
-    fit = _Fit(training, rows)
+    fit = _Fit(training, shards)
     if checkpoint:
         fit.resume(checkpoint)
     if not fit.total:
@@ -112,11 +117,12 @@ def train(training: EagleTraining, rows: Rows, checkpoint: Checkpoint | None = N
 class _Fit:
     """A head during its training. `total` is the number of steps, 0 until it is known, and `done` those that are done."""
 
-    def __init__(self, training: EagleTraining, rows: Rows) -> None:
+    def __init__(self, training: EagleTraining, shards: Shards) -> None:
         self._training = training
         pair, base = training.pair, training.base
         splits: tuple[Split, ...] = ("train", "validation", "test")
-        self._seen, self._validation, self._unseen = (_split(rows, split, training) for split in splits)
+        spans = spans_of(shards)
+        self._seen, self._validation, self._unseen = (_split(spans, split, training) for split in splits)
         if not self._seen.continues or not self._unseen.continues:
             raise ConfigError(
                 "too few texts have an answer after the prompt; use a task or --data with answers, or a larger --limit"
@@ -144,6 +150,7 @@ class _Fit:
         self._optimizer.load_state_dict(checkpoint["optimizer"])
         self.total, self.done = checkpoint["total"], checkpoint["done"]
         self._ended, self._earlier = checkpoint["ended"], checkpoint["earlier"]
+        _set_random_state(checkpoint["noise"], self._training.pair.device)
         next(itertools.islice(self._batches, self.done - 1, None), None)
 
     def steps_within(self, budget: Budget) -> int:
@@ -190,6 +197,7 @@ class _Fit:
         state = Checkpoint(
             identity=self._training.identity, total=self.total, done=self.done, ended=self._ended, earlier=self._earlier,
             head=self.head.state_dict(), optimizer=self._optimizer.state_dict(),
+            noise=_random_state(self._training.pair.device),
         )  # fmt: skip
         part = path.with_suffix(".part")
         torch.save(state, part)
@@ -224,13 +232,25 @@ class _Fit:
         }
 
 
-def _split(rows: Rows, split: Split, training: EagleTraining) -> Sequences:
+def _split(spans: Sequence[Span], split: Split, training: EagleTraining) -> Sequences:
     """Return the texts of a split."""
-    numbers = {n for n in set(rows["text"].tolist()) if split_of(n, training.recipe.seed) == split}
-    return Sequences(rows, numbers, training.pair.device)
+    seed = training.recipe.seed
+    return Sequences((span for span in spans if split_of(span.number, seed) == split), training.pair.device)
 
 
 def _schedule(seen: Sequences, recipe: EagleRecipe) -> Iterator[list[Span]]:
     """Yield every step's texts without end; reproducible."""
     for epoch in itertools.count():
         yield from seen.batches(recipe.batch, random.Random(f"{recipe.seed}:{epoch}"))
+
+
+def _random_state(device: torch.device) -> Tensor:
+    """Return the state of the generator that a device draws from."""
+    return torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
+
+
+def _set_random_state(state: Tensor, device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.set_rng_state(state.cpu(), device)
+    else:
+        torch.set_rng_state(state.cpu())

@@ -1,18 +1,54 @@
-"""Training rows of an EAGLE head: the base's features along whole texts, and batches of them."""
+"""Training rows of an EAGLE head: the base's features along whole texts, on disk, and batches of them."""
 
 import itertools
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
+from safetensors import safe_open
 from torch import Tensor
 
 from specbench.models.loader import LoadedPair
-from specbench.training.shards import Rows
+from specbench.training.shards import Rows, Shards
 from specbench.training.texts import Text
 
-Span = tuple[int, int]  # the rows of a text
+COLUMNS = ("token", "feature", "own")
+
+
+@dataclass(frozen=True)
+class Span:
+    """The rows of a text: a file and the first and last row, exclusive. `continues` if the text does after its prompt."""
+
+    number: int
+    path: Path
+    first: int
+    end: int
+    continues: bool
+
+    @property
+    def length(self) -> int:
+        """The number of tokens."""
+        return self.end - self.first
+
+    def rows(self) -> Rows:
+        """Read the rows."""
+        with safe_open(self.path, "pt") as file:
+            return {key: file.get_slice(key)[self.first : self.end] for key in COLUMNS}
+
+
+def spans_of(shards: Shards) -> list[Span]:
+    """Return the texts of collected rows in order. Features are not read."""
+    spans = []
+    for path in shards.paths:
+        with safe_open(path, "pt") as file:
+            text, own = file.get_tensor("text"), file.get_tensor("own")
+        ends = torch.tensor([-1])
+        bounds = torch.nonzero(torch.diff(text, prepend=ends, append=ends)).squeeze(1).tolist()
+        for a, b in itertools.pairwise(bounds):
+            spans.append(Span(int(text[a]), path, a, b, bool(own[a + 1 : b].any())))
+    return spans
 
 
 def rows_of(pair: LoadedPair, text: Text, base: str, most: int) -> Rows:
@@ -44,16 +80,11 @@ class Batch:
 
 
 class Sequences:
-    """Collected rows grouped by text, with batches of texts of similar length."""
+    """The texts of some spans, with batches of texts of similar length. Rows are read from disk for each batch."""
 
-    def __init__(self, rows: Rows, numbers: set[int], device: torch.device) -> None:
-        ends = torch.tensor([-1])
-        bounds = torch.nonzero(torch.diff(rows["text"], prepend=ends, append=ends)).squeeze(1)
-        spans = [(int(a), int(b)) for a, b in itertools.pairwise(bounds)]
-        self._spans = sorted(
-            ((a, b) for a, b in spans if int(rows["text"][a]) in numbers and b - a > 2), key=lambda s: s[1] - s[0]
-        )
-        self._rows, self._device = rows, device
+    def __init__(self, spans: Iterable[Span], device: torch.device) -> None:
+        self._spans = sorted((span for span in spans if span.length > 2), key=lambda span: span.length)
+        self._device = device
 
     def __len__(self) -> int:
         """The number of texts."""
@@ -62,18 +93,18 @@ class Sequences:
     @property
     def continues(self) -> bool:
         """Whether any text continues after its prompt."""
-        return any(bool(self._rows["own"][a + 1 : b].any()) for a, b in self._spans)
+        return any(span.continues for span in self._spans)
 
     @property
     def tokens(self) -> int:
         """The number of tokens of all texts."""
-        return sum(b - a for a, b in self._spans)
+        return sum(span.length for span in self._spans)
 
     def batches(self, size: int, rng: random.Random) -> list[list[Span]]:
         """Return groups of texts, at most `size` tokens each including padding, in random order."""
         groups: list[list[Span]] = [[]]
         for span in self._spans:
-            if groups[-1] and (len(groups[-1]) + 1) * (span[1] - span[0]) > size:
+            if groups[-1] and (len(groups[-1]) + 1) * span.length > size:
                 groups.append([])
             groups[-1].append(span)
         rng.shuffle(groups)
@@ -81,14 +112,14 @@ class Sequences:
 
     def padded(self, group: Sequence[Span]) -> Batch:
         """Return a group of texts as a batch."""
-        n = max(b - a for a, b in group) - 1
-        width = self._rows["feature"].shape[1]
+        rows = [span.rows() for span in group]
+        n, width = max(span.length for span in group) - 1, rows[0]["feature"].shape[1]
         tokens, counts = torch.zeros(len(group), n, dtype=torch.long), torch.zeros(len(group), n, dtype=torch.bool)
         features, wanted = torch.zeros(len(group), n, width), torch.zeros(len(group), n, width)
-        for i, (a, b) in enumerate(group):
-            m = b - a - 1
-            tokens[i, :m] = self._rows["token"][a + 1 : b]
-            features[i, :m] = self._rows["feature"][a : b - 1].float()
-            wanted[i, :m] = self._rows["feature"][a + 1 : b].float()
-            counts[i, :m] = self._rows["own"][a + 1 : b]
+        for i, each in enumerate(rows):
+            m = len(each["token"]) - 1
+            tokens[i, :m] = each["token"][1:]
+            features[i, :m] = each["feature"][:-1].float()
+            wanted[i, :m] = each["feature"][1:].float()
+            counts[i, :m] = each["own"][1:]
         return Batch(*(each.to(self._device) for each in (tokens, features, wanted, counts)))

@@ -1,12 +1,13 @@
-"""Rows on disk while they are collected, so that an interrupted collection resumes."""
+"""Rows on disk, in shards, so that an interrupted collection resumes and rows need not fit into memory."""
 
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -18,6 +19,29 @@ SHARD = 20  # texts per file
 Rows = dict[str, Tensor]  # columns of one length; `text` holds each row's text
 
 
+@dataclass(frozen=True)
+class Shards:
+    """The files of collected rows in the order of their texts, and the number of texts. Files without rows are left out."""
+
+    paths: tuple[Path, ...]
+    texts: int
+
+    def rows(self) -> Rows:
+        """Read all rows into memory."""
+        return joined([load_file(path) for path in self.paths])
+
+
+def folder_of(folder: Path, settings: Table) -> Path:
+    """Return the subfolder for rows that are collected with these settings."""
+    return folder / hashlib.sha256(_text_of(settings).encode()).hexdigest()[:8]
+
+
+def missing(folder: Path, texts: Sequence[Text]) -> list[Text]:
+    """Return the texts whose rows are not in the folder of their settings."""
+    firsts = range(0, len(texts), SHARD)
+    return [text for first in firsts if not _path(folder, first).exists() for text in texts[first : first + SHARD]]
+
+
 def collected(
     folder: Path,
     texts: Sequence[Text],
@@ -25,47 +49,68 @@ def collected(
     settings: Table,
     advance: Callable[[], None],
     ends: Callable[[], bool] = lambda: False,
-) -> tuple[Rows, int]:
-    """Return the rows that `make` gives for each of some texts, with a column `text`, and the number of texts.
+) -> Shards:
+    """Write the rows that `make` gives for each of some texts, with a column `text`, and return their files.
 
-    Rows are read from `folder` as far as they are there. Each combination of settings has its own subfolder. `advance` is
-    called once per text, including those read from disk. Once `ends` returns true, no more than the first shard is collected.
+    Texts whose rows are in `folder` are left out. Each combination of settings has its own subfolder. `advance` is
+    called once per text, including those on disk. Once `ends` returns true, no more than the first shard is collected.
+    No more than the rows of one shard are in memory.
     """
-    text_of_settings = json.dumps(settings, sort_keys=True)
-    folder = folder / hashlib.sha256(text_of_settings.encode()).hexdigest()[:8]
+    folder = folder_of(folder, settings)
     folder.mkdir(parents=True, exist_ok=True)
-    write(folder / "settings.json", text_of_settings)
-    shards: list[Rows] = []
+    write(folder / "settings.json", _text_of(settings))
+    paths: list[Path] = []
     read = 0
     for first in range(0, len(texts), SHARD):
-        path, part = folder / f"{first:06d}.safetensors", texts[first : first + SHARD]
-        kept = _kept(path)
-        if kept is None:
+        path, part = _path(folder, first), texts[first : first + SHARD]
+        has_rows = _has_rows(path)
+        if has_rows is None:
             if first and ends():
                 break
-            rows = []
-            for text, made in zip(part, make(part), strict=True):
-                rows.append(made | {"text": torch.full((len(next(iter(made.values()))),), text.number)})
-                advance()
-            whole = joined([each for each in rows if len(each["text"])])
-            kept = {key: column.contiguous() for key, column in whole.items()}
-            with named(path):
-                save_file(kept, path.with_suffix(".part"))
-                path.with_suffix(".part").rename(path)
+            has_rows = _write(path, part, make, advance)
         else:
             for _ in part:
                 advance()
-        shards.append(kept)
+        if has_rows:
+            paths.append(path)
         read += len(part)
-    return joined([shard for shard in shards if shard]), read
+    return Shards(tuple(paths), read)
 
 
-def _kept(path: Path) -> Rows | None:
-    """Return the rows of a shard, or None if it is missing or damaged, since they can be collected again."""
+def _write(
+    path: Path, texts: Sequence[Text], make: Callable[[Sequence[Text]], Iterable[Rows]], advance: Callable[[], None]
+) -> bool:
+    """Write the rows of the texts of a shard. Returns whether there are any."""
+    rows = []
+    for text, made in zip(texts, make(texts), strict=True):
+        rows.append(made | {"text": torch.full((len(next(iter(made.values()))),), text.number)})
+        advance()
+    whole = joined([each for each in rows if len(each["text"])])
+    part = path.with_suffix(".part")
+    with named(path):
+        save_file({key: column.contiguous() for key, column in whole.items()}, part)
+        part.rename(path)
+    return bool(whole)
+
+
+def _has_rows(path: Path) -> bool | None:
+    """Return whether a shard has rows; None if it is missing or damaged, since the rows can be collected again."""
     try:
-        return load_file(path) if path.exists() else None
+        if not path.exists():
+            return None
+        with safe_open(path, "pt") as file:  # compares the header with the size of the file, without reading the rows
+            return bool(list(file.keys()))
     except (SafetensorError, OSError, ValueError):
         return None
+
+
+def _path(folder: Path, first: int) -> Path:
+    """Return the file of the shard whose first text is at this index."""
+    return folder / f"{first:06d}.safetensors"
+
+
+def _text_of(settings: Table) -> str:
+    return json.dumps(settings, sort_keys=True)
 
 
 def joined(parts: Sequence[Rows]) -> Rows:

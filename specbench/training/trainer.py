@@ -12,9 +12,10 @@ from specbench.models.heads import Head
 from specbench.models.heads.sprinter import FEATURES as KNOWN_FEATURES
 from specbench.models.loader import LoadedPair
 from specbench.observer import Observer
-from specbench.training import draft_length, eagle, sprinter
+from specbench.training import draft_length, eagle, shards, sprinter
 from specbench.training.budget import Budget
 from specbench.training.eagle_rows import rows_of
+from specbench.training.feature_size import size_plan, token_bytes, tokens_of
 from specbench.training.outputs import Writing
 from specbench.training.recipes import (
     DSL_RECIPE,
@@ -26,7 +27,7 @@ from specbench.training.recipes import (
     SprinterRecipe,
     keys_of,
 )
-from specbench.training.shards import Rows, collected
+from specbench.training.shards import Rows, Shards
 from specbench.training.texts import Text, Texts
 
 if TYPE_CHECKING:
@@ -153,18 +154,41 @@ class Training:
             self.observer.message(f"resuming after {checkpoint['done']} of {checkpoint['total']} steps")
         writing = Writing(base, recipe.most, recipe.temperature, self.settings.seed)
         is_written = self.settings.answers == Answers.outputs
-        rows, texts = self._rows(
+        settings = writing if is_written else recipe.most
+        if not checkpoint:
+            self._plan_size(recipe.most, is_written, settings)
+        found, texts = self._shards(
             lambda text: rows_of(self.loaded, text, base, recipe.most),
-            writing if is_written else recipe.most,
+            settings,
             lambda: checkpoint is not None or self.budget.ends_collecting(),
         )
-        head, report = eagle.train(training, rows, checkpoint)
+        head, report = eagle.train(training, found, checkpoint)
         (self.folder / eagle.CHECKPOINT).unlink(missing_ok=True)
         return Trained(head, report, self._answered(texts, recipe.temperature if is_written else None))
 
-    def _rows(
+    def _plan_size(self, most: int, generated: bool, settings: object) -> None:
+        """Report the size of the features that are not on disk yet. Raises ConfigError if there is no room for them."""
+        base = self.settings.base
+        missing = shards.missing(shards.folder_of(self.kept, self._collection(settings)), self.texts.texts)
+        window = self.loaded.window_of(self.loaded.models).length or most
+        size = tokens_of(missing, min(most, window), generated) * token_bytes(
+            self.loaded.models[base].config.hidden_size
+        )
+        if missing:
+            self.observer.message(size_plan(len(missing), size, generated, self.budget.is_limited, self.kept))
+
+    def _collection(self, settings: object) -> Table:
+        """Return what identifies collected rows."""
+        return {**self.about, "settings": str(settings)}
+
+    def _rows(self, make: Callable[[Text], Rows], settings: object) -> tuple[Rows, Texts]:
+        """Collect rows as `_shards` does, and read them into memory."""
+        found, texts = self._shards(make, settings)
+        return found.rows(), texts
+
+    def _shards(
         self, make: Callable[[Text], Rows], settings: object, ends: Callable[[], bool] | None = None
-    ) -> tuple[Rows, Texts]:
+    ) -> tuple[Shards, Texts]:
         """Collect the rows of texts, under the head's folder, until `ends` returns true; by default for half of the budget.
 
         With settings of type `Writing`, the outputs of a model replace the reference answers first.
@@ -174,20 +198,20 @@ class Training:
         count = len(self.texts.texts)
         outputs = "reference answers" if self.settings.answers == Answers.reference else "outputs"
         with self.observer.progress(f"collecting {outputs}", count) as advance:
-            about = {**self.about, "settings": str(settings)}
             ends = ends or self.budget.ends_collecting
 
             def made(texts: Sequence[Text]) -> Iterable[Rows]:
                 answered = settings.answered(self.loaded, texts) if isinstance(settings, Writing) else texts
                 return map(make, answered)
 
-            rows, read = collected(self.kept, self.texts.texts, made, about, advance, ends)
-        if not rows:
+            about = self._collection(settings)
+            found = shards.collected(self.kept, self.texts.texts, made, about, advance, ends)
+        if not found.paths:
             raise ConfigError("no training rows were collected; help: more texts (--limit), or another task (-t)")
-        if read < count:
-            self.observer.message(f"training on {read} of {count} texts; a larger --minutes uses more")
-        texts = self.texts.first(read)
-        return rows, Texts(texts.texts, {**texts.about, "available": count})
+        if found.texts < count:
+            self.observer.message(f"training on {found.texts} of {count} texts; a larger --minutes uses more")
+        texts = self.texts.first(found.texts)
+        return found, Texts(texts.texts, {**texts.about, "available": count})
 
     def _built(self, start: T, **more: object) -> T:
         """Return a recipe or a rollout from `start`, with the user's keys that it has."""

@@ -11,7 +11,7 @@ from specbench.config.suite import read_suite
 from specbench.errors import ConfigError
 from specbench.experiment import preparation
 from specbench.experiment.head_training import TrainRequest
-from specbench.experiment.preparation import prepare, untrained
+from specbench.experiment.preparation import prepare, training_notes
 from specbench.experiment.prepared_heads import with_prepared
 from specbench.observer import Observer
 from tests.fixtures import console
@@ -61,9 +61,14 @@ def trained(monkeypatch):
     return requests
 
 
+def untrained(suite, out):
+    """Return the names of the heads that are to be trained."""
+    return [note.split(" of ")[0] for note in training_notes(suite, out) if "is not trained; run --suite" in note]
+
+
 def test_there_is_a_head_for_each_tau_and_they_share_the_collected_outputs(suite, trained, tmp_path):
     wanted = read_suite(str(suite))
-    assert [head.name for head in untrained(wanted, tmp_path)] == ["sprinter/1", "sprinter/1.5"]
+    assert untrained(wanted, tmp_path) == ["sprinter/1", "sprinter/1.5"]
     assert prepare(wanted, tmp_path, Access(), Observer()) == []
     assert [request.tau for request in trained] == [1.0, 1.5]
     assert len({request.collected for request in trained}) == 1 and len({request.out for request in trained}) == 2
@@ -77,7 +82,7 @@ def test_a_labelled_head_stands_beside_the_one_of_another_recipe(suite, trained,
     other = SUITE.replace("tau = [1.0, 1.5]", 'label = "leaking"\nrecipe = { split = "rows" }')
     suite.write_text(SUITE + other[other.index("[[prepare]]") : other.index("[[grid]]")])
     wanted = read_suite(str(suite))
-    assert [head.name for head in untrained(wanted, tmp_path)] == ["sprinter/1", "sprinter/1.5", "sprinter/leaking"]
+    assert untrained(wanted, tmp_path) == ["sprinter/1", "sprinter/1.5", "sprinter/leaking"]
     assert prepare(wanted, tmp_path, Access(), Observer()) == []
     assert [request.recipe for request in trained] == [{}, {}, {"split": "rows"}]
     assert trained[-1].out.name.endswith("-leaking") and trained[-1].collected == trained[0].collected
@@ -128,3 +133,95 @@ def test_one_command_trains_and_measures(suite, tmp_path):
     assert [json.loads(path.read_text())["tau_train"] for path in reports] == [1.0, 1.5]
     console.specbench("report", "--suite", suite, "--plots", "drawn", cwd=tmp_path)
     assert {"own-roc.svg", "own-run-length.svg"} <= {path.name for path in (tmp_path / "drawn").iterdir()}
+
+
+CHAIN = """
+paper = "P"
+shows = "S"
+description = "D"
+options = { limit = 2, repeats = 1, max_new_tokens = 8, temperature = 0.0 }
+
+[[prepare]]
+kind = "eagle"
+base = "target"
+on = "dialogues"
+answers = "reference"
+pairs = ["tiny-polybasic"]
+tasks = ["gsm8k", "cnndm"]
+limit = 0
+recipe = { epochs = 1 }
+
+[[prepare]]
+kind = "eagle"
+base = "middle"
+on = "dialogues"
+answers = "reference"
+pairs = ["tiny-polybasic"]
+tasks = ["gsm8k", "cnndm"]
+limit = 0
+recipe = { epochs = 1 }
+
+[[grid]]
+methods = ["polybasic", "eagle"]
+pairs = ["tiny-polybasic"]
+tasks = ["gsm8k", "cnndm"]
+"""
+
+
+@pytest.fixture
+def chain(tmp_path):
+    """A suite that trains the heads of a chain on dialogues, and a file of them in ShareGPT's schema."""
+    turns = [{"from": "human", "value": "Name a river."}, {"from": "gpt", "value": "The Elbe, which is long."}]
+    (tmp_path / "dialogues.json").write_text(json.dumps([{"conversations": turns}] * 25))
+    (tmp_path / "chain.toml").write_text(CHAIN)
+    return str(tmp_path / "chain.toml"), (("dialogues", str(tmp_path / "dialogues.json")),)
+
+
+def test_the_heads_of_a_chain_are_trained_on_other_rows_once_for_all_tasks(chain, trained, tmp_path):
+    """One head per model. The rows of dialogues are not measured, so none is left out. They replace the pair's own heads."""
+    name, data = chain
+    wanted = read_suite(name, data=data)
+    assert prepare(wanted, tmp_path, Access(), Observer()) == []
+    assert [(each.base, each.tasks, each.skip, each.count) for each in trained] == [
+        ("target", ("dialogues",), 0, 0), ("middle", ("dialogues",), 0, 0)
+    ]  # fmt: skip
+    assert trained[0].out != trained[1].out
+    heads = dict(with_prepared(wanted, "tiny-polybasic", "cnndm", wanted.grid[0].options, tmp_path).heads)
+    assert heads == {"eagle@target": str(trained[0].out), "eagle@middle": str(trained[1].out)}
+    mine = read_suite(name, data=data, heads=(("eagle@middle", "mine"),))
+    assert untrained(mine, tmp_path / "other") == ["eagle@target"]
+
+
+def test_without_rows_the_pairs_own_heads_are_used(chain, trained, tmp_path):
+    wanted = read_suite(chain[0])
+    assert prepare(wanted, tmp_path, Access(), Observer()) == [] and not trained
+    assert with_prepared(wanted, "tiny-polybasic", "gsm8k", wanted.grid[0].options, tmp_path).heads == ()
+    notes = training_notes(wanted, tmp_path)
+    assert [note.partition(" is not trained without --data dialogues=FILE")[1] != "" for note in notes] == [True, True]
+
+
+def test_the_plan_says_how_much_disk_the_features_take(chain, tmp_path):
+    """25 texts of at most 1,024 tokens, as the pair's recipe has it, of 192 half-precision numbers and 17 bytes."""
+    for note in training_notes(read_suite(chain[0], data=chain[1]), tmp_path):
+        assert f"its features take at most {25 * 1024 * (2 * 192 + 17) / 1e9:.4f} GB in " in note
+        assert "25 texts" in note and note.endswith(" GB are free")
+
+
+def test_polybasics_suites_train_both_heads_on_sharegpt():
+    for name in ("polybasic-table1", "polybasic-table2", "polybasic-fig4"):
+        suite = read_suite(name)
+        pairs = {pair for _, pair, _ in suite.parts()}
+        assert [(step.kind, step.base, step.on, step.limit) for step in suite.prepare] == [
+            ("eagle", "target", "dialogues", 0), ("eagle", "middle", "dialogues", 0)
+        ]  # fmt: skip
+        assert all(set(step.pairs) == pairs for step in suite.prepare)
+
+
+def test_a_chain_is_measured_with_the_heads_that_its_suite_trains(chain, tmp_path):
+    name, (data,) = chain
+    shown = "".join(console.specbench("run", "--suite", name, "--data", "=".join(data), cwd=tmp_path))
+    assert "features of 25 texts take" in shown and "has no effect" not in shown
+    specs = [path.read_text() for path in (tmp_path / "results").glob("*/run.toml")]
+    assert len(specs) == 2 and all(
+        "dialogues/eagle-middle" in text and "dialogues/eagle-target" in text for text in specs
+    )

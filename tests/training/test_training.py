@@ -158,7 +158,7 @@ def test_an_interrupted_collection_resumes(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         collected(tmp_path, texts, each(make), {"a": 1}, lambda: None)
     again = len(made)
-    rows, _ = collected(tmp_path, texts, each(make), {"a": 1}, lambda: None)
+    rows = collected(tmp_path, texts, each(make), {"a": 1}, lambda: None).rows()
     assert made[again:] == list(range(40, 50))
     assert rows["x"].tolist() == rows["text"].tolist() == [i for i in range(50) for _ in range(2)]
     collected(tmp_path, texts, each(make), {"a": 2}, lambda: None)
@@ -233,9 +233,9 @@ def target():
 
 
 def eagle_rows(target, folder):
-    """Rows of 24 short texts."""
+    """Files of the rows of 24 short texts."""
     texts = [Text(i, list(range(2, 12)), list(range(12, 30)), Sample(str(i), ""), "") for i in range(24)]
-    return collected(folder, texts, each(lambda text: rows_of(target, text, "target", 64)), {}, lambda: None)[0]
+    return collected(folder, texts, each(lambda text: rows_of(target, text, "target", 64)), {}, lambda: None)
 
 
 def eagle_training(target, folder, recipe, observer=None, budget=None, keep=True):
@@ -248,7 +248,7 @@ def eagle_training(target, folder, recipe, observer=None, budget=None, keep=True
 def test_an_eagle_head_is_trained_and_an_interrupted_training_resumes(tmp_path, monkeypatch, target):
     """The same steps in one go, and interrupted and resumed from a checkpoint, give the same head."""
     monkeypatch.setattr(eagle, "CHECKPOINT_STEPS", 3)
-    recipe = EagleRecipe(epochs=4, batch=80, rate=1e-3, warm_up=2, noise=0.0)
+    recipe = EagleRecipe(epochs=4, batch=80, rate=1e-3, warm_up=2)
     rows = eagle_rows(target, tmp_path)
     whole, report = eagle.train(eagle_training(target, tmp_path / "none", recipe, keep=False), rows)
     assert report["steps"] > 8 and report["epochs"] == 4.0
@@ -285,13 +285,11 @@ def test_collecting_ends_with_its_share_of_the_budget(tmp_path):
         now[0] += 0.5
         return {"x": torch.tensor([text.number])}
 
-    rows, read = collected(tmp_path, texts, each(make), {}, lambda: None, budget.ends_collecting)
-    assert (read, len(rows["x"])) == (60, 60)
+    found = collected(tmp_path, texts, each(make), {}, lambda: None, budget.ends_collecting)
+    assert (found.texts, len(found.rows()["x"])) == (60, 60)
     assert budget.left == 30.0
-    _, read = collected(tmp_path, texts, each(make), {}, lambda: None, lambda: True)
-    assert read == 60
-    _, read = collected(tmp_path / "other", texts, each(make), {}, lambda: None, lambda: True)
-    assert read == 20
+    assert collected(tmp_path, texts, each(make), {}, lambda: None, lambda: True).texts == 60
+    assert collected(tmp_path / "other", texts, each(make), {}, lambda: None, lambda: True).texts == 20
 
 
 def test_the_recipe_of_an_eagle_head_depends_on_texts_and_width():

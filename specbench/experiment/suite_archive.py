@@ -1,0 +1,68 @@
+"""The raw numbers of a suite's page as one file, without texts: an archive of its runs, its index and its heads' reports.
+
+The archive is a zip file without compression inside an xz file, since records of one run repeat those of others.
+"""
+
+import lzma
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from zipfile import ZIP_STORED
+
+from specbench.config.suite import Suite
+from specbench.errors import ConfigError
+from specbench.experiment.archive import CHUNK, MOST_BYTES, Listing, pack, size_text, unpack
+from specbench.report.suite_report import measured_runs
+from specbench.report.verifiers import report_files
+
+PRESET = 9 | lzma.PRESET_EXTREME
+
+
+def pack_suite(suite: Suite, results: Path, archive: Path) -> Listing:
+    """Write what `specbench report --suite` reads to an archive, without texts.
+
+    Raises ConfigError if nothing was measured, or if a run is damaged.
+    """
+    index, runs = measured_runs(suite, results)
+    files = [index.path, *(file for *_, file in report_files(suite, results))]
+    found = {file.relative_to(results).as_posix(): file for file in files}
+    with TemporaryDirectory(prefix="specbench-") as folder:
+        inner = Path(folder) / "runs.zip"
+        listing = pack([results / run.folder for run in runs], inner, suite_files=found, compression=ZIP_STORED)
+        data = lzma.compress(inner.read_bytes(), preset=PRESET)
+    archive.parent.mkdir(parents=True, exist_ok=True)
+    part = archive.with_name(f".{archive.name}.part")
+    part.write_bytes(data)
+    part.replace(archive)
+    return listing
+
+
+@contextmanager
+def unpacked_results(results: Path) -> Iterator[Path]:
+    """Yield a folder of results. An archive of `pack_suite` is unpacked into a temporary one, which is deleted at the end.
+
+    The content is checked as that of every archive is. Raises ConfigError if the file is no archive or is damaged.
+    """
+    if not results.is_file():
+        yield results
+        return
+    with TemporaryDirectory(prefix="specbench-") as folder:
+        inner = Path(folder) / results.name
+        _decompress(results, inner)
+        unpack(inner, Path(folder) / "results", mark=False)
+        yield Path(folder) / "results"
+
+
+def _decompress(archive: Path, to: Path, most_bytes: int = MOST_BYTES) -> None:
+    """Decompress an xz file, chunk by chunk. Raises ConfigError if it is none, is damaged or exceeds `most_bytes`."""
+    written = 0
+    try:
+        with lzma.open(archive) as packed, to.open("xb") as out:
+            while chunk := packed.read(CHUNK):
+                written += len(chunk)
+                if written > most_bytes:
+                    raise ConfigError(f"{archive}: more than {size_text(most_bytes)} when unpacked")
+                out.write(chunk)
+    except (lzma.LZMAError, EOFError) as error:
+        raise ConfigError(f"{archive}: not an archive of specbench export --suite: {error}") from None
