@@ -7,6 +7,7 @@ or of invented rows where a task has none. It shows that every run can be planne
 import argparse
 import json
 import platform
+import re
 import sys
 import tempfile
 import time
@@ -155,8 +156,13 @@ def _first_values(line: Line, new: set[str]) -> Line:
     return replace(line, methods=methods, options=replace(line.options, over=over))
 
 
-def report(walked: Sequence[Walked]) -> str:
-    """Return the results as Markdown."""
+def report(walked: Sequence[Walked], earlier: str = "") -> str:
+    """Return the results as Markdown, with the rows of other suites from an earlier page."""
+    rows = {row.split(" ")[1]: row for row in earlier.splitlines() if re.match(r"\| [\w-]+ \| \d", row)}
+    rows |= {
+        each.suite: f"| {each.suite} | {each.runs} | {each.generations} | {len(each.failures)} | {each.seconds:.0f} |"
+        for each in walked
+    }
     lines = [
         "# Every run of the papers' suites, with toy models",
         "`make paper-specs` decodes two prompts of every run of every suite. The models have the papers' architectures at toy"
@@ -164,10 +170,7 @@ def report(walked: Sequence[Walked]) -> str:
         " shows that every run can be planned, decoded and scored. No number here is a result of a paper.",
         f"{platform.machine()}, Python {platform.python_version()}.",
         "| suite | runs | generations | failures | seconds |\n| :-- | --: | --: | --: | --: |\n"
-        + "\n".join(
-            f"| {each.suite} | {each.runs} | {each.generations} | {len(each.failures)} | {each.seconds:.0f} |"
-            for each in walked
-        ),
+        + "\n".join(rows[name] for name in sorted(rows)),
     ]
     failures = [f"- {each.suite}: {text}" for each in walked for text in each.failures]
     return "\n\n".join([*lines, *(["\n".join(failures)] if failures else [])]) + "\n"
@@ -175,7 +178,7 @@ def report(walked: Sequence[Walked]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("suites", nargs="*", help="suites; default: those of every paper")
+    parser.add_argument("suites", nargs="*", help="suites whose rows to replace; default: all, those of every paper")
     names = parser.parse_args().suites
     every = names or [name for name in suites() if not name.endswith(TINY) and name + TINY in suites()]
     walked = []
@@ -186,8 +189,8 @@ def main() -> None:
             print(f"{name}: {last.runs} runs, {len(last.failures)} failures, {last.seconds:.0f} s", flush=True)
             for text in last.failures:
                 print(f"  {text}", flush=True)
-    if not names:
-        RESULT.write_text(report(walked), encoding="utf-8")
+    earlier = RESULT.read_text(encoding="utf-8") if names else ""
+    RESULT.write_text(report(walked, earlier), encoding="utf-8")
     sys.exit(any(each.failures for each in walked))
 
 

@@ -52,9 +52,8 @@ def _room(step: Step, out: Path) -> str:
     found, pair = selection.read_pair(head.pair, replace(options, heads=()))
     recipe = {**pair.defaults.train.get(head.step.kind.value, {}), **head.step.recipe}
     try:
-        width = architecture_of(
-            pair.on(head.task).models[head.step.base or default_base(head.step.kind)], found.path.parent
-        )
+        base = pair.on(head.task).models[head.step.base or default_base(head.step.kind)]
+        width = architecture_of(base, found.path.parent).get("hidden_size")
         _, task = selection.read_task(head.task, pair, options)
         rows = len(task.texts(selection.source_of(head.task, pair, options))[1]) - _skipped(step)
     except (ConfigError, MissingAsset):

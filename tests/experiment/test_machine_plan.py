@@ -255,7 +255,7 @@ def test_a_plan_includes_the_heads_that_the_suite_trains_and_not_those_that_are_
     total = sum(row["seconds"][1] for row in heads) + sum(row.seconds[1] for row in runs)
     assert found["total"]["seconds"][1] == pytest.approx(total)
     assert not training_rows(read_suite("se-table2"), H200)
-    for more, kinds in (((), {"sprinter", "specdec++"}), (("--head", "gpt-neo:sprinter=mine"), {"specdec++"})):
+    for more, kinds in (((), {"2 sprinter", "specdec++"}), (("--head", "gpt-neo:sprinter=mine"), {"specdec++"})):
         rows = planned("sprinter-table2", *more)["runs"]
         assert {row["methods"] for row in rows if row["methods"].startswith("train")} == {
             f"train {kind}" for kind in kinds
