@@ -24,7 +24,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Attack specbench by seed and write what came of it.")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--share", type=float, default=1.0, help="of the trials of a long campaign")
-    parser.add_argument("--only", action="append", help="an attack's name; repeat for several")
+    parser.add_argument(
+        "--only", action="append", help="an attack's name; repeat for several. Other rows of the page stay"
+    )
     parser.add_argument("--out", type=Path, help="write the page to this file")
     parser.add_argument("--alone", action="store_true", help=argparse.SUPPRESS)  # one attack, its outcome as JSON
     args = parser.parse_args()
@@ -42,7 +44,9 @@ def main() -> None:
     outcomes = _all(attacks, args.seed, args.share)
     if args.out:
         minutes = (time.monotonic() - begin) / 60
-        args.out.write_text(page(dict(zip(attacks, outcomes, strict=True)), args.seed, minutes), encoding="utf-8")
+        earlier = args.out.read_text(encoding="utf-8") if args.only and args.out.exists() else ""
+        done = dict(zip(attacks, outcomes, strict=True))
+        args.out.write_text(page(done, args.seed, minutes, earlier), encoding="utf-8")
     sys.exit(any(outcome.failures for outcome in outcomes))
 
 

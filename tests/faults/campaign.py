@@ -72,23 +72,38 @@ ATTACKS = (
 )
 
 
-def page(done: Mapping[Attack, Outcome], seed: int, minutes: float) -> str:
-    """The outcome of a long run, as Markdown."""
-    rows = [
-        [attack.name, attack.what, str(each.trials), each.skipped or str(len(each.failures))]
-        for attack, each in done.items()
-    ]
+def page(done: Mapping[Attack, Outcome], seed: int, minutes: float, earlier: str = "") -> str:
+    """The outcome of a long run, as Markdown. Attacks that did not run keep their rows of an earlier page."""
     env = fingerprint()
+    revision = f"{env['git'].get('revision', 'unknown')[:9]}{' with changes' if env['git'].get('dirty') else ''}"
+    rows = {row[0]: row for row in _rows_of(earlier)}
+    rows |= {
+        attack.name: [attack.name, attack.what, str(each.trials), each.skipped or str(len(each.failures)), revision]
+        for attack, each in done.items()
+    }
     failures = [failure for each in done.values() for failure in each.failures]
-    changed = " with changes" if env["git"].get("dirty") else ""
     return "\n".join([
         "# Fault injection", "",
         f"Outcome of `make faults`, seed {seed}. Each attack runs specbench commands and interferes with them, or damages the"
         " files that they read. A trial fails if a sample is lost, duplicated or changed, a process survives, a traceback or"
         " an undocumented exit code appears, a number differs without a warning, or a hostile program passes.", "",
-        markdown_table(Table("", ["attack", "target", "trials", "failures"], rows)), "",
+        markdown_table(
+            Table(
+                "",
+                ["attack", "target", "trials", "failures", "revision"],
+                [rows[attack.name] for attack in ATTACKS if attack.name in rows],
+            )
+        ), "",
         markdown_list(failures) if failures else "No trial failed.", "",
         f"The {len(HOSTILE)} hostile programs: {', '.join(HOSTILE)}.", "",
-        f"{minutes:.0f} minutes on {env['cores']} cores; revision {env['git'].get('revision', 'unknown')[:9]}{changed},"
-        f" Python {platform.python_version()}, torch {env['packages'].get('torch')}, {env['os']}.", "",
+        f"The last run took {minutes:.0f} minutes on {env['cores']} cores, Python {platform.python_version()}, torch"
+        f" {env['packages'].get('torch')}, {env['os']}.", "",
     ])  # fmt: skip
+
+
+def _rows_of(page: str) -> list[list[str]]:
+    """The rows of a page."""
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in page.splitlines() if line.startswith("| ")
+    ]
+    return [row for row in rows if row[0] in {attack.name for attack in ATTACKS}]
