@@ -12,7 +12,7 @@ from specbench.config.construct import Table, to_table
 from specbench.machine.hardware import LIBRARIES, TIMING
 from specbench.regression import changed_draft, checks
 from specbench.regression.checks import Finding
-from specbench.regression.identity import both, but, replaced_drafts, shortened, shown, sources, tables
+from specbench.regression.identity import but, replaced_drafts, shortened, shown, sides, sources, tables
 from specbench.regression.measurement import Measured
 from specbench.regression.verdict import Limits, Status, Verdict
 from specbench.runs.run_spec import RunSpec
@@ -73,7 +73,7 @@ def differences(base: Measured, new: Measured) -> list[str]:
     """
     a, b = base.spec, new.spec
     out = [
-        f"{what}: {both(shown(ours), shown(theirs))}"
+        f"{what}: {sides(shown(ours), shown(theirs))}"
         for what, ours, theirs in (
             ("task version", a.task.version, b.task.version),
             ("meaning of records", a.semantics, b.semantics),
@@ -218,7 +218,7 @@ def _no_speed(base: Measured, new: Measured, over: str) -> str:
     devices = [each.spec.device for each in (base, new)]
     known = [{key: each.environment.get(key, "") for key in TIMING} for each in (base, new)]
     other = tables("", *({key: "unknown" if value == "" else value for key, value in side.items()} for side in known))
-    return "; ".join(other + ([f"device: {both(*devices)}"] if devices[0] != devices[1] else []))
+    return "; ".join(other + ([f"device: {sides(*devices)}"] if devices[0] != devices[1] else []))
 
 
 def _inexact(base: Measured, new: Measured) -> str:
