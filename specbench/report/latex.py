@@ -2,7 +2,7 @@
 
 import itertools
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 from itertools import count
 
@@ -59,17 +59,24 @@ def _environment(each: Captioned, used: set[str]) -> str:
         r"\begin{table}", r"\centering", *([rf"\caption{{{caption}}}"] if caption else []), rf"\label{{{label}}}",
         rf"\begin{{tabular}}{{{''.join(column.alignment for column in columns)}}}", r"\toprule",
         rf"{' & '.join(heads)} \\", r"\midrule", *(rf"{row} \\" for row in rows), r"\bottomrule", r"\end{tabular}",
-        *_note(each.warnings), r"\end{table}",
+        *_note(each.warnings, {cell for row in table.rows for cell in row}), r"\end{table}",
     ])  # fmt: skip
 
 
-def _note(warnings: Sequence[str]) -> list[str]:
-    """Return the lines of a note below a table: warnings without what the user of the command line can do about them."""
+def _note(warnings: Sequence[str], names: Set[str]) -> list[str]:
+    """Return the lines of a note below a table: warnings without what the user of the command line can do about them.
+
+    A sentence begins with a capital, unless it begins with one of the `names`.
+    """
     sentences = [line.removeprefix("! ").partition("; help: ")[0].rstrip(".") for line in warnings]
     if not sentences:
         return []
-    text = escaping.latex("Note: " + " ".join(f"{sentence[0].upper()}{sentence[1:]}." for sentence in sentences))
+    text = escaping.latex("Note: " + " ".join(f"{_capitalized(each, names)}." for each in sentences))
     return [rf"\par\smallskip\parbox{{\linewidth}}{{\footnotesize\raggedright {text}}}"]
+
+
+def _capitalized(sentence: str, names: Set[str]) -> str:
+    return sentence if sentence.split()[0] in names else f"{sentence[0].upper()}{sentence[1:]}"
 
 
 def _best(table: Table) -> set[tuple[int, int]]:

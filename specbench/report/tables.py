@@ -173,7 +173,7 @@ def markdown_head(summaries: Sequence[RunSummary], sentences: Sequence[str], lin
     return [
         escaping.markdown(conditions.about(summaries)),
         markdown_list(conditions.methods(summaries)),
-        " ".join(map(escaping.markdown, sentences)),
+        " ".join(escaping.markdown(f"{each.rstrip('.')}.") for each in sentences),
         markdown_list(warnings_of(lines)),
     ]
 

@@ -79,6 +79,7 @@ def test_the_page_begins_with_conditions_methods_conclusion_and_warnings(page):
     data = json.loads(re.search(r'id="data">(.*?)</script>', text, re.S).group(1))
     assert re.search(r"\d{4}-\d\d-\d\d; models draft .*target .*thread; T = 0; 5 prompts .* x 1 repeat", data["about"])
     assert [line.partition(":")[0] for line in data["methods"]] == ["ar", "sd"]
+    assert not any("`" in line for key in ("methods", "verdict", "notes", "warnings") for line in data[key])
     assert any(line.startswith("outputs cut by the length limit") for line in data["warnings"])
     assert not any(line.startswith("outputs cut") for line in data["notes"])
 

@@ -167,3 +167,9 @@ def test_every_kind_of_table_compiles(tmp_path):
     done = subprocess.run(["pdflatex", "-halt-on-error", "x.tex"], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-2000:]
     assert Path(tmp_path / "x.pdf").stat().st_size > 0
+
+
+def test_a_name_at_the_start_of_a_note_is_not_capitalized():
+    warnings = ["! ar reaches 12% of the measured copy bandwidth; a faster engine helps", "! outputs cut: ar 5%"]
+    text = latex([Captioned(Table("", ["method", "value"], [["ar", "1"]]), warnings=warnings)])
+    assert r"Note: ar reaches 12\% of the measured copy bandwidth; a faster engine helps. Outputs cut: ar 5\%." in text
