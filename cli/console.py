@@ -83,13 +83,8 @@ def fitted(table: "Table", width: int, optional: Sequence[str] = (), listing: st
 
     Columns with an `optional` heading are hidden first, then those of low priority. The column `listing` may be wrapped.
     """
-    from specbench.report.column import Priority  # imports numpy
-    from specbench.report.columns import column_of
-
-    ranks = {i: column_of(key).priority for i, key in enumerate(table.keys) if i and key}
     hidden: set[int] = set()
-    low = sorted((i for i in ranks if ranks[i] < Priority.high), key=lambda i: (ranks[i], -i))
-    for i in [*(table.heads.index(each) for each in optional if each in table.heads), *low]:
+    for i in [*(table.heads.index(each) for each in optional if each in table.heads), *table.droppable]:
         if sum(each + PADDING for each in _least_widths(table.without(hidden), listing)) < width:
             break
         hidden.add(i)
