@@ -169,8 +169,9 @@ def _print(rows: "list[PlanRow]", notes: list[str]) -> None:
     console.print(_total(rows), highlight=False)
     console.print(
         "x2: two settings of a method. tokens: the most that the generations can have. bound: one forward of the baseline's"
-        " models per token, up to the token limit, at the speed of copying memory here. On a CPU and with small models, expect several times that. Faster"
-        " methods and early stops take less. GiB: weights, and a cache of 2,048 positions.", style="dim"
+        " models per token, up to the token limit, at the speed of copying memory here. On a CPU and with small models,"
+        " expect several times that. Faster methods and early stops take less. GiB: weights, and a cache of 2,048 positions.",
+        style="dim"
     )  # fmt: skip
     if any(row.state == "missing" for row in rows):
         say("For hours on a GPU, without weights and data: --for h100, h200, a100, rtx4090 or a TOML file", console)
