@@ -1,7 +1,9 @@
 """Messages, tables and paths on the terminal."""
 
 import os
+import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING, TextIO
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 
 WIDTH = 160  # columns, if the output is not a terminal
 PADDING = 3  # characters beside each column of a table
+LINES, AFTER_COMMAS = re.compile("\n"), re.compile("(?<=,) ")
 UNLIMITED = 10_000  # columns, to measure a table
 
 
@@ -51,11 +54,12 @@ def printable(text: Path | str) -> str:
     return escaping.terminal(str(text))
 
 
-def print_table(table: "Table", console: Console, optional: Sequence[str] = ()) -> None:
+def print_table(table: "Table", console: Console, optional: Sequence[str] = (), listing: str = "") -> None:
     """Print a table.
 
-    If the terminal is too narrow, headings are wrapped, then columns are hidden: those with an `optional` heading, then the
-    least important. In a file or a pipe, rows are as long as they need to be.
+    If the terminal is too narrow, headings are wrapped, and the column with the heading `listing` is wrapped after commas.
+    Then columns are hidden: those with an `optional` heading, then the least important. In a file or a pipe, rows are as long
+    as they need to be.
     """
     table = table.compact()
     whole = _drawn(table)
@@ -68,33 +72,52 @@ def print_table(table: "Table", console: Console, optional: Sequence[str] = ()) 
         console.print(whole)
         console.width = usual
         return
-    shown, hidden = fitted(table, console.width, optional)
-    console.print(_drawn(shown, wrapped=True))
+    shown, hidden = fitted(table, console.width, optional, listing)
+    console.print(_drawn(_wrapped(shown, console.width, listing), wrapped=True))
     if hidden:
         say(f"hidden columns (the terminal is too narrow): {', '.join(hidden)}", console)
 
 
-def fitted(table: "Table", width: int, optional: Sequence[str] = ()) -> tuple["Table", list[str]]:
+def fitted(table: "Table", width: int, optional: Sequence[str] = (), listing: str = "") -> tuple["Table", list[str]]:
     """Return a table that fits a width if columns can be hidden, and the headings of the hidden ones.
 
-    Columns with an `optional` heading are hidden first, then those of low priority.
+    Columns with an `optional` heading are hidden first, then those of low priority. The column `listing` may be wrapped.
     """
-    from specbench.report.column import Priority  # imports numpy
-    from specbench.report.columns import column_of
-
-    ranks = {i: column_of(key).priority for i, key in enumerate(table.keys) if i and key}
     hidden: set[int] = set()
-    low = sorted((i for i in ranks if ranks[i] < Priority.high), key=lambda i: (ranks[i], -i))
-    for i in [*(table.heads.index(each) for each in optional if each in table.heads), *low]:
-        if sum(each + PADDING for each in _least_widths(table.without(hidden))) < width:
+    for i in [*(table.heads.index(each) for each in optional if each in table.heads), *table.droppable]:
+        if sum(each + PADDING for each in _least_widths(table.without(hidden), listing)) < width:
             break
         hidden.add(i)
     return table.without(hidden), [table.heads[i] for i in sorted(hidden)]
 
 
-def _least_widths(table: "Table") -> list[int]:
-    """Return the least width of each column, with headings wrapped between words."""
-    cells = [max([cell_len(row[i]) for row in table.rows] or [0]) for i in range(len(table.heads))]
+def _wrapped(table: "Table", width: int, listing: str) -> "Table":
+    """Return a table in which the column `listing` is wrapped after commas, to the width that the other columns leave."""
+    if listing not in table.heads:
+        return table
+    at = table.heads.index(listing)
+    least = _least_widths(table, listing)
+    room = max(width - 1 - sum(each + PADDING for each in least) + least[at], least[at])
+    rows = [[*row[:at], "\n".join(_lines(row[at], room)), *row[at + 1 :]] for row in table.rows]
+    return replace(table, rows=rows)
+
+
+def _lines(text: str, width: int) -> list[str]:
+    """Return a list in lines of at most this width, if no part is longer."""
+    lines = [""]
+    for part in AFTER_COMMAS.split(text):
+        longer = f"{lines[-1]} {part}".lstrip()
+        lines = [*lines[:-1], longer] if cell_len(longer) <= width or not lines[-1] else [*lines, part]
+    return lines
+
+
+def _least_widths(table: "Table", listing: str = "") -> list[int]:
+    """Return the least width of each column, with headings wrapped between words, and the column `listing` after commas."""
+    parts = {head: AFTER_COMMAS if head == listing else LINES for head in table.heads}
+    cells = [
+        max([cell_len(part) for row in table.rows for part in parts[head].split(row[i])] or [0])
+        for i, head in enumerate(table.heads)
+    ]
     words = [max(map(cell_len, head.split()), default=0) for head in table.heads]
     return list(map(max, cells, words))
 
@@ -110,5 +133,5 @@ def _drawn(table: "Table", wrapped: bool = False) -> Drawing:
         shown = "\n".join(wrap(printable(head), max(width, 1))) if wrapped else printable(head)
         drawn.add_column(Text(shown), justify="left" if table.is_text(i) else "right", overflow="fold")
     for row in table.rows:
-        drawn.add_row(*(Text(printable(cell)) for cell in row))
+        drawn.add_row(*(Text("\n".join(map(printable, cell.split("\n")))) for cell in row))
     return drawn

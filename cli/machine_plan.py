@@ -15,7 +15,7 @@ from specbench.machine.accelerator import Accelerator
 from specbench.report.tables import Table
 
 HEADS = ["pair", "task", "T", "methods", "prompts", "generations", "time", "weights", "cache", "graphs", "GiB"]
-OPTIONAL = ["graphs", "cache", "weights"]  # parts of the column GiB
+OPTIONAL = ["graphs", "cache", "weights", "prompts", "generations"]  # first the parts of the column GiB
 
 
 def plan_for(machine: Accelerator, gpus: int, suite: Suite, options: Options, as_json: bool) -> ExitCode:
@@ -57,7 +57,7 @@ def _require_used(suite: Suite, options: Options) -> None:
 
 def _print(rows: list[MachineRow], text: str, total: MachineTotal, machine: Accelerator) -> None:
     console = terminal()
-    print_table(Table("", HEADS, [_shown(row) for row in rows]), console, optional=OPTIONAL)
+    print_table(Table("", HEADS, [_shown(row) for row in rows]), console, OPTIONAL, "methods")
     fullest = max(rows, key=lambda row: row.memory.total if row.memory else 0, default=None)
     if fullest and len(fullest.devices) > 1:
         print_table(_device_table(fullest, machine), console)

@@ -28,6 +28,13 @@ if TYPE_CHECKING:
     from specbench.experiment.plan_table import PlanRow
 
 GIB = 1 << 30
+MISSING = " is not in the local cache"
+OPTIONAL = [
+    "tokens",
+    "generations",
+    "GiB",
+    "bound",
+]  # columns that narrow terminals hide, in this order; the last line sums them
 
 
 def plan(
@@ -156,20 +163,35 @@ def _print(rows: "list[PlanRow]", notes: list[str]) -> None:
 
     heads = ["pair", "task", "T", "methods", "state", "generations", "tokens", "bound", "GiB"]
     console = terminal()
-    print_table(Table("", heads, [shown(row) for row in rows]), console)
+    print_table(Table("", heads, [shown(row) for row in rows]), console, OPTIONAL, "methods")
     if placed := max((row.devices for row in rows), key=lambda each: sum(part.total for part in each), default=()):
         print_table(_device_table(placed), console)
     console.print(_total(rows), highlight=False)
     console.print(
-        "tokens: the most that the generations can have. bound: one forward of the baseline's models per token, up to the"
-        " token limit, at the speed of copying memory here. On a CPU and with small models, expect several times that. Faster"
-        " methods and early stops take less. GiB: weights, and a cache of 2,048 positions.", style="dim"
+        "x2: two settings of a method. tokens: the most that the generations can have. bound: one forward of the baseline's"
+        " models per token, up to the token limit, at the speed of copying memory here. On a CPU and with small models,"
+        " expect several times that. Faster methods and early stops take less. GiB: weights, and a cache of 2,048 positions.",
+        style="dim"
     )  # fmt: skip
     if any(row.state == "missing" for row in rows):
         say("For hours on a GPU, without weights and data: --for h100, h200, a100, rtx4090 or a TOML file", console)
-    reasons = (line for row in rows for line in row.why.split("\n"))
-    for why in dict.fromkeys(line for line in (*reasons, *notes) if line):
+    reasons = [line for row in rows for line in row.why.split("\n")]
+    for why in together(list(dict.fromkeys(line for line in (*reasons, *notes) if line))):
         say(why, console, "yellow")
+
+
+def together(reasons: Sequence[str]) -> list[str]:
+    """Return reasons with those about missing weights or data as one sentence for each kind, with the help once."""
+    kinds: dict[str, list[str]] = {}
+    for reason in reasons:
+        subject, missing, rest = reason.partition(MISSING)
+        kinds.setdefault(rest.replace(subject.rpartition(" ")[2], "NAME") if missing else reason, []).append(reason)
+    return [
+        alike[0]
+        if len(alike) == 1
+        else f"{', '.join(each.partition(MISSING)[0] for each in alike)} are{MISSING.removeprefix(' is')}{rest}"
+        for rest, alike in kinds.items()
+    ]
 
 
 def _total(rows: "list[PlanRow]") -> str:

@@ -110,7 +110,8 @@ def duration(seconds: float) -> str:
     """Format seconds as `45 s`, `12 min` or `3.4 h`."""
     if seconds < 90:
         return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 90 * 60 else f"{seconds / 3600:.1f} h"
+    hours = seconds / 3600
+    return f"{seconds / 60:.0f} min" if hours < 1.5 else f"{hours:.{hours < 100:d}f} h"
 
 
 class Terminal(Observer):

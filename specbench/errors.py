@@ -51,12 +51,15 @@ class FolderInUse(MissingAsset):
     """A folder that another process writes to. The message names the process; exit code 4."""
 
 
-def hint(word: str, known: Iterable[str]) -> str:
-    """Return ` (did you mean 'x'?)` with the nearest known word, and the list of known words; empty if there are none."""
+def hint(word: str, known: Iterable[str], listed: str = "known") -> str:
+    """Return ` (did you mean 'x'?)` with the nearest known word, and the list of known words; empty if there are none.
+
+    `listed` introduces the list.
+    """
     names = sorted(filter(None, known))
     near = difflib.get_close_matches(word, names, n=1, cutoff=0.5)
     meant = f" (did you mean '{near[0]}'?)" if near else ""
-    return meant + (f"; known: {', '.join(names)}" if names else "")
+    return meant + (f"; {listed}: {', '.join(names)}" if names else "")
 
 
 @contextmanager

@@ -161,7 +161,9 @@ class Custom(FewShot, name="custom"):
             return [str(each) for each in value]
         if isinstance(value, str | int | float):
             return str(value)
-        raise ConfigError(f"{place}: key '{key}' must hold a text, a number, or a list of these{hint(key, row)}")
+        raise ConfigError(
+            f"{place}: key '{key}' must hold a text, a number, or a list of these{hint(key, row, 'the row has')}"
+        )
 
     def _extracted(self, text: str) -> str:
         if not self.extract:

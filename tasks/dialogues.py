@@ -1,6 +1,7 @@
 """Dialogues in ShareGPT's or OpenAI's schema, for training heads on all turns and for measuring speed on the questions.
 
 Source: a local file. The EAGLE heads of Polybasic are trained on such dialogues. Unscored.
+A text may also be a list of parts of type text, as in OpenAI's schema; they are joined by line breaks.
 Example rows:
 {"conversations": [{"from": "human", "value": "Hi."}, {"from": "gpt", "value": "Hello."}]}
 {"messages": [{"role": "user", "content": "Hi."}, {"role": "assistant", "content": "Hello."}]}
@@ -11,7 +12,7 @@ from typing import ClassVar
 
 from specbench.data.synthetic import Row
 from specbench.data.task import Message, Sample, Task, filled
-from specbench.errors import ConfigError
+from specbench.errors import ConfigError, shown
 
 ROLES = {"human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant", "system": "system"}
 SCHEMAS = {"conversations": ("from", "value"), "messages": ("role", "content")}  # key of a row -> keys of a turn
@@ -22,7 +23,8 @@ class Dialogues(Task, name="dialogues"):
     """The questions of dialogues. Each follows the method's own answers to the earlier ones.
 
     `prompt` is for models without a chat template. Heads are trained on the dialogues as they are, with the answers in the
-    data. Messages before the first question, such as a system prompt, are left out.
+    data. Messages before the first question, such as a system prompt, are left out. So are system prompts after it, except in
+    training texts. The notes of a run count them.
     """
 
     version: ClassVar[str] = "1-A"
@@ -31,31 +33,60 @@ class Dialogues(Task, name="dialogues"):
 
     def samples(self, rows: list[Row], source: str) -> list[Sample]:
         out: list[Sample] = []
-        for number, dialogue in enumerate(self.dialogues(rows), 1):
+        for number, (dialogue, has_system) in enumerate(_dialogues(rows, source), 1):
             questions = [message["content"] for message in dialogue if message["role"] == "user"]
             for turn, text in enumerate(questions, 1):
                 own, before = (f"{number}.{n}" if n > 1 else str(number) for n in (turn, turn - 1))
-                out.append(Sample(own, filled(self.prompt, turn=text), turn=text, after=before if turn > 1 else ""))
+                after = before if turn > 1 else ""
+                prompt = filled(self.prompt, turn=text)
+                out.append(Sample(own, prompt, turn=text, after=after, without_system=has_system and not after))
         return out
 
     def dialogues(self, rows: list[Row]) -> list[list[Message]]:
         """Return dialogues from the first question on. Rows without a question are left out."""
-        found = []
-        for number, row in enumerate(rows, 1):
-            messages = _messages(row, number)
-            first = next((i for i, message in enumerate(messages) if message["role"] == "user"), None)
-            if first is not None:
-                found.append(messages[first:])
-        return found
+        return [dialogue for dialogue, _ in _dialogues(rows, "rows")]
 
 
-def _messages(row: Row, number: int) -> list[Message]:
-    """Return the turns of a row in either schema. Raises ConfigError, naming the row, if it has neither."""
+def _dialogues(rows: list[Row], source: str) -> list[tuple[list[Message], bool]]:
+    """Return dialogues from the first question on, and whether each has a system prompt anywhere."""
+    found = []
+    for number, row in enumerate(rows, 1):
+        messages = _messages(row, f"{source}:{number}")
+        roles = [message["role"] for message in messages]
+        if "user" in roles:
+            found.append((messages[roles.index("user") :], "system" in roles))
+    return found
+
+
+def _messages(row: Row, place: str) -> list[Message]:
+    """Return the turns of a row in either schema. Raises ConfigError, naming the row, for a turn that is wrong."""
     key = next((each for each in SCHEMAS if isinstance(row.get(each), list)), None)
     if key is None:
-        raise ConfigError(f"row {number}: no list under 'messages' or 'conversations'")
+        raise ConfigError(f"{place}: no list under 'messages' or 'conversations'; the row has: {', '.join(row)}")
     role, text = SCHEMAS[key]
-    for turn in row[key]:
-        if not isinstance(turn, dict) or turn.get(role) not in ROLES or not isinstance(turn.get(text), str):
-            raise ConfigError(f"row {number}: a turn needs '{role}' ({', '.join(ROLES)}) and a text under '{text}'")
-    return [{"role": ROLES[turn[role]], "content": turn[text]} for turn in row[key]]
+    found: list[Message] = []
+    for number, turn in enumerate(row[key], 1):
+        where = f"{place}: turn {number} of '{key}'"
+        if not isinstance(turn, dict):
+            raise ConfigError(f"{where} is not an object with '{role}' and '{text}'")
+        if not isinstance(turn.get(role), str) or turn[role] not in ROLES:
+            raise ConfigError(f"{where}: '{role}' is {shown(turn.get(role))}; known: {', '.join(ROLES)}")
+        content = _text(turn.get(text))
+        if content is None:
+            raise ConfigError(
+                f"{where}: '{text}' is {shown(turn.get(text))}; needed: a text, or a list of parts of type text"
+            )
+        found.append({"role": ROLES[turn[role]], "content": content})
+    return found
+
+
+def _text(content: object) -> str | None:
+    """Return a text, or the texts of OpenAI's content parts joined by line breaks; None for anything else."""
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list) or not content:
+        return None
+    texts = [
+        part["text"] for part in content if isinstance(part, dict) and part.get("type") == "text" and "text" in part
+    ]
+    return "\n".join(texts) if len(texts) == len(content) and all(isinstance(each, str) for each in texts) else None

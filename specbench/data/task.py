@@ -33,7 +33,7 @@ class Sample:
     """One prompt. `reference` is what the task's `score` needs of the correct answer; None if nothing is scored.
 
     `turn` replaces the prompt in a chat template, unless it is empty. `after` is the id of the sample whose conversation this
-    sample continues.
+    sample continues. `without_system`: the row has a system prompt, which the task leaves out.
     """
 
     id: str
@@ -42,6 +42,7 @@ class Sample:
     group: str = ""  # a subject or a category
     turn: str = ""
     after: str = ""
+    without_system: bool = False
 
 
 @dataclass(frozen=True)
@@ -247,7 +248,7 @@ class Task(Named):
                         wrong = f"'{key}' is of type {type(row[key]).__name__}, task {self.name} needs a {what}"
                         raise ConfigError(f"{rows.source}:{number}: {wrong}")
                     raise ConfigError(
-                        f"{rows.source}:{number}: no {what} under '{key}'{hint(key, row)} (task {self.name})"
+                        f"{rows.source}:{number}: no {what} under '{key}'{hint(key, row, 'the row has')} (task {self.name})"
                     )
         return rows
 

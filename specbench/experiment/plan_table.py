@@ -108,10 +108,10 @@ def _crowded(devices: Iterable[Memory]) -> str:
 
 
 def _in_short(labels: Collection[str]) -> str:
-    """Return the methods of a run, several settings of one method as a count."""
+    """Return the methods of a run, several settings of one method as a count: `sd x2`."""
     counts = Counter(label.partition("(")[0] for label in labels)
     one = {label.partition("(")[0]: label for label in labels}
-    return ", ".join(one[name] if count == 1 else f"{name} ({count} settings)" for name, count in counts.items())
+    return ", ".join(one[name] if count == 1 else f"{name} x{count}" for name, count in counts.items())
 
 
 def planned_tasks(pair: Pair, options: Options) -> tuple[str, ...]:

@@ -115,6 +115,7 @@ def task_spec(name: str, task: Task, data: Data) -> TaskSpec:
             total=data.total,
             shard=data.shard or None,
             drawn=data.is_drawn or None,
+            without_system=sum(sample.without_system for sample in data.samples) or None,
         ),
     )
 

@@ -128,12 +128,9 @@ def conditions(environment: Fingerprint) -> Conditions:
     return machine | card | libraries | code | ({"untimed": True} if known.get("untimed") else {})
 
 
-def incomparable(one: Conditions, other: Conditions, across_code: bool = False) -> list[str]:
-    """Return the conditions in which two measurements differ, with both values; empty if their times can be compared.
-
-    `across_code` leaves out which code ran, for comparisons that are about the code.
-    """
-    keys = TIMING if across_code else (*TIMING, *CODE)
+def incomparable(one: Conditions, other: Conditions) -> list[str]:
+    """Return the conditions in which two measurements differ, with both values; empty if their times can be compared."""
+    keys = (*TIMING, *CODE)
     differing = [(key, one.get(key, ""), other.get(key, "")) for key in keys if one.get(key, "") != other.get(key, "")]
     return [f"{key}: {'unknown' if a == '' else a} | {'unknown' if b == '' else b}" for key, a, b in differing]
 

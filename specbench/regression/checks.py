@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from specbench.analysis.intervals import FEWEST, by_prompt, paired_test
+from specbench.regression.identity import sides
 from specbench.regression.measurement import Generation, Measured, Session
 from specbench.regression.significance import mcnemar, welch
 from specbench.regression.verdict import Limits, Status
@@ -190,7 +191,8 @@ def quality(base: Measured, new: Measured, method: str, name: str, limits: Limit
     if not any(scored):
         return None
     if name not in theirs or theirs[name]["signature"] != own["signature"]:
-        detail = f"{name} is computed differently: {own['signature']} | {theirs.get(name, {}).get('signature', 'not at all')}"
+        other = theirs.get(name, {}).get("signature", "not at all")
+        detail = f"{name} is computed differently: {sides(own['signature'], other)}"
         return Finding(Status.incomparable, "other metric", detail, f"{name}: other metric")
     if not all(scored):
         return Finding(Status.incomparable, "one side unscored", f"{name} is scored on one side only", f"{name}: –")

@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from specbench.config.construct import Table, to_table
-from specbench.machine.hardware import LIBRARIES, incomparable
+from specbench.machine.hardware import LIBRARIES, TIMING
 from specbench.regression import changed_draft, checks
 from specbench.regression.checks import Finding
-from specbench.regression.identity import but, replaced_drafts, shortened, shown, sources, tables
+from specbench.regression.identity import but, replaced_drafts, shortened, shown, sides, sources, tables
 from specbench.regression.measurement import Measured
 from specbench.regression.verdict import Limits, Status, Verdict
 from specbench.runs.run_spec import RunSpec
@@ -35,8 +35,8 @@ def compare(base: list[Measured], new: list[Measured], limits: Limits) -> list[V
             short = "incomplete"
             out.append(Verdict(run.name, "", "comparability", Status.incomparable, short, "; ".join(incomplete), short))
         elif reasons := differences(run, nearest):
-            why = "; ".join(reasons)
-            out.append(Verdict(run.name, "", "comparability", Status.incomparable, "other conditions", why, why))
+            short, why = "other conditions", "; ".join(reasons)
+            out.append(Verdict(run.name, "", "comparability", Status.incomparable, short, why, short))
         else:
             for method in run.spec.methods:
                 if method != ANCHOR:
@@ -73,7 +73,7 @@ def differences(base: Measured, new: Measured) -> list[str]:
     """
     a, b = base.spec, new.spec
     out = [
-        f"{what}: {shown(ours)} | {shown(theirs)}"
+        f"{what}: {sides(shown(ours), shown(theirs))}"
         for what, ours, theirs in (
             ("task version", a.task.version, b.task.version),
             ("meaning of records", a.semantics, b.semantics),
@@ -216,8 +216,9 @@ def _no_speed(base: Measured, new: Measured, over: str) -> str:
     if not base.sessions or not new.sessions:
         return "one side has no timing"
     devices = [each.spec.device for each in (base, new)]
-    other = incomparable(base.environment, new.environment, across_code=True)
-    return ", ".join(other + ([f"device: {devices[0]} | {devices[1]}"] if devices[0] != devices[1] else []))
+    known = [{key: each.environment.get(key, "") for key in TIMING} for each in (base, new)]
+    other = tables("", *({key: "unknown" if value == "" else value for key, value in side.items()} for side in known))
+    return "; ".join(other + ([f"device: {sides(*devices)}"] if devices[0] != devices[1] else []))
 
 
 def _inexact(base: Measured, new: Measured) -> str:
@@ -226,7 +227,7 @@ def _inexact(base: Measured, new: Measured) -> str:
         return "compared with tolerance (not on a known CPU)"
     other = tables("", *({key: each.environment.get(key) for key in EXACT} for each in (base, new)))
     other += tables("engine", *({"name": each.spec.engine, "device": each.spec.device} for each in (base, new)))
-    return f"compared with tolerance ({', '.join(other)})" if other else ""
+    return f"compared with tolerance ({'; '.join(other)})" if other else ""
 
 
 def _place(run: Measured) -> tuple[str, str, str]:

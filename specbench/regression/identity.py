@@ -32,12 +32,12 @@ def sources(what: str, a: Mapping[str, Source], b: Mapping[str, Source], without
 def _changes(what: str, a: Source | None, b: Source | None) -> list[str]:
     """Return the differences of a model or head. Other weights are shown with their location."""
     if a is None or b is None:
-        return [f"{what}: {shown(a and a.source)} | {shown(b and b.source)}"]
+        return [f"{what}: {sides(shown(a and a.source), shown(b and b.source))}"]
     changes = tables(what, but(_identity(a), "checksum"), but(_identity(b), "checksum"))
     if a.checksum == b.checksum:
         return changes
     before, after = (f"{each.checksum or 'none'} of {shown(each.source)}" for each in (a, b))
-    return [f"{what} checksum: {before} | {after}", *changes]
+    return [f"{what} checksum: {sides(before, after)}", *changes]
 
 
 def _identity(source: Source) -> Table:
@@ -61,12 +61,17 @@ def tables(what: str, a: Mapping[str, object], b: Mapping[str, object]) -> list[
         if isinstance(before, Mapping) and isinstance(after, Mapping):
             out += tables(f"{what} {key}".strip(), before, after)
         elif before != after:
-            out.append(f"{what} {key}: {shown(before)} | {shown(after)}".strip())
+            out.append(f"{what} {key}: {sides(shown(before), shown(after))}".strip())
     return out
 
 
 def but(table: Table, key: str) -> Table:
     return {k: v for k, v in table.items() if k != key}
+
+
+def sides(base: object, new: object) -> str:
+    """Return two values with the names of their sides."""
+    return f"{base} in BASE, {new} in NEW"
 
 
 def shown(value: object) -> str:

@@ -107,13 +107,13 @@ def of_runs(summaries: Sequence[RunSummary]) -> str:
 def _page(content: _Content) -> str:
     runs, left_out = browsed(content.summaries)
     data = {
-        "about": escaping.terminal(conditions.about(content.summaries)),
-        "methods": list(map(escaping.terminal, conditions.methods(content.summaries))),
-        "verdict": list(map(escaping.terminal, content.verdict)),
+        "about": _plain(conditions.about(content.summaries)),
+        "methods": list(map(_plain, conditions.methods(content.summaries))),
+        "verdict": list(map(_plain, content.verdict)),
         "chart": chart_rows(content.summaries),
         "tables": [_shown(table, task) for task, table in content.tables],
-        "warnings": [escaping.terminal(line.removeprefix("! ")) for line in warnings_of(content.notes)],
-        "notes": list(map(escaping.terminal, [*without_warnings(content.notes), *_omitted(content.summaries)])),
+        "warnings": [_plain(line.removeprefix("! ")) for line in warnings_of(content.notes)],
+        "notes": list(map(_plain, [*without_warnings(content.notes), *_omitted(content.summaries)])),
         "images": content.images,
         "runs": runs,
         "leftOut": left_out,
@@ -134,6 +134,11 @@ def _page(content: _Content) -> str:
 
 def _part(name: str) -> str:
     return (resources.files("specbench.report") / "page" / name).read_text(encoding="utf-8")
+
+
+def _plain(text: str) -> str:
+    """Return a sentence for a text node, which shows no code spans."""
+    return escaping.terminal(text).replace("`", "")
 
 
 def _digest(text: str) -> str:
@@ -160,7 +165,7 @@ def _definition(key: str) -> str:
     if key not in BY_KEY:
         return ""
     unit = BY_KEY[key].documented_unit
-    return BY_KEY[key].documentation.replace("`", "") + (f"\nUnit: {unit}" if unit else "")
+    return _plain(BY_KEY[key].documentation) + (f"\nUnit: {unit}" if unit else "")
 
 
 def _images(paths: Sequence[Path]) -> list[_Image]:

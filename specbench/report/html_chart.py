@@ -20,6 +20,7 @@ class ChartRow(TypedDict):
     heading: str
     method: str
     color: str
+    marker: str
     value: float
     low: float | None
     high: float | None
@@ -57,6 +58,7 @@ def _rows(summary: RunSummary, place: str, styles: Mapping[str, Style]) -> Itera
             heading=escaping.terminal(f"{place}: {title}"),
             method=escaping.terminal(row.label),
             color=styles[row.method].color,
+            marker=styles[row.method].marker,
             value=speedup.value if speedup else 1.0,
             low=speedup.low if speedup else None,
             high=speedup.high if speedup else None,

@@ -2,19 +2,23 @@
 
 import itertools
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 from itertools import count
+from typing import NamedTuple
 
 from specbench.analysis.chains import NONE
 from specbench.report import escaping
 from specbench.report.columns import RANKED
+from specbench.report.latex_width import BOLD, GAP, SIZES, Size, fits, lines_of, text_width
 from specbench.report.tables import Table
 
 PREAMBLE = (
-    r"% Requires \usepackage{booktabs}." + "\n"
-    r"% If a table is too wide, choose its columns: specbench report -f latex --columns speedup,acceptance_rate"
+    r"% Requires \usepackage{{{packages}}}." + "\n"
+    r"% Tables fit the text width of the class article. To choose columns: specbench report -f latex --columns"
+    r" speedup,acceptance_rate"
 )
+RESIZED = r"\resizebox{\linewidth}{!}{%"
 PLACES = ("pair", "task", "T", "group", "data", "baseline", "machine", "simulated")  # values are compared within them
 LONGEST_LABEL = 100  # characters after the prefix
 # A number with its unit, and what follows it: an interval, a deviation, or the paper's value
@@ -30,46 +34,100 @@ class Captioned:
     name: str = ""
     conclusion: str = ""
     warnings: Sequence[str] = ()
+    may_drop: bool = True  # columns that do not fit the page; False if the user has chosen them
 
 
 def latex(tables: Iterable[Captioned]) -> str:
-    """Return LaTeX for a document that loads the package booktabs."""
+    """Return LaTeX for a document that loads the package booktabs, and graphicx if a table is too wide without it."""
     used: set[str] = set()
-    return "\n\n".join([PREAMBLE, *(_environment(each, used) for each in tables)]) + "\n"
+    found = [_environment(each, used) for each in tables]
+    packages = "booktabs,graphicx" if any(RESIZED in each for each in found) else "booktabs"
+    return "\n\n".join([PREAMBLE.format(packages=packages), *found]) + "\n"
 
 
 def _environment(each: Captioned, used: set[str]) -> str:
     table = each.table.compact()
-    columns = [_Column([row[i] for row in table.rows]) for i in range(len(table.heads))]
     parts = (part.rstrip(".") for part in (table.title, each.conclusion, each.conditions))
     caption = escaping.latex(". ".join(filter(None, parts)))
     label = _label(f"{each.name} {table.title}", used)
-    heads = [
-        rf"\multicolumn{{2}}{{c}}{{{escaping.latex(head)}}}" if column.is_split else escaping.latex(head)
-        for head, column in zip(table.heads, columns, strict=True)
-    ]
+    layout = _layout(table, table.droppable if each.may_drop else [])
+    table, columns, size = layout.table, layout.columns, layout.size
     best = _best(table)
     rows = (
         " & ".join(
-            column.cell(text, is_best=(r, c) in best) for c, (column, text) in enumerate(zip(columns, row, strict=True))
+            column.cell(text, size, is_best=(r, c) in best)
+            for c, (column, text) in enumerate(zip(columns, row, strict=True))
         )
         for r, row in enumerate(table.rows)
     )
+    heads = [column.head(size, layout.wrapped) for column in columns]
+    shrunk = [size.command, rf"\setlength{{\tabcolsep}}{{{size.separation:g}pt}}"] if size.command else []
+    dropped = f"Left out, as the table would be too wide: {'; '.join(layout.dropped)}" if layout.dropped else ""
+    names = {cell for row in table.rows for cell in row}
     return "\n".join([
-        r"\begin{table}", r"\centering", *([rf"\caption{{{caption}}}"] if caption else []), rf"\label{{{label}}}",
+        *([f"% {escaping.terminal(dropped)}"] if dropped else []),
+        r"\begin{table}", r"\centering", *([rf"\caption{{{caption}}}"] if caption else []), rf"\label{{{label}}}", *shrunk,
+        *([RESIZED] if layout.resized else []),
         rf"\begin{{tabular}}{{{''.join(column.alignment for column in columns)}}}", r"\toprule",
-        rf"{' & '.join(heads)} \\", r"\midrule", *(rf"{row} \\" for row in rows), r"\bottomrule", r"\end{tabular}",
-        *_note(each.warnings), r"\end{table}",
+        rf"{' & '.join(heads)} \\", r"\midrule", *(rf"{row} \\" for row in rows), r"\bottomrule",
+        r"\end{tabular}" + "}" * layout.resized,
+        *_note([*each.warnings, *([dropped] if dropped else [])], names), r"\end{table}",
     ])  # fmt: skip
 
 
-def _note(warnings: Sequence[str]) -> list[str]:
-    """Return the lines of a note below a table: warnings without what the user of the command line can do about them."""
+class _Layout(NamedTuple):
+    """How a table is set. `wrapped`: its headings have several lines. `resized`: it is scaled to the width of the text."""
+
+    table: Table
+    columns: "list[_Column]"
+    size: Size
+    wrapped: bool
+    dropped: list[str]
+    resized: bool = False
+
+
+def _layout(table: Table, droppable: Sequence[int]) -> _Layout:
+    """Return the layout with the largest type in which a table fits the width of the text.
+
+    Headings are wrapped first, then the type is smaller, then columns are left out in the order of `droppable`.
+    """
+
+    def columns_of(shown: Table) -> list[_Column]:
+        keys = shown.keys or ("",) * len(shown.heads)
+        return [
+            _Column(head, [row[i] for row in shown.rows], key in RANKED)
+            for i, (head, key) in enumerate(zip(shown.heads, keys, strict=True))
+        ]
+
+    columns = columns_of(table)
+    for size, wrapped in ((SIZES[0], False), *((size, True) for size in SIZES)):
+        if fits([column.width(size, wrapped) for column in columns], size):
+            return _Layout(table, columns, size, wrapped, [])
+    for number in range(1, len(droppable) + 1):
+        dropped = droppable[:number]
+        shown = table.without({*dropped})
+        columns = columns_of(shown)
+        for size in SIZES:
+            if fits([column.width(size, True) for column in columns], size):
+                return _Layout(shown, columns, size, True, [table.heads[i] for i in sorted(dropped)])
+    shown = table.without({*droppable})
+    return _Layout(shown, columns_of(shown), SIZES[-1], True, [table.heads[i] for i in sorted(droppable)], True)
+
+
+def _note(warnings: Sequence[str], names: Set[str]) -> list[str]:
+    """Return the lines of a note below a table: warnings without what the user of the command line can do about them.
+
+    A sentence begins with a capital, unless it begins with one of the `names`.
+    """
     sentences = [line.removeprefix("! ").partition("; help: ")[0].rstrip(".") for line in warnings]
     if not sentences:
         return []
-    text = escaping.latex("Note: " + " ".join(f"{sentence[0].upper()}{sentence[1:]}." for sentence in sentences))
+    text = escaping.latex("Note: " + " ".join(f"{_capitalized(each, names)}." for each in sentences))
     return [rf"\par\smallskip\parbox{{\linewidth}}{{\footnotesize\raggedright {text}}}"]
+
+
+def _capitalized(sentence: str, names: Set[str]) -> str:
+    return sentence if sentence.split()[0] in names else f"{sentence[0].upper()}{sentence[1:]}"
 
 
 def _best(table: Table) -> set[tuple[int, int]]:
@@ -98,8 +156,9 @@ class _Column:
     of its own, so that intervals do not shift the numbers.
     """
 
-    def __init__(self, cells: Sequence[str]) -> None:
+    def __init__(self, heading: str, cells: Sequence[str], ranked: bool = False) -> None:
         found = [NUMBER.fullmatch(text) for text in cells if text != NONE]
+        self.heading, self.cells, self.ranked = heading, cells, ranked
         self.is_number = bool(found) and all(found)
         self.is_split = self.is_number and any(each and each["rest"] for each in found)
 
@@ -108,7 +167,32 @@ class _Column:
         """The column's part of the argument of `tabular`."""
         return r"r@{\hspace{0.4em}}l" if self.is_split else "r" if self.is_number else "l"
 
-    def cell(self, text: str, is_best: bool = False) -> str:
+    def width(self, size: Size, wrapped: bool) -> float:
+        """Return the width in points, with the heading in several lines if `wrapped`."""
+        cells = self._cell_width(size)
+        lines = lines_of(self.heading, cells / size.scale) if wrapped else [self.heading]
+        return max(cells, size.scale * max(map(text_width, lines), default=0.0))
+
+    def _cell_width(self, size: Size) -> float:
+        found = [NUMBER.fullmatch(text) if self.is_split else None for text in self.cells]
+        numbers = [
+            f"{each['number']}{each['unit'] or ''}" if each else text
+            for each, text in zip(found, self.cells, strict=True)
+        ]
+        rests = [text_width(each["rest"]) for each in found if each and each["rest"]]
+        number = size.scale * (BOLD if self.ranked else 1.0) * max(map(text_width, numbers), default=0.0)
+        return number + (GAP * size.scale + size.small_scale * max(rests) if rests else 0.0)
+
+    def head(self, size: Size, wrapped: bool) -> str:
+        """Return the heading, of several lines if it is wider than the cells and `wrapped`."""
+        lines = lines_of(self.heading, self._cell_width(size) / size.scale) if wrapped else [self.heading]
+        text = r" \\ ".join(map(escaping.latex, lines))
+        if len(lines) > 1:
+            side = "c" if self.is_split else self.alignment
+            text = rf"\begin{{tabular}}[b]{{@{{}}{side}@{{}}}}{text}\end{{tabular}}"
+        return rf"\multicolumn{{2}}{{c}}{{{text}}}" if self.is_split else text
+
+    def cell(self, text: str, size: Size, is_best: bool = False) -> str:
         """Return a cell; in a split column two, with the separator."""
         found = NUMBER.fullmatch(text) if self.is_number else None
         if found is None:
@@ -120,7 +204,7 @@ class _Column:
             value = rf"\textbf{{{value}}}"
         if not self.is_split:
             return value
-        return f"{value} & " + (rf"{{\footnotesize {_rest(found['rest'])}}}" if found["rest"] else "")
+        return f"{value} & " + (rf"{{{size.small_command} {_rest(found['rest'])}}}" if found["rest"] else "")
 
 
 def _rest(text: str) -> str:

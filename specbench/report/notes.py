@@ -113,6 +113,8 @@ def _completeness(summary: RunSummary) -> Iterator[str]:
 
 def _comparability(summary: RunSummary) -> Iterator[str]:
     decoding = summary.decoding
+    if left_out := summary.data.without_system:
+        yield f"! the system prompts of {counted(left_out, 'dialogue')} were left out; help: docs/tasks.md"
     if summary.data.later_turns and decoding.temperature > 0:
         yield "Later turns continue each method's own answers, so their prompts differ between methods."
     if decoding.temperature > 0 and not decoding.ignore_eos:

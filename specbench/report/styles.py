@@ -91,9 +91,10 @@ def style_of(method: str, setting: int = 0) -> Style:
 
 
 def styles_of(methods: Iterable[str]) -> dict[str, Style]:
-    """Return the styles of all methods of a run. Their colors are distinct as long as there are enough.
+    """Return the styles of all methods of a run. Their colors are distinct as long as there are enough, then their markers.
 
     A method keeps its own color unless an earlier one has it. It then gets the first unused color. Neutral colors are kept.
+    No two methods have both the same color and the same marker, as long as there are enough.
     """
     styles: dict[str, Style] = {}
     numbers = setting_numbers(list(methods))
@@ -102,7 +103,9 @@ def styles_of(methods: Iterable[str]) -> dict[str, Style]:
         used = {each.color for each in styles.values()} - {NEUTRAL}
         free = [color for color in COLORS if color not in used] or [shade(own.color, number)]
         color = free[0] if own.color in used else own.color
-        styles[method] = Style(color, own.marker, DASHES[number % len(DASHES)])
+        taken = {(each.color, each.marker) for each in styles.values()}
+        marker = next((each for each in (own.marker, *MARKERS) if (color, each) not in taken), own.marker)
+        styles[method] = Style(color, marker, DASHES[number % len(DASHES)])
     return styles
 
 

@@ -10,8 +10,8 @@ from specbench.analysis.differences import Line, differences, distinct_titles
 from specbench.analysis.run_summary import MethodSummary, RunSummary
 from specbench.analysis.win_rate import judged_of, win_rate_values, win_rates
 from specbench.report import conditions, escaping
-from specbench.report.column import Column
-from specbench.report.columns import columns_of, merged_columns
+from specbench.report.column import Column, Priority
+from specbench.report.columns import column_of, columns_of, merged_columns
 from specbench.report.conclusion import conclusion
 from specbench.report.notes import notes, notes_of, short_notes, warnings_of, without_warnings
 from specbench.report.run_tables import TABLES
@@ -48,6 +48,12 @@ class Table:
         rows = [row for row in self.rows if any(cell != NONE for cell in row[self.places :])] or self.rows
         unused = {i for i in range(1, len(self.heads)) if rows and all(row[i] == NONE for row in rows)}
         return replace(self, rows=rows).without(unused)
+
+    @property
+    def droppable(self) -> list[int]:
+        """The columns that may be hidden where a table is too wide, the least important first."""
+        ranks = {i: column_of(key).priority for i, key in enumerate(self.keys) if i and key}
+        return sorted((i for i in ranks if ranks[i] < Priority.high), key=lambda i: (ranks[i], -i))
 
     def without(self, dropped: Set[int]) -> "Table":
         """Return the table without the columns at some positions."""
@@ -173,7 +179,7 @@ def markdown_head(summaries: Sequence[RunSummary], sentences: Sequence[str], lin
     return [
         escaping.markdown(conditions.about(summaries)),
         markdown_list(conditions.methods(summaries)),
-        " ".join(map(escaping.markdown, sentences)),
+        " ".join(escaping.markdown(f"{each.rstrip('.')}.") for each in sentences),
         markdown_list(warnings_of(lines)),
     ]
 

@@ -93,5 +93,5 @@ def runs_text(summaries: Sequence[RunSummary], form: str, columns: Sequence[str]
         raise ConfigError(f"columns can be chosen for {' and '.join(CHOOSING)}; {form} contains every value")
     table = chosen_table(summaries, columns)
     if form == "latex":
-        return latex.latex([_captioned(replace(table, title=""), summaries)])
+        return latex.latex([replace(_captioned(replace(table, title=""), summaries), may_drop=False)])
     return f"{markdown_table(table)}\n\n{markdown_list([*common_notes(summaries), *valueless(table)])}\n"

@@ -116,6 +116,7 @@ class DataSpec:
     """The samples of a run. `sha256` is over the source's rows, `prompts_sha256` over the prompts made from them.
 
     `shard` is I/N for a run of the Ith of N parts of the samples. `drawn`: they are random ones, not the first.
+    `without_system` counts dialogues whose system prompt was left out.
     """
 
     source: str
@@ -127,6 +128,7 @@ class DataSpec:
     revision: str = ""
     shard: str | None = None
     drawn: bool | None = None
+    without_system: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -61,6 +61,17 @@ def test_columns_without_a_key_are_hidden_in_the_order_given():
     assert hidden.endswith("lossless, acceptance") and sum("1.45x [1.33, 1.56]" in line for line in lines) == 1
 
 
+def test_a_list_is_wrapped_after_commas_and_no_cell_within_words():
+    heads = ["pair", "task", "methods", "generations", "GiB"]
+    rows = [["llama-vicuna", "humaneval:se-paper", "we, we-sd x2, we-se x2", "0/2460", "54.21"]]
+    for width, hidden in ((68, "generations"), (90, "")):
+        lines = printed(width, table=Table("", heads, rows), optional=["generations", "GiB"], listing="methods")
+        assert max(map(len, lines)) <= width
+        text = "\n".join(lines)
+        assert all(word in text for word in ("llama-vicuna", "humaneval:se-paper", "we-sd x2,", "we-se x2", "54.21"))
+        assert text.partition("hidden columns (the terminal is too narrow): ")[2].strip() == hidden
+
+
 def test_columns_of_text_are_aligned_to_the_left():
     rows = [
         ["se", "gamma=5", "1.2x", "–"],

@@ -42,9 +42,28 @@ def test_questions_follow_the_answers_to_earlier_ones():
     ]  # fmt: skip
 
 
-def test_a_turn_without_a_text_is_named():
-    with pytest.raises(ConfigError, match="row 1: a turn needs 'from'"):
-        Dialogues().samples([{"conversations": [{"from": "narrator", "value": "x"}]}], "rows")
+@pytest.mark.parametrize(
+    ("turn", "wrong"),
+    [
+        ({"role": "tool", "content": "x"}, "'role' is 'tool'; known: human, user, gpt, assistant, system"),
+        ({"content": "x"}, "'role' is None"),
+        ({"role": "assistant", "content": None}, "'content' is None; needed: a text, or a list of parts of type text"),
+        ({"role": "user", "content": [{"type": "image_url"}]}, "'content' is [{'type': 'image_url'}]; needed"),
+        ("x", "is not an object with 'role' and 'content'"),
+    ],
+)
+def test_a_wrong_turn_is_named_with_its_file_line_and_key(turn, wrong):
+    good = {"role": "user", "content": "Hi."}
+    with pytest.raises(ConfigError) as error:
+        Dialogues().samples([{"messages": [good]}, {"messages": [good, turn]}], "chats.jsonl")
+    text = str(error.value)
+    assert text.startswith("chats.jsonl:2: turn 2 of 'messages'") and wrong in text
+
+
+def test_content_parts_of_type_text_are_joined():
+    parts = [{"type": "text", "text": "Name a river."}, {"type": "text", "text": "And a lake."}]
+    (sample,) = Dialogues().samples([{"messages": [{"role": "user", "content": parts}]}], "rows")
+    assert sample.turn == "Name a river.\nAnd a lake."
 
 
 def test_openais_messages_are_the_same_dialogues():
@@ -58,15 +77,22 @@ def test_openais_messages_are_the_same_dialogues():
 
 
 def test_messages_are_measured(tmp_path):
-    turns = [{"role": "user", "content": "Name a river."}, {"role": "user", "content": "And a lake."}]
+    turns = [{"role": "system", "content": "Be short."}]
+    turns += [{"role": "user", "content": "Name a river."}, {"role": "user", "content": "And a lake."}]
     (tmp_path / "chats.jsonl").write_text(json.dumps({"messages": turns}) + "\n" + json.dumps(ROWS[2]) + "\n")
     few = ("-t", "dialogues", "--data", "chats.jsonl", "--repeats", 1, "--max-new-tokens", 4)
     console.specbench("run", "-m", "sd", *few, cwd=tmp_path)
     (run,) = json.loads(console.specbench("list", "runs", "--json", cwd=tmp_path).stdout)
     assert run["generations"] == run["expected"] == 2 * 3, "two methods, three questions"
+    report = console.specbench("report", cwd=tmp_path).stdout
+    assert "! the system prompts of 1 dialogue were left out" in report
     (tmp_path / "chats.jsonl").write_text('{"prompt": "Hi."}\n')
     shown = console.specbench("run", "-m", "sd", *few, cwd=tmp_path, code=2).stderr
-    assert "row 1: no list under 'messages' or 'conversations'" in shown
+    assert "chats.jsonl:1: no list under 'messages' or 'conversations'; the row has: prompt" in shown
+    (tmp_path / "chats.jsonl").write_text(json.dumps(ROWS[2]) + "\n")
+    few = ("-t", "prompts", *few[2:])
+    shown = console.specbench("run", "-m", "sd", *few, cwd=tmp_path, code=2).stderr
+    assert "chats.jsonl:1: no text under 'prompt'; the row has: conversations; help: -t dialogues" in shown
 
 
 def test_all_turns_are_training_text(tokenizer):

@@ -1,14 +1,16 @@
 """A plan's counts, token limits and bounds without weights and data."""
 
 import json
+import re
 from dataclasses import replace
 
 import pytest
 
+from specbench.cli.plan import together
 from specbench.config.suite import TINY, read_suite, suites
 from specbench.experiment import plan_table
 from specbench.experiment.machine_plan import machine_rows
-from specbench.experiment.plan_table import plan_rows
+from specbench.experiment.plan_table import _in_short, plan_rows
 from specbench.experiment.suite_grid import Part, resolve_grid
 from specbench.machine.accelerator import read_accelerator
 from tests.fixtures.console import specbench
@@ -54,7 +56,7 @@ def test_a_run_is_counted_alike_with_and_without_its_weights(name, tmp_path):
             [getattr(row, key) for key in COUNTS] for row in with_weights
         ]
         for row, known in zip(without, with_weights, strict=True):
-            assert row.methods.split(" (")[0] == known.methods.split(" (")[0]
+            assert row.methods == re.sub(r"\(.*?\)", "", known.methods), "settings are known with weights only"
             assert row.least_seconds == pytest.approx(known.least_seconds, rel=0.02)
 
 
@@ -91,3 +93,21 @@ def test_a_run_without_its_models_is_missing_though_its_heads_would_be_trained(t
     done = specbench("plan", "--suite", "own.toml", cwd=tmp_path, code=4).stdout
     assert "1 missing; 18 generations of at most " in done and "no bound on the time" in done
     assert "specbench fetch --suite own.toml" in done and "--for" in done
+
+
+def test_the_same_help_for_several_models_or_data_sets_is_said_once():
+    def model(role, name):
+        help_ = f"run `hf download {name}` on a machine with network access"
+        return f"model '{role}': {name} is not in the local cache and cannot be fetched (offline); help: {help_}"
+
+    one, two = model("llama", "meta-llama/Llama-2-7b-hf"), model("vicuna", "lmsys/vicuna-7b-v1.5")
+    assert together([one, "another reason"]) == [one, "another reason"]
+    (both,) = together([one, two])
+    assert both == (
+        "model 'llama': meta-llama/Llama-2-7b-hf, model 'vicuna': lmsys/vicuna-7b-v1.5 are not in the local cache and cannot"
+        " be fetched (offline); help: run `hf download NAME` on a machine with network access"
+    )
+
+
+def test_several_settings_of_a_method_are_counted():
+    assert _in_short(["ar", "sd(gamma=3)", "sd(gamma=5)", "se(gamma=2)"]) == "ar, sd x2, se(gamma=2)"

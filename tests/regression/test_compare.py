@@ -161,18 +161,19 @@ def test_graded_quality_has_a_paired_test_and_small_drops_pass():
 @pytest.mark.parametrize(
     ("paths", "why"),
     [
-        ({"task__version": "3-A"}, "task version: 2-A | 3-A"),
-        ({"task__data__sha256": "e"}, "data sha256: d | e"),
+        ({"task__version": "3-A"}, "task version: 2-A in BASE, 3-A in NEW"),
+        ({"task__data__sha256": "e"}, "data sha256: d in BASE, e in NEW"),
         ({"task__data__prompts_sha256": "e"}, "data prompts_sha256"),
-        ({"decoding__temperature": 1.0}, "decoding temperature: 0.0 | 1.0"),
+        ({"decoding__temperature": 1.0}, "decoding temperature: 0.0 in BASE, 1.0 in NEW"),
         ({"decoding__seed": 1}, "decoding seed"),
         ({"pair__models__target__checksum": "2"}, "model target"),
-        ({"task__options__shots": 5}, "task option shots: 0 | 5"),
+        ({"task__options__shots": 5}, "task option shots: 0 in BASE, 5 in NEW"),
     ],
 )
 def test_runs_that_cannot_be_compared_are_reported_with_the_reason(paths, why):
     found = compare([quiet()], [quiet(config=changed(**paths))], LIMITS)
     assert [each.status for each in found] == [Status.incomparable] and why in found[0].detail
+    assert found[0].short == "other conditions", "the reasons follow the table, once"
     assert (exit_code(found), exit_code(found, undecided_passes=True)) == (6, 0)
 
 

@@ -2,6 +2,7 @@
 
 import base64
 import hashlib
+import itertools
 import json
 import re
 import shutil
@@ -79,6 +80,7 @@ def test_the_page_begins_with_conditions_methods_conclusion_and_warnings(page):
     data = json.loads(re.search(r'id="data">(.*?)</script>', text, re.S).group(1))
     assert re.search(r"\d{4}-\d\d-\d\d; models draft .*target .*thread; T = 0; 5 prompts .* x 1 repeat", data["about"])
     assert [line.partition(":")[0] for line in data["methods"]] == ["ar", "sd"]
+    assert not any("`" in line for key in ("methods", "verdict", "notes", "warnings") for line in data[key])
     assert any(line.startswith("outputs cut by the length limit") for line in data["warnings"])
     assert not any(line.startswith("outputs cut") for line in data["notes"])
 
@@ -163,6 +165,19 @@ def test_the_page_works_in_a_browser(page):
         ask("document.getElementById('theme').click()")
         assert ask("document.images[0].src") != light, "plots follow the theme"
         assert ask("document.documentElement.dataset.theme") == "dark"
+        long = "sd+pld+se_tiny_gsm8k_" + 12 * "0123456789"
+        browser.execute_script("document.querySelector('summary').textContent = arguments[0]", long)
+        narrow = {"width": 400, "height": 900, "deviceScaleFactor": 1, "mobile": True}
+        browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", narrow)
+        browser.execute_script("document.querySelector('.chip').click(); dispatchEvent(new Event('resize'))")
+        assert ask("document.documentElement.scrollWidth") <= 400, "the page does not scroll sideways"
+        labels = ask(
+            "[...document.querySelector('#speed svg').querySelectorAll('.soft')].map((each) => each.getBBox())"
+        )
+        assert labels
+        assert all(one["x"] + one["width"] < other["x"] for one, other in itertools.pairwise(labels))
+        shapes = ask("[...document.querySelectorAll('#speed .marker')].map((each) => each.getAttribute('d'))")
+        assert len(shapes) == 2 and all(shapes)
         assert browser.get_log("browser") == []
         events = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
         asked = {e["params"]["request"]["url"] for e in events if e["method"] == "Network.requestWillBeSent"}

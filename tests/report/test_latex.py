@@ -162,8 +162,32 @@ def test_every_kind_of_table_compiles(tmp_path):
         runs_text(runs, "latex", ["speedup", "score", "acceptance_by_position"]),
         latex(Captioned(table, "conditions", "suite") for table in tables),
     ]
-    document = "\\documentclass{article}\\usepackage{booktabs}\\begin{document}\n%s\n\\end{document}\n"
+    document = "\\documentclass{article}\\usepackage{booktabs,graphicx}\\begin{document}\n%s\n\\end{document}\n"
     (tmp_path / "x.tex").write_text(document % "\n".join(parts), encoding="ascii")
     done = subprocess.run(["pdflatex", "-halt-on-error", "x.tex"], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-2000:]
     assert Path(tmp_path / "x.pdf").stat().st_size > 0
+    assert "Overfull" not in done.stdout, "every table fits the text width"
+
+
+def test_a_name_at_the_start_of_a_note_is_not_capitalized():
+    warnings = ["! ar reaches 12% of the measured copy bandwidth; a faster engine helps", "! outputs cut: ar 5%"]
+    text = latex([Captioned(Table("", ["method", "value"], [["ar", "1"]]), warnings=warnings)])
+    assert r"Note: ar reaches 12\% of the measured copy bandwidth; a faster engine helps. Outputs cut: ar 5\%." in text
+
+
+def test_a_table_that_is_too_wide_has_smaller_type_and_leaves_out_the_least_important_columns_by_name():
+    text = runs_text([summary("a"), summary("b")], "latex")
+    (dropped,) = re.findall(r"^% Left out, as the table would be too wide: (.*)$", text, re.MULTILINE)
+    assert dropped == "acceptance", "a column of the lowest priority"
+    assert f"Left out, as the table would be too wide: {dropped}." in text.partition("Note: ")[2]
+    assert "\\footnotesize\n\\setlength{\\tabcolsep}{3pt}\n" in text and "resizebox" not in text
+    assert "speedup, \\\\ decoding" in text, "headings are wrapped"
+
+
+def test_chosen_columns_are_kept_and_scaled_to_the_text_width():
+    keys = ["speedup", "end_to_end_speedup", "acceptance_rate", "corrected", "accepted_length", "papers_speedup"]
+    text = runs_text([summary()], "latex", keys)
+    assert "Left out" not in text and text.count("\\resizebox{\\linewidth}{!}{%\n\\begin{tabular}") == 1
+    assert "\\end{tabular}}" in text and text.startswith("% Requires \\usepackage{booktabs,graphicx}.")
+    assert runs_text([summary()], "latex", keys[:1]).startswith("% Requires \\usepackage{booktabs}.")

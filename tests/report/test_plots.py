@@ -93,6 +93,15 @@ def test_models_in_a_stacked_bar_have_different_colors():
     }
 
 
+def test_many_methods_of_a_run_have_distinct_pairs_of_color_and_marker():
+    found = styles.styles_of([*METHODS, "a-plugins-method", "another-plugins-method"])
+    assert len({(each.color, each.marker) for each in found.values()}) == len(METHODS) + 2
+    few = styles.styles_of(
+        ["sd", "pld", "eagle", "sprinter", "polybasic", "polybasic-model", "bild", "dsl", "specdec++"]
+    )
+    assert len({(each.color, each.marker) for each in few.values()}) == 9
+
+
 def test_methods_of_a_run_have_distinct_colors():
     found = styles.styles_of(["ar", "sd", "lossy", "sd(gamma=2)", "polybasic", "polybasic-pld"])
     assert len({each.color for each in found.values()}) == 6

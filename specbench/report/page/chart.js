@@ -22,7 +22,8 @@ function chart() {
 }
 
 function axis(svg, x, least, most, bottom) {
-  const step = [0.1, 0.2, 0.5, 1, 2, 5, 10].find((each) => (most - least) / each <= 7) ?? 20;
+  const room = Math.min(7, (x(most) - x(least)) / 42);  // ticks whose labels do not overlap
+  const step = [0.1, 0.2, 0.5, 1, 2, 5, 10].find((each) => (most - least) / each <= room) ?? 20;
   for (let tick = Math.ceil(least / step - 1e-9) * step; tick <= most + 1e-9; tick += step) {
     const at = x(tick), one = Math.abs(tick - 1) < 1e-9;
     if (!one) svg.append(drawn("line", { x1: at, x2: at, y1: 0, y2: bottom, stroke: "var(--line)" }));
@@ -39,7 +40,7 @@ function mark(svg, row, x, y, right) {
     group.append(drawn("line", { x1: x(row.low), x2: x(row.high), y1: y, y2: y, stroke: row.color, "stroke-width": 3, "stroke-linecap": "round", opacity: 0.55 }));
   if (row.corrected !== null)
     group.append(drawn("line", { x1: x(row.corrected), x2: x(row.corrected), y1: y - 9, y2: y + 9, stroke: "var(--ink)", "stroke-width": 2, "stroke-dasharray": "3 2" }));
-  group.append(drawn("circle", { cx: x(row.value), cy: y, r: 5.5, fill: row.color }));
+  group.append(drawn("path", { d: SHAPES[row.marker], fill: row.color, class: "marker", transform: `translate(${x(row.value)} ${y})` }));
   group.append(drawn("text", { x: right + 14, y: y + 4 }, row.text));
   explain(group, row.about);
   svg.append(group);

@@ -35,6 +35,14 @@ function explain(node, text) {
   node.addEventListener("blur", hide);
 }
 
+// The markers of plots, by matplotlib's names, around the origin.
+const SHAPES = {
+  o: "M-5.5 0a5.5 5.5 0 1 0 11 0a5.5 5.5 0 1 0-11 0z", s: "M-5-5H5V5H-5z", "^": "M0-6L6 5H-6z", v: "M0 6L6-5H-6z",
+  "<": "M-6 0L5-6V6z", ">": "M6 0L-5-6V6z", D: "M0-6.5L6.5 0L0 6.5L-6.5 0z", d: "M0-6.5L4 0L0 6.5L-4 0z",
+  P: "M-2-6H2V-2H6V2H2V6H-2V2H-6V-2H-2z", X: "M-6-3.2L-3.2-6L0-2.8L3.2-6L6-3.2L2.8 0L6 3.2L3.2 6L0 2.8L-3.2 6L-6 3.2L-2.8 0z",
+  "*": "M0-6.5L1.6-2.2L6.2-2L2.6.8L3.8 5.3L0 2.7L-3.8 5.3L-2.6.8L-6.2-2L-1.6-2.2z",
+};
+
 // Filters: one task or all, and the methods that are switched on.
 const filter = { task: "", off: new Set() };
 const isShown = (task, method) => (!filter.task || !task || task === filter.task) && !filter.off.has(method);
@@ -51,11 +59,12 @@ function controls() {
     label.append(select);
     place.append(label);
   }
-  const methods = new Map(data.chart.map((row) => [row.method, row.color]));
-  for (const [method, color] of methods.size > 1 ? methods : []) {
-    const chip = made("button", method, "chip");
+  const methods = new Map(data.chart.map((row) => [row.method, row]));
+  for (const [method, row] of methods.size > 1 ? methods : []) {
+    const chip = made("button", undefined, "chip"), icon = drawn("svg", { viewBox: "-7 -7 14 14", "aria-hidden": "true" });
+    icon.append(drawn("path", { d: SHAPES[row.marker], fill: row.color }));
+    chip.append(icon, method);
     chip.type = "button";
-    chip.style.setProperty("--color", color);
     chip.setAttribute("aria-pressed", "true");
     chip.addEventListener("click", () => {
       if (!filter.off.delete(method)) filter.off.add(method);
