@@ -1,6 +1,6 @@
-"""The command line. `main`, the console script, catches SIGINT and SIGTERM from its first line on.
+"""The command line. `main`, the console script, catches SIGINT from its first line, and SIGTERM once `signal` is imported.
 
-Nothing is imported at the top: a signal during an import would end in a traceback.
+Only sys is imported at the top: a signal during another import would end in a traceback.
 """
 
 import sys

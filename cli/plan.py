@@ -204,7 +204,9 @@ def _total(rows: "list[PlanRow]") -> str:
     if unknown:
         size += f", without {unknown} whose number of prompts is not known"
     known = [row.least_seconds for row in rows if row.least_seconds is not None]
-    least = f"at least {duration(sum(known))} for what is not done" if known else "no bound on the time"
+    least = (
+        f"{duration(sum(known))} at the baseline's speed for what is not done" if known else "no estimate of the time"
+    )
     if known and len(known) < len(rows):
         least += f", without {len(rows) - len(known)} whose architectures or prompts are not known"
     return f"{len(rows)} {'run' if len(rows) == 1 else 'runs'}: {counts}; {size}; {least}"

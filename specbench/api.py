@@ -303,7 +303,7 @@ def _request(
 
 
 def _sandbox(name: str | None) -> SandboxKind | None:
-    if name is not None and name not in SandboxKind.__members__:
+    if name is not None and (not isinstance(name, str) or name not in SandboxKind.__members__):
         raise ConfigError(f"sandbox = {name!r}{hint(str(name), SandboxKind.__members__)}")
     return None if name is None else SandboxKind(name)
 
@@ -317,9 +317,10 @@ def _names(option: str, names: Names) -> tuple[str, ...]:
         return (names,)
     if not isinstance(names, Iterable):
         raise ConfigError(f"{option} = {names!r} must be a name, or a list of names")
-    if isinstance(names, list) and not names:
-        raise ConfigError(f"{option} = [] names nothing; help: leave it out for the default")
-    return tuple(map(str, names))
+    found = tuple(map(str, names))
+    if not found and names != ():  # an empty tuple is the default
+        raise ConfigError(f"{option} = {names!r} names nothing; help: leave it out for the default")
+    return found
 
 
 # Importing the package specbench.report has set the attribute that this function is to be found under.

@@ -1,15 +1,18 @@
 """Paired comparisons of two methods of one run, over the prompts that both completed."""
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from specbench.analysis.intervals import Estimate
+from specbench.analysis.acceptance import acceptance_by_model
+from specbench.analysis.intervals import Estimate, interval
 from specbench.analysis.points import Choice, Point
 from specbench.analysis.quality import by_prompt, score_change, scores_of
 from specbench.analysis.rows import Rows, complete, paired
+from specbench.analysis.run_metrics import METRICS
 from specbench.analysis.run_summary import RunSummary
 from specbench.analysis.speed import (
     completion_speedup,
@@ -19,6 +22,7 @@ from specbench.analysis.speed import (
     relative_latency,
     speedup,
 )
+from specbench.analysis.summary import context_of
 from specbench.runs.record import Record
 from specbench.runs.run_folder import load
 from specbench.runs.scores import Scores
@@ -30,7 +34,9 @@ RATIOS: dict[str, Callable[[Rows, Rows], Estimate]] = {  # values over a baselin
     "relative_latency": relative_latency,
     "over_sd": completion_speedup,
 }
-UNKNOWN = float("inf")  # half the width of the interval of an estimate from too few prompts
+PAPERS, PROPOSERS = "papers_speedup", "proposer_acceptance"
+EXACT = ("gigaflops", "flops_ratio", "flops_ratio_sd", "papers_flops_ratio_sd", "proposer_weight")  # no samples
+UNKNOWN = float("inf")  # the bounds of an estimate from too few prompts
 
 
 class Comparison(NamedTuple):
@@ -52,7 +58,7 @@ class Comparisons:
     def between(self, point: Point, other: Point, value: str, factor: float = 1.0) -> Comparison | None:
         """Compare a value of two points, neither of a group: on the same prompts if they are of one run, else as independent.
 
-        The other value is multiplied by `factor`. None if neither curve reaches its condition, or a value is missing.
+        The other value is multiplied by `factor`. Returns None if neither curve reaches its condition, or a value is missing.
         """
         ours, theirs = point.values.get(value), other.values.get(value)
         if isinstance(ours, Choice) and isinstance(theirs, Choice):
@@ -61,27 +67,76 @@ class Comparisons:
             found = ours.minus(theirs) if point.run == other.run and factor == 1.0 else None
             if found is not None and found.value is not None:
                 return _comparison(found.value, found.low, found.high, 0.0)
-        estimate = self._paired(point, other, value)
-        if estimate is not None and value != "score":
-            return _comparison(estimate.value, estimate.low, estimate.high, factor)
-        if estimate is not None and factor == 1.0:
-            return _comparison(estimate.value, estimate.low, estimate.high, 0.0)
-        return independent(span(point, value), span(other, value), factor)
+        if point.run == other.run and point.run in self._summaries:
+            if value in (*RATIOS, PAPERS):
+                ratio = self._ratio(point, other, value)
+                return None if ratio is None else _comparison(ratio.value, ratio.low, ratio.high, factor)
+            difference = self._difference(point, other, value, factor)
+            if difference is not None:
+                return _comparison(difference.value, difference.low, difference.high, 0.0)
+        return independent(self.estimate(point, value), self.estimate(other, value), factor)
 
-    def _paired(self, point: Point, other: Point, value: str) -> Estimate | None:
-        """Return the ratio or difference over the prompts of one run; None for values that are not compared in pairs."""
-        summary = self._summaries.get(point.run)
-        if summary is None or point.run != other.run or value not in (*RATIOS, "papers_speedup", "score"):
-            return None
-        records, scores = self._read(summary)
-        if value == "score":
-            return score_change(point.name, other.name, scores)
+    def estimate(self, point: Point, value: str) -> Estimate | None:
+        """Return a value of a point with its interval; None if it has none.
+
+        A number without an interval gets one over prompts, from the records. Numbers of EXACT have an interval of width zero.
+        A curve that does not reach its condition counts as 0, as in resamples.
+        """
+        found, number = point.values.get(value), point.number(value)
+        if isinstance(found, Choice):
+            return Estimate(found.value or 0.0, found.low, found.high)
+        if isinstance(found, Estimate) or number is None:
+            return found if isinstance(found, Estimate) else None
+        if value in EXACT:
+            return Estimate(number, number, number)
+        count = self._count(point, value)
+        return Estimate(number, None, None) if count is None else interval(*count)
+
+    def _ratio(self, point: Point, other: Point, value: str) -> Estimate | None:
+        """Return the ratio of two methods' speeds over the generations that both completed; None without one."""
+        summary = self._summaries[point.run]
+        records, _ = self._read(summary)
         ours, theirs = complete(records, point.name), complete(records, other.name)
         if not paired(ours, theirs)[0]:
             return None
-        if value == "papers_speedup":
+        if value == PAPERS:
             return papers_speedup(ours, theirs, summary.data.later_turns > 0)
         return RATIOS[value](ours, theirs)
+
+    def _difference(self, point: Point, other: Point, value: str, factor: float) -> Estimate | None:
+        """Return the difference of two methods' scores or counts over the same prompts; None for other values."""
+        if value == "score":
+            _, scores = self._read(self._summaries[point.run])
+            return score_change(point.name, other.name, scores) if factor == 1.0 else None
+        ours, theirs = self._count(point, value), self._count(other, value)
+        if ours is None or theirs is None or not np.array_equal(ours[0], theirs[0]):
+            return None
+        return interval(ours[0], lambda part: ours[1](part) - factor * theirs[1](part))
+
+    def _count(self, point: Point, value: str) -> "tuple[np.ndarray, Callable[[np.ndarray], float]] | None":
+        """Return the numbers of the prompts, (prompts, 1), and the value as a function of them; None if it is no count."""
+        summary = self._summaries.get(point.run)
+        if summary is None or (value != PROPOSERS and (value not in METRICS or METRICS[value].is_timed)):
+            return None
+        records, _ = self._read(summary)
+        rows = complete(records, point.name)
+        by_prompt: dict[str, list[Record]] = defaultdict(list)
+        for row in rows:
+            by_prompt[row.prompt].append(row)
+        parts = list(by_prompt.values())
+        if not parts:
+            return None
+        context = context_of(point.name, summary.spec, records, summary.environment["copy_bytes_per_second"])
+
+        def number(part: np.ndarray) -> float:
+            kept = [row for i in part[:, 0] for row in parts[int(i)]]
+            if value == PROPOSERS:
+                return acceptance_by_model(kept)[point.proposer]
+            found = METRICS[value].compute(kept, context)
+            assert isinstance(found, int | float)
+            return float(found)
+
+        return np.arange(len(parts))[:, None], number
 
     def _read(self, summary: RunSummary) -> tuple[list[Record], Scores]:
         if summary.run not in self._records:
@@ -92,7 +147,7 @@ class Comparisons:
 
 
 def independent(ours: Estimate | None, theirs: Estimate | None, factor: float = 1.0) -> Comparison | None:
-    """Return ours - factor x theirs for independent estimates, with Zou & Donner's interval (2008). None without a value."""
+    """Return ours - factor x theirs for independent estimates, by Zou & Donner 2008; None if one is missing."""
     if ours is None or theirs is None:
         return None
     (low, high), (below, above) = _bounds(ours), _bounds(theirs)
@@ -100,20 +155,6 @@ def independent(ours: Estimate | None, theirs: Estimate | None, factor: float = 
     down = float(np.hypot(ours.value - low, factor * (above - theirs.value)))
     up = float(np.hypot(high - ours.value, factor * (theirs.value - below)))
     return Comparison(value, value - down, value + up, 0.0)
-
-
-def span(point: Point, value: str) -> Estimate | None:
-    """Return a value of a point as an estimate; None if it has none.
-
-    A number that is not estimated has an interval of width zero. A curve that does not reach its condition counts as 0, as in
-    resamples.
-    """
-    found, number = point.values.get(value), point.number(value)
-    if isinstance(found, Choice):
-        return Estimate(found.value or 0.0, found.low, found.high)
-    if isinstance(found, Estimate):
-        return found
-    return None if number is None else Estimate(number, number, number)
 
 
 def _bounds(estimate: Estimate) -> tuple[float, float]:

@@ -151,7 +151,7 @@ def headline_clock(spec: RunSpec, methods: Sequence[MethodSummary]) -> Clock:
 
 def _method(name: str, spec: RunSpec, records: Rows, scores: Scores, bandwidth: float, timed: bool) -> MethodSummary:
     """Return the summary of one method. Without a complete generation it has counts only."""
-    rows, context = complete(records, name), replace(_context_of(name, spec, records, bandwidth), timed=timed)
+    rows, context = complete(records, name), replace(context_of(name, spec, records, bandwidth), timed=timed)
     errors = [r.error for r in records if r.method == name and r.error is not None]
     summary = MethodSummary(
         method=name,
@@ -183,7 +183,7 @@ def _method(name: str, spec: RunSpec, records: Rows, scores: Scores, bandwidth: 
     )
 
 
-def _context_of(name: str, spec: RunSpec, records: Rows, bandwidth: float) -> Context:
+def context_of(name: str, spec: RunSpec, records: Rows, bandwidth: float) -> Context:
     """Return the context of one method's metrics. `records` are those of all methods."""
     baseline_roles = spec.methods[spec.baseline].traits.roles
     return Context(

@@ -9,6 +9,7 @@ import tempfile
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any, cast
@@ -93,7 +94,6 @@ def pack(
     Raises ConfigError if a folder contains no run or damaged records, if two folders have the same name, or if `archive` is
     there and is not a file. A symbolic link is written through.
     """
-    archive = _writable(archive)
     names = [folder.resolve().name for folder in folders]
     for name in names:
         if not FOLDER_NAME.fullmatch(name):
@@ -109,24 +109,28 @@ def pack(
                 members[f"{name}/{file}"] = _content(folder, file, texts)
     files = {path: ListedFile(_sha256(data), len(data)) for path, data in members.items()}
     listing = Listing(FORMAT, texts, files)
-    archive.parent.mkdir(parents=True, exist_ok=True)
-    part = archive.with_name(f".{archive.name}.part")
-    try:
-        with zipfile.ZipFile(part, "w", compression) as out:
-            for path, data in {LISTING: json.dumps(asdict(listing), indent=1).encode(), **members}.items():
-                out.writestr(zipfile.ZipInfo(path, STAMP), data, compression)
-        part.replace(archive)
-    finally:
-        part.unlink(missing_ok=True)
+    with writing(archive) as part, zipfile.ZipFile(part, "w", compression) as out:
+        for path, data in {LISTING: json.dumps(asdict(listing), indent=1).encode(), **members}.items():
+            out.writestr(zipfile.ZipInfo(path, STAMP), data, compression)
     return listing
 
 
-def _writable(archive: Path) -> Path:
-    """Return the file that an archive is written to, the end of symbolic links. Raises ConfigError if it is not a file."""
+@contextmanager
+def writing(archive: Path) -> Iterator[Path]:
+    """Yield a file beside an archive, which replaces it at the end of the block, through symbolic links.
+
+    Raises ConfigError if the archive is there and is not a regular file.
+    """
     path = Path(os.path.realpath(archive))
     if path.is_symlink() or (path.exists() and not path.is_file()):
-        raise ConfigError(f"{archive} is not a regular file; help: -o ANOTHER.zip")
-    return path
+        raise ConfigError(f"{archive} is not a regular file; help: -o ANOTHER")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.part")
+    try:
+        yield part
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 class _BoundedFile(io.FileIO):

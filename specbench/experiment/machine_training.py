@@ -19,7 +19,7 @@ from specbench.experiment.device_memory import memory_by_device
 from specbench.experiment.machine_models import PlannedModel, planned_models
 from specbench.experiment.machine_plan import MachineRow, fits, longest_prompt, machine_rows
 from specbench.experiment.method_cost import FAST, SLOW
-from specbench.experiment.prepared_heads import Step, steps_of
+from specbench.experiment.prepared_heads import Step, has_rows, steps_of
 from specbench.machine.accelerator import Accelerator
 from specbench.machine.decoding_speed import forward_seconds, prefill_seconds
 from specbench.training.recipes import keys_of
@@ -66,10 +66,15 @@ def rows_with_training(suite: Suite, machine: Accelerator, gpus: int = 1) -> lis
 
 
 def training_rows(suite: Suite, machine: Accelerator) -> list[MachineRow]:
-    """Return the estimate of the training of every pair, task and kind of head. Heads of one kind share their rows."""
-    groups: dict[tuple[str, str, HeadKind], list[Step]] = {}
+    """Return the estimate of the training of every pair, task and kind of head. Heads of one kind and base share their rows.
+
+    Heads whose rows the user has not named are left out, since they are not trained.
+    """
+    groups: dict[tuple[str, str, HeadKind, str], list[Step]] = {}
     for step in steps_of(suite):
-        groups.setdefault((step.head.pair, step.head.task, step.head.step.kind), []).append(step)
+        if has_rows(step.head, step.options):
+            key = (step.head.pair, step.head.task, step.head.step.kind, step.head.step.base)
+            groups.setdefault(key, []).append(step)
     return [_row(steps, machine) for steps in groups.values()]
 
 
@@ -81,7 +86,7 @@ def _row(steps: Sequence[Step], machine: Accelerator) -> MachineRow:
     row = MachineRow(
         pair=preset.name, task=name, methods=f"train {len(steps)} {kind}" if len(steps) > 1 else f"train {kind}"
     )
-    base = default_base(kind)
+    base = head.step.base or default_base(kind)
     roles = [base] if kind == HeadKind.eagle else [base, "target"]
     try:
         models = planned_models(pair.on(head.task), preset.path.parent, roles, options)

@@ -38,7 +38,7 @@ def with_prepared(suite: Suite, pair: str, task: str, options: Options, out: Pat
 
 def has_rows(head: PreparedHead, options: Options) -> bool:
     """Return whether the user names the rows of a head that the measured task does not train; true for other heads."""
-    return not head.step.on or bool(options.data_for(head.step.on))
+    return not head.step.on or any(task == head.step.on for task, _ in options.data)
 
 
 def _is_given(head: PreparedHead, options: Options) -> bool:

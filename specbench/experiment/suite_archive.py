@@ -12,11 +12,12 @@ from zipfile import ZIP_STORED
 
 from specbench.config.suite import Suite
 from specbench.errors import ConfigError
-from specbench.experiment.archive import CHUNK, MOST_BYTES, Listing, pack, size_text, unpack
+from specbench.experiment.archive import CHUNK, MOST_BYTES, Listing, pack, size_text, unpack, writing
 from specbench.report.suite_report import measured_runs
 from specbench.report.verifiers import report_files
 
 PRESET = 9 | lzma.PRESET_EXTREME
+MOST_MEMORY = 256 << 20  # bytes to decompress with; PRESET needs 65 MiB
 
 
 def pack_suite(suite: Suite, results: Path, archive: Path) -> Listing:
@@ -30,11 +31,8 @@ def pack_suite(suite: Suite, results: Path, archive: Path) -> Listing:
     with TemporaryDirectory(prefix="specbench-") as folder:
         inner = Path(folder) / "runs.zip"
         listing = pack([results / run.folder for run in runs], inner, suite_files=found, compression=ZIP_STORED)
-        data = lzma.compress(inner.read_bytes(), preset=PRESET)
-    archive.parent.mkdir(parents=True, exist_ok=True)
-    part = archive.with_name(f".{archive.name}.part")
-    part.write_bytes(data)
-    part.replace(archive)
+        with writing(archive) as part:
+            part.write_bytes(lzma.compress(inner.read_bytes(), preset=PRESET))
     return listing
 
 
@@ -55,11 +53,18 @@ def unpacked_results(results: Path) -> Iterator[Path]:
 
 
 def _decompress(archive: Path, to: Path, most_bytes: int = MOST_BYTES) -> None:
-    """Decompress an xz file, chunk by chunk. Raises ConfigError if it is none, is damaged or exceeds `most_bytes`."""
-    written = 0
+    """Decompress an xz file, chunk by chunk, in at most MOST_MEMORY.
+
+    Raises ConfigError if it is not an xz file, is damaged or exceeds `most_bytes`.
+    """
+    written, unpacker = 0, lzma.LZMADecompressor(memlimit=MOST_MEMORY)
     try:
-        with lzma.open(archive) as packed, to.open("xb") as out:
-            while chunk := packed.read(CHUNK):
+        with archive.open("rb") as packed, to.open("xb") as out:
+            while not unpacker.eof:
+                data = packed.read(CHUNK) if unpacker.needs_input else b""
+                if unpacker.needs_input and not data:
+                    raise EOFError("it is cut")
+                chunk = unpacker.decompress(data, CHUNK)
                 written += len(chunk)
                 if written > most_bytes:
                     raise ConfigError(f"{archive}: more than {size_text(most_bytes)} when unpacked")

@@ -29,8 +29,8 @@ class Accelerator:
         for key in ("memory_gib", "bandwidth_gb_s", "bf16_tflops"):
             if not SMALLEST <= getattr(self, key) <= LARGEST:
                 raise ValueError(f"{key} = {getattr(self, key):g} must be from {SMALLEST:g} to {LARGEST:g}")
-        if not 0.0 <= self.copy_share <= 1.0:
-            raise ValueError(f"copy_share = {self.copy_share:g} must be from 0 (not measured) to 1")
+        if self.copy_share and not SMALLEST <= self.copy_share <= 1.0:
+            raise ValueError(f"copy_share = {self.copy_share:g} must be 0 (not measured), or from {SMALLEST:g} to 1")
 
     @property
     def memory(self) -> float:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import NamedTuple
 
-from specbench.analysis.comparisons import Comparison, Comparisons, independent, span
+from specbench.analysis.comparisons import Comparison, Comparisons, independent
 from specbench.analysis.intervals import Estimate
 from specbench.analysis.points import Point
 from specbench.config.suite import Suite
@@ -32,7 +32,11 @@ class Outcome(StrEnum):
     expected = "on the expected side within the noise"
     other = "on the other side within the noise"
     contradicted = "contradicted"
+    undecided = "not decided, without an interval or any difference"
     certain = "not tested, because these models cannot contradict it"
+
+
+NOT_COUNTED = (Outcome.undecided, Outcome.certain)
 
 
 class Decided(NamedTuple):
@@ -53,8 +57,8 @@ class Verdict:
 
     @property
     def counted(self) -> list[Outcome]:
-        """The outcomes at points that can contradict the expectation."""
-        return [each.outcome for each in self.outcomes if each.outcome is not Outcome.certain]
+        """The outcomes at points that can contradict the expectation, and that have an interval."""
+        return [each.outcome for each in self.outcomes if each.outcome not in NOT_COUNTED]
 
     @property
     def needed(self) -> int | None:
@@ -78,7 +82,7 @@ def outcome_lines(found: Sequence[Verdict]) -> list[str]:
 def outcome_counts(found: Sequence[Verdict], is_of_paper: bool = True) -> list[str]:
     """Return sentences that count the outcomes, those of the paper's comparisons and of this project's apart.
 
-    `is_of_paper` says whether the suite reproduces a paper at all. None without an outcome.
+    `is_of_paper` says whether the suite reproduces a paper at all. Returns an empty list without an outcome.
     """
     by_source: dict[str, Counter[Outcome]] = defaultdict(Counter)
     for each in found:
@@ -131,7 +135,7 @@ def _verdict(expected: Expectation, points: Sequence[Point], compare: Comparison
         return Verdict(expected, outcomes)
     other = replace(expected, value=expected.beside, beside="")
     beside = (each.outcome for group in _groups(other, points) for each in _outcomes(other, group, compare))
-    return Verdict(expected, outcomes, tuple(each for each in beside if each is not Outcome.certain))
+    return Verdict(expected, outcomes, tuple(each for each in beside if each not in NOT_COUNTED))
 
 
 def _groups(expected: Expectation, points: Sequence[Point]) -> list[list[Point]]:
@@ -143,10 +147,14 @@ def _groups(expected: Expectation, points: Sequence[Point]) -> list[list[Point]]
     different machines are never compared.
     """
     keys: tuple[str, ...] = ("run",)
-    if "x" in expected.bound if isinstance(expected.bound, dict) else expected.best:
-        keys = ("pair", "task", "T", "simulated", "data", "machine")
-    if isinstance(expected.bound, dict) and "T" in expected.bound:
-        keys = ("pair", "task", "simulated", "data", "machine")
+    place = ("pair", "task", "simulated", "data", "machine")
+    if isinstance(expected.bound, dict):
+        if "x" in expected.bound:
+            keys = (*place, "T")
+        if "T" in expected.bound:
+            keys = place
+    elif expected.best:
+        keys = (*place, "T")
     groups: dict[tuple[object, ...], list[Point]] = defaultdict(list)
     for point in points:
         if not point.group:
@@ -188,9 +196,9 @@ def _compared(
         others = [other for other in _chosen(points, bound, expected) if other.at(expected.by) == point.at(expected.by)]
         found = [compare.between(point, other, value, expected.factor) for other in others]
     elif isinstance(bound, str):
-        found = [independent(span(point, value), span(point, bound), expected.factor)]
+        found = [independent(compare.estimate(point, value), compare.estimate(point, bound), expected.factor)]
     else:
-        found = [independent(span(point, value), Estimate(bound, bound, bound), expected.factor)]
+        found = [independent(compare.estimate(point, value), Estimate(bound, bound, bound), expected.factor)]
     yield from (each for each in found if each is not None)
 
 
@@ -212,8 +220,13 @@ def _signed(point: Point, value: str, sign: float) -> float:
 
 
 def _outcome(expected: Expectation, found: Comparison) -> Outcome:
-    """Return on which side of equality a comparison lies, and whether its whole interval does."""
+    """Return on which side of equality a comparison lies, and whether its whole interval does.
+
+    A comparison without an interval, or of values that are equal on every prompt, decides nothing.
+    """
     value, low, high, equal = found
+    if not math.isfinite(high - low) or low == high == equal:
+        return Outcome.undecided
     if expected.equals is not None:
         return Outcome.alike if low <= equal <= high else Outcome.contradicted
     if expected.at_most is not None:

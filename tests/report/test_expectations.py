@@ -10,8 +10,9 @@ from specbench.analysis.intervals import Estimate
 from specbench.analysis.points import Point, points
 from specbench.config.suite_layout import Expectation
 from specbench.report.expectations import ERRORS, outcome_counts, outcome_lines, outcomes_of
+from specbench.runs.run_folder import spec_of
 from tests.fixtures.fabricated import write_run
-from tests.fixtures.records import record
+from tests.fixtures.records import record, round_of
 from tests.fixtures.summaries import method_summary, run_summary
 
 
@@ -23,7 +24,8 @@ class Suite:
 
 
 def point(value: float, run: str = "r", **place) -> Point:
-    values = {"speedup": Estimate(value, value - 0.1, value + 0.1), "least": 1.0, "relative_latency": 1 / value}
+    latency = Estimate(1 / value, 1 / value - 0.01, 1 / value + 0.01)
+    values = {"speedup": Estimate(value, value - 0.1, value + 0.1), "proposer_weight": 1.0, "relative_latency": latency}
     return Point(**{"pair": "p", "task": "t", "T": 1.0, "method": "m", "run": run, "values": values, **place})
 
 
@@ -33,8 +35,8 @@ def outcome(*found: Point, value: str = "speedup", **keys) -> str:
 
 
 def test_a_bound_may_be_another_value_of_the_same_point():
-    assert outcome(point(1.2), at_least="least") == "confirmed"
-    assert outcome(point(0.8), at_least="least") == "contradicted"
+    assert outcome(point(1.2), at_least="proposer_weight") == "confirmed"
+    assert outcome(point(0.8), at_least="proposer_weight") == "contradicted"
 
 
 def test_values_are_equal_if_the_interval_of_their_difference_contains_zero():
@@ -154,8 +156,38 @@ def test_swept_numbers_are_compared_across_runs_of_one_place():
 
 def test_an_estimate_without_an_interval_decides_nothing():
     few = [replace(point(1.5), values={"speedup": Estimate(1.5, None, None)})]
-    assert outcome(*few, at_least=1.0) == "on the expected side within the noise"
-    assert outcome(*few, at_most=1.0) == "on the other side within the noise"
+    for keys in ({"at_least": 1.0}, {"at_most": 1.0}, {"equals": 1.0}):
+        assert outcome(*few, **keys) == "not decided, without an interval or any difference"
+        assert counted(few, **keys) == []
+    plain = [replace(point(1.5), values={"accepted_length": 1.5})]
+    assert outcome(*plain, value="accepted_length", at_least=1.0).startswith("not decided"), (
+        "a number of unknown precision"
+    )
+
+
+def test_values_that_are_equal_on_every_prompt_decide_nothing():
+    same = [replace(point(1.5), values={"speedup": Estimate(1.0, 1.0, 1.0)})]
+    assert (
+        outcome(*same, at_least=1.0)
+        == outcome(*same, at_most=1.0)
+        == "not decided, without an interval or any difference"
+    )
+
+
+def test_counts_of_two_methods_are_compared_on_the_same_prompts(tmp_path):
+    """Tokens per round, whose difference has an interval from the records of a run."""
+    rows = [
+        record(name, str(i), tokens=5 * (accepted + 1), rounds=[round_of(4, accepted)] * 5)
+        for i in range(8)
+        for name, accepted in (("m", 3 - i % 2), ("n", 2))
+    ]
+    write_run(tmp_path, rows)
+    compare = Comparisons([replace(run_summary(), run="r", folder=str(tmp_path), spec=spec_of(tmp_path))])
+    m, n = (replace(point(1.0, method=name), values={"accepted_length": 1.0}) for name in ("m", "n"))
+    found = compare.between(m, n, "accepted_length")
+    assert found.equal == 0.0 and found.low < found.value < found.high
+    alone = compare.estimate(m, "accepted_length")
+    assert alone.low < alone.value < alone.high
 
 
 def test_methods_of_one_run_are_compared_on_the_same_prompts(tmp_path):

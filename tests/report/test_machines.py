@@ -5,6 +5,7 @@ import shutil
 
 import pytest
 
+from specbench.analysis.intervals import Estimate
 from specbench.analysis.points import Point
 from specbench.config.suite_layout import Expectation
 from specbench.files import write_sealed
@@ -98,7 +99,9 @@ def test_expectations_do_not_compare_machines():
 
     def point(speedup: float, machine: str, run: str) -> Point:
         place = {"pair": "p", "task": "t", "T": 0.0, "method": "sd"}
-        return Point(**place, run=run, machine=machine, values={"speedup": speedup})
+        return Point(
+            **place, run=run, machine=machine, values={"speedup": Estimate(speedup, speedup - 0.1, speedup + 0.1)}
+        )
 
     here = [point(0.5, "a", "one"), point(2.0, "a", "two")]
     assert expectations_of(expected, here) == ["at least 1: confirmed"]

@@ -2,6 +2,7 @@
 
 import json
 import lzma
+import os
 import shutil
 import zipfile
 from io import BytesIO
@@ -149,6 +150,14 @@ def test_unpacked_runs_are_complete_and_not_marked_as_imported(measured):
         assert len(folders) == 2 and all(load(folder).complete for folder in folders)
         assert not any((folder / IMPORTED).exists() for folder in folders)
     assert not results.exists()
+
+
+def test_an_export_of_a_suite_replaces_only_a_file(measured):
+    os.mkfifo(measured / "pipe")
+    (measured / "link").symlink_to("pipe")
+    done = specbench("export", "--suite", "mine.toml", "-o", "link", cwd=measured, code=2)
+    assert "link is not a regular file" in done.stderr
+    assert (measured / "link").is_symlink() and (measured / "pipe").is_fifo()
 
 
 def test_a_mistake_is_explained(measured):
