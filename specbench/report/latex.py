@@ -65,7 +65,7 @@ def _environment(each: Captioned, used: set[str]) -> str:
     dropped = f"Left out, as the table would be too wide: {'; '.join(layout.dropped)}" if layout.dropped else ""
     names = {cell for row in table.rows for cell in row}
     return "\n".join([
-        *([f"% {escaping.terminal(dropped)}"] if dropped else []),
+        *([f"% {escaping.latex(dropped)}"] if dropped else []),
         r"\begin{table}", r"\centering", *([rf"\caption{{{caption}}}"] if caption else []), rf"\label{{{label}}}", *shrunk,
         *([RESIZED] if layout.resized else []),
         rf"\begin{{tabular}}{{{''.join(column.alignment for column in columns)}}}", r"\toprule",
@@ -95,7 +95,7 @@ def _layout(table: Table, droppable: Sequence[int]) -> _Layout:
     def columns_of(shown: Table) -> list[_Column]:
         keys = shown.keys or ("",) * len(shown.heads)
         return [
-            _Column(head, [row[i] for row in shown.rows], key in RANKED)
+            _Column(escaping.terminal(head), [row[i] for row in shown.rows], key in RANKED)
             for i, (head, key) in enumerate(zip(shown.heads, keys, strict=True))
         ]
 

@@ -78,7 +78,8 @@ def headings_of(text, form):
     if form == "md":
         return [head for _, rows in markdown_tables(text) for head in rows[0]]
     if form == "latex":
-        return [head.strip() for line in re.findall(r"\\toprule\n(.*) \\\\", text) for head in line.split("&")]
+        lines = [line.replace(r" \\ ", " ") for line in re.findall(r"\\toprule\n(.*) \\\\", text)]  # wrapped headings
+        return [head.strip() for line in lines for head in line.split("&")]
     data = json.loads(re.search(r'id="data">(.*?)</script>', text, re.DOTALL).group(1))
     return [head for table in data["tables"] for head in table["heads"]]
 
