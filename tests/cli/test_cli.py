@@ -214,7 +214,7 @@ def test_a_failed_sample_is_a_failed_sample(tmp_path):
         (["run", "-p", "llama-2", "-m", "sd"], 4, "help:"),
         (["run", "--device", "cuda"], 4, "no CUDA"),
         (["report"], 2, "no run folder"),
-        (["report", "nowhere"], 2, "contains no run"),
+        (["report", "nowhere"], 2, "does not exist"),
         (["show", "pair", "opt2"], 2, "did you mean 'opt'?"),
         (["show", "pear", "opt"], 2, "did you mean 'pair'?"),
         (["run", "--data", "prompts.jsonl", "-t", "gsm8k"], 2, "no text under 'question'"),
