@@ -1,4 +1,4 @@
-"""Judges behind an endpoint that answers wrongly, too much, too slowly or not at all, and then properly."""
+"""Judges at an endpoint that answers wrongly, too much, too slowly or not at all, and then properly."""
 
 import gzip
 import json
