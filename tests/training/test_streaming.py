@@ -27,10 +27,13 @@ WIDTH, TOKENS, TEXTS = 192, 500, 200  # of the bundled target; 38 MB of features
 
 
 def live_bytes():
-    """Return the bytes of all tensors that Python objects hold, each storage once."""
+    """Return the bytes of all tensors that Python objects hold, each storage once.
+
+    Subclasses, such as the fake tensors that torch.compile leaves in the process, have no storage of their own.
+    """
     storages = {}
     for each in gc.get_objects():
-        if issubclass(type(each), torch.Tensor) and each.layout is torch.strided:
+        if type(each) in (torch.Tensor, torch.nn.Parameter) and each.layout is torch.strided:
             storage = each.untyped_storage()
             storages[storage.data_ptr()] = storage.nbytes()
     return sum(storages.values())
