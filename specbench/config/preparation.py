@@ -1,7 +1,8 @@
 """The heads that a suite trains before it measures."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -75,3 +76,26 @@ class PreparedHead:
         return (
             out / "heads" / Path(self.pair).stem / Path(self.task).stem.replace(":", "@") / f"{self.step.kind}-outputs"
         )
+
+
+def require_distinct(steps: Sequence[Preparation]) -> None:
+    """Raise ValueError, with both entries, for two heads that would replace each other.
+
+    These have one name for the same pair and measured task, or one folder and different recipes.
+    """
+    names: dict[tuple[str, str, str], int] = {}
+    folders: dict[Path, int] = {}
+    recipes = [replace(step, pairs=(), tasks=(), tau=(TAU,)) for step in steps]  # a folder's name has the others
+    for i, step in enumerate(steps):
+        for pair, task in product(dict.fromkeys(step.pairs), dict.fromkeys(step.tasks)):
+            for head in step.heads(pair, task):
+                key, folder = (pair, task, head.name), head.folder(Path())
+                other = names.get(key, folders.get(folder, i))
+                if key in names or recipes[other] != recipes[i]:
+                    raise ValueError(
+                        f"prepare[{other}] and prepare[{i}] both train '{head.name}' of {pair} on {head.task}; help: a label"
+                        " for one of them"
+                        if other != i
+                        else f"prepare[{i}] trains '{head.name}' of {pair} on {head.task} twice; help: each tau once"
+                    )
+                names[key], folders[folder] = i, i

@@ -32,7 +32,7 @@ from typing import Any, Literal, get_type_hints
 from specbench.config.construct import construct, convert
 from specbench.config.options import ALSO_SET, Options, draft_lengths, scoped_values
 from specbench.config.overrides import in_scope, override
-from specbench.config.preparation import Preparation
+from specbench.config.preparation import Preparation, require_distinct
 from specbench.config.presets import names, preset, sweep_of
 from specbench.config.suite_layout import DEFAULT_TABLE, Expectation, PlotSpec, TableSpec
 from specbench.errors import ConfigError, hint
@@ -81,6 +81,7 @@ class Suite:
     def __post_init__(self) -> None:
         if self.judge and (missing := JUDGE - self.judge.keys()):
             raise ValueError(f"judge: a value for '{min(missing)}' is missing")
+        require_distinct(self.prepare)
 
     def with_judge(self, judge: dict[str, Any]) -> "Suite":
         """Return the suite with another judge of the same methods. Raises ConfigError if the suite judges nothing."""

@@ -125,6 +125,31 @@ def test_an_unknown_kind_is_named_with_the_nearest_one(suite):
         read_suite(str(suite))
 
 
+@pytest.mark.parametrize(
+    ("change", "found"),
+    [
+        ("limit = 40", "'sprinter/1' of tiny on cnndm"),
+        ('features = "state+q"', "'sprinter/1' of tiny on cnndm"),
+        ("tau = [1.5]\nlimit = 40", "'sprinter' of tiny on cnndm"),
+    ],
+)
+def test_two_entries_that_train_one_head_are_a_mistake_in_the_suite(change, found, suite):
+    """They have one name, or, with different numbers of values of tau, one folder and different recipes."""
+    entry = SUITE[SUITE.index("[[prepare]]") : SUITE.index("[[grid]]")]
+    old = "tau = [1.0, 1.5]\nlimit = 30" if "tau" in change else "limit = 30"
+    suite.write_text(SUITE.replace("[[grid]]", entry.replace(old, change) + "[[grid]]"))
+    with pytest.raises(
+        ConfigError, match=rf"own\.toml: prepare\[0\] and prepare\[1\] both train {found}; help: a label"
+    ):
+        read_suite(str(suite))
+
+
+def test_a_tau_that_an_entry_has_twice_is_a_mistake_in_the_suite(suite):
+    suite.write_text(SUITE.replace("tau = [1.0, 1.5]", "tau = [1.5, 1.5]"))
+    with pytest.raises(ConfigError, match=r"own\.toml: prepare\[0\] trains 'sprinter/1\.5' of tiny on cnndm twice"):
+        read_suite(str(suite))
+
+
 def test_one_command_trains_and_measures(suite, tmp_path):
     shown = "".join(console.specbench("run", "--suite", suite, cwd=tmp_path))
     assert "training sprinter/1.5 of tiny on cnndm" in shown
