@@ -48,18 +48,18 @@ class VerifierReport:
 
         Older reports have eta_FP against tau_train's labels only, which are the same ones at tau_train = 1.
         """
-        values = self.values
-        if "predicted_tv" not in values:  # not trained on sampled tokens, which the theorem describes
-            return NONE
-        if "ratio_tv" in values:
-            return THOUSANDTHS.number(values["ratio_tv"])
-        return THOUSANDTHS.number(values["eta_fp"] * values["draft_tv"]) if self.tau == 1.0 else UNKNOWN
+        return self._distance(self.values.get("ratio_eta_fp", self.values["eta_fp"] if self.tau == 1.0 else None))
 
     @property
     def labels_tv(self) -> str:
         """The distance that eta_FP against tau_train's labels would give in place of Theorem 1's eta_FP, as text."""
-        values = self.values
-        return THOUSANDTHS.number(values["eta_fp"] * values["draft_tv"]) if "predicted_tv" in values else NONE
+        return self._distance(self.values["eta_fp"])
+
+    def _distance(self, false_positives: float | None) -> str:
+        """Return the product of a rate of false positives and the draft's distance from the target as text."""
+        if "predicted_tv" not in self.values:  # not trained on sampled tokens, which the theorem describes
+            return NONE
+        return UNKNOWN if false_positives is None else THOUSANDTHS.number(false_positives * self.values["draft_tv"])
 
     @property
     def acceptable_run(self) -> float:

@@ -140,17 +140,7 @@ class Fitting:
 
 
 def train(rows: Rows, features: str, threshold: float, fitting: Fitting) -> tuple[Verifier, Table]:
-    """Fit a verifier to balanced rows. Returns it, and its report on the test texts.
-
-    `eta_tp` and `eta_fp` are against the labels that the verifier was trained on, q <= tau_train p, and `ratio_eta_fp` is
-    against the labels of Theorem 1, q <= p.
-
-    Total variation distances from the target per position, on the test texts: `draft_tv` if every token is accepted;
-    `ratio_tv` by Theorem 1 as printed, `ratio_eta_fp` x `draft_tv`; `labels_tv`, `eta_fp` x `draft_tv`, which is the
-    theorem's only at tau_train = 1; `predicted_tv` by the token-dependent form, the sum over x of fp(x) (q(x) - p(x))+,
-    estimated over the rows' own draws if they are `is_sampled`; `output_tv` as measured, for features that do not depend
-    on the token: the output follows q after prefixes that the verifier accepts, and p after others.
-    """
+    """Fit a verifier to balanced rows. Returns it, and its report on the test texts: `evaluated` and how the fit ended."""
     torch.manual_seed(fitting.seed)
     head = Verifier(hidden=rows["state"].shape[1], features=features, threshold=threshold)
     head.embedding = fitting.embedding
@@ -162,24 +152,37 @@ def train(rows: Rows, features: str, threshold: float, fitting: Fitting) -> tupl
     head.spread.copy_(ready["train"][0].std(0).clamp_min(1e-6))
     validate = error_rate if by_rows else loss_of
     losses = fit(head, head, ready["train"], ready["validation"], fitting.recipe, validate)
-    with torch.no_grad():
-        scores = head(ready["test"][0]).sigmoid()
-    test = parts["test"]
-    report = roc.summary(scores.numpy(), ready["test"][1].numpy(), test["text"].numpy(), HALF)
-    wrong = (1.0 - test["p"] / test["q"].clamp_min(1e-12)).clamp_min(0.0)  # x ~ q, so its mean is the distance
-    report["draft_tv"] = draft_tv = float(test["tv"].mean())
-    if fitting.is_sampled:
-        report["predicted_tv"] = float(((scores >= HALF) * wrong).mean())
-        own, strict = (
-            roc.rates(scores.numpy(), labels_of(test, tau).numpy(), HALF)["eta_fp"] for tau in (threshold, ACCEPTABLE)
-        )
-        report |= {"labels_tv": own * draft_tv, "ratio_eta_fp": strict, "ratio_tv": strict * draft_tv}
-        if features == "state":
-            report["output_tv"] = float(((scores >= HALF) * test["tv"]).mean())
-    report |= {"features": features, "tau_train": threshold, **outcome(losses, fitting.recipe)}
+    found = evaluated(head, parts["test"], fitting.is_sampled)
+    curve = found.pop("curve")
+    report = {**found, "features": features, "tau_train": threshold, **outcome(losses, fitting.recipe)}
     if by_rows:
         report |= {"split": LEAKING, "validation_error": report.pop("validation_loss")}
-    return head, report | {"curve": roc.curve(scores.numpy(), ready["test"][1].numpy())}
+    return head, report | {"curve": curve}
+
+
+def evaluated(head: Verifier, test: Rows, is_sampled: bool) -> Table:
+    """Return the rates of a verifier on rows that it was not trained on, and its ROC curve.
+
+    `eta_tp` and `eta_fp` are against the labels that the verifier was trained on, q <= tau_train p, and `ratio_eta_fp` is
+    against the labels of Theorem 1, q <= p.
+
+    Total variation distances from the target per position: `draft_tv` if every token is accepted; `predicted_tv` by the
+    token-dependent form, the sum over x of fp(x) (q(x) - p(x))+, estimated over the rows' own draws if they are
+    `is_sampled`; `output_tv` as measured, for features that do not depend on the token: the output follows q after prefixes
+    that the verifier accepts, and p after others. Theorem 1's is derived in `specbench.report.verifiers`.
+    """
+    with torch.no_grad():
+        scores = head(_inputs(head, test)).sigmoid()
+    labels = labels_of(test, head.settings["threshold"]).numpy()
+    report = roc.summary(scores.numpy(), labels, test["text"].numpy(), HALF)
+    wrong = (1.0 - test["p"] / test["q"].clamp_min(1e-12)).clamp_min(0.0)  # x ~ q, so its mean is the distance
+    report["draft_tv"] = float(test["tv"].mean())
+    if is_sampled:
+        report["predicted_tv"] = float(((scores >= HALF) * wrong).mean())
+        report["ratio_eta_fp"] = roc.rates(scores.numpy(), labels_of(test, ACCEPTABLE).numpy(), HALF)["eta_fp"]
+        if head.parts == ["state"]:
+            report["output_tv"] = float(((scores >= HALF) * test["tv"]).mean())
+    return {**report, "curve": roc.curve(scores.numpy(), labels)}
 
 
 def row_masks(count: int, seed: int) -> dict[Split, Tensor]:

@@ -27,7 +27,7 @@ def cells(tau: float, **values) -> dict[str, str]:
 
 
 def test_theorem_1_takes_the_rate_over_tokens_with_q_above_p():
-    found = cells(1.2, ratio_eta_fp=0.4, ratio_tv=0.08)
+    found = cells(1.2, ratio_eta_fp=0.4)
     assert (found["TV by Theorem 1"], found["eta_FP x TV of the draft"]) == ("0.080", "0.020")
 
 
