@@ -37,9 +37,11 @@ def folder_of(folder: Path, settings: Table) -> Path:
 
 
 def missing(folder: Path, texts: Sequence[Text]) -> list[Text]:
-    """Return the texts whose rows are not in the folder of their settings."""
+    """Return the texts whose rows are not in the folder of their settings, or are in a damaged file."""
     firsts = range(0, len(texts), SHARD)
-    return [text for first in firsts if not _path(folder, first).exists() for text in texts[first : first + SHARD]]
+    return [
+        text for first in firsts if _has_rows(_path(folder, first)) is None for text in texts[first : first + SHARD]
+    ]
 
 
 def collected(

@@ -20,7 +20,7 @@ from specbench.observer import Observer
 from specbench.training import eagle, feature_size
 from specbench.training.budget import Budget
 from specbench.training.recipes import EagleRecipe
-from specbench.training.shards import collected
+from specbench.training.shards import collected, folder_of, missing
 from specbench.training.texts import Text
 
 WIDTH, TOKENS, TEXTS = 192, 500, 200  # of the bundled target; 38 MB of features
@@ -116,6 +116,24 @@ def test_the_same_command_finishes_an_interrupted_collection(tmp_path):
     one, two = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "again"))
     assert one.keys() == two.keys() and all(torch.equal(one[key], two[key]) for key in one)
     assert "features of 60 texts take" in whole.messages[0] and "features of 20 texts take" in again.messages[0]
+
+
+def test_a_damaged_shard_is_planned_and_collected_again(tmp_path):
+    """A file that is cut, as after a crash of the machine: its 20 texts count as missing, and only they are collected."""
+    texts = [Text(i, [2], [3], Sample(str(i), ""), "") for i in range(50)]
+    made = []
+
+    def make(part):
+        made.extend(text.number for text in part)
+        return ({"token": torch.full((3,), text.number)} for text in part)
+
+    shards = collected(tmp_path, texts, make, {}, lambda: None)
+    assert missing(folder_of(tmp_path, {}), texts) == []
+    damaged, made[:] = shards.paths[1], []
+    damaged.write_bytes(damaged.read_bytes()[:-8])
+    assert missing(folder_of(tmp_path, {}), texts) == texts[20:40]
+    again = collected(tmp_path, texts, make, {}, lambda: None)
+    assert made == list(range(20, 40)) and again.rows()["text"].unique().tolist() == list(range(50))
 
 
 def test_the_size_is_that_of_the_files(tmp_path):
