@@ -20,6 +20,7 @@ from specbench.observer import Observer
 from specbench.report import export
 from specbench.runs.locking import locked
 from specbench.training.budget import Budget
+from specbench.training.recipes import recipe_of
 from specbench.training.texts import Source, Text, gather
 from specbench.training.trainer import Settings, Trained, Training, require_known
 
@@ -147,7 +148,7 @@ def _job(request: TrainRequest) -> _Job:
     if pair.differs_by_task and len(tasks) > 1:
         raise ConfigError(f"{request.pair} has a checkpoint for each task; help: one task, such as -t {tasks[0]}")
     pair = pair.on(tasks[0])
-    recipe = {**pair.defaults.train.get(kind.value, {}), **request.recipe}
+    recipe = recipe_of(kind, pair, request.recipe)
     require_known(kind, recipe, request.features)
     if kind != HeadKind.sprinter and (request.features, request.tau) != (FEATURES, TAU):
         raise ConfigError(f"--features and --tau apply to sprinter only; leave them out for {kind.value}")

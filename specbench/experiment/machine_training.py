@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from specbench.analysis import theory
 from specbench.config.construct import Table
-from specbench.config.pair import Answers, HeadKind, Pair, default_base
+from specbench.config.pair import Answers, HeadKind, default_base
 from specbench.config.preparation import Preparation
 from specbench.config.suite import Suite
 from specbench.data.task import Task
@@ -22,13 +22,11 @@ from specbench.experiment.method_cost import FAST, SLOW
 from specbench.experiment.prepared_heads import Step, has_rows, steps_of
 from specbench.machine.accelerator import Accelerator
 from specbench.machine.decoding_speed import forward_seconds, prefill_seconds
-from specbench.training.recipes import keys_of
+from specbench.training.recipes import MOST_EPOCHS, training_share, whole_recipe
 
-TRAINED = 0.6  # share of the texts that are for training
 KINDS = 4  # of SPRINTER's prefixes
 STEP = (2e-3, 3e-4)  # assumed: slow and fast seconds of an optimizer's step for a small head
 BACKWARD = 3  # operations of a forward and its backward pass over those of a forward
-MOST_EPOCHS = 40  # of an EAGLE head, where the recipe sets none
 
 
 @dataclass(frozen=True)
@@ -93,7 +91,7 @@ def _row(steps: Sequence[Step], machine: Accelerator) -> MachineRow:
     except MissingAsset as error:
         return replace(row, why=str(error))
     devices = memory_by_device(list(models.values()), [], longest_prompt(models, task), task.max_new_tokens)
-    training = _Training(head.step, len(steps), base, models, task, _recipe(head.step, pair), machine)
+    training = _Training(head.step, len(steps), base, models, task, whole_recipe(kind, pair, head.step.recipe), machine)
     low, high = (_seconds(training, fast) for fast in (True, False))
     return replace(
         row,
@@ -105,12 +103,6 @@ def _row(steps: Sequence[Step], machine: Accelerator) -> MachineRow:
         if low is None
         else "",
     )
-
-
-def _recipe(step: Preparation, pair: Pair) -> Table:
-    """Return the keys of a head's recipe: its defaults, the pair's, and those of the suite."""
-    defaults = {key: value for key, (value, _) in keys_of(step.kind).items()}
-    return {**defaults, **pair.defaults.train.get(step.kind.value, {}), **step.recipe}
 
 
 def _seconds(training: _Training, fast: bool) -> float | None:
@@ -148,7 +140,12 @@ def _forwards(training: _Training, fast: bool) -> dict[str, float]:
 
 def _fitting(training: _Training, texts: int, fast: bool) -> float:
     """Return the seconds of an early-stopped or complete fit to the rows."""
-    rows = TRAINED * texts * training.number("steps") * (KINDS if training.step.kind == HeadKind.sprinter else 1)
+    rows = (
+        training_share(training.recipe)
+        * texts
+        * training.number("steps")
+        * (KINDS if training.step.kind == HeadKind.sprinter else 1)
+    )
     epochs = training.number("epochs")
     if fast:
         epochs = min(epochs, training.number("patience") + 1)
@@ -165,5 +162,5 @@ def _eagle(training: _Training, texts: int, fast: bool) -> float:
     written = 0 if training.step.answers == Answers.reference else min(length, training.task.max_new_tokens)
     collecting = written * training.forward(training.base, fast) + training.read(training.base, length, fast)
     learned = int(model.size.parameters * model.head_bytes / model.size.resident_bytes)
-    tokens = TRAINED * texts * length * (training.number("epochs") or MOST_EPOCHS)
+    tokens = training_share(training.recipe) * texts * length * (training.number("epochs") or MOST_EPOCHS)
     return texts * collecting + prefill_seconds(training.machine, BACKWARD * learned, int(tokens), fast)

@@ -28,13 +28,12 @@ from specbench.training.budget import Budget
 from specbench.training.eagle_losses import losses_by_text, losses_of
 from specbench.training.eagle_rows import Sequences, Span, spans_of
 from specbench.training.fitting import is_falling
-from specbench.training.recipes import EagleRecipe
+from specbench.training.recipes import MOST_EPOCHS, EagleRecipe, Split
 from specbench.training.shards import Shards
-from specbench.training.texts import Split, split_of
+from specbench.training.texts import split_of
 
 CHECKPOINT = "checkpoint.pt"
 CHECKPOINT_STEPS = 200
-MOST_EPOCHS = 40  # within a budget
 COMPARED = 0.75  # share of the steps after which the validation loss is first computed
 TIMED_STEPS = 10  # steps that are timed to choose the number of steps within the budget
 

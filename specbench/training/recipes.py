@@ -8,8 +8,8 @@ from dataclasses import Field, dataclass, field, fields, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Literal
 
-from specbench.config.construct import within
-from specbench.config.pair import Answers, HeadKind
+from specbench.config.construct import Table, within
+from specbench.config.pair import Answers, HeadKind, Pair
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 MEANING = "meaning"
 FIXED = ("draft", "target", "answers", "seed")  # fields that other options set
 REJECT_WEIGHT = 6.0  # of SpecDec++
+Split = Literal["train", "validation", "test"]
+SPLITS: tuple[Split, ...] = ("train", "train", "train", "validation", "test")  # of every five texts
+AUTHORS_SHARE = 0.7  # of the rows that train, where they are split as SPRINTER's authors split them
+MOST_EPOCHS = 40  # of an EAGLE head, where the recipe sets none
 WIDE, NARROW = (4096, 3e-5), (192, 2e-3)  # (width, learning rate): EAGLE's paper, and the bundled target
 
 
@@ -88,8 +92,8 @@ class SprinterRecipe(Recipe):
 
     split: Literal["texts", "rows"] = key(
         "texts",
-        "texts, or rows, as the authors have it: 70 % of the rows train, and the rest chooses the epoch by accuracy and"
-        " tests; this leaks, since rows of one text are on both sides",
+        f"texts, or rows, as the authors have it: {100 * AUTHORS_SHARE:.0f} % of the rows train, and the rest"
+        " chooses the epoch by accuracy and tests; this leaks, since rows of one text are on both sides",
     )
 
 
@@ -97,7 +101,7 @@ class SprinterRecipe(Recipe):
 class EagleRecipe:
     """AdamW on features of whole texts (Li et al. 2024). 0 means: chosen from the base model, the texts or the budget."""
 
-    epochs: int = key(0, "passes over the texts; 0: as many as --minutes allow, at most 40")
+    epochs: int = key(0, f"passes over the texts; 0: as many as --minutes allow, at most {MOST_EPOCHS}")
     batch: int = key(0, "tokens per step; 0: 1/64 of the training tokens, between 256 and 4096")
     rate: float = key(0.0, "peak learning rate; 0: by the hidden size of the base, 3e-5 at 4096, 2e-3 at 192")
     warm_up: int = key(0, "steps of linear warm-up; 0: 5 % of the steps")
@@ -167,6 +171,21 @@ def keys_of(kind: HeadKind | TrainKind) -> dict[str, tuple[object, str]]:
         for each in fields(part)
         if each.name not in FIXED
     }
+
+
+def recipe_of(kind: HeadKind, pair: Pair, own: Table) -> Table:
+    """Return the keys of a recipe that differ from the kind's defaults: the pair's, replaced by the user's or the suite's."""
+    return {**pair.defaults.train.get(kind.value, {}), **own}
+
+
+def whole_recipe(kind: HeadKind, pair: Pair, own: Table) -> Table:
+    """Return all keys of a recipe: `recipe_of` over the kind's defaults."""
+    return {**{key: value for key, (value, _) in keys_of(kind).items()}, **recipe_of(kind, pair, own)}
+
+
+def training_share(recipe: Table) -> float:
+    """Return the share of the texts, or of the rows, that a head is fitted to with a recipe."""
+    return AUTHORS_SHARE if recipe.get("split") == "rows" else SPLITS.count("train") / len(SPLITS)
 
 
 def meaning_of(each: "Field[Any]") -> str:

@@ -21,16 +21,15 @@ from specbench.models.loader import LoadedPair, Models
 from specbench.training import roc
 from specbench.training.fitting import error_rate, fit, loss_of, outcome
 from specbench.training.outputs import sampler_of
-from specbench.training.recipes import PrefixRollout, SprinterRecipe
+from specbench.training.recipes import AUTHORS_SHARE, PrefixRollout, Split, SprinterRecipe
 from specbench.training.shards import Rows, chosen, joined
-from specbench.training.texts import Split, Text, masks, steps_within
+from specbench.training.texts import Text, masks, steps_within
 
 KINDS = ("original", "draft", "target", "mixed")  # what follows the prompt in a prefix; "original": the text's answer
 THRESHOLDS = (1.0, 1.2, 1.5)  # tau_train
 ACCEPTABLE = 1.0  # the ratio q/p up to which Theorem 1 calls a token acceptable, and a mixed prefix takes the draft's
 HALF = 0.5  # tau_inf
 LEAKING = "rows (leaks)"  # in the report of a verifier whose test rows are of texts that it was trained on
-TRAINING_SHARE = 0.7  # of the rows, where they are split as SPRINTER's authors split them
 SHOWN = ("state", "q", "entropy", "q+entropy", "state+q+entropy", "state+token")  # features that a report compares
 
 
@@ -186,10 +185,10 @@ def evaluated(head: Verifier, test: Rows, is_sampled: bool) -> Table:
 
 
 def row_masks(count: int, seed: int) -> dict[Split, Tensor]:
-    """Return the authors' split of the rows: TRAINING_SHARE for training, and the rest for both validation and test."""
+    """Return the authors' split of the rows: AUTHORS_SHARE for training, and the rest for both validation and test."""
     order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
     train = torch.zeros(count, dtype=torch.bool)
-    train[order[: round(TRAINING_SHARE * count)]] = True  # (count,)
+    train[order[: round(AUTHORS_SHARE * count)]] = True  # (count,)
     return {"train": train, "validation": ~train, "test": ~train}
 
 

@@ -6,7 +6,6 @@ import json
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -16,9 +15,7 @@ from specbench.data.prompting import dialogue_ids, encode
 from specbench.data.task import Message, Sample, Task
 from specbench.errors import ConfigError
 from specbench.models.loader import LoadedPair
-
-Split = Literal["train", "validation", "test"]
-SPLITS: tuple[Split, ...] = ("train", "train", "train", "validation", "test")
+from specbench.training.recipes import SPLITS, Split
 
 
 @dataclass(frozen=True)

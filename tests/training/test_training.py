@@ -21,9 +21,9 @@ from specbench.training import eagle, roc, sprinter
 from specbench.training.budget import Budget
 from specbench.training.eagle_rows import rows_of
 from specbench.training.fitting import fit, loss_of
-from specbench.training.recipes import EagleRecipe, Recipe, SprinterRecipe
+from specbench.training.recipes import MOST_EPOCHS, SPLITS, EagleRecipe, Recipe, SprinterRecipe
 from specbench.training.shards import collected
-from specbench.training.texts import SPLITS, Text, split_of
+from specbench.training.texts import Text, split_of
 from tests.fixtures.console import specbench
 
 Q, P = (0.5, 0.3, 0.15, 0.05), (0.2, 0.2, 0.5, 0.1)
@@ -272,7 +272,7 @@ def test_the_budget_decides_how_many_steps_an_eagle_head_is_trained(tmp_path, ta
     with pytest.raises(ConfigError, match="steps of one epoch; help: a larger --minutes"):
         eagle.train(eagle_training(target, tmp_path, EagleRecipe(batch=28), budget=no_time, keep=False), rows)
     _, report = eagle.train(eagle_training(target, tmp_path, EagleRecipe(batch=600), keep=False), rows)
-    assert report["epochs"] == eagle.MOST_EPOCHS
+    assert report["epochs"] == MOST_EPOCHS
 
 
 def test_collecting_ends_with_its_share_of_the_budget(tmp_path):
