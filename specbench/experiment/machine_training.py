@@ -4,16 +4,16 @@ Every constant is assumed, as in `specbench.machine.decoding_speed`.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from specbench.analysis import theory
 from specbench.config.construct import Table
 from specbench.config.pair import Answers, HeadKind, default_base
-from specbench.config.preparation import Preparation
+from specbench.config.preparation import Preparation, PreparedHead
 from specbench.config.suite import Suite
 from specbench.data.task import Task
-from specbench.errors import MissingAsset
+from specbench.errors import ConfigError, MissingAsset
 from specbench.experiment import selection
 from specbench.experiment.device_memory import memory_by_device
 from specbench.experiment.machine_models import PlannedModel, planned_models
@@ -22,7 +22,7 @@ from specbench.experiment.method_cost import FAST, SLOW
 from specbench.experiment.prepared_heads import Step, has_rows, steps_of
 from specbench.machine.accelerator import Accelerator
 from specbench.machine.decoding_speed import forward_seconds, prefill_seconds
-from specbench.training.recipes import MOST_EPOCHS, training_share, whole_recipe
+from specbench.training.recipes import MOST_EPOCHS, training_share
 
 KINDS = 4  # of SPRINTER's prefixes
 STEP = (2e-3, 3e-4)  # assumed: slow and fast seconds of an optimizer's step for a small head
@@ -31,10 +31,10 @@ BACKWARD = 3  # operations of a forward and its backward pass over those of a fo
 
 @dataclass(frozen=True)
 class _Training:
-    """Heads of one kind for a pair and task, which share the rows, and the models that collect them."""
+    """Heads that share their rows, and the models that collect these. `recipe` is one of the heads' `recipes`."""
 
     step: Preparation
-    heads: int
+    recipes: Sequence[Table]
     base: str
     models: Mapping[str, PlannedModel]
     task: Task
@@ -64,15 +64,14 @@ def rows_with_training(suite: Suite, machine: Accelerator, gpus: int = 1) -> lis
 
 
 def training_rows(suite: Suite, machine: Accelerator) -> list[MachineRow]:
-    """Return the estimate of the training of every pair, task and kind of head. Heads of one kind and base share their rows.
+    """Return the estimates of the heads' training: one for the heads that share their rows, which are collected once.
 
     Heads whose rows the user has not named are left out, since they are not trained.
     """
-    groups: dict[tuple[str, str, HeadKind, str], list[Step]] = {}
+    groups: dict[Hashable, list[Step]] = {}
     for step in steps_of(suite):
         if has_rows(step.head, step.options):
-            key = (step.head.pair, step.head.task, step.head.step.kind, step.head.step.base)
-            groups.setdefault(key, []).append(step)
+            groups.setdefault(step.rows_key, []).append(step)
     return [_row(steps, machine) for steps in groups.values()]
 
 
@@ -82,38 +81,51 @@ def _row(steps: Sequence[Step], machine: Accelerator) -> MachineRow:
     preset, pair = selection.read_pair(head.pair, options)
     name, task = selection.read_task(head.task, pair, options)
     row = MachineRow(
-        pair=preset.name, task=name, methods=f"train {len(steps)} {kind}" if len(steps) > 1 else f"train {kind}"
+        pair=preset.name, task=name, methods=f"train {len(steps)} {kind}" if len(steps) > 1 else f"train {head.name}"
     )
     base = head.step.base or default_base(kind)
     roles = [base] if kind == HeadKind.eagle else [base, "target"]
     try:
         models = planned_models(pair.on(head.task), preset.path.parent, roles, options)
-    except MissingAsset as error:
+        texts = _texts(steps[0])
+    except (ConfigError, MissingAsset) as error:
         return replace(row, why=str(error))
     devices = memory_by_device(list(models.values()), [], longest_prompt(models, task), task.max_new_tokens)
-    training = _Training(head.step, len(steps), base, models, task, whole_recipe(kind, pair, head.step.recipe), machine)
-    low, high = (_seconds(training, fast) for fast in (True, False))
+    recipes = [each.recipe for each in steps]
+    training = _Training(head.step, recipes, base, models, task, recipes[0], machine)
+    seconds = None if texts is None else (_seconds(training, texts, True), _seconds(training, texts, False))
     return replace(
         row,
         devices=tuple(devices),
         downloads={each.source: each.download_bytes for each in models.values() if each.download_bytes},
         fits=fits(machine, devices),
-        seconds=None if low is None or high is None else (low, high),
-        why=f"{kind} of {head.pair}: the number of texts is not known; help: limit = N in [[prepare]]"
-        if low is None
-        else "",
+        seconds=seconds,
+        why="" if seconds else _unknown(head),
     )
 
 
-def _seconds(training: _Training, fast: bool) -> float | None:
-    """Return the seconds of collecting the rows once and fitting every head; None if the number of texts is not known."""
-    texts = training.step.limit
-    if not texts:
-        return None
-    if training.step.kind == HeadKind.eagle:
-        found = _eagle(training, texts, fast)
-    else:
-        found = texts * _collecting(training, fast) + training.heads * _fitting(training, texts, fast)
+def _unknown(head: PreparedHead) -> str:
+    """Return why there is no estimate for a head, and what gives one."""
+    return (
+        f"{head.words}: the number of training texts of {head.task} on the hub is not known offline; help: limit = N in"
+        f" [[prepare]], or --data {head.task}=FILE"
+    )
+
+
+def _texts(step: Step) -> int | None:
+    """Return the number of texts that train a head; None if only the hub's training split, which is not read, has it."""
+    _, task = selection.read_task(step.head.task, step.pair, step.options)
+    if step.source != "hub" or task.local:
+        return step.texts()
+    return step.head.step.limit or None
+
+
+def _seconds(training: _Training, texts: int, fast: bool) -> float:
+    """Return the seconds of collecting the rows once and fitting every head."""
+    is_eagle = training.step.kind == HeadKind.eagle
+    collecting = (_eagle_collecting if is_eagle else _collecting)(training, fast)
+    fits = [replace(training, recipe=each) for each in training.recipes]
+    found = texts * collecting + sum((_eagle_fitting if is_eagle else _fitting)(each, texts, fast) for each in fits)
     budget = 60.0 * training.step.minutes
     return min(found, budget) if budget else found
 
@@ -152,15 +164,24 @@ def _fitting(training: _Training, texts: int, fast: bool) -> float:
     return epochs * math.ceil(rows / max(training.number("batch"), 1)) * STEP[fast]
 
 
-def _eagle(training: _Training, texts: int, fast: bool) -> float:
-    """Return the seconds of an EAGLE head: texts are written by the base and read once; then a layer and the LM head learn.
-
-    The fast assumption is a text of a quarter of the longest one.
+def _eagle_collecting(training: _Training, fast: bool) -> float:
+    """Return the seconds in which the features of a text are collected: the base writes it, unless it is a reference
+    answer, and reads it once.
     """
-    model, most = training.models[training.base], training.number("most")
-    length = most // 4 if fast else most
+    length = _eagle_length(training, fast)
     written = 0 if training.step.answers == Answers.reference else min(length, training.task.max_new_tokens)
-    collecting = written * training.forward(training.base, fast) + training.read(training.base, length, fast)
+    return written * training.forward(training.base, fast) + training.read(training.base, length, fast)
+
+
+def _eagle_fitting(training: _Training, texts: int, fast: bool) -> float:
+    """Return the seconds in which an EAGLE head, a layer and the LM head, learns."""
+    model = training.models[training.base]
     learned = int(model.size.parameters * model.head_bytes / model.size.resident_bytes)
-    tokens = training_share(training.recipe) * texts * length * (training.number("epochs") or MOST_EPOCHS)
-    return texts * collecting + prefill_seconds(training.machine, BACKWARD * learned, int(tokens), fast)
+    tokens = training_share(training.recipe) * texts * _eagle_length(training, fast)
+    epochs = training.number("epochs") or MOST_EPOCHS
+    return prefill_seconds(training.machine, BACKWARD * learned, int(tokens * epochs), fast)
+
+
+def _eagle_length(training: _Training, fast: bool) -> int:
+    """Return the tokens of a text; the fast assumption is a quarter of the longest one."""
+    return training.number("most") // 4 if fast else training.number("most")

@@ -1,8 +1,10 @@
 """Training of the heads that a suite needs, before it measures."""
 
 import json
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from specbench.config.architectures import architecture_of
 from specbench.config.construct import Table
@@ -17,7 +19,6 @@ from specbench.experiment.prepared_heads import Step, has_rows, steps_of
 from specbench.files import write
 from specbench.observer import Observer
 from specbench.training.feature_size import free_bytes, gb, token_bytes
-from specbench.training.recipes import EagleRecipe
 
 OPTIONAL = ("base", "on")  # keys of a step that change a head only if they are there
 REQUEST = "prepared.json"  # in a head's folder: what it was trained from
@@ -25,45 +26,68 @@ REQUEST = "prepared.json"  # in a head's folder: what it was trained from
 
 def untrained(suite: Suite, out: Path) -> list[PreparedHead]:
     """Return the heads that `prepare` would train."""
-    return [step.head for step in steps_of(suite) if has_rows(step.head, step.options) and not _is_trained(step, out)]
+    return [step.head for step in _pending(suite, out)]
+
+
+def _pending(suite: Suite, out: Path) -> list[Step]:
+    """Return the steps that `prepare` would take."""
+    return [step for step in steps_of(suite) if has_rows(step.head, step.options) and not _is_trained(step, out)]
 
 
 def training_notes(suite: Suite, out: Path) -> list[str]:
-    """Return a line for each head that `prepare` would train, with the size of an EAGLE head's features, or leave out."""
-    lines = []
+    """Return a line for each head that `prepare` would train, with the size of an EAGLE head's features, or leave out.
+
+    The last line compares all features with the free space.
+    """
+    lines, found = [], _features_of(_pending(suite, out))
     for step in steps_of(suite):
         head = step.head
         if not has_rows(head, step.options):
             lines.append(_left_out(head))
         elif not _is_trained(step, out):
-            lines.append(f"{head.words} is not trained; run --suite trains it first{_room(step, out)}")
-    return lines
+            each = found.get(step.rows_key)
+            lines.append(f"{head.words} is not trained; run --suite trains it first")
+            if each:
+                lines[-1] += (
+                    f"; its features take at most {gb(each.bytes)} in {head.collected(out)}, {each.texts:,} texts"
+                )
+    return [*lines, *([_room(found, out)] if found else [])]
 
 
 def _left_out(head: PreparedHead) -> str:
     return f"{head.words} is not trained without --data {head.task}=FILE; the pair's own head is used"
 
 
-def _room(step: Step, out: Path) -> str:
-    """Return what the features of an EAGLE head take on disk at most; empty if that is unknown, and for other heads."""
-    head, options = step.head, step.options
-    if head.step.kind != HeadKind.eagle:
-        return ""
-    found, pair = selection.read_pair(head.pair, replace(options, heads=()))
-    recipe = {**pair.defaults.train.get(head.step.kind.value, {}), **head.step.recipe}
-    try:
-        base = pair.on(head.task).models[head.step.base or default_base(head.step.kind)]
-        width = architecture_of(base, found.path.parent).get("hidden_size")
-        _, task = selection.read_task(head.task, pair, options)
-        rows = len(task.texts(selection.source_of(head.task, pair, options))[1]) - _skipped(step)
-    except (ConfigError, MissingAsset):
-        return ""
-    if not isinstance(width, int):
-        return ""
-    texts = min(head.step.limit or rows, rows)
-    size = texts * int(recipe.get("most", EagleRecipe().most)) * token_bytes(width)
-    free = gb(free_bytes(out))
-    return f"; its features take at most {gb(size)} in {head.collected(out)}, {texts:,} texts; {free} are free"
+class _Features(NamedTuple):
+    """The features that EAGLE heads of one collection are trained on: the number of texts, and the most bytes on disk."""
+
+    texts: int
+    bytes: int
+
+
+def _features_of(steps: Sequence[Step]) -> dict[Hashable, _Features]:
+    """Return the features of EAGLE heads by collection, as far as their texts and the base's width are known."""
+    found = {}
+    for step in steps:
+        if step.head.step.kind != HeadKind.eagle or step.rows_key in found:
+            continue
+        preset, pair = selection.read_pair(step.head.pair, replace(step.options, heads=()))
+        try:
+            base = pair.on(step.head.task).models[step.head.step.base or default_base(step.head.step.kind)]
+            width, texts = architecture_of(base, preset.path.parent).get("hidden_size"), step.texts()
+        except (ConfigError, MissingAsset):
+            continue
+        if isinstance(width, int):
+            found[step.rows_key] = _Features(texts, texts * int(step.recipe["most"]) * token_bytes(width))
+    return found
+
+
+def _room(found: Mapping[Hashable, _Features], out: Path) -> str:
+    """Return a line on the bytes of all features together and the free space, with a "!" if they may not fit."""
+    size, free = sum(each.bytes for each in found.values()), free_bytes(out)
+    text = f"features of EAGLE heads take at most {gb(size)} together; {gb(free)} are free"
+    help_ = "a smaller limit or recipe.most in [[prepare]], or --out on another disk"
+    return text if size <= free else f"! {text}; help: {help_}"
 
 
 def prepare(suite: Suite, out: Path, access: Access, observer: Observer) -> list[str]:
@@ -73,6 +97,9 @@ def prepare(suite: Suite, out: Path, access: Access, observer: Observer) -> list
     after the measured ones are taken. Returns the reasons for the heads that could not be trained.
     """
     missing: list[str] = []
+    found = _features_of(_pending(suite, out))
+    if found and (note := _room(found, out)).startswith("!"):
+        observer.message(note)
     for step in steps_of(suite):
         head = step.head
         if not has_rows(head, step.options):
@@ -111,7 +138,7 @@ def _identity(step: Step) -> Table:
         "tau": head.tau,
         "task": head.task,
         "source": selection.source_of(head.task, pair, options),
-        "skip": _skipped(step),
+        "skip": step.skipped(),
         "models": {role: asdict(spec) for role, spec in pair.models.items()},
         "dtype": options.dtype,
         "overrides": [[key, value] for key, value in options.overrides],
@@ -119,31 +146,11 @@ def _identity(step: Step) -> Table:
     return dict(json.loads(json.dumps(about)))
 
 
-def _skipped(step: Step) -> int:
-    """Return the number of first rows that the suite measures, of a source without a training split; 0 for others.
-
-    Raises ConfigError if the measured rows are not the first ones.
-    """
-    head, options = step.head, step.options
-    if not step.is_measured:
-        return 0
-    _, pair = selection.read_pair(head.pair, replace(options, heads=()))
-    _, task = selection.read_task(head.task, pair, options)
-    if task.has_training_split(selection.source_of(head.task, pair, options)):
-        return 0
-    if options.sample or not options.limit:
-        raise ConfigError(
-            f"{head.task}: the data has no training split, so the suite trains on rows that it does not measure; help:"
-            " --limit N measures the first N rows only"
-        )
-    return options.limit
-
-
 def _request(step: Step, out: Path, access: Access) -> TrainRequest:
     head, options = step.head, step.options
     return TrainRequest(
         kind=head.step.kind, pair=head.pair, tasks=(head.task,), options=replace(options, heads=(), over=(), gamma=()),
-        count=head.step.limit, skip=_skipped(step), answers=head.step.answers, features=head.step.features, tau=head.tau,
+        count=head.step.limit, skip=step.skipped(), answers=head.step.answers, features=head.step.features, tau=head.tau,
         seed=head.step.seed, base=head.step.base, recipe=head.step.recipe, out=head.folder(out),
         collected=head.collected(out), minutes=head.step.minutes, trial=0, compare=False, access=access,
     )  # fmt: skip

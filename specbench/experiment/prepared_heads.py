@@ -4,12 +4,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from specbench.config.construct import Table
 from specbench.config.options import Options
-from specbench.config.pair import head_named
+from specbench.config.pair import Pair, head_named
 from specbench.config.preparation import PreparedHead
 from specbench.config.presets import preset
 from specbench.config.suite import Suite
+from specbench.errors import ConfigError
 from specbench.experiment import selection
+from specbench.training.recipes import rows_key, whole_recipe
 
 
 @dataclass(frozen=True)
@@ -22,6 +25,54 @@ class Step:
     head: PreparedHead
     options: Options
     is_measured: bool
+
+    @property
+    def pair(self) -> Pair:
+        """The head's pair, without heads that the user gives."""
+        return selection.read_pair(self.head.pair, replace(self.options, heads=()))[1]
+
+    @property
+    def source(self) -> str:
+        """The source of the rows that train the head."""
+        return selection.source_of(self.head.task, self.pair, self.options)
+
+    @property
+    def recipe(self) -> Table:
+        """All keys of the head's recipe: the defaults, the pair's keys, and those of the suite."""
+        return whole_recipe(self.head.step.kind, self.pair, self.head.step.recipe)
+
+    @property
+    def rows_key(self) -> tuple[object, ...]:
+        """What the collected rows depend on, for heads of a suite: equal keys share one collection."""
+        head, step = self.head, self.head.step
+        own = (head.pair, head.task, step.kind, step.base, step.limit, step.answers, step.seed)
+        return (*own, *rows_key(step.kind, self.recipe))
+
+    def skipped(self) -> int:
+        """Return the number of first rows that the suite measures, of a source without a training split; 0 for others.
+
+        Raises ConfigError if the measured rows are not the first ones.
+        """
+        if not self.is_measured:
+            return 0
+        _, task = selection.read_task(self.head.task, self.pair, self.options)
+        if task.has_training_split(self.source):
+            return 0
+        if self.options.sample or not self.options.limit:
+            raise ConfigError(
+                f"{self.head.task}: the data has no training split, so the suite trains on rows that it does not measure;"
+                " help: --limit N measures the first N rows only"
+            )
+        return self.options.limit
+
+    def texts(self) -> int:
+        """Return the number of texts that train the head. Reads their source.
+
+        Raises ConfigError for a mistake in the data, and MissingAsset if they are not here.
+        """
+        _, task = selection.read_task(self.head.task, self.pair, self.options)
+        rows = max(len(task.texts(self.source)[1]) - self.skipped(), 0)
+        return min(self.head.step.limit or rows, rows)
 
 
 def with_prepared(suite: Suite, pair: str, task: str, options: Options, out: Path) -> Options:

@@ -183,6 +183,13 @@ def whole_recipe(kind: HeadKind, pair: Pair, own: Table) -> Table:
     return {**{key: value for key, (value, _) in keys_of(kind).items()}, **recipe_of(kind, pair, own)}
 
 
+def rows_key(kind: HeadKind, recipe: Table) -> tuple[object, ...]:
+    """Return the values of a whole recipe on which the collected rows depend: heads that agree in them share their rows."""
+    if kind == HeadKind.eagle:
+        return recipe["most"], recipe["temperature"]
+    return tuple(recipe[each.name] for each in fields(RECIPES[kind][0]) if each.name not in FIXED)
+
+
 def training_share(recipe: Table) -> float:
     """Return the share of the texts, or of the rows, that a head is fitted to with a recipe."""
     return AUTHORS_SHARE if recipe.get("split") == "rows" else SPLITS.count("train") / len(SPLITS)

@@ -205,10 +205,10 @@ values = ["speedup"]
 def training(tmp_path):
     """A function that returns the estimate of the heads of a suite that trains some of one kind."""
 
-    def row(kind="sprinter", limit=500, more=""):
+    def row(kind="sprinter", limit=500, more="", **options):
         path = tmp_path / "own.toml"
         path.write_text(TRAINING.format(kind=kind, limit=limit, more=more))
-        (found,) = training_rows(read_suite(str(path)), H200)
+        (found,) = training_rows(read_suite(str(path), **options), H200)
         return found
 
     return row
@@ -237,8 +237,25 @@ def test_heads_of_one_kind_share_their_rows(training):
 def test_a_budget_limits_the_training_and_all_texts_have_no_estimate(training):
     assert training("eagle", more="minutes = 0.1").seconds[1] == 6.0
     unknown = training("eagle", 0)
-    assert unknown.seconds is None and "limit = N in [[prepare]]" in unknown.why
+    assert unknown.seconds is None and "limit = N in [[prepare]], or --data lm1b=FILE" in unknown.why
     assert not total_of([unknown]).complete
+
+
+def test_all_texts_of_a_file_are_counted(training, tmp_path):
+    """As many lines as there are, with a limit above that number and without one; the measured ones are not for training."""
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text("".join(json.dumps({"text": f"Text number {i} of a file."}) + "\n" for i in range(600)))
+    data = {"data": (("lm1b", str(rows)),)}
+    five_hundred = training("eagle", 500).seconds
+    assert training("eagle", 0, **data).seconds == training("eagle", 900, **data).seconds == five_hundred
+    missing = training("eagle", 0, data=(("lm1b", str(tmp_path / "none.jsonl")),))
+    assert missing.seconds is None and "none.jsonl" in missing.why
+
+
+def test_rows_of_another_temperature_are_collected_too(tmp_path):
+    """SPRINTER's Table 2: the authors' recipe draws greedily, so its rows are not those of the other verifier."""
+    rows = [row for row in training_rows(read_suite("sprinter-table2"), H200) if row.task == "lm1b"]
+    assert [row.methods for row in rows] == ["train sprinter", "train sprinter/authors-leaking", "train specdec++"]
 
 
 def test_a_plan_includes_the_heads_that_the_suite_trains_and_not_those_that_are_given(tmp_path):
@@ -255,7 +272,10 @@ def test_a_plan_includes_the_heads_that_the_suite_trains_and_not_those_that_are_
     total = sum(row["seconds"][1] for row in heads) + sum(row.seconds[1] for row in runs)
     assert found["total"]["seconds"][1] == pytest.approx(total)
     assert not training_rows(read_suite("se-table2"), H200)
-    for more, kinds in (((), {"2 sprinter", "specdec++"}), (("--head", "gpt-neo:sprinter=mine"), {"specdec++"})):
+    for more, kinds in (
+        ((), {"sprinter", "sprinter/authors-leaking", "specdec++"}),
+        (("--head", "gpt-neo:sprinter=mine"), {"specdec++"}),
+    ):
         rows = planned("sprinter-table2", *more)["runs"]
         assert {row["methods"] for row in rows if row["methods"].startswith("train")} == {
             f"train {kind}" for kind in kinds

@@ -227,9 +227,24 @@ def test_without_rows_the_pairs_own_heads_are_used(chain, trained, tmp_path):
 
 def test_the_plan_says_how_much_disk_the_features_take(chain, tmp_path):
     """25 texts of at most 1,024 tokens, as the pair's recipe has it, of 192 half-precision numbers and 17 bytes."""
-    for note in training_notes(read_suite(chain[0], data=chain[1]), tmp_path):
+    for note in training_notes(read_suite(chain[0], data=chain[1]), tmp_path)[:-1]:
         assert f"its features take at most {25 * 1024 * (2 * 192 + 17) / 1e9:.4f} GB in " in note
-        assert "25 texts" in note and note.endswith(" GB are free")
+        assert note.endswith("25 texts")
+
+
+def test_the_features_of_all_heads_are_compared_with_the_free_space_together(chain, trained, tmp_path, monkeypatch):
+    """Each of two heads would fit alone. The line is in the plan, and is shown before the first training."""
+    wanted, size = read_suite(chain[0], data=chain[1]), 25 * 1024 * (2 * 192 + 17)
+    assert training_notes(wanted, tmp_path)[-1].startswith(
+        f"features of EAGLE heads take at most {2 * size / 1e9:.4f} GB together; "
+    )
+    monkeypatch.setattr(preparation, "free_bytes", lambda folder: int(1.5 * size))
+    last, shown = training_notes(wanted, tmp_path)[-1], []
+    assert last.startswith("! features of EAGLE heads take at most") and "help: a smaller limit or recipe.most" in last
+    observer = Observer()
+    monkeypatch.setattr(observer, "message", shown.append)
+    prepare(wanted, tmp_path, Access(), observer)
+    assert shown[0] == last and len(trained) == 2
 
 
 def test_polybasics_suites_train_both_heads_on_sharegpt():
