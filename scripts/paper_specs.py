@@ -14,6 +14,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from operator import itemgetter
 from pathlib import Path
 
 from specbench.config.architectures import architecture_of
@@ -157,7 +158,7 @@ def _first_values(line: Line, new: set[str]) -> Line:
 
 
 def report(walked: Sequence[Walked], earlier: str = "") -> str:
-    """Return the results as Markdown, with the rows of other suites from an earlier page."""
+    """Return the results as Markdown, with the rows and failures of other suites from an earlier page."""
     rows = {row.split(" ")[1]: row for row in earlier.splitlines() if re.match(r"\| [\w-]+ \| \d", row)}
     rows |= {
         each.suite: f"| {each.suite} | {each.runs} | {each.generations} | {len(each.failures)} | {each.seconds:.0f} |"
@@ -172,7 +173,10 @@ def report(walked: Sequence[Walked], earlier: str = "") -> str:
         "| suite | runs | generations | failures | seconds |\n| :-- | --: | --: | --: | --: |\n"
         + "\n".join(rows[name] for name in sorted(rows)),
     ]
-    failures = [f"- {each.suite}: {text}" for each in walked for text in each.failures]
+    failed = {each.suite: [" ".join(text.split()) for text in each.failures] for each in walked}
+    others = [each for each in re.findall(r"^- ([\w-]+): (.*)$", earlier, re.M) if each[0] not in failed]
+    every = [*others, *((suite, text) for suite, texts in failed.items() for text in texts)]
+    failures = [f"- {suite}: {text}" for suite, text in sorted(every, key=itemgetter(0))]
     return "\n\n".join([*lines, *(["\n".join(failures)] if failures else [])]) + "\n"
 
 

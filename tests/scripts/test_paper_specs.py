@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from scripts.paper_specs import RESULT, covering, walk
+from scripts.paper_specs import RESULT, Walked, covering, report, walk
 from specbench.config.suite import TINY, read_suite, suites
 from specbench.experiment.machine_plan import machine_rows
 from specbench.machine.accelerator import read_accelerator
@@ -28,6 +28,17 @@ def test_the_published_page_covers_every_run_of_every_suite():
         planned = len(machine_rows(read_suite(name), read_accelerator("h200")))
         assert (int(runs), int(failures)) == (planned, 0), name
         assert int(generations) >= 2 * planned
+
+
+def test_a_walk_of_one_suite_keeps_the_rows_and_failures_of_the_others():
+    """Three suites, of which one fails twice and one once; the latter is walked again, without a failure."""
+    first = report([
+        Walked("se-fig4", runs=2, failures=["a: b", "c: two\nlines"]), Walked("se-fig5", runs=1, failures=["d"]),
+        Walked("se-fig6", runs=3),
+    ])  # fmt: skip
+    again = report([Walked("se-fig5", runs=1)], first)
+    assert again == first.replace("| se-fig5 | 1 | 0 | 1 |", "| se-fig5 | 1 | 0 | 0 |").replace("\n- se-fig5: d", "")
+    assert again.endswith("\n\n- se-fig4: a: b\n- se-fig4: c: two lines\n")
 
 
 @pytest.mark.parametrize("name", [name for name in suites() if name.startswith("cascade-")])
