@@ -19,6 +19,7 @@ ALIASES = {  # our settings -> submitit's parameters
     "exclusive": "slurm_exclusive", "parallel": "slurm_array_parallelism", "gpus": "gpus_per_node", "minutes": "timeout_min",
     "cpus": "cpus_per_task", "memory_gb": "mem_gb", "setup": "slurm_setup", "additional": "slurm_additional_parameters",
 }  # fmt: skip
+WRONG = (NameError, TypeError, ValueError, AssertionError)  # submitit's errors for an unknown or wrong parameter
 UNKNOWN_POLLS = 15  # polls without an entry in the queue and without an outcome, after which a job has ended
 UNKNOWN_JOB = "Invalid job id"  # squeue's error if none of the jobs is in the queue
 WAITING = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "SUSPENDED", "SPECIAL_EXIT")
@@ -131,7 +132,7 @@ def slurm_launcher(settings: Table, folder: Path) -> SlurmLauncher:
         import submitit  # an extra
     except ImportError:
         raise MissingAsset(HELP) from None
-    own = {each.name for each in fields(SlurmSettings)}
+    own = [each.name for each in fields(SlurmSettings)]
     wanted = construct(SlurmSettings, {key: settings[key] for key in settings if key in own}, "launcher slurm")
     named = {name: getattr(wanted, key) for key, name in ALIASES.items()}
     parameters = {"name": "specbench", **{name: value for name, value in named.items() if value is not None}}
@@ -141,13 +142,8 @@ def slurm_launcher(settings: Table, folder: Path) -> SlurmLauncher:
     try:
         executor = submitit.AutoExecutor(folder=str(folder / "submitit"), cluster=wanted.cluster)
         executor.update_parameters(**parameters)
-    except (
-        NameError,
-        TypeError,
-        ValueError,
-        AssertionError,
-    ) as error:  # an unknown parameter, or one of the wrong type
-        raise ConfigError(f"launcher slurm: {in_one_line(error)}; known settings: {', '.join(ALIASES)}") from None
+    except WRONG as error:
+        raise ConfigError(f"launcher slurm: {in_one_line(error)}; known settings: {', '.join(own)}") from None
     except RuntimeError as error:
         raise MissingAsset(f"launcher slurm: {error}") from None
     return SlurmLauncher(executor, wanted.cluster, shared=not (wanted.gpus or wanted.exclusive))

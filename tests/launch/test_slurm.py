@@ -136,7 +136,7 @@ def test_a_real_cluster_runs_a_suite_as_an_array_of_two(tmp_path):
         ({"cluster": "debug", "gpus": "x"}, "gpus = 'x' must be of type int"),
         ({"cluster": "debug", "minutes": 0}, "minutes = 0 must be at least 1"),
         ({"cluster": "debug", "gpus_per_node": "x"}, 'Parameter "gpus_per_node" expected type'),
-        ({"cluster": "debug", "partitoin": "a"}, "partitoin"),
+        ({"cluster": "debug", "partitoin": "a"}, r"partitoin.*; known settings: cluster, partition, .*, additional$"),
     ],
 )
 def test_a_mistake_in_a_setting_is_named(settings, message, tmp_path):
