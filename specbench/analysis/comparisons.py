@@ -1,7 +1,8 @@
-"""Paired comparisons of two methods of one run, over the prompts that both completed."""
+"""Paired comparisons of two methods, of one run or of runs on the same prompts, over the prompts that both completed."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -48,6 +49,29 @@ class Comparison(NamedTuple):
     equal: float
 
 
+@dataclass(frozen=True)
+class _Count:
+    """The records of a method by prompt, and a value as a function of records."""
+
+    rows: Mapping[str, list[Record]]
+    number: Callable[[list[Record]], float]
+
+    def over(self, prompts: Sequence[str]) -> Estimate:
+        """Return the value over these prompts with its interval."""
+        return interval(np.arange(len(prompts))[:, None], lambda part: self._at(prompts, part))
+
+    def minus(self, other: "_Count", factor: float, prompts: Sequence[str]) -> Estimate:
+        """Return the difference from `factor` x another value over these prompts, which both have, with its interval."""
+        return interval(
+            np.arange(len(prompts))[:, None],
+            lambda part: self._at(prompts, part) - factor * other._at(prompts, part),
+        )
+
+    def _at(self, prompts: Sequence[str], part: np.ndarray) -> float:
+        """Return the value over the prompts with these indices (n, 1)."""
+        return self.number([row for i in part[:, 0] for row in self.rows[prompts[int(i)]]])
+
+
 class Comparisons:
     """Compares the points of some runs. The records of a run are read once, when they are needed."""
 
@@ -56,9 +80,11 @@ class Comparisons:
         self._records: dict[str, tuple[list[Record], Scores]] = {}
 
     def between(self, point: Point, other: Point, value: str, factor: float = 1.0) -> Comparison | None:
-        """Compare a value of two points, neither of a group: on the same prompts if they are of one run, else as independent.
+        """Compare a value of two points, neither of a group: on the same prompts where possible, else as independent.
 
-        The other value is multiplied by `factor`. Returns None if neither curve reaches its condition, or a value is missing.
+        Counts are compared on the same prompts across runs too, such as those of two temperatures; speeds, scores and curves
+        within a run only. The other value is multiplied by `factor`. Returns None if neither curve reaches its condition, or
+        a value is missing.
         """
         ours, theirs = point.values.get(value), other.values.get(value)
         if isinstance(ours, Choice) and isinstance(theirs, Choice):
@@ -67,13 +93,12 @@ class Comparisons:
             found = ours.minus(theirs) if point.run == other.run and factor == 1.0 else None
             if found is not None and found.value is not None:
                 return _comparison(found.value, found.low, found.high, 0.0)
-        if point.run == other.run and point.run in self._summaries:
-            if value in (*RATIOS, PAPERS):
-                ratio = self._ratio(point, other, value)
-                return None if ratio is None else _comparison(ratio.value, ratio.low, ratio.high, factor)
-            difference = self._difference(point, other, value, factor)
-            if difference is not None:
-                return _comparison(difference.value, difference.low, difference.high, 0.0)
+        if point.run == other.run and point.run in self._summaries and value in (*RATIOS, PAPERS):
+            ratio = self._ratio(point, other, value)
+            return None if ratio is None else _comparison(ratio.value, ratio.low, ratio.high, factor)
+        difference = self._difference(point, other, value, factor) if self._same_prompts(point, other) else None
+        if difference is not None:
+            return _comparison(difference.value, difference.low, difference.high, 0.0)
         return independent(self.estimate(point, value), self.estimate(other, value), factor)
 
     def estimate(self, point: Point, value: str) -> Estimate | None:
@@ -90,7 +115,7 @@ class Comparisons:
         if value in EXACT:
             return Estimate(number, number, number)
         count = self._count(point, value)
-        return Estimate(number, None, None) if count is None else interval(*count)
+        return Estimate(number, None, None) if count is None else count.over(list(count.rows))
 
     def _ratio(self, point: Point, other: Point, value: str) -> Estimate | None:
         """Return the ratio of two methods' speeds over the generations that both completed; None without one."""
@@ -106,37 +131,44 @@ class Comparisons:
     def _difference(self, point: Point, other: Point, value: str, factor: float) -> Estimate | None:
         """Return the difference of two methods' scores or counts over the same prompts; None for other values."""
         if value == "score":
+            if point.run != other.run or factor != 1.0:
+                return None
             _, scores = self._read(self._summaries[point.run])
-            return score_change(point.name, other.name, scores) if factor == 1.0 else None
+            return score_change(point.name, other.name, scores)
         ours, theirs = self._count(point, value), self._count(other, value)
-        if ours is None or theirs is None or not np.array_equal(ours[0], theirs[0]):
+        if ours is None or theirs is None:
             return None
-        return interval(ours[0], lambda part: ours[1](part) - factor * theirs[1](part))
+        both = [prompt for prompt in ours.rows if prompt in theirs.rows]
+        return ours.minus(theirs, factor, both) if both else None
 
-    def _count(self, point: Point, value: str) -> "tuple[np.ndarray, Callable[[np.ndarray], float]] | None":
-        """Return the numbers of the prompts, (prompts, 1), and the value as a function of them; None if it is no count."""
+    def _same_prompts(self, point: Point, other: Point) -> bool:
+        """Return whether the runs of two points decoded the same prompts."""
+        runs = [self._summaries.get(each.run) for each in (point, other)]
+        return len({run and run.spec.task.data.prompts_sha256 for run in runs}) == 1 and None not in runs
+
+    def _count(self, point: Point, value: str) -> "_Count | None":
+        """Return a value that the records of a point determine without times; None for other values."""
         summary = self._summaries.get(point.run)
         if summary is None or (value != PROPOSERS and (value not in METRICS or METRICS[value].is_timed)):
             return None
         records, _ = self._read(summary)
         rows = complete(records, point.name)
+        if not rows:
+            return None
         by_prompt: dict[str, list[Record]] = defaultdict(list)
         for row in rows:
             by_prompt[row.prompt].append(row)
-        parts = list(by_prompt.values())
-        if not parts:
-            return None
         context = context_of(point.name, summary.spec, records, summary.environment["copy_bytes_per_second"])
 
-        def number(part: np.ndarray) -> float:
-            kept = [row for i in part[:, 0] for row in parts[int(i)]]
+        def number(kept: list[Record]) -> float:
             if value == PROPOSERS:
                 return acceptance_by_model(kept)[point.proposer]
             found = METRICS[value].compute(kept, context)
-            assert isinstance(found, int | float)
-            return float(found)
+            if isinstance(found, Estimate):
+                return found.value
+            return float(found) if isinstance(found, int | float) else float("nan")
 
-        return np.arange(len(parts))[:, None], number
+        return _Count(by_prompt, number)
 
     def _read(self, summary: RunSummary) -> tuple[list[Record], Scores]:
         if summary.run not in self._records:

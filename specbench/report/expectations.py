@@ -1,8 +1,9 @@
 """The expectations of a suite, checked in every run.
 
-One rule decides all of them. The ratio or difference of a value and its bound has a 95 % interval, over the same prompts if
-both are of one run (`specbench.analysis.comparisons`). An expectation is confirmed or contradicted if the whole interval lies
-on one side of equality, and within the noise otherwise. There is no correction for the number of comparisons.
+One rule decides all of them. The ratio or difference of a value and its bound has a 95 % interval, over the same prompts
+where the records allow it (`specbench.analysis.comparisons`). An expectation is confirmed or contradicted if the whole
+interval lies on one side of equality, and within the noise otherwise. There is no correction for the number of comparisons,
+nor for the choice of the best of several settings.
 """
 
 import math
@@ -22,6 +23,10 @@ from specbench.report.columns import column_of
 
 SOURCES = {"paper": "the paper makes", "project": "this project adds"}
 ERRORS = "Each is decided by a 95 % interval, without a correction for their number."
+SELECTED = (
+    "Where the best of several settings is compared, it is chosen on the same prompts on which it is judged. This favors it,"
+    " and the intervals are not corrected for it."
+)
 
 
 class Outcome(StrEnum):
@@ -88,7 +93,8 @@ def outcome_counts(found: Sequence[Verdict], is_of_paper: bool = True) -> list[s
     for each in found:
         by_source[each.expected.source if is_of_paper else ""].update(each.counted)
     sentences = [_counts(by_source[source], source) for source in ("", *SOURCES) if by_source[source].total()]
-    return [*sentences, ERRORS] if sum(each.total() for each in by_source.values()) > 1 else sentences
+    several = [ERRORS] if sum(each.total() for each in by_source.values()) > 1 else []
+    return [*sentences, *several, *([SELECTED] if any(each.expected.best and each.counted for each in found) else [])]
 
 
 def _counts(counts: Counter[Outcome], source: str) -> str:

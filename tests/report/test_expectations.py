@@ -3,13 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from specbench.analysis.comparisons import Comparisons
 from specbench.analysis.intervals import Estimate
 from specbench.analysis.points import Point, points
 from specbench.config.suite_layout import Expectation
-from specbench.report.expectations import ERRORS, outcome_counts, outcome_lines, outcomes_of
+from specbench.report.expectations import ERRORS, SELECTED, outcome_counts, outcome_lines, outcomes_of
 from specbench.runs.run_folder import spec_of
 from tests.fixtures.fabricated import write_run
 from tests.fixtures.records import record, round_of
@@ -109,6 +110,13 @@ def test_the_outcomes_of_the_papers_comparisons_and_of_the_projects_are_counted_
     assert outcome_lines(outcomes_of(suite, found))[0].startswith("It holds (added by this project): 2 of 4 confirmed")
 
 
+def test_the_conclusion_says_where_the_best_setting_was_chosen_on_the_judged_prompts():
+    found = [point(1.5), point(1.2, x=2.0)]
+    assert counted(found, at_least=1.0, best=True)[-1] == SELECTED
+    assert SELECTED not in counted(found, at_least=1.0)
+    assert counted([], at_least=1.0, best=True) == [], "nothing was chosen"
+
+
 def test_points_that_cannot_contradict_an_expectation_are_not_counted():
     found = [point(1.5), point(1.6, x=2.0), point(0.5, x=3.0)]
     keys = {"at_least": 1.0, "cannot_fail_from": {"speedup": 1.55}}
@@ -188,6 +196,50 @@ def test_counts_of_two_methods_are_compared_on_the_same_prompts(tmp_path):
     assert found.equal == 0.0 and found.low < found.value < found.high
     alone = compare.estimate(m, "accepted_length")
     assert alone.low < alone.value < alone.high
+
+
+def two_temperatures(folder, prompts: str = "p"):
+    """Return the comparisons of two runs of a method and its points at T = 0 and T = 1: more tokens at T = 0 per prompt."""
+    summaries, found = [], []
+    for T, gain in ((0.0, 1), (1.0, 0)):
+        (run := folder / f"T{T:g}").mkdir()
+        lengths = {str(i): i % 4 * 2 + gain + (i % 3 == 0) * (1 - gain) for i in range(12)}
+        left_out = "0" if T else "1"  # each fails on another prompt
+        rows = [
+            record("m", i, tokens=5 * (n + 1), rounds=[round_of(8, n)] * 5) for i, n in lengths.items() if i != left_out
+        ]
+        write_run(run, rows)
+        spec = spec_of(run)
+        data = replace(spec.task.data, prompts_sha256=prompts if T else "p")
+        spec = replace(spec, task=replace(spec.task, data=data), decoding=replace(spec.decoding, temperature=T))
+        summaries.append(replace(run_summary(), run=run.name, folder=str(run), spec=spec))
+        found.append(point(1.0, run.name, T=T, values={"accepted_length": 1.0}))
+    return Comparisons(summaries), found
+
+
+def test_counts_of_two_temperatures_are_compared_on_the_prompts_that_both_completed(tmp_path):
+    """Prompts differ more than the temperatures do: only the paired interval excludes 0. Other prompts are independent."""
+    compare, found = two_temperatures(tmp_path)
+    paired = compare.between(*found, "accepted_length")
+    common = [i for i in range(12) if i not in (0, 1)]
+    assert paired.value == pytest.approx(sum(1 - (i % 3 == 0) for i in common) / len(common))
+    assert paired.low > 0.0
+    (tmp_path / "other").mkdir()
+    compare, found = two_temperatures(tmp_path / "other", prompts="others")
+    assert compare.between(*found, "accepted_length").low < 0.0
+
+
+@pytest.mark.parametrize("value", ["length_variation", "length_variance_by_prompt"])
+def test_variations_of_two_temperatures_are_compared_on_the_same_prompts(value, tmp_path):
+    """Figure 4 of Polybasic: these metrics have intervals of their own, which the comparison does not use."""
+    compare, found = two_temperatures(tmp_path)
+    greedy, sampled = (replace(each, values={value: Estimate(1.0, -9.0, 9.0)}) for each in found)
+    both = np.arange(2, 12)
+    lengths = both % 4 * 2 + 1 + np.array([both % 3 == 0, np.ones(10)])  # (T = 1 and T = 0, prompts)
+    ours, theirs = lengths.var(1) if value == "length_variance_by_prompt" else lengths.std(1) / lengths.mean(1)
+    difference = compare.between(sampled, greedy, value)
+    assert difference.value == pytest.approx(ours - theirs)
+    assert difference.low < difference.value < difference.high and difference.high - difference.low < 18.0
 
 
 def test_methods_of_one_run_are_compared_on_the_same_prompts(tmp_path):
