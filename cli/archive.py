@@ -40,7 +40,7 @@ def export(
     """Write runs to one archive with checksums, to share them."""
     console = terminal()
     if bool(suite) == bool(runs):
-        raise ConfigError("name run folders or a --suite")
+        raise ConfigError("give either run folders or --suite NAME")
     if suite:
         if texts:
             raise ConfigError("--texts applies to run folders; a suite is exported without texts")

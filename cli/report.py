@@ -84,7 +84,7 @@ def report(
 ) -> None:
     """Show runs or a suite as tables, plots or one HTML file."""
     if suite and runs:
-        raise ConfigError("name run folders or a --suite, not both")
+        raise ConfigError("give either run folders or --suite NAME, not both")
     keys = words(columns)
     if keys and form not in (Format.table, *CHOOSING):
         raise ConfigError(f"--columns applies to {', '.join([Format.table, *CHOOSING])}; {form} contains every value")

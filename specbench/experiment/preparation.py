@@ -35,9 +35,9 @@ def _pending(suite: Suite, out: Path) -> list[Step]:
 
 
 def training_notes(suite: Suite, out: Path) -> list[str]:
-    """Return a line for each head that `prepare` would train, with the size of an EAGLE head's features, or leave out.
+    """Return a line for each head that `prepare` would train or skip, with the disk space of an EAGLE head's features.
 
-    The last line compares all features with the free space.
+    The last line compares the disk space of all features with the free space.
     """
     lines, found = [], _features_of(_pending(suite, out))
     for step in steps_of(suite):

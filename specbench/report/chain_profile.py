@@ -93,7 +93,7 @@ class Profile:
         return None if costs is None else float(costs[min(fed, REST)])
 
     def forwards(self, level: str, fed: int) -> int:
-        """Return the number of forwards on which the price of this size rests; 0 if it is that of other sizes."""
+        """Return the number of forwards from which the price of this size is estimated; 0 if other sizes determine it."""
         return round(self._sizes[level][fed][0]) if fed in self._at[level] else 0
 
     @property
@@ -199,7 +199,7 @@ def forwards_table(profile: Profile) -> Table:
 
 
 def prices_table(profile: Profile) -> Table:
-    """Return the price of a block of each size that a plan may use, with the number of forwards on which it rests."""
+    """Return the price of a block of each size that a plan may use, with the number of forwards it is estimated from."""
     costly = [level for level in profile.levels if profile.seconds(level) is not None]
     rows = []
     for size in range(1, profile.longest + 1):
@@ -234,8 +234,8 @@ def _basis(profile: Profile, found: theory.Middle) -> str:
     high, parts = profile.levels[0], []
     for size in dict.fromkeys((found.three.thresholds[0] + 1, found.two.drafted + 1)):
         count = profile.forwards(high, size)
-        parts.append(f"{size} tokens on {count} forwards" if count else f"{size} tokens on those of other sizes")
-    return f"The target's price rests for {' and for '.join(parts)}."
+        parts.append(f"{size} tokens ({count} forwards)" if count else f"{size} tokens (estimated from other sizes)")
+    return f"The target's cost comes from blocks of {' and '.join(parts)}."
 
 
 def verdicts(profile: Profile) -> list[str]:

@@ -103,10 +103,10 @@ def report_files(suite: Suite, results: Path) -> Iterator[tuple[PreparedHead, st
 
 
 def with_thresholds(suite: Suite, points: Sequence[Point]) -> list[Point]:
-    """Return the points, those of SPRINTER with what Table 5 is about, as far as the suite trained their verifiers.
+    """Add the values of SPRINTER's Table 5 to its points whose verifiers the suite trained. Return all points.
 
-    `tau_train` and `tau_inf` are those of the point. `score_per_second` is the main score / seconds of a generation, by
-    which the best of them is chosen.
+    The values are the thresholds `tau_train` and `tau_inf`, and `score_per_second`: the main score divided by the seconds of
+    a generation. The best setting is chosen by the latter.
     """
     return [_with_thresholds(suite, each) if each.method == "sprinter" and not each.group else each for each in points]
 

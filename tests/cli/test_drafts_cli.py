@@ -179,7 +179,7 @@ def test_table_ones_draft_lengths_allow_the_papers_accepted_lengths():
 
 
 def test_a_suites_profile_times_its_blocks(tmp_path):
-    """As `specbench profile` does: the page states for every size on how many forwards its price rests."""
+    """As `specbench profile` does: the page states for every size from how many forwards its price is estimated."""
     table = tomllib.loads((ROOT / "configs/suites/polybasic-table1-tiny.toml").read_text())
     table["options"] |= {"limit": 2, "repeats": 1, "max_new_tokens": 24}
     table["grid"] = [{"methods": ["polybasic-model"], "pairs": ["tiny"], "tasks": ["gsm8k"]}]
@@ -188,7 +188,7 @@ def test_a_suites_profile_times_its_blocks(tmp_path):
     (file,) = tmp_path.glob("results/*/blocks.json")
     assert {each["25"][0] for each in json.loads(file.read_text())["models"].values()} == {20}
     page = specbench("report", "--suite", "mine.toml", "-f", "md", cwd=tmp_path).stdout
-    assert "**Prices of blocks**" in page and "tokens on 20 forwards" in page
+    assert "**Prices of blocks**" in page and "tokens (20 forwards)" in page
 
 
 def test_counters_of_levels_match_a_worked_example():

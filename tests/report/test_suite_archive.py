@@ -161,6 +161,6 @@ def test_an_export_of_a_suite_replaces_only_a_file(measured):
 
 
 def test_a_mistake_is_explained(measured):
-    assert "name run folders or a --suite" in specbench("export", "-o", "x.zip", cwd=measured, code=2).stderr
+    assert "give either run folders or --suite NAME" in specbench("export", "-o", "x.zip", cwd=measured, code=2).stderr
     specbench("export", "--suite", "mine.toml", "-o", "runs.zip.xz", cwd=measured)
     assert "is a file; help: --suite NAME" in specbench("report", "--from", "runs.zip.xz", cwd=measured, code=2).stderr
