@@ -67,7 +67,7 @@ class _Features(NamedTuple):
 
 def _features_of(steps: Sequence[Step]) -> dict[Hashable, _Features]:
     """Return the features of EAGLE heads by collection, as far as their texts and the base's width are known."""
-    found = {}
+    found: dict[Hashable, _Features] = {}
     for step in steps:
         if step.head.step.kind != HeadKind.eagle or step.rows_key in found:
             continue
@@ -77,8 +77,8 @@ def _features_of(steps: Sequence[Step]) -> dict[Hashable, _Features]:
             width, texts = architecture_of(base, preset.path.parent).get("hidden_size"), step.texts()
         except (ConfigError, MissingAsset):
             continue
-        if isinstance(width, int):
-            found[step.rows_key] = _Features(texts, texts * int(step.recipe["most"]) * token_bytes(width))
+        if isinstance(width, int) and isinstance(most := step.recipe["most"], int):
+            found[step.rows_key] = _Features(texts, texts * most * token_bytes(width))
     return found
 
 
