@@ -1,7 +1,11 @@
 """The table of a suite's verifiers: distances by Theorem 1, and run lengths of the same kind on both sides."""
 
 import json
+from pathlib import Path
 
+import pytest
+
+import specbench
 from specbench.analysis.points import Point, reference_of
 from specbench.config.suite import read_suite
 from specbench.report.suite_tables import pivot
@@ -35,6 +39,13 @@ def test_an_older_report_has_theorem_1_only_where_its_labels_are_those_of_the_th
     """Older reports hold `theorem_tv`, against the labels of tau_train: at 1.2 it is not the theorem's."""
     assert cells(1.2, theorem_tv=0.02)["TV by Theorem 1"] == UNKNOWN
     assert cells(1.0, theorem_tv=0.02)["TV by Theorem 1"] == "0.020"
+
+
+@pytest.mark.parametrize(("name", "theorem"), [("sprinter", "0.108"), ("sprinter-q", "0.071")])
+def test_the_bundled_verifiers_have_theorem_1_although_their_tau_train_is_not_1(name, theorem):
+    values = json.loads((Path(specbench.__file__).parent / "tiny" / "heads" / name / REPORT).read_text())
+    report = VerifierReport("tiny", "", name, values["tau_train"], values, None)
+    assert report.tau == 1.2 and report.theorem_tv == theorem
 
 
 def test_theorem_1_has_no_value_for_a_verifier_of_greedy_tokens():
