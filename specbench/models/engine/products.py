@@ -1,0 +1,186 @@
+"""Products of a few rows with the matrix of a linear layer: which kernel multiplies, and how the matrix is stored.
+
+Speculation pays if a block of tokens costs little more than one token. On a CPU, MKL's float32 product of five rows costs
+three to five times as much as that of one row; oneDNN's, with a matrix that is packed once, costs about as much as one
+row, but its call takes longer. The rule is in `storage`. It depends on the shape of the matrix, the dtype and the device,
+never on a timing at run time, so that token ids do not depend on a race.
+
+- Small matrices are stored twice: packed for blocks, and as they are for products of one row.
+- Large matrices are stored packed only, since both kernels read a single row as fast as memory allows.
+- All others, and all on a GPU, are stored as they are.
+
+Weights that are always multiplied together are concatenated. The loaded model's own weights become views of the result. The
+weights of a matrix that is only stored packed are released, and unpacked when transformers' own module is used.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from transformers.pytorch_utils import Conv1D
+
+LEAST_PACKED = 1 << 16  # numbers in a matrix from which on packing saves more than oneDNN's call costs
+LEAST_SINGLE = 1 << 21  # numbers from which on one packed copy serves a single row too: 8 MiB, beyond the caches
+
+_mkldnn: Any = torch.ops.mkldnn
+
+
+class Product(Protocol):
+    """A linear layer."""
+
+    @property
+    def dtype(self) -> torch.dtype | None:
+        """The dtype that its input must have; None for any."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Return (n, in) -> (n, out)."""
+
+    def added(self, residual: Tensor, x: Tensor) -> Tensor:
+        """Return residual (n, out) plus the product of x (n, in). The residual may be overwritten."""
+
+
+class Storage(StrEnum):
+    """How a matrix is stored."""
+
+    plain = "plain"
+    both = "both"
+    packed = "packed"
+
+
+def storage(device: torch.device, dtype: torch.dtype, numbers: int) -> Storage:
+    """Return how to store a matrix with this many numbers."""
+    if device.type != "cpu" or dtype != torch.float32 or not torch.backends.mkldnn.is_available():
+        return Storage.plain
+    return Storage.plain if numbers < LEAST_PACKED else Storage.both if numbers < LEAST_SINGLE else Storage.packed
+
+
+@dataclass(frozen=True)
+class Plain:
+    """A matrix (in, out) and a bias (out,), for torch.mm."""
+
+    matrix: Tensor
+    bias: Tensor | None
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.matrix.dtype
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return torch.mm(x, self.matrix) if self.bias is None else torch.addmm(self.bias, x, self.matrix)
+
+    def added(self, residual: Tensor, x: Tensor) -> Tensor:
+        if residual.dtype != self.dtype:  # T5 in half precision has a float32 residual stream
+            return residual + self(x)
+        if self.bias is not None:
+            residual.add_(self.bias)
+        return residual.addmm_(x, self.matrix)
+
+
+@dataclass(frozen=True)
+class Packed:
+    """A matrix in oneDNN's layout, with a plain copy for products of one row if it is small."""
+
+    packed: Tensor  # (out, in)
+    bias: Tensor | None
+    single: Plain | None
+    dtype: torch.dtype = torch.float32
+
+    def __call__(self, x: Tensor) -> Tensor:
+        if self.single is not None and len(x) == 1:
+            return self.single(x)
+        out: Tensor = _mkldnn._linear_pointwise(x, self.packed, self.bias, "none", [], "")
+        return out
+
+    def added(self, residual: Tensor, x: Tensor) -> Tensor:
+        if self.single is not None and len(x) == 1:
+            return self.single.added(residual, x)
+        out: Tensor = _mkldnn._linear_pointwise.binary(x, residual, self.packed, self.bias, "add")
+        return out
+
+
+@dataclass(frozen=True)
+class Separate:
+    """Layers of one input that cannot be concatenated, since some of them are quantized."""
+
+    layers: tuple[nn.Module, ...]
+    dtype: None = None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        outs = [layer(x) for layer in self.layers]
+        return outs[0] if len(outs) == 1 else torch.cat(outs, -1)
+
+    def added(self, residual: Tensor, x: Tensor) -> Tensor:
+        return residual.add_(self(x))
+
+
+def product_of(modules: Iterable[nn.Module], shared: bool = False) -> Product:
+    """Return the product of linear layers of one input, their outputs concatenated. Quantized layers stay separate.
+
+    `shared` weights are read elsewhere too, as those of an LM head that is also the embedding: they are never released.
+    """
+    layers: list[Any] = list(modules)
+    if not all(isinstance(layer, nn.Linear | Conv1D) for layer in layers):
+        return Separate(tuple(layers))
+    weights = [_weight(layer) for layer in layers]
+    whole = weights[0] if len(layers) == 1 else torch.cat(weights)  # (outs, in)
+    bias = None if layers[0].bias is None else torch.cat([layer.bias.data for layer in layers])
+    stored = storage(whole.device, whole.dtype, whole.numel())
+    packed = None if stored is Storage.plain else _packed(whole)
+    if packed is not None and stored is Storage.packed:
+        if not shared:
+            _release(layers, packed)
+        return Packed(packed, bias, None)
+    if shared:
+        matrix = whole.t()
+    else:
+        # In the order in which a single row is multiplied, which is a fifth faster in float32 on a CPU, also for
+        # transformers.
+        transposed = whole.device.type == "cpu" and whole.dtype == torch.float32
+        matrix = whole.t().contiguous() if transposed else whole.t()
+        _set_weights(layers, matrix.t())
+    if bias is not None:
+        for layer, part in zip(layers, bias.split([len(weight) for weight in weights]), strict=True):
+            layer.bias.data = part
+    plain = Plain(matrix, bias)
+    return plain if packed is None else Packed(packed, bias, plain)
+
+
+def _weight(layer: Any) -> Tensor:
+    """Return the weight of a linear layer, (out, in)."""
+    weight: Tensor = layer.weight.data
+    return weight.t() if isinstance(layer, Conv1D) else weight
+
+
+def _set_weights(layers: Sequence[Any], whole: Tensor) -> None:
+    """Make the weights of linear layers views of a concatenated matrix (outs, in)."""
+    at = 0
+    for layer in layers:
+        size = layer.nf if isinstance(layer, Conv1D) else layer.out_features
+        part = whole[at : at + size]
+        layer.weight.data = part.t() if isinstance(layer, Conv1D) else part
+        at += size
+
+
+def _packed(weight: Tensor) -> Tensor:
+    """Return a weight (out, in) in oneDNN's layout."""
+    packed: Tensor = _mkldnn._reorder_linear_weight(weight.contiguous(), None)
+    return packed
+
+
+def _release(layers: Sequence[Any], packed: Tensor) -> None:
+    """Free the weights of modules whose concatenated matrix is packed, until a forward or a state dict of theirs."""
+    handles: list[Any] = []
+
+    def restored(*_: object) -> None:
+        for handle in handles:
+            handle.remove()
+        handles.clear()
+        _set_weights(layers, packed.to_dense())
+
+    for layer in layers:
+        layer.weight.data = layer.weight.data.new_empty(0)
+        handles.append(layer.register_forward_pre_hook(restored))
+        handles.append(layer.register_state_dict_pre_hook(restored))

@@ -1,0 +1,118 @@
+"""Ways to store the matrices of linear layers: the same logits, and transformers' own weights whenever they are used."""
+
+import copy
+import random
+
+import pytest
+import torch
+
+from specbench.models.eager_session import EagerSession
+from specbench.models.engine import LeanSession, network_of, products
+from specbench.models.engine.products import Storage, product_of, storage
+from specbench.models.heads import EagleHead
+from tests.fixtures.worlds import FAMILIES, random_model
+
+CPU = torch.device("cpu")
+LIMITS = {"plain": (1 << 60, 1 << 61), "both": (1, 1 << 60), "packed": (1, 1)}  # LEAST_PACKED and LEAST_SINGLE
+
+
+@pytest.fixture(params=["both", "packed"])
+def stored(request, monkeypatch):
+    """Store all matrices in one way, whatever their size."""
+    return use(monkeypatch, request.param)
+
+
+def use(monkeypatch, kind: str) -> Storage:
+    for name, value in zip(("LEAST_PACKED", "LEAST_SINGLE"), LIMITS[kind], strict=True):
+        monkeypatch.setattr(products, name, value)
+    return Storage(kind)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_logits_equal_those_of_transformers_after_random_cuts(family, stored):
+    """Blocks of one to six tokens, each after a prefix of what was read before."""
+    model = random_model(family, 4)
+    source = [3, 9, 4] if model.config.is_encoder_decoder else None
+    eager = EagerSession(copy.deepcopy(model), 40, source)
+    lean = LeanSession(network_of(model), 40, source)
+    draw = random.Random(family)
+    ids = [5, 11, 3]
+    for _ in range(12):
+        ids = ids[: draw.randint(1, len(ids))] + [draw.randrange(40) for _ in range(draw.randint(1, 6))]
+        start = draw.randrange(len(ids))
+        assert torch.allclose(lean.score(ids, start), eager.score(ids, start), atol=1e-4)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_transformers_runs_with_its_own_weights_afterwards(family, stored):
+    model = random_model(family, 4)
+    whole = copy.deepcopy(model)
+    network_of(model)
+    tokens = torch.tensor([[5, 11, 3, 8]])
+    more = {"decoder_input_ids": tokens} if model.config.is_encoder_decoder else {}
+    with torch.no_grad():
+        assert torch.equal(model(tokens, **more).logits, whole(tokens, **more).logits)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_state_dict_holds_all_weights(family, stored):
+    model = random_model(family, 4)
+    before = copy.deepcopy(model.state_dict())
+    network_of(model)
+    after = model.state_dict()
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[name], weight) for name, weight in after.items())
+
+
+def test_large_matrices_are_held_once(monkeypatch):
+    """All layers of Llama but the embedding, which is read by index, are released when they are packed."""
+    use(monkeypatch, "packed")
+    model = random_model("llama", 1)
+    network_of(model)
+    rows, width = model.get_input_embeddings().weight.shape
+    held = sum(weight.numel() for weight in model.parameters() if weight.ndim == 2)
+    assert held == rows * width
+
+
+def test_an_embedding_that_is_the_lm_head_is_never_released(monkeypatch):
+    use(monkeypatch, "packed")
+    model = random_model("llama-scaled", 1)
+    assert model.config.tie_word_embeddings
+    before = model.get_input_embeddings().weight.clone()
+    network_of(model)
+    assert torch.equal(model.get_input_embeddings().weight, before)
+
+
+def test_a_head_is_saved_after_drafting(stored, tmp_path):
+    head = EagleHead.of(random_model("llama", 1).config).eval().requires_grad_(False)
+    before = copy.deepcopy(head.state_dict())
+    tokens, features = torch.tensor([4, 5, 6]), torch.randn(3, 32)
+    cache = head.layers.new_cache()
+    cache.begin(3)
+    with torch.inference_mode():
+        drafted = head.advance(tokens, features, cache)
+    head.save(tmp_path)
+    again = EagleHead.read(tmp_path)
+    assert all(torch.equal(before[name], w) for name, w in again.state_dict().items() if "embed_tokens" not in name)
+    with torch.no_grad():
+        assert torch.allclose(head(tokens[None], features[None])[0], drafted, atol=1e-5)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("rows", [1, 2, 5, 9])
+def test_products_and_sums_equal_those_of_the_layers(rows, bias, stored):
+    layers = [torch.nn.Linear(24, 16, bias=bias), torch.nn.Linear(24, 8, bias=bias)]
+    x, residual = torch.randn(rows, 24), torch.randn(rows, 24)
+    with torch.no_grad():
+        expected = torch.cat([layer(x) for layer in layers], -1)
+        product = product_of(layers)
+        assert torch.allclose(product(x), expected, atol=1e-5)
+        assert torch.allclose(product.added(residual.clone(), x), residual + expected, atol=1e-5)
+
+
+def test_the_rule_of_storage():
+    small, medium, large = products.LEAST_PACKED - 1, products.LEAST_PACKED, products.LEAST_SINGLE
+    float32 = [storage(CPU, torch.float32, numbers) for numbers in (small, medium, large)]
+    assert float32 == [Storage.plain, Storage.both, Storage.packed]
+    assert storage(torch.device("cuda"), torch.float32, large) == Storage.plain
+    assert storage(CPU, torch.float64, large) == Storage.plain
