@@ -52,7 +52,7 @@ class Storage(StrEnum):
 
 def storage(device: torch.device, dtype: torch.dtype, numbers: int) -> Storage:
     """Return how to store a matrix with this many numbers."""
-    if device.type != "cpu" or dtype != torch.float32 or not torch.backends.mkldnn.is_available():
+    if device.type != "cpu" or dtype != torch.float32 or not torch._C._has_mkldnn:
         return Storage.plain
     return Storage.plain if numbers < LEAST_PACKED else Storage.both if numbers < LEAST_SINGLE else Storage.packed
 
@@ -142,7 +142,8 @@ def product_of(modules: Iterable[nn.Module], shared: bool = False) -> Product:
         matrix = whole.t().contiguous() if transposed else whole.t()
         _set_weights(layers, matrix.t())
     if bias is not None:
-        for layer, part in zip(layers, bias.split([len(weight) for weight in weights]), strict=True):
+        parts = torch.split(bias, [len(weight) for weight in weights])
+        for layer, part in zip(layers, parts, strict=True):
             layer.bias.data = part
     plain = Plain(matrix, bias)
     return plain if packed is None else Packed(packed, bias, plain)
