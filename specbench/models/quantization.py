@@ -13,8 +13,9 @@ distribution directly, and they are often one matrix. Values are rounded to the 
   torchao unpacks them for every product. It reproduces the distribution, not the speed.
 
 torch's CPU kernels are fast for bfloat16 inputs only, and up to a hundred times slower for float32. A float32 input is
-therefore rounded to bfloat16, and the output converted back. They cost about as much as a packed float32 matrix for blocks of
-any length, and less for one row, so there is no second, dequantized copy for blocks.
+therefore rounded to bfloat16, and the output converted back. For one row they read a fourth to a half of what a bfloat16
+matrix takes, but five rows take two to four times as long as one. Blocks of four rows and more are therefore multiplied
+with a second copy of all but small matrices, dequantized to bfloat16 and packed by oneDNN: two more bytes per weight.
 """
 
 import math
@@ -29,12 +30,15 @@ from torch import Tensor, nn
 from specbench.config.construct import Table
 from specbench.data.hub import first_line
 from specbench.errors import MissingAsset
+from specbench.models.products import Packed, can_pack, packed
 
 GROUPS = {"int4": (128, 64, 32), "nf4": (64,)}  # inputs that share a scale; for int8, a whole row
 HELP = (
     "quantization needs torchao, which is not installed\n  help: pip install 'specbench[quantization]'; the bundled pair"
     " tiny-dequantized needs no torchao"
 )
+LEAST_BLOCK = 4  # rows from which on a copy is faster than torch's kernels
+LEAST_COPIED = 1 << 18  # numbers in a matrix from which on this is so
 BLOCK = 256  # upper limit for the number of nf4 scales that share a scale
 
 
@@ -84,8 +88,26 @@ class Bytes(QuantizedLinear):
         return torch.mm(x, matrix.flatten(0, 1))
 
 
-class ByteRows(QuantizedLinear):
-    """A weight is a signed byte times its row's scale, for torch's bfloat16 kernel on a CPU."""
+class KernelLinear(QuantizedLinear):
+    """A linear layer for torch's bfloat16 kernels, with a dequantized copy for blocks on a CPU that has fast products."""
+
+    def __init__(self, layer: nn.Linear, weight: Tensor) -> None:
+        """weight (out, in), dequantized."""
+        super().__init__(layer)
+        wanted = weight.numel() >= LEAST_COPIED and can_pack(weight.device, torch.bfloat16)
+        self.copy = Packed(packed(weight.to(torch.bfloat16)), None) if wanted else None
+
+    def single(self, x: Tensor) -> Tensor:
+        """Return the product of x (n, in), bfloat16, with the quantized matrix, (n, out)."""
+        raise AssertionError
+
+    def product(self, x: Tensor) -> Tensor:
+        multiply = self.single if self.copy is None or len(x) < LEAST_BLOCK else self.copy
+        return multiply(x.to(torch.bfloat16)).to(x.dtype)
+
+
+class ByteRows(KernelLinear):
+    """A weight is a signed byte times its row's scale, for torch's kernel on a CPU."""
 
     codes: Tensor
     scale: Tensor
@@ -93,27 +115,28 @@ class ByteRows(QuantizedLinear):
 
     def __init__(self, layer: nn.Linear, codes: Tensor, scale: Tensor) -> None:
         """codes (out, in); scale (out, 1)."""
-        super().__init__(layer)
+        super().__init__(layer, codes * scale)
         self.register_buffer("codes", codes.contiguous())
         self.register_buffer("scale", scale.flatten().clone())
-        self.register_buffer(
-            "ones", torch.ones(len(codes), dtype=torch.bfloat16)
-        )  # the kernel's scales have its precision
+        # The kernel would round scales to bfloat16, which is coarser than eight bits
+        self.register_buffer("ones", torch.ones(len(codes), dtype=torch.bfloat16))
 
-    def product(self, x: Tensor) -> Tensor:
-        return torch._weight_int8pack_mm(x.to(torch.bfloat16), self.codes, self.ones).to(x.dtype).mul_(self.scale)
+    def single(self, x: Tensor) -> Tensor:
+        return torch._weight_int8pack_mm(x, self.codes, self.ones) * self.scale
 
 
-class Tiles(QuantizedLinear):
-    """Four bits per weight in the layout of torch's bfloat16 kernels, which a CUDA graph can record."""
+class Tiles(KernelLinear):
+    """Four bits per weight in the layout of torch's kernels, which a CUDA graph can record."""
 
     packed: Tensor
     scales: Tensor
 
     def __init__(self, layer: nn.Linear, codes: Tensor, scale: Tensor, zero: Tensor) -> None:
         """codes (out, in), 0 to 15, where 8 represents zero; scale and zero (out, groups)."""
-        super().__init__(layer)
-        self.size = layer.in_features // scale.shape[1]
+        groups = scale.shape[1]
+        grouped = codes.view(len(codes), groups, -1)  # (out, groups, size)
+        super().__init__(layer, ((grouped.to(scale.dtype) - 8) * scale[..., None] + zero[..., None]).flatten(1))
+        self.size = layer.in_features // groups
         if codes.device.type == "cpu":
             packed = torch._convert_weight_to_int4pack_for_cpu(codes.int(), 1)
         else:
@@ -122,9 +145,9 @@ class Tiles(QuantizedLinear):
         scales = torch.stack([scale, zero], -1).transpose(0, 1).to(torch.bfloat16)
         self.register_buffer("scales", scales.contiguous())  # (groups, out, 2)
 
-    def product(self, x: Tensor) -> Tensor:
+    def single(self, x: Tensor) -> Tensor:
         kernel = torch._weight_int4pack_mm_for_cpu if x.device.type == "cpu" else torch._weight_int4pack_mm
-        return kernel(x.to(torch.bfloat16).contiguous(), self.packed, self.size, self.scales).to(x.dtype)
+        return kernel(x.contiguous(), self.packed, self.size, self.scales)
 
 
 class NormalFloat(QuantizedLinear):

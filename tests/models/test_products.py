@@ -6,26 +6,28 @@ import random
 import pytest
 import torch
 
+from specbench.models import products
 from specbench.models.eager_session import EagerSession
-from specbench.models.engine import LeanSession, network_of, products
-from specbench.models.engine.products import Storage, product_of, storage
+from specbench.models.engine import LeanSession, network_of
 from specbench.models.heads import EagleHead
+from specbench.models.products import Storage, product_of, storage
 from tests.fixtures.worlds import FAMILIES, random_model
 
 CPU = torch.device("cpu")
-LIMITS = {"plain": (1 << 60, 1 << 61), "both": (1, 1 << 60), "packed": (1, 1)}  # LEAST_PACKED and LEAST_SINGLE
+LIMITS = {"both": (1, 1 << 60, 1 << 60), "packed": (1, 1, 1 << 60), "padded": (1, 1, 1)}
 
 
-@pytest.fixture(params=["both", "packed"])
+@pytest.fixture(params=list(LIMITS))
 def stored(request, monkeypatch):
     """Store all matrices in one way, whatever their size."""
-    return use(monkeypatch, request.param)
+    use(monkeypatch, request.param)
 
 
-def use(monkeypatch, kind: str) -> Storage:
-    for name, value in zip(("LEAST_PACKED", "LEAST_SINGLE"), LIMITS[kind], strict=True):
-        monkeypatch.setattr(products, name, value)
-    return Storage(kind)
+def use(monkeypatch, kind: str) -> None:
+    least, single, padded = LIMITS[kind]
+    monkeypatch.setattr(products, "LEAST_PACKED", {torch.float32: least, torch.bfloat16: least})
+    monkeypatch.setattr(products, "LEAST_SINGLE", single)
+    monkeypatch.setattr(products, "LEAST_PADDED", padded)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -110,9 +112,23 @@ def test_products_and_sums_equal_those_of_the_layers(rows, bias, stored):
         assert torch.allclose(product.added(residual.clone(), x), residual + expected, atol=1e-5)
 
 
+def test_bfloat16_products_equal_those_of_the_layer(stored):
+    layer = torch.nn.Linear(64, 32, dtype=torch.bfloat16)
+    for rows in (1, 3, 6):
+        x = torch.randn(rows, 64).bfloat16()
+        for residual in (torch.randn(rows, 32).bfloat16(), torch.randn(rows, 32)):  # T5's residual is float32
+            with torch.no_grad():
+                expected = residual + copy.deepcopy(layer)(x)
+                assert torch.allclose(product_of([copy.deepcopy(layer)]).added(residual, x), expected, atol=0.05)
+
+
 def test_the_rule_of_storage():
-    small, medium, large = products.LEAST_PACKED - 1, products.LEAST_PACKED, products.LEAST_SINGLE
-    float32 = [storage(CPU, torch.float32, numbers) for numbers in (small, medium, large)]
+    least, large = products.LEAST_PACKED, products.LEAST_SINGLE
+    float32 = [
+        storage(CPU, torch.float32, numbers) for numbers in (least[torch.float32] - 1, least[torch.float32], large)
+    ]
     assert float32 == [Storage.plain, Storage.both, Storage.packed]
+    bfloat16 = [storage(CPU, torch.bfloat16, least[torch.bfloat16] - 1), storage(CPU, torch.bfloat16, large)]
+    assert bfloat16 == [Storage.plain, Storage.packed]
     assert storage(torch.device("cuda"), torch.float32, large) == Storage.plain
     assert storage(CPU, torch.float64, large) == Storage.plain

@@ -22,6 +22,7 @@ from specbench.models import random_weights as dummy
 from specbench.models.engine import Graphs, GraphSession, LeanSession
 from specbench.models.loader import LoadedPair, load
 from specbench.models.quantization import (
+    LEAST_BLOCK,
     Bytes,
     NormalFloat,
     QuantizedLinear,
@@ -77,6 +78,21 @@ def test_a_quantized_layer_multiplies_with_the_rounded_matrix(kind, device):
     x = torch.randn(2, 3, 192, device=device)
     within = 1e-5 if isinstance(double, Bytes | NormalFloat) else 0.02  # torch's kernels round the input to bfloat16
     assert torch.allclose(double(x), x @ matrix.flatten(1).t() + layer.bias, atol=within)
+
+
+@needs_torchao
+@pytest.mark.parametrize("kind", ["int4", "int8"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_blocks_are_multiplied_with_a_dequantized_copy(kind, dtype, monkeypatch):
+    """Up to bfloat16's rounding of the weights, as from the quantized matrix."""
+    monkeypatch.setattr("specbench.models.quantization.LEAST_COPIED", 1)
+    torch.manual_seed(0)
+    layer = quantized(nn.Linear(192, 48, dtype=dtype).requires_grad_(False), kind)
+    assert layer.copy is not None
+    x = torch.randn(LEAST_BLOCK, 192, dtype=dtype)
+    by_row = torch.cat([layer(row[None]) for row in x])
+    assert torch.allclose(layer(x), by_row, atol=0.05)
+    assert not torch.equal(layer(x), by_row), "another kernel multiplies blocks"
 
 
 @needs_torchao

@@ -9,7 +9,7 @@ from transformers import PreTrainedModel
 from specbench.config.construct import Table
 from specbench.models.engine.cache import Cache
 from specbench.models.engine.network import Network
-from specbench.models.engine.products import product_of
+from specbench.models.products import product_of
 
 
 class GPT2(Network):

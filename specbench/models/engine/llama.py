@@ -13,7 +13,7 @@ from specbench.config.construct import Table
 from specbench.models.engine.cache import Cache
 from specbench.models.engine.fusing import PLAIN, compiled, compiling
 from specbench.models.engine.network import Network, RMSNorm
-from specbench.models.engine.products import product_of
+from specbench.models.products import product_of
 
 STATIC_ROPES = ("default", "linear", "llama3", "yarn")  # types whose angles do not depend on the sequence's length
 

@@ -17,7 +17,7 @@ from transformers.models.auto.modeling_auto import (
 
 from specbench.config.construct import Table
 from specbench.models.engine.cache import Cache
-from specbench.models.engine.products import Product, product_of
+from specbench.models.products import Product, product_of
 
 
 class Network(ABC):

@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 from specbench.config.construct import Table
 from specbench.models.engine.cache import Cache, attention
 from specbench.models.engine.network import Network, RMSNorm
-from specbench.models.engine.products import product_of
+from specbench.models.products import product_of
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,

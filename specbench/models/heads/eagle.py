@@ -24,8 +24,8 @@ from specbench.models.engine.cache import Cache
 from specbench.models.engine.graphs import Graphs
 from specbench.models.engine.llama import Layers
 from specbench.models.engine.network import Network
-from specbench.models.engine.products import Product, product_of
 from specbench.models.heads.head import UNREADABLE, Head, Provenance, in_one_line
+from specbench.models.products import Product, product_of
 
 CONFIG, WEIGHTS, TORCH = "config.json", "model.safetensors", "pytorch_model.bin"
 LAYERED = ("llama", "qwen2", "mistral")  # model types whose own decoder layer the head uses

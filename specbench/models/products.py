@@ -2,28 +2,41 @@
 
 Speculation pays if a block of tokens costs little more than one token. On a CPU, MKL's float32 product of five rows costs
 three to five times as much as that of one row; oneDNN's, with a matrix that is packed once, costs about as much as one
-row, but its call takes longer. The rule is in `storage`. It depends on the shape of the matrix, the dtype and the device,
-never on a timing at run time, so that token ids do not depend on a race.
+row, but its call takes longer. The rule is in `storage` and `Packed`. It depends on the shape of the matrix, the dtype, the
+number of rows and the processor's instructions, never on a timing at run time, so that token ids do not depend on a race.
 
-- Small matrices are stored twice: packed for blocks, and as they are for products of one row.
-- Large matrices are stored packed only, since both kernels read a single row as fast as memory allows.
-- All others, and all on a GPU, are stored as they are.
+- Small matrices are stored as they are.
+- Medium ones are stored twice in float32: packed for blocks, and as they are for products of one row.
+- Large ones, and bfloat16 ones, are stored packed only. oneDNN reads a large matrix faster for four rows than for one, so
+  smaller blocks are padded with zeros.
+- On a GPU, and on processors where the above was not measured, all are stored as they are.
+
+The limits were measured on an AMD EPYC with AVX-512 at one and two threads (docs/engines.md).
 
 Weights that are always multiplied together are concatenated. The loaded model's own weights become views of the result. The
 weights of a matrix that is only stored packed are released, and unpacked when transformers' own module is used.
 """
 
+import platform
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Protocol
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
-LEAST_PACKED = 1 << 16  # numbers in a matrix from which on packing saves more than oneDNN's call costs
-LEAST_SINGLE = 1 << 21  # numbers from which on one packed copy serves a single row too: 8 MiB, beyond the caches
+from specbench.machine.huge_pages import use_huge_pages
+
+LEAST_PACKED = {
+    torch.float32: 1 << 17,
+    torch.bfloat16: 1 << 15,
+}  # numbers from which on packing saves more than it costs
+LEAST_SINGLE = 1 << 21  # numbers from which on a packed float32 copy serves a single row too: 8 MiB, beyond the caches
+LEAST_PADDED = 1 << 23  # numbers from which on a block has at least FULL rows
+FULL = 4
 
 _mkldnn: Any = torch.ops.mkldnn
 
@@ -52,9 +65,16 @@ class Storage(StrEnum):
 
 def storage(device: torch.device, dtype: torch.dtype, numbers: int) -> Storage:
     """Return how to store a matrix with this many numbers."""
-    if device.type != "cpu" or dtype != torch.float32 or not torch._C._has_mkldnn:
+    if not can_pack(device, dtype) or numbers < LEAST_PACKED[dtype]:
         return Storage.plain
-    return Storage.plain if numbers < LEAST_PACKED else Storage.both if numbers < LEAST_SINGLE else Storage.packed
+    return Storage.both if dtype == torch.float32 and numbers < LEAST_SINGLE else Storage.packed
+
+
+def can_pack(device: torch.device, dtype: torch.dtype) -> bool:
+    """Return whether oneDNN has fast products for matrices of this dtype on this processor."""
+    if device.type != "cpu" or platform.machine() not in ("x86_64", "AMD64") or not torch._C._has_mkldnn:
+        return False
+    return dtype == torch.float32 or (dtype == torch.bfloat16 and bool(_mkldnn._is_mkldnn_bf16_supported()))
 
 
 @dataclass(frozen=True)
@@ -81,22 +101,32 @@ class Plain:
 
 @dataclass(frozen=True)
 class Packed:
-    """A matrix in oneDNN's layout, with a plain copy for products of one row if it is small."""
+    """A matrix in oneDNN's layout, with a plain copy for products of one row if it is of medium size."""
 
     packed: Tensor  # (out, in)
     bias: Tensor | None
-    single: Plain | None
-    dtype: torch.dtype = torch.float32
+    single: Plain | None = None
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.packed.dtype
 
     def __call__(self, x: Tensor) -> Tensor:
-        if self.single is not None and len(x) == 1:
+        n = len(x)
+        if self.single is not None and n == 1:
             return self.single(x)
+        if n < FULL and self.packed.numel() >= LEAST_PADDED:
+            x = F.pad(x, (0, 0, 0, FULL - n))
         out: Tensor = _mkldnn._linear_pointwise(x, self.packed, self.bias, "none", [], "")
-        return out
+        return out[:n]
 
     def added(self, residual: Tensor, x: Tensor) -> Tensor:
+        if residual.dtype != self.dtype:
+            return residual + self(x)
         if self.single is not None and len(x) == 1:
             return self.single.added(residual, x)
+        if len(x) < FULL and self.packed.numel() >= LEAST_PADDED:
+            return residual.add_(self(x))
         out: Tensor = _mkldnn._linear_pointwise.binary(x, residual, self.packed, self.bias, "add")
         return out
 
@@ -128,11 +158,11 @@ def product_of(modules: Iterable[nn.Module], shared: bool = False) -> Product:
     whole = weights[0] if len(layers) == 1 else torch.cat(weights)  # (outs, in)
     bias = None if layers[0].bias is None else torch.cat([layer.bias.data for layer in layers])
     stored = storage(whole.device, whole.dtype, whole.numel())
-    packed = None if stored is Storage.plain else _packed(whole)
-    if packed is not None and stored is Storage.packed:
+    reordered = None if stored is Storage.plain else packed(whole)
+    if reordered is not None and stored is Storage.packed:
         if not shared:
-            _release(layers, packed)
-        return Packed(packed, bias, None)
+            _release(layers, reordered)
+        return Packed(reordered, bias)
     if shared:
         matrix = whole.t()
     else:
@@ -146,7 +176,7 @@ def product_of(modules: Iterable[nn.Module], shared: bool = False) -> Product:
         for layer, part in zip(layers, parts, strict=True):
             layer.bias.data = part
     plain = Plain(matrix, bias)
-    return plain if packed is None else Packed(packed, bias, plain)
+    return plain if reordered is None else Packed(reordered, bias, plain)
 
 
 def _weight(layer: Any) -> Tensor:
@@ -165,13 +195,14 @@ def _set_weights(layers: Sequence[Any], whole: Tensor) -> None:
         at += size
 
 
-def _packed(weight: Tensor) -> Tensor:
+def packed(weight: Tensor) -> Tensor:
     """Return a weight (out, in) in oneDNN's layout."""
-    packed: Tensor = _mkldnn._reorder_linear_weight(weight.contiguous(), None)
-    return packed
+    out: Tensor = _mkldnn._reorder_linear_weight(weight.contiguous(), None)
+    use_huge_pages(_mkldnn.data_ptr(out), _mkldnn._nbytes(out))
+    return out
 
 
-def _release(layers: Sequence[Any], packed: Tensor) -> None:
+def _release(layers: Sequence[Any], reordered: Tensor) -> None:
     """Free the weights of modules whose concatenated matrix is packed, until a forward or a state dict of theirs."""
     handles: list[Any] = []
 
@@ -179,7 +210,9 @@ def _release(layers: Sequence[Any], packed: Tensor) -> None:
         for handle in handles:
             handle.remove()
         handles.clear()
-        _set_weights(layers, packed.to_dense())
+        whole = reordered.to_dense()
+        use_huge_pages(whole.data_ptr(), whole.nbytes)
+        _set_weights(layers, whole)
 
     for layer in layers:
         layer.weight.data = layer.weight.data.new_empty(0)
