@@ -2,14 +2,12 @@
 
 Speculation pays if a block of tokens costs little more than one token. On a CPU, MKL's float32 product of five rows costs
 three to five times as much as that of one row; oneDNN's, with a matrix that is packed once, costs about as much as one
-row, but its call takes longer. The rule is in `storage` and `Packed`. It depends on the shape of the matrix, the dtype, the
+row, but its call takes longer. The rule is in `is_packed` and `Packed`. It depends on the shape of the matrix, the dtype, the
 number of rows and the processor's instructions, never on a timing at run time, so that token ids do not depend on a race.
 
-- Small matrices are stored as they are.
-- Medium ones are stored twice in float32: packed for blocks, and as they are for products of one row.
-- Large ones, and bfloat16 ones, are stored packed only. oneDNN reads a large matrix faster for four rows than for one, so
+- Small matrices are stored as they are, and so are all on a GPU and on processors where the rule was not measured.
+- All others are stored packed. oneDNN reads a matrix that the caches do not hold faster for four rows than for one, so
   smaller blocks are padded with zeros.
-- On a GPU, and on processors where the above was not measured, all are stored as they are.
 
 The limits were measured on an AMD EPYC with AVX-512 at one and two threads (docs/engines.md).
 
@@ -20,22 +18,19 @@ weights of a matrix that is only stored packed are released, and unpacked when t
 import platform
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any, Protocol
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
 from specbench.machine.huge_pages import use_huge_pages
 
 LEAST_PACKED = {
-    torch.float32: 1 << 17,
+    torch.float32: 1 << 18,
     torch.bfloat16: 1 << 15,
 }  # numbers from which on packing saves more than it costs
-LEAST_SINGLE = 1 << 21  # numbers from which on a packed float32 copy serves a single row too: 8 MiB, beyond the caches
-LEAST_PADDED = 1 << 23  # numbers from which on a block has at least FULL rows
+LEAST_PADDED = 1 << 18  # numbers from which on a block has at least FULL rows
 FULL = 4
 
 _mkldnn: Any = torch.ops.mkldnn
@@ -55,19 +50,9 @@ class Product(Protocol):
         """Return residual (n, out) plus the product of x (n, in). The residual may be overwritten."""
 
 
-class Storage(StrEnum):
-    """How a matrix is stored."""
-
-    plain = "plain"
-    both = "both"
-    packed = "packed"
-
-
-def storage(device: torch.device, dtype: torch.dtype, numbers: int) -> Storage:
-    """Return how to store a matrix with this many numbers."""
-    if not can_pack(device, dtype) or numbers < LEAST_PACKED[dtype]:
-        return Storage.plain
-    return Storage.both if dtype == torch.float32 and numbers < LEAST_SINGLE else Storage.packed
+def is_packed(device: torch.device, dtype: torch.dtype, numbers: int) -> bool:
+    """Return whether a matrix with this many numbers is stored packed."""
+    return can_pack(device, dtype) and numbers >= LEAST_PACKED[dtype]
 
 
 def can_pack(device: torch.device, dtype: torch.dtype) -> bool:
@@ -99,35 +84,30 @@ class Plain:
         return residual.addmm_(x, self.matrix)
 
 
-@dataclass(frozen=True)
 class Packed:
-    """A matrix in oneDNN's layout, with a plain copy for products of one row if it is of medium size."""
+    """A matrix in oneDNN's layout."""
 
-    packed: Tensor  # (out, in)
-    bias: Tensor | None
-    single: Plain | None = None
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.packed.dtype
+    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
+        """weight (out, in), which is copied."""
+        self.bias, self.dtype = bias, weight.dtype
+        self.matrix: Tensor = _mkldnn._reorder_linear_weight(weight.contiguous(), None)
+        use_huge_pages(_mkldnn.data_ptr(self.matrix), _mkldnn._nbytes(self.matrix))
+        rows = FULL - 1 if weight.numel() >= LEAST_PADDED else 0
+        self._padding = weight.new_zeros(rows, weight.shape[1])  # (rows, in)
 
     def __call__(self, x: Tensor) -> Tensor:
         n = len(x)
-        if self.single is not None and n == 1:
-            return self.single(x)
-        if n < FULL and self.packed.numel() >= LEAST_PADDED:
-            x = F.pad(x, (0, 0, 0, FULL - n))
-        out: Tensor = _mkldnn._linear_pointwise(x, self.packed, self.bias, "none", [], "")
+        if n <= len(self._padding):
+            x = torch.cat([x, self._padding[n - 1 :]])
+        out: Tensor = _mkldnn._linear_pointwise(x, self.matrix, self.bias, "none", [], "")
         return out[:n]
 
     def added(self, residual: Tensor, x: Tensor) -> Tensor:
         if residual.dtype != self.dtype:
             return residual + self(x)
-        if self.single is not None and len(x) == 1:
-            return self.single.added(residual, x)
-        if len(x) < FULL and self.packed.numel() >= LEAST_PADDED:
+        if len(x) <= len(self._padding):
             return residual.add_(self(x))
-        out: Tensor = _mkldnn._linear_pointwise.binary(x, residual, self.packed, self.bias, "add")
+        out: Tensor = _mkldnn._linear_pointwise.binary(x, residual, self.matrix, self.bias, "add")
         return out
 
 
@@ -157,12 +137,11 @@ def product_of(modules: Iterable[nn.Module], shared: bool = False) -> Product:
     weights = [_weight(layer) for layer in layers]
     whole = weights[0] if len(layers) == 1 else torch.cat(weights)  # (outs, in)
     bias = None if layers[0].bias is None else torch.cat([layer.bias.data for layer in layers])
-    stored = storage(whole.device, whole.dtype, whole.numel())
-    reordered = None if stored is Storage.plain else packed(whole)
-    if reordered is not None and stored is Storage.packed:
+    if is_packed(whole.device, whole.dtype, whole.numel()):
+        product = Packed(whole, bias)
         if not shared:
-            _release(layers, reordered)
-        return Packed(reordered, bias)
+            _release(layers, product.matrix)
+        return product
     if shared:
         matrix = whole.t()
     else:
@@ -175,8 +154,7 @@ def product_of(modules: Iterable[nn.Module], shared: bool = False) -> Product:
         parts = torch.split(bias, [len(weight) for weight in weights])
         for layer, part in zip(layers, parts, strict=True):
             layer.bias.data = part
-    plain = Plain(matrix, bias)
-    return plain if reordered is None else Packed(reordered, bias, plain)
+    return Plain(matrix, bias)
 
 
 def _weight(layer: Any) -> Tensor:
@@ -195,14 +173,7 @@ def _set_weights(layers: Sequence[Any], whole: Tensor) -> None:
         at += size
 
 
-def packed(weight: Tensor) -> Tensor:
-    """Return a weight (out, in) in oneDNN's layout."""
-    out: Tensor = _mkldnn._reorder_linear_weight(weight.contiguous(), None)
-    use_huge_pages(_mkldnn.data_ptr(out), _mkldnn._nbytes(out))
-    return out
-
-
-def _release(layers: Sequence[Any], reordered: Tensor) -> None:
+def _release(layers: Sequence[Any], packed: Tensor) -> None:
     """Free the weights of modules whose concatenated matrix is packed, until a forward or a state dict of theirs."""
     handles: list[Any] = []
 
@@ -210,7 +181,7 @@ def _release(layers: Sequence[Any], reordered: Tensor) -> None:
         for handle in handles:
             handle.remove()
         handles.clear()
-        whole = reordered.to_dense()
+        whole = packed.to_dense()
         use_huge_pages(whole.data_ptr(), whole.nbytes)
         _set_weights(layers, whole)
 

@@ -30,7 +30,7 @@ from torch import Tensor, nn
 from specbench.config.construct import Table
 from specbench.data.hub import first_line
 from specbench.errors import MissingAsset
-from specbench.models.products import Packed, can_pack, packed
+from specbench.models.products import Packed, can_pack
 
 GROUPS = {"int4": (128, 64, 32), "nf4": (64,)}  # inputs that share a scale; for int8, a whole row
 HELP = (
@@ -95,7 +95,7 @@ class KernelLinear(QuantizedLinear):
         """weight (out, in), dequantized."""
         super().__init__(layer)
         wanted = weight.numel() >= LEAST_COPIED and can_pack(weight.device, torch.bfloat16)
-        self.copy = Packed(packed(weight.to(torch.bfloat16)), None) if wanted else None
+        self.copy = Packed(weight.to(torch.bfloat16)) if wanted else None
 
     def single(self, x: Tensor) -> Tensor:
         """Return the product of x (n, in), bfloat16, with the quantized matrix, (n, out)."""

@@ -10,24 +10,22 @@ from specbench.models import products
 from specbench.models.eager_session import EagerSession
 from specbench.models.engine import LeanSession, network_of
 from specbench.models.heads import EagleHead
-from specbench.models.products import Storage, product_of, storage
+from specbench.models.products import can_pack, is_packed, product_of
 from tests.fixtures.worlds import FAMILIES, random_model
 
 CPU = torch.device("cpu")
-LIMITS = {"both": (1, 1 << 60, 1 << 60), "packed": (1, 1, 1 << 60), "padded": (1, 1, 1)}
+PADDED = {"packed": 1 << 60, "padded": 1}  # LEAST_PADDED
 
 
-@pytest.fixture(params=list(LIMITS))
+@pytest.fixture(params=list(PADDED))
 def stored(request, monkeypatch):
-    """Store all matrices in one way, whatever their size."""
+    """Pack all matrices, whatever their size."""
     use(monkeypatch, request.param)
 
 
 def use(monkeypatch, kind: str) -> None:
-    least, single, padded = LIMITS[kind]
-    monkeypatch.setattr(products, "LEAST_PACKED", {torch.float32: least, torch.bfloat16: least})
-    monkeypatch.setattr(products, "LEAST_SINGLE", single)
-    monkeypatch.setattr(products, "LEAST_PADDED", padded)
+    monkeypatch.setattr(products, "LEAST_PACKED", {torch.float32: 1, torch.bfloat16: 1})
+    monkeypatch.setattr(products, "LEAST_PADDED", PADDED[kind])
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -122,13 +120,10 @@ def test_bfloat16_products_equal_those_of_the_layer(stored):
                 assert torch.allclose(product_of([copy.deepcopy(layer)]).added(residual, x), expected, atol=0.05)
 
 
-def test_the_rule_of_storage():
-    least, large = products.LEAST_PACKED, products.LEAST_SINGLE
-    float32 = [
-        storage(CPU, torch.float32, numbers) for numbers in (least[torch.float32] - 1, least[torch.float32], large)
-    ]
-    assert float32 == [Storage.plain, Storage.both, Storage.packed]
-    bfloat16 = [storage(CPU, torch.bfloat16, least[torch.bfloat16] - 1), storage(CPU, torch.bfloat16, large)]
-    assert bfloat16 == [Storage.plain, Storage.packed]
-    assert storage(torch.device("cuda"), torch.float32, large) == Storage.plain
-    assert storage(CPU, torch.float64, large) == Storage.plain
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_large_matrices_are_packed_on_a_cpu(dtype):
+    least = products.LEAST_PACKED[dtype]
+    assert not is_packed(CPU, dtype, least - 1)
+    assert is_packed(CPU, dtype, least) == can_pack(CPU, dtype)
+    assert not is_packed(torch.device("cuda"), dtype, least)
+    assert not is_packed(CPU, torch.float64, least)
