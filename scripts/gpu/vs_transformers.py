@@ -47,11 +47,11 @@ def against_transformers(settings: Settings) -> list[Figure]:
     """
     pair, found, loaded = dummy_pair("llama-2", settings)
     roles = tuple(pair.models)
-    spread = calibrate(ACCEPTANCE, 0, [1], Last(), Sampler(temperature=0.0))
-    real, synthetic = loaded.only(roles), loaded.only(roles, spread)
     loaded.prepare(settings.prompt + settings.tokens, GAMMA + 1)
     ar = Autoregressive(scorers=("target",), target=Last())
     sd = Speculative(proposer=DraftModel(model="draft", gamma=GAMMA), scorers=("target",), target=Last())
+    real = loaded.only(roles)
+    synthetic = loaded.only(roles, _spreads(roles, sd, ACCEPTANCE, Sampler(temperature=0.0)))
     ours, theirs = found["target"].engine, "transformers"
     candidates = [
         Candidate("ar", ar, real, ours, "dummy"),
@@ -155,8 +155,7 @@ def ensemble(settings: Settings) -> list[Figure]:
             )
             continue
         say(f"acceptance {name}")
-        spread = calibrate(rate, 0, list(range(len(roles))), Mixture(), Sampler())
-        rows = _sampled(methods, loaded.only(roles, spread), settings)
+        rows = _sampled(methods, loaded.only(roles, _spreads(roles, methods["we-se"], rate, Sampler())), settings)
         at = f"at {name}" + ("" if name == f"{rate:g}" else f" ({rate:g})")
         for method, side in rows.items():
             values = [1e3 * metrics.seconds(row) / (len(row.tokens) - 1) for row in side]
@@ -166,6 +165,12 @@ def ensemble(settings: Settings) -> list[Figure]:
             out.append(Figure(what=f"{method} {at}, outside forwards", value=share, unit="", least=0.0, **same))
         out.append(_speedup(rows["we-se"], rows["we"], roles, f"we-se over we {at}", TABLE_2.get(name), same))
     return out
+
+
+def _spreads(roles: tuple[str, ...], method: Method, acceptance: float, sampler: Sampler) -> dict[str, float]:
+    """Return one spread for all models, at which the method accepts drafts at this rate."""
+    (test,) = method.verifications()
+    return dict.fromkeys(roles, calibrate(acceptance, test, lambda spread: dict.fromkeys(roles, spread), sampler))
 
 
 def _sampled(methods: dict[str, Method], pair: LoadedPair, settings: Settings) -> dict[str, list[Record]]:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from specbench.analysis.chains import NONE
 from specbench.analysis.run_summary import MethodSummary, RunSummary
 from specbench.machine.hardware import Environment
-from specbench.runs.run_spec import HeadSource, ModelSource
+from specbench.runs.run_spec import HeadSource, ModelSource, Synthetic
 
 HEADINGS = {"temperature": "T"}
 HASH_DIGITS = 8
@@ -97,11 +97,12 @@ def _columns(properties: Sequence[Sequence[Property]], lines: Sequence[Line]) ->
 def _properties(summary: RunSummary, row: MethodSummary) -> list[Property]:
     """Return all properties that may distinguish a row, in the order of columns."""
     task, pair, data = f"task {summary.task}", f"pair {summary.pair}", summary.data
-    synthetic = {} if summary.spec.pair.synthetic is None else asdict(summary.spec.pair.synthetic)
+    synthetic = summary.spec.pair.synthetic or Synthetic(spreads={})
     return [
         Property("pair", summary.pair),
         Property("simulated", summary.simulated or NONE),
-        *(Property(f"synthetic {key}", str(value)) for key, value in synthetic.items() if value not in (None, "")),
+        *(Property(f"spread of {role}", f"{spread:.4g}") for role, spread in synthetic.spreads.items()),
+        *(Property(f"acceptance of {role}", f"{rate.acceptance:g}") for role, rate in synthetic.rates.items()),
         Property("data", data.source, task),
         Property("data", "synthetic" if data.source == "synthetic" else "real"),  # across tasks
         Property("samples", str(data.samples), task),

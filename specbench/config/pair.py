@@ -106,8 +106,8 @@ class Pair:
     """Models by role. `ensemble` names the roles that ensembles combine, the default proposer first.
 
     Speed can be measured without the models' weights: `weights = "dummy"` uses random weights, and `logits = "synthetic"`
-    replaces the models' logits by synthetic ones with the acceptance rate `acceptance`: a number, a number per task, or a run
-    folder whose measured rate is used. Results are marked as dummy or synthetic everywhere.
+    replaces the models' logits by synthetic ones with the acceptance rate `acceptance`: a number, a number per task, a number
+    per model that drafts, or a run folder whose measured rate is used. Results are marked as dummy or synthetic everywhere.
     """
 
     description: str = ""
@@ -127,6 +127,12 @@ class Pair:
         """What is simulated: dummy, synthetic, both, or an empty string."""
         return " ".join(word for word in (self.weights, self.logits) if word != "real")
 
+    @property
+    def acceptance_by_model(self) -> dict[str, float]:
+        """The acceptance rates by drafting model; empty if `acceptance` is not such a table."""
+        rates = self.acceptance
+        return rates if isinstance(rates, dict) and rates.keys() <= self.models.keys() else {}
+
     def acceptance_on(self, task: str) -> float:
         """Return the acceptance rate for a task. Raises ConfigError if there is none."""
         assert not isinstance(self.acceptance, str)
@@ -141,6 +147,11 @@ class Pair:
         for rate in rates:
             if isinstance(rate, float) and not 0.0 < rate <= 1.0:
                 raise ValueError(f"acceptance = {rate} must be above 0 and at most 1")
+        if isinstance(self.acceptance, dict) and not self.acceptance_by_model:
+            for role in self.models.keys() & self.acceptance.keys():
+                raise ValueError(
+                    f"acceptance: '{role}' is a model and other keys are not; rates are by model or by task"
+                )
         if self.weights == "real" and any(spec.config for spec in self.models.values()):
             raise ValueError('config changes the architecture of a model, which requires weights = "dummy"')
         for name, head in self.heads.items():

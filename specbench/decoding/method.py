@@ -71,6 +71,15 @@ class Sessions(Protocol):
         """Return sessions that run at the same time."""
 
 
+@dataclass(frozen=True)
+class Verification:
+    """A test of drafts: the model that drafts, and the target over its scorers that the drafts are tested against."""
+
+    proposer: str
+    scorers: tuple[str, ...]
+    target: Target
+
+
 class Method(Named):
     """A decoding algorithm. Its fields are the paper's hyperparameters; state per sequence lives in the generator's
     locals.
@@ -150,6 +159,11 @@ class Method(Named):
         tested.
         """
         return None
+
+    def verifications(self) -> tuple["Verification", ...]:
+        """Return all tests of drafts, the outermost first: a chain of models tests what drafts for its own drafts."""
+        outermost = self.verification()
+        return () if outermost is None else (Verification(*outermost),)
 
     def calibrated(self, pilot: "Pilot") -> "Method":
         """Return the method with the parameters set that depend on the models' output for the run's own prompts."""

@@ -56,7 +56,7 @@ class PlannedRun:
         """
         spec = self.spec.pair
         pair = loaded.only(
-            self.spec.roles, spec.synthetic.spread if spec.synthetic else None, self.methods[self.spec.baseline]
+            self.spec.roles, spec.synthetic.spreads if spec.synthetic else None, self.methods[self.spec.baseline]
         )
         for label, method in self.methods.items():
             pair.require_defined(label, method)

@@ -1,6 +1,6 @@
 """From resolved models, methods and tasks to a `RunSpec`."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from specbench.models.heads.resolve import ResolvedHead
 from specbench.models.resolve import ResolvedModel
 from specbench.models.synthetic_logits import calibrate
 from specbench.runs.run_folder import SAMPLES, read
-from specbench.runs.run_spec import DataSpec, DecodingSpec, PairSpec, RunSpec, Synthetic, TaskSpec
+from specbench.runs.run_spec import DataSpec, DecodingSpec, PairSpec, Rate, RunSpec, Synthetic, TaskSpec
 
 MOST_CHARACTERS = 40  # of a changed value in titles
 
@@ -130,22 +130,49 @@ def _options(task: Task) -> Table:
 def _synthetic(
     group: Sequence[ResolvedMethod], roles: tuple[str, ...], pair: Pair, task: str, options: Options
 ) -> Synthetic:
-    """Return the acceptance rate requested for the first method that drafts, and the spread that produces it."""
+    """Return the acceptance rates requested for the models that draft, and the spreads that produce them.
+
+    One number is the rate of the first method that drafts, and all models get one spread. Rates by model apply where that
+    model drafts in the method that contains most of them, and all other models have a spread of 0.
+    """
     for each in group:
         if each.method.heads:
             raise ConfigError(f"{each.label} uses a trained head, which cannot be combined with synthetic logits")
-    named = [(each.label, found) for each in group if (found := each.method.verification())]
-    drafting = [each for each in named if each[1][0] in roles]  # prompt lookup is no model
-    if not drafting:
-        return Synthetic(spread=1.0)
-    method, (proposer, scorers, target) = drafting[0]
-    if isinstance(pair.acceptance, str):
-        wanted = _measured(Path(pair.acceptance), proposer)
-    else:
-        wanted = pair.acceptance_on(task.partition(":")[0])
+    drafting = {
+        each.label: [
+            test for test in each.method.verifications() if test.proposer in roles
+        ]  # prompt lookup is no model
+        for each in group
+    }
+    drafting = {label: tests for label, tests in drafting.items() if tests}
     sampler = Sampler(group[0].temperature, options.top_k, options.top_p)
-    spread = calibrate(wanted, roles.index(proposer), [roles.index(role) for role in scorers], target, sampler)
-    return Synthetic(spread=spread, acceptance=wanted, method=method, proposer=proposer)
+    wanted = pair.acceptance_by_model
+    if not drafting:
+        return Synthetic(spreads=dict.fromkeys(roles, 0.0 if wanted else 1.0))
+    if not wanted:
+        method, (test, *_) = next(iter(drafting.items()))
+        if isinstance(pair.acceptance, str):
+            rate = _measured(Path(pair.acceptance), test.proposer)
+        else:
+            rate = pair.acceptance_on(task.partition(":")[0])
+        spread = calibrate(rate, test, lambda spread: dict.fromkeys(roles, spread), sampler)
+        rates = {test.proposer: Rate(acceptance=rate, method=method, scorers=test.scorers)}
+        return Synthetic(spreads=dict.fromkeys(roles, spread), rates=rates)
+    covering = sorted(drafting, key=lambda label: -sum(test.proposer in wanted for test in drafting[label]))
+    spreads, rates = dict.fromkeys(roles, 0.0), {}
+    for label in covering:
+        for test in drafting[label]:  # outermost first, so that the spreads of the scorers are known
+            if test.proposer in wanted and test.proposer not in rates:
+                rate = wanted[test.proposer]
+                spreads[test.proposer] = calibrate(rate, test, _with_spread(spreads, test.proposer), sampler)
+                rates[test.proposer] = Rate(acceptance=rate, method=label, scorers=test.scorers)
+    return Synthetic(spreads=spreads, rates=rates)
+
+
+def _with_spread(spreads: Mapping[str, float], role: str) -> Callable[[float], dict[str, float]]:
+    """Return a function from one model's spread to the spreads of all models, of which the others are fixed."""
+    fixed = dict(spreads)
+    return lambda spread: {**fixed, role: spread}
 
 
 def _measured(folder: Path, proposer: str) -> float:

@@ -6,10 +6,10 @@ from typing import Literal
 
 from torch import Tensor
 
-from specbench.decoding.method import Method, Proposer, Round, Sessions, StopCriteria
+from specbench.decoding.method import Method, Proposer, Round, Sessions, StopCriteria, Verification
 from specbench.decoding.sampling import Draft, Sampler, read_tokens
 from specbench.decoding.speculation import Speculation, counters_of, drawn, with_distances
-from specbench.decoding.targets import Target
+from specbench.decoding.targets import Last, Target
 from specbench.decoding.traits import Theory
 from specbench.decoding.verify import verify
 from specbench.methods.proposers import DraftModel
@@ -78,6 +78,14 @@ class Speculative(Method, name="speculative"):
 
     def verification(self) -> tuple[str, tuple[str, ...], Target]:
         return self.proposer.role, self.scorers, self.target
+
+    def verifications(self) -> tuple[Verification, ...]:
+        levels = self.proposer.levels  # innermost first
+        drafters = (self.proposer.innermost.role, *(level.model for level in levels))
+        inner = [
+            Verification(drafter, (level.model,), Last()) for drafter, level in zip(drafters, levels, strict=False)
+        ]
+        return (Verification(*self.verification()), *reversed(inner))
 
     def declared_distribution(self) -> tuple[tuple[str, ...], Target] | None:
         return None if self.bonus == "paper" and self.proposer.role in self.scorers else (self.scorers, self.target)

@@ -33,7 +33,7 @@ class Reach:
     def of(cls, role: str, model: PreTrainedModel) -> "Reach":
         """Return the reach of a loaded model."""
         embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
-        return cls(role, embedding.weight.shape[0], head.weight.shape[0], window_of(model))
+        return cls(role, embedding.num_embeddings, head.out_features, window_of(model))
 
     def covered(self, ids: Sequence[int]) -> int:
         """Return how many of ids, counted from the first, the model can read."""

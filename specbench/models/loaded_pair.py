@@ -138,12 +138,12 @@ class LoadedPair:
         return {numbered(each) for each in (self.device, *self.devices.values(), *parts)}
 
     def only(
-        self, roles: tuple[str, ...], spread: float | None = None, decided_by: Method | None = None
+        self, roles: tuple[str, ...], spreads: Mapping[str, float] | None = None, decided_by: Method | None = None
     ) -> "LoadedPair":
         """Return the pair as if only these roles had been loaded, so that other models cannot change a run's numbers.
 
-        With a spread, their logits are synthetic. The models that decide are those of the method `decided_by`, the baseline
-        of a run. Raises ConfigError if an EOS id is not one of their tokens.
+        With spreads, by role, their logits are synthetic. The models that decide are those of the method `decided_by`, the
+        baseline of a run. Raises ConfigError if an EOS id is not one of their tokens.
         """
         pair = LoadedPair(
             {r: self.models[r] for r in roles},
@@ -155,9 +155,9 @@ class LoadedPair:
         if decided_by:
             pair.deciding = decided_by.deciding
             pair._combines_logits = decided_by.combines_logits
-        if spread is not None:
+        if spreads is not None:
             rows = min(each.entries for each in pair.reaches.values())
-            pair.synthetic = {role: SyntheticDistribution(rows, i, spread) for i, role in enumerate(roles)}
+            pair.synthetic = {role: SyntheticDistribution(rows, i, spreads[role]) for i, role in enumerate(roles)}
         _ = pair.eos  # raises for ids outside the vocabulary
         pair.workers, pair.heads, pair.streams = self.workers, self.heads, self.streams
         pair.place(self.device, {role: each for role, each in self.devices.items() if role in roles})

@@ -9,6 +9,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from specbench.config.pair import folder
 from specbench.errors import ConfigError
 from specbench.machine import hardware
+from specbench.machine.huge_pages import use_huge_pages
 from specbench.models import random_weights as dummy
 from specbench.models.checkpoints import Checkpoint, load_model, load_tokenizer
 from specbench.models.eager_session import new_cache
@@ -51,6 +52,8 @@ def load(
             networks[role] = (
                 networks[same] if models[role] is models[same] and same in networks else network_of(models[role])
             )
+    for model in models.values():
+        _on_huge_pages(model)
     graphs = {
         role: Graphs(networks[role], devices[role], fused=each.engine == "compiled")
         for role, each in found.items()
@@ -64,6 +67,15 @@ def load(
         if isinstance(loaded, EagleHead) and head.spec.base in graphs:
             loaded.graphs = Graphs(EagleNetwork(loaded, networks[head.spec.base]), devices[head.spec.base])
     return pair
+
+
+def _on_huge_pages(model: PreTrainedModel) -> None:
+    """Move a model's weights on the CPU to huge pages, whichever engine reads them."""
+    storages = {
+        p.untyped_storage().data_ptr(): p.untyped_storage() for p in model.parameters() if p.device.type == "cpu"
+    }
+    for address, storage in storages.items():
+        use_huge_pages(address, storage.nbytes())
 
 
 def _loaded_model(

@@ -5,12 +5,17 @@ of its input. Embeddings and LM head keep full precision: the embedding is a loo
 distribution directly, and they are often one matrix. Values are rounded to the nearest level without calibration.
 
 - `int4`: 16 levels from the minimum to the maximum of 128 inputs and 0, or of 64 or 32 if only those divide the layer's
-  width. In bfloat16, torch's kernels read four bits per weight, on a CPU and on a GPU from Ampere on; in any other
-  precision a weight takes a byte, and the matrix is rebuilt for every product.
-- `int8`: 256 levels around zero, one scale per row. A weight takes a byte, and the matrix is rebuilt for every product:
-  this saves memory, not time.
+  width. torch's kernels read four bits per weight: on a CPU in bfloat16 and float32, on a GPU from Ampere on in bfloat16. In
+  any other precision a weight takes a byte, and the matrix is rebuilt for every product.
+- `int8`: 256 levels around zero, one scale per row. A weight takes a byte. On a CPU torch's kernel reads the bytes; on a GPU
+  the matrix is rebuilt for every product, which saves memory, not time.
 - `nf4`: 16 quantiles of a normal distribution, one scale per 64 inputs, and quantized scales (Dettmers et al. 2023), as
   torchao unpacks them for every product. It reproduces the distribution, not the speed.
+
+torch's CPU kernels are fast for bfloat16 inputs only, and up to a hundred times slower for float32. A float32 input is
+therefore rounded to bfloat16, and the output converted back. For one row they read a fourth to a half of what a bfloat16
+matrix takes, but five rows take two to four times as long as one. Blocks of four rows and more are therefore multiplied
+with a second copy of all but small matrices, dequantized to bfloat16 and packed by oneDNN: two more bytes per weight.
 """
 
 import math
@@ -25,12 +30,15 @@ from torch import Tensor, nn
 from specbench.config.construct import Table
 from specbench.data.hub import first_line
 from specbench.errors import MissingAsset
+from specbench.models.products import Packed, can_pack
 
 GROUPS = {"int4": (128, 64, 32), "nf4": (64,)}  # inputs that share a scale; for int8, a whole row
 HELP = (
     "quantization needs torchao, which is not installed\n  help: pip install 'specbench[quantization]'; the bundled pair"
     " tiny-dequantized needs no torchao"
 )
+LEAST_BLOCK = 4  # rows from which on a copy is faster than torch's kernels
+LEAST_COPIED = 1 << 18  # numbers in a matrix from which on this is so
 BLOCK = 256  # upper limit for the number of nf4 scales that share a scale
 
 
@@ -80,24 +88,64 @@ class Bytes(QuantizedLinear):
         return torch.mm(x, matrix.flatten(0, 1))
 
 
-class Tiles(QuantizedLinear):
-    """Four bits per weight in the layout of torch's bfloat16 kernels, which a CUDA graph can record."""
+class KernelLinear(QuantizedLinear):
+    """A linear layer for torch's bfloat16 kernels, with a dequantized copy for blocks on a CPU that has fast products."""
+
+    def __init__(self, layer: nn.Linear, weight: Tensor) -> None:
+        """weight (out, in), dequantized."""
+        super().__init__(layer)
+        wanted = weight.numel() >= LEAST_COPIED and can_pack(weight.device, torch.bfloat16)
+        self.copy = Packed(weight.to(torch.bfloat16)) if wanted else None
+
+    def single(self, x: Tensor) -> Tensor:
+        """Return the product of x (n, in), bfloat16, with the quantized matrix, (n, out)."""
+        raise AssertionError
+
+    def product(self, x: Tensor) -> Tensor:
+        multiply = self.single if self.copy is None or len(x) < LEAST_BLOCK else self.copy
+        return multiply(x.to(torch.bfloat16)).to(x.dtype)
+
+
+class ByteRows(KernelLinear):
+    """A weight is a signed byte times its row's scale, for torch's kernel on a CPU."""
+
+    codes: Tensor
+    scale: Tensor
+    ones: Tensor
+
+    def __init__(self, layer: nn.Linear, codes: Tensor, scale: Tensor) -> None:
+        """codes (out, in); scale (out, 1)."""
+        super().__init__(layer, codes * scale)
+        self.register_buffer("codes", codes.contiguous())
+        self.register_buffer("scale", scale.flatten().clone())
+        # The kernel would round scales to bfloat16, which is coarser than eight bits
+        self.register_buffer("ones", torch.ones(len(codes), dtype=torch.bfloat16))
+
+    def single(self, x: Tensor) -> Tensor:
+        return torch._weight_int8pack_mm(x, self.codes, self.ones) * self.scale
+
+
+class Tiles(KernelLinear):
+    """Four bits per weight in the layout of torch's kernels, which a CUDA graph can record."""
 
     packed: Tensor
     scales: Tensor
 
     def __init__(self, layer: nn.Linear, codes: Tensor, scale: Tensor, zero: Tensor) -> None:
         """codes (out, in), 0 to 15, where 8 represents zero; scale and zero (out, groups)."""
-        super().__init__(layer)
-        self.size = layer.in_features // scale.shape[1]
+        groups = scale.shape[1]
+        grouped = codes.view(len(codes), groups, -1)  # (out, groups, size)
+        super().__init__(layer, ((grouped.to(scale.dtype) - 8) * scale[..., None] + zero[..., None]).flatten(1))
+        self.size = layer.in_features // groups
         if codes.device.type == "cpu":
             packed = torch._convert_weight_to_int4pack_for_cpu(codes.int(), 1)
         else:
             packed = torch._convert_weight_to_int4pack(codes[:, ::2] << 4 | codes[:, 1::2], self.size // 16)
         self.register_buffer("packed", packed)
-        self.register_buffer("scales", torch.stack([scale, zero], -1).transpose(0, 1).contiguous())  # (groups, out, 2)
+        scales = torch.stack([scale, zero], -1).transpose(0, 1).to(torch.bfloat16)
+        self.register_buffer("scales", scales.contiguous())  # (groups, out, 2)
 
-    def product(self, x: Tensor) -> Tensor:
+    def single(self, x: Tensor) -> Tensor:
         kernel = torch._weight_int4pack_mm_for_cpu if x.device.type == "cpu" else torch._weight_int4pack_mm
         return kernel(x.contiguous(), self.packed, self.size, self.scales)
 
@@ -132,7 +180,7 @@ def group_of(inputs: int, kind: str) -> int:
 def sizes(model: Any, kind: str, itemsize: int) -> dict[int, int]:
     """Return the least bytes that a product reads of every quantized matrix, bits and scales, by the id of its weight.
 
-    `itemsize` is the size of a scale, and of int4's zero, in bytes. The result is empty for an empty kind.
+    `itemsize` is the size of a scale in bytes; int4's scales and zeros have at most two. Empty for an empty kind.
     """
     found: dict[int, int] = {}
     for layer in layers(model, kind).values() if kind else ():
@@ -142,7 +190,7 @@ def sizes(model: Any, kind: str, itemsize: int) -> dict[int, int]:
             found[id(layer.weight)] = numbers // 2 + groups + groups // math.gcd(BLOCK, groups) * itemsize
         else:
             found[id(layer.weight)] = (
-                numbers // 2 + 2 * groups * itemsize if kind == "int4" else numbers + groups * itemsize
+                numbers // 2 + 2 * groups * min(itemsize, 2) if kind == "int4" else numbers + groups * itemsize
             )
     return found
 
@@ -205,11 +253,11 @@ def quantized(layer: nn.Linear, kind: str) -> QuantizedLinear:
     weight, mapping = layer.weight.data, torchao().MappingType
     if kind == "int8":
         codes, scale, _ = _rounded(weight, layer.in_features, mapping.SYMMETRIC, torch.int8, (-128, 127))
-        return Bytes(layer, codes, scale)
+        return ByteRows(layer, codes, scale) if _has_kernel(kind, weight) else Bytes(layer, codes, scale)
     size = group_of(layer.in_features, kind)
     codes, scale, at_zero = _rounded(weight, size, mapping.ASYMMETRIC, torch.uint8, (0, 15))
     zero = (8 - at_zero) * scale  # a weight is (code - 8) * scale + zero
-    if weight.dtype == torch.bfloat16 and layer.out_features % 16 == 0 and _has_kernel(weight.device):
+    if _has_kernel(kind, weight):
         return Tiles(layer, codes, scale, zero)
     return Bytes(layer, (codes.int() - 8).to(torch.int8), scale, zero)
 
@@ -223,9 +271,18 @@ def _rounded(
     return codes, scale.view(len(weight), -1), at_zero.view(len(weight), -1).to(weight.dtype)
 
 
-def _has_kernel(device: torch.device) -> bool:
-    """Return whether torch has an int4 kernel for the device."""
-    return device.type == "cpu" or (device.type == "cuda" and torch.cuda.get_device_capability(device)[0] >= 8)
+def _has_kernel(kind: str, weight: Tensor) -> bool:
+    """Return whether torch has a kernel for a quantized form of this weight."""
+    if kind == "int4" and len(weight) % 16:
+        return False
+    if weight.device.type == "cpu":
+        return weight.dtype in (torch.bfloat16, torch.float32)
+    return (
+        kind == "int4"
+        and weight.device.type == "cuda"
+        and weight.dtype == torch.bfloat16
+        and torch.cuda.get_device_capability(weight.device)[0] >= 8
+    )
 
 
 def torchao() -> Any:

@@ -1,19 +1,20 @@
 """Synthetic logits: the model runs at its real cost, and its logits are replaced by a deterministic random function of
 the context.
 
-All models of a pair share logits for each context, and every model adds noise of its own. The size of the noise, the
-`spread`, determines how often one model accepts another's drafts; `calibrate` finds the spread for a wanted acceptance
-rate. Nothing about quality can be measured with such logits.
+All models of a pair share logits for each context, and every model adds noise of its own. The sizes of the noise, the
+models' `spreads`, determine how often one model accepts another's drafts; `calibrate` finds the spread for a wanted
+acceptance rate. Nothing about quality can be measured with such logits.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from functools import cache, reduce
 
 import torch
 from torch import Tensor
 
 from specbench.decoding.drafting import common_prefix, roll
+from specbench.decoding.method import Verification
 from specbench.decoding.sampling import Draft, Sampler
 from specbench.decoding.session import Session
 from specbench.decoding.usage import Usage
@@ -120,27 +121,25 @@ class SyntheticSession:
         self._inner.settle()
 
 
-Target = Callable[[list[Tensor], Sampler], Tensor]
+def calibrate(
+    acceptance: float, test: Verification, spreads: Callable[[float], Mapping[str, float]], sampler: Sampler
+) -> float:
+    """Return the spread at which drafts pass a test at this rate, sum of min(pi, q), averaged over contexts.
 
-
-def calibrate(acceptance: float, proposer: int, members: Sequence[int], target: Target, sampler: Sampler) -> float:
-    """Return the spread at which a target accepts a proposer's drafts at this rate, sum of min(pi, q), averaged over
-    contexts.
-
-    `members` number the target's models in its order; `proposer` is the drafting model, which may be one of them. The
-    rate is simulated over random contexts, and falls as the spread grows. Raises ConfigError, with the possible range,
-    for a rate that no spread gives: for instance, an ensemble never rejects what its drafter's own share of the mixture
-    covers.
+    `spreads` returns the spread of every model for a spread; its order numbers the models. The rate is simulated over random
+    contexts, and falls as the spread grows. Raises ConfigError, with the possible range, for a rate that no spread gives: for
+    instance, an ensemble never rejects what its drafter's own share of the mixture covers.
     """
 
     def rate(spread: float) -> float:
         """Return the acceptance rate at this spread."""
-        return acceptance_at(spread, proposer, members, target, sampler)
+        return acceptance_at(spreads(spread), test, sampler)
 
     highest, lowest = rate(0.0), rate(MAX_SPREAD)
     if not lowest <= acceptance <= highest:
         raise ConfigError(
-            f"acceptance = {acceptance}: these models can be given rates from {lowest:.2f} to {highest:.2f} under this method"
+            f"acceptance = {acceptance}: drafts of {test.proposer} can be given rates from {lowest:.2f} to {highest:.2f}"
+            " under this method and these models"
         )
     low, high = 0.0, MAX_SPREAD
     for _ in range(30):
@@ -149,11 +148,15 @@ def calibrate(acceptance: float, proposer: int, members: Sequence[int], target: 
     return (low + high) / 2
 
 
-def acceptance_at(spread: float, proposer: int, members: Sequence[int], target: Target, sampler: Sampler) -> float:
-    """Return how often the target accepts the proposer's drafts if every member has this spread."""
-    values = {i: _logits(_numbers(0), _numbers(1 + i), spread) for i in {proposer, *members}}  # (contexts, SUPPORT)
-    pi = target([values[i] for i in members], sampler)
-    return float(torch.minimum(pi, sampler.probs(values[proposer])).sum(-1).mean())
+def acceptance_at(spreads: Mapping[str, float], test: Verification, sampler: Sampler) -> float:
+    """Return how often drafts pass a test if the models have these spreads."""
+    numbers = {role: i for i, role in enumerate(spreads)}
+    values = {  # (contexts, SUPPORT) each
+        role: _logits(_numbers(0), _numbers(1 + numbers[role]), spreads[role])
+        for role in {test.proposer, *test.scorers}
+    }
+    pi = test.target([values[role] for role in test.scorers], sampler)
+    return float(torch.minimum(pi, sampler.probs(values[test.proposer])).sum(-1).mean())
 
 
 def context_hash(before: int, token: int) -> int:

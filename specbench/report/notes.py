@@ -206,11 +206,12 @@ def _not_real(summary: RunSummary) -> str:
     synthetic = summary.spec.pair.synthetic
     if not synthetic:
         parts.append("acceptance, and with it the speed of methods that draft, has no meaning")
-    elif synthetic.acceptance is not None:
-        parts.append(
-            f"drafts of {synthetic.proposer} under {synthetic.method} have a configured acceptance rate of"
-            f" {synthetic.acceptance:g}, which determines all other rates"
+    elif synthetic.rates:
+        configured = " and ".join(
+            f"of {rate.acceptance:g} for drafts of {role} tested by {', '.join(rate.scorers)} under {rate.method}"
+            for role, rate in synthetic.rates.items()
         )
+        parts.append(f"a configured acceptance rate {configured}, which determines all other rates")
     return "! Not a measurement of these models: " + "; ".join(parts)
 
 

@@ -89,15 +89,21 @@ class HeadSource:
 
 @dataclass(frozen=True, kw_only=True)
 class Synthetic:
-    """Synthetic logits: the spread between the models' distributions, and the acceptance rate that it was calibrated to.
-
-    The rate applies to the method `method` and the proposing model `proposer`. Both are empty if no method drafts.
+    """Synthetic logits: how far each model's distributions are from the common ones, and the acceptance rates, by drafting
+    model, that these spreads were calibrated to. There are no rates if no method drafts.
     """
 
-    spread: float
-    acceptance: float | None = None
-    method: str = ""
-    proposer: str = ""
+    spreads: dict[str, float]
+    rates: dict[str, "Rate"] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rate:
+    """A configured acceptance rate: of a model's drafts under `method`, which tests them against `scorers`."""
+
+    acceptance: float
+    method: str
+    scorers: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,7 +16,10 @@ from specbench.decoding.targets import Mixture, Target
 from specbench.errors import ConfigError, MissingAsset
 from specbench.experiment.method_options import unused_options
 from specbench.experiment.method_resolution import groups_of, roles_of
+from specbench.experiment.pipeline import resolve
+from specbench.experiment.request import Request
 from specbench.experiment.selection import limited, read_pair, read_task
+from specbench.runs.run_spec import Rate
 from tests.fixtures import console
 
 SIZES = {"draft": 1, "target": 10, "math": 10, "code": 10}
@@ -43,6 +46,27 @@ def test_synthetic_logits_and_heads_do_not_go_together(tmp_path):
         "pld (synthetic)"
         in console.specbench("run", "-m", "pld", *simulated, "--max-new-tokens", 8, cwd=tmp_path).stdout
     )
+
+
+def test_rates_by_model_are_recorded_with_the_method_that_tests_the_drafts(tmp_path):
+    """The chain, which has both rates, decides, although `sd` comes first."""
+    simulated = (("pair.logits", "synthetic"), ("pair.acceptance", {"draft": 0.8, "middle": 0.97}))
+    options = Options(data=(("", "synthetic"),), limit=2, overrides=simulated)
+    request = Request(
+        methods=("sd", "polybasic-model"), pair="tiny-polybasic", tasks=("gsm8k",), options=options, out=tmp_path
+    )
+    (spec,) = resolve(request).plan.specs
+    synthetic = spec.pair.synthetic
+    assert synthetic.rates == {
+        "draft": Rate(acceptance=0.8, method="polybasic-model", scorers=("middle",)),
+        "middle": Rate(acceptance=0.97, method="polybasic-model", scorers=("target",)),
+    }
+    assert synthetic.spreads["target"] == 0.0 < synthetic.spreads["middle"] < synthetic.spreads["draft"]
+
+
+def test_rates_by_model_and_by_task_do_not_go_together():
+    with pytest.raises(ConfigError, match="'draft' is a model and other keys are not; rates are by model or by task"):
+        construct(Pair, {**preset("pair", "tiny").table, "acceptance": {"draft": 0.8, "gsm8k": 0.7}}, "tiny.toml")
 
 
 def test_a_head_is_that_of_its_kind_and_of_the_model_that_drafts():

@@ -23,6 +23,7 @@ from specbench.models.engine import (
     Graphs,
     GraphSession,
     LeanSession,
+    cache,
     fusing,
     llama,
     network_of,
@@ -475,3 +476,13 @@ def test_assisted_generation_samples_from_the_target():
         tokens = decode(Assisted(draft="draft", model="target", gamma=2), models, drawn, Limits(frozenset(), 3)).tokens
         seen += tokens[1] == best
     assert abs(seen / 500 - float(exact[best])) < 0.1
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+def test_attention_in_bfloat16_is_that_in_float32(rows):
+    """Up to rounding, for one query too, which is computed twice."""
+    q, keys, values = torch.randn(rows, 4, 16), torch.randn(1, 4, 9, 16), torch.randn(1, 4, 9, 16)
+    exact = cache.attention(q, keys, values, None, 0.25)
+    found = cache.attention(q.bfloat16(), keys.bfloat16(), values.bfloat16(), None, 0.25)
+    assert found.shape == (rows, 64)
+    assert torch.allclose(found.float(), exact, atol=0.05)

@@ -21,7 +21,17 @@ from specbench.errors import ConfigError, MissingAsset
 from specbench.models import random_weights as dummy
 from specbench.models.engine import Graphs, GraphSession, LeanSession
 from specbench.models.loader import LoadedPair, load
-from specbench.models.quantization import Bytes, QuantizedLinear, Tiles, group_of, layers, quantize, quantized
+from specbench.models.quantization import (
+    LEAST_BLOCK,
+    Bytes,
+    NormalFloat,
+    QuantizedLinear,
+    Tiles,
+    group_of,
+    layers,
+    quantize,
+    quantized,
+)
 from specbench.models.resolve import Execution, engine_of, resolve_models
 from tests.fixtures.worlds import ENGINES, open_session, random_model
 
@@ -66,7 +76,23 @@ def test_a_quantized_layer_multiplies_with_the_rounded_matrix(kind, device):
     levels = max(len(torch.unique((one * 1e4).round())) for one in matrix.flatten(0, 1))
     assert 8 < levels <= (192 if kind == "int8" else 16)
     x = torch.randn(2, 3, 192, device=device)
-    assert torch.allclose(double(x), x @ matrix.flatten(1).t() + layer.bias, atol=1e-5)
+    within = 1e-5 if isinstance(double, Bytes | NormalFloat) else 0.02  # torch's kernels round the input to bfloat16
+    assert torch.allclose(double(x), x @ matrix.flatten(1).t() + layer.bias, atol=within)
+
+
+@needs_torchao
+@pytest.mark.parametrize("kind", ["int4", "int8"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_blocks_are_multiplied_with_a_dequantized_copy(kind, dtype, monkeypatch):
+    """Up to bfloat16's rounding of the weights, as from the quantized matrix."""
+    monkeypatch.setattr("specbench.models.quantization.LEAST_COPIED", 1)
+    torch.manual_seed(0)
+    layer = quantized(nn.Linear(192, 48, dtype=dtype).requires_grad_(False), kind)
+    assert layer.copy is not None
+    x = torch.randn(LEAST_BLOCK, 192, dtype=dtype)
+    by_row = torch.cat([layer(row[None]) for row in x])
+    assert torch.allclose(layer(x), by_row, atol=0.05)
+    assert not torch.equal(layer(x), by_row), "another kernel multiplies blocks"
 
 
 @needs_torchao
@@ -77,7 +103,7 @@ def test_int4_stores_four_bits_per_weight(width, device, monkeypatch):
     torch.manual_seed(0)
     layer = nn.Linear(width, 64, device=device, dtype=torch.bfloat16).requires_grad_(False)
     tiles = quantized(layer, "int4")
-    monkeypatch.setattr("specbench.models.quantization._has_kernel", lambda device: False)
+    monkeypatch.setattr("specbench.models.quantization._has_kernel", lambda kind, weight: False)
     plain = quantized(layer, "int4")
     assert isinstance(tiles, Tiles) and isinstance(plain, Bytes)
     apart = rounded(tiles, layer.weight).float() - rounded(plain, layer.weight).float()
@@ -101,7 +127,8 @@ def test_every_engine_computes_the_same_logits_with_quantized_weights_after_trun
     ids = [0, 11, 3, 8, 5]
     for each in (ids, [*ids, 7, 2], [*ids[:3], 9], [*ids[:3], 9, 1, 6, 4]):
         eager, *others = (session.score(each, len(each) - 1) for session in sessions)
-        assert all(torch.allclose(eager, other, atol=2e-4) for other in others)
+        within = 0.1 if kind == "int8" else 2e-4  # the kernel rounds inputs to bfloat16, so float32's errors grow
+        assert all(torch.allclose(eager, other, atol=within) for other in others)
 
 
 @needs_torchao
@@ -136,7 +163,7 @@ def test_quantized_copies_of_the_bundled_target_are_close_to_it_on_every_engine(
         full = lean.session("full", None).score(ids, 0).softmax(-1)
         for kind, found in apart.items():
             one, two = (pair.session(kind, None).score(ids, 0) for pair in (lean, eager))
-            assert torch.allclose(one, two, atol=1e-3)
+            assert torch.allclose(one, two, atol=1e-3 if kind == "nf4" else 0.1)
             found.append(float(tv(one.softmax(-1), full).mean()))
     for kind, most in (("int4", 0.03), ("int8", 0.003), ("nf4", 0.03)):
         assert most / 60 < sum(apart[kind]) / len(apart[kind]) < most
@@ -169,11 +196,13 @@ def test_a_quantized_copy_of_a_source_is_another_model_of_as_many_parameters():
 
 @needs_torchao
 def test_a_forward_reads_the_bits_and_the_scales():
-    """int4 has a scale and a zero for 64 or 128 inputs, int8 a scale a row, nf4 a byte a block and a float for 64 such."""
+    """The scales and zeros of int4 have two bytes each, the scales of int8 four; nf4 has a byte for 64 weights and a
+    float for 64 of these bytes.
+    """
     found = resolve_models(tiny("", *KINDS), ("full", *KINDS), Path(), Execution(CPU))
     least = {kind: each.source.forward_bytes for kind, each in found.items()}
     whole = 7 * sum(count * i * o for (i, o), count in LINEAR.items())
-    int4 = 7 * sum(count * (i * o // 2 + 8 * o * i // (128 if i == 512 else 64)) for (i, o), count in LINEAR.items())
+    int4 = 7 * sum(count * (i * o // 2 + 4 * o * i // (128 if i == 512 else 64)) for (i, o), count in LINEAR.items())
     int8 = 7 * sum(count * (i * o + 4 * o) for (i, o), count in LINEAR.items())
     assert least["full"] - least["int4"] == 4 * whole - int4
     assert least["full"] - least["int8"] == 4 * whole - int8
@@ -190,8 +219,8 @@ def test_a_polybasic_pair_runs_on_dummy_weights(name):
     models = {role: spec | {"config": small | {"num_key_value_heads": 2}} for role, spec in table["models"].items()}
     pair = construct(Pair, table | {"weights": "dummy", "models": models}, name)
     loaded = brought(pair, roles=("middle", "target"))
-    assert not any(isinstance(m, Bytes) for m in loaded.models["target"].modules())
-    assert sum(isinstance(m, Bytes) for m in loaded.models["middle"].modules()) == 7
+    assert not any(isinstance(m, QuantizedLinear) for m in loaded.models["target"].modules())
+    assert sum(isinstance(m, Tiles) for m in loaded.models["middle"].modules()) == 7
     assert loaded.session("middle", None).score([1, 2, 3], 2).isfinite().all()
 
 

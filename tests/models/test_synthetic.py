@@ -9,11 +9,12 @@ import pytest
 import torch
 
 from specbench.decoding.loop import Limits, decode
+from specbench.decoding.method import Verification
 from specbench.decoding.sampling import Sampler
 from specbench.decoding.targets import Contrastive, Last, Mixture
 from specbench.errors import ConfigError, MissingAsset
 from specbench.methods.autoregressive import Autoregressive
-from specbench.methods.proposers import DraftModel
+from specbench.methods.proposers import Chain, DraftModel
 from specbench.methods.speculative import Speculative
 from specbench.methods.speculative_ensemble import SpeculativeEnsemble
 from specbench.models.random_weights import architecture, random_model
@@ -33,12 +34,33 @@ CPU = torch.device("cpu")
 SD = Speculative(proposer=DraftModel(model="draft", gamma=4), scorers=("target",), target=Last())
 
 
-def world(spread: float, vocabulary: int = 500, roles: tuple[str, ...] = ("draft", "target")) -> Opened:
+def world(spread: float, vocabulary: int = 500) -> Opened:
+    return world_of(equal(spread), vocabulary)
+
+
+def world_of(spreads: dict[str, float], vocabulary: int = 500) -> Opened:
     sessions = {
         role: SyntheticSession(TableSession(vocabulary, i), SyntheticDistribution(vocabulary, i, spread), CPU)
-        for i, role in enumerate(roles)
+        for i, (role, spread) in enumerate(spreads.items())
     }
     return Opened(sessions, vocabulary=vocabulary)
+
+
+def equal(spread: float) -> dict[str, float]:
+    return {"draft": spread, "target": spread}
+
+
+def accepted_of(method, spreads: dict[str, float], role: str, sampler: Sampler, tokens: int = 200) -> tuple[int, int]:
+    """Return how many draft tokens of a model were tested and accepted, at any level of a chain."""
+    tested = accepted = 0
+    for start in range(12):  # short ones: a context is hashed again after every rejection
+        models = world_of(spreads)
+        models.ids = [start]
+        for round_ in generate(method, models, sampler, tokens)[1]:
+            for each in (round_, *round_.inner):
+                tested += each.proposers.count(role)
+                accepted += sum(proposer == role for proposer in each.proposers[: each.accepted])
+    return tested, accepted
 
 
 def ensemble(target, gamma=(1, 1)) -> SpeculativeEnsemble:
@@ -56,19 +78,30 @@ CASES = [
 @pytest.mark.parametrize(("method", "wanted", "temperature"), CASES, ids=lambda case: str(getattr(case, "name", case)))
 def test_the_measured_acceptance_is_the_requested_one(method, wanted, temperature):
     """Within 0.025 over 1,200 tests and more of the default proposer's tokens, whose standard error is below 0.011."""
-    proposer, scorers, target = method.verification()
     sampler = Sampler(temperature, generator=torch.Generator().manual_seed(0))
-    roles = ("draft", "target")
-    spread = calibrate(wanted, roles.index(proposer), [roles.index(role) for role in scorers], target, sampler)
-    tested = accepted = 0
-    for start in range(12):  # short ones: a context is hashed again after every rejection
-        models = world(spread)
-        models.ids = [start]
-        for round_ in generate(method, models, sampler, 200)[1]:
-            tested += round_.proposers.count("draft")
-            accepted += sum(role == "draft" for role in round_.proposers[: round_.accepted])
+    spread = calibrate(wanted, method.verifications()[0], equal, sampler)
+    tested, accepted = accepted_of(method, equal(spread), "draft", sampler)
     assert tested > 1200
     assert abs(accepted / tested - wanted) < 0.025
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_every_level_of_a_chain_has_its_own_rate(temperature):
+    """The middle model is nearer to the target than the draft, which is tested by the middle model."""
+    chain = Chain(proposer=DraftModel(model="draft", gamma=3), model="middle", threshold=5)
+    method = Speculative(proposer=chain, scorers=("target",), target=Last())
+    wanted = {"middle": 0.95, "draft": 0.7}
+    sampler = Sampler(temperature, generator=torch.Generator().manual_seed(0))
+    spreads = dict.fromkeys(("target", "middle", "draft"), 0.0)
+    tests = method.verifications()
+    assert [(test.proposer, test.scorers) for test in tests] == [("middle", ("target",)), ("draft", ("middle",))]
+    for test in tests:
+        role, fixed = test.proposer, dict(spreads)
+        spreads[role] = calibrate(wanted[role], test, lambda spread, f=fixed, r=role: {**f, r: spread}, sampler)
+    for role, rate in wanted.items():
+        tested, accepted = accepted_of(method, spreads, role, sampler)
+        assert tested > 1200
+        assert abs(accepted / tested - rate) < 0.025
 
 
 @pytest.mark.parametrize("method", [SD, ensemble(Contrastive(mu=0.3), (1, 2))], ids=str)
@@ -98,14 +131,14 @@ def test_hashed_numbers_are_standard_normal():
 
 
 def test_a_spread_of_zero_gives_equal_distributions():
-    assert acceptance_at(0.0, 0, [1], Last(), Sampler()) == pytest.approx(1.0)
+    assert acceptance_at(equal(0.0), SD.verifications()[0], Sampler()) == pytest.approx(1.0)
     sampler = Sampler(generator=torch.Generator().manual_seed(0))
     assert all(round_.accepted == round_.tested for round_ in generate(SD, world(0.0), sampler, 50)[1])
 
 
 def test_an_unreachable_rate_is_an_error():
-    with pytest.raises(ConfigError, match=r"acceptance = 0\.3: .* from 0\.5\d to 1\.00"):
-        calibrate(0.3, 0, [0, 1], Mixture(), Sampler())
+    with pytest.raises(ConfigError, match=r"acceptance = 0\.3: drafts of draft .* from 0\.5\d to 1\.00"):
+        calibrate(0.3, Verification("draft", ("draft", "target"), Mixture()), equal, Sampler())
 
 
 def test_time_of_the_synthetic_logits_is_not_measured(monkeypatch):

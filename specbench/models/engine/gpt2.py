@@ -8,7 +8,8 @@ from transformers import PreTrainedModel
 
 from specbench.config.construct import Table
 from specbench.models.engine.cache import Cache
-from specbench.models.engine.network import Network, added, linear
+from specbench.models.engine.network import Network
+from specbench.models.products import product_of
 
 
 class GPT2(Network):
@@ -26,11 +27,11 @@ class GPT2(Network):
         self.layers = [
             (
                 (block.ln_1.weight, block.ln_1.bias),
-                (block.attn.c_attn.weight, block.attn.c_attn.bias),
-                (block.attn.c_proj.weight, block.attn.c_proj.bias),
+                product_of([block.attn.c_attn]),
+                product_of([block.attn.c_proj]),
                 (block.ln_2.weight, block.ln_2.bias),
-                (block.mlp.c_fc.weight, block.mlp.c_fc.bias),
-                (block.mlp.c_proj.weight, block.mlp.c_proj.bias),
+                product_of([block.mlp.c_fc]),
+                product_of([block.mlp.c_proj]),
             )
             for block in inner.h
         ]
@@ -53,9 +54,9 @@ class GPT2(Network):
         x = F.embedding(tokens, self.embedding) + cache.rows(self.positions)  # (n, hidden)
         size = x.shape[-1:]
         for i, (norm, qkv, out, norm_mlp, up, down) in enumerate(self.layers):
-            heads = linear(F.layer_norm(x, size, *norm, self.eps), qkv).view(n, -1, self.dim)
+            heads = qkv(F.layer_norm(x, size, *norm, self.eps)).view(n, -1, self.dim)
             seen = cache.attend(i, heads[:, : self.heads], heads[:, self.heads :], mask, scale)
-            x = added(x, seen, out)
-            wide = F.gelu(linear(F.layer_norm(x, size, *norm_mlp, self.eps), up), approximate="tanh")
-            x = added(x, wide, down)
+            x = out.added(x, seen)
+            wide = F.gelu(up(F.layer_norm(x, size, *norm_mlp, self.eps)), approximate="tanh")
+            x = down.added(x, wide)
         return F.layer_norm(x, size, *self.norm, self.eps)

@@ -8,7 +8,8 @@ from transformers import PreTrainedModel
 
 from specbench.config.construct import Table
 from specbench.models.engine.cache import Cache
-from specbench.models.engine.network import Network, added, fused, linear
+from specbench.models.engine.network import Network
+from specbench.models.products import product_of
 
 
 class GPTNeo(Network):
@@ -31,11 +32,11 @@ class GPTNeo(Network):
             (
                 self.config.window_size if block.attn.attention_type == "local" else None,
                 (block.ln_1.weight, block.ln_1.bias),
-                fused([block.attn.attention.q_proj, block.attn.attention.k_proj, block.attn.attention.v_proj]),
-                fused([block.attn.attention.out_proj]),
+                product_of([block.attn.attention.q_proj, block.attn.attention.k_proj, block.attn.attention.v_proj]),
+                product_of([block.attn.attention.out_proj]),
                 (block.ln_2.weight, block.ln_2.bias),
-                fused([block.mlp.c_fc]),
-                fused([block.mlp.c_proj]),
+                product_of([block.mlp.c_fc]),
+                product_of([block.mlp.c_proj]),
             )
             for block in inner.h
         ]
@@ -55,9 +56,9 @@ class GPTNeo(Network):
         x = F.embedding(tokens, self.embedding) + cache.rows(self.positions)  # (n, hidden)
         size = x.shape[-1:]
         for i, (window, norm, qkv, out, norm_mlp, up, down) in enumerate(self.layers):
-            heads = linear(F.layer_norm(x, size, *norm, self.eps), qkv).view(n, -1, self.dim)
+            heads = qkv(F.layer_norm(x, size, *norm, self.eps)).view(n, -1, self.dim)
             seen = cache.attend(i, heads[:, : self.heads], heads[:, self.heads :], cache.mask(window), 1.0)
-            x = added(x, seen, out)
-            wide = F.gelu(linear(F.layer_norm(x, size, *norm_mlp, self.eps), up), approximate="tanh")
-            x = added(x, wide, down)
+            x = out.added(x, seen)
+            wide = F.gelu(up(F.layer_norm(x, size, *norm_mlp, self.eps)), approximate="tanh")
+            x = down.added(x, wide)
         return F.layer_norm(x, size, *self.norm, self.eps)

@@ -12,7 +12,8 @@ from transformers import PreTrainedModel
 from specbench.config.construct import Table
 from specbench.models.engine.cache import Cache
 from specbench.models.engine.fusing import PLAIN, compiled, compiling
-from specbench.models.engine.network import Network, RMSNorm, added, fused, linear
+from specbench.models.engine.network import Network, RMSNorm
+from specbench.models.products import product_of
 
 STATIC_ROPES = ("default", "linear", "llama3", "yarn")  # types whose angles do not depend on the sequence's length
 
@@ -28,11 +29,11 @@ class Layers:
         self.layers = [
             (
                 _norm(layer.input_layernorm, c.rms_norm_eps),
-                fused([layer.self_attn.q_proj, layer.self_attn.k_proj, layer.self_attn.v_proj]),
-                fused([layer.self_attn.o_proj]),
+                product_of([layer.self_attn.q_proj, layer.self_attn.k_proj, layer.self_attn.v_proj]),
+                product_of([layer.self_attn.o_proj]),
                 RMSNorm(layer.post_attention_layernorm, c.rms_norm_eps),
-                fused([layer.mlp.gate_proj, layer.mlp.up_proj]),
-                fused([layer.mlp.down_proj]),
+                product_of([layer.mlp.gate_proj, layer.mlp.up_proj]),
+                product_of([layer.mlp.down_proj]),
             )
             for layer in inner.layers
         ]
@@ -51,10 +52,10 @@ class Layers:
         cos, sin = (cache.rows(table).unsqueeze(1) for table in self.ropes.until(cache.capacity))  # (n, 1, d)
         mask, scale = cache.mask(), self.dim**-0.5
         for i, (norm, qkv, out, norm_mlp, gate_up, down) in enumerate(self.layers):
-            heads = linear(norm(x), qkv).view(n, -1, self.dim)  # queries, keys, values
+            heads = qkv(norm(x)).view(n, -1, self.dim)  # queries, keys, values
             self.elementwise.rotate(heads[:, :rotated], cos, sin)
-            x = added(x, cache.attend(i, heads[:, : self.heads], heads[:, self.heads :], mask, scale), out)
-            x = added(x, self.elementwise.gate(linear(norm_mlp(x), gate_up)), down)
+            x = out.added(x, cache.attend(i, heads[:, : self.heads], heads[:, self.heads :], mask, scale))
+            x = down.added(x, self.elementwise.gate(gate_up(norm_mlp(x))))
         return self.norm(x)
 
 

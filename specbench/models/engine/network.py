@@ -1,19 +1,14 @@
 """The interface of a lean model: the decode-time forward of one architecture, over the weights that transformers
 loaded.
-
-Weights that are always multiplied together are concatenated once, and the loaded model's own weights become views of
-the result, so that they are in memory once and the eager model is unchanged.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 from transformers.models.auto.modeling_auto import (
     MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
@@ -22,23 +17,7 @@ from transformers.models.auto.modeling_auto import (
 
 from specbench.config.construct import Table
 from specbench.models.engine.cache import Cache
-
-Matrix = tuple[Tensor, Tensor | None]  # (in, out), and the bias (out,)
-
-
-@dataclass(frozen=True)
-class Apart:
-    """Layers of one input that cannot be concatenated, since some of them are quantized; each is multiplied separately."""
-
-    layers: tuple[nn.Module, ...]
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """Return (n, in) -> (n, sum of outs)."""
-        outs = [layer(x) for layer in self.layers]
-        return outs[0] if len(outs) == 1 else torch.cat(outs, -1)
-
-
-Weights = Matrix | Apart
+from specbench.models.products import Product, product_of
 
 
 class Network(ABC):
@@ -65,7 +44,8 @@ class Network(ABC):
         self.config: Any = model.config
         self.model = model
         output: Any = model.get_output_embeddings()
-        self.head: Matrix = output.weight.t(), output.bias  # (hidden, V), often tied to the embeddings
+        tied = output.weight is model.get_input_embeddings().weight
+        self.head: Product = product_of([output], shared=tied)
 
     @property
     def query_heads(self) -> int:
@@ -106,8 +86,7 @@ class Network(ABC):
 
     def logits(self, hidden: Tensor, vocabulary: int | None = None) -> Tensor:
         """Return (k, hidden) -> (k, vocabulary), float32 or better; by default all rows of the LM head."""
-        matrix, bias = self.head
-        out = linear(hidden, (matrix[:, :vocabulary], None if bias is None else bias[:vocabulary]))
+        out = self.head(hidden)[:, :vocabulary]
         return out if out.dtype == torch.float64 else out.float()
 
 
@@ -139,49 +118,6 @@ def can_fuse(config: Any) -> bool:
 def network_of(model: PreTrainedModel) -> Network:
     """Return the lean model over these weights, which must be supported."""
     return Network.members[type(model).__name__](model)
-
-
-def fused(modules: Iterable[nn.Module]) -> Weights:
-    """Concatenate linear layers of one input: matrix (in, sum of outs) and bias. Quantized layers stay apart.
-
-    The modules' own weights become views of the result. In float32 on a CPU the matrix is stored in the order in which
-    it is multiplied, which speeds up products with one row by a fifth, in transformers' modules too; elsewhere in
-    transformers' order.
-    """
-    layers: list[Any] = list(modules)
-    if not all(isinstance(layer, nn.Linear) for layer in layers):
-        return Apart(tuple(layers))
-    # (outs, in)
-    whole = layers[0].weight.data if len(layers) == 1 else torch.cat([layer.weight.data for layer in layers])
-    transposed = whole.device.type == "cpu" and whole.dtype == torch.float32
-    matrix = whole.t().contiguous() if transposed else whole.t()
-    bias = None if layers[0].bias is None else torch.cat([layer.bias.data for layer in layers])
-    at = 0
-    for layer in layers:
-        size = layer.weight.shape[0]
-        layer.weight.data = matrix[:, at : at + size].t()
-        if bias is not None:
-            layer.bias.data = bias[at : at + size]
-        at += size
-    return matrix, bias
-
-
-def linear(x: Tensor, weights: Weights) -> Tensor:
-    """Return (n, in) -> (n, out)."""
-    if isinstance(weights, Apart):
-        return weights(x)
-    matrix, bias = weights
-    return torch.mm(x, matrix) if bias is None else torch.addmm(bias, x, matrix)
-
-
-def added(residual: Tensor, x: Tensor, weights: Weights) -> Tensor:
-    """Add a linear layer of x (n, in) to the residual stream (n, out), in place, which saves a copy."""
-    if isinstance(weights, Apart):
-        return residual.add_(weights(x))
-    matrix, bias = weights
-    if bias is not None:
-        residual.add_(bias)
-    return residual.addmm_(x, matrix)
 
 
 class RMSNorm:

@@ -8,7 +8,8 @@ from transformers import PreTrainedModel
 
 from specbench.config.construct import Table
 from specbench.models.engine.cache import Cache
-from specbench.models.engine.network import Network, added, fused, linear
+from specbench.models.engine.network import Network
+from specbench.models.products import product_of
 
 OFFSET = 2  # unused rows at the start of the position table
 
@@ -32,11 +33,11 @@ class OPT(Network):
         self.layers = [
             (
                 (block.self_attn_layer_norm.weight, block.self_attn_layer_norm.bias),
-                fused([block.self_attn.q_proj, block.self_attn.k_proj, block.self_attn.v_proj]),
-                fused([block.self_attn.out_proj]),
+                product_of([block.self_attn.q_proj, block.self_attn.k_proj, block.self_attn.v_proj]),
+                product_of([block.self_attn.out_proj]),
                 (block.final_layer_norm.weight, block.final_layer_norm.bias),
-                fused([block.fc1]),
-                fused([block.fc2]),
+                product_of([block.fc1]),
+                product_of([block.fc2]),
             )
             for block in inner.layers
         ]
@@ -61,8 +62,8 @@ class OPT(Network):
         x = F.embedding(tokens, self.embedding) + cache.rows(self.positions)  # (n, hidden)
         size = x.shape[-1:]
         for i, (norm, qkv, out, norm_mlp, up, down) in enumerate(self.layers):
-            heads = linear(F.layer_norm(x, size, *norm), qkv).view(n, -1, self.dim)
+            heads = qkv(F.layer_norm(x, size, *norm)).view(n, -1, self.dim)
             seen = cache.attend(i, heads[:, : self.heads], heads[:, self.heads :], mask, scale)
-            x = added(x, seen, out)
-            x = added(x, F.relu(linear(F.layer_norm(x, size, *norm_mlp), up)), down)
+            x = out.added(x, seen)
+            x = down.added(x, F.relu(up(F.layer_norm(x, size, *norm_mlp))))
         return F.layer_norm(x, size, *self.norm)

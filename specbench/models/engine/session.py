@@ -19,7 +19,7 @@ class LeanSession(CachedSession):
         self._cache: Cache | None = None
 
     def logits_of(self, states: Tensor) -> Tensor:
-        return self._network.logits(states.to(self._network.head[0].dtype), self._vocabulary)
+        return self._network.logits(states.to(self._network.head.dtype), self._vocabulary)
 
     def _forget(self, known: int) -> None:
         assert self._cache is not None

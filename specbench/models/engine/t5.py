@@ -14,7 +14,8 @@ from transformers import PreTrainedModel
 
 from specbench.config.construct import Table
 from specbench.models.engine.cache import Cache, attention
-from specbench.models.engine.network import Apart, Network, RMSNorm, fused, linear
+from specbench.models.engine.network import Network, RMSNorm
+from specbench.models.products import product_of
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
@@ -66,16 +67,18 @@ class T5(Network):
             attention, cross, wide = own.SelfAttention, other.EncDecAttention, dense.DenseReluDense
             self.layers.append((
                 RMSNorm(own.layer_norm, eps),
-                fused([attention.q, attention.k, attention.v]),
-                fused([attention.o]),
+                product_of([attention.q, attention.k, attention.v]),
+                product_of([attention.o]),
                 RMSNorm(other.layer_norm, eps),
-                fused([cross.q]),
-                fused([cross.o]),
+                product_of([cross.q]),
+                product_of([cross.o]),
                 RMSNorm(dense.layer_norm, eps),
-                fused([wide.wi_0, wide.wi_1] if self.config.is_gated_act else [wide.wi]),
-                fused([wide.wo]),
+                product_of([wide.wi_0, wide.wi_1] if self.config.is_gated_act else [wide.wi]),
+                product_of([wide.wo]),
             ))  # fmt: skip
-        self.from_source = [fused([b.layer[1].EncDecAttention.k, b.layer[1].EncDecAttention.v]) for b in decoder.block]
+        self.from_source = [
+            product_of([b.layer[1].EncDecAttention.k, b.layer[1].EncDecAttention.v]) for b in decoder.block
+        ]
         self.embedding, self.norm = decoder.embed_tokens.weight, RMSNorm(decoder.final_layer_norm, eps)
         self.first = decoder.block[0].layer[0].SelfAttention
         scales = getattr(self.config, "scale_decoder_outputs", False)  # never set for mT5
@@ -89,7 +92,7 @@ class T5(Network):
     def new_cache(self, source: Tensor | None) -> T5Cache:
         assert source is not None
         cache = T5Cache(len(self.layers), self.heads, self.dim, self.embedding.dtype, self.embedding.device)
-        both = (linear(source, weights).view(len(source), 2, self.heads, self.dim) for weights in self.from_source)
+        both = (weights(source).view(len(source), 2, self.heads, self.dim) for weights in self.from_source)
         for kv in both:
             keys, values = kv.permute(1, 2, 0, 3).unsqueeze(1).contiguous().unbind(0)  # (1, heads, m, d) each
             cache.source.append((keys, values))
@@ -101,19 +104,19 @@ class T5(Network):
         bias = self._bias(cache)  # (heads, n, held)
         x = F.embedding(tokens, self.embedding)  # (n, hidden)
         for i, (norm, qkv, out, norm_cross, q, out_cross, norm_wide, up, down) in enumerate(self.layers):
-            heads = linear(norm(x), qkv).view(n, -1, self.dim)
-            x = x + linear(cache.attend(i, heads[:, : self.heads], heads[:, self.heads :], bias, 1.0), out)
-            queries = linear(norm_cross(x), q).view(n, self.heads, self.dim)
-            x = x + linear(attention(queries, *cache.source[i], None, 1.0), out_cross)
-            wide = linear(norm_wide(x), up)
+            heads = qkv(norm(x)).view(n, -1, self.dim)
+            x = out.added(x, cache.attend(i, heads[:, : self.heads], heads[:, self.heads :], bias, 1.0))
+            queries = q(norm_cross(x)).view(n, self.heads, self.dim)
+            x = out_cross.added(x, attention(queries, *cache.source[i], None, 1.0))
+            wide = up(norm_wide(x))
             if self.config.is_gated_act:
                 gate, rest = wide.chunk(2, -1)
                 wide = self.act(gate) * rest
             else:
                 wide = self.act(wide)
-            if not isinstance(down, Apart):  # `wo` is float32 in half precision, and so is x after it
-                wide = wide.to(down[0].dtype)
-            x = x + linear(wide, down)
+            if down.dtype is not None:  # `wo` is float32 in half precision, and so is x after it
+                wide = wide.to(down.dtype)
+            x = x + down(wide)
         return self.norm(x) * self.scale_out
 
     def _bias(self, cache: Cache) -> Tensor:

@@ -25,6 +25,7 @@ from specbench.models.engine.graphs import Graphs
 from specbench.models.engine.llama import Layers
 from specbench.models.engine.network import Network
 from specbench.models.heads.head import UNREADABLE, Head, Provenance, in_one_line
+from specbench.models.products import Product, product_of
 
 CONFIG, WEIGHTS, TORCH = "config.json", "model.safetensors", "pytorch_model.bin"
 LAYERED = ("llama", "qwen2", "mistral")  # model types whose own decoder layer the head uses
@@ -95,10 +96,15 @@ class EagleHead(Head):
         """The layer in the lean engine's form, over the current weights."""
         return Layers(self.inner)
 
+    @cached_property
+    def entry(self) -> Product:
+        """The layer fc in the lean engine's form, over the current weights."""
+        return product_of([self.fc])
+
     def advance(self, tokens: Tensor, features: Tensor, cache: Cache) -> Tensor:
         """Return what `forward` does for tokens (n,) and features (n, H) after the cached positions: (n, H)."""
         x = torch.cat([self.inner.embed_tokens(tokens).to(features.dtype), features], -1)
-        return self.layers.forward(self.fc(x), cache)
+        return self.layers.forward(self.entry(x), cache)
 
     def save(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -157,7 +163,7 @@ class EagleNetwork:
         """
         assert states is not None
         feature = self._head.advance(token, states, cache)
-        return self._base.logits(feature.to(self._base.head[0].dtype)), feature
+        return self._base.logits(feature.to(self._base.head.dtype)), feature
 
     def tables(self) -> tuple[Tensor, ...]:
         return self._head.layers.ropes.until(0)

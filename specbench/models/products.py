@@ -1,0 +1,191 @@
+"""Products of a few rows with the matrix of a linear layer: which kernel multiplies, and how the matrix is stored.
+
+Speculation pays if a block of tokens costs little more than one token. On a CPU, MKL's float32 product of five rows costs
+three to five times as much as that of one row; oneDNN's, with a matrix that is packed once, costs about as much as one
+row, but its call takes longer. The rule is in `is_packed` and `Packed`. It depends on the shape of the matrix, the dtype, the
+number of rows and the processor's instructions, never on a timing at run time, so that token ids do not depend on a race.
+
+- Small matrices are stored as they are, and so are all on a GPU and on processors where the rule was not measured.
+- All others are stored packed. oneDNN reads a matrix that the caches do not hold faster for four rows than for one, so
+  smaller blocks are padded with zeros.
+
+The limits were measured on an AMD EPYC with AVX-512 at one and two threads (docs/engines.md).
+
+Weights that are always multiplied together are concatenated. The loaded model's own weights become views of the result. The
+weights of a matrix that is only stored packed are released, and unpacked when transformers' own module is used.
+"""
+
+import platform
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from transformers.pytorch_utils import Conv1D
+
+from specbench.machine.huge_pages import use_huge_pages
+
+LEAST_PACKED = {
+    torch.float32: 1 << 18,
+    torch.bfloat16: 1 << 15,
+}  # numbers from which on packing saves more than it costs
+LEAST_PADDED = 1 << 18  # numbers from which on a block has at least FULL rows
+FULL = 4
+
+_mkldnn: Any = torch.ops.mkldnn
+
+
+class Product(Protocol):
+    """A linear layer."""
+
+    @property
+    def dtype(self) -> torch.dtype | None:
+        """The dtype that its input must have; None for any."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Return (n, in) -> (n, out)."""
+
+    def added(self, residual: Tensor, x: Tensor) -> Tensor:
+        """Return residual (n, out) plus the product of x (n, in). The residual may be overwritten."""
+
+
+def is_packed(device: torch.device, dtype: torch.dtype, numbers: int) -> bool:
+    """Return whether a matrix with this many numbers is stored packed."""
+    return can_pack(device, dtype) and numbers >= LEAST_PACKED[dtype]
+
+
+def can_pack(device: torch.device, dtype: torch.dtype) -> bool:
+    """Return whether oneDNN has fast products for matrices of this dtype on this processor."""
+    if device.type != "cpu" or platform.machine() not in ("x86_64", "AMD64") or not torch._C._has_mkldnn:
+        return False
+    return dtype == torch.float32 or (dtype == torch.bfloat16 and bool(_mkldnn._is_mkldnn_bf16_supported()))
+
+
+@dataclass(frozen=True)
+class Plain:
+    """A matrix (in, out) and a bias (out,), for torch.mm."""
+
+    matrix: Tensor
+    bias: Tensor | None
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.matrix.dtype
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return torch.mm(x, self.matrix) if self.bias is None else torch.addmm(self.bias, x, self.matrix)
+
+    def added(self, residual: Tensor, x: Tensor) -> Tensor:
+        if residual.dtype != self.dtype:  # T5 in half precision has a float32 residual stream
+            return residual + self(x)
+        if self.bias is not None:
+            residual.add_(self.bias)
+        return residual.addmm_(x, self.matrix)
+
+
+class Packed:
+    """A matrix in oneDNN's layout."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
+        """weight (out, in), which is copied."""
+        self.bias, self.dtype = bias, weight.dtype
+        self.matrix: Tensor = _mkldnn._reorder_linear_weight(weight.contiguous(), None)
+        use_huge_pages(_mkldnn.data_ptr(self.matrix), _mkldnn._nbytes(self.matrix))
+        rows = FULL - 1 if weight.numel() >= LEAST_PADDED else 0
+        self._padding = weight.new_zeros(rows, weight.shape[1])  # (rows, in)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        n = len(x)
+        if n <= len(self._padding):
+            x = torch.cat([x, self._padding[n - 1 :]])
+        out: Tensor = _mkldnn._linear_pointwise(x, self.matrix, self.bias, "none", [], "")
+        return out[:n]
+
+    def added(self, residual: Tensor, x: Tensor) -> Tensor:
+        if residual.dtype != self.dtype:
+            return residual + self(x)
+        if len(x) <= len(self._padding):
+            return residual.add_(self(x))
+        out: Tensor = _mkldnn._linear_pointwise.binary(x, residual, self.matrix, self.bias, "add")
+        return out
+
+
+@dataclass(frozen=True)
+class Separate:
+    """Layers of one input that cannot be concatenated, since some of them are quantized."""
+
+    layers: tuple[nn.Module, ...]
+    dtype: None = None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        outs = [layer(x) for layer in self.layers]
+        return outs[0] if len(outs) == 1 else torch.cat(outs, -1)
+
+    def added(self, residual: Tensor, x: Tensor) -> Tensor:
+        return residual.add_(self(x))
+
+
+def product_of(modules: Iterable[nn.Module], shared: bool = False) -> Product:
+    """Return the product of linear layers of one input, their outputs concatenated. Quantized layers stay separate.
+
+    `shared` weights are read elsewhere too, as those of an LM head that is also the embedding: they are never released.
+    """
+    layers: list[Any] = list(modules)
+    if not all(isinstance(layer, nn.Linear | Conv1D) for layer in layers):
+        return Separate(tuple(layers))
+    weights = [_weight(layer) for layer in layers]
+    whole = weights[0] if len(layers) == 1 else torch.cat(weights)  # (outs, in)
+    bias = None if layers[0].bias is None else torch.cat([layer.bias.data for layer in layers])
+    if is_packed(whole.device, whole.dtype, whole.numel()):
+        product = Packed(whole, bias)
+        if not shared:
+            _release(layers, product.matrix)
+        return product
+    if shared:
+        matrix = whole.t()
+    else:
+        # In the order in which a single row is multiplied, which is a fifth faster in float32 on a CPU, also for
+        # transformers.
+        transposed = whole.device.type == "cpu" and whole.dtype == torch.float32
+        matrix = whole.t().contiguous() if transposed else whole.t()
+        _set_weights(layers, matrix.t())
+    if bias is not None:
+        parts = torch.split(bias, [len(weight) for weight in weights])
+        for layer, part in zip(layers, parts, strict=True):
+            layer.bias.data = part
+    return Plain(matrix, bias)
+
+
+def _weight(layer: Any) -> Tensor:
+    """Return the weight of a linear layer, (out, in)."""
+    weight: Tensor = layer.weight.data
+    return weight.t() if isinstance(layer, Conv1D) else weight
+
+
+def _set_weights(layers: Sequence[Any], whole: Tensor) -> None:
+    """Make the weights of linear layers views of a concatenated matrix (outs, in)."""
+    at = 0
+    for layer in layers:
+        size = layer.nf if isinstance(layer, Conv1D) else layer.out_features
+        part = whole[at : at + size]
+        layer.weight.data = part.t() if isinstance(layer, Conv1D) else part
+        at += size
+
+
+def _release(layers: Sequence[Any], packed: Tensor) -> None:
+    """Free the weights of modules whose concatenated matrix is packed, until a forward or a state dict of theirs."""
+    handles: list[Any] = []
+
+    def restored(*_: object) -> None:
+        for handle in handles:
+            handle.remove()
+        handles.clear()
+        whole = packed.to_dense()
+        use_huge_pages(whole.data_ptr(), whole.nbytes)
+        _set_weights(layers, whole)
+
+    for layer in layers:
+        layer.weight.data = layer.weight.data.new_empty(0)
+        handles.append(layer.register_forward_pre_hook(restored))
+        handles.append(layer.register_state_dict_pre_hook(restored))

@@ -1,0 +1,39 @@
+"""Weights on huge pages."""
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+from specbench.machine.huge_pages import PAGE, use_huge_pages
+
+SMAPS = Path("/proc/self/smaps")
+
+
+def huge_bytes(address: int) -> int:
+    """Return the bytes on huge pages of the mapping that contains an address."""
+    inside = False
+    for line in SMAPS.read_text().splitlines():
+        if found := re.match(r"([0-9a-f]+)-([0-9a-f]+) ", line):
+            inside = int(found[1], 16) <= address < int(found[2], 16)
+        elif inside and line.startswith("AnonHugePages"):
+            return 1024 * int(line.split()[1])
+    raise AssertionError("no mapping contains the address")
+
+
+def test_contents_stay_and_the_memory_moves():
+    weights = torch.arange(4 * PAGE // 4, dtype=torch.float32)
+    before = weights.clone()
+    use_huge_pages(weights.data_ptr(), weights.nbytes)
+    assert torch.equal(weights, before)
+    if not SMAPS.exists():
+        pytest.skip("needs Linux")
+    if not huge_bytes(weights.data_ptr() + 2 * PAGE):
+        pytest.skip("needs Linux 6.1 with transparent huge pages")
+    assert huge_bytes(weights.data_ptr() + 2 * PAGE) >= 3 * PAGE
+
+
+@pytest.mark.parametrize("size", [0, 1, PAGE - 1])
+def test_memory_below_one_page_stays(size):
+    use_huge_pages(PAGE + 1, size)  # an address that is not mapped

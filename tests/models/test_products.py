@@ -1,0 +1,129 @@
+"""Ways to store the matrices of linear layers: the same logits, and transformers' own weights whenever they are used."""
+
+import copy
+import random
+
+import pytest
+import torch
+
+from specbench.models import products
+from specbench.models.eager_session import EagerSession
+from specbench.models.engine import LeanSession, network_of
+from specbench.models.heads import EagleHead
+from specbench.models.products import can_pack, is_packed, product_of
+from tests.fixtures.worlds import FAMILIES, random_model
+
+CPU = torch.device("cpu")
+PADDED = {"packed": 1 << 60, "padded": 1}  # LEAST_PADDED
+
+
+@pytest.fixture(params=list(PADDED))
+def stored(request, monkeypatch):
+    """Pack all matrices, whatever their size."""
+    use(monkeypatch, request.param)
+
+
+def use(monkeypatch, kind: str) -> None:
+    monkeypatch.setattr(products, "LEAST_PACKED", {torch.float32: 1, torch.bfloat16: 1})
+    monkeypatch.setattr(products, "LEAST_PADDED", PADDED[kind])
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_logits_equal_those_of_transformers_after_random_cuts(family, stored):
+    """Blocks of one to six tokens, each after a prefix of what was read before."""
+    model = random_model(family, 4)
+    source = [3, 9, 4] if model.config.is_encoder_decoder else None
+    eager = EagerSession(copy.deepcopy(model), 40, source)
+    lean = LeanSession(network_of(model), 40, source)
+    draw = random.Random(family)
+    ids = [5, 11, 3]
+    for _ in range(12):
+        ids = ids[: draw.randint(1, len(ids))] + [draw.randrange(40) for _ in range(draw.randint(1, 6))]
+        start = draw.randrange(len(ids))
+        assert torch.allclose(lean.score(ids, start), eager.score(ids, start), atol=1e-4)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_transformers_runs_with_its_own_weights_afterwards(family, stored):
+    model = random_model(family, 4)
+    whole = copy.deepcopy(model)
+    network_of(model)
+    tokens = torch.tensor([[5, 11, 3, 8]])
+    more = {"decoder_input_ids": tokens} if model.config.is_encoder_decoder else {}
+    with torch.no_grad():
+        assert torch.equal(model(tokens, **more).logits, whole(tokens, **more).logits)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_state_dict_holds_all_weights(family, stored):
+    model = random_model(family, 4)
+    before = copy.deepcopy(model.state_dict())
+    network_of(model)
+    after = model.state_dict()
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[name], weight) for name, weight in after.items())
+
+
+def test_large_matrices_are_held_once(monkeypatch):
+    """All layers of Llama but the embedding, which is read by index, are released when they are packed."""
+    use(monkeypatch, "packed")
+    model = random_model("llama", 1)
+    network_of(model)
+    rows, width = model.get_input_embeddings().weight.shape
+    held = sum(weight.numel() for weight in model.parameters() if weight.ndim == 2)
+    assert held == rows * width
+
+
+def test_an_embedding_that_is_the_lm_head_is_never_released(monkeypatch):
+    use(monkeypatch, "packed")
+    model = random_model("llama-scaled", 1)
+    assert model.config.tie_word_embeddings
+    before = model.get_input_embeddings().weight.clone()
+    network_of(model)
+    assert torch.equal(model.get_input_embeddings().weight, before)
+
+
+def test_a_head_is_saved_after_drafting(stored, tmp_path):
+    head = EagleHead.of(random_model("llama", 1).config).eval().requires_grad_(False)
+    before = copy.deepcopy(head.state_dict())
+    tokens, features = torch.tensor([4, 5, 6]), torch.randn(3, 32)
+    cache = head.layers.new_cache()
+    cache.begin(3)
+    with torch.inference_mode():
+        drafted = head.advance(tokens, features, cache)
+    head.save(tmp_path)
+    again = EagleHead.read(tmp_path)
+    assert all(torch.equal(before[name], w) for name, w in again.state_dict().items() if "embed_tokens" not in name)
+    with torch.no_grad():
+        assert torch.allclose(head(tokens[None], features[None])[0], drafted, atol=1e-5)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("rows", [1, 2, 5, 9])
+def test_products_and_sums_equal_those_of_the_layers(rows, bias, stored):
+    layers = [torch.nn.Linear(24, 16, bias=bias), torch.nn.Linear(24, 8, bias=bias)]
+    x, residual = torch.randn(rows, 24), torch.randn(rows, 24)
+    with torch.no_grad():
+        expected = torch.cat([layer(x) for layer in layers], -1)
+        product = product_of(layers)
+        assert torch.allclose(product(x), expected, atol=1e-5)
+        assert torch.allclose(product.added(residual.clone(), x), residual + expected, atol=1e-5)
+
+
+def test_bfloat16_products_equal_those_of_the_layer(stored):
+    layer = torch.nn.Linear(64, 32, dtype=torch.bfloat16)
+    for rows in (1, 3, 6):
+        x = torch.randn(rows, 64).bfloat16()
+        for residual in (torch.randn(rows, 32).bfloat16(), torch.randn(rows, 32)):  # T5's residual is float32
+            with torch.no_grad():
+                expected = residual + copy.deepcopy(layer)(x)
+                assert torch.allclose(product_of([copy.deepcopy(layer)]).added(residual, x), expected, atol=0.05)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_large_matrices_are_packed_on_a_cpu(dtype):
+    least = products.LEAST_PACKED[dtype]
+    assert not is_packed(CPU, dtype, least - 1)
+    assert is_packed(CPU, dtype, least) == can_pack(CPU, dtype)
+    assert not is_packed(torch.device("cuda"), dtype, least)
+    assert not is_packed(CPU, torch.float64, least)
