@@ -68,8 +68,9 @@ gate-trials: $(INSTALLED)  ## measure false alarms and detected regressions of t
 faults: $(INSTALLED)  ## fault injection: kills, damaged files, fuzzed configs, full disks, hostile code; writes results/faults.md
 	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m tests.faults --out results/faults.md $(ARGS)
 
-bench: $(INSTALLED)  ## compare with transformers on a CPU: writes results/cpu-peers.md
+bench: $(INSTALLED)  ## compare with transformers on a CPU, and time blocks: writes results/cpu-peers.md and block-prices.md
 	$(BIN)/python -m scripts.bench_transformers $(ARGS)
+	$(BIN)/python -m scripts.block_prices
 
 # Uses a GPU machine's own Python: nothing is installed, and links mirror the installed package.
 gpu-check:  ## check logits, greedy tokens and sampled distributions on a GPU; writes results/DEVICE/check.md, exit code 5 if a check fails

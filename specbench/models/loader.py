@@ -53,7 +53,7 @@ def load(
                 networks[same] if models[role] is models[same] and same in networks else network_of(models[role])
             )
     for model in models.values():
-        _on_huge_pages(model)
+        use_huge_pages_for(model)
     graphs = {
         role: Graphs(networks[role], devices[role], fused=each.engine == "compiled")
         for role, each in found.items()
@@ -69,7 +69,7 @@ def load(
     return pair
 
 
-def _on_huge_pages(model: PreTrainedModel) -> None:
+def use_huge_pages_for(model: PreTrainedModel) -> None:
     """Move a model's weights on the CPU to huge pages, whichever engine reads them."""
     storages = {
         p.untyped_storage().data_ptr(): p.untyped_storage() for p in model.parameters() if p.device.type == "cpu"
