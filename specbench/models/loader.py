@@ -70,12 +70,11 @@ def load(
 
 
 def use_huge_pages_for(model: PreTrainedModel) -> None:
-    """Move a model's weights on the CPU to huge pages, whichever engine reads them."""
-    storages = {
-        p.untyped_storage().data_ptr(): p.untyped_storage() for p in model.parameters() if p.device.type == "cpu"
-    }
-    for address, storage in storages.items():
-        use_huge_pages(address, storage.nbytes())
+    """Move a model's weights on the CPU to huge pages, whichever engine reads them. Split tensors stay where they are."""
+    whole = (p.data for p in model.parameters() if p.device.type == "cpu" and type(p.data) is torch.Tensor)
+    storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in whole}
+    for address, size in storages.items():
+        use_huge_pages(address, size)
 
 
 def _loaded_model(
