@@ -121,8 +121,7 @@ def _prompts(
     names: tuple[str, ...], pair: Pair, loaded: LoadedPair, options: Options
 ) -> tuple[list[list[int]], tuple[str, ...]]:
     """Return the first prompts of each task as token ids, and the tasks. Raises ConfigError if prompts do not fit."""
-    suited = selection.suits("", pair, options) and pair.defaults.tasks
-    chosen = selection.select_tasks(names or (() if suited else (TASK,)), pair, options)
+    chosen = selection.select_tasks(names or (() if pair.defaults.tasks else (TASK,)), pair, options)
     rows = [
         (each, each.data.samples[i]) for i in range(options.limit or 1) for each in chosen if i < len(each.data.samples)
     ]
