@@ -75,7 +75,7 @@ def print_table(table: "Table", console: Console, optional: Sequence[str] = (), 
     shown, hidden = fitted(table, console.width, optional, listing)
     console.print(_drawn(_wrapped(shown, console.width, listing), wrapped=True))
     if hidden:
-        say(f"hidden columns (the terminal is too narrow): {', '.join(hidden)}", console)
+        say(f"hidden columns (the terminal is too narrow): {'; '.join(hidden)}", console)
 
 
 def fitted(table: "Table", width: int, optional: Sequence[str] = (), listing: str = "") -> tuple["Table", list[str]]:
@@ -83,11 +83,8 @@ def fitted(table: "Table", width: int, optional: Sequence[str] = (), listing: st
 
     Columns with an `optional` heading are hidden first, then those of low priority. The column `listing` may be wrapped.
     """
-    hidden: set[int] = set()
-    for i in [*(table.heads.index(each) for each in optional if each in table.heads), *table.droppable]:
-        if sum(each + PADDING for each in _least_widths(table.without(hidden), listing)) < width:
-            break
-        hidden.add(i)
+    order = [*(table.heads.index(each) for each in optional if each in table.heads), *table.droppable]
+    hidden = table.dropped(order, lambda shown: sum(each + PADDING for each in _least_widths(shown, listing)) < width)
     return table.without(hidden), [table.heads[i] for i in sorted(hidden)]
 
 

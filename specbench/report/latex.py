@@ -103,15 +103,16 @@ def _layout(table: Table, droppable: Sequence[int]) -> _Layout:
     for size, wrapped in ((SIZES[0], False), *((size, True) for size in SIZES)):
         if fits([column.width(size, wrapped) for column in columns], size):
             return _Layout(table, columns, size, wrapped, [])
-    for number in range(1, len(droppable) + 1):
-        dropped = droppable[:number]
-        shown = table.without({*dropped})
+
+    def fitting(shown: Table) -> Size | None:
+        """Return the largest type in which a table fits with wrapped headings."""
         columns = columns_of(shown)
-        for size in SIZES:
-            if fits([column.width(size, True) for column in columns], size):
-                return _Layout(shown, columns, size, True, [table.heads[i] for i in sorted(dropped)])
-    shown = table.without({*droppable})
-    return _Layout(shown, columns_of(shown), SIZES[-1], True, [table.heads[i] for i in sorted(droppable)], True)
+        return next((size for size in SIZES if fits([each.width(size, True) for each in columns], size)), None)
+
+    dropped = sorted(table.dropped(droppable, lambda shown: fitting(shown) is not None))
+    shown, heads = table.without({*dropped}), [table.heads[i] for i in dropped]
+    size = fitting(shown)
+    return _Layout(shown, columns_of(shown), size or SIZES[-1], True, heads, resized=size is None)
 
 
 def _note(warnings: Sequence[str], names: Set[str]) -> list[str]:

@@ -4,6 +4,7 @@ import io
 import json
 import re
 import sys
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -58,7 +59,20 @@ def test_columns_without_a_key_are_hidden_in_the_order_given():
     table = Table("", HEADS, ROWS)
     lines = printed(76, table=table, optional=["acceptance", "lossless", "rank"])
     (hidden,) = (line for line in lines if "hidden columns" in line)
-    assert hidden.endswith("lossless, acceptance") and sum("1.45x [1.33, 1.56]" in line for line in lines) == 1
+    assert hidden.endswith("lossless; acceptance") and sum("1.45x [1.33, 1.56]" in line for line in lines) == 1
+
+
+def test_columns_for_which_there_is_room_after_all_are_shown():
+    """Hiding the long column leaves room for the short one that was hidden before it."""
+    heads, keys = ["method", "n", "long", "speedup"], ("method", "tokens_per_second", "rank", "speedup")
+    lines = "\n".join(printed(60, table=Table("", heads, [["sd", "7", "x" * 60, "1.45x [1.33, 1.56]"]], keys)))
+    assert lines.partition("hidden columns (the terminal is too narrow): ")[2].strip() == "long"
+
+
+def test_the_columns_that_a_table_is_named_for_are_never_hidden():
+    table = replace(TABLE, kept=("acceptance_rate",))
+    text = "\n".join(printed(68, table=table))
+    assert "0.862" in text and "acceptance" not in text.partition("hidden columns")[2]
 
 
 def test_a_list_is_wrapped_after_commas_and_no_cell_within_words():

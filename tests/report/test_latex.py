@@ -177,7 +177,7 @@ def test_a_name_at_the_start_of_a_note_is_not_capitalized():
 
 
 def test_a_table_that_is_too_wide_has_smaller_type_and_leaves_out_the_least_important_columns_by_name():
-    text = runs_text([summary("a"), summary("b")], "latex")
+    text = runs_text([summary("a"), summary("b", task="wmt")], "latex")
     (dropped,) = re.findall(r"^% Left out, as the table would be too wide: (.*)$", text, re.MULTILINE)
     assert dropped == "acceptance", "a column of the lowest priority"
     assert f"Left out, as the table would be too wide: {dropped}." in text.partition("Note: ")[2]

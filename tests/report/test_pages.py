@@ -12,6 +12,8 @@ import pytest
 from specbench.analysis.break_even import BreakEven
 from specbench.analysis.intervals import Estimate
 from specbench.report import plots
+from specbench.report.notes import short_notes
+from specbench.report.tables import across, tables
 from tests.fixtures.console import specbench
 from tests.fixtures.summaries import method_summary, run_summary
 
@@ -97,13 +99,19 @@ def test_an_unknown_format_of_plots_is_an_error(measured):
     assert "help: --plots FOLDER" in done.stderr
 
 
-def test_help_for_a_full_report_names_the_folder_of_the_runs(tmp_path):
-    for number in range(1, 5):
-        few = ("-n", number, "--repeats", "1", "--max-new-tokens", "4", "--out", "else where")
-        specbench("run", "-m", "sd", "-t", "gsm8k", *few, cwd=tmp_path)
-    text = specbench("report", *(tmp_path / "else where").glob("*_*"), cwd=tmp_path).stdout
-    (command,) = re.findall(r"help: specbench (report .*) --full", text)
-    assert command == f"report '{tmp_path}/else where'/*_*"
+@pytest.mark.parametrize("count", [2, 4])
+def test_help_for_a_full_report_is_about_the_reported_runs(tmp_path, count):
+    """More than three folders are not named: the same command shows all tables."""
+    drifts = {f"sd{i}": {"drift": 0.5, "cut_prompts": 0.5, "cut_by_length": 0.5} for i in range(2)}
+    cuts = dict.fromkeys("abc", 0.2)
+    rows = [
+        method_summary(name, values=values, window_cuts=cuts, failed=1, first_error="x")
+        for name, values in drifts.items()
+    ]
+    runs = [replace(run_summary(*rows), folder=f"{tmp_path}/else where/{i}", complete=False) for i in range(count)]
+    (rest,) = (note.partition("help: ")[2] for note in short_notes(runs) if "more warning" in note)
+    named = " ".join(f"'{each.folder}'" for each in runs)
+    assert rest == ("the same command with --full" if count > 3 else f"specbench report {named} --full")
 
 
 def break_even(acceptance):
@@ -141,3 +149,20 @@ def test_csv_reads_back(measured):
     folder, runs = measured
     text = specbench("report", *runs, "-f", "csv", cwd=folder).stdout
     assert [row["method"] for row in csv.DictReader(text.splitlines())] == ["ar", "sd", "pld"] * 2
+
+
+def test_a_merged_table_of_one_task_names_it_in_its_title_alone():
+    one = [run_summary(method_summary("sd", values={"acceptance_rate": 0.5}), pair=pair) for pair in "ab"]
+    table = across(one)
+    assert table.title == "2 runs, gsm8k@2-A" and "task" not in table.heads and table.places == 2
+    other = run_summary(method_summary("sd", values={"acceptance_rate": 0.5}), task="wmt")
+    assert "task" in across([*one, other]).heads
+
+
+def test_the_table_of_acceptance_keeps_its_column_on_every_width():
+    summary = run_summary(
+        method_summary("sd", values={"acceptance_rate": 0.5, "accepted_length": 2.0, "cost_ratio": 0.1})
+    )
+    (table,) = (each for each in tables(summary) if "Acceptance" in each.title)
+    hidden = table.dropped(table.droppable, lambda shown: False)
+    assert [head for i, head in enumerate(table.heads) if i not in hidden] == ["method", "acceptance"]
