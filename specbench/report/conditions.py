@@ -61,7 +61,7 @@ def methods(summaries: Sequence[RunSummary]) -> list[str]:
 def _method(name: str, found: Sequence[tuple[RunSummary, str]]) -> str:
     specs = [summary.spec.methods[label] for summary, label in found]
     baseline = all(summary.baseline == label for summary, label in found)
-    declared = {True: "declared lossless", False: "not lossless", None: "baseline" if baseline else ""}
+    declared = {True: "declared lossless", False: "not lossless", None: "baseline" if baseline else "undeclared"}
     parts = [
         _description(name),
         _joined("draft length", "draft lengths", (each.traits.draft_length for each in specs)),

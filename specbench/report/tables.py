@@ -195,12 +195,12 @@ def markdown(summaries: Sequence[RunSummary], full: bool = False) -> str:
 
 
 def markdown_head(summaries: Sequence[RunSummary], sentences: Sequence[str], lines: Sequence[str]) -> list[str]:
-    """Return what follows a page's title: what was measured, the methods, the conclusion, and the warnings in `lines`."""
+    """Return what follows a page's title: the conclusion, the warnings in `lines`, what was measured, and the methods."""
     return [
-        escaping.markdown(conditions.about(summaries)),
-        markdown_list(conditions.methods(summaries)),
         " ".join(escaping.markdown(f"{each.rstrip('.')}.") for each in sentences),
         markdown_list(warnings_of(lines)),
+        escaping.markdown(conditions.about(summaries)),
+        markdown_list(conditions.methods(summaries)),
     ]
 
 

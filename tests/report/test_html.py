@@ -73,9 +73,9 @@ def test_the_page_refers_to_no_other_file(page):
     assert not re.findall(r"""(?:src|href)=["'](?!data:)|https?://""", page.read_text())
 
 
-def test_the_page_begins_with_conditions_methods_conclusion_and_warnings(page):
+def test_the_page_begins_with_conclusion_warnings_conditions_and_methods(page):
     text = page.read_text()
-    places = [text.index(f'id="{name}"') for name in ("about", "methods", "verdict", "warnings", "speed")]
+    places = [text.index(f'id="{name}"') for name in ("verdict", "warnings", "about", "methods", "speed")]
     assert places == sorted(places)
     data = json.loads(re.search(r'id="data">(.*?)</script>', text, re.S).group(1))
     assert re.search(r"\d{4}-\d\d-\d\d; models draft .*target .*thread; T = 0; 5 prompts .* x 1 repeat", data["about"])

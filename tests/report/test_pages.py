@@ -12,6 +12,7 @@ import pytest
 from specbench.analysis.break_even import BreakEven
 from specbench.analysis.intervals import Estimate
 from specbench.report import plots
+from specbench.report.conditions import methods
 from specbench.report.notes import short_notes
 from specbench.report.tables import across, tables
 from tests.fixtures.console import specbench
@@ -27,16 +28,28 @@ def measured(tmp_path_factory):
 
 
 @pytest.mark.parametrize("full", [[], ["--full"]])
-def test_markdown_begins_with_title_conditions_methods_conclusion_and_warnings(measured, full):
+def test_markdown_begins_with_title_conclusion_warnings_conditions_and_methods(measured, full):
     folder, runs = measured
     text = specbench("report", runs[0], "-f", "md", *full, cwd=folder).stdout
-    title, about, methods, verdict, warnings, table, *_ = text.split("\n\n")
+    title, verdict, warnings, about, methods, table, *_ = text.split("\n\n")
     assert title == "# tiny: gsm8k"
     assert re.match(r"measured on \d{4}-\d\d-\d\d; models draft .*; T = 0; 5 prompts .* x 1 repeat$", about)
     assert [line.partition(":")[0] for line in methods.splitlines()] == ["- ar", "- sd", "- pld"]
     assert "sd (draft length 5)" in verdict and verdict.count("\n") == 0
     assert warnings.startswith("- ! ") and table.startswith("**tiny, gsm8k@")
     assert text.count("outputs cut by the length limit") == 1
+
+
+def test_a_method_that_declares_no_distribution_is_listed_as_undeclared():
+    found = run_summary(method_summary("sd"))
+    assert [line.rpartition("; ")[2] for line in methods(run_of(found, None))][1] == "undeclared"
+    assert [line.rpartition("; ")[2] for line in methods(run_of(found, False))][1] == "not lossless"
+
+
+def run_of(summary, lossless):
+    """Return a run, as a list, in which `sd` declares this."""
+    spec = {**summary.spec.methods, "sd": replace(summary.spec.methods["sd"], lossless=lossless)}
+    return [replace(summary, spec=replace(summary.spec, methods=spec))]
 
 
 def test_a_suites_markdown_has_warnings_below_its_conclusion(tmp_path):
@@ -49,7 +62,7 @@ def test_a_suites_markdown_has_warnings_below_its_conclusion(tmp_path):
     few = ("--max-new-tokens", "8", "-n", "2", "--repeats", "1")
     specbench("run", "--suite", suite, *few, cwd=tmp_path)
     text = specbench("report", "--suite", suite, "-f", "md", cwd=tmp_path).stdout
-    assert text.index("- sd: ") < text.index("Intervals need at least 5") < text.index("\n- ! ") < text.index("\n| ")
+    assert text.index("Intervals need at least 5") < text.index("\n- ! ") < text.index("- sd: ") < text.index("\n| ")
 
 
 def rows_of(table):
