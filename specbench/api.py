@@ -81,10 +81,11 @@ class RunResult:
         """Return one row per run and method, the baseline first.
 
         Columns: `pair`, `task`, `method`; `draft_length` in tokens, as text; `temperature`; `rank` by speed, as text;
-        `generations`, `failed`; `tokens_per_second` while decoding; `speedup` over the baseline while decoding, with the 95 %
-        interval `speedup_low` to `speedup_high` (1 without an interval for the baseline; none below five prompts); the
-        same with prefill as `end_to_end_tokens_per_second` and `end_to_end_speedup`; `predicted` and `corrected`, the speedup that theory gives
-        at the measured acceptance; `acceptance_rate`; `metric` and `score` in [0, 1].
+        `generations`, `failed`; `tokens_per_second` while decoding; `speedup` over the baseline while decoding, with
+        the 95 % interval `speedup_low` to `speedup_high` (1 without an interval for the baseline; none below five
+        prompts); the same with prefill as `end_to_end_tokens_per_second` and `end_to_end_speedup`; `predicted` and
+        `corrected`, the speedup that theory gives at the measured acceptance; `acceptance_rate`; `metric` and `score`
+        in [0, 1].
         """
         return _frame(method_row(summary, row) for summary in self.summaries for row in summary.methods)
 

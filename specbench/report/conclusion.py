@@ -360,11 +360,19 @@ def _prompts(summary: RunSummary) -> Iterator[str]:
     for row in summary.measured[:1]:
         if row.prompts < samples and row.generations == samples * repeats:
             yield f"Only {row.prompts} of {samples} prompts are different; equal prompts count as one."
+    here = (
+        ""
+        if summary.data.source == "synthetic"
+        else f"{summary.data.source} has {counted(summary.data.total, 'prompt')}"
+    )
     fewest, methods = min((row.prompts for row in summary.measured), default=0), len(summary.measured)
     if fewest < FEWEST:
-        yield f"Intervals need at least {FEWEST} different prompts; help: -n 20"
-    elif fewest < fewest_prompts(methods):
-        yield (
-            f"{fewest} prompts are too few to rank {methods} methods; help: -n {fewest_prompts(methods)}, or more for small"
-            " differences"
+        more = here if here and summary.data.total < FEWEST else "help: -n 20"
+        yield f"Intervals need at least {FEWEST} different prompts; {more}"
+    elif fewest < (wanted := fewest_prompts(methods)):
+        more = (
+            f"{wanted} are needed, and {here}"
+            if here and summary.data.total < wanted
+            else f"help: -n {wanted}, or more for small differences"
         )
+        yield f"{fewest} prompts are too few to rank {methods} methods; {more}"

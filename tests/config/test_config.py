@@ -181,6 +181,14 @@ def test_a_typo_gets_a_suggestion(kind, word, meant):
         preset(kind, word)
 
 
+@pytest.mark.parametrize(
+    ("kind", "own"), [("method", "--plugin FILE"), ("pair", "--target DIR --draft DIR"), ("task", "--plugin FILE")]
+)
+def test_help_for_an_unknown_name_says_how_to_use_ones_own(kind, own):
+    with pytest.raises(ConfigError, match=f"a TOML file, or {own}$"):
+        preset(kind, "zzz")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Toy(Target, name="test-toy"):
     count: int

@@ -39,7 +39,7 @@ def predicted(*speeds, spread=0.02):
 def run(*methods, lossless=("sd", "pld"), headline="strict", samples=10, **changes):
     """Return a run of ar and these methods."""
     table = spec_table([each.method for each in methods])
-    table["task"]["data"]["samples"] = samples
+    table["task"]["data"] |= {"samples": samples, "total": samples * 10}
     for name, method in table["methods"].items():
         if name != "ar":
             method["lossless"] = name in lossless
@@ -150,6 +150,23 @@ def test_no_draft_length_is_faster_than_the_baseline_if_none_is_predicted_or_mea
     words = "No draft length from 1 to 5 is predicted to be faster than ar."
     assert words in run_conclusion(run(sd((0.7, 0.65, 0.75), predicted_lengths=slow)))
     assert words not in run_conclusion(run(sd((1.03, 1.01, 1.05), predicted_lengths=slow)))
+
+
+@pytest.mark.parametrize(
+    ("total", "prompts", "words"),
+    [
+        (3, 3, "Intervals need at least 5 different prompts; rows.jsonl has 3 prompts"),
+        (100, 3, "Intervals need at least 5 different prompts; help: -n 20"),
+        (6, 6, "6 prompts are too few to rank 3 methods; 7 are needed, and rows.jsonl has 6 prompts"),
+        (7, 6, "6 prompts are too few to rank 3 methods; help: -n 7, or more for small differences"),
+    ],
+)
+def test_more_prompts_are_advised_only_if_the_data_have_them(total, prompts, words):
+    found = run(sd(rank=None), sd((1.29, 1.2, 1.38), "pld", None), samples=prompts)
+    data = replace(found.data, source="rows.jsonl", total=total)
+    spec = replace(found.spec, task=replace(found.spec.task, data=data))
+    methods = [replace(each, prompts=prompts) for each in found.methods]
+    assert words in run_conclusion(replace(found, spec=spec, methods=methods))
 
 
 def test_an_incomplete_run_and_few_prompts_are_mentioned():

@@ -137,6 +137,12 @@ def test_an_unknown_column_names_the_nearest_one():
         chosen_table([summary()], ["speedups"])
 
 
+def test_a_metric_of_a_run_without_scores_is_not_taken_for_another_column():
+    with pytest.raises(ConfigError, match="no run here has a score") as raised:
+        chosen_table([summary()], ["strict"])
+    assert "did you mean" not in str(raised.value)
+
+
 def test_columns_need_a_format_of_tables(tmp_path):
     done = specbench("report", "run", "-f", "csv", "--columns", "speedup", cwd=tmp_path, code=2)
     assert "--columns applies to table, md, latex" in done.stderr
