@@ -24,7 +24,7 @@ def conditions(summaries: Sequence[RunSummary]) -> str:
             "changed:", "sets of changes", ("; ".join(each.spec.changes) for each in summaries if each.spec.changes)
         ),
         _joined("not real:", "kinds of simulation", (each.simulated for each in summaries if each.simulated)),
-        _joined("headline speedup by", "clocks", (f"{each.clock} time" for each in summaries)),
+        _joined("speedups by", "clocks", (f"{each.clock.replace(' ', '-')} time" for each in summaries)),
     ]
     return ", ".join(filter(None, parts))
 
