@@ -9,6 +9,7 @@ import typer
 
 from specbench.cli.arguments import imported
 from specbench.cli.params import Json, Plugins, known_kinds, known_there
+from specbench.cli.width import wrapped
 from specbench.config.pair import BUNDLED, PACKAGE
 from specbench.config.presets import KINDS, Preset, names, preset
 from specbench.errors import ConfigError, hint
@@ -51,7 +52,7 @@ def list_(
         row = _row(name, each)
         other = f"the same as {each.name}: " if each.name != name else ""
         source = f" ({row['paper']})" if row["paper"] else ""
-        print(terminal(f"{name:<{width}}{other}{row['description']}{source}"))
+        print(wrapped(terminal(f"{name:<{width}}{other}{row['description']}{source}"), width))
 
 
 def _list_runs(results: Path, as_json: bool) -> None:
