@@ -9,6 +9,7 @@ import typer
 
 from specbench.cli.arguments import imported
 from specbench.cli.params import Json, Plugins, known_kinds, known_there
+from specbench.cli.width import wrapped
 from specbench.config.pair import BUNDLED, PACKAGE
 from specbench.config.presets import KINDS, Preset, names, preset
 from specbench.errors import ConfigError, hint
@@ -26,14 +27,19 @@ class Listed(StrEnum):
 
 
 def list_(
-    kind: Annotated[Listed, typer.Argument(help="What to list.")],
+    kind: Annotated[
+        str,
+        typer.Argument(help=f"{', '.join(Listed)}.", metavar="KIND", autocompletion=lambda: list(Listed)),
+    ],
     plugin: Plugins = None,
     results: Annotated[Path, typer.Option("--from", help="Folder that contains the run folders.")] = Path("results"),
     as_json: Json = False,
 ) -> None:
     """List the methods, pairs, tasks, suites or machines, or the runs of a folder."""
     imported(plugin)
-    if kind is Listed.runs:
+    if kind not in [*Listed]:
+        raise ConfigError(f"unknown kind '{kind}'{hint(kind, Listed)}")
+    if kind == Listed.runs:
         _list_runs(results, as_json)
         return
     singular = next(k for k, plural in KINDS.items() if plural == kind)
@@ -46,7 +52,7 @@ def list_(
         row = _row(name, each)
         other = f"the same as {each.name}: " if each.name != name else ""
         source = f" ({row['paper']})" if row["paper"] else ""
-        print(terminal(f"{name:<{width}}{other}{row['description']}{source}"))
+        print(wrapped(terminal(f"{name:<{width}}{other}{row['description']}{source}"), width))
 
 
 def _list_runs(results: Path, as_json: bool) -> None:
@@ -98,13 +104,20 @@ def show(
     kind: Annotated[
         str, typer.Argument(help="method, pair, task, suite or machine.", metavar="KIND", autocompletion=known_kinds)
     ],
-    name: Annotated[str, typer.Argument(help="A preset's name, or a path to a TOML file.", autocompletion=known_there)],
+    name: Annotated[
+        str,
+        typer.Argument(help="A preset's name, or a path to a TOML file.", metavar="NAME", autocompletion=known_there),
+    ] = "",
     plugin: Plugins = None,
 ) -> None:
     """Print a preset and its path."""
     imported(plugin)
     if kind not in KINDS:
-        raise ConfigError(f"unknown kind '{kind}'{hint(kind, KINDS)}")
+        of = next((each for each in KINDS if kind in names(each)), "")
+        meant = f"; did you mean `specbench show {of} {kind}`?" if of and not name else hint(kind, KINDS)
+        raise ConfigError(f"unknown kind '{kind}'{meant}")
+    if not name:
+        raise ConfigError(f"NAME is missing; help: specbench list {KINDS[kind]}")
     found = preset(kind, name)
     print(f"# {terminal(str(found.path))}\n{terminal_text(found.text)}", end="")
     if isinstance(card := found.table.get("card"), str):

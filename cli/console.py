@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 WIDTH = 160  # columns, if the output is not a terminal
 PADDING = 3  # characters beside each column of a table
 LINES, AFTER_COMMAS = re.compile("\n"), re.compile("(?<=,) ")
+SEPARATORS = re.compile(r"[^|]*\||[^|]+")  # parts of a signature
 UNLIMITED = 10_000  # columns, to measure a table
 
 
@@ -41,7 +42,20 @@ def say(note: str, console: Console, style: str = "") -> None:
     """Print a note. Without a `style`, warnings are yellow and other notes dim."""
     shown = style or ("yellow" if note.startswith("!") else "dim")
     for line in note.splitlines():
-        console.print(Text(printable(line), style=shown))
+        console.print(Text("\n".join(_breakable(printable(line), console.width)), style=shown))
+
+
+def _breakable(line: str, width: int) -> list[str]:
+    """Return a line in parts of at most this width, if a word is too long for one line, such as a metric's signature."""
+    words, lines = line.split(" "), [""]
+    if max(map(cell_len, words)) <= width:
+        return [line]
+    for word in words:
+        for number, part in enumerate(SEPARATORS.findall(word) if cell_len(word) > width else [word]):
+            space = " " if lines[-1] and number == 0 else ""
+            fits = cell_len(word) <= width or cell_len(lines[-1] + space + part) <= width
+            lines = [*lines[:-1], lines[-1] + space + part] if fits else [*lines, part]
+    return lines
 
 
 def place(path: Path | str, console: Console) -> None:
@@ -62,6 +76,8 @@ def print_table(table: "Table", console: Console, optional: Sequence[str] = (), 
     as they need to be.
     """
     table = table.compact()
+    if table.title:
+        console.print(Text(printable(table.title), style="bold"), soft_wrap=not _has_width(console))
     whole = _drawn(table)
     width = _width(whole, console)
     if width <= console.width:
@@ -75,7 +91,7 @@ def print_table(table: "Table", console: Console, optional: Sequence[str] = (), 
     shown, hidden = fitted(table, console.width, optional, listing)
     console.print(_drawn(_wrapped(shown, console.width, listing), wrapped=True))
     if hidden:
-        say(f"hidden columns (the terminal is too narrow): {', '.join(hidden)}", console)
+        say(f"hidden columns (the terminal is too narrow): {'; '.join(hidden)}", console)
 
 
 def fitted(table: "Table", width: int, optional: Sequence[str] = (), listing: str = "") -> tuple["Table", list[str]]:
@@ -83,11 +99,8 @@ def fitted(table: "Table", width: int, optional: Sequence[str] = (), listing: st
 
     Columns with an `optional` heading are hidden first, then those of low priority. The column `listing` may be wrapped.
     """
-    hidden: set[int] = set()
-    for i in [*(table.heads.index(each) for each in optional if each in table.heads), *table.droppable]:
-        if sum(each + PADDING for each in _least_widths(table.without(hidden), listing)) < width:
-            break
-        hidden.add(i)
+    order = [*(table.heads.index(each) for each in optional if each in table.heads), *table.droppable]
+    hidden = table.dropped(order, lambda shown: sum(each + PADDING for each in _least_widths(shown, listing)) < width)
     return table.without(hidden), [table.heads[i] for i in sorted(hidden)]
 
 
@@ -127,8 +140,7 @@ def _width(drawn: Drawing, console: Console) -> int:
 
 
 def _drawn(table: "Table", wrapped: bool = False) -> Drawing:
-    title = Text(printable(table.title), style="bold") if table.title else None
-    drawn = Drawing(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
+    drawn = Drawing(box=box.SIMPLE_HEAD)
     for i, (head, width) in enumerate(zip(table.heads, _least_widths(table), strict=True)):
         shown = "\n".join(wrap(printable(head), max(width, 1))) if wrapped else printable(head)
         drawn.add_column(Text(shown), justify="left" if table.is_text(i) else "right", overflow="fold")

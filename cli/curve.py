@@ -36,6 +36,7 @@ def curve(
             "-m",
             help="A method, or a TOML file; repeat for several.",
             autocompletion=known("method"),
+            rich_help_panel=params.WHAT,
         ),
     ],
     pair: params.Pair = "tiny",
@@ -46,6 +47,7 @@ def curve(
             "-t",
             help="A task, or a TOML file; repeat for several. [the pair's]",
             autocompletion=known("task"),
+            rich_help_panel=params.WHAT,
         ),
     ] = None,
     over: Annotated[
@@ -54,6 +56,7 @@ def curve(
             "--over",
             help="KEY=[VALUES], such as gamma=[1, 3, 5] or target.alpha=[0.1, 0.3]; gamma=auto: draft lengths around the"
             " predicted one; auto: the grid of the method's preset. [auto]",
+            rich_help_panel=params.WHAT,
         ),
     ] = None,
     seeds: Annotated[

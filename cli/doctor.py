@@ -11,10 +11,12 @@ from rich.console import Console
 from rich.text import Text
 
 from specbench.cli.params import Json
+from specbench.cli.width import wrapped
 from specbench.errors import ExitCode
 from specbench.machine.doctor import checks
 from specbench.report.escaping import terminal
 
+INDENT = 23  # of the second line of an item
 STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 
 
@@ -33,8 +35,10 @@ def doctor(
     for check in checks(out):
         done.append(check)
         if not as_json:  # each as soon as it is known
-            line = Text.assemble((f"{check.state:<5}", STYLES[check.state]), f"{check.name:<18}{terminal(check.found)}")
-            console.print(line.append(f"; help: {terminal(check.help)}" if check.help else ""))
+            advice = f"; help: {terminal(check.help)}" if check.help else ""
+            line = Text(wrapped(f"{check.state:<5}{check.name:<18}{terminal(check.found)}{advice}", INDENT))
+            line.stylize(STYLES[check.state], 0, len(check.state))
+            console.print(line)
     if as_json:
         print(json.dumps([dataclasses.asdict(check) for check in done], indent=2))
     sys.exit(ExitCode.MISSING if any(check.state == "fail" for check in done) else ExitCode.OK)

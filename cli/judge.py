@@ -37,30 +37,35 @@ def judge(
     server is read from the environment variable OPENAI_API_KEY.
     """
     imported(plugin)
-    table = judge_table(judge_, judge_model)
-    if not table:
-        raise ConfigError("--judge is missing: a URL such as http://localhost:8000/v1, or a local model")
     folders = runs or newest(results)
     if not folders:
         raise ConfigError(f"no run folder in {results}; help: specbench run")
+    table = judge_table(judge_, judge_model) if judge_ or judge_model else {}
+    missing = [] if table else ["--judge is missing: a URL such as http://localhost:8000/v1, or a local model"]
+    others = {folder: _others(folder, against) for folder in folders}
+    if ambiguous := next((folder for folder in folders if not of and len(others[folder]) != 1), None):
+        names = others[ambiguous]
+        missing.append(f"{ambiguous} has the methods {', '.join(names) or 'none'}; help: --of {(names or ['NAME'])[0]}")
+    if missing:
+        raise ConfigError("; ".join(missing))
     from specbench.experiment import scorer  # imports torch
-    from specbench.experiment.judging import JudgeRequest, judge_run, methods_of  # imports torch
+    from specbench.experiment.judging import JudgeRequest, judge_run  # imports torch
     from specbench.models.resolve import device_of  # imports torch
     from specbench.report.judged import judged_conclusion  # imports numpy
     from specbench.report.tables import judged_table  # imports numpy
 
     console = terminal()
     for folder in folders:
-        other = against or spec_of(folder).baseline
-        rest = [name for name in methods_of(folder) if name != other]
-        if not of and len(rest) != 1:
-            raise ConfigError(
-                f"{folder} has the methods {', '.join(rest) or 'none'}; help: --of {(rest or ['NAME'])[0]}"
-            )
-        request = JudgeRequest(table, of or rest[0], other)
+        request = JudgeRequest(table, of or others[folder][0], against or spec_of(folder).baseline)
         with locked([folder], Access(wait=wait, break_lock=break_lock)):
             _, rows = scorer.task_of(folder, data)
             judged = judge_run(folder, rows, request, device_of(device.value), Terminal())
         print_table(judged_table(judged), console)
         conclude(judged_conclusion(judged), console)
         place(folder, console)
+
+
+def _others(folder: Path, against: str) -> list[str]:
+    """Return the methods of a run that can be judged against a method, by default the baseline."""
+    spec = spec_of(folder)
+    return [name for name in spec.methods if name != (against or spec.baseline)]

@@ -25,6 +25,10 @@ class Entry(NamedTuple):
 class PanelCommand(TyperCommand):
     """A command whose `--help` shows options in panels, in the order of `params.PANELS`."""
 
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """Return the parts of the usage line, with arguments without braces."""
+        return [piece.strip("{}") for piece in super().collect_usage_pieces(ctx)]
+
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write a section for each panel, arguments first."""
         from specbench.cli.params import PANELS

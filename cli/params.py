@@ -85,7 +85,7 @@ Tasks = Annotated[
     typer.Option(
         "--task",
         "-t",
-        help="A task, or a TOML file; repeat for several. [all]",
+        help="A task, or a TOML file; repeat for several. [the pair's, else all]",
         autocompletion=known("task"),
         rich_help_panel=WHAT,
     ),
@@ -112,7 +112,10 @@ Data = Annotated[
 Limit = Annotated[
     int | None,
     typer.Option(
-        "--limit", "-n", help="Use only the first N samples; 0: all (synthetic data: 32).", rich_help_panel=DATA
+        "--limit",
+        "-n",
+        help="Use only the first N samples; 0: all (synthetic data: 32). [the pair's, else all]",
+        rich_help_panel=DATA,
     ),
 ]
 Drawn = Annotated[

@@ -1,6 +1,7 @@
 """`specbench plan`: show what a run or a suite would measure, what is missing, and the least time and memory."""
 
 import json
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -35,6 +36,8 @@ OPTIONAL = [
     "GiB",
     "bound",
 ]  # columns that narrow terminals hide, in this order; the last line sums them
+
+SETTINGS = re.compile(r" x\d+\b")  # several settings of a method
 
 
 def plan(
@@ -167,8 +170,9 @@ def _print(rows: "list[PlanRow]", notes: list[str]) -> None:
     if placed := max((row.devices for row in rows), key=lambda each: sum(part.total for part in each), default=()):
         print_table(_device_table(placed), console)
     console.print(_total(rows), highlight=False)
+    settings = "x2: two settings of a method. " if any(SETTINGS.search(row.methods) for row in rows) else ""
     console.print(
-        "x2: two settings of a method. tokens: the most that the generations can have. bound: one forward of the baseline's"
+        f"{settings}tokens: the most that the generations can have. bound: one forward of the baseline's"
         " models per token, up to the token limit, at the speed of copying memory here. On a CPU and with small models,"
         " expect several times that. Faster methods and early stops take less. GiB: weights, and a cache of 2,048 positions.",
         style="dim"

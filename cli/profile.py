@@ -27,6 +27,7 @@ def profile(
             "-m",
             help="The method whose chain of models is measured.",
             autocompletion=known("method"),
+            rich_help_panel=params.WHAT,
         ),
     ] = "polybasic",
     task: Annotated[
@@ -36,11 +37,15 @@ def profile(
             "-t",
             help="The task that the prompts are from. [the pair's first task]",
             autocompletion=known("task"),
+            rich_help_panel=params.WHAT,
         ),
     ] = None,
     middle: Annotated[
         list[str] | None,
-        typer.Option(help="A candidate for the middle model, a role of the pair; repeat for several. [the method's]"),
+        typer.Option(
+            help="A candidate for the middle model, a role of the pair; repeat for several. [the method's]",
+            rich_help_panel=params.WHAT,
+        ),
     ] = None,
     write: Annotated[
         Path | None, typer.Option(help="Write the fastest predicted chain as a method to this TOML file.")

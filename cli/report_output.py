@@ -62,6 +62,7 @@ def _show_all(summaries: Sequence[RunSummary], console: Console, explain: bool) 
         print_table(shown[-1], console)
         for note in common_notes(summaries):
             say(note, console)
+        console.print()
     for summary, tables in of_runs(summaries):
         for table in tables:
             print_table(table, console)

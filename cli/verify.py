@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
 from specbench.cli import params
 from specbench.cli.arguments import options_of, words
-from specbench.cli.console import printable
+from specbench.cli.console import printable, terminal
 from specbench.cli.params import known
 from specbench.cli.progress import Terminal
+from specbench.cli.width import wrapped
 from specbench.config.presets import require_known
 from specbench.errors import ExitCode
 
@@ -87,9 +87,7 @@ def verify(
 
 def _show(verification: "Verification", as_json: bool) -> None:
     """Print the checks as a table, and the verdict. With `as_json` both go to stderr, and JSON to stdout."""
-    verdict, console = verification.verdict, Console(stderr=as_json)
-    if not console.is_terminal:
-        console = Console(stderr=as_json, width=160)
+    verdict, console = verification.verdict, terminal(sys.stderr if as_json else None)
     if verdict.checks:
         words_of = {True: "passed", False: "FAILED", None: "not defined"}
         drawn = Table(box=box.SIMPLE_HEAD)
@@ -98,7 +96,7 @@ def _show(verification: "Verification", as_json: bool) -> None:
         for check in verdict.checks:
             drawn.add_row(check.name, check.found, check.measure, words_of[check.passed])
         console.print(drawn, markup=False)
-    print(printable(verdict.line), file=sys.stderr if as_json else sys.stdout)
+    print(wrapped(printable(verdict.line)), file=sys.stderr if as_json else sys.stdout)
     if as_json:
         spec = verification.spec
         table = {

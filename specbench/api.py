@@ -6,7 +6,7 @@ result = specbench.run(method="sd", pair="tiny", task="gsm8k", limit=8)
 print(result.table())
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from os import PathLike
 from pathlib import Path
@@ -73,19 +73,19 @@ class RunResult:
         """
         return conclusion(self.summaries)
 
-    def records(self) -> Iterator[Record]:
-        """Yield every generation, in the order in which it was measured, failed ones included."""
-        for folder in self.folders:
-            yield from read(folder)
+    def records(self) -> list[Record]:
+        """Return every generation, in the order in which it was measured, failed ones included."""
+        return [record for folder in self.folders for record in read(folder)]
 
     def table(self) -> "pd.DataFrame":
         """Return one row per run and method, the baseline first.
 
         Columns: `pair`, `task`, `method`; `draft_length` in tokens, as text; `temperature`; `rank` by speed, as text;
-        `generations`, `failed`; `tokens_per_second` while decoding; `speedup` over the baseline while decoding, with the 95 %
-        interval `speedup_low` to `speedup_high` (missing for the baseline, and below five prompts); the same with prefill as
-        `end_to_end_tokens_per_second` and `end_to_end_speedup`; `predicted` and `corrected`, the speedup that theory gives
-        at the measured acceptance; `acceptance_rate`; `metric` and `score` in [0, 1].
+        `generations`, `failed`; `tokens_per_second` while decoding; `speedup` over the baseline while decoding, with
+        the 95 % interval `speedup_low` to `speedup_high` (1 without an interval for the baseline; none below five
+        prompts); the same with prefill as `end_to_end_tokens_per_second` and `end_to_end_speedup`; `predicted` and
+        `corrected`, the speedup that theory gives at the measured acceptance; `acceptance_rate`; `metric` and `score`
+        in [0, 1].
         """
         return _frame(method_row(summary, row) for summary in self.summaries for row in summary.methods)
 

@@ -54,11 +54,12 @@ class FolderInUse(MissingAsset):
 def hint(word: str, known: Iterable[str], listed: str = "known") -> str:
     """Return ` (did you mean 'x'?)` with the nearest known word, and the list of known words; empty if there are none.
 
-    `listed` introduces the list.
+    Upper and lower case are alike. `listed` introduces the list.
     """
     names = sorted(filter(None, known))
-    near = difflib.get_close_matches(word, names, n=1, cutoff=0.5)
-    meant = f" (did you mean '{near[0]}'?)" if near else ""
+    lower = {name.lower(): name for name in names}
+    near = difflib.get_close_matches(word.lower(), lower, n=1, cutoff=0.5)
+    meant = f" (did you mean '{lower[near[0]]}'?)" if near else ""
     return meant + (f"; {listed}: {', '.join(names)}" if names else "")
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from specbench.data.synthetic import Row
-from specbench.data.task import Message, Sample, Task, filled
+from specbench.data.task import Message, Sample, Task, filled, reader_of
 from specbench.errors import ConfigError, shown
 
 ROLES = {"human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant", "system": "system"}
@@ -62,7 +62,8 @@ def _messages(row: Row, place: str) -> list[Message]:
     """Return the turns of a row in either schema. Raises ConfigError, naming the row, for a turn that is wrong."""
     key = next((each for each in SCHEMAS if isinstance(row.get(each), list)), None)
     if key is None:
-        raise ConfigError(f"{place}: no list under 'messages' or 'conversations'; the row has: {', '.join(row)}")
+        meant = reader_of(row) or f"; the row has: {', '.join(row)}"
+        raise ConfigError(f"{place}: no list under 'messages' or 'conversations'{meant}")
     role, text = SCHEMAS[key]
     found: list[Message] = []
     for number, turn in enumerate(row[key], 1):

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from specbench.data.synthetic import Row
-from specbench.data.task import Sample, Task
+from specbench.data.task import Sample, Task, reader_of
 from specbench.errors import ConfigError, hint
-from specbench.tasks.dialogues import SCHEMAS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,10 +21,7 @@ class Prompts(Task, name="prompts"):
     def samples(self, rows: list[Row], source: str) -> list[Sample]:
         for number, row in enumerate(rows, 1):
             if not isinstance(row.get(self.field), str):
-                raise ConfigError(f"{source}:{number}: no text under '{self.field}'{self._hint(row)}")
+                other = "" if "prompt" in row else reader_of(row)
+                meant = other or hint(self.field, row, "the row has")
+                raise ConfigError(f"{source}:{number}: no text under '{self.field}'{meant}")
         return [Sample(str(i), row[self.field]) for i, row in enumerate(rows)]
-
-    def _hint(self, row: Row) -> str:
-        """Return the keys of a row, and for a dialogue the task that reads it."""
-        dialogue = any(isinstance(row.get(key), list) for key in SCHEMAS)
-        return hint(self.field, row, "the row has") + "; help: -t dialogues" * dialogue

@@ -5,6 +5,7 @@ import json
 import os
 import socket
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -37,7 +38,8 @@ def read_jsonl(path: Path) -> Rows:
     Raises MissingAsset, naming the line or the row, if it is missing or invalid.
     """
     if not path.is_file():
-        raise MissingAsset(f"no data file {path}")
+        near = get_close_matches(str(path).lower(), ("synthetic", "hub"), n=1)
+        raise MissingAsset(f"no data file {path}" + (f" (did you mean '{near[0]}'?)" if near else ""))
     if path.suffix == ".json":
         return Rows(_array(path), str(path), None)
     rows = []

@@ -120,6 +120,8 @@ class Message(TypedDict):
     content: str
 
 
+# Tasks without published data, by a key of their rows and its type
+READERS = {"conversations": (list, "dialogues"), "messages": (list, "dialogues"), "prompt": (str, "prompts")}
 CONVERTED = "refs/convert/parquet"
 
 
@@ -247,10 +249,15 @@ class Task(Named):
                     if key in row:
                         wrong = f"'{key}' is of type {type(row[key]).__name__}, task {self.name} needs a {what}"
                         raise ConfigError(f"{rows.source}:{number}: {wrong}")
-                    raise ConfigError(
-                        f"{rows.source}:{number}: no {what} under '{key}'{hint(key, row, 'the row has')} (task {self.name})"
-                    )
+                    meant = reader_of(row) or hint(key, row, "the row has")
+                    raise ConfigError(f"{rows.source}:{number}: no {what} under '{key}'{meant} (task {self.name})")
         return rows
+
+
+def reader_of(row: Row) -> str:
+    """Return the keys of a row and the task for its schema, as the end of an error; empty for other rows."""
+    found = next((task for key, (kind, task) in READERS.items() if isinstance(row.get(key), kind)), "")
+    return f"; the row has: {', '.join(row)}; help: -t {found}" if found else ""
 
 
 @cache

@@ -38,8 +38,11 @@ def pairings(levels: list[str], pair: Pair, gamma: int) -> list[str]:
     last = {"target": {"name": "last"}}
     names = [known(alone(level), {"name": "autoregressive", "scorers": level, **last}) for level in levels[1:-1]]
     for level in levels:
-        if level not in ("eagle", "pld"):
-            pair.group(level)
+        if level not in ("eagle", "pld", *pair.models):
+            raise ConfigError(
+                f"this pair has no model '{level}' of the chain {' > '.join(levels)}; help: a pair of three models, such as"
+                " -p tiny-polybasic"
+            )
     for i, high in enumerate(levels):
         for low in levels[i + 1 :]:
             proposer: dict[str, Any] = {"name": "model", "model": low, "gamma": gamma}

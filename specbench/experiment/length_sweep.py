@@ -31,7 +31,13 @@ def lengths_around(request: Request, observer: Observer) -> dict[str, list[int]]
                 best = max(row.predicted_lengths, key=lambda each: each.speedup.value).gamma
                 predicted.setdefault(summary.spec.methods[row.method].preset, []).append(best)
     if missing := [name for name in request.methods if preset("method", name).name not in predicted]:
+        why = (
+            f"its short run has {limit} of at most {PILOT_PROMPTS} prompts, too few to know the cost of blocks; help:"
+            f" -n {PILOT_PROMPTS}, or"
+            if limit < PILOT_PROMPTS
+            else "it drafts no fixed length, or its outputs are too short to know the cost of blocks; help:"
+        )
         raise ConfigError(
-            f"--over gamma=auto: no draft length can be predicted for {', '.join(missing)}; help: --over gamma=[1, 3, 5]"
+            f"--over gamma=auto: no draft length can be predicted for {', '.join(missing)}: {why} --over gamma=[1, 3, 5]"
         )
     return {name: list(range(max(min(best) - REACH, 1), max(best) + REACH + 1)) for name, best in predicted.items()}

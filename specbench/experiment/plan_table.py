@@ -9,6 +9,7 @@ from pathlib import Path
 from specbench.config.method_tables import roles_in
 from specbench.config.options import Options
 from specbench.config.pair import Pair
+from specbench.config.presets import preset as preset_of
 from specbench.errors import ConfigError, MissingAsset
 from specbench.experiment import selection
 from specbench.experiment.device_memory import Memory, memory_by_device
@@ -66,7 +67,7 @@ def plan_rows(part: Part) -> list[PlanRow]:
         )
         rows.append(
             PlanRow(
-                pair=part.pair,
+                pair=_name(part.pair),
                 task=part.task,
                 methods=_in_short(run.spec.methods),
                 T=run.spec.decoding.temperature,
@@ -114,6 +115,14 @@ def _in_short(labels: Collection[str]) -> str:
     return ", ".join(one[name] if count == 1 else f"{name} x{count}" for name, count in counts.items())
 
 
+def _name(pair: str) -> str:
+    """Return the name of a pair under which its runs are reported; of a pair that cannot be read, what the user wrote."""
+    try:
+        return preset_of("pair", pair).name
+    except ConfigError:
+        return pair
+
+
 def planned_tasks(pair: Pair, options: Options) -> tuple[str, ...]:
     """Return the tasks of a run that names none; if their data is missing, the tasks that it would try."""
     try:
@@ -135,7 +144,7 @@ def _unresolved(part: Part) -> list[PlanRow]:
     """
     options, state = part.line.options, "pending" if part.awaits_heads else "missing"
     row = PlanRow(
-        pair=part.pair, task=part.task, methods=", ".join(part.line.methods), T=options.temperature,
+        pair=_name(part.pair), task=part.task, methods=", ".join(part.line.methods), T=options.temperature,
         state="invalid" if part.invalid else state, why=part.invalid or ("" if part.awaits_heads else part.missing),
     )  # fmt: skip
     if part.invalid:

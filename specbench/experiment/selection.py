@@ -105,14 +105,9 @@ def source_of(task: str, pair: Pair, options: Options) -> str:
     return options.data_for(task) or pair.defaults.data or "hub"
 
 
-def suits(task: str, pair: Pair, options: Options) -> bool:
-    """Return whether a task's rows come from the pair's default source, to which the pair's tasks and limit apply."""
-    return source_of(task, pair, options) == (pair.defaults.data or "hub")
-
-
-def limited(data: Data, pair: Pair, options: Options, suited: bool) -> Data:
+def limited(data: Data, pair: Pair, options: Options) -> Data:
     """Return the first or random samples, as requested. 0 samples means all, or 32 of a synthetic source."""
-    chosen = _chosen(data, pair, options, suited)
+    chosen = _chosen(data, pair, options)
     if not options.shard:
         return chosen
     part = chosen.part(options.shard)
@@ -121,10 +116,10 @@ def limited(data: Data, pair: Pair, options: Options, suited: bool) -> Data:
     return part
 
 
-def _chosen(data: Data, pair: Pair, options: Options, suited: bool) -> Data:
+def _chosen(data: Data, pair: Pair, options: Options) -> Data:
     if options.sample:
         return data.drawn(options.sample)
-    limit = (pair.defaults.limit if suited else 0) if options.limit is None else options.limit
+    limit = pair.defaults.limit if options.limit is None else options.limit
     if not limit:
         limit = SYNTHETIC_LIMIT if data.source == "synthetic" else len(data.samples)
     return data.first(limit)
@@ -133,35 +128,47 @@ def _chosen(data: Data, pair: Pair, options: Options, suited: bool) -> Data:
 def task_names(wanted: typing.Sequence[str], pair: Pair, options: Options) -> tuple[list[str], bool]:
     """Return the tasks to try, and whether each must load.
 
-    They are the named tasks, else the pair's tasks, else all tasks; only of all tasks may some be left out.
+    They are the named tasks, else the pair's tasks, else all tasks. Tasks may be left out if none is named and the pair does
+    not name them either, or names them for another source of data.
     """
     if wanted:
         return list(wanted), True
-    suited = pair.defaults.tasks if suits("", pair, options) else ()
-    return list(suited) or names("task", variants=False), bool(suited)
+    own_source = source_of("", pair, options) == (pair.defaults.data or "hub")
+    return list(pair.defaults.tasks) or names("task", variants=False), bool(pair.defaults.tasks) and own_source
 
 
 def select_tasks(wanted: typing.Sequence[str], pair: Pair, options: Options) -> list[Selected]:
     """Return the tasks with their samples, all read before the first measurement.
 
-    If no task is named and the pair names none, those that the source does not suit are left out. Raises ConfigError and
-    MissingAsset.
+    If no task is named, those that the user's source does not suit are left out; if it suits none of the pair's tasks, all
+    other tasks are tried. Raises ConfigError and MissingAsset.
     """
+    tried, meant = task_names(wanted, pair, options)
+    found, unsuited = _selected(tried, meant, pair, options)
+    if not found and pair.defaults.tasks:
+        others = [name for name in names("task", variants=False) if name not in tried]
+        found, _ = _selected(others, False, pair, options)
+    if not found:
+        raise unsuited[0]
+    return found
+
+
+def _selected(
+    tried: typing.Sequence[str], meant: bool, pair: Pair, options: Options
+) -> tuple[list[Selected], list[ConfigError | NotOnHub]]:
+    """Return the tasks that load, and the errors of the others. With `meant`, raises the first error."""
     found: list[Selected] = []
     unsuited: list[ConfigError | NotOnHub] = []
-    tried, meant = task_names(wanted, pair, options)
     for name in tried:
         try:
             task_name, task = read_task(name, pair, options)
             data = task.data(source_of(name, pair, options))
-            found.append(Selected(task_name, task, limited(data, pair, options, suits(name, pair, options))))
+            found.append(Selected(task_name, task, limited(data, pair, options)))
         except (ConfigError, NotOnHub) as error:
             if meant:
                 raise
             unsuited.append(error)
-    if not found:
-        raise unsuited[0]
-    return found
+    return found, unsuited
 
 
 def prompt_count(name: str, task: Task, pair: Pair, options: Options) -> int | None:
@@ -173,9 +180,7 @@ def prompt_count(name: str, task: Task, pair: Pair, options: Options) -> int | N
     source = source_of(name, pair, options)
     if source not in ("hub", "synthetic") or task.local:
         return len(select_tasks([name], pair, options)[0].data.samples)
-    limit = options.sample or (options.limit if options.limit is not None else 0)
-    if options.limit is None and not options.sample and suits(name, pair, options):
-        limit = pair.defaults.limit
+    limit = options.sample or (pair.defaults.limit if options.limit is None else options.limit)
     if source == "synthetic":
         if task.synthetic is None:
             raise ConfigError(f"task {task.name} has no synthetic data; help: --data FILE.jsonl, or --data hub")

@@ -202,7 +202,7 @@ def _timed(base: Measured, new: Measured, method: str, limits: Limits) -> list[t
     why = _no_speed(base, new, over)
     if why:
         status = Status.incomparable if limits.require_speed else Status.skipped
-        return [(aspect, Finding(status, f"other conditions for {aspect}", why, "not comparable"))]
+        return [(aspect, Finding(status, f"{aspect} not compared", why, "not comparable"))]
     found = checks.speed(base.sessions, new.sessions, method, over, limits)
     if found.status in (Status.regression, Status.improved):
         found = found._replace(title="engine changed" if own else "overhead changed")
@@ -212,7 +212,8 @@ def _timed(base: Measured, new: Measured, method: str, limits: Limits) -> list[t
 def _no_speed(base: Measured, new: Measured, over: str) -> str:
     """Return why times cannot be compared; empty if they can."""
     if any(over not in each.spec.methods for each in (base, new)):
-        return f"{over} was not measured in both runs" + ("; help: add it with -m" if over == ANCHOR else "")
+        role = "the reference for the engine" if over == ANCHOR else "the baseline"
+        return f"{over}, {role}, was not measured in both runs" + ("; help: add it with -m" if over == ANCHOR else "")
     if not base.sessions or not new.sessions:
         return "one side has no timing"
     devices = [each.spec.device for each in (base, new)]

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from difflib import get_close_matches
 
 from specbench.analysis.run_summary import RunSummary
 from specbench.errors import ConfigError, hint
@@ -13,6 +14,7 @@ from specbench.report.suite_tables import suite_tables
 from specbench.report.tables import Table, across, table_of
 
 ALWAYS = "method"  # the first column of every table
+SURELY_MEANT = 0.8  # similarity of a word to a column from which on it is not the name of a missing metric
 
 
 def chosen_table(summaries: Sequence[RunSummary], words: Sequence[str]) -> Table:
@@ -22,7 +24,8 @@ def chosen_table(summaries: Sequence[RunSummary], words: Sequence[str]) -> Table
     """
     known = {key: _parts(column, summaries) for key, column in BY_KEY.items() if column.tables != (SUITES,)}
     headed = {head: [part] for parts in known.values() for part in parts for head in _headings(part, summaries)}
-    columns = [part for part in _found(words, {**headed, **known}) if part.key != ALWAYS]
+    unscored = not any(summary.metrics for summary in summaries)
+    columns = [part for part in _found(words, {**headed, **known}, unscored) if part.key != ALWAYS]
     columns = list(dict.fromkeys(columns))
     if len(summaries) == 1:
         return table_of(summaries[0], [BY_KEY[ALWAYS], *columns], f"{summaries[0].pair}, {summaries[0].task}")
@@ -34,13 +37,16 @@ def _headings(column: Column, summaries: Sequence[RunSummary]) -> list[str]:
     return [column.heading, column.title, *(column.title_in(summary) for summary in summaries)]
 
 
-def _found(words: Sequence[str], known: Mapping[str, list[Column]]) -> Iterator[Column]:
-    """Yield the columns that words name. A heading's words are joined by commas again, as many as possible."""
+def _found(words: Sequence[str], known: Mapping[str, list[Column]], unscored: bool) -> Iterator[Column]:
+    """Yield the columns that words name. A heading's words are joined by commas again, as many as possible.
+
+    `unscored` means that no run has a score, so that no column has the name of a metric.
+    """
     at = 0
     while at < len(words):
         ends = [end for end in range(len(words), at, -1) if ", ".join(words[at:end]) in known]
         if not ends:
-            _require_known([words[at]], {*known})
+            _require_known([words[at]], {*known}, unscored)
         yield from known[", ".join(words[at : ends[0]])]
         at = ends[0]
 
@@ -75,10 +81,12 @@ def _parts(column: Column, summaries: Sequence[RunSummary]) -> list[Column]:
     return list(parts.values())
 
 
-def _require_known(keys: Iterable[str], known: set[str]) -> None:
+def _require_known(keys: Iterable[str], known: set[str], unscored: bool = False) -> None:
     for key in keys:
         if key not in known:
             meant, _, _ = hint(key, known).partition(";")
+            if unscored and not get_close_matches(key, known, cutoff=SURELY_MEANT):
+                meant = "; no run here has a score, so there is no column for a metric"
             raise ConfigError(
                 f"--columns: no column '{key}'{meant}; help: a heading of the table, or docs/reading-a-table.md"
             )

@@ -121,6 +121,7 @@ COLUMNS = (
     Column(
         key="main_score", heading="score", format=SCORE, tables=(t.MERGED,), unit="x 100",
         value=lambda run, row: score(run.headline)(run, row), definition="The score by that metric.",
+        priority=Priority.high,
     ),
     Column(
         key="prompts", heading="prompts", format=COUNT, tables=(t.MERGED,), value=lambda run, row: row.prompts,

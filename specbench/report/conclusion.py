@@ -101,12 +101,15 @@ def _unsettled(summaries: Sequence[RunSummary]) -> Iterator[str]:
 
 
 def headline(summaries: Sequence[RunSummary]) -> list[str]:
-    """Return the sentences of a conclusion that a caption has: on speeds alone."""
+    """Return the sentences of a conclusion that a caption has: on speeds, and on scores of methods that are not lossless."""
     if len(summaries) > 1:
         return _over_all(summaries)
     (summary,) = summaries
     rows = [row for row in summary.measured if speedup_of(summary, row)]
-    return [*_incomplete(summary), _headline(summary, _leading(summary, rows), rows)] if rows else []
+    if not rows:
+        return []
+    leading = _leading(summary, rows)
+    return [*_incomplete(summary), _headline(summary, leading, rows), *_leading_score(summary, leading)]
 
 
 def reservations(summaries: Sequence[RunSummary]) -> list[str]:
@@ -195,10 +198,11 @@ def _over_runs(method: str, place: str, line: _Line, values: Sequence[_Measured]
         synthetic = " with synthetic prompts" if only.summary.data.source == "synthetic" else ""
         return f"{name} {fact} on {only.summary.spec.task.name}{synthetic} ({clock}{rank}){same}{quality}."
     span = " to ".join(f"{TIMES.number(each.speedup.value)}x ({each.summary.spec.task.name})" for each in (least, most))
+    scores = _score_range(line, values)
     if all(each.speedup.low is None for each in values):
         which = f"{method}, {place}" if place else method
         over = "" if f"over {line.baseline}" in place else f" over {line.baseline}"
-        return f"The speedup of {which}{over} ({clock}) ranges from {span}{same}. Intervals need more prompts."
+        return f"The speedup of {which}{over} ({clock}) ranges from {span}{same}.{scores} Intervals need more prompts."
     faster = sum(each.speedup.low is not None and each.speedup.low > 1.0 for each in values)
     slower = sum(each.speedup.high is not None and each.speedup.high < 1.0 for each in values)
     than, runs = f"than {line.baseline} in", len(values)
@@ -208,7 +212,7 @@ def _over_runs(method: str, place: str, line: _Line, values: Sequence[_Measured]
         which = f"neither significantly faster nor slower {than} any of {runs} runs"
     else:
         which = f"significantly faster {than} {faster} of {runs} runs, and significantly slower in {slower}"
-    return f"{name} is {which}. Its speedup ({clock}) ranges from {span}{same}."
+    return f"{name} is {which}. Its speedup ({clock}) ranges from {span}{same}.{scores}"
 
 
 def _incomplete(summary: RunSummary) -> Iterator[str]:
@@ -235,13 +239,14 @@ def _headline(summary: RunSummary, leading: MethodSummary, rows: Sequence[Method
     fastest = f", the fastest {kind}method{measured}," if len(rows) > 1 else ""
     rank = f", rank {leading.rank} of {len(summary.measured)}" if leading.rank and len(rows) > MOST_NAMED else ""
     text = f"{TIMES.text(speedup)} ({summary.clock}{rank})"
-    where = f"on synthetic prompts {place(summary)}" if summary.data.source == "synthetic" else place(summary)
+    synthetic = "on synthetic prompts " if summary.data.source == "synthetic" else ""
+    where = f"{synthetic}{place(summary)}"
     if speedup.high is not None and speedup.high < 1.0:
         advice = "" if doubts(summary) else " Do not use it with these models here."
         return f"{name}{fastest} is slower than {base} {where}: {text}{same}.{advice}"
     if speedup.low is not None and speedup.low <= 1.0:
         here = " in this run" if doubts(summary) else ""
-        return f"The speeds of {name} and {base} cannot be distinguished{here}: {text}{same}."
+        return f"The speeds of {name} and {base} {synthetic}cannot be distinguished{here}: {text}{same}."
     fact = f"is {TIMES.text(speedup)} as fast as {base} {where} ({summary.clock}{rank}){same}."
     return f"{name} {fact} {_alike(summary, alike)}" if alike else f"{name}{fastest} {fact}"
 
@@ -279,8 +284,7 @@ def _contradictions(summary: RunSummary, rows: Sequence[MethodSummary]) -> Itera
 def _lossy(summary: RunSummary, leading: MethodSummary, rows: Sequence[MethodSummary]) -> Iterator[str]:
     """Yield the score of a leading method that is not lossless, or else the fastest method that is not, with its score."""
     if not _keeps_distribution(summary, leading):
-        if leading.score_change:
-            yield _score_sentence(summary, leading.score_change)
+        yield from _leading_score(summary, leading)
         return
     others = [row for row in rows if not _keeps_distribution(summary, row) and not summary.contradicted(row)]
     if not others:
@@ -293,6 +297,27 @@ def _lossy(summary: RunSummary, leading: MethodSummary, rows: Sequence[MethodSum
     alike = [row for row in others if row is not best and _is_alike(summary, best, row)]
     more = f" {_alike(summary, alike)}" if alike else ""
     yield f"The fastest method that is {known} is {best.label}: {TIMES.text(speedup)}{rank}{change}.{more}"
+
+
+def _leading_score(summary: RunSummary, leading: MethodSummary) -> Iterator[str]:
+    """Yield the score of a leading method that is not lossless."""
+    if leading.score_change and not summary.simulated and not _keeps_distribution(summary, leading):
+        yield _score_sentence(summary, leading.score_change)
+
+
+def _score_range(line: _Line, values: Sequence[_Measured]) -> str:
+    """Return the sentence on the scores of a method that is not lossless over several runs; empty if there are none."""
+    changes = [
+        (change, each.summary)
+        for each in values
+        if not line.lossless and not each.summary.simulated and (change := each.row.score_change)
+    ]
+    if not changes:
+        return ""
+    part = f" in {len(changes)} of {len(values)} runs" if len(changes) < len(values) else ""
+    least, *_, most = sorted([*changes, *changes], key=lambda each: each[0].value)
+    low, high = (f"{_change(summary, change)} ({summary.spec.task.name})" for change, summary in (least, most))
+    return f" The change of its score{part}{f': {low}' if len(changes) == 1 else f' ranges from {low} to {high}'}."
 
 
 def _score_sentence(summary: RunSummary, change: Estimate) -> str:
@@ -335,11 +360,19 @@ def _prompts(summary: RunSummary) -> Iterator[str]:
     for row in summary.measured[:1]:
         if row.prompts < samples and row.generations == samples * repeats:
             yield f"Only {row.prompts} of {samples} prompts are different; equal prompts count as one."
+    here = (
+        ""
+        if summary.data.source == "synthetic"
+        else f"{summary.data.source} has {counted(summary.data.total, 'prompt')}"
+    )
     fewest, methods = min((row.prompts for row in summary.measured), default=0), len(summary.measured)
     if fewest < FEWEST:
-        yield f"Intervals need at least {FEWEST} different prompts; help: -n 20"
-    elif fewest < fewest_prompts(methods):
-        yield (
-            f"{fewest} prompts are too few to rank {methods} methods; help: -n {fewest_prompts(methods)}, or more for small"
-            " differences"
+        more = here if here and summary.data.total < FEWEST else "help: -n 20"
+        yield f"Intervals need at least {FEWEST} different prompts; {more}"
+    elif fewest < (wanted := fewest_prompts(methods)):
+        more = (
+            f"{wanted} are needed, and {here}"
+            if here and summary.data.total < wanted
+            else f"help: -n {wanted}, or more for small differences"
         )
+        yield f"{fewest} prompts are too few to rank {methods} methods; {more}"

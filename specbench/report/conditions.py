@@ -24,7 +24,7 @@ def conditions(summaries: Sequence[RunSummary]) -> str:
             "changed:", "sets of changes", ("; ".join(each.spec.changes) for each in summaries if each.spec.changes)
         ),
         _joined("not real:", "kinds of simulation", (each.simulated for each in summaries if each.simulated)),
-        _joined("headline speedup by", "clocks", (f"{each.clock} time" for each in summaries)),
+        _joined("speedups by", "clocks", (f"{each.clock.replace(' ', '-')} time" for each in summaries)),
     ]
     return ", ".join(filter(None, parts))
 
@@ -61,7 +61,7 @@ def methods(summaries: Sequence[RunSummary]) -> list[str]:
 def _method(name: str, found: Sequence[tuple[RunSummary, str]]) -> str:
     specs = [summary.spec.methods[label] for summary, label in found]
     baseline = all(summary.baseline == label for summary, label in found)
-    declared = {True: "declared lossless", False: "not lossless", None: "baseline" if baseline else ""}
+    declared = {True: "declared lossless", False: "not lossless", None: "baseline" if baseline else "undeclared"}
     parts = [
         _description(name),
         _joined("draft length", "draft lengths", (each.traits.draft_length for each in specs)),

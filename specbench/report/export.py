@@ -112,15 +112,20 @@ def method_row(summary: RunSummary, row: MethodSummary) -> dict[str, object]:
         "generations": row.generations,
         "failed": row.failed,
         "tokens_per_second": row.tokens_per_second,
-        **_estimate("speedup", row.speedup),
+        **_estimate("speedup", row.speedup or _one(summary, row)),
         "end_to_end_tokens_per_second": row.number("end_to_end_tokens_per_second"),
-        **_estimate("end_to_end_speedup", row.value("end_to_end_speedup")),
+        **_estimate("end_to_end_speedup", row.value("end_to_end_speedup") or _one(summary, row)),
         "predicted": row.number("predicted"),
         "corrected": row.number("corrected"),
         "acceptance_rate": row.acceptance_rate,
         "metric": summary.headline,
         "score": score.value if score else None,
     }
+
+
+def _one(summary: RunSummary, row: MethodSummary) -> Estimate | None:
+    """Return the speedup of the baseline, 1 without an interval; None for other methods and untimed runs."""
+    return Estimate(1.0, None, None) if row.method == summary.baseline and row.measured and summary.timed else None
 
 
 def prompt_rows(summary: RunSummary) -> Iterator[dict[str, object]]:

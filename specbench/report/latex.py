@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 from itertools import count
 from typing import NamedTuple
+from zlib import crc32
 
 from specbench.analysis.chains import NONE
 from specbench.report import escaping
@@ -20,7 +21,8 @@ PREAMBLE = (
 )
 RESIZED = r"\resizebox{\linewidth}{!}{%"
 PLACES = ("pair", "task", "T", "group", "data", "baseline", "machine", "simulated")  # values are compared within them
-LONGEST_LABEL = 100  # characters after the prefix
+LONGEST_LABEL = 60  # characters after the prefix
+MOST_ROWS = 35  # of a page
 # A number with its unit, and what follows it: an interval, a deviation, or the paper's value
 NUMBER = re.compile(r"(?P<number>[-+]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?)(?P<unit>x|%)?(?: (?P<rest>[\[(±].*))?")
 
@@ -46,10 +48,9 @@ def latex(tables: Iterable[Captioned]) -> str:
 
 
 def _environment(each: Captioned, used: set[str]) -> str:
+    """Return the environment of a table; of a table with more rows than a page has room for, several."""
     table = each.table.compact()
-    parts = (part.rstrip(".") for part in (table.title, each.conclusion, each.conditions))
-    caption = escaping.latex(". ".join(filter(None, parts)))
-    label = _label(f"{each.name} {table.title}", used)
+    caption, slug = _caption(table.title, each.conclusion, _capital(each.conditions)), f"{each.name} {table.title}"
     layout = _layout(table, table.droppable if each.may_drop else [])
     table, columns, size = layout.table, layout.columns, layout.size
     best = _best(table)
@@ -64,15 +65,40 @@ def _environment(each: Captioned, used: set[str]) -> str:
     shrunk = [size.command, rf"\setlength{{\tabcolsep}}{{{size.separation:g}pt}}"] if size.command else []
     dropped = f"Left out, as the table would be too wide: {'; '.join(layout.dropped)}" if layout.dropped else ""
     names = {cell for row in table.rows for cell in row}
-    return "\n".join([
-        *([f"% {escaping.latex(dropped)}"] if dropped else []),
-        r"\begin{table}", r"\centering", *([rf"\caption{{{caption}}}"] if caption else []), rf"\label{{{label}}}", *shrunk,
-        *([RESIZED] if layout.resized else []),
-        rf"\begin{{tabular}}{{{''.join(column.alignment for column in columns)}}}", r"\toprule",
-        rf"{' & '.join(heads)} \\", r"\midrule", *(rf"{row} \\" for row in rows), r"\bottomrule",
-        r"\end{tabular}" + "}" * layout.resized,
-        *_note([*each.warnings, *([dropped] if dropped else [])], names), r"\end{table}",
-    ])  # fmt: skip
+    lines = [*([f"% {escaping.latex(dropped)}"] if dropped else [])]
+    pages = _pages(list(rows))
+    for number, page in enumerate(pages, 1):
+        later = _caption(table.title, f"Continued, {number} of {len(pages)}")
+        shown = caption if number == 1 else later
+        lines += [
+            r"\begin{table}", r"\centering", *([rf"\caption{{{shown}}}"] if shown else []),
+            rf"\label{{{_label(slug, used)}}}", *shrunk, *([RESIZED] if layout.resized else []),
+            rf"\begin{{tabular}}{{{''.join(column.alignment for column in columns)}}}", r"\toprule",
+            rf"{' & '.join(heads)} \\", r"\midrule", *(rf"{row} \\" for row in page), r"\bottomrule",
+            r"\end{tabular}" + "}" * layout.resized,
+            *(_note([*each.warnings, *([dropped] if dropped else [])], names) if number == len(pages) else []),
+            r"\end{table}",
+        ]  # fmt: skip
+    return "\n".join(lines)
+
+
+def _pages(rows: Sequence[str]) -> list[Sequence[str]]:
+    """Return the rows in parts of nearly equal size, none larger than a page."""
+    count = max(-(-len(rows) // MOST_ROWS), 1)
+    size = max(-(-len(rows) // count), 1)
+    return [rows[at : at + size] for at in range(0, len(rows), size)] or [rows]
+
+
+def _capital(text: str) -> str:
+    """Return a text whose first letter is a capital."""
+    return text[:1].upper() + text[1:]
+
+
+def _caption(*parts: str) -> str:
+    """Return sentences as a caption, with the sign that tables have for factors."""
+    sentences = [part.rstrip(".") for part in parts if part]
+    text = escaping.latex(". ".join(sentences) + "." if len(sentences) > 1 else "".join(sentences))
+    return re.sub(r"(?<=\d)x(?!\w)|(?<= )x(?= \d)", lambda found: r"$\times$", text)
 
 
 class _Layout(NamedTuple):
@@ -103,15 +129,16 @@ def _layout(table: Table, droppable: Sequence[int]) -> _Layout:
     for size, wrapped in ((SIZES[0], False), *((size, True) for size in SIZES)):
         if fits([column.width(size, wrapped) for column in columns], size):
             return _Layout(table, columns, size, wrapped, [])
-    for number in range(1, len(droppable) + 1):
-        dropped = droppable[:number]
-        shown = table.without({*dropped})
+
+    def fitting(shown: Table) -> Size | None:
+        """Return the largest type in which a table fits with wrapped headings."""
         columns = columns_of(shown)
-        for size in SIZES:
-            if fits([column.width(size, True) for column in columns], size):
-                return _Layout(shown, columns, size, True, [table.heads[i] for i in sorted(dropped)])
-    shown = table.without({*droppable})
-    return _Layout(shown, columns_of(shown), SIZES[-1], True, [table.heads[i] for i in sorted(droppable)], True)
+        return next((size for size in SIZES if fits([each.width(size, True) for each in columns], size)), None)
+
+    dropped = sorted(table.dropped(droppable, lambda shown: fitting(shown) is not None))
+    shown, heads = table.without({*dropped}), [table.heads[i] for i in dropped]
+    largest = fitting(shown)
+    return _Layout(shown, columns_of(shown), largest or SIZES[-1], True, heads, resized=largest is None)
 
 
 def _note(warnings: Sequence[str], names: Set[str]) -> list[str]:
@@ -214,7 +241,9 @@ def _rest(text: str) -> str:
 
 def _label(words: str, used: set[str]) -> str:
     """Return a label that no other table has."""
-    slug = re.sub(r"[^a-z0-9]+", "-", words.lower()).strip("-")[:LONGEST_LABEL].strip("-") or "table"
+    slug = re.sub(r"[^a-z0-9]+", "-", words.lower()).strip("-") or "table"
+    if len(slug) > LONGEST_LABEL:  # the names of runs differ at their ends
+        slug = f"{slug[: LONGEST_LABEL - 9].strip('-')}-{crc32(slug.encode()):08x}"
     numbered = (slug if number == 1 else f"{slug}-{number}" for number in count(1))
     label = next(f"tab:{each}" for each in numbered if f"tab:{each}" not in used)
     used.add(label)

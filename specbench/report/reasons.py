@@ -31,8 +31,9 @@ def _reason(summary: RunSummary, leading: MethodSummary) -> Iterator[str]:
         return
     cost = length * base.tokens_per_second / ours  # in tokens of the baseline
     yield (
-        f"Each round commits {HUNDREDTHS.number(length)} tokens (acceptance rate {HUNDREDTHS.number(rate)}) and takes as long"
-        f" as {HUNDREDTHS.number(cost)} tokens of {base.method}{', while decoding' if summary.end_to_end else ''}."
+        f"Each round of {leading.label} commits {HUNDREDTHS.number(length)} tokens (acceptance rate"
+        f" {HUNDREDTHS.number(rate)}) and takes as long as"
+        f" {HUNDREDTHS.number(cost)} tokens of {base.method}{', while decoding' if summary.end_to_end else ''}."
     )
     share = leading.number("measured_over_corrected")
     if share is not None:

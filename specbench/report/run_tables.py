@@ -29,17 +29,26 @@ RUN_TABLES = (
 
 @dataclass(frozen=True)
 class RunTable:
-    """A table of a run's report: its key in `Column.tables`, its title, and the condition under which a run has it."""
+    """A table of a run's report: its key in `Column.tables`, its title, and the condition under which a run has it.
+
+    `kept` are columns that stay if the table is too wide, whatever their priority: those that the title names.
+    """
 
     key: str
     title: str
     shown: Callable[[RunSummary], bool] = lambda run: True
+    kept: tuple[str, ...] = ()
 
 
 TABLES = (
     RunTable(SPEED, "Speed and quality"),
-    RunTable(THEORY, "Theory", lambda run: any(row.value("predicted") is not None for row in run.measured)),
-    RunTable(ACCEPTANCE, "Acceptance and forwards"),
+    RunTable(
+        THEORY,
+        "Theory",
+        lambda run: any(row.value("predicted") is not None for row in run.measured),
+        kept=("predicted", "corrected"),
+    ),
+    RunTable(ACCEPTANCE, "Acceptance and forwards", kept=("acceptance_rate", "forwards_per_token")),
     RunTable(CASCADES, "Cascades", lambda run: any(row.value("rule_rate") is not None for row in run.measured)),
     RunTable(
         SPRINTER,

@@ -1,7 +1,7 @@
 """Tables of runs, and tables as Markdown. The columns are those of `specbench/report/columns.py`."""
 
 import re
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -37,6 +37,7 @@ class Table:
     comparable: bool = (
         True  # False if a column has rows of several pairs, tasks or temperatures that no place distinguishes
     )
+    kept: tuple[str, ...] = ()  # keys of columns that stay where the table is too wide, whatever their priority
 
     def is_text(self, column: int) -> bool:
         """Return whether a column is aligned to the left: the first, and those in which most cells are not numbers."""
@@ -52,8 +53,23 @@ class Table:
     @property
     def droppable(self) -> list[int]:
         """The columns that may be hidden where a table is too wide, the least important first."""
-        ranks = {i: column_of(key).priority for i, key in enumerate(self.keys) if i and key}
+        ranks = {i: column_of(key).priority for i, key in enumerate(self.keys) if i and key and key not in self.kept}
         return sorted((i for i in ranks if ranks[i] < Priority.high), key=lambda i: (ranks[i], -i))
+
+    def dropped(self, order: Sequence[int], fits: Callable[["Table"], bool]) -> set[int]:
+        """Return the columns to hide so that the table fits, the first of `order` first.
+
+        Of these, the columns for which there is room after all stay, the last of `order` first.
+        """
+        hidden: list[int] = []
+        for i in order:
+            if fits(self.without({*hidden})):
+                break
+            hidden.append(i)
+        for i in reversed(hidden):
+            if fits(self.without({*hidden} - {i})):
+                hidden.remove(i)
+        return {*hidden}
 
     def without(self, dropped: Set[int]) -> "Table":
         """Return the table without the columns at some positions."""
@@ -80,6 +96,7 @@ def tables(summary: RunSummary, title: str = "") -> list[Table]:
         first = title or (summary.title if not out else "")
         made = table_of(summary, columns_of(table.key, summary), ": ".join(filter(None, (first, own))))
         made = (made if not out else replace(made, rows=made.rows[: len(summary.measured)])).compact()
+        made = replace(made, kept=table.kept)
         if len(made.heads) > 1 or not out:
             out.append(made)
     return out
@@ -105,7 +122,7 @@ def ranked(summary: RunSummary) -> list[MethodSummary]:
 def across(summaries: Sequence[RunSummary], chosen: Sequence[Column] | None = None) -> Table:
     """Return the merged table of several runs: a row per run and method, and a column per property in which rows differ.
 
-    `chosen` replaces the measured columns.
+    If all runs have one task, the title names it. `chosen` replaces the measured columns, and keeps the column of the task.
     """
     lines = [Line(s, row) for s in summaries for row in [*ranked(s), *_unmeasured(s)]]
     columns = list(merged_columns(list(summaries)) if chosen is None else chosen)
@@ -122,7 +139,10 @@ def across(summaries: Sequence[RunSummary], chosen: Sequence[Column] | None = No
     names = list(dict.fromkeys(summary.pair for summary in summaries))
     title = names[0] if len(names) == 1 else f"{len(summaries)} runs"
     table = Table(title, headings, rows, keys, places=len(headings) - len(columns))
-    return table.compact() if chosen is None else table
+    if chosen is not None:
+        return table
+    table, (task, *others) = table.compact(), dict.fromkeys(summary.task for summary in summaries)
+    return table if others else replace(table.without({table.heads.index("task")}), title=f"{title}, {task}")
 
 
 def of_runs(summaries: Sequence[RunSummary]) -> list[tuple[RunSummary, list[Table]]]:
@@ -175,12 +195,12 @@ def markdown(summaries: Sequence[RunSummary], full: bool = False) -> str:
 
 
 def markdown_head(summaries: Sequence[RunSummary], sentences: Sequence[str], lines: Sequence[str]) -> list[str]:
-    """Return what follows a page's title: what was measured, the methods, the conclusion, and the warnings in `lines`."""
+    """Return what follows a page's title: the conclusion, the warnings in `lines`, what was measured, and the methods."""
     return [
-        escaping.markdown(conditions.about(summaries)),
-        markdown_list(conditions.methods(summaries)),
         " ".join(escaping.markdown(f"{each.rstrip('.')}.") for each in sentences),
         markdown_list(warnings_of(lines)),
+        escaping.markdown(conditions.about(summaries)),
+        markdown_list(conditions.methods(summaries)),
     ]
 
 

@@ -1,12 +1,13 @@
 """Verification of a method on a pair: loads models and prompts, and runs the checks."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
 
 import specbench.tasks  # noqa: F401  (registers the tasks)
+from specbench.config.model_folders import explained
 from specbench.config.options import Options
-from specbench.config.pair import Pair
 from specbench.config.presets import preset
 from specbench.data.prompting import encode_firsts
 from specbench.decoding.method import Method
@@ -70,7 +71,9 @@ def verify_method(request: VerifyRequest, observer: Observer | None = None) -> V
     if pair.logits != "real":
         raise ConfigError(f"pair {found.name}: synthetic logits are not the models'; verify with pair.logits = 'real'")
     names = [request.method]
-    models = resolve_models(pair, method_resolution.roles_of(names, pair, options), base, on)
+    roles = method_resolution.roles_of(names, pair, options)
+    with explained(pair, roles, base):
+        models = resolve_models(pair, roles, base, on)
     sizes = {role: each.parameters for role, each in models.items()}
     group = method_resolution.groups_of(names, pair, sizes, options)[0]
     resolved, baseline = group[-1], group[0].method
@@ -79,13 +82,15 @@ def verify_method(request: VerifyRequest, observer: Observer | None = None) -> V
     if resolved.method.declared_distribution() is None:
         verdict = undeclared(resolved.method, resolved.label)
     else:
+        # data are read first, since models take long to load
+        chosen = selection.select_tasks(request.tasks or (() if pair.defaults.tasks else (TASK,)), pair, options)
         with observer.status(f"loading {', '.join(needed)}, twice"):
             decided_by = baseline if set(baseline.deciding) <= set(needed) else resolved.method
             loaded = load(needed, base, on.device, resolve_heads(pair, resolved.method.heads, base))
             loaded = loaded.only(tuple(needed), decided_by=decided_by)
             eager = resolve_models(pair, tuple(needed), base, replace(on, engine="eager"))
             reference = load(eager, base, on.device).only(tuple(needed), decided_by=decided_by)
-        prompts, tasks = _prompts(request.tasks, pair, loaded, options)
+        prompts, tasks = _prompts(chosen, loaded, options), tuple(each.name for each in chosen)
         dtypes: list[torch.dtype] = [getattr(torch, each.dtype) for each in needed.values()]
         case = Case(
             resolved.method, loaded, reference, max(dtypes, key=lambda dtype: torch.finfo(dtype).eps), prompts,
@@ -117,23 +122,18 @@ def _is_greedy(method: str) -> bool:
     return found is not None and found.greedy_only
 
 
-def _prompts(
-    names: tuple[str, ...], pair: Pair, loaded: LoadedPair, options: Options
-) -> tuple[list[list[int]], tuple[str, ...]]:
-    """Return the first prompts of each task as token ids, and the tasks. Raises ConfigError if prompts do not fit."""
-    suited = selection.suits("", pair, options) and pair.defaults.tasks
-    chosen = selection.select_tasks(names or (() if suited else (TASK,)), pair, options)
+def _prompts(chosen: Sequence[selection.Selected], loaded: LoadedPair, options: Options) -> list[list[int]]:
+    """Return the first prompts of each task as token ids. Raises ConfigError if prompts do not fit."""
     rows = [
         (each, each.data.samples[i]) for i in range(options.limit or 1) for each in chosen if i < len(each.data.samples)
     ]
     firsts = [(each, sample) for each, sample in rows if not sample.after][: options.limit]
     if not firsts:
-        raise ConfigError(f"{', '.join(names)}: no prompt")
+        raise ConfigError(f"{', '.join(each.name for each in chosen)}: no prompt")
     encoded = {
         each.name: iter(
             encode_firsts(loaded.tokenizer, each.task, [row for of, row in firsts if of is each], loaded.window)
         )
         for each in chosen
     }
-    ids = [next(encoded[each.name]) for each, _ in firsts]
-    return ids, tuple(each.name for each in chosen)
+    return [next(encoded[each.name]) for each, _ in firsts]

@@ -4,13 +4,14 @@ import io
 import json
 import re
 import sys
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
 
 from specbench.cli import progress
 from specbench.cli.app import replace_unprintable
-from specbench.cli.console import print_table
+from specbench.cli.console import print_table, say
 from specbench.report.tables import Table
 from tests.fixtures.console import specbench
 
@@ -58,7 +59,20 @@ def test_columns_without_a_key_are_hidden_in_the_order_given():
     table = Table("", HEADS, ROWS)
     lines = printed(76, table=table, optional=["acceptance", "lossless", "rank"])
     (hidden,) = (line for line in lines if "hidden columns" in line)
-    assert hidden.endswith("lossless, acceptance") and sum("1.45x [1.33, 1.56]" in line for line in lines) == 1
+    assert hidden.endswith("lossless; acceptance") and sum("1.45x [1.33, 1.56]" in line for line in lines) == 1
+
+
+def test_columns_for_which_there_is_room_after_all_are_shown():
+    """Hiding the long column leaves room for the short one that was hidden before it."""
+    heads, keys = ["method", "n", "long", "speedup"], ("method", "tokens_per_second", "rank", "speedup")
+    lines = "\n".join(printed(60, table=Table("", heads, [["sd", "7", "x" * 60, "1.45x [1.33, 1.56]"]], keys)))
+    assert lines.partition("hidden columns (the terminal is too narrow): ")[2].strip() == "long"
+
+
+def test_the_columns_that_a_table_is_named_for_are_never_hidden():
+    table = replace(TABLE, kept=("acceptance_rate",))
+    text = "\n".join(printed(68, table=table))
+    assert "0.862" in text and "acceptance" not in text.partition("hidden columns")[2]
 
 
 def test_a_list_is_wrapped_after_commas_and_no_cell_within_words():
@@ -82,6 +96,49 @@ def test_columns_of_text_are_aligned_to_the_left():
     assert [table.is_text(i) for i in range(4)] == [True, True, False, False]
     settings = [line for line in printed(100, table=table) if "gamma" in line]
     assert len({line.index("gamma") for line in settings}) == 1
+
+
+def test_a_title_is_as_wide_as_the_terminal_and_broken_between_words():
+    title = "tiny, gsm8k@2-A, T = 1, a title of many words above a narrow table"
+    for width in (40, 120):
+        lines = printed(width, table=Table(title, ["a", "b"], [["1", "2"]]))
+        above = lines[: next(i for i, line in enumerate(lines) if line.split() == ["a", "b"])]
+        assert " ".join(" ".join(above).split()) == title, "no word is broken"
+        assert len([line for line in above if line.strip()]) == (2 if width == 40 else 1)
+
+
+def test_signatures_are_broken_between_their_parts():
+    out = io.StringIO()
+    signature = "exact_match|norm:strip,case|shots:2|exemplars:0123456789abcdef|version:2"
+    say(f"strict: {signature}", Console(file=out, width=40))
+    lines = out.getvalue().splitlines()
+    assert "".join(lines) == f"strict: {signature}" and max(map(len, lines)) <= 40
+    assert all(line.endswith("|") for line in lines[:-1])
+
+
+@pytest.mark.parametrize("command", [("list", "methods"), ("doctor",)])
+def test_columns_bound_the_lines_of_a_pipe(tmp_path, monkeypatch, command):
+    monkeypatch.delenv("COLUMNS", raising=False)
+    assert max(map(len, specbench(*command, cwd=tmp_path).stdout.splitlines())) > 100
+    monkeypatch.setenv("COLUMNS", "80")
+    words = max(map(len, re.findall(r"\S+", specbench(*command, cwd=tmp_path).stdout)))
+    assert max(map(len, specbench(*command, cwd=tmp_path).stdout.splitlines())) <= max(80, words + 23)
+
+
+@pytest.mark.parametrize(
+    ("command", "options"), [("curve", ("-m", "-t", "--over")), ("profile", ("-m", "-t", "--middle"))]
+)
+def test_what_is_measured_comes_first_in_help(tmp_path, command, options):
+    what = specbench(command, "-h", cwd=tmp_path).stdout.partition("What:")[2].partition("\n\n")[0]
+    assert all(option in what for option in options)
+
+
+def test_plan_names_a_pair_as_runs_do_and_explains_only_what_it_shows(tmp_path):
+    specbench("init", "pair", "mine.toml", cwd=tmp_path)
+    plan = ("plan", "-m", "sd", "-p", "mine.toml", "--data", "synthetic")
+    once = specbench(*plan, cwd=tmp_path).stdout
+    assert "mine.toml" not in once and "  mine  " in once and "x2: " not in once
+    assert "x2: " in specbench(*plan, "--over", "gamma=[1, 3]", cwd=tmp_path).stdout
 
 
 def test_a_file_or_pipe_gets_every_column_on_one_line():

@@ -1,6 +1,7 @@
 """A user's mistake, a damaged file or a signal is one line with a documented exit code, never a traceback."""
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -199,3 +200,61 @@ def test_an_interrupt_within_a_finalizer_prints_nothing():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "KeyboardInterrupt" not in done.stderr and "SystemExit" not in done.stderr
     assert "ValueError: a bug" in done.stderr
+
+
+@pytest.fixture(scope="module")
+def things(tmp_path_factory):
+    """A folder with rows of two kinds, an empty folder, and a model in a folder."""
+    folder = tmp_path_factory.mktemp("things")
+    (folder / "prompts.jsonl").write_text('{"prompt": "One"}\n')
+    (folder / "chats.jsonl").write_text('{"conversations": [{"from": "human", "value": "Hi."}]}\n')
+    (folder / "empty").mkdir()
+    shutil.copytree(PACKAGE / "tiny/models/draft", folder / "own/large")
+    (folder / "two.toml").write_text(
+        '[models.draft]\npath = "own/large"\n[models.target]\npath = "own/large"\n[defaults]\ntasks = ["gsm8k"]\n'
+    )
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "message"),
+    [
+        ("run -t gsm8k --data synthetic -m ar --target empty", 4, "no config.json in"),
+        ("run -t gsm8k --data synthetic -m ar --target own", 4, "help: one of its folders: large"),
+        ("run -t gsm8k --data synthetic -m ar --target own/larg", 4, "did you mean the folder own/large?"),
+        ("run -t gsm8k -m SD", 2, "did you mean 'sd'?"),
+        ("run -t gsm8k -m ar --data synthetc", 4, "no data file synthetc (did you mean 'synthetic'?)"),
+        ("plan -t gsm8k -m ar --set gamma=3", 2, "help: --gamma 3"),
+        ("plan -t gsm8k -m ar --set max-new-tokens=3", 2, "help: --max-new-tokens 3"),
+        ("run -m ar -t dialogues --data prompts.jsonl", 2, "help: -t prompts"),
+        ("run -m ar -t gsm8k --data prompts.jsonl", 2, "help: -t prompts"),
+        ("run -m ar -t gsm8k --data chats.jsonl", 2, "help: -t dialogues"),
+        ("run -m ar -t prompts --data chats.jsonl", 2, "help: -t dialogues"),
+        ("profile -p two.toml --data synthetic", 2, "help: a pair of three models, such as -p tiny-polybasic"),
+        ("curve -m sd -t gsm8k -n 1 --max-new-tokens 2 --over gamma=auto", 2, "too few to know the cost of blocks"),
+        ("list metods", 2, "did you mean 'methods'?"),
+        ("show gsm8k", 2, "did you mean `specbench show task gsm8k`?"),
+        ("show method", 2, "help: specbench list methods"),
+    ],
+)
+def test_an_error_says_what_was_meant(things, command, code, message):
+    assert message in one_line(specbench(*command.split(), cwd=things, code=code))
+
+
+def test_all_missing_options_of_a_judge_are_one_error(things):
+    specbench("run", "-m", "sd,pld", "-t", "gsm8k", *FEW, cwd=things)
+    error = one_line(specbench("judge", cwd=things, code=2))
+    assert "--judge is missing" in error and "help: --of sd" in error
+
+
+def test_verify_reads_its_data_before_it_loads_models(things):
+    done = specbench("verify", "-m", "sd", "-t", "gsm8k", "--data", "none.jsonl", cwd=things, code=4)
+    assert "no data file none.jsonl" in one_line(done) and "loading" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "usage"), [("list", "list [OPTIONS] KIND"), ("show", "show [OPTIONS] KIND [NAME]")]
+)
+def test_usage_lines_are_plain(command, usage):
+    text = specbench(command, "-h", cwd=Path.cwd()).stdout
+    assert usage in text and not {*"{}\t"} & {*text.partition("Options:")[0]}

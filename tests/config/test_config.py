@@ -18,7 +18,7 @@ from specbench.experiment.method_options import unused_options
 from specbench.experiment.method_resolution import groups_of, roles_of
 from specbench.experiment.pipeline import resolve
 from specbench.experiment.request import Request
-from specbench.experiment.selection import limited, read_pair, read_task
+from specbench.experiment.selection import limited, prompt_count, read_pair, read_task, select_tasks
 from specbench.runs.run_spec import Rate
 from tests.fixtures import console
 
@@ -155,8 +155,35 @@ def test_zero_is_a_value():
     assert resolved("cd-se", overrides=(("method.target.mu", 0.0),)).method.target.mu == 0.0
     assert read_task("gsm8k", TINY, Options(overrides=(("task.shots", 0),)))[1].shots == 0
     data = Data([Sample(str(i), "") for i in range(50)], "file", None, "", 50)
-    assert len(limited(data, TINY, Options(limit=0), suited=False).samples) == 50
-    assert len(limited(data, TINY, Options(), suited=False).samples) == 50
+    assert len(limited(data, TINY, Options(limit=0)).samples) == 50
+    assert len(limited(data, TINY, Options()).samples) == 50
+
+
+def own_pair(**defaults) -> Pair:
+    return construct(Pair, {"models": {"target": {"path": "target"}}, "defaults": defaults}, "own.toml")
+
+
+def test_the_tasks_and_the_limit_of_a_pair_apply_to_every_source_of_data(tmp_path):
+    pair, options = own_pair(tasks=["gsm8k", "wmt"], limit=20), Options(data=(("", "synthetic"),))
+    assert [(each.name, len(each.data.samples)) for each in select_tasks([], pair, options)] == [
+        ("gsm8k", 20),
+        ("wmt", 20),
+    ]
+    assert prompt_count("gsm8k", read_task("gsm8k", pair, options)[1], pair, options) == 20
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"question": "1 + 1?", "answer": "#### 2"}\n' * 30)
+    found = select_tasks([], pair, Options(data=(("", str(rows)),)))
+    assert [(each.name, len(each.data.samples)) for each in found] == [("gsm8k", 20)]
+    assert [
+        len(each.data.samples) for each in select_tasks(["gsm8k"], pair, Options(data=(("", str(rows)),), limit=0))
+    ] == [30]
+
+
+def test_data_that_suit_none_of_the_pairs_tasks_run_on_the_tasks_that_they_suit(tmp_path):
+    pair, options = own_pair(tasks=["wiki-summary"]), Options(data=(("", "synthetic"),))
+    assert "gsm8k" in [each.name for each in select_tasks([], pair, options)]
+    with pytest.raises(ConfigError, match="synthetic"):
+        select_tasks(["wiki-summary"], pair, options)
 
 
 def test_roles_are_only_those_needed():
@@ -176,6 +203,14 @@ def test_roles_are_only_those_needed():
 def test_a_typo_gets_a_suggestion(kind, word, meant):
     with pytest.raises(ConfigError, match=f"did you mean '{meant}'"):
         preset(kind, word)
+
+
+@pytest.mark.parametrize(
+    ("kind", "own"), [("method", "--plugin FILE"), ("pair", "--target DIR --draft DIR"), ("task", "--plugin FILE")]
+)
+def test_help_for_an_unknown_name_says_how_to_use_ones_own(kind, own):
+    with pytest.raises(ConfigError, match=f"a TOML file, or {own}$"):
+        preset(kind, "zzz")
 
 
 @dataclass(frozen=True, kw_only=True)

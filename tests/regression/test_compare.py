@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from specbench.regression.checks import log_ratios
-from specbench.regression.compare import compare
+from specbench.regression.compare import ANCHOR, compare
 from specbench.regression.measurement import pooled
 from specbench.regression.snapshot import Snapshot, load, open_
 from specbench.regression.verdict import Limits, Status, Verdict, exit_code
@@ -126,6 +126,7 @@ def test_on_another_machine_other_tokens_are_counted_and_undecided_and_a_lower_a
     assert undecided.status is Status.inconclusive and undecided.short == "1 of 8 outputs have other tokens"
     assert "another processor's arithmetic may be the cause" in undecided.detail
     assert by_aspect(found)["speed"].status is Status.skipped, "speeds of two machines are not compared"
+    assert by_aspect(found)["speed"].title == "speed not compared"
     assert exit_code(found) == 6 and exit_code(compare([quiet()], [quiet(environment=elsewhere)], LIMITS)) == 0
     worse = quiet(environment=elsewhere, sd=generations(accepted=20))
     assert by_aspect(compare([quiet()], [worse], LIMITS))["decoding"].title == "acceptance changed"
@@ -252,3 +253,15 @@ def test_a_measurement_is_compared_with_the_base_of_its_own_settings_and_with_no
 def test_a_comparison_across_settings_names_them():
     found = compare([of_gamma(5, 1)], [of_gamma(3, 2)], replace(LIMITS, across_config=True))
     assert by_aspect(found)["decoding"].short.endswith("(proposer.gamma 5 -> 3)")
+
+
+def test_a_missing_reference_for_the_engine_is_named_with_its_role():
+    cell = quiet()
+    methods = {key: value for key, value in cell.spec.methods.items() if key != ANCHOR}
+    alone = replace(cell, spec=replace(cell.spec, methods=methods))
+    engine = by_aspect(compare([alone], [alone], LIMITS), "ar")["engine"]
+    assert engine.title == "engine not compared"
+    assert (
+        engine.detail
+        == "hf-generate, the reference for the engine, was not measured in both runs; help: add it with -m"
+    )

@@ -7,7 +7,7 @@ import pytest
 from specbench.analysis.draft_lengths import LengthPrediction
 from specbench.analysis.intervals import Estimate
 from specbench.analysis.ranking import Rank
-from specbench.report.conclusion import conclusion, run_conclusion
+from specbench.report.conclusion import conclusion, headline, run_conclusion
 from specbench.runs.run_spec import RunSpec
 from tests.fixtures.summaries import method_summary, run_summary, spec_table
 
@@ -39,7 +39,7 @@ def predicted(*speeds, spread=0.02):
 def run(*methods, lossless=("sd", "pld"), headline="strict", samples=10, **changes):
     """Return a run of ar and these methods."""
     table = spec_table([each.method for each in methods])
-    table["task"]["data"]["samples"] = samples
+    table["task"]["data"] |= {"samples": samples, "total": samples * 10}
     for name, method in table["methods"].items():
         if name != "ar":
             method["lossless"] = name in lossless
@@ -55,7 +55,9 @@ def test_a_faster_lossless_method_is_named_with_its_speed_and_the_reason():
         "sd (draft length 3) is 1.31x [1.25, 1.37] as fast as ar on this machine (decoding), with the same output"
         " distribution."
     )
-    assert reason == ("Each round commits 2.62 tokens (acceptance rate 0.71) and takes as long as 2.00 tokens of ar.")
+    assert reason == (
+        "Each round of sd commits 2.62 tokens (acceptance rate 0.71) and takes as long as 2.00 tokens of ar."
+    )
     assert share == "The speedup is 95 % of the theoretical one at the measured acceptance and costs."
 
 
@@ -150,6 +152,23 @@ def test_no_draft_length_is_faster_than_the_baseline_if_none_is_predicted_or_mea
     assert words not in run_conclusion(run(sd((1.03, 1.01, 1.05), predicted_lengths=slow)))
 
 
+@pytest.mark.parametrize(
+    ("total", "prompts", "words"),
+    [
+        (3, 3, "Intervals need at least 5 different prompts; rows.jsonl has 3 prompts"),
+        (100, 3, "Intervals need at least 5 different prompts; help: -n 20"),
+        (6, 6, "6 prompts are too few to rank 3 methods; 7 are needed, and rows.jsonl has 6 prompts"),
+        (7, 6, "6 prompts are too few to rank 3 methods; help: -n 7, or more for small differences"),
+    ],
+)
+def test_more_prompts_are_advised_only_if_the_data_have_them(total, prompts, words):
+    found = run(sd(rank=None), sd((1.29, 1.2, 1.38), "pld", None), samples=prompts)
+    data = replace(found.data, source="rows.jsonl", total=total)
+    spec = replace(found.spec, task=replace(found.spec.task, data=data))
+    methods = [replace(each, prompts=prompts) for each in found.methods]
+    assert words in run_conclusion(replace(found, spec=spec, methods=methods))
+
+
 def test_an_incomplete_run_and_few_prompts_are_mentioned():
     sentences = run_conclusion(run(sd((1.3, None, None), prompts=3), complete=False, samples=3))
     assert sentences[0] == "The run is incomplete; these results are preliminary."
@@ -179,6 +198,44 @@ def test_several_runs_are_a_sentence_per_method_with_its_range():
         "sd is significantly faster than ar in 1 of 3 runs, and significantly slower in 1. Its speedup (decoding) ranges from"
         " 0.90x (b) to 1.31x (a), with the same output distribution."
     ]
+
+
+def on_tasks(*runs):
+    """Return runs on the tasks a, b, ... ."""
+    return [
+        replace(each, spec=replace(each.spec, task=replace(each.spec.task, name=name)))
+        for each, name in zip(runs, "abcdef", strict=False)
+    ]
+
+
+def test_several_runs_of_a_lossy_method_have_the_range_of_its_scores():
+    def lossy(change, low=1.8):
+        return sd((1.9, low, 2.0 if low else None), "lossy", score_change=change)
+
+    changes = Estimate(-0.031, -0.06, -0.002), Estimate(0.01, None, None), None
+    runs = on_tasks(
+        *(run(sd(), lossy(each), headline=name) for each, name in zip(changes, ("strict", "rouge2", ""), strict=True))
+    )
+    lossless, found = conclusion(runs)
+    assert "score" not in lossless
+    words = "The change of its score in 2 of 3 runs ranges from strict -3.1 [-6.0, -0.2] (a) to rouge2 +1.0 (b)."
+    assert found.endswith(f" {words}")
+    assert headline(runs) == [lossless, found], "the caption of a table says so too"
+    without = conclusion(on_tasks(*(run(lossy(Estimate(-0.2, None, None), None)) for _ in range(2))))
+    assert without[0].endswith("strict -20.0 (a) to strict -20.0 (b). Intervals need more prompts.")
+
+
+def test_the_caption_of_one_run_has_the_score_of_a_lossy_method():
+    lossy = sd((1.9, 1.8, 2.0), "lossy", score_change=Estimate(-0.031, -0.06, -0.002))
+    assert headline([run(lossy)])[-1:] == ["Its score differs from the baseline's: strict -3.1 [-6.0, -0.2]."]
+
+
+def test_synthetic_prompts_are_named_whether_or_not_the_speeds_differ():
+    for speedup in ((1.31, 1.25, 1.37), (1.02, 0.97, 1.06), (0.88, 0.85, 0.91)):
+        found = run(sd(speedup))
+        data = replace(found.data, source="synthetic")
+        spec = replace(found.spec, task=replace(found.spec.task, data=data))
+        assert "on synthetic prompts" in run_conclusion(replace(found, spec=spec))[0]
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,12 @@ import itertools
 import json
 import re
 import shutil
+from importlib import resources
 
 import pytest
 
 from specbench.analysis.token_origin import provenance, rejected
+from specbench.report import styles
 from specbench.runs.record import Record
 from tests.fixtures.console import specbench
 
@@ -73,9 +75,9 @@ def test_the_page_refers_to_no_other_file(page):
     assert not re.findall(r"""(?:src|href)=["'](?!data:)|https?://""", page.read_text())
 
 
-def test_the_page_begins_with_conditions_methods_conclusion_and_warnings(page):
+def test_the_page_begins_with_conclusion_warnings_conditions_and_methods(page):
     text = page.read_text()
-    places = [text.index(f'id="{name}"') for name in ("about", "methods", "verdict", "warnings", "speed")]
+    places = [text.index(f'id="{name}"') for name in ("verdict", "warnings", "about", "methods", "speed")]
     assert places == sorted(places)
     data = json.loads(re.search(r'id="data">(.*?)</script>', text, re.S).group(1))
     assert re.search(r"\d{4}-\d\d-\d\d; models draft .*target .*thread; T = 0; 5 prompts .* x 1 repeat", data["about"])
@@ -184,3 +186,22 @@ def test_the_page_works_in_a_browser(page):
         assert {url.partition(":")[0] for url in asked} <= {"file", "data"}
     finally:
         browser.quit()
+
+
+def luminance(color: str) -> float:
+    parts = (int(color[i : i + 2], 16) / 255 for i in (1, 3, 5))
+    red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def test_interval_bars_are_visible_on_a_dark_page():
+    """A contrast of at least 3:1, as WCAG 1.4.11 asks of graphics, with the opacity that the chart gives bars."""
+    chart = (resources.files("specbench.report") / "page" / "chart.js").read_text(encoding="utf-8")
+    (bar,) = (line for line in chart.splitlines() if "stroke: row.color" in line)
+    opacity = float((re.search(r"opacity: ([\d.]+)", bar) or ["", "1"])[1])
+    paper = styles.DARK["#ffffff"]
+    colors = {style.color for style in styles.METHODS.values()} | {*styles.COLORS}
+    for color in (styles.shade(color, step) for color in colors for step in range(4)):
+        mixed = (opacity * int(color[i : i + 2], 16) + (1 - opacity) * int(paper[i : i + 2], 16) for i in (1, 3, 5))
+        shown = "#" + "".join(f"{round(part):02x}" for part in mixed)
+        assert (luminance(shown) + 0.05) / (luminance(paper) + 0.05) >= 3.0, color

@@ -61,10 +61,35 @@ def test_a_deviation_and_the_papers_value_follow_a_number():
 def test_special_characters_are_escaped_in_cells_headings_captions_and_names():
     table = Table("50 % of_it", ["a&b", "c#"], [["{x}", "~^\\"]])
     text = latex([Captioned(table, "pair $x", "my_suite")])
-    assert r"\caption{50 \% of\_it. pair \$x}" in text
+    assert r"\caption{50 \% of\_it. Pair \$x.}" in text
     assert r"\label{tab:my-suite-50-of-it}" in text
     assert r"a\&b & c\# \\" in text
     assert r"\{x\} & \textasciitilde{}\textasciicircum{}\textbackslash{} \\" in text
+
+
+def test_captions_end_with_a_stop_and_have_the_sign_of_the_table():
+    each = Captioned(
+        Table("A title", ["a"], [["1.5x"]]), "pair x, 3 prompts x 3 repeats", conclusion="sd x2 is 1.50x [1.2, 1.6]."
+    )
+    assert r"\caption{A title. sd x2 is 1.50$\times$ [1.2, 1.6]. Pair x, 3 prompts $\times$ 3 repeats.}" in latex(
+        [each]
+    )
+
+
+def test_a_long_table_is_split_into_pages_with_one_layout_and_one_note():
+    rows = [[f"m{i}", "1.5"] for i in range(60)] + [["a very long name of a method", "1.5 [1.0, 2.0]"]]
+    text = latex([Captioned(Table("A title", ["method", "value"], rows), warnings=["! odd"])])
+    tables = text.split("\\begin{table}")[1:]
+    assert len(tables) == 2 and sum(text.count(f"m{i} &") for i in range(60)) == 60
+    assert len({*re.findall(r"begin\{tabular\}\{(.*)\}", text)}) == 1
+    assert text.count("Note: ") == 1 and "Note: " in tables[1] and "Continued, 2 of 2." in tables[1]
+    assert re.findall(r"\\label\{(.*)\}", text) == ["tab:a-title", "tab:a-title-2"]
+
+
+def test_labels_are_short_and_differ_where_long_names_differ_at_the_end():
+    texts = [latex([Captioned(Table("Title", ["a"], [["1"]]), name=f"{'word ' * 30}{end}")]) for end in "ab"]
+    labels = [re.findall(r"\\label\{tab:(.*)\}", text)[0] for text in texts]
+    assert labels[0] != labels[1] and max(map(len, labels)) <= 60
 
 
 def test_every_label_is_unique():
@@ -75,9 +100,16 @@ def test_every_label_is_unique():
 
 def test_a_caption_has_the_conditions_of_the_run():
     text = RUN_WRITERS["latex"]([summary()])
-    for word in ("pair tiny", "task gsm8k@2-A", "T = 1", "3 prompts (hub) x 3 repeats", "engine lean", "cpu float32"):
+    for word in (
+        "Pair tiny",
+        "task gsm8k@2-A",
+        "T = 1",
+        r"3 prompts (hub) $\times$ 3 repeats",
+        "engine lean",
+        "cpu float32",
+    ):
         assert word in text
-    assert "headline speedup by decoding time" in text
+    assert "speedups by decoding time" in text
 
 
 def test_one_table_is_written_by_default_and_all_with_full():
@@ -137,6 +169,12 @@ def test_an_unknown_column_names_the_nearest_one():
         chosen_table([summary()], ["speedups"])
 
 
+def test_a_metric_of_a_run_without_scores_is_not_taken_for_another_column():
+    with pytest.raises(ConfigError, match="no run here has a score") as raised:
+        chosen_table([summary()], ["strict"])
+    assert "did you mean" not in str(raised.value)
+
+
 def test_columns_need_a_format_of_tables(tmp_path):
     done = specbench("report", "run", "-f", "csv", "--columns", "speedup", cwd=tmp_path, code=2)
     assert "--columns applies to table, md, latex" in done.stderr
@@ -177,7 +215,7 @@ def test_a_name_at_the_start_of_a_note_is_not_capitalized():
 
 
 def test_a_table_that_is_too_wide_has_smaller_type_and_leaves_out_the_least_important_columns_by_name():
-    text = runs_text([summary("a"), summary("b")], "latex")
+    text = runs_text([summary("a"), summary("b", task="wmt")], "latex")
     (dropped,) = re.findall(r"^% Left out, as the table would be too wide: (.*)$", text, re.MULTILINE)
     assert dropped == "acceptance", "a column of the lowest priority"
     assert f"Left out, as the table would be too wide: {dropped}." in text.partition("Note: ")[2]

@@ -12,6 +12,9 @@ import pytest
 from specbench.analysis.break_even import BreakEven
 from specbench.analysis.intervals import Estimate
 from specbench.report import plots
+from specbench.report.conditions import methods
+from specbench.report.notes import short_notes
+from specbench.report.tables import across, tables
 from tests.fixtures.console import specbench
 from tests.fixtures.summaries import method_summary, run_summary
 
@@ -25,16 +28,28 @@ def measured(tmp_path_factory):
 
 
 @pytest.mark.parametrize("full", [[], ["--full"]])
-def test_markdown_begins_with_title_conditions_methods_conclusion_and_warnings(measured, full):
+def test_markdown_begins_with_title_conclusion_warnings_conditions_and_methods(measured, full):
     folder, runs = measured
     text = specbench("report", runs[0], "-f", "md", *full, cwd=folder).stdout
-    title, about, methods, verdict, warnings, table, *_ = text.split("\n\n")
+    title, verdict, warnings, about, methods, table, *_ = text.split("\n\n")
     assert title == "# tiny: gsm8k"
     assert re.match(r"measured on \d{4}-\d\d-\d\d; models draft .*; T = 0; 5 prompts .* x 1 repeat$", about)
     assert [line.partition(":")[0] for line in methods.splitlines()] == ["- ar", "- sd", "- pld"]
     assert "sd (draft length 5)" in verdict and verdict.count("\n") == 0
     assert warnings.startswith("- ! ") and table.startswith("**tiny, gsm8k@")
     assert text.count("outputs cut by the length limit") == 1
+
+
+def test_a_method_that_declares_no_distribution_is_listed_as_undeclared():
+    found = run_summary(method_summary("sd"))
+    assert [line.rpartition("; ")[2] for line in methods(run_of(found, None))][1] == "undeclared"
+    assert [line.rpartition("; ")[2] for line in methods(run_of(found, False))][1] == "not lossless"
+
+
+def run_of(summary, lossless):
+    """Return a run, as a list, in which `sd` declares this."""
+    spec = {**summary.spec.methods, "sd": replace(summary.spec.methods["sd"], lossless=lossless)}
+    return [replace(summary, spec=replace(summary.spec, methods=spec))]
 
 
 def test_a_suites_markdown_has_warnings_below_its_conclusion(tmp_path):
@@ -47,7 +62,7 @@ def test_a_suites_markdown_has_warnings_below_its_conclusion(tmp_path):
     few = ("--max-new-tokens", "8", "-n", "2", "--repeats", "1")
     specbench("run", "--suite", suite, *few, cwd=tmp_path)
     text = specbench("report", "--suite", suite, "-f", "md", cwd=tmp_path).stdout
-    assert text.index("- sd: ") < text.index("Intervals need at least 5") < text.index("\n- ! ") < text.index("\n| ")
+    assert text.index("Intervals need at least 5") < text.index("\n- ! ") < text.index("- sd: ") < text.index("\n| ")
 
 
 def rows_of(table):
@@ -97,13 +112,19 @@ def test_an_unknown_format_of_plots_is_an_error(measured):
     assert "help: --plots FOLDER" in done.stderr
 
 
-def test_help_for_a_full_report_names_the_folder_of_the_runs(tmp_path):
-    for number in range(1, 5):
-        few = ("-n", number, "--repeats", "1", "--max-new-tokens", "4", "--out", "else where")
-        specbench("run", "-m", "sd", "-t", "gsm8k", *few, cwd=tmp_path)
-    text = specbench("report", *(tmp_path / "else where").glob("*_*"), cwd=tmp_path).stdout
-    (command,) = re.findall(r"help: specbench (report .*) --full", text)
-    assert command == f"report '{tmp_path}/else where'/*_*"
+@pytest.mark.parametrize("count", [2, 4])
+def test_help_for_a_full_report_is_about_the_reported_runs(tmp_path, count):
+    """More than three folders are not named: the same command shows all tables."""
+    drifts = {f"sd{i}": {"drift": 0.5, "cut_prompts": 0.5, "cut_by_length": 0.5} for i in range(2)}
+    cuts = dict.fromkeys("abc", 0.2)
+    rows = [
+        method_summary(name, values=values, window_cuts=cuts, failed=1, first_error="x")
+        for name, values in drifts.items()
+    ]
+    runs = [replace(run_summary(*rows), folder=f"{tmp_path}/else where/{i}", complete=False) for i in range(count)]
+    (rest,) = (note.partition("help: ")[2] for note in short_notes(runs) if "more warning" in note)
+    named = " ".join(f"'{each.folder}'" for each in runs)
+    assert rest == ("the same command with --full" if count > 3 else f"specbench report {named} --full")
 
 
 def break_even(acceptance):
@@ -141,3 +162,20 @@ def test_csv_reads_back(measured):
     folder, runs = measured
     text = specbench("report", *runs, "-f", "csv", cwd=folder).stdout
     assert [row["method"] for row in csv.DictReader(text.splitlines())] == ["ar", "sd", "pld"] * 2
+
+
+def test_a_merged_table_of_one_task_names_it_in_its_title_alone():
+    one = [run_summary(method_summary("sd", values={"acceptance_rate": 0.5}), pair=pair) for pair in "ab"]
+    table = across(one)
+    assert table.title == "2 runs, gsm8k@2-A" and "task" not in table.heads and table.places == 2
+    other = run_summary(method_summary("sd", values={"acceptance_rate": 0.5}), task="wmt")
+    assert "task" in across([*one, other]).heads
+
+
+def test_the_table_of_acceptance_keeps_its_column_on_every_width():
+    summary = run_summary(
+        method_summary("sd", values={"acceptance_rate": 0.5, "accepted_length": 2.0, "cost_ratio": 0.1})
+    )
+    (table,) = (each for each in tables(summary) if "Acceptance" in each.title)
+    hidden = table.dropped(table.droppable, lambda shown: False)
+    assert [head for i, head in enumerate(table.heads) if i not in hidden] == ["method", "acceptance"]

@@ -55,9 +55,7 @@ class World:
         eager = resolve_models(self.pair, needed, base, Execution(device, "auto", "eager"))
         self.reference = models.load(eager, base, device)
         chosen = [selection.read_task(each, self.pair, self.options)[1] for each in names]
-        data = [
-            selection.limited(each.data("synthetic"), self.pair, self.options, suited=True).samples for each in chosen
-        ]
+        data = [selection.limited(each.data("synthetic"), self.pair, self.options).samples for each in chosen]
         rows = [(task, samples[i]) for i in range(2) for task, samples in zip(chosen, data, strict=True)]
         self.prompts = [encode(self.loaded.tokenizer, *row, [], self.loaded.window).ids for row in rows]
 

@@ -37,7 +37,7 @@ function mark(svg, row, x, y, right) {
   group.append(drawn("rect", { x: 0, y: y - 14, width: svg.viewBox.baseVal.width, height: 28, fill: "transparent" }));
   group.append(drawn("text", { x: 0, y: y + 4 }, row.method));
   if (row.low !== null)
-    group.append(drawn("line", { x1: x(row.low), x2: x(row.high), y1: y, y2: y, stroke: row.color, "stroke-width": 3, "stroke-linecap": "round", opacity: 0.55 }));
+    group.append(drawn("line", { x1: x(row.low), x2: x(row.high), y1: y, y2: y, stroke: row.color, "stroke-width": 3, "stroke-linecap": "round" }));
   if (row.corrected !== null)
     group.append(drawn("line", { x1: x(row.corrected), x2: x(row.corrected), y1: y - 9, y2: y + 9, stroke: "var(--ink)", "stroke-width": 2, "stroke-dasharray": "3 2" }));
   group.append(drawn("path", { d: SHAPES[row.marker], fill: row.color, class: "marker", transform: `translate(${x(row.value)} ${y})` }));
