@@ -9,7 +9,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from specbench.config.pair import folder
 from specbench.errors import ConfigError
 from specbench.machine import hardware
-from specbench.machine.huge_pages import use_huge_pages
+from specbench.machine.memory import return_freed_memory, use_huge_pages
 from specbench.models import random_weights as dummy
 from specbench.models.checkpoints import Checkpoint, load_model, load_tokenizer
 from specbench.models.eager_session import new_cache
@@ -52,6 +52,7 @@ def load(
             networks[role] = (
                 networks[same] if models[role] is models[same] and same in networks else network_of(models[role])
             )
+    return_freed_memory()  # of weights that were packed
     for model in models.values():
         use_huge_pages_for(model)
     graphs = {

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
-from specbench.machine.huge_pages import use_huge_pages
+from specbench.machine.memory import use_huge_pages
 
 LEAST_PACKED = {
     torch.float32: 1 << 18,

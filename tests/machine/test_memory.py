@@ -1,4 +1,4 @@
-"""Weights on huge pages."""
+"""Huge pages, and memory that goes back to the system."""
 
 import re
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from specbench.machine.huge_pages import PAGE, use_huge_pages
+from specbench.machine.memory import PAGE, return_freed_memory, use_huge_pages
 
 SMAPS = Path("/proc/self/smaps")
 
@@ -37,3 +37,23 @@ def test_contents_stay_and_the_memory_moves():
 @pytest.mark.parametrize("size", [0, 1, PAGE - 1])
 def test_memory_below_one_page_stays(size):
     use_huge_pages(PAGE + 1, size)  # an address that is not mapped
+
+
+def test_freed_memory_goes_back():
+    """Blocks of 64 KiB, of which every other one is freed: glibc alone would keep them."""
+    blocks = [torch.ones(1 << 14) for _ in range(2048)]
+    before = resident()
+    del blocks[::2]
+    return_freed_memory()
+    if before - resident() < 1 << 24:
+        pytest.skip("needs glibc, with blocks of this size on its heap")
+    assert all(bool((block == 1).all()) for block in blocks)
+
+
+def resident() -> int:
+    """Return the bytes of anonymous memory of this process."""
+    if not SMAPS.exists():
+        pytest.skip("needs Linux")
+    found = re.search(r"RssAnon:\s+(\d+)", Path("/proc/self/status").read_text())
+    assert found
+    return 1024 * int(found[1])
