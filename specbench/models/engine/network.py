@@ -130,7 +130,7 @@ class RMSNorm:
     def __init__(self, norm: Any, eps: float) -> None:
         self.weight, self.eps = norm.weight, eps
         self.doubled = torch.stack([self.weight.data, torch.zeros_like(self.weight.data)])  # (2, hidden)
-        self.signs = self.weight.new_tensor([[1.0], [-1.0]])
+        self.signs, self.shape = self.weight.new_tensor([[1.0], [-1.0]]), [*self.doubled.shape]
 
     def __call__(self, x: Tensor) -> Tensor:
         if x.dtype != self.weight.dtype:  # a float32 residual stream with weights of lower precision
@@ -139,4 +139,5 @@ class RMSNorm:
         if x.device.type != "cpu":
             return F.rms_norm(x, x.shape[-1:], self.weight, self.eps)
         both = x.unsqueeze(-2) * self.signs  # (n, 2, hidden)
-        return F.layer_norm(both, both.shape[-2:], self.doubled, None, self.eps).select(-2, 0)
+        out: Tensor = torch.layer_norm(both, self.shape, self.doubled, None, self.eps)  # F's takes 2 us more
+        return out.select(-2, 0)
