@@ -217,10 +217,15 @@ def gpu_processes() -> list[str] | None:
 
 
 def _git() -> Revision:
-    """Return the revision of the checkout that this package runs from; empty for an installed wheel."""
-    home = str(Path(__file__).parent)
-    revision = _run("git", "-C", home, "rev-parse", "HEAD")
-    return {"revision": revision, "dirty": bool(_run("git", "-C", home, "status", "--porcelain"))} if revision else {}
+    """Return the revision of the checkout that this package runs from; empty for an installed wheel.
+
+    It is dirty if files other than results were changed.
+    """
+    git = "git", "-C", str(Path(__file__).parent)
+    if not (revision := _run(*git, "rev-parse", "HEAD")):
+        return {}
+    changed = _run(*git, "status", "--porcelain", "--", ":/", ":(exclude,top)results")
+    return {"revision": revision, "dirty": bool(changed)}
 
 
 def _version(package: str) -> str:

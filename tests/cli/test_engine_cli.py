@@ -75,7 +75,7 @@ def test_simulated_models_are_marked_in_every_row_and_have_no_quality(tmp_path):
     assert all(row["simulated"] == "dummy synthetic" for row in rows_of(folder))
     config = tomllib.loads((folder / "run.toml").read_text())
     assert config["decoding"]["ignore_eos"] is True
-    assert config["pair"]["synthetic"]["acceptance"] == 0.684, "what Table 2 implies on gsm8k"
+    assert config["pair"]["synthetic"]["rates"]["llama"]["acceptance"] == 0.684, "what Table 2 implies on gsm8k"
     assert config["pair"]["models"]["llama"]["changes"]["num_hidden_layers"] == 2
     flat = list(csv.DictReader(io.StringIO(specbench("report", folder, "-f", "csv", cwd=tmp_path).stdout)))
     assert {row["simulated"] for row in flat} == {"dummy synthetic"}
@@ -102,11 +102,11 @@ def test_a_rate_can_be_taken_from_a_run(tmp_path):
         cwd=tmp_path,
     )
     config = tomllib.loads((folder_of(tmp_path) / "run.toml").read_text())
-    assert config["pair"]["synthetic"]["acceptance"] == pytest.approx(rate)
+    assert config["pair"]["synthetic"]["rates"]["draft"]["acceptance"] == pytest.approx(rate)
 
 
 @pytest.mark.parametrize(("more", "code", "message"), [
-    (["--set", "pair.acceptance=0.2"], 2, "acceptance = 0.2: these models can be given rates from 0.5"),
+    (["--set", "pair.acceptance=0.2"], 2, "acceptance = 0.2: drafts of llama can be given rates from 0.5"),
     (["--set", "pair.acceptance=1.2"], 2, "acceptance = 1.2 must be above 0"),
     (["--set", "pair.acceptance=nowhere"], 2, "no run there"),
     (["--set", "pair.models.llama.config.layers=3"], 2, "no such key"),
