@@ -172,7 +172,7 @@ def unpack(archive: Path, out: Path, most_bytes: int = MOST_BYTES, mark: bool = 
                 for name in folders:
                     (out / name).parent.mkdir(parents=True, exist_ok=True)
                     (folder / name).rename(out / name)
-    except (zipfile.BadZipFile, zipfile.LargeZipFile, zlib.error, NotImplementedError, RuntimeError, EOFError) as error:
+    except (zipfile.BadZipFile, zipfile.LargeZipFile, zlib.error, RuntimeError, EOFError) as error:
         raise ConfigError(f"{archive}: not an archive of specbench export: {error}") from None
     return [out / name for name in names]
 

@@ -160,32 +160,23 @@ def test_one_command_trains_and_measures(suite, tmp_path):
     assert {"own-roc.svg", "own-run-length.svg"} <= {path.name for path in (tmp_path / "drawn").iterdir()}
 
 
-CHAIN = """
+HEAD = """
+[[prepare]]
+kind = "eagle"
+base = "{base}"
+on = "dialogues"
+answers = "reference"
+pairs = ["tiny-polybasic"]
+tasks = ["gsm8k", "cnndm"]
+limit = 0
+recipe = {{ epochs = 1 }}
+"""
+CHAIN = f"""
 paper = "P"
 shows = "S"
 description = "D"
-options = { limit = 2, repeats = 1, max_new_tokens = 8, temperature = 0.0 }
-
-[[prepare]]
-kind = "eagle"
-base = "target"
-on = "dialogues"
-answers = "reference"
-pairs = ["tiny-polybasic"]
-tasks = ["gsm8k", "cnndm"]
-limit = 0
-recipe = { epochs = 1 }
-
-[[prepare]]
-kind = "eagle"
-base = "middle"
-on = "dialogues"
-answers = "reference"
-pairs = ["tiny-polybasic"]
-tasks = ["gsm8k", "cnndm"]
-limit = 0
-recipe = { epochs = 1 }
-
+options = {{ limit = 2, repeats = 1, max_new_tokens = 8, temperature = 0.0 }}
+{HEAD.format(base="target")}{HEAD.format(base="middle")}
 [[grid]]
 methods = ["polybasic", "eagle"]
 pairs = ["tiny-polybasic"]
