@@ -81,6 +81,16 @@ def test_a_quantized_layer_multiplies_with_the_rounded_matrix(kind, device):
 
 
 @needs_torchao
+@pytest.mark.parametrize("width", [20, 24, 48])
+def test_int8_of_any_width_does_not_use_the_kernel(width):
+    """The kernel reads past the end of rows whose length no multiple of its step is."""
+    layer = nn.Linear(width, 16).requires_grad_(False)
+    double, x = quantized(layer, "int8"), torch.randn(6, width)
+    assert isinstance(double, Bytes)
+    assert torch.allclose(double(x), layer(x), atol=0.05)
+
+
+@needs_torchao
 @pytest.mark.parametrize("kind", ["int4", "int8"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_blocks_are_multiplied_with_a_dequantized_copy(kind, dtype, monkeypatch):
