@@ -17,9 +17,7 @@ def use_huge_pages(address: int, size: int) -> None:
     """
     first, end = -(-address // PAGE) * PAGE, (address + size) // PAGE * PAGE
     if end > first and sys.platform == "linux":
-        madvise = _libc().madvise
-        madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
-        madvise(first, end - first, MADV_COLLAPSE)
+        _libc().madvise(first, end - first, MADV_COLLAPSE)
 
 
 def return_freed_memory() -> None:
@@ -30,4 +28,7 @@ def return_freed_memory() -> None:
 
 @cache
 def _libc() -> Any:
-    return ctypes.CDLL(None)
+    """Return the C library, with the types of `madvise`, whose addresses do not fit an int."""
+    library = ctypes.CDLL(None)
+    library.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+    return library

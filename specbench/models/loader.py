@@ -1,6 +1,7 @@
 """Loading of resolved models, tokenizers and heads."""
 
 from collections.abc import Mapping
+from itertools import chain
 from pathlib import Path
 
 import torch
@@ -53,7 +54,7 @@ def load(
                 networks[same] if models[role] is models[same] and same in networks else network_of(models[role])
             )
     return_freed_memory()  # of weights that were packed
-    for model in models.values():
+    for model in {id(model): model for model in models.values()}.values():
         use_huge_pages_for(model)
     graphs = {
         role: Graphs(networks[role], devices[role], fused=each.engine == "compiled")
@@ -72,7 +73,8 @@ def load(
 
 def use_huge_pages_for(model: PreTrainedModel) -> None:
     """Move a model's weights on the CPU to huge pages, whichever engine reads them. Split tensors stay where they are."""
-    whole = (p.data for p in model.parameters() if p.device.type == "cpu" and type(p.data) is torch.Tensor)
+    tensors = (tensor.data for tensor in chain(model.parameters(), model.buffers()))
+    whole = (tensor for tensor in tensors if tensor.device.type == "cpu" and type(tensor) is torch.Tensor)
     storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in whole}
     for address, size in storages.items():
         use_huge_pages(address, size)

@@ -5,11 +5,11 @@ three to five times as much as that of one row; oneDNN's, with a matrix that is 
 row, but its call takes longer. The rule is in `is_packed` and `Packed`. It depends on the shape of the matrix, the dtype, the
 number of rows and the processor's instructions, never on a timing at run time, so that token ids do not depend on a race.
 
-- Small matrices are stored as they are, and so are all on a GPU and on processors where the rule was not measured.
-- All others are stored packed. oneDNN reads a matrix that the caches do not hold faster for four rows than for one, so
-  smaller blocks are padded with zeros.
+- On an x86-64 CPU, large matrices in float32 and bfloat16 are stored packed. oneDNN reads a matrix that the caches do not
+  hold faster for four rows than for one, so smaller blocks are padded with zeros.
+- Small ones in float32 are stored transposed, (in, out). All others are views of the loaded weights.
 
-The limits were measured on an AMD EPYC with AVX-512 at one and two threads (docs/engines.md).
+The limits were measured on an AMD EPYC with AVX-512 at one and two threads (docs/engines.md), and on no other processor.
 
 Weights that are always multiplied together are concatenated. The loaded model's own weights become views of the result. The
 weights of a matrix that is only stored packed are released, and unpacked when transformers' own module is used.
@@ -26,12 +26,9 @@ from transformers.pytorch_utils import Conv1D
 
 from specbench.machine.memory import use_huge_pages
 
-LEAST_PACKED = {
-    torch.float32: 1 << 18,
-    torch.bfloat16: 1 << 15,
-}  # numbers from which on packing saves more than it costs
-LEAST_PADDED = 1 << 18  # numbers from which on a block has at least FULL rows
-FULL = 4
+LARGE = 1 << 18  # numbers of a matrix that the caches do not hold
+LEAST_PACKED = {torch.float32: LARGE, torch.bfloat16: 1 << 15}  # numbers from which on packing saves more than it costs
+FULL_BLOCK = 4  # rows for which oneDNN reads a large matrix fastest
 
 _mkldnn: Any = torch.ops.mkldnn
 
@@ -88,11 +85,11 @@ class Packed:
     """A matrix in oneDNN's layout."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
-        """weight (out, in), which is copied."""
+        """Copy weight (out, in) into that layout."""
         self.bias, self.dtype = bias, weight.dtype
         self.matrix: Tensor = _mkldnn._reorder_linear_weight(weight.contiguous(), None)
         use_huge_pages(_mkldnn.data_ptr(self.matrix), _mkldnn._nbytes(self.matrix))
-        rows = FULL - 1 if weight.numel() >= LEAST_PADDED else 0
+        rows = FULL_BLOCK - 1 if weight.numel() >= LARGE else 0
         self._padding = weight.new_zeros(rows, weight.shape[1])  # (rows, in)
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -158,7 +155,9 @@ def product_of(modules: Iterable[nn.Module], shared: bool = False) -> Product:
 
 
 def _weight(layer: Any) -> Tensor:
-    """Return the weight of a linear layer, (out, in)."""
+    """Return the weight of a linear layer, (out, in), unpacked if it was released."""
+    if layer.weight.numel() == 0:
+        layer.state_dict()  # its hook unpacks
     weight: Tensor = layer.weight.data
     return weight.t() if isinstance(layer, Conv1D) else weight
 
@@ -174,10 +173,15 @@ def _set_weights(layers: Sequence[Any], whole: Tensor) -> None:
 
 
 def _release(layers: Sequence[Any], packed: Tensor) -> None:
-    """Free the weights of modules whose concatenated matrix is packed, until a forward or a state dict of theirs."""
+    """Free the weights of modules whose concatenated matrix is packed, until a forward or a state dict of theirs.
+
+    The hooks raise RuntimeError for a copy of such a module, which has neither weights nor the packed matrix.
+    """
     handles: list[Any] = []
 
-    def restored(*_: object) -> None:
+    def restore(module: nn.Module, *_: object) -> None:
+        if module not in layers:
+            raise RuntimeError("this module was copied while its weights were packed: call state_dict() before copying")
         for handle in handles:
             handle.remove()
         handles.clear()
@@ -187,5 +191,5 @@ def _release(layers: Sequence[Any], packed: Tensor) -> None:
 
     for layer in layers:
         layer.weight.data = layer.weight.data.new_empty(0)
-        handles.append(layer.register_forward_pre_hook(restored))
-        handles.append(layer.register_state_dict_pre_hook(restored))
+        handles.append(layer.register_forward_pre_hook(restore))
+        handles.append(layer.register_state_dict_pre_hook(restore))

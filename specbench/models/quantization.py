@@ -19,7 +19,7 @@ with a second copy of all but small matrices, dequantized to bfloat16 and packed
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -30,15 +30,13 @@ from torch import Tensor, nn
 from specbench.config.construct import Table
 from specbench.data.hub import first_line
 from specbench.errors import MissingAsset
-from specbench.models.products import Packed, can_pack
+from specbench.models.products import FULL_BLOCK, LARGE, Packed, can_pack
 
 GROUPS = {"int4": (128, 64, 32), "nf4": (64,)}  # inputs that share a scale; for int8, a whole row
 HELP = (
     "quantization needs torchao, which is not installed\n  help: pip install 'specbench[quantization]'; the bundled pair"
     " tiny-dequantized needs no torchao"
 )
-LEAST_BLOCK = 4  # rows from which on a copy is faster than torch's kernels
-LEAST_COPIED = 1 << 18  # numbers in a matrix from which on this is so
 BLOCK = 256  # upper limit for the number of nf4 scales that share a scale
 
 
@@ -74,7 +72,7 @@ class Bytes(QuantizedLinear):
     zero: Tensor | None
 
     def __init__(self, layer: nn.Linear, codes: Tensor, scale: Tensor, zero: Tensor | None = None) -> None:
-        """codes (out, in); scale and zero (out, groups)."""
+        """Take codes (out, in); scale and zero (out, groups)."""
         super().__init__(layer)
         groups = scale.shape[1]
         self.register_buffer("codes", codes.t().contiguous().view(groups, -1, len(codes)))  # (groups, size, out)
@@ -91,18 +89,18 @@ class Bytes(QuantizedLinear):
 class KernelLinear(QuantizedLinear):
     """A linear layer for torch's bfloat16 kernels, with a dequantized copy for blocks on a CPU that has fast products."""
 
-    def __init__(self, layer: nn.Linear, weight: Tensor) -> None:
-        """weight (out, in), dequantized."""
+    def __init__(self, layer: nn.Linear, dequantized: Callable[[], Tensor]) -> None:
+        """Copy what `dequantized` returns, (out, in), if the copy is faster for blocks."""
         super().__init__(layer)
-        wanted = weight.numel() >= LEAST_COPIED and can_pack(weight.device, torch.bfloat16)
-        self.copy = Packed(weight.to(torch.bfloat16)) if wanted else None
+        copies = layer.weight.numel() >= LARGE and can_pack(layer.weight.device, torch.bfloat16)
+        self.block_product = Packed(dequantized().to(torch.bfloat16)) if copies else None
 
     def single(self, x: Tensor) -> Tensor:
         """Return the product of x (n, in), bfloat16, with the quantized matrix, (n, out)."""
         raise AssertionError
 
     def product(self, x: Tensor) -> Tensor:
-        multiply = self.single if self.copy is None or len(x) < LEAST_BLOCK else self.copy
+        multiply = self.single if self.block_product is None or len(x) < FULL_BLOCK else self.block_product
         return multiply(x.to(torch.bfloat16)).to(x.dtype)
 
 
@@ -114,8 +112,8 @@ class ByteRows(KernelLinear):
     ones: Tensor
 
     def __init__(self, layer: nn.Linear, codes: Tensor, scale: Tensor) -> None:
-        """codes (out, in); scale (out, 1)."""
-        super().__init__(layer, codes * scale)
+        """Take codes (out, in) and scale (out, 1)."""
+        super().__init__(layer, lambda: codes * scale)
         self.register_buffer("codes", codes.contiguous())
         self.register_buffer("scale", scale.flatten().clone())
         # The kernel would round scales to bfloat16, which is coarser than eight bits
@@ -132,10 +130,14 @@ class Tiles(KernelLinear):
     scales: Tensor
 
     def __init__(self, layer: nn.Linear, codes: Tensor, scale: Tensor, zero: Tensor) -> None:
-        """codes (out, in), 0 to 15, where 8 represents zero; scale and zero (out, groups)."""
+        """Take codes (out, in), 0 to 15, where 8 represents zero; scale and zero (out, groups)."""
         groups = scale.shape[1]
-        grouped = codes.view(len(codes), groups, -1)  # (out, groups, size)
-        super().__init__(layer, ((grouped.to(scale.dtype) - 8) * scale[..., None] + zero[..., None]).flatten(1))
+
+        def dequantized() -> Tensor:
+            grouped = codes.view(len(codes), groups, -1).to(scale.dtype)  # (out, groups, size)
+            return ((grouped - 8) * scale[..., None] + zero[..., None]).flatten(1)
+
+        super().__init__(layer, dequantized)
         self.size = layer.in_features // groups
         if codes.device.type == "cpu":
             packed = torch._convert_weight_to_int4pack_for_cpu(codes.int(), 1)

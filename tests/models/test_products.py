@@ -5,6 +5,7 @@ import random
 
 import pytest
 import torch
+from torch import nn
 
 from specbench.models import products
 from specbench.models.eager_session import EagerSession
@@ -14,10 +15,10 @@ from specbench.models.products import can_pack, is_packed, product_of
 from tests.fixtures.worlds import FAMILIES, random_model
 
 CPU = torch.device("cpu")
-PADDED = {"packed": 1 << 60, "padded": 1}  # LEAST_PADDED
+LARGE = {"packed": 1 << 60, "padded": 1}
 
 
-@pytest.fixture(params=list(PADDED))
+@pytest.fixture(params=list(LARGE))
 def stored(request, monkeypatch):
     """Pack all matrices, whatever their size."""
     use(monkeypatch, request.param)
@@ -25,7 +26,7 @@ def stored(request, monkeypatch):
 
 def use(monkeypatch, kind: str) -> None:
     monkeypatch.setattr(products, "LEAST_PACKED", {torch.float32: 1, torch.bfloat16: 1})
-    monkeypatch.setattr(products, "LEAST_PADDED", PADDED[kind])
+    monkeypatch.setattr(products, "LARGE", LARGE[kind])
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -72,6 +73,19 @@ def test_large_matrices_are_held_once(monkeypatch):
     rows, width = model.get_input_embeddings().weight.shape
     held = sum(weight.numel() for weight in model.parameters() if weight.ndim == 2)
     assert held == rows * width
+
+
+def test_a_released_layer_is_packed_again(stored):
+    layer, x = nn.Linear(32, 48).requires_grad_(False), torch.randn(3, 32)
+    whole = layer(x)
+    assert all(torch.allclose(product_of([layer])(x), whole, atol=1e-5) for _ in range(2))
+
+
+def test_a_copy_of_a_released_layer_says_that_it_has_no_weights(stored):
+    layer = nn.Linear(32, 48).requires_grad_(False)
+    product_of([layer])
+    with pytest.raises(RuntimeError, match="copied while its weights were packed"):
+        copy.deepcopy(layer)(torch.randn(3, 32))
 
 
 def test_an_embedding_that_is_the_lm_head_is_never_released(monkeypatch):

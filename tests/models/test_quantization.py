@@ -21,8 +21,8 @@ from specbench.errors import ConfigError, MissingAsset
 from specbench.models import random_weights as dummy
 from specbench.models.engine import Graphs, GraphSession, LeanSession
 from specbench.models.loader import LoadedPair, load
+from specbench.models.products import FULL_BLOCK
 from specbench.models.quantization import (
-    LEAST_BLOCK,
     Bytes,
     NormalFloat,
     QuantizedLinear,
@@ -95,11 +95,11 @@ def test_int8_of_any_width_does_not_use_the_kernel(width):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_blocks_are_multiplied_with_a_dequantized_copy(kind, dtype, monkeypatch):
     """Up to bfloat16's rounding of the weights, as from the quantized matrix."""
-    monkeypatch.setattr("specbench.models.quantization.LEAST_COPIED", 1)
+    monkeypatch.setattr("specbench.models.quantization.LARGE", 1)
     torch.manual_seed(0)
     layer = quantized(nn.Linear(192, 48, dtype=dtype).requires_grad_(False), kind)
-    assert layer.copy is not None
-    x = torch.randn(LEAST_BLOCK, 192, dtype=dtype)
+    assert layer.block_product is not None
+    x = torch.randn(FULL_BLOCK, 192, dtype=dtype)
     by_row = torch.cat([layer(row[None]) for row in x])
     assert torch.allclose(layer(x), by_row, atol=0.05)
     assert not torch.equal(layer(x), by_row), "another kernel multiplies blocks"
