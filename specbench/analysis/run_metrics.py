@@ -73,6 +73,7 @@ TIMED_UNITS = ("tokens/s", "s", "ms", "x")
 TIMED_SHARES = (
     "drift",
     "speedup_drift",
+    "repeat_spread",
     "prefill_share",
     "other_load",
     "outside_forwards",

@@ -160,6 +160,19 @@ def drift(rows: Rows) -> float | None:
 
 
 @metric("share")
+def repeat_spread(rows: Rows) -> float | None:
+    """Standard deviation over repeats of the seconds per token of a prompt / their mean; median over prompts.
+
+    The sample standard deviation, of end-to-end seconds. None for a single repeat.
+    """
+    by_prompt: dict[str, list[float]] = defaultdict(list)
+    for r in rows:
+        by_prompt[r.prompt].append(seconds(r, end_to_end=True) / len(r.tokens))
+    spreads = [np.std(each, ddof=1) / np.mean(each) for each in by_prompt.values() if len(each) > 1]
+    return float(np.median(spreads)) if spreads else None
+
+
+@metric("share")
 def prefill_share(rows: Rows) -> float:
     """Share of end-to-end seconds that are prefill: the first forward of each model."""
     return 1.0 - sum(map(seconds, rows)) / sum(seconds(r, end_to_end=True) for r in rows)

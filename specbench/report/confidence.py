@@ -3,11 +3,12 @@
 from collections.abc import Iterator
 
 from specbench.analysis.run_summary import MethodSummary, RunSummary
-from specbench.report.formats import CHANGE, TENTHS
+from specbench.report.formats import CHANGE, PERCENT, TENTHS
 
 OTHER_LOAD = 0.05  # share of the machine's processors from which on other programs count
 MACHINE_DRIFT = 0.2  # of a method's speed, between the first and the last repeat
 SPEEDUP_DRIFT = 0.1  # of a speedup, if it is more than its interval contains
+REPEAT_SPREAD = 0.1  # of the baseline's time for a prompt, which is the same work in every repeat
 
 
 def place(summary: RunSummary) -> str:
@@ -19,7 +20,7 @@ def place(summary: RunSummary) -> str:
 
 def doubts(summary: RunSummary) -> list[str]:
     """Return the reasons why another run may give other speeds; empty if there are none."""
-    return [each for each in (_load(summary), *_drift(summary), _single(summary)) if each]
+    return [each for each in (_load(summary), *_drift(summary), _spread(summary), _single(summary)) if each]
 
 
 def caution(summary: RunSummary) -> Iterator[str]:
@@ -57,6 +58,15 @@ def _contains(row: MethodSummary, change: float) -> bool:
     if speedup is None or speedup.low is None or speedup.high is None:
         return False
     return max(1.0 + change, 1.0 / (1.0 + change)) <= speedup.high / speedup.low
+
+
+def _spread(summary: RunSummary) -> str:
+    """Return the sentence on a baseline whose time for a prompt varies; a virtual machine's load shows in nothing else."""
+    base = next((row for row in summary.measured if row.method == summary.baseline), None)
+    spread = base.number("repeat_spread") if base else None
+    if base is None or spread is None or spread <= REPEAT_SPREAD:
+        return ""
+    return f"the time of {base.label} for a prompt varied by {PERCENT.number(spread)} between repeats"
 
 
 def _single(summary: RunSummary) -> str:

@@ -107,6 +107,21 @@ def test_a_drifting_speedup_limits_the_headline_to_the_run(measured):
     assert "in this run" in shown and "changed by +40.0% from the first repeat to the last" in shown
 
 
+@pytest.mark.parametrize(("spread", "words"), [(0.05, "on this machine"), (0.3, "in this run")])
+def test_a_baseline_whose_time_varies_limits_the_headline_to_the_run(measured, spread, words):
+    """Each prompt is slow in another repeat, for both methods, so that neither speeds nor speedups drift."""
+
+    def disturb(each) -> None:
+        slow = 1.0 + spread * ((int(each.sample) + each.repeat) % 3)
+        each.other_cpu_seconds, each.prefill_seconds = 0.0, 0.0
+        each.decode_seconds = 0.01 * len(each.tokens) * slow / (2.0 if each.method == "sd" else 1.0)
+
+    rewrite(measured, disturb)
+    shown = conclusion_of(measured)
+    assert words in shown
+    assert ("the time of ar for a prompt varied by 23% between repeats" in shown) == (spread == 0.3)
+
+
 def test_repeats_that_differ_widen_the_interval(measured):
     """The interval over prompts alone has no width here: all prompts have one speedup in each repeat."""
 
