@@ -13,7 +13,7 @@ from specbench.cli.progress import Terminal, interrupted
 from specbench.cli.report_output import conclude
 from specbench.config.options import Access
 from specbench.errors import ConfigError
-from specbench.experiment.chain_profile import BASELINE, GAMMA, levels_of, pairings
+from specbench.experiment.chain_profile import GAMMA, levels_of, pairings
 from specbench.experiment.request import Request
 from specbench.report import chain_plan, chain_profile
 
@@ -98,8 +98,7 @@ def profile(
         interrupted(fresh)
     console = terminal()
     for summary in results.summaries:
-        folder, kinds = Path(summary.folder), chain_profile.kinds_of(summary)
-        profiles = [chain_profile.Profile.read(folder, chain, BASELINE, kinds) for chain in chains]
+        profiles = [chain_profile.Profile.of(summary, chain) for chain in chains]
         for measured in profiles:
             say(f"{summary.pair}, {summary.task}: {' > '.join(measured.levels)}", console, "none")
             for table in (chain_profile.forwards_table, chain_profile.pairs_table, chain_profile.prices_table):

@@ -73,7 +73,8 @@ def _parts(model: PlannedModel, cache: int, default: Sequence[str]) -> Iterator[
         graphs = GRAPHS if model.engine in WITH_GRAPHS else 0
         for device in placement.devices or default:
             device = FIRST if device == "cuda" else device
-            yield _Part(device, model.role, weights, cache, graphs)
+            copies = model.size.copy_bytes if device == "cpu" and model.engine == "lean" else 0
+            yield _Part(device, model.role, weights + copies, cache, graphs)
     elif placement.parallel == "tensor":
         count = len(placement.devices)
         for device in placement.devices:

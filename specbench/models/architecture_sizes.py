@@ -5,7 +5,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from math import gcd
+from math import gcd, inf
 from typing import Literal
 
 from specbench.config.construct import Table
@@ -15,6 +15,8 @@ BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 PUBLISHED = {"gpt2": 4, "gpt_neo": 4, "t5": 4}  # bytes per weight of the files on the hub; 2 for other architectures
 GROUPS = {"int4": (128, 64, 32), "nf4": (64,)}  # as in specbench.models.quantization
 NF4_SCALES = 256
+LARGE = 1 << 18  # as in specbench.models.products
+LEAST_PACKED = {"float32": LARGE, "bfloat16": 1 << 15}
 ENCODER_DECODER = ("t5",)
 
 # What a decoding forward does with a matrix. An `other` one is read but never quantized; `once` is a layer that is not read.
@@ -37,9 +39,8 @@ class Matrix:
 
     def bytes(self, quantization: str, itemsize: int) -> int:
         """The size of the matrices, quantized if they are linear layers of a width that a group divides."""
-        groups = GROUPS.get(quantization, (self.inputs,))
-        group = next((size for size in groups if self.inputs % size == 0), 0)
-        if not quantization or not group or self.use not in ("linear", "once"):
+        group = self._group(quantization)
+        if not group:
             return self.numbers * itemsize
         one = self.inputs * self.outputs
         scales = one // group
@@ -47,12 +48,24 @@ class Matrix:
             return self.count * (one // 2 + scales + scales // gcd(NF4_SCALES, scales) * itemsize)
         return self.count * (one // 2 + 2 * scales * itemsize if quantization == "int4" else one + scales * itemsize)
 
+    def copy_bytes(self, quantization: str) -> int:
+        """The size of the bfloat16 copies that multiply blocks on a CPU, of large matrices in int4 and int8."""
+        large = self.inputs * self.outputs >= LARGE
+        return 2 * self.numbers if large and quantization in ("int4", "int8") and self._group(quantization) else 0
+
+    def _group(self, quantization: str) -> int:
+        """Return the number of inputs that share a scale; 0 if the matrices are not quantized."""
+        if not quantization or self.use not in ("linear", "once"):
+            return 0
+        return next((size for size in GROUPS.get(quantization, (self.inputs,)) if self.inputs % size == 0), 0)
+
 
 @dataclass(frozen=True, kw_only=True)
 class ArchitectureSize:
     """The sizes of a model at a precision.
 
-    `resident_bytes` are all weights in memory, `forward_bytes` those that a decoding forward reads, `position_bytes` the keys
+    `resident_bytes` are all weights in memory, `copy_bytes` what the lean engine on a CPU holds besides: copies of quantized
+    matrices for blocks, and an LM head that is also the embedding. `forward_bytes` those that a decoding forward reads, `position_bytes` the keys
     and values of one position of the cache, and `download_bytes` the published weights. `layer_bytes` are the matrices of one
     decoder layer without quantization, `embedding_bytes` the embedding and the LM head. `context` is the longest sequence; 0
     if the architecture sets no limit.
@@ -60,6 +73,7 @@ class ArchitectureSize:
 
     parameters: int
     resident_bytes: int
+    copy_bytes: int
     forward_bytes: int
     position_bytes: int
     download_bytes: int
@@ -84,9 +98,12 @@ def architecture_size(config: Table, dtype: str, quantization: str = "") -> Arch
     heads = keys.first("num_attention_heads", "num_heads", "n_head")
     width = keys.get("d_kv", 0) or keys.get("head_dim", 0) or keys.first("hidden_size", "d_model", "n_embd") // heads
     parameters = sum(each.numbers for each in matrices)
+    tied = matrices[1].use != "unread" or matrices[1].outputs != matrices[0].outputs
     return ArchitectureSize(
         parameters=parameters,
         resident_bytes=sum(each.bytes(quantization, itemsize) for each in matrices),
+        copy_bytes=sum(each.copy_bytes(quantization) for each in matrices)
+        + (matrices[0].numbers * itemsize if tied and matrices[0].numbers >= LEAST_PACKED.get(dtype, inf) else 0),
         forward_bytes=sum(
             each.bytes(quantization, itemsize) for each in matrices if each.use not in ("unread", "once")
         ),

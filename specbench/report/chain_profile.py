@@ -34,11 +34,6 @@ ENOUGH = 20  # forwards of a size from which its price is their mean
 MILLISECONDS = Format("{:.2f}", scale=1e3)
 
 
-def kinds_of(summary: RunSummary) -> dict[str, str]:
-    """Return the kind of each head of a run, by the head's name."""
-    return {name: head.kind for name, head in summary.heads.items()}
-
-
 @dataclass(frozen=True)
 class Pairing:
     """One level that drafts for another: tokens per round, acceptance, and acceptance of a round's first token.
@@ -55,28 +50,51 @@ class Pairing:
 class Profile:
     """The measurements of a chain. `levels` are from the target down to the drafter."""
 
-    def __init__(self, rows: Mapping[str, m.Rows], levels: Sequence[str], blocks: Mapping[str, Sizes]) -> None:
+    def __init__(
+        self,
+        rows: Mapping[str, m.Rows],
+        levels: Sequence[str],
+        blocks: Mapping[str, Sizes],
+        bounds: Mapping[str, float] | None = None,
+    ) -> None:
         """Take the records of methods by name, and the times of forwards by level that were measured beside them.
+
+        `bounds` are the seconds of reading each level's weights once, at the bandwidth of a copy.
 
         A level's prices come from the forwards timed beside the run, of all sizes in the same state, or, without these,
         from the run's own forwards of sizes that it read often. Sizes that it read at the ends of answers only have no
         price of their own.
         """
-        self.levels, self._rows, self._blocks = list(levels), rows, blocks
+        self.levels, self._rows, self._blocks, self.bounds = list(levels), rows, blocks, bounds or {}
         self._sizes = {level: _timed(blocks, level) or _read(rows, level) for level in levels}
         self._at = {level: _often(sizes) or sorted(sizes) for level, sizes in self._sizes.items()}
         self._costs = {level: _costs(self._sizes[level], at) for level, at in self._at.items() if at}
 
     @classmethod
-    def read(cls, folder: Path, levels: Sequence[str], baseline: str, kinds: Mapping[str, str]) -> "Profile":
-        """Read the run folder. `kinds` maps the names of heads, under which calls are recorded, to their levels."""
+    def of(cls, summary: RunSummary, levels: Sequence[str]) -> "Profile":
+        """Read the measurements of a run."""
+        kinds = {name: head.kind for name, head in summary.heads.items()}
+        bandwidth = summary.environment["copy_bytes_per_second"]
+        bounds = {role: model.forward_bytes / bandwidth for role, model in summary.models.items()}
+        return cls.read(Path(summary.folder), levels, summary.baseline, kinds, bounds)
+
+    @classmethod
+    def read(
+        cls,
+        folder: Path,
+        levels: Sequence[str],
+        baseline: str,
+        kinds: Mapping[str, str],
+        bounds: Mapping[str, float] | None = None,
+    ) -> "Profile":
+        """Read a run folder. `kinds` maps the names of heads, under which calls are recorded, to their levels."""
         records = [_by_level(record, kinds) for record in read(folder)]
         names = [baseline, *map(alone, levels[1:]), *(under(a, b) for b in levels for a in levels)]
         path = folder / BLOCKS
         stored = read_sealed(path, Blocks)["models"] if path.exists() else {}
         blocks = {role: {int(fed): sums for fed, sums in sizes.items()} for role, sizes in stored.items()}
         rows = {name: found for name in names if (found := m.complete(records, name))}
-        return cls(rows, levels, blocks)
+        return cls(rows, levels, blocks, bounds)
 
     def left_out(self) -> "Iterator[Profile]":
         """Yield the profile without each prompt in turn."""
@@ -184,17 +202,32 @@ def _costs(sizes: Sizes, at: list[int]) -> np.ndarray:
 
 
 def forwards_table(profile: Profile) -> Table:
-    """Return the time of a forward of one token, and of a block that verifies a draft of five."""
+    """Return the time of a forward of one token and of a block that verifies a draft of five, beside its lower bound."""
     rows = []
     for i, level in enumerate(profile.levels, 1):
         one, block = profile.seconds(level, 1), profile.seconds(level, BLOCK)
         top = profile.seconds(profile.levels[0], 1)
         share = None if one is None or not top else one / top
+        price = None if one is None or block is None else block / one
         counts = [str(profile.forwards(level, size)) for size in (1, BLOCK)]
         rows.append(
-            [f"M{i}: {level}", *map(MILLISECONDS.text, (one, block)), HUNDREDTHS.text(share), " / ".join(counts)]
+            [
+                f"M{i}: {level}",
+                *map(MILLISECONDS.text, (one, block)),
+                *map(HUNDREDTHS.text, (price, share)),
+                MILLISECONDS.text(profile.bounds.get(level)),
+                " / ".join(counts),
+            ]
         )
-    heads = ["model", "ms, 1 token", f"ms, {BLOCK} tokens", "relative to M1", f"forwards of 1 / {BLOCK} tokens"]
+    heads = [
+        "model",
+        "ms, 1 token",
+        f"ms, {BLOCK} tokens",
+        f"T({BLOCK})/T(1)",
+        "relative to M1",
+        "ms, weights read once",
+    ]
+    heads.append(f"forwards of 1 / {BLOCK} tokens")
     return Table("Forwards", heads, rows)
 
 

@@ -14,7 +14,7 @@ from specbench.analysis.win_rate import judged_points
 from specbench.config.presets import preset
 from specbench.config.suite import Suite
 from specbench.errors import ConfigError
-from specbench.report.chain_profile import Profile, forwards_table, kinds_of, pairs_table, prices_table, verdicts
+from specbench.report.chain_profile import Profile, forwards_table, pairs_table, prices_table, verdicts
 from specbench.report.conclusion import conclusion
 from specbench.report.curves import choice_tables
 from specbench.report.expectations import Verdict, outcome_counts, outcome_lines, outcomes_of
@@ -123,7 +123,7 @@ def _profiles(summaries: Sequence[RunSummary], levels: Sequence[Sequence[str]]) 
     """Tables and verdicts of runs that profile a chain."""
     tables, lines = [], []
     for summary, each in zip(summaries, levels, strict=True):
-        profile = Profile.read(Path(summary.folder), each, summary.baseline, kinds_of(summary))
+        profile = Profile.of(summary, each)
         tables += [forwards_table(profile), pairs_table(profile), prices_table(profile)]
         lines += [f"{summary.pair}, {summary.task}: {line}" for line in verdicts(profile)]
     return tables, lines

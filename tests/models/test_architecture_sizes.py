@@ -1,12 +1,17 @@
 """Sizes by closed forms: equal to those of the model that transformers builds, and to published parameter counts."""
 
 import pytest
+import torch
+from transformers import AutoConfig
 
 from specbench.config.architectures import known_architecture
 from specbench.errors import ConfigError, MissingAsset
 from specbench.models import sizes
 from specbench.models.architecture_sizes import architecture_size
-from specbench.models.random_weights import architecture
+from specbench.models.engine import network_of
+from specbench.models.products import Packed
+from specbench.models.quantization import KernelLinear, quantize
+from specbench.models.random_weights import architecture, random_model
 
 PUBLISHED = {
     "meta-llama/Llama-2-70b-hf": 68_976_648_192,
@@ -43,3 +48,23 @@ def test_an_architecture_without_a_formula_is_an_error_with_the_nearest_name():
         architecture_size({"model_type": "llama"}, "bfloat16")
     with pytest.raises(MissingAsset, match=r"no architecture for example/unknown .*help: add a file"):
         known_architecture("example/unknown")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(("quantization", "tied"), [("int4", False), ("int8", False), ("", True), ("", False)])
+def test_copies_on_a_cpu_equal_those_of_the_loaded_model(quantization, tied, dtype):
+    config = {
+        "model_type": "llama", "hidden_size": 512, "intermediate_size": 640, "num_hidden_layers": 2,
+        "num_attention_heads": 4, "vocab_size": 600, "tie_word_embeddings": tied,
+    }  # fmt: skip
+    made = AutoConfig.for_model(**config)
+    model = random_model(made, dtype, torch.device("cpu")).requires_grad_(False)
+    if quantization:
+        pytest.importorskip("torchao")
+        quantize(model, quantization)
+    head = network_of(model).head
+    copies = [each.block_product for each in model.modules() if isinstance(each, KernelLinear) and each.block_product]
+    copies += [head] if tied and isinstance(head, Packed) else []
+    held = sum(each.matrix.numel() * each.dtype.itemsize for each in copies)
+    assert held > 0 or not (quantization or tied)
+    assert architecture_size(config, dtype, quantization).copy_bytes == held
