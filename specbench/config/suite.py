@@ -24,6 +24,8 @@ value = "speedup"
 at_least = { method = "we-sd" }
 """
 
+import hashlib
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -41,6 +43,7 @@ INNER = {"overrides", "over", "heads", "plugins"}  # options with another syntax
 BY_SCOPE = {"data", "gamma", "heads", "overrides"}  # options with one value per scope or key
 TINY = "-tiny"  # suffix of suites on the bundled models
 Kind = Literal["runs", "profile"]
+MEASURED = ("kind", "options", "grid", "prepare", "judge")  # keys of a suite that determine its measurements
 JUDGE = {"name", "of", "against"}  # required keys of a judge's table, in any case
 
 
@@ -130,6 +133,13 @@ def read_suite(name: str, **changes: Any) -> Suite:
     lines = tuple(_line(each, common, changes, f"{where}: options or grid[{i}]") for i, each in enumerate(grid))
     suite = replace(construct(Suite, {**table, "grid": []}, where), grid=lines, requested=name)
     return suite if suite.tables or suite.kind == "profile" else replace(suite, tables=(DEFAULT_TABLE,))
+
+
+def definition_of(name: str) -> str:
+    """Return a hash of what a suite measures: its grid and options, the heads that it prepares, and its judge."""
+    table = preset("suite", name).table
+    text = json.dumps({key: table.get(key) for key in MEASURED}, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def _line(table: dict[str, Any], common: dict[str, Any], changes: dict[str, Any], where: str) -> Line:

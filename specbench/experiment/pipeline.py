@@ -23,6 +23,8 @@ from specbench.observer import Observer
 from specbench.runs.locking import FolderLock, locked
 from specbench.sandbox import Sandbox
 
+LONG_PACKING = 1.0  # seconds from which on the time of packing is shown
+
 
 @dataclass(frozen=True)
 class Resolved:
@@ -157,7 +159,9 @@ def load(plan: Plan, runs: Sequence[PlannedRun], access: Access, observer: Obser
         with observer.status(f"loading {', '.join(plan.roles)}"):
             if tensor_placement(plan.models):
                 plan.join(TensorParallel(plan))
-            plan.load()
+            packing = plan.load().packing_seconds
+        if packing >= LONG_PACKING:
+            observer.message(f"stored the weights as the engine reads them in {packing:.1f} s")
     for run in lacking:
         runner.check_prompts(run, plan.load())
 

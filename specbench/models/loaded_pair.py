@@ -59,6 +59,7 @@ class LoadedPair:
         self.streams: dict[str, Any] = {}  # of models that run concurrently on a GPU, by role
         self.synthetic: dict[str, SyntheticDistribution] = {}
         self.workers: Workers | None = None
+        self.packing_seconds = 0.0  # for storing matrices as the lean engine reads them
         self.device: torch.device = next(iter(models.values())).device
         self.devices: dict[str, torch.device] = {}  # of models that are elsewhere than the pair's device, by role
         for role, other in tokenizers.items():

@@ -1,5 +1,6 @@
 """Loading of resolved models, tokenizers and heads."""
 
+import time
 from collections.abc import Mapping
 from itertools import chain
 from pathlib import Path
@@ -42,6 +43,7 @@ def load(
     models: dict[str, PreTrainedModel] = {}
     tokenizers: dict[str, PreTrainedTokenizerBase] = {}
     networks: dict[str, Network] = {}
+    packing = 0.0
     first_roles: dict[str, str] = {}  # source and engine -> the first role with them
     for role, each in found.items():
         same = first_roles.setdefault(f"{each.identity} {each.engine} {each.spec.placement}", role)
@@ -50,9 +52,11 @@ def load(
         else:
             models[role], tokenizers[role] = _loaded_model(role, each, base, devices[role])
         if each.engine != "eager":
+            begin = time.perf_counter()
             networks[role] = (
                 networks[same] if models[role] is models[same] and same in networks else network_of(models[role])
             )
+            packing += time.perf_counter() - begin
     return_freed_memory()  # of weights that were packed
     for model in {id(model): model for model in models.values()}.values():
         use_huge_pages_for(model)
@@ -63,7 +67,7 @@ def load(
     }
     pair = LoadedPair(models, tokenizers, networks, graphs, simulated=any(f.weights != "real" for f in found.values()))
     pair.place(device, devices)
-    pair.workers = Workers(found, base)
+    pair.workers, pair.packing_seconds = Workers(found, base), packing
     for name, head in (heads or {}).items():
         pair.heads[name] = loaded = load_head(name, head, found, base, models[head.spec.base])
         if isinstance(loaded, EagleHead) and head.spec.base in graphs:

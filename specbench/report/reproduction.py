@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import NotRequired, TypedDict
 
 from specbench.config.pair import PACKAGE
-from specbench.config.suite import TINY
+from specbench.config.suite import TINY, definition_of
 from specbench.files import checked
 from specbench.runs.suite_index import SUITES, Index
 
 WEIGHTS, BUNDLED, MADE_UP, NOT_YET = "the paper's weights", "tiny", "dummy + synthetic", "not yet"
 BY_TESTS, EXPLAINED, SHOWN = "by tests", "explained", "shown"  # of items that are not measurements
 NUMBERED = ("table", "figure", "algorithm")
-PARTLY = ", in part"
+PARTLY, OUTDATED = ", in part", ", by an earlier definition"
 
 
 class _Item(TypedDict):
@@ -80,7 +80,10 @@ def _item(item: _Item, results: Path | None) -> Item:
 
 
 def state_of(suite: str, results: Path | None) -> tuple[str, str]:
-    """Return the best models that a suite was measured on, and the suite to run for it: itself, or the one on tiny models."""
+    """Return the best models that a suite was measured on, and the suite to run for it: itself, or the one on tiny models.
+
+    The state says if the suite on tiny models measures something else today.
+    """
     if results is None:
         return NOT_YET, suite
     own, changed = Index.of(suite, results), Index.of(suite, results, changed=True)
@@ -91,7 +94,8 @@ def state_of(suite: str, results: Path | None) -> tuple[str, str]:
         return WEIGHTS + ("" if own.complete and not any(run.simulated for run in own.done) else PARTLY), suite
     tiny = Index.of(suite + TINY, results)
     if tiny.done:
-        return BUNDLED + ("" if tiny.complete else PARTLY), suite + TINY
+        outdated = tiny.definition != definition_of(suite + TINY)
+        return BUNDLED + (OUTDATED if outdated else "" if tiny.complete else PARTLY), suite + TINY
     if any(run.simulated for run in (*own.done, *changed.done)):
         return MADE_UP + ("" if own.complete else PARTLY), suite
     return NOT_YET, suite

@@ -1,5 +1,6 @@
 """All results of a suite, for every format: summaries, points, tables and expectations."""
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -62,8 +63,7 @@ def collect(suite: Suite, results: Path, changed: bool = False) -> Collected:
     is_timed = any(summary.timed for summary in summaries)
     judged = outcomes_of(suite, found, Comparisons(summaries))
     tables, lines = suite_tables(suite, found), [*outcome_lines(judged), *unknown_values(suite, found, is_timed)]
-    if not any(point.paper for point in found):
-        tables += paper_tables(reference_of(suite.of))
+    tables += paper_tables(_without_counterpart(suite, found))
     tables += stated_table(stated_of(suite.of), found)
     tables += choice_tables(found)
     kept: list[str] = []
@@ -107,10 +107,27 @@ def hardware_tables(summaries: Sequence[RunSummary]) -> list[Table]:
 
 def _printed(suite: Suite) -> list[Reference]:
     """Return the values that the paper prints, also for pairs that stand for those of the paper."""
-    rows = reference_of(suite.name)
-    pairs = dict.fromkeys(pair for _, pair, _ in suite.parts())
-    stands_for = {pair: preset("pair", pair).table.get("stands_for") for pair in pairs} if rows else {}
-    return rows + [replace(row, pair=pair) for pair, of in stands_for.items() for row in rows if of and row.pair == of]
+    rows, stand_ins = reference_of(suite.name), _stand_ins(suite)
+    return rows + [replace(row, pair=pair) for row in rows for pair in stand_ins.get(row.pair, ())]
+
+
+def _stand_ins(suite: Suite) -> dict[str, list[str]]:
+    """Return the suite's pairs that stand for a pair of the paper, by the paper's name of it; only if it prints values."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for pair in dict.fromkeys(pair for _, pair, _ in suite.parts()) if reference_of(suite.of) else ():
+        found[preset("pair", pair).table.get("stands_for", "")].append(pair)
+    return found
+
+
+def _without_counterpart(suite: Suite, found: Sequence[Point]) -> list[Reference]:
+    """Return the values that the paper prints and that stand beside no measured one."""
+    stand_ins = _stand_ins(suite)
+
+    def is_beside(row: Reference) -> bool:
+        forms = [row, *(replace(row, pair=pair) for pair in stand_ins.get(row.pair, ()))]
+        return any(row.metric in point.paper and each.covers(point) for point in found for each in forms)
+
+    return [row for row in reference_of(suite.of) if not is_beside(row)]
 
 
 def _conclusion(suite: Suite, summaries: Sequence[RunSummary], judged: Sequence[Verdict]) -> list[str]:

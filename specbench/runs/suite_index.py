@@ -49,10 +49,11 @@ class IndexEntry:
 
 @dataclass
 class IndexTable:
-    """A suite's index.json."""
+    """A suite's index.json. `definition` is `specbench.config.suite.definition_of` the suite, as it was measured."""
 
     runs: list[IndexEntry]
     suite: str = ""
+    definition: str = ""
     changes: list[str] = field(default_factory=list)
 
 
@@ -63,6 +64,7 @@ class Index:
     path: Path
     runs: dict[str, IndexEntry] = field(default_factory=dict)
     changes: list[str] = field(default_factory=list)  # options that replaced the suite's
+    definition: str = ""  # `definition_of` the suite, as it was measured; empty for an index of an earlier version
 
     @classmethod
     def of(cls, suite: str, results: Path, changed: bool = False) -> "Index":
@@ -71,7 +73,7 @@ class Index:
         if not path.exists():
             return cls(path)
         stored = read_sealed(path, IndexTable, "restore or delete it; the suite's runs are kept")
-        return cls(path, {entry.key: entry for entry in stored.runs}, stored.changes)
+        return cls(path, {entry.key: entry for entry in stored.runs}, stored.changes, stored.definition)
 
     @classmethod
     def any_of(cls, suite: str, results: Path) -> "Index":
@@ -93,7 +95,7 @@ class Index:
         """Write the runs of these keys in this order. Others are removed from the index."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self.runs = {key: self.runs[key] for key in keys}
-        table = IndexTable(list(self.runs.values()), self.path.parent.name, self.changes)
+        table = IndexTable(list(self.runs.values()), self.path.parent.name, self.definition, self.changes)
         write_sealed(self.path, asdict(table), indent=1)
 
     @property

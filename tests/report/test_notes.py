@@ -5,8 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from specbench.config.suite import definition_of, read_suite
+from specbench.report import escaping
 from specbench.report.notes import notes
 from specbench.runs.run_spec import RunSpec
+from specbench.runs.suite_index import Index
 from tests.fixtures.summaries import method_summary, run_summary
 
 PAGES = sorted((Path(__file__).parents[2] / "results" / "suites").glob("*/README.md"))
@@ -32,6 +35,19 @@ def test_a_warning_about_many_methods_names_the_largest_values():
 def test_every_expectation_was_compared_on_the_pages_of_the_tiny_suites(page):
     text = page.read_text(encoding="utf-8")
     assert "not measured side by side" not in text and "! no value" not in text
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.parent.name)
+def test_every_expectation_of_a_suite_is_on_its_page(page):
+    text = " ".join(page.read_text(encoding="utf-8").split())
+    missing = [each.says for each in read_suite(page.parent.name).expect if escaping.markdown(each.says) not in text]
+    assert missing == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.parent.name)
+def test_the_runs_of_a_page_are_those_that_its_suite_defines(page):
+    index = Index.of(page.parent.name, page.parents[2])
+    assert index.definition == definition_of(page.parent.name)
 
 
 def about_data(heads: dict, **data: object) -> str:
