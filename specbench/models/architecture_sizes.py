@@ -65,10 +65,10 @@ class ArchitectureSize:
     """The sizes of a model at a precision.
 
     `resident_bytes` are all weights in memory, and `copy_bytes` what the lean engine on a CPU holds besides: copies of
-    quantized matrices for blocks, and an LM head that is also the embedding. `forward_bytes` are the weights that a decoding forward
-    reads, `position_bytes` the keys and values of one position of the cache, and `download_bytes` the published weights.
-    `layer_bytes` are the matrices of one decoder layer without quantization, `embedding_bytes` the embedding and the LM head.
-    `context` is the longest sequence; 0 if the architecture sets no limit.
+    quantized matrices for blocks, and an LM head that is also the embedding. `forward_bytes` are the weights that a
+    decoding forward reads, `position_bytes` the keys and values of one position of the cache, and `download_bytes` the
+    published weights. `layer_bytes` are the matrices of one decoder layer without quantization, `embedding_bytes` the
+    embedding and the LM head. `context` is the longest sequence; 0 if the architecture sets no limit.
     """
 
     parameters: int
