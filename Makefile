@@ -14,7 +14,7 @@ ln -s $(CURDIR)/specbench/* $(CURDIR)/cli $(CURDIR)/configs $(CURDIR)/tasks $(TY
 ln -s $(CURDIR)/scripts $(TYPES)/
 endef
 
-.PHONY: run test coverage check docs gate faults bench suites real-text gate-trials draft-lengths intervals paper-specs gpu-check gpu-bench card tiny heads clean
+.PHONY: run test coverage check docs gate faults bench chain-cpu suites real-text gate-trials draft-lengths intervals paper-specs gpu-check gpu-bench card tiny heads clean
 
 run: $(INSTALLED)  ## the first table: speculative decoding, prompt lookup and Speculative Ensemble on all six tasks, a few minutes
 	$(BIN)/specbench run -m sd,pld,se -n 20 --repeats 1 --allow-code-execution $(ARGS)
@@ -71,6 +71,9 @@ faults: $(INSTALLED)  ## fault injection: kills, damaged files, fuzzed configs, 
 bench: $(INSTALLED)  ## compare with transformers on a CPU, and time blocks: writes results/cpu-peers.md and block-prices.md
 	$(BIN)/python -m scripts.bench_transformers $(ARGS)
 	$(BIN)/python -m scripts.block_prices
+
+chain-cpu: $(INSTALLED)  ## a chain of three random models against plain speculation on a CPU, 15 minutes: writes results/chain-cpu.md
+	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m scripts.chain_cpu $(ARGS)
 
 # Uses a GPU machine's own Python: nothing is installed, and links mirror the installed package.
 gpu-check:  ## check logits, greedy tokens and sampled distributions on a GPU; writes results/DEVICE/check.md, exit code 5 if a check fails

@@ -1,0 +1,224 @@
+"""Compare chains of three models with plain speculation on a CPU: writes results/chain-cpu.md. Run by `make chain-cpu`.
+
+A chain is a draft, the target's int4 copy, and the target. All models have random weights of Llama shapes; only their times
+are real. Acceptance is synthetic: that of Polybasic's Table 1, and rates at which the middle model is closer to the target.
+"""
+
+import argparse
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import specbench
+from specbench.analysis import theory
+from specbench.analysis.intervals import Estimate
+from specbench.analysis.rows import complete
+from specbench.analysis.speed import speedup
+from specbench.analysis.theory.polybasic import Plan
+from specbench.config.options import Options
+from specbench.experiment.block_times import time_blocks
+from specbench.experiment.chain_profile import pairings
+from specbench.experiment.pipeline import run
+from specbench.experiment.request import Request
+from specbench.experiment.selection import read_pair
+from specbench.files import write
+from specbench.machine.hardware import fingerprint
+from specbench.report.chain_profile import Profile
+from specbench.report.formats import HUNDREDTHS, PERCENT, TENTHS_OF_PERCENT, TIMES
+from specbench.report.tables import Table, markdown_table
+from specbench.runs.run_folder import read
+
+PAGE = Path("results/chain-cpu.md")
+LEVELS = ("target", "middle", "draft")
+TABLE_1 = {"middle": 0.885, "draft": 0.86}  # accepted lengths of 6.26 and 4.36 tokens at draft lengths of 10 and 5
+MIDDLES = (0.885, 0.93, 0.95, 0.97, 0.98, 0.99, 0.995)  # acceptance of the middle model's tokens
+SHAPES = {  # layers, width, width of the MLP, heads
+    "100M": (12, 768, 2048, 12),
+    "450M": (12, 1536, 4608, 16),
+    "1B": (16, 2048, 8192, 16),
+}
+DRAFT = (2, 512, 1376, 8)
+VOCABULARY = 16000
+SIZES = (1, 2, 3, 4, 5, 8, 12, 16)
+PLAIN, CHAIN = range(1, 17), range(1, 25)  # draft lengths without, and thresholds with the middle model
+
+
+class Row(NamedTuple):
+    """A shape at an acceptance of the middle model: the best chain and the best plain speculation."""
+
+    shape: str
+    middle: float
+    chain: Plan
+    plain: Plan
+    measured: "Measured | None" = None
+
+
+class Measured(NamedTuple):
+    """Measured speedups over the target alone, and of the chain over plain speculation."""
+
+    chain: Estimate
+    plain: Estimate
+    ratio: Estimate
+    length: float  # tokens that the target commits in a forward, in the chain
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Compare chains of three models with plain speculation on a CPU.")
+    parser.add_argument("--shapes", nargs="+", choices=SHAPES, default=list(SHAPES))
+    parser.add_argument("--prompts", type=int, default=8)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--tokens", type=int, default=48)
+    parser.add_argument("--runs", type=Path, default=Path("build/chain-cpu"))
+    args = parser.parse_args()
+    args.runs.mkdir(parents=True, exist_ok=True)
+    prices, rows = list[list[str]](), list[Row]()
+    for shape in args.shapes:
+        profile = profiled(shape, args.runs)
+        prices += price_rows(shape, profile)
+        rows += [
+            each._replace(measured=measured(each, args)) if each.middle in chosen(found) else each
+            for found in [list(predicted(shape, profile))]
+            for each in found
+        ]
+    write(PAGE, page(prices, rows, args))
+    print(PAGE.read_text(encoding="utf-8"))
+
+
+def pair_file(shape: str, middle: float, folder: Path) -> Path:
+    """Write the pair of a shape, and return its path."""
+    target = _model(SHAPES[shape])
+    models = {"draft": _model(DRAFT), "middle": f'quantization = "int4"\n{target}', "target": target}
+    text = (
+        f'description = "a random Llama of {shape} parameters, its int4 copy, and a small draft"\nweights = "dummy"\n'
+        f'logits = "synthetic"\nacceptance = {{ middle = {middle}, draft = {TABLE_1["draft"]} }}\n'
+        + "".join(f"\n[models.{role}]\n{keys}" for role, keys in models.items())
+        + '\n[defaults]\ndata = "synthetic"\ntasks = ["gsm8k"]\n\n[defaults.task.gsm8k]\nshots = 0\n'
+    )
+    path = folder / f"llama-{shape.lower()}-{1000 * middle:.0f}.toml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def _model(shape: Sequence[int]) -> str:
+    layers, width, wide, heads = shape
+    return (
+        'path = "JackFram/llama-68m"\n'
+        f"config = {{ num_hidden_layers = {layers}, hidden_size = {width}, intermediate_size = {wide},"
+        f" num_attention_heads = {heads}, num_key_value_heads = {heads}, vocab_size = {VOCABULARY} }}\n"
+    )
+
+
+def profiled(shape: str, folder: Path) -> Profile:
+    """Return the prices of the shape's models, as `specbench profile` measures them."""
+    path, options = str(pair_file(shape, TABLE_1["middle"], folder)), Options(limit=2, repeats=1, max_new_tokens=24)
+    names = tuple(pairings(list(LEVELS), read_pair(path, options)[1], 5))
+    request = Request(methods=names, pair=path, tasks=("gsm8k",), options=options, out=folder / "profile")
+    (summary,) = run(request, None, time_blocks).summaries
+    return Profile.of(summary, LEVELS)
+
+
+def predicted(shape: str, profile: Profile) -> Iterator[Row]:
+    """Yield the fastest plan with and without the middle model, by exact theory at the measured prices."""
+    three, two = profile.cost(LEVELS[::-1], blocks=True), profile.cost(("draft", "target"), blocks=True)
+    reach = profile.longest
+    plain = theory.best_chain([TABLE_1["draft"]], two, [k for k in PLAIN if k < reach])
+    for middle in MIDDLES:
+        chain = theory.best_chain(
+            [TABLE_1["draft"], middle], three, range(1, 9), [threshold for threshold in CHAIN if threshold < reach]
+        )
+        yield Row(shape, middle, chain, plain)
+
+
+def chosen(rows: Sequence[Row]) -> set[float]:
+    """Return the acceptances that are measured: Table 1's, those on both sides of the threshold, and the highest."""
+    losing = [row.middle for row in rows if row.chain.speedup <= row.plain.speedup]
+    winning = [row.middle for row in rows if row.chain.speedup > row.plain.speedup]
+    return {TABLE_1["middle"], *losing[-1:], *winning[:1], *winning[-1:]}
+
+
+def measured(row: Row, args: argparse.Namespace) -> Measured:
+    """Measure the two plans and the target alone, in turn in one run."""
+    draft = '{{ name = "model", model = "draft", gamma = {} }}'
+    chain = draft.format(row.chain.drafted)
+    chain = f'{{ name = "chain", model = "middle", threshold = {row.chain.thresholds[0]}, proposer = {chain} }}'
+    paths = []
+    for name, proposer in (("chain", chain), ("plain", draft.format(row.plain.drafted))):
+        path = args.runs / f"{name}-{row.shape.lower()}-{1000 * row.middle:.0f}.toml"
+        path.write_text(
+            f'description = "{name}"\nbaseline = "ar"\nname = "speculative"\nproposer = {proposer}\n'
+            'scorers = "target"\ntarget = { name = "last" }\n',
+            encoding="utf-8",
+        )
+        paths.append(path)
+    result = specbench.run(
+        list(map(str, paths)), str(pair_file(row.shape, row.middle, args.runs)), "gsm8k", out=args.runs / "runs",
+        limit=args.prompts, repeats=args.repeats, max_new_tokens=args.tokens, ignore_eos=True,
+    )  # fmt: skip
+    (summary,) = result.summaries
+    records = list(read(result.folders[0]))
+    ours, theirs = (complete(records, path.stem) for path in paths)
+    found = {method.method: method for method in summary.methods}
+    speeds = [found[path.stem].speedup for path in paths]
+    length = found[paths[0].stem].accepted_length
+    assert speeds[0] is not None and speeds[1] is not None and length is not None
+    return Measured(speeds[0], speeds[1], speedup(ours, theirs), length)
+
+
+def price_rows(shape: str, profile: Profile) -> list[list[str]]:
+    """Return the price of blocks of each model, relative to one token of the target."""
+    one = profile.seconds("target")
+    assert one is not None
+    return [
+        [shape, level, f"{1e3 * (profile.seconds(level) or 0.0):.2f}",
+         *(HUNDREDTHS.text((profile.seconds(level, size) or 0.0) / one) for size in SIZES)]
+        for level in LEVELS
+    ]  # fmt: skip
+
+
+def page(prices: list[list[str]], rows: Sequence[Row], args: argparse.Namespace) -> str:
+    """Return the results as Markdown."""
+    head = ["target", "model", "T(1), ms", *(f"T({size})" for size in SIZES)]
+    body = [
+        [
+            row.shape, TENTHS_OF_PERCENT.number(row.middle),
+            f"{row.plain.drafted}", TIMES.text(row.plain.speedup),
+            f"{row.chain.drafted}, {row.chain.thresholds[0]}", TIMES.text(row.chain.speedup),
+            *([TIMES.text(row.measured.plain), TIMES.text(row.measured.chain), TIMES.text(row.measured.ratio),
+               HUNDREDTHS.text(row.measured.length)] if row.measured else ["-"] * 4),
+        ]
+        for row in rows
+    ]  # fmt: skip
+    titles = [
+        "target", "acceptance of the middle's tokens", "plain: draft length", "plain, predicted",
+        "chain: draft length, threshold", "chain, predicted", "plain, measured", "chain, measured",
+        "chain over plain, measured", "tokens per forward of the target",
+    ]  # fmt: skip
+    env = fingerprint()
+    lines = [
+        "# A chain of three models on a CPU",
+        "",
+        "Does the target's int4 copy pay as a middle model? **Dummy weights and synthetic acceptance**: only the times of"
+        f" forwards are real. The draft has {DRAFT[0]} layers of width {DRAFT[1]}; {PERCENT.number(TABLE_1['draft'])} of its"
+        " tokens are accepted by the middle model, and as many by the target. These are the rates of Polybasic's Table 1,"
+        " whose accepted lengths are 4.36 and 4.34 tokens. For the middle model Table 1 prints 6.26, an acceptance of"
+        f" {TABLE_1['middle']:.1%}. Made by `make chain-cpu`: {args.prompts} prompts x {args.repeats} repeats of"
+        f" {args.tokens} tokens, T = 0.",
+        "",
+        "The prices of blocks, relative to a forward of one token by the target:",
+        "",
+        markdown_table(Table("", head, prices)),
+        "",
+        "The fastest plan by exact theory at these prices, over draft lengths up to 16 and thresholds up to 24, and the same"
+        " plans measured side by side, as speedups over the target alone with 95 % intervals. Measured are Table 1's rate, the"
+        " rates on both sides of the threshold, and the highest.",
+        "",
+        markdown_table(Table("", titles, body)),
+        "",
+        f"{env['cpu']}, {env['cores']} cores, {env['threads']} threads, revision {env['git']['revision'][:9]}",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    main()
