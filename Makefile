@@ -14,7 +14,7 @@ ln -s $(CURDIR)/specbench/* $(CURDIR)/cli $(CURDIR)/configs $(CURDIR)/tasks $(TY
 ln -s $(CURDIR)/scripts $(TYPES)/
 endef
 
-.PHONY: run test coverage check docs gate faults bench chain-cpu suites real-text gate-trials draft-lengths intervals paper-specs gpu-check gpu-bench card tiny heads clean
+.PHONY: run test coverage check docs gate faults bench chain-cpu smollm2 suites real-text gate-trials draft-lengths intervals paper-specs gpu-check gpu-bench card tiny heads clean
 
 run: $(INSTALLED)  ## the first table: speculative decoding, prompt lookup and Speculative Ensemble on all six tasks, a few minutes
 	$(BIN)/specbench run -m sd,pld,se -n 20 --repeats 1 --allow-code-execution $(ARGS)
@@ -74,6 +74,9 @@ bench: $(INSTALLED)  ## compare with transformers on a CPU, and time blocks: wri
 
 chain-cpu: $(INSTALLED)  ## a chain of three random models against plain speculation on a CPU, 15 minutes: writes results/chain-cpu.md
 	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m scripts.chain_cpu $(ARGS)
+
+smollm2: $(INSTALLED)  ## a real model, ARGS="--gguf FILE --data FOLDER", an hour: writes results/smollm2.md
+	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m scripts.smollm2 $(ARGS)
 
 # Uses a GPU machine's own Python: nothing is installed, and links mirror the installed package.
 gpu-check:  ## check logits, greedy tokens and sampled distributions on a GPU; writes results/DEVICE/check.md, exit code 5 if a check fails
