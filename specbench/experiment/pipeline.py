@@ -17,6 +17,7 @@ from specbench.experiment import method_options, method_resolution, runner, scor
 from specbench.experiment.method_choice import chosen
 from specbench.experiment.plan import Plan, PlannedRun, make_plan
 from specbench.experiment.request import Request
+from specbench.experiment.run_resolution import unused_rates
 from specbench.experiment.selection import TaskChoice
 from specbench.experiment.tensor_parallel import TensorParallel
 from specbench.models.placed import tensor_placement
@@ -114,6 +115,8 @@ def run(request: Request, observer: Observer | None = None, then: Callable[[Plan
         return _merged(run(replace(request, tasks=(task,)), observer, then) for task in tasks)
     resolved = resolve(request)
     plan, unscored = resolved.plan, resolved.unscored
+    if note := unused_rates(pair, plan.specs):
+        observer.message(note)
     if len(plan.runs) > 1:
         methods = len({(spec.baseline, label) for spec in plan.specs for label in spec.methods})
         count = sum(spec.generations for spec in plan.specs)
