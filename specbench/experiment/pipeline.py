@@ -88,7 +88,7 @@ def resolve(request: Request, partial: bool = False) -> Resolved:
     plan = make_plan(
         request.methods,
         (preset.name, preset.path.parent, pair),
-        lambda: list(tasks.by_name.values()),
+        list(tasks.by_name.values()),  # before the models, since large ones take long to check
         options,
         request.out,
     )

@@ -194,12 +194,12 @@ class Plan:
 
 
 def make_plan(
-    names: Sequence[str], of: tuple[str, Path, Pair], select: Callable[[], list[Selected]], options: Options, out: Path
+    names: Sequence[str], of: tuple[str, Path, Pair], tasks: Sequence[Selected], options: Options, out: Path
 ) -> Plan:
-    """Check the models and methods, and plan them on the tasks that `select` reads.
+    """Check the models and methods, and plan them on tasks whose samples are read.
 
     `of` is the pair's name, the folder that its paths are relative to, and the pair. Raises ConfigError for a mistake in a
-    method, MissingAsset where a model or data are not here and cannot be fetched.
+    method, MissingAsset where a model is not here and cannot be fetched.
     """
     pair_name, base, pair = of
     device = device_of(options.device)
@@ -211,7 +211,7 @@ def make_plan(
     groups = method_resolution.groups_of(names, pair, sizes, options)
     resolved = ResolvedPair(pair_name, pair, base, str(device), models, heads)
     runs = []
-    for selected in select():
+    for selected in tasks:
         for group in groups:
             spec = run_spec(group, resolved, selected, options)
             runs.append(PlannedRun(spec, out / spec.folder, selected.task, selected.data))
