@@ -9,7 +9,7 @@ from typing import Protocol
 
 import torch
 
-from specbench.config.model_folders import explained
+from specbench.config.model_folders import errors_about_folders
 from specbench.config.options import Options
 from specbench.config.pair import Pair
 from specbench.data.task import Data, Task
@@ -204,7 +204,7 @@ def make_plan(
     pair_name, base, pair = of
     device = device_of(options.device)
     roles = method_resolution.roles_of(names, pair, options)
-    with explained(pair, roles, base):
+    with errors_about_folders(pair, roles, base):
         models = resolve_models(pair, roles, base, Execution(device, options.dtype, options.engine))
     heads = resolve_heads(pair, method_resolution.heads_of(names, pair, options), base)
     sizes = {role: each.parameters for role, each in models.items()}

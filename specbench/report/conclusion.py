@@ -260,7 +260,7 @@ def _alike(summary: RunSummary, rows: Sequence[MethodSummary]) -> str:
 
 
 def _is_alike(summary: RunSummary, leading: MethodSummary, row: MethodSummary) -> bool:
-    """Whether the speeds of two methods cannot be distinguished, and both are lossless or neither is.
+    """Return whether the speeds of two methods cannot be distinguished, and both are lossless or neither is.
 
     Without an overlap of their intervals they differ, though a test of all pairs did not show it.
     """
