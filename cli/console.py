@@ -28,13 +28,13 @@ UNLIMITED = 10_000  # columns, to measure a table
 
 
 def terminal(file: TextIO | None = None) -> Console:
-    """Return a console as wide as the terminal, or as COLUMNS says; for a file or a pipe, wide enough for all columns."""
+    """Return a console of the width that the terminal or COLUMNS sets; for a file or a pipe, wide enough for all columns."""
     console = Console(file=file)
     return console if _has_width(console) else Console(file=file, width=WIDTH)
 
 
 def _has_width(console: Console) -> bool:
-    """Return whether the output has a width: of the terminal, or as COLUMNS says."""
+    """Return whether the terminal or COLUMNS sets a width of the output."""
     return console.is_terminal or "COLUMNS" in os.environ
 
 

@@ -141,16 +141,11 @@ def _methods(methods: list[str], pair: str, options: Options) -> tuple[str, ...]
     return chosen(methods, pair, options)
 
 
-def _tasks(pair: str, options: Options, by_name: bool) -> tuple[str, ...]:
-    """Return the tasks of a run that names none; with `by_name`, without reading their data."""
-    from specbench.experiment.selection import read_pair, task_names
+def _tasks(pair: str, options: Options, offline: bool) -> tuple[str, ...]:
+    """Return the tasks of a run that names none."""
+    from specbench.experiment.selection import TaskChoice, read_pair
 
-    found = read_pair(pair, options)[1]
-    if by_name:
-        return tuple(task_names([], found, options)[0])
-    from specbench.experiment.plan_table import planned_tasks  # imports torch
-
-    return planned_tasks(found, options)
+    return tuple(TaskChoice((), read_pair(pair, options)[1], options).likely_names(offline))
 
 
 def _print(rows: "list[PlanRow]", notes: list[str]) -> None:

@@ -1,4 +1,4 @@
-"""Lines as wide as the terminal, or as COLUMNS says, without an import of rich."""
+"""Lines that are wrapped at the width of the terminal or at the number in COLUMNS, without an import of rich."""
 
 import os
 import shutil

@@ -209,8 +209,8 @@ def page(prices: list[list[str]], rows: Sequence[Row], args: argparse.Namespace)
         markdown_table(Table("", head, prices)),
         "",
         "The fastest plan by exact theory at these prices, over draft lengths up to 16 and thresholds up to 24, and the same"
-        " plans measured side by side, as speedups over the target alone with 95 % intervals. Measured are Table 1's rate, the"
-        " rates on both sides of the threshold, and the highest.",
+        " plans measured side by side, as speedups over the target alone with 95 % intervals. Measured are Table 1's rate,"
+        " the rates on both sides of the threshold, and the highest.",
         "",
         markdown_table(Table("", titles, body)),
         "",

@@ -56,7 +56,7 @@ def by_repeat(rows: Iterable[tuple[Any, ...]]) -> np.ndarray:
 
 
 def wilson(share: float, n: int) -> Estimate:
-    """Wilson's interval of a share of `n` that is 0 or 1. An interval from equal values would have width zero."""
+    """Return Wilson's interval of a share of `n` that is 0 or 1. An interval from equal values would have width zero."""
     inner = n / (n + 1.96**2)  # the bound that is not the share itself, for a share of 1
     return Estimate(share, inner, 1.0) if share > 0.5 else Estimate(share, 0.0, 1.0 - inner)
 
@@ -70,7 +70,7 @@ def interval(table: np.ndarray, statistic: Callable[[np.ndarray], float]) -> Est
 
 
 def interval_of_sums(table: np.ndarray, statistic: Statistic) -> Estimate:
-    """`interval` for a statistic of column sums. The statistic gets sums of shape (..., values)."""
+    """Return what `interval` returns, for a statistic of column sums. The statistic gets sums of shape (..., values)."""
     value = float(statistic(table.sum(axis=0)))
     if len(table) < FEWEST:
         return Estimate(value, None, None)

@@ -206,6 +206,10 @@ class RunSummary(RunState):
         """Return whether a method that declares the baseline's distribution committed greedy tokens that it excludes."""
         return self.lossless(method) is True and bool(method.number("wrong_tokens"))
 
+    def keeps_distribution(self, method: MethodSummary) -> bool:
+        """Return whether a method declares the baseline's distribution, and its greedy tokens do not contradict that."""
+        return self.lossless(method) is True and not self.contradicted(method)
+
     @property
     def title(self) -> str:
         """The pair and the task, with everything that differs from their presets."""

@@ -225,7 +225,7 @@ def _predictions(rows: Rows, context: Context) -> Values:
 
 
 def _by_group(rows: Rows, context: Context, groups: Mapping[str, str]) -> dict[str, Values]:
-    """Metrics by subject or category. `groups` are by sample; a sample that was not scored yet has none."""
+    """Return metrics by subject or category. `groups` are by sample; a sample that was not scored yet has none."""
     out: dict[str, Values] = {}
     for group in sorted(set(groups.values())):
         ours, theirs = ([r for r in side if groups.get(r.prompt) == group] for side in (rows, context.baseline))

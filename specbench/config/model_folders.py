@@ -12,8 +12,8 @@ CONFIG = "config.json"  # of every model that Transformers saves
 
 
 @contextmanager
-def explained(pair: Pair, roles: Iterable[str], base: Path) -> Iterator[None]:
-    """Explain errors about models that are not here.
+def errors_about_folders(pair: Pair, roles: Iterable[str], base: Path) -> Iterator[None]:
+    """Add advice to errors about models that are not here.
 
     Raises MissingAsset for a folder without a model, and appends the nearest folder to the error for a model that is neither
     here nor on the hub.

@@ -139,7 +139,9 @@ class Pair:
         if isinstance(self.acceptance, float):
             return self.acceptance
         if task not in self.acceptance:
-            raise ConfigError(f"acceptance: no rate for task '{task}'{hint(task, self.acceptance)}")
+            nearest = {key: hint(key, self.models, "models") for key in self.acceptance}
+            models = (f"; '{key}' is no model{text}" for key, text in nearest.items() if text.startswith(" ("))
+            raise ConfigError(f"acceptance: no rate for task '{task}'{hint(task, self.acceptance)}{next(models, '')}")
         return self.acceptance[task]
 
     def __post_init__(self) -> None:
@@ -148,9 +150,12 @@ class Pair:
             if isinstance(rate, float) and not 0.0 < rate <= 1.0:
                 raise ValueError(f"acceptance = {rate} must be above 0 and at most 1")
         if isinstance(self.acceptance, dict) and not self.acceptance_by_model:
-            for role in self.models.keys() & self.acceptance.keys():
+            known = [key for key in self.acceptance if key in self.models]
+            other = next((key for key in self.acceptance if key not in self.models), "")
+            if known:
                 raise ValueError(
-                    f"acceptance: '{role}' is a model and other keys are not; rates are by model or by task"
+                    f"acceptance: '{known[0]}' is a model and '{other}' is no model{hint(other, self.models, 'models')};"
+                    " rates are by model or by task"
                 )
         if self.weights == "real" and any(spec.config for spec in self.models.values()):
             raise ValueError('config changes the architecture of a model, which requires weights = "dummy"')

@@ -143,7 +143,7 @@ def look(repository: Repository) -> None:
     try:
         read(repository)
     except Exception as error:  # of any type, from the hub's HTTP library; other repositories are still looked up
-        repository.wrong = explained(repository, error)
+        repository.wrong = with_advice(repository, error)
 
 
 def _read_file(repository: Repository) -> None:
@@ -236,13 +236,13 @@ def download(repository: Repository) -> None:
             allow_patterns=list(repository.sizes),
         )
     except Exception as error:  # of any type, from the hub's HTTP library; other repositories are still downloaded
-        repository.wrong = explained(repository, error)
+        repository.wrong = with_advice(repository, error)
     else:
         repository.here = set(repository.sizes)
 
 
-def explained(repository: Repository, error: Exception) -> str:
-    """Return an error message with advice."""
+def with_advice(repository: Repository, error: Exception) -> str:
+    """Return the message of a failed download, with advice."""
     if repository.gated or "gated" in f"{type(error).__name__} {error}".lower():
         prefix = "datasets/" if repository.kind == "dataset" else ""
         help_ = f"accept its licence at huggingface.co/{prefix}{repository.repo}, then run `hf auth login`"

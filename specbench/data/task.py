@@ -173,6 +173,11 @@ class Task(Named):
         return ""
 
     @property
+    def is_published(self) -> bool:
+        """Whether the source `hub` has rows: those of the hub, of a file on the web, or of the task's own file."""
+        return bool(self.hub or self.web or self.local)
+
+    @property
     def metrics(self) -> tuple[Metric, ...]:
         """The metrics of its scores."""
         return ()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import specbench.tasks  # noqa: F401  (registers the tasks)
 from specbench.config.construct import Table
-from specbench.config.model_folders import explained
+from specbench.config.model_folders import errors_about_folders
 from specbench.config.options import Access, Options
 from specbench.config.pair import FEATURES, TAU, Answers, HeadKind, Pair, default_base
 from specbench.errors import ConfigError
@@ -171,7 +171,7 @@ def _trained(job: _Job, observer: Observer) -> Trained:
     """Train a head and write it into its folder."""
     request, settings, folder = job.request, job.settings, job.folder
     kind, device = request.kind, device_of(request.options.device)
-    with explained(job.pair, job.roles, job.where):
+    with errors_about_folders(job.pair, job.roles, job.where):
         models = resolve_models(job.pair, job.roles, job.where, Execution(device, request.options.dtype))
     with observer.status(f"loading {', '.join(job.roles)}"):
         loaded = loader.load(models, job.where, device)

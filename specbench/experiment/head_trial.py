@@ -128,7 +128,7 @@ def try_head(request: TrialRequest, observer: Observer) -> HeadTrial | None:
     preset, pair = selection.read_pair(request.pair, options)
     of = (preset.name, preset.path.parent, pair)
     names = [method] if against == AR else [method, against]
-    plan = make_plan(names, of, lambda: selected, options, request.folder / FOLDER)
+    plan = make_plan(names, of, selected, options, request.folder / FOLDER)
     summaries = []
     try:
         with locked((each.folder for each in plan.runs), Access()) as locks:

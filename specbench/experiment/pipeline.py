@@ -17,6 +17,8 @@ from specbench.experiment import method_options, method_resolution, runner, scor
 from specbench.experiment.method_choice import chosen
 from specbench.experiment.plan import Plan, PlannedRun, make_plan
 from specbench.experiment.request import Request
+from specbench.experiment.run_resolution import unused_rates
+from specbench.experiment.selection import TaskChoice
 from specbench.experiment.tensor_parallel import TensorParallel
 from specbench.models.placed import tensor_placement
 from specbench.observer import Observer
@@ -56,8 +58,13 @@ def with_methods(request: Request) -> Request:
 def unused_options(request: Request) -> dict[str, ConfigError]:
     """Return the options that no method, pair or task of a request reads, by their text on the command line."""
     _, pair = selection.read_pair(request.pair, request.options)
+    return _unused(request, pair, TaskChoice(request.tasks, pair, request.options))
+
+
+def _unused(request: Request, pair: Pair, tasks: TaskChoice) -> dict[str, ConfigError]:
+    """Return what `unused_options` returns, of tasks that may have been read."""
     return {
-        **selection.unused_options(request.pair, request.tasks, request.options),
+        **selection.unused_options(request.pair, tasks.names, request.options),
         **method_options.unused_options(request.methods, pair, request.pair, request.options),
     }
 
@@ -74,28 +81,29 @@ def resolve(request: Request, partial: bool = False) -> Resolved:
     options = request.options
     preset, pair = selection.read_pair(request.pair, options)
     method_resolution.roles_of(request.methods, pair, options)  # raises mistakes before missing assets
+    tasks = TaskChoice(request.tasks, pair, options)
     if not partial:
-        for error in unused_options(request).values():
+        for error in _unused(request, pair, tasks).values():
             raise error
     if pair.differs_by_task:
-        pair = _on_one_task(request, pair)
+        pair = _on_one_task(request.pair, pair, tasks)
     plan = make_plan(
         request.methods,
         (preset.name, preset.path.parent, pair),
-        lambda: selection.select_tasks(request.tasks, pair, options),
+        list(tasks.by_name.values()),  # before the models, since large ones take long to check
         options,
         request.out,
     )
-    tasks = list({run.spec.task.name: run.task for run in plan.runs}.values())
-    return Resolved(plan, *_sandbox(request.sandbox, tasks))
+    planned = list({run.spec.task.name: run.task for run in plan.runs}.values())
+    return Resolved(plan, *_sandbox(request.sandbox, planned))
 
 
-def _on_one_task(request: Request, pair: Pair) -> Pair:
-    """Return the pair with the checkpoints of the request's only task. Raises ConfigError if it has several."""
-    tasks, _ = selection.task_names(list(request.tasks), pair, request.options)
-    if len(tasks) != 1:
-        raise ConfigError(f"{request.pair} has a checkpoint for each task; help: one task, such as -t {tasks[0]}")
-    return pair.on(tasks[0])
+def _on_one_task(name: str, pair: Pair, tasks: TaskChoice) -> Pair:
+    """Return the pair with the checkpoints of a request's only task. Raises ConfigError if it has several."""
+    first, *others = tasks.names
+    if others:
+        raise ConfigError(f"{name} has a checkpoint for each task; help: one task, such as -t {first}")
+    return pair.on(first)
 
 
 def run(request: Request, observer: Observer | None = None, then: Callable[[Plan], None] | None = None) -> Results:
@@ -105,11 +113,12 @@ def run(request: Request, observer: Observer | None = None, then: Callable[[Plan
     """
     observer, request = observer or Observer(), with_methods(request)
     _, pair = selection.read_pair(request.pair, request.options)
-    tasks, _ = selection.task_names(list(request.tasks), pair, request.options)
-    if pair.differs_by_task and len(tasks) > 1:
+    if pair.differs_by_task and len(tasks := TaskChoice(request.tasks, pair, request.options).names) > 1:
         return _merged(run(replace(request, tasks=(task,)), observer, then) for task in tasks)
     resolved = resolve(request)
     plan, unscored = resolved.plan, resolved.unscored
+    if note := unused_rates(pair, plan.specs):
+        observer.message(note)
     if len(plan.runs) > 1:
         methods = len({(spec.baseline, label) for spec in plan.specs for label in spec.methods})
         count = sum(spec.generations for spec in plan.specs)

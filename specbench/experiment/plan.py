@@ -9,7 +9,7 @@ from typing import Protocol
 
 import torch
 
-from specbench.config.model_folders import explained
+from specbench.config.model_folders import errors_about_folders
 from specbench.config.options import Options
 from specbench.config.pair import Pair
 from specbench.data.task import Data, Task
@@ -194,24 +194,24 @@ class Plan:
 
 
 def make_plan(
-    names: Sequence[str], of: tuple[str, Path, Pair], select: Callable[[], list[Selected]], options: Options, out: Path
+    names: Sequence[str], of: tuple[str, Path, Pair], tasks: Sequence[Selected], options: Options, out: Path
 ) -> Plan:
-    """Check the models and methods, and plan them on the tasks that `select` reads.
+    """Check the models and methods, and plan them on tasks whose samples are read.
 
     `of` is the pair's name, the folder that its paths are relative to, and the pair. Raises ConfigError for a mistake in a
-    method, MissingAsset where a model or data are not here and cannot be fetched.
+    method, MissingAsset where a model is not here and cannot be fetched.
     """
     pair_name, base, pair = of
     device = device_of(options.device)
     roles = method_resolution.roles_of(names, pair, options)
-    with explained(pair, roles, base):
+    with errors_about_folders(pair, roles, base):
         models = resolve_models(pair, roles, base, Execution(device, options.dtype, options.engine))
     heads = resolve_heads(pair, method_resolution.heads_of(names, pair, options), base)
     sizes = {role: each.parameters for role, each in models.items()}
     groups = method_resolution.groups_of(names, pair, sizes, options)
     resolved = ResolvedPair(pair_name, pair, base, str(device), models, heads)
     runs = []
-    for selected in select():
+    for selected in tasks:
         for group in groups:
             spec = run_spec(group, resolved, selected, options)
             runs.append(PlannedRun(spec, out / spec.folder, selected.task, selected.data))

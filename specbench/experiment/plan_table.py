@@ -123,14 +123,6 @@ def _name(pair: str) -> str:
         return pair
 
 
-def planned_tasks(pair: Pair, options: Options) -> tuple[str, ...]:
-    """Return the tasks of a run that names none; if their data is missing, the tasks that it would try."""
-    try:
-        return tuple(each.name for each in selection.select_tasks([], pair, options))
-    except MissingAsset:
-        return tuple(selection.task_names([], pair, options)[0])
-
-
 @cache
 def _bandwidth(device: str) -> float:
     """Return the bytes per second of a plain copy, measured once per process."""

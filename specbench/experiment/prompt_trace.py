@@ -70,7 +70,7 @@ def _planned(request: TraceRequest) -> Plan:
         name, task = selection.read_task("prompts", pair, options)
         digest = hashlib.sha256(request.prompt.encode()).hexdigest()
         selected = Selected(name, task, Data([Sample("0", request.prompt)], "command line", None, digest, 1))
-    return make_plan([request.method], (found.name, found.path.parent, pair), lambda: [selected], options, Path())
+    return make_plan([request.method], (found.name, found.path.parent, pair), [selected], options, Path())
 
 
 def _decoded(plan: Plan, run: PlannedRun) -> tuple[Record, list[TracedRound]]:

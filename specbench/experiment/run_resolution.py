@@ -1,6 +1,6 @@
 """From resolved models, methods and tasks to a `RunSpec`."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 
@@ -8,6 +8,7 @@ from specbench.config.construct import Table, to_table
 from specbench.config.options import Options
 from specbench.config.pair import Pair
 from specbench.data.task import Data, Task
+from specbench.decoding.method import Verification
 from specbench.decoding.sampling import Sampler
 from specbench.errors import ConfigError
 from specbench.experiment.method_resolution import ResolvedMethod
@@ -130,34 +131,44 @@ def _options(task: Task) -> Table:
 def _synthetic(
     group: Sequence[ResolvedMethod], roles: tuple[str, ...], pair: Pair, task: str, options: Options
 ) -> Synthetic:
-    """Return the acceptance rates requested for the models that draft, and the spreads that produce them.
-
-    One number is the rate of the first method that drafts, and all models get one spread. Rates by model apply where that
-    model drafts in the method that contains most of them, and all other models have a spread of 0.
-    """
+    """Return the acceptance rates requested for the models that draft, and the spreads that produce them."""
     for each in group:
         if each.method.heads:
             raise ConfigError(f"{each.label} uses a trained head, which cannot be combined with synthetic logits")
-    drafting = {
-        each.label: [
-            test for test in each.method.verifications() if test.proposer in roles
-        ]  # prompt lookup is no model
-        for each in group
-    }
-    drafting = {label: tests for label, tests in drafting.items() if tests}
+    drafting = {}
+    for each in group:
+        tests = [test for test in each.method.verifications() if test.proposer in roles]  # prompt lookup is no model
+        if tests:
+            drafting[each.label] = tests
     sampler = Sampler(group[0].temperature, options.top_k, options.top_p)
-    wanted = pair.acceptance_by_model
+    if wanted := pair.acceptance_by_model:
+        return _by_model(wanted, drafting, roles, sampler)
+    return _with_one_rate(pair, task, drafting, roles, sampler)
+
+
+def _with_one_rate(
+    pair: Pair, task: str, drafting: Mapping[str, Sequence[Verification]], roles: Sequence[str], sampler: Sampler
+) -> Synthetic:
+    """Return one spread for all models, with which the first method that drafts has the rate of the pair on the task."""
     if not drafting:
-        return Synthetic(spreads=dict.fromkeys(roles, 0.0 if wanted else 1.0))
-    if not wanted:
-        method, (test, *_) = next(iter(drafting.items()))
-        if isinstance(pair.acceptance, str):
-            rate = _measured(Path(pair.acceptance), test.proposer)
-        else:
-            rate = pair.acceptance_on(task.partition(":")[0])
-        spread = calibrate(rate, test, lambda spread: dict.fromkeys(roles, spread), sampler)
-        rates = {test.proposer: Rate(acceptance=rate, method=method, scorers=test.scorers)}
-        return Synthetic(spreads=dict.fromkeys(roles, spread), rates=rates)
+        return Synthetic(spreads=dict.fromkeys(roles, 1.0))
+    method, (test, *_) = next(iter(drafting.items()))
+    if isinstance(pair.acceptance, str):
+        rate = _measured(Path(pair.acceptance), test.proposer)
+    else:
+        rate = pair.acceptance_on(task.partition(":")[0])
+    spread = calibrate(rate, test, lambda spread: dict.fromkeys(roles, spread), sampler)
+    rates = {test.proposer: Rate(acceptance=rate, method=method, scorers=test.scorers)}
+    return Synthetic(spreads=dict.fromkeys(roles, spread), rates=rates)
+
+
+def _by_model(
+    wanted: Mapping[str, float], drafting: Mapping[str, Sequence[Verification]], roles: Sequence[str], sampler: Sampler
+) -> Synthetic:
+    """Return a spread for each model that has a rate, and 0 for the others.
+
+    A rate applies where its model drafts in the method that contains most models with a rate.
+    """
     covering = sorted(drafting, key=lambda label: -sum(test.proposer in wanted for test in drafting[label]))
     spreads, rates = dict.fromkeys(roles, 0.0), {}
     for label in covering:
@@ -167,6 +178,15 @@ def _synthetic(
                 spreads[test.proposer] = calibrate(rate, test, _with_spread(spreads, test.proposer), sampler)
                 rates[test.proposer] = Rate(acceptance=rate, method=label, scorers=test.scorers)
     return Synthetic(spreads=spreads, rates=rates)
+
+
+def unused_rates(pair: Pair, specs: Iterable[RunSpec]) -> str:
+    """Return a note on the models that have an acceptance rate and never draft in these runs; empty if all of them draft."""
+    if pair.logits == "real":
+        return ""
+    used = {role for spec in specs if spec.pair.synthetic for role in spec.pair.synthetic.rates}
+    unused = ", ".join(role for role in pair.acceptance_by_model if role not in used)
+    return f"acceptance of {unused} has no effect: no method of this run drafts with it" if unused else ""
 
 
 def _with_spread(spreads: Mapping[str, float], role: str) -> Callable[[float], dict[str, float]]:

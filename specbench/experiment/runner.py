@@ -192,7 +192,7 @@ def _blank(spec: RunSpec, label: str, sample: str, place: tuple[int, int]) -> Re
 
 
 def _has_greedy_reference(spec: RunSpec) -> bool:
-    """Whether greedy tokens can be compared with the declared distribution: not for simulated models."""
+    """Return whether greedy tokens can be compared with the declared distribution, which simulated models do not allow."""
     return spec.decoding.temperature == 0.0 and not spec.pair.simulated
 
 

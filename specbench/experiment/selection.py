@@ -2,7 +2,9 @@
 
 import dataclasses
 import typing
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from specbench.config.construct import Table, construct, convert
@@ -11,7 +13,7 @@ from specbench.config.overrides import Override, changed, in_scope
 from specbench.config.pair import Pair, head_named, with_heads
 from specbench.config.presets import Preset, names, preset
 from specbench.data.task import Data, Task
-from specbench.errors import ConfigError, NotOnHub, hint
+from specbench.errors import ConfigError, MissingAsset, NotOnHub, hint
 
 SYNTHETIC_LIMIT = 32  # default number of synthetic samples
 
@@ -117,6 +119,7 @@ def limited(data: Data, pair: Pair, options: Options) -> Data:
 
 
 def _chosen(data: Data, pair: Pair, options: Options) -> Data:
+    """Return the samples that a request selects, before they are divided into shards."""
     if options.sample:
         return data.drawn(options.sample)
     limit = pair.defaults.limit if options.limit is None else options.limit
@@ -125,50 +128,75 @@ def _chosen(data: Data, pair: Pair, options: Options) -> Data:
     return data.first(limit)
 
 
-def task_names(wanted: typing.Sequence[str], pair: Pair, options: Options) -> tuple[list[str], bool]:
-    """Return the tasks to try, and whether each must load.
+@dataclass(frozen=True)
+class TaskChoice:
+    """The tasks of a request: those that it names, else the pair's, else all tasks.
 
-    They are the named tasks, else the pair's tasks, else all tasks. Tasks may be left out if none is named and the pair does
-    not name them either, or names them for another source of data.
+    If no task is named, those that the user's source does not suit are left out. If it suits none of the pair's tasks, all
+    other tasks are tried.
     """
-    if wanted:
-        return list(wanted), True
-    own_source = source_of("", pair, options) == (pair.defaults.data or "hub")
-    return list(pair.defaults.tasks) or names("task", variants=False), bool(pair.defaults.tasks) and own_source
 
+    wanted: tuple[str, ...]
+    pair: Pair
+    options: Options
 
-def select_tasks(wanted: typing.Sequence[str], pair: Pair, options: Options) -> list[Selected]:
-    """Return the tasks with their samples, all read before the first measurement.
+    @property
+    def required(self) -> bool:
+        """Whether every task must load: tasks that are named, or the pair's tasks on the pair's own source."""
+        own_source = source_of("", self.pair, self.options) == (self.pair.defaults.data or "hub")
+        return bool(self.wanted) or (bool(self.pair.defaults.tasks) and own_source)
 
-    If no task is named, those that the user's source does not suit are left out; if it suits none of the pair's tasks, all
-    other tasks are tried. Raises ConfigError and MissingAsset.
-    """
-    tried, meant = task_names(wanted, pair, options)
-    found, unsuited = _selected(tried, meant, pair, options)
-    if not found and pair.defaults.tasks:
-        others = [name for name in names("task", variants=False) if name not in tried]
-        found, _ = _selected(others, False, pair, options)
-    if not found:
-        raise unsuited[0]
-    return found
+    @property
+    def names(self) -> list[str]:
+        """The names of the tasks that run. Reads their data if these decide. Raises as `by_name` does."""
+        return self._first if self.required else list(self.by_name)
 
-
-def _selected(
-    tried: typing.Sequence[str], meant: bool, pair: Pair, options: Options
-) -> tuple[list[Selected], list[ConfigError | NotOnHub]]:
-    """Return the tasks that load, and the errors of the others. With `meant`, raises the first error."""
-    found: list[Selected] = []
-    unsuited: list[ConfigError | NotOnHub] = []
-    for name in tried:
+    def likely_names(self, offline: bool) -> list[str]:
+        """Return `names`; if data are missing, the tasks that are tried first. `offline`: without a look at the hub."""
+        if offline and not self.required and source_of("", self.pair, self.options) == "hub":
+            return [name for name in self._first if read_task(name, self.pair, self.options)[1].is_published]
         try:
-            task_name, task = read_task(name, pair, options)
-            data = task.data(source_of(name, pair, options))
-            found.append(Selected(task_name, task, limited(data, pair, options)))
-        except (ConfigError, NotOnHub) as error:
-            if meant:
-                raise
-            unsuited.append(error)
-    return found, unsuited
+            return self.names
+        except MissingAsset:
+            return self._first
+
+    @cached_property
+    def by_name(self) -> dict[str, Selected]:
+        """The tasks with their samples, under the names that the request or the pair uses.
+
+        Raises ConfigError and MissingAsset.
+        """
+        found, unsuited = self._read(self._first)
+        if not found and self.pair.defaults.tasks:
+            found, _ = self._read([name for name in names("task", variants=False) if name not in self._first])
+        if not found:
+            raise unsuited[0]
+        return found
+
+    @property
+    def _first(self) -> list[str]:
+        """The tasks that are tried first."""
+        return list(self.wanted) or list(self.pair.defaults.tasks) or names("task", variants=False)
+
+    def _read(self, tried: Sequence[str]) -> tuple[dict[str, Selected], list[ConfigError | NotOnHub]]:
+        """Return the tasks that load, and the errors of the others. Raises the first error if every task must load."""
+        found: dict[str, Selected] = {}
+        unsuited: list[ConfigError | NotOnHub] = []
+        for name in tried:
+            try:
+                task_name, task = read_task(name, self.pair, self.options)
+                data = task.data(source_of(name, self.pair, self.options))
+                found[name] = Selected(task_name, task, limited(data, self.pair, self.options))
+            except (ConfigError, NotOnHub) as error:
+                if self.required:
+                    raise
+                unsuited.append(error)
+        return found, unsuited
+
+
+def select_tasks(wanted: Sequence[str], pair: Pair, options: Options) -> list[Selected]:
+    """Return the tasks of a `TaskChoice` with their samples. Raises ConfigError and MissingAsset."""
+    return list(TaskChoice(tuple(wanted), pair, options).by_name.values())
 
 
 def prompt_count(name: str, task: Task, pair: Pair, options: Options) -> int | None:
@@ -188,8 +216,8 @@ def prompt_count(name: str, task: Task, pair: Pair, options: Options) -> int | N
     return min(limit or task.published, task.published) if task.published else limit or None
 
 
-def unused_options(pair_name: str, wanted: typing.Sequence[str], options: Options) -> dict[str, ConfigError]:
-    """Return errors for the options that neither the pair nor a task reads, by option as on a command line."""
+def unused_options(pair_name: str, tasks: Sequence[str], options: Options) -> dict[str, ConfigError]:
+    """Return errors for the options that neither the pair nor any of the tasks reads, by option as on a command line."""
     unused: dict[str, ConfigError] = {}
     found = preset("pair", pair_name)
     for each in options.all_overrides("pair", [pair_name]):
@@ -200,21 +228,20 @@ def unused_options(pair_name: str, wanted: typing.Sequence[str], options: Option
             if not in_scope(each.scope, pair_name):
                 why = f"this run has no pair '{each.scope}'"
             unused[f"--set {each.key}"] = ConfigError(f"--set {each.key}: {why}")
-    tried, _ = task_names(wanted, read_pair(pair_name, options)[1], options)
-    tables = {name: preset("task", name).table for name in tried}
-    for each in options.all_overrides("task", tried):
+    tables = {name: preset("task", name).table for name in tasks}
+    for each in options.all_overrides("task", list(tasks)):
         covered = [table for name, table in tables.items() if in_scope(each.scope, name)]
         if not any(each.scope or _task_takes(table, each) for table in covered):
             known = {key for table in tables.values() for key in _task_types(table)}
             nearest = hint(each.path[0], known) if each.path[0] not in known else ""
             option, key = f"--set {each.key}", each.path[0]
-            why = f"none of {', '.join(tried)} has this key{nearest}"
+            why = f"none of {', '.join(tasks)} has this key{nearest}"
             if each.scope and not covered:
                 why = f"this run has no task '{each.scope}'"
             unused[option] = ConfigError(f"{option}: {why}")
             if types := next((kinds for table in covered if key in (kinds := _task_types(table))), None):
                 unused[option] = _value_error(each.value, types[key], option) or unused[option]
     for scope, source in options.data:
-        if scope and not any(in_scope(scope, name) for name in tried):
+        if scope and not any(in_scope(scope, name) for name in tasks):
             unused[f"--data {scope}={source}"] = ConfigError(f"--data {scope}={source}: this run has no task '{scope}'")
     return unused

@@ -1,4 +1,4 @@
-"""Judges behind an OpenAI-compatible HTTP API, such as the servers of OpenAI, vLLM, llama.cpp and Ollama."""
+"""Judges with an OpenAI-compatible HTTP API, such as the servers of OpenAI, vLLM, llama.cpp and Ollama."""
 
 import json
 import math

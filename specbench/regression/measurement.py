@@ -110,7 +110,7 @@ def _costs(records: Sequence[Record]) -> dict[str, tuple[int, float]]:
 
 
 def _problems(recorded: Recorded, scores: Scores) -> list[str]:
-    """Why a run cannot be judged: generations that are missing, unknown or there twice, and those that are not scored."""
+    """Return why a run cannot be judged: generations that are missing, unknown, duplicate, or not scored."""
     assert recorded.expected is not None
     there, wanted, out = len(recorded.records), recorded.expected.generations, []
     if there < wanted:
@@ -125,7 +125,7 @@ def _problems(recorded: Recorded, scores: Scores) -> list[str]:
 
 
 def session_of(records: Sequence[Record], methods: list[str], end_to_end: bool) -> Session:
-    """Tokens and seconds of each method by round, over those prompts that every method completed in that round."""
+    """Return the tokens and seconds of each method by repeat, over the prompts that all methods completed in that repeat."""
     done = {(r.method, r.sample, r.repeat): r for r in records if r.error is None}
     session: Session = {name: [] for name in methods}
     for repeat in sorted({r.repeat for r in records}):
@@ -137,7 +137,7 @@ def session_of(records: Sequence[Record], methods: list[str], end_to_end: bool) 
 
 
 def pooled(cells: Iterable[Measured]) -> list[Measured]:
-    """Merge the measurements of equal config and machine. Sessions are joined.
+    """Merge the measurements of equal config and machine, and concatenate their sessions.
 
     Counters are those of the first session. The number of failures is the largest of any session.
     """

@@ -146,7 +146,7 @@ class Profile:
         return theory.chain(rates, plan.drafted, plan.thresholds, self.cost(levels[::-1], blocks=True))
 
     def keeps(self, middle: int, blocks: bool) -> theory.Middle | None:
-        """Theory for level number `middle` between its neighbors. None if a pair of them was not measured.
+        """Return the theory for level number `middle` between its neighbors; None if a pair of them was not measured.
 
         If no pair skips the level, the alternative is the level itself as the drafter.
         """
@@ -246,7 +246,7 @@ def prices_table(profile: Profile) -> Table:
 
 
 def pairs_table(profile: Profile) -> Table:
-    """Mean accepted length, its greatest possible value, acceptance, and acceptance of a round's first token, by pair.
+    """Return the accepted length, its maximum, the acceptance rate, and that of the first token of a draft, by pair.
 
     The accepted length includes the token that follows. At T = 0, acceptance is agreement of the most likely tokens.
     """

@@ -1,18 +1,24 @@
 """The conclusion of runs: plain sentences that say which method is faster, by how much, why, and at what cost in quality."""
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from math import exp, log
 from typing import NamedTuple
 
-from specbench.analysis.intervals import FEWEST, Estimate
-from specbench.analysis.ranking import fewest_prompts
+from specbench.analysis.intervals import Estimate
 from specbench.analysis.run_summary import MethodSummary, RunSummary
 from specbench.report import run_tables
-from specbench.report.confidence import caution, doubts, place
-from specbench.report.formats import SCORE, TIMES
-from specbench.report.notes import counted
+from specbench.report.confidence import caution, doubts, few_prompts, place
+from specbench.report.formats import TIMES
 from specbench.report.reasons import reasons
+from specbench.report.score_sentences import (
+    change_text,
+    score_change,
+    score_range,
+    score_sentence,
+    uniform_score,
+    uniform_scores,
+)
 
 SPEEDUPS = {
     run_tables.DECODING: "speedup",
@@ -52,9 +58,9 @@ def run_conclusion(summary: RunSummary) -> list[str]:
     leading = _leading(summary, rows)
     sentences = [*_incomplete(summary), _headline(summary, leading, rows), *_contradictions(summary, rows)]
     if not summary.simulated:
-        sentences += [*_lossy(summary, leading, rows), *_scores(summary)]
+        sentences += [*_lossy(summary, leading, rows), *uniform_score(summary)]
     sentences += reasons(summary, leading, with_advice=not doubts(summary))
-    return [*sentences, *_prompts(summary), *caution(summary)]
+    return [*sentences, *few_prompts(summary), *caution(summary)]
 
 
 def conclusion(summaries: Sequence[RunSummary]) -> list[str]:
@@ -65,7 +71,7 @@ def conclusion(summaries: Sequence[RunSummary]) -> list[str]:
     """
     if len(summaries) == 1:
         return run_conclusion(summaries[0])
-    return [*_over_all(summaries), *_unsettled(summaries), *_all_scores(summaries)]
+    return [*_over_all(summaries), *_unsettled(summaries), *uniform_scores(summaries)]
 
 
 def _over_all(summaries: Sequence[RunSummary]) -> list[str]:
@@ -116,8 +122,8 @@ def reservations(summaries: Sequence[RunSummary]) -> list[str]:
     """Return the sentences of a conclusion that limit it: contradicted declarations, few prompts, and unstable speeds."""
     contradictions = [line for summary in summaries for line in _contradictions(summary, summary.measured)]
     if len(summaries) > 1:
-        return [*contradictions, *_unsettled(summaries), *_all_scores(summaries)]
-    return [*contradictions, *_prompts(summaries[0]), *caution(summaries[0])]
+        return [*contradictions, *_unsettled(summaries), *uniform_scores(summaries)]
+    return [*contradictions, *few_prompts(summaries[0]), *caution(summaries[0])]
 
 
 def speedup_of(summary: RunSummary, row: MethodSummary) -> Estimate | None:
@@ -158,18 +164,13 @@ def _winners(found: dict[_Line, list[_Measured]]) -> list[_Line]:
 
 def _leading(summary: RunSummary, rows: Sequence[MethodSummary]) -> MethodSummary:
     """Return the fastest method, preferably a lossless one."""
-    lossless = [row for row in rows if _keeps_distribution(summary, row)]
+    lossless = [row for row in rows if summary.keeps_distribution(row)]
     return max(lossless or rows, key=lambda row: _number(summary, row))
 
 
 def _number(summary: RunSummary, row: MethodSummary) -> float:
     speedup = speedup_of(summary, row)
     return speedup.value if speedup else 0.0
-
-
-def _keeps_distribution(summary: RunSummary, row: MethodSummary) -> bool:
-    """Whether a method declares the baseline's distribution, and its greedy tokens do not contradict that."""
-    return summary.lossless(row) is True and not summary.contradicted(row)
 
 
 def _geometric_mean(values: Sequence[_Measured]) -> float:
@@ -184,8 +185,8 @@ def _over_runs(method: str, place: str, line: _Line, values: Sequence[_Measured]
     least, *_, most = sorted([*values, *values], key=lambda each: each.speedup.value)
     if len(values) == 1:
         (only,) = values
-        change = only.row.score_change if not line.lossless and not only.summary.simulated else None
-        quality = f" ({_change(only.summary, change)})" if change else ""
+        change = score_change(only.summary, only.row)
+        quality = f" ({change_text(only.summary, change)})" if change else ""
         rank = f", rank {only.row.rank} of {len(only.summary.measured)}" if only.row.rank and place else ""
         if (
             only.speedup.low is not None
@@ -198,7 +199,7 @@ def _over_runs(method: str, place: str, line: _Line, values: Sequence[_Measured]
         synthetic = " with synthetic prompts" if only.summary.data.source == "synthetic" else ""
         return f"{name} {fact} on {only.summary.spec.task.name}{synthetic} ({clock}{rank}){same}{quality}."
     span = " to ".join(f"{TIMES.number(each.speedup.value)}x ({each.summary.spec.task.name})" for each in (least, most))
-    scores = _score_range(line, values)
+    scores = score_range([(each.summary, each.row) for each in values])
     if all(each.speedup.low is None for each in values):
         which = f"{method}, {place}" if place else method
         over = "" if f"over {line.baseline}" in place else f" over {line.baseline}"
@@ -230,9 +231,9 @@ def _headline(summary: RunSummary, leading: MethodSummary, rows: Sequence[Method
     """Return the sentence on the fastest method, preferably a lossless one, and those that equal it."""
     speedup, base = speedup_of(summary, leading), summary.baseline
     assert speedup is not None
-    lossless = _keeps_distribution(summary, leading)
+    lossless = summary.keeps_distribution(leading)
     same = SAME_DISTRIBUTION if lossless else ""
-    kind = "lossless " if lossless and not all(_keeps_distribution(summary, row) for row in rows) else ""
+    kind = "lossless " if lossless and not all(summary.keeps_distribution(row) for row in rows) else ""
     alike = [row for row in rows if row is not leading and _is_alike(summary, leading, row)]
     name = _name(summary, leading)
     measured = "" if leading.rank else " measured"  # without ranks, only the numbers are compared
@@ -259,12 +260,12 @@ def _alike(summary: RunSummary, rows: Sequence[MethodSummary]) -> str:
 
 
 def _is_alike(summary: RunSummary, leading: MethodSummary, row: MethodSummary) -> bool:
-    """Whether the speeds of two methods cannot be distinguished, and both are lossless or neither is.
+    """Return whether the speeds of two methods cannot be distinguished, and both are lossless or neither is.
 
     Without an overlap of their intervals they differ, though a test of all pairs did not show it.
     """
     ours, theirs = speedup_of(summary, leading), speedup_of(summary, row)
-    same_kind = _keeps_distribution(summary, leading) == _keeps_distribution(summary, row)
+    same_kind = summary.keeps_distribution(leading) == summary.keeps_distribution(row)
     overlap = ours is not None and theirs is not None and ours.overlaps(theirs)
     return bool(same_kind and overlap and leading.rank and row.method in leading.rank.alike)
 
@@ -283,17 +284,17 @@ def _contradictions(summary: RunSummary, rows: Sequence[MethodSummary]) -> Itera
 
 def _lossy(summary: RunSummary, leading: MethodSummary, rows: Sequence[MethodSummary]) -> Iterator[str]:
     """Yield the score of a leading method that is not lossless, or else the fastest method that is not, with its score."""
-    if not _keeps_distribution(summary, leading):
+    if not summary.keeps_distribution(leading):
         yield from _leading_score(summary, leading)
         return
-    others = [row for row in rows if not _keeps_distribution(summary, row) and not summary.contradicted(row)]
+    others = [row for row in rows if not summary.keeps_distribution(row) and not summary.contradicted(row)]
     if not others:
         return
     best = max(others, key=lambda row: _number(summary, row))
     speedup = speedup_of(summary, best)
     known = "not lossless" if all(summary.lossless(row) is False for row in others) else "not declared lossless"
     rank = f", rank {best.rank} of {len(summary.measured)}" if best.rank and len(rows) > MOST_NAMED else ""
-    change = f"; change of its score: {_change(summary, best.score_change)}" if best.score_change else ""
+    change = f"; change of its score: {change_text(summary, best.score_change)}" if best.score_change else ""
     alike = [row for row in others if row is not best and _is_alike(summary, best, row)]
     more = f" {_alike(summary, alike)}" if alike else ""
     yield f"The fastest method that is {known} is {best.label}: {TIMES.text(speedup)}{rank}{change}.{more}"
@@ -301,78 +302,5 @@ def _lossy(summary: RunSummary, leading: MethodSummary, rows: Sequence[MethodSum
 
 def _leading_score(summary: RunSummary, leading: MethodSummary) -> Iterator[str]:
     """Yield the score of a leading method that is not lossless."""
-    if leading.score_change and not summary.simulated and not _keeps_distribution(summary, leading):
-        yield _score_sentence(summary, leading.score_change)
-
-
-def _score_range(line: _Line, values: Sequence[_Measured]) -> str:
-    """Return the sentence on the scores of a method that is not lossless over several runs; empty if there are none."""
-    changes = [
-        (change, each.summary)
-        for each in values
-        if not line.lossless and not each.summary.simulated and (change := each.row.score_change)
-    ]
-    if not changes:
-        return ""
-    part = f" in {len(changes)} of {len(values)} runs" if len(changes) < len(values) else ""
-    least, *_, most = sorted([*changes, *changes], key=lambda each: each[0].value)
-    low, high = (f"{_change(summary, change)} ({summary.spec.task.name})" for change, summary in (least, most))
-    return f" The change of its score{part}{f': {low}' if len(changes) == 1 else f' ranges from {low} to {high}'}."
-
-
-def _score_sentence(summary: RunSummary, change: Estimate) -> str:
-    """Return the sentence on the score of a method relative to the baseline's."""
-    if change.low is None or change.high is None:
-        return f"Its score relative to the baseline's: {_change(summary, change)}."
-    if change.low == change.high == 0.0:
-        return f"Its score equals the baseline's ({summary.headline})."
-    if change.low <= 0.0 <= change.high:
-        return f"Its score cannot be distinguished from the baseline's: {_change(summary, change)}."
-    return f"Its score differs from the baseline's: {_change(summary, change)}."
-
-
-def _change(summary: RunSummary, change: Estimate) -> str:
-    """Return the change of a score with its interval, in points of 100."""
-    text = f"{summary.headline} {SCORE.number(change.value, signed=True)}"
-    if change.low is None or change.high is None:
-        return text
-    return f"{text} [{SCORE.number(change.low, signed=True)}, {SCORE.number(change.high, signed=True)}]"
-
-
-def _scores(summary: RunSummary) -> Iterator[str]:
-    """Yield a warning if all methods score 0, or all score 100."""
-    scores = {score.value for row in summary.measured if (score := summary.score(row))}
-    if len(scores) == 1 and scores <= {0.0, 1.0}:
-        value = f"{100 * scores.pop():.0f}"
-        yield f"All methods score {value} on {summary.headline}, so this task cannot show a difference in quality here."
-
-
-def _all_scores(summaries: Sequence[RunSummary]) -> Iterator[str]:
-    """Yield the warnings about scores of several runs, each with the number of runs that have it."""
-    warnings = Counter(sentence for summary in summaries if not summary.simulated for sentence in _scores(summary))
-    for sentence, count in warnings.items():
-        yield sentence if count == len(summaries) else f"{counted(count, 'run')}: {sentence[0].lower()}{sentence[1:]}"
-
-
-def _prompts(summary: RunSummary) -> Iterator[str]:
-    """Yield that there are too few prompts for intervals or for ranks, and that some prompts are equal."""
-    samples, repeats = summary.data.samples, summary.decoding.repeats
-    for row in summary.measured[:1]:
-        if row.prompts < samples and row.generations == samples * repeats:
-            yield f"Only {row.prompts} of {samples} prompts are different; equal prompts count as one."
-    here = (
-        ""
-        if summary.data.source == "synthetic"
-        else f"{summary.data.source} has {counted(summary.data.total, 'prompt')}"
-    )
-    fewest, methods = min((row.prompts for row in summary.measured), default=0), len(summary.measured)
-    if fewest < FEWEST:
-        more = here if here and summary.data.total < FEWEST else "help: -n 20"
-        yield f"Intervals need at least {FEWEST} different prompts; {more}"
-    elif fewest < (wanted := fewest_prompts(methods)):
-        more = (
-            f"{wanted} are needed, and {here}"
-            if here and summary.data.total < wanted
-            else f"help: -n {wanted}, or more for small differences"
-        )
-        yield f"{fewest} prompts are too few to rank {methods} methods; {more}"
+    if change := score_change(summary, leading):
+        yield score_sentence(summary, change)

@@ -2,8 +2,12 @@
 
 from collections.abc import Iterator
 
+from specbench.analysis.intervals import FEWEST
+from specbench.analysis.ranking import fewest_prompts
 from specbench.analysis.run_summary import MethodSummary, RunSummary
 from specbench.report.formats import CHANGE, PERCENT, TENTHS
+from specbench.report.notes import counted
+from specbench.runs.run_spec import DataSpec
 
 OTHER_LOAD = 0.05  # share of the machine's processors from which on other programs count
 MACHINE_DRIFT = 0.2  # of a method's speed, between the first and the last repeat
@@ -29,6 +33,29 @@ def caution(summary: RunSummary) -> Iterator[str]:
         repeats = summary.decoding.repeats
         more = "--fresh" if _load(summary) and repeats > 1 else f"--repeats {3 if repeats == 1 else 2 * repeats}"
         yield f"Another run may give other speeds: {'; '.join(found)}; help: {more} on an idle machine"
+
+
+def few_prompts(summary: RunSummary) -> Iterator[str]:
+    """Yield that some prompts are equal, and that there are too few of them for intervals or for ranks."""
+    data, measured = summary.data, summary.measured
+    if measured:
+        prompts, generations = measured[0].prompts, measured[0].generations
+        if prompts < data.samples and generations == data.samples * summary.decoding.repeats:
+            yield f"Only {prompts} of {data.samples} prompts are different; equal prompts count as one."
+    fewest, wanted = min((row.prompts for row in measured), default=0), fewest_prompts(len(measured))
+    if fewest < FEWEST:
+        yield f"Intervals need at least {FEWEST} different prompts; {_too_small(data, FEWEST) or 'help: -n 20'}"
+    elif fewest < wanted:
+        size = _too_small(data, wanted)
+        more = f"{wanted} are needed, and {size}" if size else f"help: -n {wanted}, or more for small differences"
+        yield f"{fewest} prompts are too few to rank {len(measured)} methods; {more}"
+
+
+def _too_small(data: DataSpec, wanted: int) -> str:
+    """Return how many prompts a source has if these are fewer than wanted; else an empty string."""
+    if data.source == "synthetic" or data.total >= wanted:
+        return ""
+    return f"{data.source} has {counted(data.total, 'prompt')}"
 
 
 def _load(summary: RunSummary) -> str:

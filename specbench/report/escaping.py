@@ -101,14 +101,14 @@ def figure(text: str) -> str:
 
 
 def json_text(value: object, indent: int | None = None) -> str:
-    """JSON with non-ASCII letters as they are and hidden characters as escapes, which a parser returns unchanged."""
+    """Return JSON with non-ASCII letters as they are and hidden characters as escapes. A parser returns both unchanged."""
     separators = None if indent else (",", ":")
     text = json.dumps(value, indent=indent, separators=separators, ensure_ascii=False)
     return HIDDEN.sub(_in_json, text)
 
 
 def json_script(value: object) -> str:
-    """JSON as the content of a <script> element."""
+    """Return JSON as the content of a <script> element."""
     return json_text(value).replace("<", "\\u003c")
 
 

@@ -17,7 +17,7 @@ from specbench.runs.suite_index import DONE
 
 
 def suite_notes(collected: Collected) -> list[str]:
-    """Expectations and their outcomes, then conditions and warnings, then the runs that are missing."""
+    """Return the expectations with their outcomes, the conditions, the warnings, and the missing runs, in this order."""
     lines = [*collected.verdicts, *filter(None, [collected.suite.note])]
     if any(SELECTED in text for table in collected.tables for row in table.rows for text in row):
         lines.append(f"{SELECTED} the best of several settings, chosen by these numbers, as in the paper.")

@@ -251,9 +251,9 @@ def _full_report(summaries: Sequence[RunSummary]) -> str:
 
 
 def common_notes(summaries: Sequence[RunSummary]) -> list[str]:
-    """Notes for a table of several runs.
+    """Return the notes of a table of several runs: their conditions, then their warnings.
 
-    Their conditions, then their warnings. Warnings that differ only in numbers or methods are one line, with their tasks.
+    Warnings that differ only in numbers or methods are one line, with their tasks.
     """
     each = [(summary, notes(summary)) for summary in summaries]
     out = list(dict.fromkeys(lines[0] for _, lines in each))

@@ -137,7 +137,7 @@ def _conclusion(suite: Suite, summaries: Sequence[RunSummary], judged: Sequence[
 
 
 def _profiles(summaries: Sequence[RunSummary], levels: Sequence[Sequence[str]]) -> tuple[list[Table], list[str]]:
-    """Tables and verdicts of runs that profile a chain."""
+    """Return the tables and verdicts of runs that profile a chain."""
     tables, lines = [], []
     for summary, each in zip(summaries, levels, strict=True):
         profile = Profile.of(summary, each)

@@ -33,7 +33,7 @@ def suite_tables(suite: Suite, points: Sequence[Point]) -> list[Table]:
 
 
 def pivot(spec: TableSpec, points: Sequence[Point]) -> Table:
-    """Points as a table. Rows and columns are in the order in which they were measured.
+    """Return points as a table, with rows and columns in the order in which they were measured.
 
     If several points with different values belong to one place, columns that distinguish them are added.
     """

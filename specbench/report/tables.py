@@ -205,7 +205,7 @@ def markdown_head(summaries: Sequence[RunSummary], sentences: Sequence[str], lin
 
 
 def markdown_list(lines: Iterable[str]) -> str:
-    """Lines as a Markdown list."""
+    """Return lines as a Markdown list."""
     return "\n".join(f"- {escaping.markdown(line)}" for line in lines)
 
 

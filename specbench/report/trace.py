@@ -62,7 +62,7 @@ def plain(line: Line) -> str:
 
 
 def closing(record: Record) -> list[str]:
-    """Totals of a generation: tokens, rounds, accepted length, acceptance rate, and forwards by model."""
+    """Return the totals of a generation: tokens, rounds, accepted length, acceptance rate, and forwards by model."""
     rounds = len(record.rounds) or len(record.tokens)
     rate = acceptance_rate([record])
     acceptance = "" if rate is None else f", acceptance rate {column_of('acceptance_rate').format.text(rate)}"

@@ -82,7 +82,7 @@ class Index:
         return changed if changed.measured(results) and not own.measured(results) else own
 
     def measured(self, results: Path) -> "list[IndexEntry]":
-        """The runs that are done and whose folders are here."""
+        """Return the runs that are done and whose folders are here."""
         return [run for run in self.done if run.folder and (results / run.folder / CONFIG).exists()]
 
     def record(self, entry: IndexEntry) -> None:

@@ -87,7 +87,7 @@ class Sequences:
         self._device = device
 
     def __len__(self) -> int:
-        """The number of texts."""
+        """Return the number of texts."""
         return len(self._spans)
 
     @property

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import torch
 
 import specbench.tasks  # noqa: F401  (registers the tasks)
-from specbench.config.model_folders import explained
+from specbench.config.model_folders import errors_about_folders
 from specbench.config.options import Options
 from specbench.config.presets import preset
 from specbench.data.prompting import encode_firsts
@@ -72,7 +72,7 @@ def verify_method(request: VerifyRequest, observer: Observer | None = None) -> V
         raise ConfigError(f"pair {found.name}: synthetic logits are not the models'; verify with pair.logits = 'real'")
     names = [request.method]
     roles = method_resolution.roles_of(names, pair, options)
-    with explained(pair, roles, base):
+    with errors_about_folders(pair, roles, base):
         models = resolve_models(pair, roles, base, on)
     sizes = {role: each.parameters for role, each in models.items()}
     group = method_resolution.groups_of(names, pair, sizes, options)[0]

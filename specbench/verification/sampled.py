@@ -65,7 +65,7 @@ class SampledStatistics:
 
 
 def _normalized(rows: Tensor) -> Tensor:
-    """Rows (m, V) in float64 with sums of exactly 1."""
+    """Return rows (m, V) in float64 whose sums are exactly 1."""
     exact = rows.double()
     return exact / exact.sum(-1, keepdim=True)
 

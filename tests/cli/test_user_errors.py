@@ -74,6 +74,14 @@ def test_rows_without_text_are_reported_with_their_line(tmp_path, data, message)
     assert message in one_line(specbench(*OWN, cwd=tmp_path, code=4))
 
 
+def test_a_mistake_in_the_data_is_reported_before_a_model_is_looked_for(tmp_path):
+    (tmp_path / "rows.jsonl").write_text('{"promt": "One"}\n')
+    (tmp_path / "pair.toml").write_text('[models.target]\npath = "gone"\n')
+    for data, code, message in (("rows.jsonl", 2, "rows.jsonl:1: no text under 'prompt'"), ("no.jsonl", 4, "no.jsonl")):
+        done = specbench("run", "-m", "ar", "-p", "pair.toml", "-t", "prompts", "--data", data, cwd=tmp_path, code=code)
+        assert message in one_line(done) and "gone" not in done.stderr
+
+
 COMMANDS = [["run", "-n", 3], ["verify", "-n", 3], ["trace"]]
 
 

@@ -65,8 +65,28 @@ def test_rates_by_model_are_recorded_with_the_method_that_tests_the_drafts(tmp_p
 
 
 def test_rates_by_model_and_by_task_do_not_go_together():
-    with pytest.raises(ConfigError, match="'draft' is a model and other keys are not; rates are by model or by task"):
+    with pytest.raises(ConfigError, match=r"'draft' is a model and 'gsm8k' is no model; .* by model or by task"):
         construct(Pair, {**preset("pair", "tiny").table, "acceptance": {"draft": 0.8, "gsm8k": 0.7}}, "tiny.toml")
+
+
+def simulate(rates: str, cwd, code: int = 0) -> str:
+    """Return what `run` prints on stderr for synthetic logits with these acceptance rates of tiny-polybasic's models."""
+    own = ["--set", "pair.logits=synthetic", "--set", f"pair.acceptance={rates}", "--repeats", 1, "--max-new-tokens", 4]
+    return console.specbench(
+        "run", "-m", "sd", "-p", "tiny-polybasic", "-t", "gsm8k", "-n", 1, *own, cwd=cwd, code=code
+    ).stderr
+
+
+@pytest.mark.parametrize("rates", ["{draft = 0.8, middel = 0.97}", "{middel = 0.97}"])
+def test_a_rate_of_a_model_that_the_pair_does_not_have_is_an_error_with_the_nearest_model(rates, tmp_path):
+    err = simulate(rates, tmp_path, code=2)
+    assert "acceptance: " in err and "'middel' is no" in err and "did you mean 'middle'?" in err
+
+
+def test_a_rate_of_a_model_that_does_not_draft_is_reported(tmp_path):
+    found = simulate("{draft = 0.8, middle = 0.97}", tmp_path)
+    assert "acceptance of middle has no effect: no method of this run drafts with it" in found
+    assert "has no effect" not in simulate("{draft = 0.8}", tmp_path)
 
 
 def test_a_head_is_that_of_its_kind_and_of_the_model_that_drafts():

@@ -49,6 +49,14 @@ def test_each_task_is_measured_with_its_checkpoint(pair, tmp_path):
     assert {"tiny/models/middle" in text for name, text in texts.items() if "gsm8k" in name} == {False}
 
 
+def test_data_that_suit_none_of_the_pairs_tasks_select_the_checkpoint_and_options_of_the_task_that_runs(pair, tmp_path):
+    (tmp_path / "rows.jsonl").write_text('{"prompt": "Hello."}\n{"prompt": "Good morning."}\n')
+    options = ["--repeats", 1, "--set", "task.prompts.max_new_tokens=4"]
+    console.specbench("run", "-m", "sd", "-p", pair, "--data", "rows.jsonl", *options, cwd=tmp_path)
+    (folder,) = (tmp_path / "results").glob("*/run.toml")
+    assert "prompts" in folder.parent.name and "max_new_tokens = 4" in folder.read_text()
+
+
 def test_a_plan_of_several_tasks_is_an_error(pair, tmp_path):
     request = Request(methods=("sd",), pair=str(pair), options=Options(), out=tmp_path)
     with pytest.raises(ConfigError, match="a checkpoint for each task; help: one task, such as -t gsm8k"):

@@ -69,6 +69,22 @@ def test_a_part_with_a_mistake_or_an_unknown_number_of_prompts_has_no_count(tmp_
     assert (row.state, row.generations, row.tokens, row.least_seconds) == ("missing", None, None, None)
 
 
+def test_data_that_suit_none_of_the_pairs_tasks_plan_the_same_task_here_and_on_another_machine(tmp_path):
+    (tmp_path / "rows.jsonl").write_text('{"prompt": "Hello."}\n')
+    command = ["plan", "-p", "tiny", "--data", "rows.jsonl", "--json"]
+    here = json.loads(specbench(*command, cwd=tmp_path).stdout)
+    there = json.loads(specbench(*command, "--for", "h100", cwd=tmp_path).stdout)["runs"]
+    assert {row["task"] for row in here} == {row["task"] for row in there} == {"prompts"}
+
+
+def test_tasks_without_published_data_are_not_planned_for_another_machine(tmp_path):
+    models = "".join(f'[models.{role}]\npath = "specbench:tiny/models/{role}"\n' for role in ("draft", "target"))
+    (tmp_path / "own.toml").write_text(models)
+    planned = json.loads(specbench("plan", "-p", "own.toml", "--for", "h100", "--json", cwd=tmp_path, code=4).stdout)
+    tasks = {row["task"] for row in planned["runs"]}
+    assert {"gsm8k", "lm1b"} <= tasks and not {"prompts", "dialogues"} & tasks
+
+
 def test_a_run_that_lacks_only_heads_that_the_suite_trains_is_pending(tmp_path):
     """It is not advised to download anything, and it has a count."""
     done = specbench("plan", "--suite", "sprinter-table4-tiny", cwd=tmp_path).stdout

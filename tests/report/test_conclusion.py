@@ -221,6 +221,8 @@ def test_several_runs_of_a_lossy_method_have_the_range_of_its_scores():
     words = "The change of its score in 2 of 3 runs ranges from strict -3.1 [-6.0, -0.2] (a) to rouge2 +1.0 (b)."
     assert found.endswith(f" {words}")
     assert headline(runs) == [lossless, found], "the caption of a table says so too"
+    words = "The change of its score in 1 of 2 runs is rouge2 +1.0 (b)."
+    assert conclusion(runs[1:])[-1].endswith(f" {words}")
     without = conclusion(on_tasks(*(run(lossy(Estimate(-0.2, None, None), None)) for _ in range(2))))
     assert without[0].endswith("strict -20.0 (a) to strict -20.0 (b). Intervals need more prompts.")
 
