@@ -35,6 +35,9 @@ def verify(draft: Draft, pi: Tensor, sampler: Sampler, unread: Tensor | None = N
     k, tokens, accepted = len(draft.tokens), draft.tokens, 0
     read = [] if unread is None else read_tokens(unread)
     assert k <= len(pi) <= k + 1 and len(draft.probs) == k
+    if sampler.temperature == 0.0 and (certain := certain_tokens(pi)):
+        accepted = next((i for i, token in enumerate(tokens) if token != certain[i]), k)
+        return Verified(tokens[:accepted] + certain[accepted : accepted + 1], accepted, read)
     require_distributions(pi)
     if k:
         x = torch.tensor(tokens, device=pi.device).unsqueeze(-1)  # (k, 1)
@@ -46,6 +49,16 @@ def verify(draft: Draft, pi: Tensor, sampler: Sampler, unread: Tensor | None = N
     else:
         return Verified(tokens, k, read)
     return Verified([*tokens[:accepted], int(sampler.choose(probs))], accepted, read)
+
+
+def certain_tokens(rows: Tensor) -> list[int]:
+    """Return the token that each one-hot row of (k, V) allows; empty if a row is not one-hot.
+
+    Where pi allows one token only, a test accepts exactly that token, and the residual of any other draft is that token, for
+    any q. Greedy decoding is verified at a fraction of the time this way.
+    """
+    highest, tokens = rows.max(-1)  # (k,)
+    return tokens.tolist() if min(highest.tolist(), default=0.0) == 1.0 else []
 
 
 def verify_at_once(draft: Draft, pi: Tensor, sampler: Sampler, unread: Tensor | None = None) -> Verified:
