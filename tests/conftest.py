@@ -4,11 +4,13 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 import pytest
 
 from specbench.config import presets
+from specbench.experiment import runner
 
 os.environ.pop("COLUMNS", None)  # pytest-xdist sets it; without it, output that is not a terminal is wide
 
@@ -32,6 +34,14 @@ def without_other_modules_plugins() -> Iterator[None]:
     yield
     presets._ADDED.clear()
     presets._ADDED.update(before)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def bandwidth_measured_once() -> Iterator[None]:
+    """Measure the memory bandwidth once per process instead of once per run folder."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(runner, "copy_bandwidth", cache(runner.copy_bandwidth))
+        yield
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

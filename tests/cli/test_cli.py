@@ -3,23 +3,19 @@
 import csv
 import io
 import json
-import os
 import shutil
-import subprocess
-import sys
 import tomllib
 from pathlib import Path
 
 import pandas
 import pytest
+from huggingface_hub import constants
 from transformers import AutoTokenizer
 
 from specbench.analysis.theory import alternate_proposal, never_slower
 from specbench.config.pair import PACKAGE
 from tests.fixtures.console import specbench
 
-SPECBENCH = Path(sys.executable).parent / "specbench"
-ENV = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
 FEW = ["-n", "5", "--repeats", "1", "--max-new-tokens", "12"]
 GSM8K = ["-t", "gsm8k", *FEW]
 ENSEMBLE = ["-m", "se", *GSM8K]
@@ -147,10 +143,12 @@ def test_two_local_folders_that_share_a_tokenizer(tmp_path):
     assert "my-pair, prompts@1-A" in shown
 
 
-def test_hub_ids_and_hub_data_load_offline_from_the_hubs_cache_and_record_their_commits(tmp_path):
+def test_hub_ids_and_hub_data_load_offline_from_the_hubs_cache_and_record_their_commits(tmp_path, monkeypatch):
     """The real loading path on a cache laid out as the hub's client lays it out: refs, snapshots, commits."""
     models, rows = {"draft": "a" * 40, "target": "b" * 40}, "c" * 40
-    hub = tmp_path / "home" / "hub"
+    hub = tmp_path / "hub"
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(hub))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     for role, commit in models.items():
         repo = hub / f"models--some--{role}"
         shutil.copytree(PACKAGE / "tiny" / "models" / role, repo / "snapshots" / commit)
@@ -164,18 +162,14 @@ def test_hub_ids_and_hub_data_load_offline_from_the_hubs_cache_and_record_their_
         repo / "snapshots" / rows / "main" / "test-00000-of-00001.parquet"
     )
     (tmp_path / "hub.toml").write_text("".join(f'[models.{r}]\npath = "some/{r}"\n' for r in models))
-    command = [SPECBENCH, "run", "-m", "sd", "-p", "hub.toml", "-t", "gsm8k", "--data", "hub", *FEW]
-    env = ENV | {"HF_HOME": str(tmp_path / "home")}
-    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    specbench("run", "-m", "sd", "-p", "hub.toml", "-t", "gsm8k", "--data", "hub", *FEW, cwd=tmp_path)
     (folder,) = (tmp_path / "results").iterdir()
     config = tomllib.loads((folder / "run.toml").read_text())
     assert {role: each["revision"] for role, each in config["pair"]["models"].items()} == models
     assert config["task"]["data"]["revision"] == rows
     assert config["methods"]["sd"]["options"]["proposer"]["gamma"] == 5
     (repo / "refs" / "main").write_text("d" * 40)  # the hub has moved on
-    done = subprocess.run([SPECBENCH, "score", folder], cwd=tmp_path, env=env, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    specbench("score", folder, cwd=tmp_path)
 
 
 def test_a_failed_sample_is_a_failed_sample(tmp_path):

@@ -11,15 +11,15 @@ from tests.fixtures import console
 
 
 def test_candidates_are_compared_and_the_fastest_chain_runs(tmp_path):
-    few = ["-p", "tiny", "-t", "gsm8k", "-n", 3, "--max-new-tokens", 24]
+    few = ["-p", "tiny", "-t", "gsm8k", "--max-new-tokens", 24]
     wanted = ["-m", "polybasic-model", "--middle", "middle", "--middle", "code", "--write", "chain.toml"]
-    shown = "".join(console.specbench("profile", *wanted, *few, cwd=tmp_path))
+    shown = "".join(console.specbench("profile", *wanted, *few, "-n", 3, cwd=tmp_path))
     for chain in ("target > middle > draft", "target > code > draft"):
         assert chain in shown
     assert "Theorem 3.2, as printed" in shown and "is predicted to be the fastest" in " ".join(shown.split())
     table = tomllib.loads((tmp_path / "chain.toml").read_text())
     assert table["name"] == "speculative" and table["scorers"] == "target"
-    console.specbench("run", "-m", "chain.toml", *few, "--repeats", 1, cwd=tmp_path)
+    console.specbench("run", "-m", "chain.toml", *few, "-n", 1, "--repeats", 1, cwd=tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from specbench.config.options import Access
+from specbench.runs import locking
 from specbench.runs.locking import locked
 from tests.fixtures.console import specbench
 
@@ -71,16 +72,19 @@ def test_a_second_process_ends_at_once_and_names_the_first(run, holder):
     assert lines(run) == before
 
 
-def test_wait_waits_until_the_other_process_has_finished(run, holder):
-    waiting = subprocess.Popen(
-        [*PROGRAM, *FEW, "--wait"], cwd=run.parents[1], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    assert waiting.stderr.readline().startswith(f"waiting for process {holder.pid}")
-    assert waiting.poll() is None
-    holder.stdin.close()
-    out, err = waiting.communicate(timeout=120)
-    assert waiting.returncode == 0, err
-    assert "speedup" in out
+def test_wait_waits_until_the_other_process_has_finished(run, holder, monkeypatch):
+    states, real_sleep = [], time.sleep
+
+    def sleep(seconds):
+        states.append(holder.poll())
+        holder.stdin.close()
+        real_sleep(seconds)
+
+    monkeypatch.setattr(locking.time, "sleep", sleep)
+    done = specbench(*FEW, "--wait", cwd=run.parents[1])
+    assert states[0] is None, "the other process runs when the first poll ends"
+    assert done.stderr.startswith(f"waiting for process {holder.pid}")
+    assert "speedup" in done.stdout
 
 
 def test_the_lock_of_a_killed_process_is_taken_over(run, holder):
