@@ -228,6 +228,7 @@ def _git() -> Revision:
     return {"revision": revision, "dirty": bool(changed)}
 
 
+@cache
 def _version(package: str) -> str:
     try:
         return metadata.version(package)
