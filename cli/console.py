@@ -92,6 +92,7 @@ def print_table(table: "Table", console: Console, optional: Sequence[str] = (), 
     console.print(_drawn(_wrapped(shown, console.width, listing), wrapped=True))
     if hidden:
         say(f"hidden columns (the terminal is too narrow): {'; '.join(hidden)}", console)
+        console.print()
 
 
 def fitted(table: "Table", width: int, optional: Sequence[str] = (), listing: str = "") -> tuple["Table", list[str]]:

@@ -41,7 +41,8 @@ def judge(
     if not folders:
         raise ConfigError(f"no run folder in {results}; help: specbench run")
     table = judge_table(judge_, judge_model) if judge_ or judge_model else {}
-    missing = [] if table else ["--judge is missing: a URL such as http://localhost:8000/v1, or a local model"]
+    url = "a URL such as http://localhost:8000/v1 with --judge-model"
+    missing = [] if table else [f"--judge is missing: a local model, or {url}"]
     others = {folder: _others(folder, against) for folder in folders}
     if ambiguous := next((folder for folder in folders if not of and len(others[folder]) != 1), None):
         names = others[ambiguous]

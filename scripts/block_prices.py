@@ -8,7 +8,7 @@ import argparse
 import json
 import multiprocessing
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,11 +23,13 @@ from specbench.models.eager_session import EagerSession
 from specbench.models.engine import LeanSession, network_of
 from specbench.models.loader import use_huge_pages_for
 from specbench.models.random_weights import random_model
-from specbench.models.sizes import forward_bytes, parameters_of
+from specbench.models.sizes import forward_bytes, parameters_of, position_bytes
 
 OUT = Path("results/block-prices.md")
 SIZES = (1, 2, 3, 4, 5, 6, 7, 8, 16)
 CONTEXT = 128  # tokens before the block
+CONTEXTS = (64, 512, 2048, 4096)  # for the lean engine on one model
+IN_CONTEXT = "100M"
 SOURCE = 128  # tokens that an encoder reads
 PRODUCT = 1024  # rows of the square matrices whose product states the processor's flops
 
@@ -36,7 +38,7 @@ def llama(layers: int, width: int, wide: int, heads: int, vocabulary: int) -> Pr
     """Return a Llama's config, with an LM head of its own."""
     return AutoConfig.for_model(
         "llama", num_hidden_layers=layers, hidden_size=width, intermediate_size=wide, num_attention_heads=heads,
-        num_key_value_heads=heads, vocab_size=vocabulary, max_position_embeddings=1024, tie_word_embeddings=False,
+        num_key_value_heads=heads, vocab_size=vocabulary, max_position_embeddings=8192, tie_word_embeddings=False,
     )  # fmt: skip
 
 
@@ -44,7 +46,7 @@ SHAPES = {
     "tiny": llama(7, 192, 512, 4, 1024),  # the shape of the bundled target
     "25M": llama(8, 448, 1216, 7, 4000),
     "100M": llama(12, 768, 2048, 12, 8000),
-    "450M": llama(12, 1536, 4608, 16, 16000),
+    "450M": llama(12, 1536, 5120, 16, 16000),
     "T5 60M": AutoConfig.for_model("t5", d_model=512, d_ff=2048, num_layers=6, num_heads=8, vocab_size=32128),
 }
 
@@ -58,8 +60,12 @@ class Row(NamedTuple):
     threads: int
     milliseconds: float  # of one token
     prices: list[Estimate]  # by SIZES
-    bytes_bound: float  # milliseconds of reading the weights once
+    bytes_bound: float  # milliseconds of reading the weights and the cache once
     flops_bound: float  # milliseconds of the products of one token
+    context: int
+
+
+ENGINES = ("lean", "transformers")
 
 
 def main() -> None:
@@ -86,17 +92,28 @@ def measured(models: list[str], dtypes: list[str], threads: int, seconds: float)
     for name in models:
         for dtype in dtypes:
             rows += prices(name, dtype, threads, seconds, bandwidth)
+    if IN_CONTEXT in models:
+        for context in CONTEXTS:
+            rows += prices(IN_CONTEXT, dtypes[0], threads, seconds, bandwidth, context, ENGINES[:1])
     return rows
 
 
-def prices(name: str, dtype: str, threads: int, seconds: float, bandwidth: float) -> Iterator[Row]:
-    """Yield the prices of a model on both engines, whose forwards alternate."""
+def prices(
+    name: str,
+    dtype: str,
+    threads: int,
+    seconds: float,
+    bandwidth: float,
+    context: int = CONTEXT,
+    engines: Sequence[str] = ENGINES,
+) -> Iterator[Row]:
+    """Yield the prices of a model after `context` tokens on some engines, whose forwards alternate."""
     config, source = SHAPES[name], None
-    first = list(range(5, 5 + CONTEXT - 1))
+    first = [5 + i % 900 for i in range(context - 1)]
     if config.is_encoder_decoder:
-        source, first = list(range(5, 5 + SOURCE)), first[: CONTEXT // 2]
+        source, first = list(range(5, 5 + SOURCE)), first[: context // 2]
     sessions: dict[str, Any] = {}
-    for engine in ("lean", "transformers"):
+    for engine in engines:
         model = random_model(config, dtype, torch.device("cpu")).eval().requires_grad_(False)
         opened = network_of(model) if engine == "lean" else model
         use_huge_pages_for(model)
@@ -117,7 +134,8 @@ def prices(name: str, dtype: str, threads: int, seconds: float, bandwidth: float
         ]
         yield Row(
             name, engine, dtype, threads, 1e3 * float(np.median(table[:, 0])), ratios,
-            1e3 * forward_bytes(config, "", dtype) / bandwidth, 1e3 * flops,
+            1e3 * (forward_bytes(config, "", dtype) + context * position_bytes(config, dtype)) / bandwidth, 1e3 * flops,
+            context,
         )  # fmt: skip
 
 
@@ -140,20 +158,12 @@ def rate_of_products(dtype: str) -> float:
     return 2 * PRODUCT**3 / best
 
 
-def page(rows: list[Row]) -> str:
-    """Return the results as Markdown."""
-    env = dict(fingerprint())
+def table(rows: Sequence[Row]) -> list[str]:
+    """Return the lines of a Markdown table."""
     heads = " | ".join(f"n = {n}" for n in SIZES[1:])
     lines = [
-        "# The price of a block on a CPU",
-        "",
-        f"T(n) / T(1): the time of a forward of n tokens over that of one token, after a context of {CONTEXT} tokens, with"
-        " 95 % intervals. Random weights of the stated shapes; of T5, the decoder after an encoder. Sizes and engines"
-        " alternate in one process. *bytes* is the time of reading the weights once at the bandwidth of a copy (read and"
-        " written), *flops* that of the products of one token at the rate of a large product. Made by `make bench`.",
-        "",
-        f"| model | engine | dtype | threads | T(1), ms | {heads} | bytes, ms | flops, ms |",
-        "| :-- | :-- | :-- | --: | --: |" + " --: |" * (len(SIZES) + 1),
+        f"| model | engine | dtype | threads | context | T(1), ms | {heads} | bytes, ms | flops, ms |",
+        "| :-- | :-- | :-- | --: | --: | --: |" + " --: |" * (len(SIZES) + 1),
     ]
     for row in rows:
         cells = " | ".join(
@@ -161,9 +171,31 @@ def page(rows: list[Row]) -> str:
             for each in row.prices[1:]
         )
         lines.append(
-            f"| {row.model} | {row.engine} | {row.dtype} | {row.threads} | {row.milliseconds:.2f} | {cells} |"
+            f"| {row.model} | {row.engine} | {row.dtype} | {row.threads} | {row.context} | {row.milliseconds:.2f} | {cells} |"
             f" {row.bytes_bound:.2f} | {row.flops_bound:.3f} |"
         )
+    return lines
+
+
+def page(rows: list[Row]) -> str:
+    """Return the results as Markdown."""
+    env = dict(fingerprint())
+    lines = [
+        "# The price of a block on a CPU",
+        "",
+        "T(n) / T(1): the time of a forward of n tokens over that of one token, with 95 % intervals. Random weights of "
+        "the stated shapes; of T5, the decoder after an encoder. Sizes and engines alternate in one process. *bytes* is "
+        "the time of reading weights and cache once at the bandwidth of a copy (read and written), *flops* that of the "
+        "products of one token at the rate of a large product. Made by `make bench`.",
+        "",
+        f"After a context of {CONTEXT} tokens:",
+        "",
+        *table([row for row in rows if row.context == CONTEXT]),
+        "",
+        "By the length of the context:",
+        "",
+        *table([row for row in rows if row.context != CONTEXT]),
+    ]
     kept = {key: env[key] for key in ("cpu", "cores", "load_1min", "python", "packages", "git")}
     return "\n".join([*lines, "", f"`{json.dumps(kept)}`", ""])
 

@@ -9,13 +9,15 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+
 import specbench
 from specbench.analysis import theory
 from specbench.analysis.intervals import Estimate
 from specbench.analysis.rows import complete
 from specbench.analysis.speed import speedup
 from specbench.analysis.theory.polybasic import Plan
-from specbench.config.options import Options
+from specbench.config.options import Access, Options
 from specbench.experiment.block_times import time_blocks
 from specbench.experiment.chain_profile import pairings
 from specbench.experiment.pipeline import run
@@ -24,23 +26,28 @@ from specbench.experiment.selection import read_pair
 from specbench.files import write
 from specbench.machine.hardware import fingerprint
 from specbench.report.chain_profile import Profile
-from specbench.report.formats import HUNDREDTHS, PERCENT, TENTHS_OF_PERCENT, TIMES
+from specbench.report.formats import HUNDREDTHS, TENTHS_OF_PERCENT, TIMES
 from specbench.report.tables import Table, markdown_table
 from specbench.runs.run_folder import read
 
 PAGE = Path("results/chain-cpu.md")
 LEVELS = ("target", "middle", "draft")
-TABLE_1 = {"middle": 0.885, "draft": 0.86}  # accepted lengths of 6.26 and 4.36 tokens at draft lengths of 10 and 5
-MIDDLES = (0.885, 0.93, 0.95, 0.97, 0.98, 0.99, 0.995)  # acceptance of the middle model's tokens
+TABLE_1 = {
+    "middle": (6.26, 10),
+    "draft": (4.36, 5),
+    "plain": (4.34, 5),
+}  # printed accepted length, assumed draft length
+MIDDLES = (0.93, 0.95, 0.97, 0.98, 0.99, 0.995)  # acceptance rates of the middle model beyond Table 1's
 SHAPES = {  # layers, width, width of the MLP, heads
     "100M": (12, 768, 2048, 12),
-    "450M": (12, 1536, 4608, 16),
+    "450M": (12, 1536, 5120, 16),
     "1B": (16, 2048, 8192, 16),
 }
 DRAFT = (2, 512, 1376, 8)
 VOCABULARY = 16000
 SIZES = (1, 2, 3, 4, 5, 8, 12, 16)
-PLAIN, CHAIN = range(1, 17), range(1, 25)  # draft lengths without, and thresholds with the middle model
+PLAIN = range(1, 17)  # draft lengths without the middle model
+CHAIN = range(1, 9), range(1, 25)  # draft lengths and thresholds with it
 
 
 class Row(NamedTuple):
@@ -59,7 +66,8 @@ class Measured(NamedTuple):
     chain: Estimate
     plain: Estimate
     ratio: Estimate
-    length: float  # tokens that the target commits in a forward, in the chain
+    chain_length: float  # tokens that a forward of the target commits
+    plain_length: float
 
 
 def main() -> None:
@@ -67,7 +75,7 @@ def main() -> None:
     parser.add_argument("--shapes", nargs="+", choices=SHAPES, default=list(SHAPES))
     parser.add_argument("--prompts", type=int, default=8)
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--tokens", type=int, default=48)
+    parser.add_argument("--tokens", type=int, default=96)
     parser.add_argument("--runs", type=Path, default=Path("build/chain-cpu"))
     args = parser.parse_args()
     args.runs.mkdir(parents=True, exist_ok=True)
@@ -84,13 +92,25 @@ def main() -> None:
     print(PAGE.read_text(encoding="utf-8"))
 
 
+def rate_of(role: str) -> float:
+    """Return the acceptance rate at which Table 1's accepted length is expected."""
+    length, drafted = TABLE_1[role]
+    rates = np.linspace(0.5, 1.0, 5001)
+    lengths = [1.0 + theory.expected_accepted(float(rate), drafted) for rate in rates]
+    return round(float(np.interp(length, lengths, rates)), 3)
+
+
 def pair_file(shape: str, middle: float, folder: Path) -> Path:
-    """Write the pair of a shape, and return its path."""
-    target = _model(SHAPES[shape])
-    models = {"draft": _model(DRAFT), "middle": f'quantization = "int4"\n{target}', "target": target}
+    """Write the pair of a shape, and return its path.
+
+    The draft of plain speculation is a model of its own, since an acceptance rate belongs to a model.
+    """
+    target, draft = _model(SHAPES[shape]), _model(DRAFT)
+    models = {"draft": draft, "plain": draft, "middle": f'quantization = "int4"\n{target}', "target": target}
     text = (
         f'description = "a random Llama of {shape} parameters, its int4 copy, and a small draft"\nweights = "dummy"\n'
-        f'logits = "synthetic"\nacceptance = {{ middle = {middle}, draft = {TABLE_1["draft"]} }}\n'
+        f'logits = "synthetic"\nacceptance = {{ middle = {middle}, draft = {rate_of("draft")},'
+        f" plain = {rate_of('plain')} }}\n"
         + "".join(f"\n[models.{role}]\n{keys}" for role, keys in models.items())
         + '\n[defaults]\ndata = "synthetic"\ntasks = ["gsm8k"]\n\n[defaults.task.gsm8k]\nshots = 0\n'
     )
@@ -110,9 +130,10 @@ def _model(shape: Sequence[int]) -> str:
 
 def profiled(shape: str, folder: Path) -> Profile:
     """Return the prices of the shape's models, as `specbench profile` measures them."""
-    path, options = str(pair_file(shape, TABLE_1["middle"], folder)), Options(limit=2, repeats=1, max_new_tokens=24)
+    path, options = str(pair_file(shape, rate_of("middle"), folder)), Options(limit=2, repeats=1, max_new_tokens=24)
     names = tuple(pairings(list(LEVELS), read_pair(path, options)[1], 5))
-    request = Request(methods=names, pair=path, tasks=("gsm8k",), options=options, out=folder / "profile")
+    out, access = folder / "profile", Access(fresh=True)
+    request = Request(methods=names, pair=path, tasks=("gsm8k",), options=options, out=out, access=access)
     (summary,) = run(request, None, time_blocks).summaries
     return Profile.of(summary, LEVELS)
 
@@ -121,11 +142,10 @@ def predicted(shape: str, profile: Profile) -> Iterator[Row]:
     """Yield the fastest plan with and without the middle model, by exact theory at the measured prices."""
     three, two = profile.cost(LEVELS[::-1], blocks=True), profile.cost(("draft", "target"), blocks=True)
     reach = profile.longest
-    plain = theory.best_chain([TABLE_1["draft"]], two, [k for k in PLAIN if k < reach])
-    for middle in MIDDLES:
-        chain = theory.best_chain(
-            [TABLE_1["draft"], middle], three, range(1, 9), [threshold for threshold in CHAIN if threshold < reach]
-        )
+    plain = theory.best_chain([rate_of("plain")], two, [k for k in PLAIN if k < reach])
+    drafted, thresholds = CHAIN
+    for middle in (rate_of("middle"), *MIDDLES):
+        chain = theory.best_chain([rate_of("draft"), middle], three, drafted, [t for t in thresholds if t < reach])
         yield Row(shape, middle, chain, plain)
 
 
@@ -133,16 +153,16 @@ def chosen(rows: Sequence[Row]) -> set[float]:
     """Return the acceptances that are measured: Table 1's, those on both sides of the threshold, and the highest."""
     losing = [row.middle for row in rows if row.chain.speedup <= row.plain.speedup]
     winning = [row.middle for row in rows if row.chain.speedup > row.plain.speedup]
-    return {TABLE_1["middle"], *losing[-1:], *winning[:1], *winning[-1:]}
+    return {rate_of("middle"), *losing[-1:], *winning[:1], *winning[-1:]}
 
 
 def measured(row: Row, args: argparse.Namespace) -> Measured:
     """Measure the two plans and the target alone, in turn in one run."""
-    draft = '{{ name = "model", model = "draft", gamma = {} }}'
-    chain = draft.format(row.chain.drafted)
-    chain = f'{{ name = "chain", model = "middle", threshold = {row.chain.thresholds[0]}, proposer = {chain} }}'
+    draft = f'{{ name = "model", model = "draft", gamma = {row.chain.drafted} }}'
+    chain = f'{{ name = "chain", model = "middle", threshold = {row.chain.thresholds[0]}, proposer = {draft} }}'
+    plain = f'{{ name = "model", model = "plain", gamma = {row.plain.drafted} }}'
     paths = []
-    for name, proposer in (("chain", chain), ("plain", draft.format(row.plain.drafted))):
+    for name, proposer in (("chain", chain), ("plain", plain)):
         path = args.runs / f"{name}-{row.shape.lower()}-{1000 * row.middle:.0f}.toml"
         path.write_text(
             f'description = "{name}"\nbaseline = "ar"\nname = "speculative"\nproposer = {proposer}\n'
@@ -152,16 +172,16 @@ def measured(row: Row, args: argparse.Namespace) -> Measured:
         paths.append(path)
     result = specbench.run(
         list(map(str, paths)), str(pair_file(row.shape, row.middle, args.runs)), "gsm8k", out=args.runs / "runs",
-        limit=args.prompts, repeats=args.repeats, max_new_tokens=args.tokens, ignore_eos=True,
+        fresh=True, limit=args.prompts, repeats=args.repeats, max_new_tokens=args.tokens, ignore_eos=True,
     )  # fmt: skip
     (summary,) = result.summaries
     records = list(read(result.folders[0]))
     ours, theirs = (complete(records, path.stem) for path in paths)
     found = {method.method: method for method in summary.methods}
     speeds = [found[path.stem].speedup for path in paths]
-    length = found[paths[0].stem].accepted_length
-    assert speeds[0] is not None and speeds[1] is not None and length is not None
-    return Measured(speeds[0], speeds[1], speedup(ours, theirs), length)
+    lengths = [found[path.stem].accepted_length for path in paths]
+    assert speeds[0] is not None and speeds[1] is not None
+    return Measured(speeds[0], speeds[1], speedup(ours, theirs), lengths[0] or 0.0, lengths[1] or 0.0)
 
 
 def price_rows(shape: str, profile: Profile) -> list[list[str]]:
@@ -184,33 +204,35 @@ def page(prices: list[list[str]], rows: Sequence[Row], args: argparse.Namespace)
             f"{row.plain.drafted}", TIMES.text(row.plain.speedup),
             f"{row.chain.drafted}, {row.chain.thresholds[0]}", TIMES.text(row.chain.speedup),
             *([TIMES.text(row.measured.plain), TIMES.text(row.measured.chain), TIMES.text(row.measured.ratio),
-               HUNDREDTHS.text(row.measured.length)] if row.measured else ["-"] * 4),
+               *map(HUNDREDTHS.text, (row.measured.plain_length, row.measured.chain_length))] if row.measured else ["-"] * 5),
         ]
         for row in rows
     ]  # fmt: skip
     titles = [
-        "target", "acceptance of the middle's tokens", "plain: draft length", "plain, predicted",
+        "target", "acceptance rate of the middle model", "plain: draft length", "plain, predicted",
         "chain: draft length, threshold", "chain, predicted", "plain, measured", "chain, measured",
-        "chain over plain, measured", "tokens per forward of the target",
+        "chain over plain, measured", "plain: tokens per target forward", "chain: tokens per target forward",
     ]  # fmt: skip
     env = fingerprint()
     lines = [
         "# A chain of three models on a CPU",
         "",
-        "Does the target's int4 copy pay as a middle model? **Dummy weights and synthetic acceptance**: only the times of"
-        f" forwards are real. The draft has {DRAFT[0]} layers of width {DRAFT[1]}; {PERCENT.number(TABLE_1['draft'])} of its"
-        " tokens are accepted by the middle model, and as many by the target. These are the rates of Polybasic's Table 1,"
-        " whose accepted lengths are 4.36 and 4.34 tokens. For the middle model Table 1 prints 6.26, an acceptance of"
-        f" {TABLE_1['middle']:.1%}. Made by `make chain-cpu`: {args.prompts} prompts x {args.repeats} repeats of"
-        f" {args.tokens} tokens, T = 0.",
+        "Does the target's int4 copy make decoding faster as a middle model? **Dummy weights and synthetic acceptance**: only"
+        f" the times of forwards are real. The draft has {DRAFT[0]} layers of width {DRAFT[1]}. Acceptance rates are those at"
+        " which the accepted lengths of Polybasic's Table 1 are expected, if its draft lengths were 5 and 10, which the paper"
+        f" does not state: {TENTHS_OF_PERCENT.number(rate_of('draft'))} for the draft under the middle model (4.36 tokens),"
+        f" {TENTHS_OF_PERCENT.number(rate_of('plain'))} under the target (4.34), and"
+        f" {TENTHS_OF_PERCENT.number(rate_of('middle'))} for the middle model under the target (6.26). Made by"
+        f" `make chain-cpu`: {args.prompts} prompts x {args.repeats} repeats of {args.tokens} tokens, T = 0.",
         "",
         "The prices of blocks, relative to a forward of one token by the target:",
         "",
         markdown_table(Table("", head, prices)),
         "",
-        "The fastest plan by exact theory at these prices, over draft lengths up to 16 and thresholds up to 24, and the same"
-        " plans measured side by side, as speedups over the target alone with 95 % intervals. Measured are Table 1's rate,"
-        " the rates on both sides of the threshold, and the highest.",
+        f"The fastest plan by exact theory at these prices: plain speculation with draft lengths up to {PLAIN[-1]}, and the"
+        f" chain with draft lengths up to {CHAIN[0][-1]} and thresholds up to {CHAIN[1][-1]}. Some plans were measured side"
+        " by side: at Table 1's rate, at the rates between which theory changes its choice, and at the highest. Speedups are"
+        " over the target alone, with 95 % intervals.",
         "",
         markdown_table(Table("", titles, body)),
         "",

@@ -1,16 +1,19 @@
 """Measure a real model on a CPU: writes results/smollm2.md. Run by `make smollm2 ARGS="--gguf FILE --data FOLDER"`.
 
 The model is SmolLM2-135M-Instruct (Apache-2.0), from a GGUF of 4-bit weights, which transformers reads and dequantizes.
-The script writes it as an ordinary checkpoint, trains an EAGLE head on the model's own continuations, and measures. Of all
-that it writes, only the page is part of the repository. Needs the package gguf.
+The script writes it as an ordinary checkpoint, trains an EAGLE head on the model's own continuations, and measures. Only the
+page is committed. Needs the package gguf.
 """
 
 import argparse
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+
+from specbench.runs.run_folder import runs_in
 
 PAGE = Path("results/smollm2.md")
 PAIR = """description = "SmolLM2-135M-Instruct, and its 4-bit copy as a middle model"
@@ -58,6 +61,7 @@ def main() -> None:
     parser.add_argument("-n", type=int, default=10, help="prompts per task")
     args = parser.parse_args()
     args.work.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(args.work / "runs", ignore_errors=True)
     pair = args.work / "smollm2.toml"
     pair.write_text(PAIR, encoding="utf-8")
     tokens = converted(args.gguf, args.work / "model")
@@ -70,10 +74,11 @@ def main() -> None:
     for each in commands:
         specbench(each)
     prices = specbench(profile, shown=True)
-    runs = sorted(map(str, (args.work / "runs").glob("*polybasic*_smollm2_*")))
+    runs = [str(run) for run in runs_in(args.work / "runs") if "polybasic" in run.name and "under" not in run.name]
     tables = specbench(["report", *runs, "-f", "md"], shown=True)
     PAGE.write_text(
-        page(args, tokens, [training(pair, args), *commands[-3:], profile], tables, prices), encoding="utf-8"
+        page(args, tokens, [training(pair, args), *commands[-len(PROMPTS) :], profile], tables, prices),
+        encoding="utf-8",
     )
     print(PAGE.read_text(encoding="utf-8"))
 

@@ -161,14 +161,14 @@ def drift(rows: Rows) -> float | None:
 
 @metric("share")
 def repeat_spread(rows: Rows) -> float | None:
-    """Standard deviation over repeats of the seconds per token of a prompt / their mean; median over prompts.
+    """Standard deviation over repeats of the seconds of a generation / their mean; median over generations.
 
-    The sample standard deviation, of end-to-end seconds. None for a single repeat.
+    Of end-to-end seconds, over the repeats of a sample that have the same tokens. None if there are none.
     """
-    by_prompt: dict[str, list[float]] = defaultdict(list)
+    same: dict[tuple[str, tuple[int, ...]], list[float]] = defaultdict(list)
     for r in rows:
-        by_prompt[r.prompt].append(seconds(r, end_to_end=True) / len(r.tokens))
-    spreads = [np.std(each, ddof=1) / np.mean(each) for each in by_prompt.values() if len(each) > 1]
+        same[r.sample, tuple(r.tokens)].append(seconds(r, end_to_end=True))
+    spreads = [np.std(each, ddof=1) / np.mean(each) for each in same.values() if len(each) > 1]
     return float(np.median(spreads)) if spreads else None
 
 

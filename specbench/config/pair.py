@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from specbench.config.placement import Parallel, Placement, placement_of
-from specbench.errors import ConfigError, MissingAsset, hint
+from specbench.errors import ConfigError, MissingAsset, hint, nearest
 
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 Quantization = Literal["", "int4", "int8", "nf4"]
@@ -139,9 +139,9 @@ class Pair:
         if isinstance(self.acceptance, float):
             return self.acceptance
         if task not in self.acceptance:
-            nearest = {key: hint(key, self.models, "models") for key in self.acceptance}
-            models = (f"; '{key}' is no model{text}" for key, text in nearest.items() if text.startswith(" ("))
-            raise ConfigError(f"acceptance: no rate for task '{task}'{hint(task, self.acceptance)}{next(models, '')}")
+            similar = [key for key in self.acceptance if nearest(key, self.models)]
+            models = f"; '{similar[0]}' is no model{hint(similar[0], self.models, 'models')}" if similar else ""
+            raise ConfigError(f"acceptance: no rate for task '{task}'{hint(task, self.acceptance)}{models}")
         return self.acceptance[task]
 
     def __post_init__(self) -> None:

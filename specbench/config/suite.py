@@ -80,6 +80,7 @@ class Suite:
     plots: tuple[PlotSpec, ...] = ()
     expect: tuple[Expectation, ...] = ()
     requested: str = ""  # the name or path that the user gave
+    definition: str = ""  # a hash of the keys that determine what is measured; presets that they name are not in it
 
     def __post_init__(self) -> None:
         if self.judge and (missing := JUDGE - self.judge.keys()):
@@ -130,16 +131,11 @@ def read_suite(name: str, **changes: Any) -> Suite:
     if not grid:
         raise ConfigError(f"{where}: a suite needs a [[grid]]")
     table["name"] = Path(found.name).stem
+    measured = json.dumps({key: found.table.get(key) for key in MEASURED}, sort_keys=True, default=str)
+    table["definition"] = hashlib.sha256(measured.encode()).hexdigest()[:16]
     lines = tuple(_line(each, common, changes, f"{where}: options or grid[{i}]") for i, each in enumerate(grid))
     suite = replace(construct(Suite, {**table, "grid": []}, where), grid=lines, requested=name)
     return suite if suite.tables or suite.kind == "profile" else replace(suite, tables=(DEFAULT_TABLE,))
-
-
-def definition_of(name: str) -> str:
-    """Return a hash of what a suite measures: its grid and options, the heads that it prepares, and its judge."""
-    table = preset("suite", name).table
-    text = json.dumps({key: table.get(key) for key in MEASURED}, sort_keys=True, default=str)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def _line(table: dict[str, Any], common: dict[str, Any], changes: dict[str, Any], where: str) -> Line:

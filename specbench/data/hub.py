@@ -32,13 +32,19 @@ class Rows:
         return hashlib.sha256(lines.encode()).hexdigest()
 
 
+def _beside(path: Path) -> list[str]:
+    """Return the file in the same folder whose name is the most similar to a missing one's, if there is one."""
+    names = [each.name for each in path.parent.iterdir() if each.is_file()] if path.parent.is_dir() else []
+    return [str(path.parent / name) for name in get_close_matches(path.name, names, n=1)]
+
+
 def read_jsonl(path: Path) -> Rows:
     """Read a file with one JSON object per line, or a `.json` file with an array of objects.
 
     Raises MissingAsset, naming the line or the row, if it is missing or invalid.
     """
     if not path.is_file():
-        near = get_close_matches(str(path).lower(), ("synthetic", "hub"), n=1)
+        near = get_close_matches(str(path).lower(), ("synthetic", "hub"), n=1) or _beside(path)
         raise MissingAsset(f"no data file {path}" + (f" (did you mean '{near[0]}'?)" if near else ""))
     if path.suffix == ".json":
         return Rows(_array(path), str(path), None)

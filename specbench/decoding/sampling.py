@@ -92,7 +92,7 @@ class Sampler:
         waits = probs.device.type != "cuda"
         if waits and self.temperature == 0.0:  # most rows are one-hot, and checking that is faster than drawing
             highest, likeliest = probs.max(-1)  # (...)
-            if min(highest.reshape(-1).tolist()) == 1.0:
+            if _are_certain(highest):
                 return likeliest
         below = probs.cumsum(-1, dtype=torch.float64)  # (..., V)
         mass = below[..., -1:]
@@ -115,6 +115,17 @@ class Sampler:
             return best.squeeze(-1), _one_hot(logits, best)
         probs = self.probs(logits)  # (..., V)
         return self.choose(probs, uniform), probs
+
+
+def certain_tokens(rows: Tensor) -> list[int] | None:
+    """Return the token that each row of (k, V), a distribution, gives probability 1; None if a row has no such token."""
+    highest, tokens = rows.max(-1)  # (k,)
+    return tokens.tolist() if _are_certain(highest) else None
+
+
+def _are_certain(highest: Tensor) -> bool:
+    """Return whether all maxima of some distributions are 1. NaN is not."""
+    return all(value == 1.0 for value in highest.reshape(-1).tolist())
 
 
 def _one_hot(logits: Tensor, best: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from specbench.decoding.sampling import INVALID, ROUNDING, Draft, Sampler, read_tokens, to_device
+from specbench.decoding.sampling import INVALID, ROUNDING, Draft, Sampler, certain_tokens, read_tokens, to_device
 
 
 @dataclass(frozen=True)
@@ -28,17 +28,18 @@ def verify(draft: Draft, pi: Tensor, sampler: Sampler, unread: Tensor | None = N
     all are accepted. The number of accepted tokens is drawn at once, from the distribution that k successive tests
     have. The first rejected token is replaced by one drawn from the residual, and the rest of the draft is dropped.
     Leviathan et al. 2023, Algorithm 1, whose proof holds for any pi. If q(x) = 0, which only rounding can cause, x is
-    accepted by definition.
+    accepted by definition, unless pi allows another token only.
     """
     if pi.device.type == "cuda":
         return verify_at_once(draft, pi, sampler, unread)
     k, tokens, accepted = len(draft.tokens), draft.tokens, 0
     read = [] if unread is None else read_tokens(unread)
     assert k <= len(pi) <= k + 1 and len(draft.probs) == k
-    if sampler.temperature == 0.0 and (certain := certain_tokens(pi)):
+    require_distributions(pi)
+    if sampler.temperature == 0.0 and (certain := certain_tokens(pi)) is not None:
+        # A test accepts the only token that pi allows, and the residual of any other is that token, whatever q is
         accepted = next((i for i, token in enumerate(tokens) if token != certain[i]), k)
         return Verified(tokens[:accepted] + certain[accepted : accepted + 1], accepted, read)
-    require_distributions(pi)
     if k:
         x = torch.tensor(tokens, device=pi.device).unsqueeze(-1)  # (k, 1)
         accepted = int(sampler.choose(_accepted(x, pi[:k], draft.probs)))
@@ -49,16 +50,6 @@ def verify(draft: Draft, pi: Tensor, sampler: Sampler, unread: Tensor | None = N
     else:
         return Verified(tokens, k, read)
     return Verified([*tokens[:accepted], int(sampler.choose(probs))], accepted, read)
-
-
-def certain_tokens(rows: Tensor) -> list[int]:
-    """Return the token that each one-hot row of (k, V) allows; empty if a row is not one-hot.
-
-    Where pi allows one token only, a test accepts exactly that token, and the residual of any other draft is that token, for
-    any q. Greedy decoding is verified at a fraction of the time this way.
-    """
-    highest, tokens = rows.max(-1)  # (k,)
-    return tokens.tolist() if min(highest.tolist(), default=0.0) == 1.0 else []
 
 
 def verify_at_once(draft: Draft, pi: Tensor, sampler: Sampler, unread: Tensor | None = None) -> Verified:

@@ -73,8 +73,7 @@ def _parts(model: PlannedModel, cache: int, default: Sequence[str]) -> Iterator[
         graphs = GRAPHS if model.engine in WITH_GRAPHS else 0
         for device in placement.devices or default:
             device = FIRST if device == "cuda" else device
-            copies = model.size.copy_bytes if device == "cpu" and model.engine == "lean" else 0
-            yield _Part(device, model.role, weights + copies, cache, graphs)
+            yield _Part(device, model.role, weights + _copies(model, device), cache, graphs)
     elif placement.parallel == "tensor":
         count = len(placement.devices)
         for device in placement.devices:
@@ -83,6 +82,13 @@ def _parts(model: PlannedModel, cache: int, default: Sequence[str]) -> Iterator[
         limits = [int(each * 2**30) for each in placement.memory_gib]
         for device, share, layers in zip(placement.devices, *layer_split(model, limits), strict=True):
             yield _Part(device, model.role, share, cache * layers // model.size.layers)
+
+
+def _copies(model: PlannedModel, device: str) -> int:
+    """Return the bytes of second copies of weights, which only a CPU holds."""
+    if device != "cpu":
+        return 0
+    return model.size.block_copy_bytes + (model.size.packed_head_bytes if model.engine == "lean" else 0)
 
 
 def layer_split(model: PlannedModel, limits: Sequence[int] = ()) -> tuple[list[int], list[int]]:

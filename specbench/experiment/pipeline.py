@@ -170,7 +170,7 @@ def load(plan: Plan, runs: Sequence[PlannedRun], access: Access, observer: Obser
                 plan.join(TensorParallel(plan))
             packing = plan.load().packing_seconds
         if packing >= LONG_PACKING:
-            observer.message(f"stored the weights as the engine reads them in {packing:.1f} s")
+            observer.message(f"packed the weights in {packing:.1f} s")
     for run in lacking:
         runner.check_prompts(run, plan.load())
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 import typing
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -154,7 +154,7 @@ class TaskChoice:
     def likely_names(self, offline: bool) -> list[str]:
         """Return `names`; if data are missing, the tasks that are tried first. `offline`: without a look at the hub."""
         if offline and not self.required and source_of("", self.pair, self.options) == "hub":
-            return [name for name in self._first if read_task(name, self.pair, self.options)[1].is_published]
+            return self._published(self._first) or self._published(self._others)
         try:
             return self.names
         except MissingAsset:
@@ -168,10 +168,19 @@ class TaskChoice:
         """
         found, unsuited = self._read(self._first)
         if not found and self.pair.defaults.tasks:
-            found, _ = self._read([name for name in names("task", variants=False) if name not in self._first])
+            found, _ = self._read(self._others)
         if not found:
             raise unsuited[0]
         return found
+
+    def _published(self, tasks: Iterable[str]) -> list[str]:
+        """Return those of some tasks whose data are on the hub."""
+        return [name for name in tasks if read_task(name, self.pair, self.options)[1].is_published]
+
+    @property
+    def _others(self) -> list[str]:
+        """The tasks that are tried if none of the pair's suits the source."""
+        return [name for name in names("task", variants=False) if name not in self._first] if not self.wanted else []
 
     @property
     def _first(self) -> list[str]:

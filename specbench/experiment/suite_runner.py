@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from specbench.analysis.run_summary import RunSummary
 from specbench.analysis.summary import summary_of
 from specbench.config.presets import preset
-from specbench.config.suite import Line, definition_of
+from specbench.config.suite import Line
 from specbench.errors import ConfigError, ExitCode, MissingAsset
 from specbench.experiment.block_times import time_blocks
 from specbench.experiment.chain_profile import levels_of
@@ -30,7 +30,7 @@ def run_suite(request: SuiteRequest, observer: Observer | None = None) -> ExitCo
     folder = Index.of(name, request.out, changed).path.parent
     with locked([folder], request.access):
         index = Index.of(name, request.out, changed)  # read under the lock: another process may have written it
-        index.changes, index.definition = list(request.changes), definition_of(request.suite.requested or name)
+        index.changes = list(request.changes)
         return _run_locked(request, index, observer or Observer())
 
 
@@ -59,6 +59,7 @@ def _run_locked(request: SuiteRequest, index: Index, observer: Observer) -> Exit
         last = part.plan
     if last is not None and last.ranks:
         last.release()
+    index.definition = request.suite.definition  # the entries of an interrupted suite may be of an earlier one
     index.keep(keep)
     return _code(index)
 
@@ -110,7 +111,7 @@ def write_index(request: SuiteRequest, grid: Grid, seconds: Mapping[str, float])
     """
     index = Index.of(request.suite.name, request.out, bool(request.changes))
     index.changes, index.runs = list(request.changes), {}
-    index.definition = definition_of(request.suite.requested or request.suite.name)
+    index.definition = request.suite.definition
     for part in grid.parts:
         if part.plan is None:
             index.record(_unresolved(part))

@@ -48,10 +48,11 @@ class Matrix:
             return self.count * (one // 2 + scales + scales // gcd(NF4_SCALES, scales) * itemsize)
         return self.count * (one // 2 + 2 * scales * itemsize if quantization == "int4" else one + scales * itemsize)
 
-    def copy_bytes(self, quantization: str) -> int:
-        """The size of the bfloat16 copies that multiply blocks on a CPU, of large matrices in int4 and int8."""
-        large = self.inputs * self.outputs >= LARGE
-        return 2 * self.numbers if large and quantization in ("int4", "int8") and self._group(quantization) else 0
+    def copy_bytes(self, quantization: str, dtype: str) -> int:
+        """The size of the bfloat16 copies that multiply blocks on a CPU, of large matrices that torch's kernels read."""
+        kernel = {"int4": self.outputs % 16 == 0, "int8": self.inputs % 32 == 0}.get(quantization, False)
+        large = self.inputs * self.outputs >= LARGE and dtype in LEAST_PACKED
+        return 2 * self.numbers if kernel and large and self._group(quantization) else 0
 
     def _group(self, quantization: str) -> int:
         """Return the number of inputs that share a scale; 0 if the matrices are not quantized."""
@@ -64,16 +65,18 @@ class Matrix:
 class ArchitectureSize:
     """The sizes of a model at a precision.
 
-    `resident_bytes` are all weights in memory, and `copy_bytes` what the lean engine on a CPU holds besides: copies of
-    quantized matrices for blocks, and an LM head that is also the embedding. `forward_bytes` are the weights that a
-    decoding forward reads, `position_bytes` the keys and values of one position of the cache, and `download_bytes` the
-    published weights. `layer_bytes` are the matrices of one decoder layer without quantization, `embedding_bytes` the
-    embedding and the LM head. `context` is the longest sequence; 0 if the architecture sets no limit.
+    `resident_bytes` are all weights in memory. On an x86-64 CPU there are also `block_copy_bytes`, the copies of
+    quantized matrices for blocks, and, with the lean engine, `packed_head_bytes` for an LM head that is also the
+    embedding. `forward_bytes` are the weights that a decoding forward reads, `position_bytes` the keys and values of one
+    position of the cache, and `download_bytes` the published weights. `layer_bytes` are the matrices of one decoder layer
+    without quantization, `embedding_bytes` the embedding and the LM head. `context` is the longest sequence; 0 if the
+    architecture sets no limit.
     """
 
     parameters: int
     resident_bytes: int
-    copy_bytes: int
+    block_copy_bytes: int
+    packed_head_bytes: int
     forward_bytes: int
     position_bytes: int
     download_bytes: int
@@ -97,20 +100,23 @@ def architecture_size(config: Table, dtype: str, quantization: str = "") -> Arch
     layers = keys.first("num_decoder_layers", "num_hidden_layers", "num_layers", "n_layer")
     heads = keys.first("num_attention_heads", "num_heads", "n_head")
     width = keys.get("d_kv", 0) or keys.get("head_dim", 0) or keys.first("hidden_size", "d_model", "n_embd") // heads
-    parameters = sum(each.numbers for each in matrices)
+    parameters, head = (
+        sum(each.numbers for each in matrices),
+        matrices[0].numbers * itemsize,
+    )  # `_embedding` comes first
     tied = matrices[1].use != "unread" or matrices[1].outputs != matrices[0].outputs
     return ArchitectureSize(
         parameters=parameters,
         resident_bytes=sum(each.bytes(quantization, itemsize) for each in matrices),
-        copy_bytes=sum(each.copy_bytes(quantization) for each in matrices)
-        + (matrices[0].numbers * itemsize if tied and matrices[0].numbers >= LEAST_PACKED.get(dtype, inf) else 0),
+        block_copy_bytes=sum(each.copy_bytes(quantization, dtype) for each in matrices),
+        packed_head_bytes=head if tied and matrices[0].numbers >= LEAST_PACKED.get(dtype, inf) else 0,
         forward_bytes=sum(
             each.bytes(quantization, itemsize) for each in matrices if each.use not in ("unread", "once")
         ),
         position_bytes=2 * layers * keys.get("num_key_value_heads", heads) * width * itemsize,
         download_bytes=parameters * PUBLISHED.get(kind, 2),
         layer_bytes=sum(each.numbers for each in matrices if each.use == "linear") * itemsize // layers,
-        lm_head_bytes=matrices[0].numbers * itemsize,  # `_embedding` comes first
+        lm_head_bytes=head,
         embedding_bytes=itemsize * sum(each.numbers for each in matrices[:2] if each.outputs == matrices[0].outputs),
         layers=layers,
         context=keys.get("max_position_embeddings", 0) or keys.get("n_positions", 0),

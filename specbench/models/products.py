@@ -7,7 +7,7 @@ number of rows and the processor's instructions, never on a timing at run time, 
 
 - On an x86-64 CPU, large matrices in float32 and bfloat16 are stored packed. oneDNN reads a matrix that the caches do not
   hold faster for four rows than for one, so smaller blocks are padded with zeros.
-- Small ones in float32 are stored transposed, (in, out). All others are views of the loaded weights.
+- All other matrices in float32 on a CPU are stored transposed, (in, out), and the rest are views of the loaded weights.
 
 The limits were measured on an AMD EPYC with AVX-512 at one and two threads (docs/engines.md), and on no other processor.
 
@@ -26,8 +26,11 @@ from transformers.pytorch_utils import Conv1D
 
 from specbench.machine.memory import use_huge_pages
 
-LARGE = 1 << 18  # numbers of a matrix that the caches do not hold
-LEAST_PACKED = {torch.float32: LARGE, torch.bfloat16: 1 << 15}  # numbers from which on packing saves more than it costs
+LARGE = 1 << 18  # elements of a matrix that the caches do not hold
+LEAST_PACKED = {
+    torch.float32: LARGE,
+    torch.bfloat16: 1 << 15,
+}  # elements from which on packing saves more than it costs
 FULL_BLOCK = 4  # rows for which oneDNN reads a large matrix fastest
 
 _mkldnn: Any = torch.ops.mkldnn

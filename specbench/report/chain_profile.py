@@ -202,7 +202,7 @@ def _costs(sizes: Sizes, at: list[int]) -> np.ndarray:
 
 
 def forwards_table(profile: Profile) -> Table:
-    """Return the time of a forward of one token and of a block that verifies a draft of five, beside its lower bound."""
+    """Return the time of a forward of one token, of a block that verifies a draft of five, and of reading the weights."""
     rows = []
     for i, level in enumerate(profile.levels, 1):
         one, block = profile.seconds(level, 1), profile.seconds(level, BLOCK)

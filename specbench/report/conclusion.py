@@ -186,7 +186,7 @@ def _over_runs(method: str, place: str, line: _Line, values: Sequence[_Measured]
     if len(values) == 1:
         (only,) = values
         change = score_change(only.summary, only.row)
-        quality = f" ({change_text(only.summary, change)})" if change else ""
+        quality = f" (change of its score: {change_text(only.summary, change)})" if change else ""
         rank = f", rank {only.row.rank} of {len(only.summary.measured)}" if only.row.rank and place else ""
         if (
             only.speedup.low is not None

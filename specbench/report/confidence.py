@@ -12,7 +12,7 @@ from specbench.runs.run_spec import DataSpec
 OTHER_LOAD = 0.05  # share of the machine's processors from which on other programs count
 MACHINE_DRIFT = 0.2  # of a method's speed, between the first and the last repeat
 SPEEDUP_DRIFT = 0.1  # of a speedup, if it is more than its interval contains
-REPEAT_SPREAD = 0.1  # of the baseline's time for a prompt, which is the same work in every repeat
+REPEAT_SPREAD = 0.1  # of the baseline's time for the same tokens
 
 
 def place(summary: RunSummary) -> str:
@@ -31,12 +31,13 @@ def caution(summary: RunSummary) -> Iterator[str]:
     """Yield the sentence on why another run may give other speeds, and what would settle it."""
     if found := doubts(summary):
         repeats = summary.decoding.repeats
-        more = "--fresh" if _load(summary) and repeats > 1 else f"--repeats {3 if repeats == 1 else 2 * repeats}"
+        disturbed = repeats > 1 and (_load(summary) or _spread(summary))  # which more repeats would not change
+        more = "--fresh" if disturbed else f"--repeats {3 if repeats == 1 else 2 * repeats}"
         yield f"Another run may give other speeds: {'; '.join(found)}; help: {more} on an idle machine"
 
 
 def few_prompts(summary: RunSummary) -> Iterator[str]:
-    """Yield that some prompts are equal, and that there are too few of them for intervals or for ranks."""
+    """Yield warnings about duplicate prompts, and about too few prompts for intervals or ranks."""
     data, measured = summary.data, summary.measured
     if measured:
         prompts, generations = measured[0].prompts, measured[0].generations
@@ -88,12 +89,12 @@ def _contains(row: MethodSummary, change: float) -> bool:
 
 
 def _spread(summary: RunSummary) -> str:
-    """Return the sentence on a baseline whose time for a prompt varies; a virtual machine's load shows in nothing else."""
+    """Return the sentence on a baseline whose time for the same tokens varies."""
     base = next((row for row in summary.measured if row.method == summary.baseline), None)
     spread = base.number("repeat_spread") if base else None
     if base is None or spread is None or spread <= REPEAT_SPREAD:
         return ""
-    return f"the time of {base.label} for a prompt varied by {PERCENT.number(spread)} between repeats"
+    return f"the time of {base.label} for the same tokens varied by {PERCENT.number(spread)} between repeats"
 
 
 def _single(summary: RunSummary) -> str:

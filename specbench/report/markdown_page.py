@@ -6,7 +6,6 @@ from urllib.parse import quote
 
 from specbench.analysis.run_summary import RunSummary
 from specbench.analysis.win_rate import JUDGE
-from specbench.config.suite import definition_of
 from specbench.report import escaping
 from specbench.report.counterpart import counterpart
 from specbench.report.notes import common_notes, counted, without_warnings
@@ -32,8 +31,8 @@ def suite_notes(collected: Collected) -> list[str]:
     lines += [f"! {folder}: was measured, and its folder is gone" for folder in collected.missing]
     if collected.index.changes:
         lines.append(f"! options of the suite were overridden: {', '.join(collected.index.changes)}")
-    elif collected.index.definition != definition_of(collected.suite.requested or collected.suite.name):
-        lines.append("! the suite was measured by an earlier definition; help: measure it again")
+    elif collected.index.definition not in ("", collected.suite.definition):
+        lines.append("! measured with an earlier definition of the suite; help: measure it again")
     absent = [run for run in collected.index.runs.values() if run.state != DONE]
     return lines + [f"! {run.state}: {run.pair}, {run.task}: {run.why}" for run in absent]
 

@@ -246,7 +246,7 @@ def short_notes(summaries: Sequence[RunSummary]) -> list[str]:
 def _full_report(summaries: Sequence[RunSummary]) -> str:
     """Return how to show all tables and notes of these runs."""
     if len(summaries) > MOST_FOLDERS:
-        return "the same command with --full"
+        return "specbench report FOLDERS --full"
     return f"specbench report {' '.join(shlex.quote(summary.folder) for summary in summaries)} --full"
 
 

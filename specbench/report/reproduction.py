@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import NotRequired, TypedDict
 
 from specbench.config.pair import PACKAGE
-from specbench.config.suite import TINY, definition_of
+from specbench.config.suite import TINY, read_suite, suites
 from specbench.files import checked
 from specbench.runs.suite_index import SUITES, Index
 
 WEIGHTS, BUNDLED, MADE_UP, NOT_YET = "the paper's weights", "tiny", "dummy + synthetic", "not yet"
 BY_TESTS, EXPLAINED, SHOWN = "by tests", "explained", "shown"  # of items that are not measurements
 NUMBERED = ("table", "figure", "algorithm")
-PARTLY, OUTDATED = ", in part", ", by an earlier definition"
+PARTLY, OUTDATED = ", in part", ", with an earlier definition"
 
 
 class _Item(TypedDict):
@@ -80,10 +80,7 @@ def _item(item: _Item, results: Path | None) -> Item:
 
 
 def state_of(suite: str, results: Path | None) -> tuple[str, str]:
-    """Return the best models that a suite was measured on, and the suite to run for it: itself, or the one on tiny models.
-
-    The state says if the suite on tiny models measures something else today.
-    """
+    """Return the best models that a suite was measured on, and the suite to run for it: itself, or the one on tiny models."""
     if results is None:
         return NOT_YET, suite
     own, changed = Index.of(suite, results), Index.of(suite, results, changed=True)
@@ -91,11 +88,17 @@ def state_of(suite: str, results: Path | None) -> tuple[str, str]:
     if not changed.swaps:
         real += [run for run in changed.done if not run.simulated]
     if real:
-        return WEIGHTS + ("" if own.complete and not any(run.simulated for run in own.done) else PARTLY), suite
+        partly = any(run.simulated for run in own.done)
+        return WEIGHTS + _marks(own, suite, partly), suite
     tiny = Index.of(suite + TINY, results)
     if tiny.done:
-        outdated = tiny.definition != definition_of(suite + TINY)
-        return BUNDLED + (OUTDATED if outdated else "" if tiny.complete else PARTLY), suite + TINY
+        return BUNDLED + _marks(tiny, suite + TINY), suite + TINY
     if any(run.simulated for run in (*own.done, *changed.done)):
-        return MADE_UP + ("" if own.complete else PARTLY), suite
+        return MADE_UP + _marks(own, suite), suite
     return NOT_YET, suite
+
+
+def _marks(index: Index, suite: str, partly: bool = False) -> str:
+    """Return that only a part of a suite was measured, and that its definition has changed since then."""
+    changed = index.definition and suite in suites() and index.definition != read_suite(suite).definition
+    return (PARTLY if partly or not index.complete else "") + (OUTDATED if changed else "")

@@ -125,7 +125,11 @@ def _without_counterpart(suite: Suite, found: Sequence[Point]) -> list[Reference
 
     def is_beside(row: Reference) -> bool:
         forms = [row, *(replace(row, pair=pair) for pair in stand_ins.get(row.pair, ()))]
-        return any(row.metric in point.paper and each.covers(point) for point in found for each in forms)
+        return any(
+            row.metric in point.paper and point.number(row.metric) is not None and each.covers(point)
+            for point in found
+            for each in forms
+        )
 
     return [row for row in reference_of(suite.of) if not is_beside(row)]
 

@@ -66,7 +66,7 @@ def paper_tables(reference: Sequence[Reference]) -> list[Table]:
         places = list(dict.fromkeys(place for values in lines.values() for place in values))
         tables.append(
             Table(
-                f"The paper's own models, as printed: {column.title}",
+                f"Printed in the paper, without a measured counterpart: {column.title}",
                 ["pair", "method", *places],
                 [[*key, *(values.get(place, NONE) for place in places)] for key, values in lines.items()],
                 measured=False,

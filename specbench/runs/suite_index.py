@@ -49,7 +49,7 @@ class IndexEntry:
 
 @dataclass
 class IndexTable:
-    """A suite's index.json. `definition` is `specbench.config.suite.definition_of` the suite, as it was measured."""
+    """A suite's index.json. `definition` is the suite's `definition` when all of its runs were last measured."""
 
     runs: list[IndexEntry]
     suite: str = ""
@@ -64,7 +64,7 @@ class Index:
     path: Path
     runs: dict[str, IndexEntry] = field(default_factory=dict)
     changes: list[str] = field(default_factory=list)  # options that replaced the suite's
-    definition: str = ""  # `definition_of` the suite, as it was measured; empty for an index of an earlier version
+    definition: str = ""  # as in `IndexTable`; empty if it is not known
 
     @classmethod
     def of(cls, suite: str, results: Path, changed: bool = False) -> "Index":

@@ -119,7 +119,7 @@ def test_a_baseline_whose_time_varies_limits_the_headline_to_the_run(measured, s
     rewrite(measured, disturb)
     shown = conclusion_of(measured)
     assert words in shown
-    assert ("the time of ar for a prompt varied by 23% between repeats" in shown) == (spread == 0.3)
+    assert ("the time of ar for the same tokens varied by 23% between repeats" in shown) == (spread == 0.3)
 
 
 def test_repeats_that_differ_widen_the_interval(measured):

@@ -124,7 +124,7 @@ def test_help_for_a_full_report_is_about_the_reported_runs(tmp_path, count):
     runs = [replace(run_summary(*rows), folder=f"{tmp_path}/else where/{i}", complete=False) for i in range(count)]
     (rest,) = (note.partition("help: ")[2] for note in short_notes(runs) if "more warning" in note)
     named = " ".join(f"'{each.folder}'" for each in runs)
-    assert rest == ("the same command with --full" if count > 3 else f"specbench report {named} --full")
+    assert rest == ("specbench report FOLDERS --full" if count > 3 else f"specbench report {named} --full")
 
 
 def break_even(acceptance):

@@ -14,7 +14,7 @@ from specbench.analysis.intervals import Estimate
 from specbench.analysis.points import Choice, Point, points, reference_of, swept
 from specbench.analysis.run_metrics import Spread
 from specbench.analysis.run_summary import RunSummary
-from specbench.config.suite import TINY, definition_of, read_suite, suites
+from specbench.config.suite import TINY, read_suite, suites
 from specbench.config.suite_layout import TableSpec
 from specbench.errors import ConfigError
 from specbench.experiment import runner
@@ -374,7 +374,7 @@ def test_reproduce_shows_the_models_of_each_table(measured):
         folder = measured / "results/suites" / name
         folder.mkdir(parents=True)
         rows = [{"key": str(i), "seconds": 1.0, **run} for i, run in enumerate(runs)]
-        write_sealed(folder / "index.json", {"suite": name, "runs": rows, "definition": definition_of(name)})
+        write_sealed(folder / "index.json", {"suite": name, "runs": rows, "definition": read_suite(name).definition})
         states = {
             (item["paper"], item["shows"]): item["state"]
             for item in json.loads(specbench("reproduce", "--json", cwd=measured).stdout)
@@ -391,7 +391,7 @@ def test_reproduce_says_that_a_suite_measured_something_else(measured):
         for item in json.loads(specbench("reproduce", "--json", cwd=measured).stdout)
         if item["paper"] == "Speculative Ensemble" and item["shows"] == "Table 2"
     }
-    assert state == "tiny, by an earlier definition"
+    assert state == "tiny, with an earlier definition"
 
 
 def test_reproduce_finds_the_checkouts_results_from_anywhere(tmp_path, monkeypatch):
