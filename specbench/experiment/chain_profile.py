@@ -6,7 +6,7 @@ from typing import Any
 from specbench.analysis.chains import alone, under
 from specbench.config.pair import Pair
 from specbench.config.presets import Preset, add, preset
-from specbench.errors import ConfigError
+from specbench.errors import ConfigError, MissingAsset
 
 BASELINE = "ar"
 GAMMA = 5  # draft length at which pairs of models are measured
@@ -48,7 +48,7 @@ def pairings(levels: list[str], pair: Pair, gamma: int) -> list[str]:
             proposer: dict[str, Any] = {"name": "model", "model": low, "gamma": gamma}
             if low == "eagle":
                 if low is levels[i + 1]:
-                    pair.head_of("eagle", high)  # raises if it is missing, since the chain needs it
+                    _require_head(pair, high)
                 elif not any((head.kind, head.base) == ("eagle", high) for head in pair.heads.values()):
                     continue
                 proposer = {"name": "eagle", "base": high, "gamma": gamma}
@@ -58,3 +58,11 @@ def pairings(levels: list[str], pair: Pair, gamma: int) -> list[str]:
                 known(under(low, high), {"name": "speculative", "proposer": proposer, "scorers": high, **last})
             )
     return names
+
+
+def _require_head(pair: Pair, base: str) -> None:
+    """Raise MissingAsset if a model has no EAGLE head."""
+    try:
+        pair.head_of("eagle", base)
+    except MissingAsset as error:
+        raise MissingAsset(f"{error}; the bundled pair tiny-polybasic has one") from None
