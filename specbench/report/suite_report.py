@@ -63,7 +63,7 @@ def collect(suite: Suite, results: Path, changed: bool = False) -> Collected:
     is_timed = any(summary.timed for summary in summaries)
     judged = outcomes_of(suite, found, Comparisons(summaries))
     tables, lines = suite_tables(suite, found), [*outcome_lines(judged), *unknown_values(suite, found, is_timed)]
-    tables += paper_tables(_without_counterpart(suite, found))
+    tables += paper_tables(without_counterpart(suite, found))
     tables += stated_table(stated_of(suite.of), found)
     tables += choice_tables(found)
     kept: list[str] = []
@@ -119,7 +119,7 @@ def _stand_ins(suite: Suite) -> dict[str, list[str]]:
     return found
 
 
-def _without_counterpart(suite: Suite, found: Sequence[Point]) -> list[Reference]:
+def without_counterpart(suite: Suite, found: Sequence[Point]) -> list[Reference]:
     """Return the values that the paper prints and that stand beside no measured one."""
     stand_ins = _stand_ins(suite)
 

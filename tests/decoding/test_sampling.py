@@ -8,7 +8,7 @@ import torch
 from specbench.decoding.enumerating_sampler import EnumeratingSampler, exact_distribution
 from specbench.decoding.sampling import Draft, Sampler
 from specbench.decoding.targets import Contrastive, Last, Mixture, Realigned
-from specbench.decoding.verify import residual, tv, verify
+from specbench.decoding.verify import residual, tv, verify, verify_at_once
 
 Q = torch.tensor([0.5, 0.3, 0.15, 0.05], dtype=torch.float64)
 P = torch.tensor([0.2, 0.2, 0.5, 0.1], dtype=torch.float64)
@@ -168,3 +168,24 @@ def test_the_enumerating_sampler_covers_all_mass_and_forks_only_at_uncertain_cho
     found = exact_distribution(lambda sampler: tuple(sampler.choose(torch.tensor([[0.25, 0.75], [1.0, 0.0]])).tolist()))
     assert found == pytest.approx({(0, 0): 0.25, (1, 0): 0.75})
     assert EnumeratingSampler([]).choose(torch.tensor([0.0, 1.0])).item() == 1
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_greedy_verification_compares_tokens_with_the_result_of_the_tests(seed):
+    """One-hot pi, and drafts from any distribution; `verify_at_once` computes acceptance and residual."""
+    generator = torch.Generator().manual_seed(seed)
+    q = torch.rand(4, 3, dtype=torch.float64, generator=generator)
+    q /= q.sum(-1, keepdim=True)
+    tokens = torch.multinomial(q, 1, generator=generator).flatten().tolist()
+    certain = [token if i < seed % 5 else (token + 1) % 3 for i, token in enumerate([*tokens, 0])]
+    pi = torch.eye(3, dtype=torch.float64)[certain]  # (5, 3)
+    draft, sampler = Draft(tokens, q), Sampler(temperature=0.0)
+    assert verify(draft, pi, sampler) == verify_at_once(draft, pi, sampler)
+    assert verify(draft, pi[:4], sampler) == verify_at_once(draft, pi[:4], sampler)
+
+
+@pytest.mark.parametrize("row", [[1.0, math.nan], [1.0, 0.5], [2.0, 0.0], [0.0, 0.0]])
+def test_greedy_rows_that_are_no_distributions_raise(row):
+    pi = torch.tensor([[1.0, 0.0], row, [0.0, 1.0]])
+    with pytest.raises(FloatingPointError):
+        verify(Draft([0, 0], torch.tensor([[1.0, 0.0], [1.0, 0.0]])), pi, Sampler(temperature=0.0))

@@ -23,6 +23,7 @@ from specbench.report import reproduction
 from specbench.report.curves import choice_tables
 from specbench.report.expectations import outcome_lines, outcomes_of
 from specbench.report.reproduction import state_of
+from specbench.report.suite_report import without_counterpart
 from specbench.report.suite_tables import pivot, suite_tables
 from specbench.report.suite_values import value_text
 from specbench.runs.suite_index import Index, IndexEntry
@@ -304,6 +305,16 @@ def test_the_papers_value_is_shown_only_next_to_the_best_setting():
     two = summary(methods=("we-se(gamma=[5, 1])", "we-se(gamma=[1, 1])"))
     rows = suite_tables(read_suite("se-table2"), points([two], reference_of("se-table2")))[0].rows
     assert [("paper" in row[-1]) for row in rows] == [False, False, True]
+
+
+def test_printed_values_beside_no_measured_one_are_listed():
+    """SE Table 2, of which one cell was measured; a run without times has no value beside the printed ones."""
+    suite, printed = read_suite("se-table2"), reference_of("se-table2")
+    timed = without_counterpart(suite, points([summary()], printed))
+    cell = {(row.pair, row.method, row.task) for row in printed} - {(row.pair, row.method, row.task) for row in timed}
+    assert cell == {("llama-vicuna", "we-se", "gsm8k:se-paper")}
+    untimed = points([summary(values={"papers_speedup": None})], printed)
+    assert without_counterpart(suite, untimed) == printed
 
 
 def test_a_share_is_compared_in_percent():
