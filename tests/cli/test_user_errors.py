@@ -22,14 +22,14 @@ def one_line(done):
     return done.stderr
 
 
-@pytest.mark.parametrize("option", ["-m", "-p", "-t"])
-@pytest.mark.parametrize("name", ["../papers", "../x", "/etc/passwd", "a/../../x", "x" * 5000, "a\0b"])
 def test_a_missing_data_file_names_the_similar_one_beside_it(tmp_path):
     (tmp_path / "prompts.jsonl").write_text('{"question": "1 + 1?", "answer": "#### 2"}\n')
     done = specbench("run", "-t", "gsm8k", "-m", "ar", "--data", "promts.jsonl", cwd=tmp_path, code=4)
     assert "no data file promts.jsonl (did you mean 'prompts.jsonl'?)" in one_line(done)
 
 
+@pytest.mark.parametrize("option", ["-m", "-p", "-t"])
+@pytest.mark.parametrize("name", ["../papers", "../x", "/etc/passwd", "a/../../x", "x" * 5000, "a\0b"])
 def test_a_preset_name_cannot_leave_the_preset_folder(tmp_path, option, name):
     one_line(specbench("plan", option, name, cwd=tmp_path, code=2))
 
