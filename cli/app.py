@@ -182,7 +182,7 @@ def _require_text(arguments: list[str]) -> None:
 
 def _in_plugin(error: BaseException) -> str | None:
     """Return the place in a plugin that an error came from, or None if it came from specbench."""
-    plugins = sys.modules.get("specbench.experiment.plugins")
+    plugins = sys.modules.get("specbench.resolution.plugins")
     return plugins.place_of(error) if plugins else None
 
 

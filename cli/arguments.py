@@ -80,7 +80,7 @@ def imported(plugins: Sequence[str] | None) -> tuple[tuple[str, str], ...]:
     """Import plugins, and return their names and checksums. Without plugins, torch is not imported."""
     if not plugins:
         return ()
-    from specbench.experiment.plugins import load_all  # imports torch
+    from specbench.resolution.plugins import load_all  # imports torch
 
     return load_all(plugins)
 

@@ -19,11 +19,11 @@ from specbench.config.options import Access, SandboxKind
 from specbench.config.overrides import parse_override
 from specbench.config.presets import sweep_of
 from specbench.errors import ConfigError, ExitCode
-from specbench.experiment.request import Request
 from specbench.report import plots as drawing
 from specbench.report.conclusion import conclusion
 from specbench.report.curves import curve_tables, points_of, remarks
 from specbench.report.export import as_json as json_text
+from specbench.resolution.request import Request
 
 AUTO, AUTO_LENGTH = "auto", "gamma=auto"
 

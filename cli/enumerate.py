@@ -33,9 +33,9 @@ def enumerate_(
     """
     plain = options_of(set_=set_, plugin=plugin)
     # imports torch
-    from specbench.experiment.method_resolution import groups_of, has_draft_length
-    from specbench.experiment.method_table import applies, constructor, length_path
-    from specbench.experiment.selection import read_pair
+    from specbench.resolution.method_tables import applies, constructor, length_path
+    from specbench.resolution.methods import Methods
+    from specbench.resolution.selection import read_pair
     from specbench.verification.comparison import LENGTH, Finding, examine, examine_drafts
 
     _, roles = read_pair(pair, plain)
@@ -44,10 +44,10 @@ def enumerate_(
     base = constructor(method)
     applied = [each for each in plain.overrides_for("method", method) if applies(each, base)]
     is_set = any(".".join(each.path) == length_path(base) for each in applied)
-    is_open = has_draft_length([method], roles, plain) and not is_set
+    is_open = Methods((method,), roles, plain).have_draft_length and not is_set
     for gamma in (*GAMMAS, DEFAULT) if is_open else (0,):
         options = replace(plain, gamma=(("", (gamma,)),) if gamma else ())
-        resolved = groups_of([method], roles, dict.fromkeys(roles.models, 1), options)[0][-1]
+        resolved = Methods((method,), roles, options).groups(dict.fromkeys(roles.models, 1))[0][-1]
         label, built = resolved.label, resolved.method
         if built.declared_distribution() is None:
             why = ": bonus = 'paper' biases the output" if getattr(built, "bonus", "") == "paper" else ""

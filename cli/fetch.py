@@ -100,7 +100,7 @@ def _of_suite(name: str, plugins: tuple[tuple[str, str], ...]) -> list[Need]:
 
 def _of_line(line: Line, whole: bool = False) -> list[Need]:
     """Return what a line's pairs and tasks need. Without methods, or with `whole`, pairs are needed as a whole."""
-    from specbench.experiment import selection  # imports torch
+    from specbench.resolution import selection  # imports torch
 
     needs: list[Need] = []
     pairs = []
@@ -120,10 +120,11 @@ def _of_line(line: Line, whole: bool = False) -> list[Need]:
 
 def _parts(line: Line, pair: Pair) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the models and heads of a pair that a line's methods need."""
-    from specbench.experiment.method_resolution import heads_of, roles_of  # imports torch
+    from specbench.resolution.methods import Methods  # imports torch
 
     try:
-        return roles_of(line.methods, pair, line.options), heads_of(line.methods, pair, line.options)
+        methods = Methods(line.methods, pair, line.options)
+        return methods.roles, methods.heads
     except MissingAsset:  # a head that is still to be trained
         return tuple(pair.models), tuple(pair.heads)
 

@@ -2,26 +2,42 @@
 
 import json
 from dataclasses import asdict
+from pathlib import Path
 
 from specbench.cli.console import print_table, say, terminal
-from specbench.config.options import Options
+from specbench.cli.progress import status
 from specbench.config.suite import Suite
 from specbench.errors import ConfigError, ExitCode
-from specbench.experiment.machine_plan import NOTE, MachineRow
-from specbench.experiment.machine_summary import MachineTotal, gib, sentence, span, total_of
-from specbench.experiment.machine_training import rows_with_training
-from specbench.experiment.prepared_heads import with_prepared
 from specbench.machine.accelerator import Accelerator
 from specbench.report.tables import Table
+from specbench.resolution.grid import resolve_grid
+from specbench.resolution.machine_plan import (
+    ELSEWHERE,
+    NOTE,
+    MachineRow,
+    MachineTotal,
+    Target,
+    gib,
+    machine_rows,
+    sentence,
+    span,
+    total_of,
+)
+from specbench.resolution.machine_training import training_rows
 
 HEADS = ["pair", "task", "T", "methods", "prompts", "generations", "time", "weights", "cache", "graphs", "GiB"]
 OPTIONAL = ["graphs", "cache", "weights", "prompts", "generations"]  # first the parts of the column GiB
 
 
-def plan_for(machine: Accelerator, gpus: int, suite: Suite, options: Options, as_json: bool) -> ExitCode:
+def plan_for(machine: Accelerator, gpus: int, suite: Suite, out: Path, as_json: bool) -> ExitCode:
     """Print the estimate of a suite on a machine. Returns MISSING if a run has no estimate or does not fit."""
-    _require_used(suite, options)
-    rows = rows_with_training(suite, machine, gpus)
+    target = Target(machine, gpus)
+    with status("reading pairs and tasks"):
+        grid = resolve_grid(suite, out, on=ELSEWHERE)
+        rows = training_rows(suite, target)
+        rows += [row for part in grid.parts for row in machine_rows(part, target)]
+    if grid.unused and not suite.name:
+        raise ConfigError("; ".join(grid.unused.values()))
     total = total_of(rows)
     if as_json:
         found = {
@@ -29,30 +45,10 @@ def plan_for(machine: Accelerator, gpus: int, suite: Suite, options: Options, as
         }  # fmt: skip
         print(json.dumps(found, indent=2))
     else:
-        _print(rows, sentence(suite.name or "this run", total, machine, gpus), total, machine)
+        for note in grid.unused.values():
+            say(note, terminal(), "yellow")
+        _print(rows, sentence(suite.name or "this run", total, target), total, machine)
     return ExitCode.OK if total.fits and total.complete else ExitCode.MISSING
-
-
-def _require_used(suite: Suite, options: Options) -> None:
-    """Raise ConfigError for an option of the user that no part of the request reads."""
-    if not (options.overrides or options.over or options.heads or options.gamma):
-        return
-    from pathlib import Path
-
-    from specbench.experiment.pipeline import unused_options  # imports torch
-    from specbench.experiment.request import Request
-
-    unused: dict[str, ConfigError] | None = None
-    out = Path("results")
-    for line, pair, task in suite.parts():
-        if suite.kind == "profile":
-            return
-        own = with_prepared(suite, pair, task, line.options, out)
-        request = Request(methods=line.methods, pair=pair, tasks=(task,), options=own, out=out)
-        found = unused_options(request)
-        unused = found if unused is None else {key: error for key, error in unused.items() if key in found}
-    for error in (unused or {}).values():
-        raise error
 
 
 def _print(rows: list[MachineRow], text: str, total: MachineTotal, machine: Accelerator) -> None:

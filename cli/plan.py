@@ -10,23 +10,21 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-import specbench.tasks  # noqa: F401  (registers the tasks)
 from specbench.cli import params
 from specbench.cli.arguments import named, options_of, words
 from specbench.cli.console import print_table, say, terminal
-from specbench.cli.machine_plan import plan_for
 from specbench.cli.progress import duration, status
 from specbench.cli.run import suite_changes
-from specbench.config.options import Options
 from specbench.config.presets import require_known
 from specbench.config.suite import Line, Suite, read_suite
 from specbench.errors import ConfigError, ExitCode
 from specbench.machine.accelerator import read_accelerator
 from specbench.report.tables import Table
+from specbench.resolution.request import Request
 
 if TYPE_CHECKING:
-    from specbench.experiment.device_memory import Memory
-    from specbench.experiment.plan_table import PlanRow
+    from specbench.resolution.memory import Memory
+    from specbench.resolution.plan_rows import PlanRow
 
 GIB = 1 << 30
 MISSING = " is not in the local cache"
@@ -101,19 +99,26 @@ def plan(
         wanted = read_suite(suite, **suite_changes(options, repeats))
     else:
         require_known(named(words(method)), pair or "tiny", words(task))
-        names = _methods(words(method), pair or "tiny", options)
-        tasks = tuple(words(task)) or _tasks(pair or "tiny", options, bool(machine))
-        line = Line(methods=names, pairs=(pair or "tiny",), tasks=tasks, options=options)
+        from specbench.resolution.resolve import Choice  # imports torch
+
+        request = Request(
+            methods=tuple(words(method)), pair=pair or "tiny", tasks=tuple(words(task)), options=options, out=out
+        )
+        choice = Choice.of(request, assumes_heads=bool(machine))
+        tasks = tuple(choice.tasks.likely_names(bool(machine)))
+        line = Line(methods=choice.methods.names, pairs=(request.pair,), tasks=tasks, options=options)
         wanted = Suite(name="", paper="", shows="", description="", grid=(line,))
     if machine:
-        sys.exit(plan_for(machine, gpus or 1, wanted, options, as_json))
+        from specbench.cli.machine_plan import plan_for  # imports torch
+
+        sys.exit(plan_for(machine, gpus or 1, wanted, out, as_json))
     # imports torch
-    from specbench.experiment.plan_table import plan_rows
     from specbench.experiment.preparation import training_notes
-    from specbench.experiment.suite_grid import resolve_grid
+    from specbench.resolution.grid import resolve_grid
+    from specbench.resolution.plan_rows import plan_rows
 
     with status("reading pairs and tasks"):
-        grid = resolve_grid(wanted, out, None)
+        grid = resolve_grid(wanted, out)
         rows = [row for part in grid.parts for row in plan_rows(part)]
     if not suite and grid.unused:
         raise ConfigError("; ".join(grid.unused.values()))
@@ -126,26 +131,6 @@ def plan(
         if suite and any(row.state == "missing" for row in rows):
             print(f"download missing models and data with: specbench fetch --suite {suite}")
     sys.exit(ExitCode.MISSING if any(row.state in ("missing", "too large", "invalid") for row in rows) else ExitCode.OK)
-
-
-def _methods(methods: list[str], pair: str, options: Options) -> tuple[str, ...]:
-    """Return the methods of a run, with the pair's default and with words replaced."""
-    if not methods:
-        from specbench.experiment.selection import read_pair
-
-        return (read_pair(pair, options)[1].default_method,)
-    if named(methods) == methods:
-        return tuple(methods)
-    from specbench.experiment.method_choice import chosen  # imports torch
-
-    return chosen(methods, pair, options)
-
-
-def _tasks(pair: str, options: Options, offline: bool) -> tuple[str, ...]:
-    """Return the tasks of a run that names none."""
-    from specbench.experiment.selection import TaskChoice, read_pair
-
-    return tuple(TaskChoice((), read_pair(pair, options)[1], options).likely_names(offline))
 
 
 def _print(rows: "list[PlanRow]", notes: list[str]) -> None:

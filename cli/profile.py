@@ -13,9 +13,9 @@ from specbench.cli.progress import Terminal, interrupted
 from specbench.cli.report_output import conclude
 from specbench.config.options import Access
 from specbench.errors import ConfigError
-from specbench.experiment.chain_profile import GAMMA, levels_of, pairings
-from specbench.experiment.request import Request
 from specbench.report import chain_plan, chain_profile
+from specbench.resolution.chain_profile import GAMMA, levels_of, pairings
+from specbench.resolution.request import Request
 
 
 def profile(
@@ -74,7 +74,7 @@ def profile(
     """
     from specbench.experiment.block_times import time_blocks
     from specbench.experiment.pipeline import run  # imports torch
-    from specbench.experiment.selection import read_pair
+    from specbench.resolution.selection import read_pair
 
     options = options_of(
         set_=set_, head=head, gamma=[str(gamma)], data=data, limit=limit, temperature=temperature, repeats=repeats,

@@ -15,7 +15,7 @@ from specbench.config.options import Access, Options, SandboxKind
 from specbench.config.presets import require_known
 from specbench.config.suite import read_suite
 from specbench.errors import ConfigError, ExitCode
-from specbench.experiment.request import Request, SuiteRequest
+from specbench.resolution.request import Request, SuiteRequest
 
 # options of a suite that a user may replace
 REPLACEABLE = (

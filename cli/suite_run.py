@@ -10,8 +10,8 @@ from specbench.cli.console import terminal
 from specbench.cli.progress import Terminal
 from specbench.config.construct import Table
 from specbench.errors import ConfigError, ExitCode
-from specbench.experiment.request import SuiteRequest
 from specbench.files import read_toml
+from specbench.resolution.request import SuiteRequest
 
 OF_LAUNCHER = ("--launcher", "--launcher-set", "--shards")  # options with a value that jobs do not get
 

@@ -20,9 +20,9 @@ from specbench.config.pair import Pair
 from specbench.config.presets import preset
 from specbench.errors import ConfigError, ExitCode
 from specbench.experiment.pipeline import run
-from specbench.experiment.request import Request
 from specbench.files import write
 from specbench.report.columns import column_of
+from specbench.resolution.request import Request
 from specbench.runs.run_folder import read
 
 RUNS = Path("build/bench")

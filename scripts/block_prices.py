@@ -23,7 +23,7 @@ from specbench.models.eager_session import EagerSession
 from specbench.models.engine import LeanSession, network_of
 from specbench.models.loader import use_huge_pages_for
 from specbench.models.random_weights import random_model
-from specbench.models.sizes import forward_bytes, parameters_of, position_bytes
+from specbench.models.sizes import size_of
 
 OUT = Path("results/block-prices.md")
 SIZES = (1, 2, 3, 4, 5, 6, 7, 8, 16)
@@ -126,7 +126,8 @@ def prices(
         for engine, session in sessions.items():
             times[engine].append([timed(session, first, size, at) for size in SIZES])
         at += 1
-    flops = 2 * parameters_of(config, "", dtype) / rate_of_products(dtype)
+    size = size_of(config, dtype)
+    flops = 2 * size.parameters / rate_of_products(dtype)
     for engine, found in times.items():
         table = np.array(found[1:])  # the first is the warm-up
         ratios = [
@@ -134,7 +135,7 @@ def prices(
         ]
         yield Row(
             name, engine, dtype, threads, 1e3 * float(np.median(table[:, 0])), ratios,
-            1e3 * (forward_bytes(config, "", dtype) + context * position_bytes(config, dtype)) / bandwidth, 1e3 * flops,
+            1e3 * (size.forward_bytes + size.cache_bytes(context)) / bandwidth, 1e3 * flops,
             context,
         )  # fmt: skip
 

@@ -19,15 +19,15 @@ from specbench.analysis.speed import speedup
 from specbench.analysis.theory.polybasic import Plan
 from specbench.config.options import Access, Options
 from specbench.experiment.block_times import time_blocks
-from specbench.experiment.chain_profile import pairings
 from specbench.experiment.pipeline import run
-from specbench.experiment.request import Request
-from specbench.experiment.selection import read_pair
 from specbench.files import write
 from specbench.machine.hardware import fingerprint
 from specbench.report.chain_profile import Profile
 from specbench.report.formats import HUNDREDTHS, TENTHS_OF_PERCENT, TIMES
 from specbench.report.tables import Table, markdown_table
+from specbench.resolution.chain_profile import pairings
+from specbench.resolution.request import Request
+from specbench.resolution.selection import read_pair
 from specbench.runs.run_folder import read
 
 PAGE = Path("results/chain-cpu.md")

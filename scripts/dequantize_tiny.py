@@ -14,9 +14,9 @@ from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM
 
 from specbench.config.options import Options
-from specbench.experiment.selection import read_pair
 from specbench.models.quantization import layers, quantized
 from specbench.models.resolve import Execution, resolve_models
+from specbench.resolution.selection import read_pair
 
 TINY = Path(__file__).parents[1] / "specbench" / "tiny"
 TARGET, COPY = TINY / "models" / "target", TINY / "models" / "target-dequantized"

@@ -29,13 +29,13 @@ from specbench.decoding.loop import Limits, decode
 from specbench.decoding.method import Method
 from specbench.decoding.sampling import Sampler
 from specbench.decoding.targets import Last, Mixture
-from specbench.experiment.selection import read_task
 from specbench.files import write
 from specbench.machine.hardware import fingerprint
 from specbench.methods.autoregressive import Autoregressive
 from specbench.models.loader import LoadedPair, load
 from specbench.models.resolve import Execution, resolve_models
 from specbench.report.formats import SCORE
+from specbench.resolution.selection import read_task
 from specbench.sandbox import Sandbox
 from specbench.scoring.metric import Scored
 

@@ -25,9 +25,9 @@ from specbench.config.suite import TINY, Line, Suite, read_suite, suites
 from specbench.data.synthetic import Row
 from specbench.data.task import Task
 from specbench.experiment.pipeline import decode, score, summarised
-from specbench.experiment.selection import read_pair
-from specbench.experiment.suite_grid import Part, resolve_grid
 from specbench.observer import Observer
+from specbench.resolution.grid import Part, resolve_grid
+from specbench.resolution.selection import read_pair
 from specbench.runs.locking import locked
 
 RESULT = Path(__file__).parents[1] / "results" / "paper-specs.md"

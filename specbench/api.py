@@ -18,14 +18,16 @@ from specbench.analysis.summary import summaries_of
 from specbench.config.construct import Named
 from specbench.config.options import Access, Options, SandboxKind, draft_lengths, scoped_values
 from specbench.errors import ConfigError, MissingAsset, hint
-from specbench.experiment import pipeline, plugins
-from specbench.experiment.request import Request
+from specbench.experiment import pipeline
 from specbench.observer import Observer
 from specbench.report.conclusion import conclusion
 from specbench.report.escaping import html_text
 from specbench.report.export import method_row, position_rows, prompt_rows
 from specbench.report.notes import counted
 from specbench.report.writers import runs_text
+from specbench.resolution import plugins
+from specbench.resolution.request import Request
+from specbench.resolution.resolve import Resolved, resolve
 from specbench.runs.record import Record
 from specbench.runs.run_folder import read, runs_in
 from specbench.verification.run import CUTS, PROMPTS, TOKENS, Verification, VerifyRequest, verify_method
@@ -112,10 +114,10 @@ class RunResult:
 class Plan:
     """The runs that a call of `run` with the same arguments would measure."""
 
-    resolved: pipeline.Resolved
+    resolved: Resolved
 
     def __repr__(self) -> str:
-        runs = self.resolved.plan.runs
+        runs = self.resolved.runs
         lines = [f"{run.spec.words}: {run.done} of {run.spec.generations} generations done" for run in runs]
         return _listed(f"Plan of {counted(len(runs), 'run')}:", lines)
 
@@ -134,7 +136,7 @@ class Plan:
                 "done": run.done,
                 "folder": str(run.folder),
             }
-            for run in self.resolved.plan.runs
+            for run in self.resolved.runs
         )
 
 
@@ -192,7 +194,7 @@ def plan(
     method: Names = (), pair: str = "tiny", task: Names = (), *, out: str | PathLike[str] = "results", **options: Any
 ) -> Plan:
     """Resolve what `run` would measure, without loading a model. Takes the same arguments; raises the same errors."""
-    return Plan(pipeline.resolve(_request((method, pair, task), options, out=out)))
+    return Plan(resolve(_request((method, pair, task), options, out=out)))
 
 
 def verify(

@@ -49,21 +49,18 @@ def placed_tokens_agree(method: str, places: list[str], temperature: float) -> V
 def memory_is_planned(device: torch.device) -> Verdict:
     """Compare the planned memory of the bundled target with what is allocated, without the assumed workspace."""
     from specbench.config.options import Options
-    from specbench.experiment.device_memory import memory_by_device
-    from specbench.experiment.machine_models import planned_models
-    from specbench.experiment.selection import read_pair
     from specbench.models.loader import load
     from specbench.models.resolve import Execution, resolve_models
+    from specbench.resolution.memory import memory_by_device
+    from specbench.resolution.selection import read_pair
 
     if device.type != "cuda":
         return "no GPU", "a GPU", None
     preset, pair = read_pair("tiny", Options())
-    options = Options(dtype="float32", engine="eager")
-    planned = planned_models(pair, preset.path.parent, ["target"], options)["target"]
-    (expected,) = memory_by_device([planned], [], POSITIONS, 0)
+    found = resolve_models(pair, ("target",), preset.path.parent, Execution(device, "float32", "eager"))
+    (expected,) = memory_by_device(found, [], POSITIONS)
     torch.cuda.synchronize()
     before = torch.cuda.memory_allocated()
-    found = resolve_models(pair, ("target",), preset.path.parent, Execution(device, "float32", "eager"))
     model = load(found, preset.path.parent, device).models["target"]
     with torch.inference_mode():
         ids = torch.arange(POSITIONS, device=device)[None] % 100
@@ -80,7 +77,7 @@ def _tokens(method: str, places: list[str], temperature: float) -> dict[Any, lis
     """Return the token ids of a run by method, sample and repeat. Raises RuntimeError if a generation failed."""
     from specbench.config.options import Options
     from specbench.experiment.pipeline import run
-    from specbench.experiment.request import Request
+    from specbench.resolution.request import Request
     from specbench.runs.run_folder import load
 
     options = Options(**SETTINGS, temperature=temperature, overrides=tuple(place_overrides(places)))

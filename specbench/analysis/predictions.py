@@ -1,13 +1,15 @@
-"""What theory predicts of a method's speed, from the acceptance and the forward times that were measured."""
+"""What theory predicts of a method's speed, from acceptance rates and forward times, measured or assumed."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from specbench.analysis import metrics as m
 from specbench.analysis import speculation as d
 from specbench.analysis import theory
 from specbench.decoding.traits import Theory
 
+ASSUMED_DRAFTS = 5  # mean draft length where a verifier decides, for an estimate
 Predict = Callable[[theory.Cost, float], float]  # (cost of a forward, the baseline's seconds per token) -> speedup
 
 
@@ -40,7 +42,7 @@ def predictions(method: Theory | None, baseline: Sequence[str], rows: m.Rows, ba
     for role in roles:  # a middle model never reads one token alone
         if role in costs:
             single.setdefault(role, costs[role][min(costs[role])])
-    predict = FORMULAS[method.formula](method, rows) if method.formula in FORMULAS else None
+    predict = FORMULAS[method.formula](method, Measured(rows)) if method.formula in FORMULAS else None
     if predict is None or not all(role in single for role in (*roles, *baseline)):
         return None
     as_in_papers, measured = m.cost_of(roles, {}, single), m.cost_of(roles, costs, single)
@@ -62,8 +64,77 @@ def _alternate_proposal(method: Theory, rows: m.Rows, ratio: float) -> float | N
     return None if rate is None else theory.alternate_proposal(rate, method.gamma[0], method.gamma[1], ratio)
 
 
-def _speculation(method: Theory, rows: m.Rows) -> Predict | None:
-    rates, overall = m.acceptance_by_model(rows), m.acceptance_rate(rows)
+class Rates(Protocol):
+    """The rates that formulas take. Where there is no rate, no draft token was tested."""
+
+    def overall(self) -> float | None:
+        """Return the acceptance rate of all tested draft tokens."""
+
+    def by_model(self) -> Mapping[str, float]:
+        """Return the acceptance rate of the drafts of each model, where it differs from the overall rate."""
+
+    def levels(self, count: int) -> list[float] | None:
+        """Return the acceptance rate of each of `count` tests of a chain, innermost first; None if one is unknown."""
+
+    def deferral(self) -> float:
+        """Return the share of positions or answers that a rule defers."""
+
+    def per_test(self) -> tuple[float, float]:
+        """Return the number of tokens drafted for each token that SPRINTER's target tests, and the share that it accepts."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The rates of recorded generations."""
+
+    rows: m.Rows
+
+    def overall(self) -> float | None:
+        return m.acceptance_rate(self.rows)
+
+    def by_model(self) -> Mapping[str, float]:
+        return m.acceptance_by_model(self.rows)
+
+    def levels(self, count: int) -> list[float] | None:
+        known = [level.acceptance for level in d.levels(self.rows) if level.acceptance is not None]
+        return known if len(known) == count else None
+
+    def deferral(self) -> float:
+        return m.rule_rate(self.rows) or 0.0
+
+    def per_test(self) -> tuple[float, float]:
+        """Over all runs that end with a forward of the target: what was drafted since the last one, and how it fared."""
+        rounds = [each for record in self.rows for each in record.rounds]
+        tested = max(sum(each["tested"] for each in rounds), 1)
+        drafted, accepted = (sum(each[key] for each in rounds) for key in ("drafted", "accepted"))
+        return drafted / tested, accepted / tested
+
+
+@dataclass(frozen=True, kw_only=True)
+class Assumed:
+    """One acceptance rate for every test, and the share of tokens or answers that a cascade defers to its large model."""
+
+    acceptance: float
+    deferred: float
+
+    def overall(self) -> float | None:
+        return self.acceptance
+
+    def by_model(self) -> Mapping[str, float]:
+        return {}
+
+    def levels(self, count: int) -> list[float] | None:
+        return [self.acceptance] * count
+
+    def deferral(self) -> float:
+        return self.deferred
+
+    def per_test(self) -> tuple[float, float]:
+        return ASSUMED_DRAFTS, self.acceptance
+
+
+def _speculation(method: Theory, rates: Rates) -> Predict | None:
+    by_model, overall = rates.by_model(), rates.overall()
     if overall is None:
         return None
     deferred = method.drafter_scores and method.bonus == "deferred"
@@ -73,48 +144,42 @@ def _speculation(method: Theory, rows: m.Rows) -> Predict | None:
         scorers=len(method.models) - 1,
         drafter_scores=method.drafter_scores,
     )
-    accepted = rates.get(method.models[0], overall) if deferred else overall
-    pending = rates.get(method.models[-1], 1.0)
+    accepted = by_model.get(method.models[0], overall) if deferred else overall
+    pending = by_model.get(method.models[-1], 1.0)
     return lambda cost, base: theory.speculative(scheme, accepted, cost, base, pending)
 
 
-def _chain(method: Theory, rows: m.Rows) -> Predict | None:
+def _chain(method: Theory, rates: Rates) -> Predict | None:
     """Acceptance by level. What an EAGLE head and its base read again is left out."""
-    rates = [level.acceptance for level in d.levels(rows)]
-    known = [rate for rate in rates if rate is not None]
-    if len(known) != len(method.thresholds) + 1:
+    known = rates.levels(len(method.thresholds) + 1)
+    if known is None:
         return None
     return lambda cost, base: theory.chain(known, method.gamma[0], list(method.thresholds), cost, base)
 
 
-def _ensemble(method: Theory, rows: m.Rows) -> Predict | None:
-    rates, overall = m.acceptance_by_model(rows), m.acceptance_rate(rows)
+def _ensemble(method: Theory, rates: Rates) -> Predict | None:
+    by_model, overall = rates.by_model(), rates.overall()
     if overall is None:
         return None
-    a = [rates.get(role, overall) for role in method.models]
+    a = [by_model.get(role, overall) for role in method.models]
     return lambda cost, base: theory.speculative_ensemble(a, list(method.gamma), cost)
 
 
-def _sprinter(method: Theory, rows: m.Rows) -> Predict:
-    """Over all runs that end with a forward of the target: what was drafted since the last one, and how it fared."""
-    rounds = [each for record in rows for each in record.rounds]
-    tested = max(sum(each["tested"] for each in rounds), 1)
-    drafted = sum(each["drafted"] for each in rounds) / tested
-    accepted = sum(each["accepted"] for each in rounds) / tested
+def _sprinter(method: Theory, rates: Rates) -> Predict:
+    drafted, accepted = rates.per_test()
     return lambda cost, base: theory.sprinter(drafted, accepted, cost, base, bonus=method.bonus != "none")
 
 
-def _token_cascade(method: Theory, rows: m.Rows) -> Predict:
-    rate = m.rule_rate(rows)
-    return lambda cost, base: theory.sequential_cascade(rate or 0.0, cost, round(1 / rate) if rate else 1)
+def _token_cascade(method: Theory, rates: Rates) -> Predict:
+    rate = rates.deferral()
+    return lambda cost, base: theory.sequential_cascade(rate, cost, round(1 / rate) if rate else 1)
 
 
-def _sequence_cascade(method: Theory, rows: m.Rows) -> Predict:
-    rate = m.rule_rate(rows)
-    return lambda cost, base: theory.sequential_cascade(rate or 0.0, cost, 1)
+def _sequence_cascade(method: Theory, rates: Rates) -> Predict:
+    return lambda cost, base: theory.sequential_cascade(rates.deferral(), cost, 1)
 
 
-FORMULAS: dict[str, Callable[[Theory, m.Rows], Predict | None]] = {
+FORMULAS: dict[str, Callable[[Theory, Rates], Predict | None]] = {
     "speculation": _speculation,
     "chain": _chain,
     "ensemble": _ensemble,

@@ -86,6 +86,7 @@ class Method(Named):
     """
 
     greedy_only: ClassVar[bool] = False  # whether the method is undefined at T > 0
+    concurrent: ClassVar[bool] = False  # whether the forwards of its models run at the same time
 
     @abstractmethod
     def roles(self) -> tuple[str, ...]:

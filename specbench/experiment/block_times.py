@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 
 from specbench.data.prompting import encode
-from specbench.experiment.plan import Plan, PlannedRun
 from specbench.files import write_sealed
 from specbench.models.loader import LoadedPair
+from specbench.resolution.plan import Plan, PlannedRun
 from specbench.runs.run_folder import BLOCKS
 
 LARGEST = 25  # tokens: a draft of 8 on a block of 16, and the token before them

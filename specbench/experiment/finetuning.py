@@ -8,10 +8,10 @@ from specbench.config.construct import Table
 from specbench.config.model_folders import errors_about_folders
 from specbench.config.options import Access, Options
 from specbench.errors import ConfigError
-from specbench.experiment import selection
 from specbench.models import loader
 from specbench.models.resolve import Execution, device_of, resolve_models
 from specbench.observer import Observer
+from specbench.resolution import selection
 from specbench.runs.locking import locked
 from specbench.training.finetune import Finetuning, finetune
 from specbench.training.texts import Source, gather

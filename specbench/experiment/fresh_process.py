@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 from specbench.config.options import Access, SandboxKind
 from specbench.errors import ExitCode
-from specbench.experiment.request import Request
 from specbench.observer import Observer
+from specbench.resolution.request import Request
 
 if TYPE_CHECKING:
     from specbench.regression.measurement import Measured
@@ -44,8 +44,8 @@ def measure_here(request: Commands, out: Path, observer: Observer | None = None)
     """Measure every command into new run folders in `out`. Raises MissingAsset if a run cannot be scored."""
     # imports torch
     from specbench.experiment.pipeline import run
-    from specbench.experiment.plugins import load_all
     from specbench.regression.snapshot import options_of
+    from specbench.resolution.plugins import load_all
 
     plugins = load_all(request.plugins) if request.plugins else ()
     kind = SandboxKind(request.sandbox) if request.sandbox else None

@@ -10,12 +10,13 @@ from specbench.config.options import Options
 from specbench.config.pair import HeadKind
 from specbench.decoding.loop import decode
 from specbench.decoding.targets import Last
-from specbench.experiment import method_resolution, selection
 from specbench.methods.proposers import Eagle
 from specbench.methods.speculative import Speculative
 from specbench.models.heads import EagleHead
 from specbench.models.loader import LoadedPair
 from specbench.observer import Observer
+from specbench.resolution import selection
+from specbench.resolution.methods import Methods
 from specbench.training.outputs import limits_of, sampler_of
 from specbench.training.texts import Text
 
@@ -39,7 +40,7 @@ def drafting_of(pair: str, options: Options, base: str, folder: Path) -> Draftin
         return default
     with_head = replace(options, heads=((f"{HeadKind.eagle.value}@{base}", str(folder)),))
     _, found = selection.read_pair(pair, with_head)
-    method = method_resolution.groups_of([HeadKind.eagle.value], found, {}, with_head)[0][-1]
+    method = Methods((HeadKind.eagle.value,), found, with_head).groups({})[0][-1]
     proposer = method.method.proposer if isinstance(method.method, Speculative) else None
     return Drafting(proposer, method.temperature) if isinstance(proposer, Eagle) else default
 

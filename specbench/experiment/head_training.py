@@ -10,7 +10,6 @@ from specbench.config.model_folders import errors_about_folders
 from specbench.config.options import Access, Options
 from specbench.config.pair import FEATURES, TAU, Answers, HeadKind, Pair, default_base
 from specbench.errors import ConfigError
-from specbench.experiment import selection
 from specbench.experiment.head_acceptance import MOST_TEXTS, drafting_of, measure_acceptance
 from specbench.experiment.head_trial import HeadTrial, TrialRequest, method_of, try_head
 from specbench.files import write
@@ -19,6 +18,7 @@ from specbench.models.heads import Provenance
 from specbench.models.resolve import Execution, device_of, resolve_models
 from specbench.observer import Observer
 from specbench.report import export
+from specbench.resolution import selection
 from specbench.runs.locking import locked
 from specbench.training.budget import Budget
 from specbench.training.recipes import recipe_of

@@ -14,11 +14,12 @@ from specbench.config.options import Access, Options
 from specbench.config.pair import HeadKind
 from specbench.data.task import Data
 from specbench.errors import MissingAsset
-from specbench.experiment import pipeline, selection
+from specbench.experiment import pipeline
 from specbench.experiment.head_acceptance import MOST_TOKENS
-from specbench.experiment.plan import make_plan
-from specbench.experiment.selection import Selected
 from specbench.observer import Observer
+from specbench.resolution.request import Request
+from specbench.resolution.resolve import Choice, plan_on
+from specbench.resolution.selection import Selected
 from specbench.runs.locking import locked
 from specbench.runs.run_folder import load
 from specbench.training.texts import Source, Texts
@@ -125,10 +126,9 @@ def try_head(request: TrialRequest, observer: Observer) -> HeadTrial | None:
     against = against_of(request.kind)
     head = (f"{request.kind.value}@{request.base}", str(request.folder))
     options = replace(request.options, heads=(head,), repeats=1)
-    preset, pair = selection.read_pair(request.pair, options)
-    of = (preset.name, preset.path.parent, pair)
-    names = [method] if against == AR else [method, against]
-    plan = make_plan(names, of, selected, options, request.folder / FOLDER)
+    names = (method,) if against == AR else (method, against)
+    out = request.folder / FOLDER
+    plan = plan_on(selected, Choice.of(Request(methods=names, pair=request.pair, options=options, out=out)))
     summaries = []
     try:
         with locked((each.folder for each in plan.runs), Access()) as locks:

@@ -4,9 +4,10 @@ from dataclasses import replace
 
 from specbench.config.presets import preset
 from specbench.errors import ConfigError
-from specbench.experiment.pipeline import run, with_methods
-from specbench.experiment.request import Request
+from specbench.experiment.pipeline import run
 from specbench.observer import Observer
+from specbench.resolution.request import Request
+from specbench.resolution.resolve import Choice
 
 PILOT_LENGTH = 5  # draft length of the short run, at which acceptance is known for five positions
 PILOT_PROMPTS = 8
@@ -19,7 +20,7 @@ def lengths_around(request: Request, observer: Observer) -> dict[str, list[int]]
     The run is stored in the request's output folder, and later calls reuse it. Raises ConfigError for a method without a
     prediction, such as one that does not draft a fixed length.
     """
-    request = with_methods(request)
+    request = replace(request, methods=Choice.of(request).methods.names)
     options = request.options
     limit = min(PILOT_PROMPTS, options.limit or PILOT_PROMPTS)
     pilot = replace(options, gamma=(("", (PILOT_LENGTH,)),), over=(), repeats=1, limit=limit, sample=0)

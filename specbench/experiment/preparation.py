@@ -1,37 +1,21 @@
 """Training of the heads that a suite needs, before it measures."""
 
-import json
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 from specbench.config.architectures import architecture_of
-from specbench.config.construct import Table
 from specbench.config.options import Access
 from specbench.config.pair import HeadKind, default_base
 from specbench.config.preparation import PreparedHead
 from specbench.config.suite import Suite
 from specbench.errors import ConfigError, MissingAsset
-from specbench.experiment import selection
 from specbench.experiment.head_training import TrainRequest, train_head
-from specbench.experiment.prepared_heads import Step, has_rows, steps_of
-from specbench.files import write
 from specbench.observer import Observer
+from specbench.resolution import selection
+from specbench.resolution.prepared_heads import Step, has_rows, is_trained, pending, steps_of, write_identity
 from specbench.training.feature_size import free_bytes, gb, token_bytes
-
-OPTIONAL = ("base", "on")  # keys of a step that change a head only if they are there
-REQUEST = "prepared.json"  # in a head's folder: what it was trained from
-
-
-def untrained(suite: Suite, out: Path) -> list[PreparedHead]:
-    """Return the heads that `prepare` would train."""
-    return [step.head for step in _pending(suite, out)]
-
-
-def _pending(suite: Suite, out: Path) -> list[Step]:
-    """Return the steps that `prepare` would take."""
-    return [step for step in steps_of(suite) if has_rows(step.head, step.options) and not _is_trained(step, out)]
 
 
 def training_notes(suite: Suite, out: Path) -> list[str]:
@@ -39,12 +23,12 @@ def training_notes(suite: Suite, out: Path) -> list[str]:
 
     The last line compares the disk space of all features with the free space.
     """
-    lines, found = [], _features_of(_pending(suite, out))
+    lines, found = [], _features_of(pending(suite, out))
     for step in steps_of(suite):
         head = step.head
         if not has_rows(head, step.options):
             lines.append(_left_out(head))
-        elif not _is_trained(step, out):
+        elif not is_trained(step, out):
             each = found.get(step.rows_key)
             lines.append(f"{head.words} is not trained; run --suite trains it first")
             if each:
@@ -97,7 +81,7 @@ def prepare(suite: Suite, out: Path, access: Access, observer: Observer) -> list
     after the measured ones are taken. Returns the reasons for the heads that could not be trained.
     """
     missing: list[str] = []
-    found = _features_of(_pending(suite, out))
+    found = _features_of(pending(suite, out))
     if found and (note := _room(found, out)).startswith("!"):
         observer.message(note)
     for step in steps_of(suite):
@@ -105,7 +89,7 @@ def prepare(suite: Suite, out: Path, access: Access, observer: Observer) -> list
         if not has_rows(head, step.options):
             observer.message(_left_out(head))
             continue
-        if _is_trained(step, out):
+        if is_trained(step, out):
             continue
         folder = head.folder(out)
         observer.message(f"training {head.words}, in {folder}")
@@ -114,36 +98,8 @@ def prepare(suite: Suite, out: Path, access: Access, observer: Observer) -> list
         except MissingAsset as error:
             missing.append(f"{head.words}: {error}")
             continue
-        write(folder / REQUEST, json.dumps(_identity(step), indent=1) + "\n")
+        write_identity(step, out)
     return missing
-
-
-def _is_trained(step: Step, out: Path) -> bool:
-    """Return whether the folder has a complete head that was trained from the same models and rows."""
-    file = step.head.folder(out) / REQUEST
-    return file.exists() and json.loads(file.read_text(encoding="utf-8")) == _identity(step)
-
-
-def _identity(step: Step) -> Table:
-    """Return what determines a head: its recipe, models, rows and numeric type."""
-    head, options = step.head, step.options
-    _, pair = selection.read_pair(head.pair, replace(options, heads=()))
-    step_table = asdict(head.step)
-    recipe = {
-        key: value for key, value in step_table.items() if key not in ("pairs", "tasks", "tau", "label", *OPTIONAL)
-    }
-    recipe |= {key: step_table[key] for key in OPTIONAL if step_table[key]}
-    about = {
-        **recipe,
-        "tau": head.tau,
-        "task": head.task,
-        "source": selection.source_of(head.task, pair, options),
-        "skip": step.skipped(),
-        "models": {role: asdict(spec) for role, spec in pair.models.items()},
-        "dtype": options.dtype,
-        "overrides": [[key, value] for key, value in options.overrides],
-    }
-    return dict(json.loads(json.dumps(about)))
 
 
 def _request(step: Step, out: Path, access: Access) -> TrainRequest:

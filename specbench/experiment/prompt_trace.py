@@ -5,18 +5,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-import specbench.tasks  # noqa: F401  (registers the tasks)
 from specbench.analysis.token_origin import TracedRound, of_round
 from specbench.config.options import Options
 from specbench.data.prompting import encode_firsts, pieces
 from specbench.data.task import Data, Sample
 from specbench.decoding.method import Round
 from specbench.errors import ConfigError
-from specbench.experiment import selection
 from specbench.experiment.generation import Setting, calibrated, generate
-from specbench.experiment.plan import Plan, PlannedRun, make_plan
-from specbench.experiment.selection import Selected
 from specbench.observer import Observer
+from specbench.resolution import selection
+from specbench.resolution.plan import Plan, PlannedRun
+from specbench.resolution.request import Request
+from specbench.resolution.resolve import Choice, plan_on
+from specbench.resolution.selection import Selected
 from specbench.runs.record import Record, RoundRecord
 
 
@@ -54,10 +55,10 @@ def trace_prompt(request: TraceRequest, observer: Observer) -> Trace:
 
 def _planned(request: TraceRequest) -> Plan:
     """Return a plan with a single run of the method on one prompt."""
-    options = request.options
-    found, pair = selection.read_pair(request.pair, options)
+    options, tasks = request.options, (request.task,) if request.prompt is None else ()
+    choice = Choice.of(Request(methods=(request.method,), pair=request.pair, tasks=tasks, options=options, out=Path()))
     if request.prompt is None:
-        (selected,) = selection.select_tasks([request.task], pair, options)
+        (selected,) = choice.tasks.by_name.values()
         data = selected.data
         firsts = [sample for sample in data.samples if not sample.after]
         if request.index >= len(firsts):
@@ -67,10 +68,10 @@ def _planned(request: TraceRequest) -> Plan:
         data = Data([firsts[request.index]], data.source, data.revision, data.sha256, data.total)
         selected = Selected(selected.name, selected.task, data)
     else:
-        name, task = selection.read_task("prompts", pair, options)
+        name, task = selection.read_task("prompts", choice.pair, options)
         digest = hashlib.sha256(request.prompt.encode()).hexdigest()
         selected = Selected(name, task, Data([Sample("0", request.prompt)], "command line", None, digest, 1))
-    return make_plan([request.method], (found.name, found.path.parent, pair), [selected], options, Path())
+    return plan_on([selected], choice)
 
 
 def _decoded(plan: Plan, run: PlannedRun) -> tuple[Record, list[TracedRound]]:

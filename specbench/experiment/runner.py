@@ -14,7 +14,6 @@ from specbench.data.task import Data, Sample
 from specbench.errors import ConfigError
 from specbench.experiment.conversations import Conversations, most_turns
 from specbench.experiment.generation import Setting, attempt, calibrated, capture
-from specbench.experiment.plan import PlannedRun
 from specbench.files import read_sealed, write, write_sealed
 from specbench.machine.bandwidth import copy_bandwidth
 from specbench.machine.hardware import (
@@ -26,6 +25,7 @@ from specbench.machine.hardware import (
     incomparable,
 )
 from specbench.models.loader import LoadedPair
+from specbench.resolution.plan import PlannedRun
 from specbench.runs.locking import FolderLock
 from specbench.runs.record import Record
 from specbench.runs.recorder import Recorder, Recording

@@ -11,14 +11,15 @@ import tomli_w
 
 from specbench.config.suite import Suite
 from specbench.errors import ConfigError, ExitCode, NotComparable
-from specbench.experiment.pipeline import Results, resolve, run
-from specbench.experiment.plan import PlannedRun
-from specbench.experiment.request import Request, SuiteRequest
-from specbench.experiment.suite_grid import resolve_grid
+from specbench.experiment.pipeline import Results, run
 from specbench.experiment.suite_runner import run_one, run_suite, write_index
 from specbench.files import read_sealed, write, write_sealed
 from specbench.machine.hardware import Environment, conditions, incomparable
 from specbench.observer import Observer
+from specbench.resolution.grid import resolve_grid
+from specbench.resolution.plan import PlannedRun
+from specbench.resolution.request import Request, SuiteRequest
+from specbench.resolution.resolve import resolve
 from specbench.runs.locking import FolderLock, locked
 from specbench.runs.record import line_of
 from specbench.runs.run_folder import CONFIG, ENVIRONMENT, MANIFEST, SAMPLES, Manifest, spec_of
@@ -40,8 +41,8 @@ def run_in_shards(request: Request, count: int, observer: Observer) -> Results:
     requests = [replace(request, options=replace(request.options, shard=each)) for each in shards_of(count)]
     for each in requests:
         run(each, observer)
-    plans = [resolve(each).plan.runs for each in requests]
-    for whole, *parts in zip(resolve(request).plan.runs, *plans, strict=True):
+    shards = [resolve(each).runs for each in requests]
+    for whole, *parts in zip(resolve(request).runs, *shards, strict=True):
         with locked([whole.folder], request.access) as locks:
             combine(whole, parts, locks[whole.folder])
     return run(request, observer)

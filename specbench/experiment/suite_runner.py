@@ -11,14 +11,14 @@ from specbench.config.presets import preset
 from specbench.config.suite import Line
 from specbench.errors import ConfigError, ExitCode, MissingAsset
 from specbench.experiment.block_times import time_blocks
-from specbench.experiment.chain_profile import levels_of
 from specbench.experiment.judging import JudgeRequest, judge_run
 from specbench.experiment.pipeline import decode, load, score, summarised
-from specbench.experiment.plan import Plan, PlannedRun
 from specbench.experiment.preparation import prepare
-from specbench.experiment.request import SuiteRequest
-from specbench.experiment.suite_grid import Grid, Part, resolve_grid
 from specbench.observer import Observer
+from specbench.resolution.chain_profile import levels_of
+from specbench.resolution.grid import Grid, Part, resolve_grid
+from specbench.resolution.plan import Plan, PlannedRun
+from specbench.resolution.request import SuiteRequest
 from specbench.runs.locking import locked
 from specbench.runs.run_spec import word
 from specbench.runs.suite_index import BEGUN, DONE, FAILED, MISSING, Index, IndexEntry

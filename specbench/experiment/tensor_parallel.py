@@ -28,13 +28,13 @@ from specbench._logging import quietly
 from specbench.config.placement import Placement
 from specbench.errors import ConfigError, ExitCode, MissingAsset
 from specbench.experiment import runner
-from specbench.experiment.plan import Plan, PlannedRun
 from specbench.models import loader
 from specbench.models.heads.resolve import ResolvedHead
 from specbench.models.loaded_pair import LoadedPair
 from specbench.models.parallel import interrupts_ignored
 from specbench.models.placed import tensor_placement
 from specbench.models.resolve import ResolvedModel
+from specbench.resolution.plan import Plan, PlannedRun
 from specbench.runs.record import Key, Record
 
 TIMEOUT = datetime.timedelta(minutes=10)  # of one exchange between ranks
@@ -80,7 +80,9 @@ class TensorParallel:
         """Raise MissingAsset if a rank cannot load its models."""
         placement = tensor_placement(plan.models)
         assert placement is not None
-        loading = _Loading(plan.models, plan.heads, plan.base, placement.devices, _free_port(), torch.get_num_threads())
+        loading = _Loading(
+            plan.models, plan.pair.heads, plan.pair.base, placement.devices, _free_port(), torch.get_num_threads()
+        )
         context = get_context("spawn")
         self._pipes: list[Connection] = []
         self._processes: list[SpawnProcess] = []

@@ -5,15 +5,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from specbench.errors import ExitCode
-from specbench.experiment.plan import PlannedRun
 from specbench.experiment.preparation import prepare
-from specbench.experiment.request import SuiteRequest
+from specbench.experiment.scorer import is_scored
 from specbench.experiment.sharding import shards_of, with_shard
-from specbench.experiment.suite_grid import Grid, resolve_grid
 from specbench.experiment.suite_runner import write_index
 from specbench.launch.launcher import JobState, Launcher
 from specbench.launch.ledger import FINAL, Entry, Ledger, State, folder_of
 from specbench.observer import Observer
+from specbench.resolution.grid import Grid, resolve_grid
+from specbench.resolution.plan import PlannedRun
+from specbench.resolution.request import SuiteRequest
 from specbench.runs.locking import locked
 
 MOST_ATTEMPTS = 3  # of a job that is interrupted
@@ -112,7 +113,7 @@ class _Driver:
                 )  # fmt: skip
                 if known and self.same and known.active and self.launcher.outlives:
                     entry = known
-                elif self._is_complete(key) and run.scored(part.sandbox):
+                elif self._is_complete(key) and is_scored(run.folder, run.task, part.sandbox):
                     entry = replace(entry, state="done")
                 self.ledger.put(entry)
             if part.plan is None:

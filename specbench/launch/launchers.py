@@ -5,11 +5,11 @@ from pathlib import Path
 
 from specbench.config.construct import Table, at_least, construct
 from specbench.errors import ConfigError
-from specbench.experiment.request import SuiteRequest
 from specbench.launch.launcher import Launcher
 from specbench.launch.local import LocalLauncher, gpus_here
 from specbench.launch.ray_cluster import ray_launcher
 from specbench.launch.slurm import slurm_launcher
+from specbench.resolution.request import SuiteRequest
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,6 +23,8 @@ class Parallel(Method, name="parallel"):
     scorers: tuple[str, ...]
     target: Target
 
+    concurrent = True
+
     def __post_init__(self) -> None:
         self.target.check(len(self.scorers))
         if len(set(self.scorers)) < len(self.scorers):

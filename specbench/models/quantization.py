@@ -197,6 +197,19 @@ def sizes(model: Any, kind: str, itemsize: int) -> dict[int, int]:
     return found
 
 
+def block_copy_bytes(model: Any, kind: str, dtype: str) -> int:
+    """Return the size of the bfloat16 copies that multiply blocks on an x86-64 CPU, of a model quantized to a kind."""
+    if kind not in ("int4", "int8") or dtype not in ("float32", "bfloat16"):
+        return 0
+    weights = [layer.weight for layer in layers(model, kind).values()]
+    return sum(2 * each.numel() for each in weights if each.numel() >= LARGE and _fits_kernel(kind, *each.shape))
+
+
+def _fits_kernel(kind: str, outputs: int, inputs: int) -> bool:
+    """Return whether torch's CPU kernel for a kind multiplies matrices of this shape; int8's reads past the end of others."""
+    return outputs % 16 == 0 if kind == "int4" else inputs % 32 == 0
+
+
 def stored_by(config: Any) -> str:
     """Return the method that quantized a checkpoint before it was saved (gptq, awq, bitsandbytes); empty if it is not
     quantized.
@@ -278,9 +291,7 @@ def _has_kernel(kind: str, weight: Tensor) -> bool:
     if kind == "int4" and len(weight) % 16:
         return False
     if weight.device.type == "cpu":
-        if kind == "int8" and weight.shape[1] % 32:  # the kernel reads past the end of other rows
-            return False
-        return weight.dtype in (torch.bfloat16, torch.float32)
+        return _fits_kernel(kind, *weight.shape) and weight.dtype in (torch.bfloat16, torch.float32)
     return (
         kind == "int4"
         and weight.device.type == "cuda"

@@ -17,10 +17,10 @@ from specbench.config.placement import Parallel
 from specbench.data.hub import commit_of, first_line, local_checksum
 from specbench.errors import ConfigError, MissingAsset
 from specbench.models import random_weights as dummy
-from specbench.models import sizes
 from specbench.models.checkpoints import CONSTRUCTION, class_of, unreadable
 from specbench.models.engine import can_fuse, unsupported
 from specbench.models.quantization import layers, stored_by, torchao
+from specbench.models.sizes import ModelSize, shape_of, size_of
 from specbench.runs.run_spec import ModelSource, Shape
 
 
@@ -36,16 +36,17 @@ class ResolvedModel:
     revision: str = ""  # the commit; empty for a local folder, which `checksum` identifies
     checksum: str = ""
     chat_template: ChatTemplate | None = None  # in place of the tokenizer's
+    is_local: bool = False  # a folder, not a hub id
 
     @cached_property
-    def parameters(self) -> int:
-        """The number of parameters by the config alone, tied ones once."""
-        return sizes.parameters_of(self.config, self.spec.quantization, self.dtype)
+    def size(self) -> ModelSize:
+        """The sizes of the model by its config alone."""
+        return size_of(self.config, self.dtype, self.spec.quantization)
 
     @cached_property
     def shape(self) -> Shape:
         """The shape of the model: its layers, hidden size and heads."""
-        return sizes.shape_of(self.config)
+        return shape_of(self.config)
 
     @cached_property
     def source(self) -> ModelSource:
@@ -62,9 +63,9 @@ class ResolvedModel:
             changes=self.spec.config,
             chat_template=self.chat_template.label if self.chat_template else None,
             placement=self.spec.placement.label,
-            parameters=self.parameters,
-            forward_bytes=sizes.forward_bytes(self.config, self.spec.quantization, self.dtype),
-            position_bytes=sizes.position_bytes(self.config, self.dtype),
+            parameters=self.size.parameters,
+            forward_bytes=float(self.size.forward_bytes),
+            position_bytes=float(self.size.position_bytes),
             shape=self.shape,
         )
 
@@ -76,11 +77,16 @@ class ResolvedModel:
 
 @dataclass(frozen=True)
 class Execution:
-    """The default device of models, their precision and their engine; `auto` is resolved for each model."""
+    """The default device of models, their precision and their engine; `auto` is resolved for each model.
+
+    `elsewhere` is for estimates of another machine: neither weights, nor the hub, nor devices or libraries are needed here,
+    and the architecture of a hub id is that of configs/architectures/.
+    """
 
     device: torch.device
     dtype: str = "auto"
     engine: str = "auto"
+    elsewhere: bool = False
 
 
 _assumed: ContextVar[str] = ContextVar("assumed", default="")
@@ -108,14 +114,14 @@ def device_of(choice: str) -> torch.device:
     return torch.device(("cuda" if torch.cuda.is_available() else "cpu") if choice == "auto" else choice)
 
 
-def device_of_model(role: str, spec: ModelSpec, default: torch.device) -> torch.device:
+def device_of_model(role: str, spec: ModelSpec, default: torch.device, elsewhere: bool = False) -> torch.device:
     """Return the device that a model reads its input on: its own, the first of several, or the default.
 
-    A process of a model with split tensors has that device as its default.
-    Raises MissingAsset if one of its devices is not here.
+    A process of a model with split tensors has that device as its default. Raises MissingAsset if one of its devices is not
+    here, unless the model is to run `elsewhere`.
     """
     devices = spec.placement.devices
-    for name in () if _assumed.get() else devices:
+    for name in () if elsewhere or _assumed.get() else devices:
         kind, _, number = name.partition(":")
         count = torch.cuda.device_count() if torch.cuda.is_available() else 0
         if kind == "cuda" and int(number or 0) >= count:
@@ -139,11 +145,16 @@ def resolve_models(pair: Pair, roles: tuple[str, ...], base: Path, on: Execution
 def _resolved(role: str, pair: Pair, base: Path, on: Execution) -> ResolvedModel:
     spec = pair.models[role]
     local = folder(spec.path, base)
-    device = device_of_model(role, spec, on.device)
+    device = device_of_model(role, spec, on.device, on.elsewhere)
     dtype = dtype_of(on.dtype if spec.dtype == "auto" else spec.dtype, device)
     commit = checksum = ""
-    if pair.weights == "dummy":
-        config = _dummy_config(spec, local)
+    if on.elsewhere:
+        try:
+            config = _known_config(spec, local)
+        except (ConfigError, MissingAsset) as error:
+            raise type(error)(f"model '{role}': {error}") from None
+    elif pair.weights == "dummy":
+        config = _known_config(spec, local)
     else:
         source = str(local or spec.path)
         try:
@@ -157,9 +168,9 @@ def _resolved(role: str, pair: Pair, base: Path, on: Execution) -> ResolvedModel
     except ValueError as error:
         raise ConfigError(f"--engine {on.engine}: model '{role}': {error}") from None
     if spec.quantization:
-        _require_quantizable(role, spec, config)
+        _require_quantizable(role, spec, config, on.elsewhere)
     template = chat_template(spec.chat_template, base) if spec.chat_template else None
-    found = ResolvedModel(spec, config, dtype, engine, pair.weights, commit, checksum, template)
+    found = ResolvedModel(spec, config, dtype, engine, pair.weights, commit, checksum, template, local is not None)
     _require_model(role, found)
     return found
 
@@ -168,7 +179,9 @@ def _require_model(role: str, found: ResolvedModel) -> None:
     """Raise ConfigError if a config describes no model that could decode a token."""
     try:
         smallest = min(vars(found.shape).values())
-        if smallest >= 1 and found.parameters and found.weights == "dummy":  # else loading the weights checks the sizes
+        if (
+            smallest >= 1 and found.size.parameters and found.weights == "dummy"
+        ):  # else loading the weights checks the sizes
             _try_forward(found.config)
     except Exception as error:  # any error that transformers raises for an impossible value
         if isinstance(error, RuntimeError) and "Meta" in str(error):
@@ -219,19 +232,20 @@ def engine_of(
     return choice
 
 
-def _require_quantizable(role: str, spec: ModelSpec, config: PreTrainedConfig) -> None:
+def _require_quantizable(role: str, spec: ModelSpec, config: PreTrainedConfig, elsewhere: bool) -> None:
     """Raise ConfigError for a model that is quantized already or has nothing to quantize; MissingAsset without torchao."""
     where = f"model '{role}': quantization = '{spec.quantization}'"
     if method := stored_by(config):
         raise ConfigError(f"{where}: {spec.path} is quantized already, by {method}; leave the key out")
-    torchao()
+    if not elsewhere:
+        torchao()
     with CONSTRUCTION, torch.device("meta"):
         if not layers(class_of(config).from_config(config), spec.quantization):
             kind = config.model_type
             raise ConfigError(f"{where}: {kind} has no linear layer of a fitting width (GPT-2 uses Conv1D layers)")
 
 
-def _dummy_config(spec: ModelSpec, local: Path | None) -> PreTrainedConfig:
+def _known_config(spec: ModelSpec, local: Path | None) -> PreTrainedConfig:
     """Return a local folder's architecture, or the one known for a hub id, with the spec's changes."""
     if local:
         return dummy.architecture_in(local, spec.config)

@@ -1,4 +1,4 @@
-"""The size of a model from its config: parameters, the bytes that a forward reads, and the sizes of its layers."""
+"""The sizes of a model from its config: parameters, bytes of weights and cache, and the sizes of its layers."""
 
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -7,37 +7,58 @@ import torch
 from transformers import PreTrainedConfig
 
 from specbench.models.checkpoints import CONSTRUCTION, class_of
-from specbench.models.quantization import sizes, stored_as
+from specbench.models.products import LEAST_PACKED
+from specbench.models.quantization import block_copy_bytes, sizes, stored_as
 from specbench.runs.run_spec import Shape
 
-
-def parameters_of(config: PreTrainedConfig, quantization: str, dtype: str) -> int:
-    """Return the number of parameters, counting tied ones once."""
-    return _sizes(_Key(config.to_json_string(), config), quantization, dtype)[0]
+PUBLISHED = {"gpt2": 4, "gpt_neo": 4, "t5": 4}  # bytes per weight of the files on the hub; 2 for other architectures
 
 
-def forward_bytes(config: PreTrainedConfig, quantization: str, dtype: str) -> float:
-    """Return the least bytes of weights that a decoding forward reads.
+@dataclass(frozen=True, kw_only=True)
+class ModelSize:
+    """The sizes of a model at a precision, in bytes where the name says so.
 
-    Lookup tables are not read, nor is an encoder, nor the weights that a decoder applies once to the encoder's output.
-    An embedding that is also the LM head is read. A quantized matrix counts its bits and scales.
+    `parameters` counts tied ones once. `resident_bytes` are all weights in memory. An x86-64 CPU also holds
+    `block_copy_bytes`, the copies of quantized matrices for blocks, and with the lean engine `packed_head_bytes` for an LM
+    head that is also the embedding. `forward_bytes` are the least weights that a decoding forward reads: not lookup tables,
+    nor an encoder, nor what a decoder applies once to the encoder's output. A quantized matrix counts its bits and scales.
+    `position_bytes` are the keys and values that a position adds to the cache, `download_bytes` the published weights.
+    `layer_bytes` are the matrices of a decoder layer without quantization, `lm_head_bytes` the LM head, `embedding_bytes` the
+    embedding and the LM head. `context` is the longest sequence; 0 for an architecture without a limit.
     """
-    return float(_sizes(_Key(config.to_json_string(), config), quantization, dtype)[1])
+
+    parameters: int
+    resident_bytes: int
+    block_copy_bytes: int
+    packed_head_bytes: int
+    forward_bytes: int
+    position_bytes: int
+    download_bytes: int
+    layer_bytes: int
+    lm_head_bytes: int
+    embedding_bytes: int
+    layers: int
+    context: int
+
+    @property
+    def head_bytes(self) -> int:
+        """The bytes that a forward of an EAGLE head on this model reads: about one layer, and the model's LM head."""
+        return self.layer_bytes + self.lm_head_bytes
+
+    def cache_bytes(self, positions: int) -> int:
+        """Return the size of the cache of a sequence. An encoder-decoder model also holds positions of the prompt."""
+        return self.position_bytes * (min(positions, self.context) if self.context else positions)
 
 
-def position_bytes(config: PreTrainedConfig, dtype: str) -> float:
-    """Return the bytes of keys and values that one position adds to the cache, over all layers."""
-    text = config.get_text_config(decoder=True)
-    layers = getattr(text, "num_decoder_layers", None) or text.num_hidden_layers
-    heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
-    dim = getattr(text, "d_kv", None) or getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
-    return float(2 * layers * heads * dim * getattr(torch, dtype).itemsize)
+def size_of(config: PreTrainedConfig, dtype: str, quantization: str = "") -> ModelSize:
+    """Return the sizes of a model that is built on the meta device; cached, since a suite has many runs of one model."""
+    return _size_of(_Key(config.to_json_string(), config), dtype, quantization)
 
 
 def shape_of(config: PreTrainedConfig) -> Shape:
     """Return the sizes that SPRINTER's FLOPs formula needs; for an encoder-decoder model, its decoder's."""
     keys = ("intermediate_size", "n_inner", "d_ff", "ffn_dim")
-    width = next((found for key in keys if (found := getattr(config, key, None))), None)
+    width = next((value for key in keys if (value := getattr(config, key, None))), None)
     return Shape(
         layers=getattr(config, "num_decoder_layers", None) or config.num_hidden_layers,
         d=config.hidden_size,
@@ -56,22 +77,42 @@ class _Key:
 
 
 @lru_cache(maxsize=256)
-def _sizes(key: _Key, quantization: str, dtype: str) -> tuple[int, float]:
-    """Return parameters, and bytes of weights that a decoding forward reads; cached, since a suite has many runs of one
-    model.
-    """
-    config, size = key.config, getattr(torch, dtype).itemsize
+def _size_of(key: _Key, dtype: str, quantization: str) -> ModelSize:
+    config, itemsize = key.config, getattr(torch, dtype).itemsize
     with CONSTRUCTION, torch.device("meta"):
         model = class_of(config).from_config(config)
-    head, tables = (
-        model.get_output_embeddings().weight,
-        [m for m in model.modules() if isinstance(m, torch.nn.Embedding)],
-    )
-    looked_up = {id(table.weight) for table in tables if table.weight is not head}
+    head, embedding = model.get_output_embeddings().weight, model.get_input_embeddings().weight
+    unread = {id(table.weight) for table in model.modules() if isinstance(table, torch.nn.Embedding)} - {id(head)}
     if config.is_encoder_decoder:
-        looked_up |= {id(p) for p in model.get_encoder().parameters() if p is not head}
+        unread |= {id(p) for p in model.get_encoder().parameters() if p is not head}
         once = (".EncDecAttention.k.", ".EncDecAttention.v.")
-        looked_up |= {id(p) for name, p in model.named_parameters() if any(word in name for word in once)}
-    quantized = sizes(model, quantization or stored_as(config), size)
-    weights = (quantized.get(id(p), p.numel() * size) for p in model.parameters() if id(p) not in looked_up)
-    return sum(p.numel() for p in model.parameters()), sum(weights)
+        unread |= {id(p) for name, p in model.named_parameters() if any(word in name for word in once)}
+    quantized = sizes(model, quantization or stored_as(config), itemsize)
+    weights = {id(p): quantized.get(id(p), p.numel() * itemsize) for p in model.parameters()}
+    matrices = [p.numel() for p in model.parameters() if p.dim() == 2 and id(p) not in unread and p is not head]
+    parameters, layers = sum(p.numel() for p in model.parameters()), shape_of(config).layers
+    is_packed = embedding is head and head.numel() >= LEAST_PACKED.get(getattr(torch, dtype), head.numel() + 1)
+    context = 0 if config.is_encoder_decoder else getattr(config, "max_position_embeddings", 0)
+    return ModelSize(
+        parameters=parameters,
+        resident_bytes=sum(weights.values()),
+        block_copy_bytes=block_copy_bytes(model, quantization, dtype),
+        packed_head_bytes=head.numel() * itemsize if is_packed else 0,
+        forward_bytes=sum(size for p, size in weights.items() if p not in unread),
+        position_bytes=_position_bytes(config, itemsize),
+        download_bytes=parameters * PUBLISHED.get(config.model_type, 2),
+        layer_bytes=sum(matrices) * itemsize // layers,
+        lm_head_bytes=head.numel() * itemsize,
+        embedding_bytes=itemsize * (head.numel() + (0 if embedding is head else embedding.numel())),
+        layers=layers,
+        context=context,
+    )
+
+
+def _position_bytes(config: PreTrainedConfig, itemsize: int) -> int:
+    """Return the bytes of keys and values of one position, over all layers."""
+    text = config.get_text_config(decoder=True)
+    layers = getattr(text, "num_decoder_layers", None) or text.num_hidden_layers
+    heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
+    dim = getattr(text, "d_kv", None) or getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
+    return int(2 * layers * heads * dim * itemsize)

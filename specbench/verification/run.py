@@ -2,21 +2,22 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import torch
 
-import specbench.tasks  # noqa: F401  (registers the tasks)
-from specbench.config.model_folders import errors_about_folders
 from specbench.config.options import Options
-from specbench.config.presets import preset
+from specbench.config.presets import preset, require_known
 from specbench.data.prompting import encode_firsts
 from specbench.decoding.method import Method
 from specbench.errors import ConfigError
-from specbench.experiment import method_resolution, selection
 from specbench.models.heads.resolve import resolve_heads
 from specbench.models.loader import LoadedPair, load
 from specbench.models.resolve import Execution, device_of, resolve_models
 from specbench.observer import Observer
+from specbench.resolution import selection
+from specbench.resolution.request import Request
+from specbench.resolution.resolve import Choice, sizes_of
 from specbench.runs.run_spec import MethodSpec
 from specbench.verification.case import Case
 from specbench.verification.reference import Decoding
@@ -66,16 +67,14 @@ def verify_method(request: VerifyRequest, observer: Observer | None = None) -> V
     observer, options = observer or Observer(), request.options
     if options.temperature is None:
         options = replace(options, temperature=0.0 if _is_greedy(request.method) else TEMPERATURE)
-    found, pair = selection.read_pair(request.pair, options)
+    require_known([request.method], request.pair, request.tasks)  # a single method, not the word `all`
+    choice = Choice.of(Request(methods=(request.method,), pair=request.pair, options=options, out=Path()))
+    found, pair = choice.preset, choice.pair
     base, on = found.path.parent, Execution(device_of(options.device), options.dtype, options.engine)
     if pair.logits != "real":
         raise ConfigError(f"pair {found.name}: synthetic logits are not the models'; verify with pair.logits = 'real'")
-    names = [request.method]
-    roles = method_resolution.roles_of(names, pair, options)
-    with errors_about_folders(pair, roles, base):
-        models = resolve_models(pair, roles, base, on)
-    sizes = {role: each.parameters for role, each in models.items()}
-    group = method_resolution.groups_of(names, pair, sizes, options)[0]
+    models = choice.resolved_models(pair, on)
+    group = choice.methods.groups(sizes_of(models))[0]
     resolved, baseline = group[-1], group[0].method
     needed = {role: each for role, each in models.items() if role in resolved.method.roles()}
     tasks: tuple[str, ...] = ()

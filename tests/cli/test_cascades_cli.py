@@ -11,11 +11,11 @@ from specbench.config.options import Options
 from specbench.config.presets import names, preset
 from specbench.decoding.targets import Target
 from specbench.errors import ConfigError
-from specbench.experiment.method_resolution import groups_of, has_draft_length
-from specbench.experiment.plugins import load
-from specbench.experiment.selection import read_pair
 from specbench.methods.proposers import DraftModel
 from specbench.methods.speculative import Speculative
+from specbench.resolution.methods import Methods
+from specbench.resolution.plugins import load
+from specbench.resolution.selection import read_pair
 from specbench.verification.comparison import examine
 from tests.fixtures import console
 
@@ -117,7 +117,7 @@ def test_a_sweep_is_one_run_of_variants(tmp_path):
 
 def test_an_alias_is_swept_as_its_method():
     options = Options(over=(("se.gamma", [[1, 1], [2, 1]]),))
-    found = groups_of(["se"], pair_of("se"), SIZES, options)[0]
+    found = Methods(("se",), pair_of("se"), options).groups(SIZES)[0]
     assert [each.label for each in found[1:]] == ["we-se(gamma=[1, 1])", "we-se(gamma=[2, 1])"]
 
 
@@ -132,7 +132,7 @@ def test_an_alias_is_swept_as_its_method():
 )
 def test_gamma_is_the_short_name_of_every_draft_length(method, key, labels):
     options = Options(over=((key, [1, 3]),))
-    found = groups_of([method], pair_of(method), SIZES, options)[0]
+    found = Methods((method,), pair_of(method), options).groups(SIZES)[0]
     assert [each.label for each in found[1:]] == labels
 
 
@@ -164,13 +164,13 @@ def test_mistakes_are_one_line(arguments, message, tmp_path):
 
 def test_a_models_own_draft_is_measured_against_the_target():
     """The baseline follows a method's distribution only where the presets' models are the same."""
-    base, draft = groups_of(["ar-draft"], TINY, SIZES, Options())[0]
+    base, draft = Methods(("ar-draft",), TINY, Options()).groups(SIZES)[0]
     assert (base.spec.options["scorers"], draft.spec.options["scorers"]) == (["target"], ["draft"])
 
 
 def test_every_cascade_preset_declares_its_distribution():
     for name in names("method"):
-        resolved = groups_of([name], pair_of(name), SIZES, Options())[0][-1]
+        resolved = Methods((name,), pair_of(name), Options()).groups(SIZES)[0][-1]
         undeclared = {
             "bild",
             "seq-cascade",
@@ -198,8 +198,10 @@ def test_every_preset_follows_the_distribution_that_it_declares(name):
     Longer drafts of ensembles and chains are enumerated in files of their own.
     """
     gamma = 1 if name.endswith("-se") or name.startswith("polybasic") else 2
-    options = Options(gamma=(("", (gamma,)),)) if has_draft_length([name], pair_of(name), Options()) else Options()
-    resolved = groups_of([name], pair_of(name), SIZES, options)[0][-1]
+    options = (
+        Options(gamma=(("", (gamma,)),)) if Methods((name,), pair_of(name), Options()).have_draft_length else Options()
+    )
+    resolved = Methods((name,), pair_of(name), options).groups(SIZES)[0][-1]
     kinds = {head: pair_of(name).heads[head].kind for head in resolved.method.heads}
     assert all(found.exact for found in examine(resolved.method, kinds))
 

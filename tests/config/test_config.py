@@ -14,11 +14,10 @@ from specbench.data.task import Data, Sample
 from specbench.decoding.method import Method
 from specbench.decoding.targets import Mixture, Target
 from specbench.errors import ConfigError, MissingAsset
-from specbench.experiment.method_options import unused_options
-from specbench.experiment.method_resolution import groups_of, roles_of
-from specbench.experiment.pipeline import resolve
-from specbench.experiment.request import Request
-from specbench.experiment.selection import limited, prompt_count, read_pair, read_task, select_tasks
+from specbench.resolution.methods import Methods
+from specbench.resolution.request import Request
+from specbench.resolution.resolve import resolve
+from specbench.resolution.selection import limited, prompt_count, read_pair, read_task, select_tasks
 from specbench.runs.run_spec import Rate
 from tests.fixtures import console
 
@@ -27,7 +26,7 @@ TINY = read_pair("tiny", Options())[1]
 
 
 def resolved(method: str, pair: Pair = TINY, sizes=SIZES, **options):
-    return groups_of([method], pair, sizes, Options(**options))[0][-1]
+    return Methods((method,), pair, Options(**options)).groups(sizes)[0][-1]
 
 
 def test_every_bundled_method_builds_on_a_tiny_pair():
@@ -142,26 +141,28 @@ def test_defaults_follow_the_pair():
 
 
 def test_methods_with_the_same_baseline_share_a_run():
-    groups = groups_of(["we-sd", "we-se", "sd", "cd-se"], TINY, SIZES, Options())
+    groups = Methods(("we-sd", "we-se", "sd", "cd-se"), TINY, Options()).groups(SIZES)
     assert [[each.label for each in group] for group in groups] == [
         ["we", "we-sd", "we-se"],
         ["ar", "sd"],
         ["cd", "cd-se"],
     ]
-    assert [[each.label for each in g] for g in groups_of(["ar"], TINY, SIZES, Options())] == [["ar"]]
+    assert [[each.label for each in g] for g in Methods(("ar",), TINY, Options()).groups(SIZES)] == [["ar"]]
 
 
 def test_the_baseline_follows_the_same_distribution():
-    base, method = groups_of(["we-se"], TINY, SIZES, Options(overrides=(("method.target.weights", [0.25, 0.75]),)))[0]
+    base, method = Methods(("we-se",), TINY, Options(overrides=(("method.target.weights", [0.25, 0.75]),))).groups(
+        SIZES
+    )[0]
     assert base.spec.options["target"] == method.spec.options["target"] == {"name": "mixture", "weights": [0.25, 0.75]}
-    base, _ = groups_of(["we-se"], TINY, SIZES, Options(overrides=(("method.models", ["draft", "target"]),)))[0]
+    base, _ = Methods(("we-se",), TINY, Options(overrides=(("method.models", ["draft", "target"]),))).groups(SIZES)[0]
     assert base.spec.options["scorers"] == ["draft", "target"]
 
 
 def test_gamma_is_the_first_models_or_each_models():
     assert resolved("we-se", gamma=(("", (3,)),)).spec.options["gamma"] == [3, 1]
     assert resolved("we-se", gamma=(("", (3, 2)),)).spec.options["gamma"] == [3, 2]
-    both = groups_of(["we-sd", "we-se"], TINY, SIZES, Options(gamma=(("", (3, 2)),)))[0]
+    both = Methods(("we-sd", "we-se"), TINY, Options(gamma=(("", (3, 2)),))).groups(SIZES)[0]
     assert both[1].spec.options["proposer"]["gamma"] == 3
     assert both[2].spec.options["gamma"] == [3, 2]
     with pytest.raises(ConfigError, match="gamma"):
@@ -207,8 +208,8 @@ def test_data_that_suit_none_of_the_pairs_tasks_run_on_the_tasks_that_they_suit(
 
 
 def test_roles_are_only_those_needed():
-    assert roles_of(["sd"], TINY, Options()) == ("draft", "target")
-    assert roles_of(["we-se"], TINY, Options()) == ("code", "math")
+    assert Methods(("sd",), TINY, Options()).roles == ("draft", "target")
+    assert Methods(("we-se",), TINY, Options()).roles == ("code", "math")
 
 
 @pytest.mark.parametrize(
@@ -291,7 +292,7 @@ def test_overrides_need_a_table_and_a_value(bad):
 
 def test_an_unknown_override_is_rejected():
     options = Options(overrides=(("method.target.muu", 0.2),))
-    (error,) = unused_options(["cd-se"], TINY, "tiny", options).values()
+    (error,) = Methods(("cd-se",), TINY, options).unused_options("tiny").values()
     assert "did you mean 'target.mu'" in str(error)
     with pytest.raises(ConfigError, match="did you mean 'mu'"):
         resolved("cd-se", overrides=(("method.cd-se.target.muu", 0.2),))
@@ -333,7 +334,7 @@ def test_an_incomplete_method_of_a_user_is_a_config_error(tmp_path, text, messag
     own.write_text(text)
 
     def settle():
-        roles_of([str(own)], TINY, Options())
+        assert Methods((str(own),), TINY, Options()).roles
         resolved(str(own))
 
     with pytest.raises(ConfigError) as caught:

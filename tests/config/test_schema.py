@@ -15,7 +15,7 @@ from specbench.cli.schema import SCHEMAS, MethodFile
 from specbench.config.construct import Named, construct
 from specbench.config.presets import KINDS
 from specbench.config.schema import Rules, family_schema, object_schema
-from specbench.experiment.method_table import BESIDES
+from specbench.resolution.method_tables import BESIDES
 from tests.fixtures.console import specbench
 
 METHOD = {

@@ -11,8 +11,8 @@ from specbench.config.presets import preset
 from specbench.data.download import needs_of_task
 from specbench.data.task import Task
 from specbench.errors import ConfigError, MissingAsset
-from specbench.experiment.run_resolution import task_spec
-from specbench.experiment.selection import read_task
+from specbench.resolution.selection import read_task
+from specbench.resolution.spec import task_spec
 from specbench.tasks.cnndm import CnnDm
 from specbench.tasks.custom import Custom
 from specbench.tasks.gsm8k import Gsm8k

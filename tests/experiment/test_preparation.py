@@ -12,8 +12,8 @@ from specbench.errors import ConfigError
 from specbench.experiment import preparation
 from specbench.experiment.head_training import TrainRequest
 from specbench.experiment.preparation import prepare, training_notes
-from specbench.experiment.prepared_heads import with_prepared
 from specbench.observer import Observer
+from specbench.resolution.prepared_heads import with_prepared
 from tests.fixtures import console
 
 SUITE = """

@@ -15,7 +15,6 @@ from scripts import local_slurm
 from specbench.config.options import Access
 from specbench.config.suite import read_suite
 from specbench.errors import ConfigError, ExitCode, MissingAsset
-from specbench.experiment.request import SuiteRequest
 from specbench.launch import slurm
 from specbench.launch.driver import Campaign, launch
 from specbench.launch.job import Job
@@ -23,6 +22,7 @@ from specbench.launch.launcher import JobState
 from specbench.launch.ledger import LEDGER, Ledger, folder_of
 from specbench.launch.slurm import slurm_launcher
 from specbench.observer import Observer
+from specbench.resolution.request import SuiteRequest
 from specbench.runs.run_folder import SAMPLES, load
 from tests.launch.test_local import SUITE
 

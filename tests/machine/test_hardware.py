@@ -3,7 +3,7 @@
 import pytest
 
 from specbench.machine.bandwidth import copy_bandwidth
-from specbench.models.sizes import forward_bytes, position_bytes
+from specbench.models.sizes import size_of
 from tests.fixtures.worlds import ENGINES, FAMILIES, open_session, random_model
 
 
@@ -14,14 +14,16 @@ def test_copy_bandwidth_is_plausible():
 def test_a_forward_reads_all_weights_except_embedding_tables():
     llama = random_model("llama", 1)  # untied: the head is read, the embedding is not
     everything = sum(p.numel() for p in llama.parameters())
-    assert forward_bytes(FAMILIES["llama"](), "", "float32") == 4 * (everything - 40 * 32)
-    assert forward_bytes(FAMILIES["llama"](), "", "bfloat16") == 2 * (everything - 40 * 32)
+    assert size_of(FAMILIES["llama"](), "float32").forward_bytes == 4 * (everything - 40 * 32)
+    assert size_of(FAMILIES["llama"](), "bfloat16").forward_bytes == 2 * (everything - 40 * 32)
     gpt2 = random_model("gpt2", 1)  # tied: the embedding is the head, positions are looked up
-    assert forward_bytes(FAMILIES["gpt2"](), "", "float32") == 4 * (sum(p.numel() for p in gpt2.parameters()) - 64 * 32)
+    assert size_of(FAMILIES["gpt2"](), "float32").forward_bytes == 4 * (
+        sum(p.numel() for p in gpt2.parameters()) - 64 * 32
+    )
     t5 = random_model("t5", 1)
     decoder = sum(p.numel() for p in t5.decoder.parameters())  # its embedding is the head
     once = 2 * 2 * 32 * 32  # keys and values of the source, in two layers
-    assert forward_bytes(FAMILIES["t5"](), "", "float32") == 4 * (decoder - 8 * 4 - once), (
+    assert size_of(FAMILIES["t5"](), "float32").forward_bytes == 4 * (decoder - 8 * 4 - once), (
         "the encoder runs once, buckets are looked up"
     )
 
@@ -31,7 +33,7 @@ def test_a_forward_reads_all_weights_except_embedding_tables():
     ("opt", 2 * 2 * 4 * 8), ("t5", 2 * 2 * 4 * 8),
 ])  # fmt: skip
 def test_a_cached_position_holds_keys_and_values_of_every_layer(family, numbers):
-    assert position_bytes(FAMILIES[family](), "float32") == 4 * numbers
+    assert size_of(FAMILIES[family](), "float32").position_bytes == 4 * numbers
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -19,12 +19,12 @@ from specbench.decoding.loop import Generation, Limits, decode
 from specbench.decoding.sampling import Sampler
 from specbench.decoding.verify import verify_at_once
 from specbench.experiment import generation, runner
-from specbench.experiment.pipeline import resolve
-from specbench.experiment.plan import Plan
-from specbench.experiment.request import Request
 from specbench.machine import bandwidth, hardware
 from specbench.models.heads import EagleHead
 from specbench.models.instrumented import InstrumentedSession
+from specbench.resolution.plan import Plan
+from specbench.resolution.request import Request
+from specbench.resolution.resolve import resolve
 from specbench.runs.locking import locked
 from specbench.runs.record import Record
 from specbench.verification.enumeration import Opened

@@ -19,9 +19,7 @@ from specbench.config.placement import place_overrides
 from specbench.decoding.drafting import roll
 from specbench.decoding.sampling import Sampler
 from specbench.errors import ConfigError, ExitCode, MissingAsset
-from specbench.experiment import selection, tensor_parallel
-from specbench.experiment.device_memory import layer_split, memory_by_device
-from specbench.experiment.machine_models import planned_models
+from specbench.experiment import tensor_parallel
 from specbench.models.loader import load
 from specbench.models.placed import MovedSession, loading_settings, numbered
 from specbench.models.resolve import (
@@ -32,6 +30,8 @@ from specbench.models.resolve import (
     engine_of,
     resolve_models,
 )  # fmt: skip
+from specbench.resolution import selection
+from specbench.resolution.memory import layer_split, memory_by_device
 from specbench.runs.record import Record
 from specbench.runs.run_folder import load as load_run
 from specbench.runs.run_folder import spec_of
@@ -279,7 +279,8 @@ def planned(toy, **changes):
     overrides = tuple((f"pair.models.target.{key}", value) for key, value in changes.items())
     options = Options(overrides=overrides, engine="eager", dtype="float32")
     preset, pair = selection.read_pair(str(toy / "toy.toml"), options)
-    return planned_models(pair, preset.path.parent, ["target"], options)["target"]
+    on = Execution(torch.device("cpu"), options.dtype, options.engine, elsewhere=True)
+    return resolve_models(pair, ("target",), preset.path.parent, on)["target"]
 
 
 def storages(tensors):
@@ -300,7 +301,7 @@ def cached(model, sequence):
 
 def test_the_memory_of_one_device_is_that_of_its_storages(toy):
     model = AutoModelForCausalLM.from_pretrained(toy / "toy", dtype=torch.float32)
-    (found,) = memory_by_device([planned(toy)], [], PROMPT, OUTPUT, "cpu")
+    (found,) = memory_by_device({"target": planned(toy)}, [], PROMPT + OUTPUT, "cpu")
     assert found.weights == pytest.approx(storages(parts(model)), rel=0.05)
     assert found.cache == pytest.approx(storages(cached(model, PROMPT + OUTPUT)), rel=0.05)
     assert found.graphs == 0 and found.models == ("target",)
@@ -328,7 +329,7 @@ def test_the_memory_of_layers_is_that_of_accelerates_map(toy):
 
 def test_equal_shares_without_limits(toy):
     spec = planned(toy, parallel="layers", devices=[0, 1, 2, 3])
-    found = memory_by_device([spec], [], PROMPT, OUTPUT)
+    found = memory_by_device({"target": spec}, [], PROMPT + OUTPUT)
     assert [each.device for each in found] == [f"cuda:{i}" for i in range(4)]
     weights = [each.weights for each in found]
     assert sum(weights) == pytest.approx(spec.size.resident_bytes, rel=0.01)
@@ -337,7 +338,7 @@ def test_equal_shares_without_limits(toy):
 
 def test_the_memory_of_split_tensors_is_that_of_each_process(toy, tmp_path):
     spec = planned(toy, parallel="tensor", devices=["cpu", "cpu"])
-    found = memory_by_device([spec], [], PROMPT, OUTPUT, "cpu")
+    found = memory_by_device({"target": spec}, [], PROMPT + OUTPUT, "cpu")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

@@ -5,10 +5,10 @@ import torch
 
 from specbench.config.options import Options
 from specbench.decoding.usage import Usage
-from specbench.experiment.selection import read_pair
 from specbench.models.loader import load
 from specbench.models.parallel import Workers, overlapping
 from specbench.models.resolve import Execution, device_of, resolve_models
+from specbench.resolution.selection import read_pair
 
 
 @pytest.fixture(scope="module")

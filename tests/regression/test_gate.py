@@ -20,12 +20,12 @@ from specbench.errors import ConfigError
 from specbench.experiment import fresh_process as remeasure
 from specbench.experiment import gate as gating
 from specbench.experiment.pipeline import Results
-from specbench.experiment.request import Request
 from specbench.files import SEAL, sealed
 from specbench.models import cached_session as session
 from specbench.regression.compare import ANCHOR
 from specbench.regression.snapshot import Snapshot, load, open_
 from specbench.regression.verdict import Limits, Status, Verdict
+from specbench.resolution.request import Request
 from tests.fixtures.console import specbench
 from tests.fixtures.fabricated import quiet
 

@@ -11,11 +11,10 @@ from pathlib import Path
 import pytest
 
 from specbench.config.suite import read_suite, suites
-from specbench.experiment.machine_plan import machine_rows
 from specbench.files import read_toml
-from specbench.machine.accelerator import read_accelerator
 from specbench.report.reproduction import papers
 from tests.fixtures.console import specbench
+from tests.fixtures.plans import rows_on_h200
 
 ROOT = Path(__file__).parents[2]
 ITEMS = read_toml(ROOT / "configs/papers.toml")["item"]
@@ -144,7 +143,7 @@ def test_citations_are_read():
 @pytest.mark.parametrize("name", sorted({item["suite"] for item in ITEMS if "suite" in item}))
 def test_every_suite_that_papers_toml_names_can_be_planned(name):
     """Every method, pair and task of the suite resolves, without weights."""
-    rows = machine_rows(read_suite(name), read_accelerator("h200"))
+    rows = rows_on_h200(read_suite(name))
     assert rows and all(row.generations for row in rows)
 
 

@@ -20,12 +20,12 @@ from specbench.config.suite import read_suite, suites
 from specbench.data.task import Data, Sample
 from specbench.decoding.method import Method
 from specbench.errors import ConfigError, MissingAsset
-from specbench.experiment.chain_profile import GAMMA, levels_of, pairings
-from specbench.experiment.method_resolution import groups_of, heads_of, roles_of
-from specbench.experiment.run_resolution import ResolvedPair, run_spec
-from specbench.experiment.selection import Selected, read_pair, read_task
 from specbench.models.heads.resolve import resolve_heads
 from specbench.models.resolve import ResolvedModel
+from specbench.resolution.chain_profile import GAMMA, levels_of, pairings
+from specbench.resolution.methods import Methods
+from specbench.resolution.selection import Selected, read_pair, read_task
+from specbench.resolution.spec import ResolvedPair, run_spec
 from specbench.runs.run_spec import RunSpec
 
 DATA = Data([Sample("0", "a prompt")], "a file", None, "0" * 64, 1)
@@ -37,14 +37,16 @@ def specs_of(methods: list[str], pair_name: str, task_name: str, options: Option
     preset, pair = read_pair(pair_name, options)
     models = {
         role: ResolvedModel(pair.models[role], CONFIG, "float32", weights="dummy")
-        for role in roles_of(methods, pair, options)
+        for role in Methods(tuple(methods), pair, options).roles
     }
-    heads = resolve_heads(pair, heads_of(methods, pair, options), preset.path.parent)
-    sizes = {role: each.parameters for role, each in models.items()}
-    resolved = ResolvedPair(preset.name, pair, preset.path.parent, "cpu", models, heads)
+    heads = resolve_heads(pair, Methods(tuple(methods), pair, options).heads, preset.path.parent)
+    sizes = {role: each.size.parameters for role, each in models.items()}
+    resolved = ResolvedPair(preset.name, pair, preset.path.parent, torch.device("cpu"), models, heads)
     name, task = read_task(task_name, pair, options)
     selected = Selected(name, task, DATA)
-    return [run_spec(group, resolved, selected, options) for group in groups_of(methods, pair, sizes, options)]
+    return [
+        run_spec(group, resolved, selected, options) for group in Methods(tuple(methods), pair, options).groups(sizes)
+    ]
 
 
 CONFIG = LlamaConfig(vocab_size=64, hidden_size=32, intermediate_size=64, num_hidden_layers=1, num_attention_heads=2)

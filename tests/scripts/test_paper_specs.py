@@ -6,8 +6,7 @@ import pytest
 
 from scripts.paper_specs import RESULT, Walked, covering, report, walk
 from specbench.config.suite import TINY, read_suite, suites
-from specbench.experiment.machine_plan import machine_rows
-from specbench.machine.accelerator import read_accelerator
+from tests.fixtures.plans import rows_on_h200
 
 PAPERS = [name for name in suites() if not name.endswith(TINY) and name + TINY in suites()]
 
@@ -25,7 +24,7 @@ def test_the_published_page_covers_every_run_of_every_suite():
     rows = re.findall(r"^\| ([\w-]+) \| (\d+) \| (\d+) \| (\d+) \|", RESULT.read_text(encoding="utf-8"), re.M)
     assert [name for name, *_ in rows] == PAPERS
     for name, runs, generations, failures in rows:
-        planned = len(machine_rows(read_suite(name), read_accelerator("h200")))
+        planned = len(rows_on_h200(read_suite(name)))
         assert (int(runs), int(failures)) == (planned, 0), name
         assert int(generations) >= 2 * planned
 

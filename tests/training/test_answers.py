@@ -12,10 +12,10 @@ from specbench.config.options import Options
 from specbench.config.pair import Answers, HeadKind
 from specbench.data.task import Sample
 from specbench.experiment.head_training import TrainRequest, train_head
-from specbench.experiment.selection import read_pair, read_task
 from specbench.models.loader import load
 from specbench.models.resolve import Execution, resolve_models
 from specbench.observer import Observer
+from specbench.resolution.selection import read_pair, read_task
 from specbench.training import draft_length, sprinter
 from specbench.training.outputs import Writing
 from specbench.training.recipes import DraftRollout, PrefixRollout

@@ -13,10 +13,10 @@ from specbench.config.pair import Answers, HeadKind
 from specbench.data.task import Sample
 from specbench.errors import ConfigError
 from specbench.experiment.head_training import TrainRequest, train_head
-from specbench.experiment.selection import read_pair
 from specbench.models.loader import load
 from specbench.models.resolve import Execution, resolve_models
 from specbench.observer import Observer
+from specbench.resolution.selection import read_pair
 from specbench.training import eagle, feature_size
 from specbench.training.budget import Budget
 from specbench.training.recipes import EagleRecipe

@@ -12,11 +12,11 @@ import torch
 from specbench.config.options import Options
 from specbench.data.task import Sample
 from specbench.errors import ConfigError
-from specbench.experiment.selection import read_pair
 from specbench.models.heads import AcceptanceHead, EagleHead, LengthHead, Verifier
 from specbench.models.loader import load
 from specbench.models.resolve import Execution, resolve_models
 from specbench.observer import Observer
+from specbench.resolution.selection import read_pair
 from specbench.training import eagle, roc, sprinter
 from specbench.training.budget import Budget
 from specbench.training.eagle_rows import rows_of

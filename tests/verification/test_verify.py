@@ -19,14 +19,14 @@ from specbench.decoding.drafting import roll
 from specbench.decoding.method import Method
 from specbench.decoding.sampling import Draft, Sampler
 from specbench.decoding.verify import Verified, verify
-from specbench.experiment import selection
-from specbench.experiment.method_resolution import groups_of
 from specbench.methods.speculative import Speculative
 from specbench.models import cached_session as session
 from specbench.models import loader as models
 from specbench.models.engine import LeanSession
 from specbench.models.heads.resolve import resolve_heads
 from specbench.models.resolve import Execution, device_of, resolve_models
+from specbench.resolution import selection
+from specbench.resolution.methods import Methods
 from specbench.verification import Case, Decoding, Outcome
 from specbench.verification import verify as verified
 from tests.fixtures.console import specbench
@@ -62,7 +62,9 @@ class World:
     def case(self, name: str, **more: object) -> Case:
         """The case of a preset, small: a prompt, four outputs sampled of it, 16 tokens. So few ask for a coarser
         control where it is the distribution at another temperature, and for more of them."""
-        group = groups_of([name], self.pair, {role: each.parameters for role, each in self.found.items()}, self.options)
+        group = Methods((name,), self.pair, self.options).groups(
+            {role: each.size.parameters for role, each in self.found.items()}
+        )
         more = {"cuts": 10 if name in UNDRAFTED else 4, **more}
         return self.of(group[0][-1].method, group[0][0].method, **more)
 
@@ -145,7 +147,7 @@ def test_a_bonus_from_the_target_where_the_target_is_a_mixture_fails(tiny, monke
     """As transformers' assisted ensembles have it. At gamma 1 about every third token is such a bonus."""
     scorers = ("draft", "target")
     monkeypatch.setattr(Speculative, "declared_distribution", lambda self: (self.scorers, self.target))
-    drafting = groups_of(["we-sd"], tiny.pair, dict.fromkeys(tiny.found, 1), tiny.options)[0][-1].method
+    drafting = Methods(("we-sd",), tiny.pair, tiny.options).groups(dict.fromkeys(tiny.found, 1))[0][-1].method
     biased = replace(drafting, bonus="paper")
     assert biased.scorers == scorers
     verdict = verified(tiny.of(biased, biased, **ENOUGH), "biased", biased)

@@ -7,11 +7,11 @@ import pytest
 from specbench.config.options import Options
 from specbench.config.suite import read_suite, suites
 from specbench.errors import ConfigError
-from specbench.experiment.method_resolution import groups_of
-from specbench.experiment.pipeline import resolve, unused_options
-from specbench.experiment.request import Request
-from specbench.experiment.selection import read_pair, read_task, source_of
-from specbench.experiment.suite_grid import resolve_grid
+from specbench.resolution.grid import resolve_grid
+from specbench.resolution.methods import Methods
+from specbench.resolution.request import Request
+from specbench.resolution.resolve import Choice, resolve
+from specbench.resolution.selection import read_pair, read_task, source_of
 
 TINY = read_pair("tiny", Options())[1]
 SIZES = dict.fromkeys(TINY.models, 1)
@@ -23,7 +23,7 @@ def options_of(**sets: object) -> Options:
 
 
 def method_of(name: str, options: Options):
-    return groups_of([name], TINY, SIZES, options)[0][-1].method
+    return Methods((name,), TINY, options).groups(SIZES)[0][-1].method
 
 
 def request_of(methods: tuple[str, ...], tasks: tuple[str, ...], options: Options) -> Request:
@@ -78,7 +78,7 @@ def test_an_option_that_nothing_reads_is_an_error(options, message):
 
 def test_an_option_needs_only_one_method_that_reads_it():
     options = options_of(method__bonus="exact", task__shots=1)
-    assert not unused_options(request_of(("sd", "we-se"), ("gsm8k", "humaneval"), options))
+    assert not Choice.of(request_of(("sd", "we-se"), ("gsm8k", "humaneval"), options)).unused_options()
 
 
 @pytest.mark.parametrize("name", PAPERS)

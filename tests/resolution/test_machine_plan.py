@@ -1,28 +1,23 @@
-"""Plans for another machine: sizes, times and the sentence at the end, without torch, weights and network."""
+"""Plans for another machine: sizes, times and the sentence at the end, without weights and network."""
 
 import json
 import socket
 
 import pytest
 
+from specbench.analysis.predictions import Assumed
 from specbench.config.options import Options
 from specbench.config.pair import Pair
 from specbench.config.suite import read_suite
+from specbench.decoding.method import Method
 from specbench.errors import ConfigError
-from specbench.experiment import method_resolution, selection
-from specbench.experiment.machine_plan import machine_rows
-from specbench.experiment.machine_summary import sentence, span, total_of
-from specbench.experiment.machine_training import training_rows
-from specbench.experiment.method_cost import FAST, SLOW, Assumption, seconds_per_token
-from specbench.experiment.method_variants import groups_of
-from specbench.machine.accelerator import read_accelerator
-from tests.cli.test_lazy import SLOW as SLOW_IMPORTS
-from tests.cli.test_lazy import imported_by
+from specbench.resolution.machine_plan import FAST, SLOW, seconds_per_token, sentence, span, total_of
+from specbench.resolution.machine_training import training_rows
+from specbench.resolution.methods import Methods
 from tests.fixtures.console import specbench
+from tests.fixtures.plans import H200, rows_on_h200
 
-H200 = read_accelerator("h200")
-SECONDS = {"draft": 1.0, "target": 10.0, "eagle@target": 0.5}
-SIZES = {"draft": 1, "target": 10}
+SECONDS = {"draft": 1.0, "target": 10.0, "eagle": 0.5}
 BIG = """
 [models.draft]
 path = "meta-llama/Llama-3.2-1B"
@@ -33,41 +28,87 @@ path = "meta-llama/Llama-3.1-70B-Instruct"
 
 @pytest.mark.parametrize("name", ["se-table2", "cascade-fig1", "polybasic-table1", "sprinter-table2"])
 def test_runs_on_the_papers_models_can_be_estimated(name):
-    rows = machine_rows(read_suite(name), H200)
+    rows = rows_on_h200(read_suite(name))
     assert rows and all(row.seconds and 0 < row.seconds[0] < row.seconds[1] for row in rows)
     assert all(row.downloads and row.fits for row in rows)
 
 
-@pytest.mark.parametrize("suite", ["se-table2", "cascade-fig1"])
-def test_variants_are_those_that_a_run_resolves(suite):
-    line, pair_name, _ = next(read_suite(suite).parts())
-    pair = selection.read_pair(pair_name, line.options)[1]
-    resolved = method_resolution.groups_of(line.methods, pair, {}, line.options)
-    assert [len(each.variants) for each in groups_of(line.methods, pair, line.options)] == [len(e) for e in resolved]
+def cost(rates, **table):
+    """The seconds per token of a method, whose baseline is the target alone."""
+    return seconds_per_token(Method.build(table, "a method"), ("target",), SECONDS, rates)
 
 
 def test_a_method_without_drafts_costs_a_forward_of_each_scorer():
-    assert seconds_per_token({"name": "autoregressive", "scorers": ["draft", "target"]}, SECONDS, SIZES, FAST) == 11.0
-    assert seconds_per_token({"name": "parallel", "scorers": ["draft", "target"]}, SECONDS, SIZES, FAST) == 10.0
+    mixture = {"scorers": ["draft", "target"], "target": {"name": "mixture", "weights": [0.5, 0.5]}}
+    assert cost(FAST, name="autoregressive", **mixture) == 11.0
+    assert cost(FAST, name="parallel", **mixture) == 10.0
 
 
 def test_speculation_costs_what_theory_says_at_an_acceptance_rate():
-    table = {
-        "name": "speculative", "proposer": {"name": "model", "model": "draft", "gamma": 4}, "scorers": ["target"],
-    }  # fmt: skip
-    never = Assumption(acceptance=0.0, deferral=0.0)
-    assert seconds_per_token(table, SECONDS, SIZES, never) == 14.0  # four drafts and a forward for one token
-    always = Assumption(acceptance=1.0, deferral=0.0)
-    assert seconds_per_token(table, SECONDS, SIZES, always) == pytest.approx(14.0 / 5)  # five tokens
-    head = {**table, "proposer": {"name": "eagle", "base": "target", "gamma": 4}}
-    assert seconds_per_token(head, SECONDS, SIZES, always) == pytest.approx(12.0 / 5)
-    lookup = {**table, "proposer": {"name": "pld", "gamma": 4}}
-    assert seconds_per_token(lookup, SECONDS, SIZES, never) == 10.0
+    def speculative(rates, **proposer):
+        return cost(rates, name="speculative", scorers="target", target={"name": "last"}, proposer=proposer)
+
+    draft = {"name": "model", "model": "draft", "gamma": 4}
+    never, always = Assumed(acceptance=0.0, deferred=0.0), Assumed(acceptance=1.0, deferred=0.0)
+    assert speculative(never, **draft) == 14.0  # four drafts and a forward for one token
+    assert speculative(always, **draft) == pytest.approx(14.0 / 5)  # five tokens
+    assert speculative(always, name="eagle", head="eagle", base="target", gamma=4) == pytest.approx(12.0 / 5)
+    assert speculative(never, name="pld") == 10.0
+    adaptive = speculative(always, name="model", model="draft", gamma=10, stop={"name": "unsure", "threshold": 0.5})
+    assert adaptive == pytest.approx(15.0 / 6)  # five drafts on average
 
 
 def test_a_cascade_is_bounded_by_no_and_by_every_deferral():
-    table = {"name": "token-cascade", "small": "draft", "large": "target"}
-    assert [seconds_per_token(table, SECONDS, SIZES, each) for each in (FAST, SLOW)] == [1.0, 11.0]
+    table = {"name": "token-cascade", "small": "draft", "large": "target", "target": {"name": "chow"}}
+    assert [cost(each, **table) for each in (FAST, SLOW)] == [1.0, 11.0]
+
+
+def test_a_plugins_method_has_an_estimate(tmp_path):
+    """With its own formula if it has one, else between one forward of its fastest model and one of each."""
+    (tmp_path / "own.py").write_text(OWN)
+    command = (
+        "plan",
+        "--plugin",
+        "own.py",
+        "-m",
+        "halved,blind",
+        "-p",
+        "gpt2",
+        "-t",
+        "humaneval",
+        "-n",
+        "1",
+        "--repeats",
+        "1",
+    )
+    (row,) = json.loads(specbench(*command, "--for", "h100", "--json", cwd=tmp_path).stdout)["runs"]
+    assert row["methods"] == "ar, halved, blind" and 0 < row["seconds"][0] < row["seconds"][1]
+
+
+OWN = """
+from dataclasses import dataclass
+from specbench.decoding.method import Method
+from specbench.decoding.traits import Theory
+
+@dataclass(frozen=True, kw_only=True)
+class Halved(Method, name="halved"):
+    def roles(self):
+        return ("draft", "target")
+
+    def theory(self):
+        return Theory(formula="speculation", models=("draft", "target"), gamma=(4,), bonus="exact")
+
+    def rounds(self, models, sampler, stop):
+        yield from ()
+
+@dataclass(frozen=True, kw_only=True)
+class Blind(Method, name="blind"):
+    def roles(self):
+        return ("draft", "target")
+
+    def rounds(self, models, sampler, stop):
+        yield from ()
+"""
 
 
 def test_a_large_target_does_not_fit_and_the_plan_says_what_would(tmp_path):
@@ -115,7 +156,7 @@ def test_a_longer_answer_takes_longer_and_a_quantized_model_less_memory():
         options = Options(device="auto", limit=2, **more)
         suite = read_suite("polybasic-table2")
         line = suite.grid[0].__class__(methods=("sd",), pairs=("llama-2",), tasks=("gsm8k",), options=options)
-        (found,) = machine_rows(suite.__class__(name="", paper="", shows="", description="", grid=(line,)), H200)
+        (found,) = rows_on_h200(suite.__class__(name="", paper="", shows="", description="", grid=(line,)))
         return found
 
     plain = row()
@@ -124,14 +165,12 @@ def test_a_longer_answer_takes_longer_and_a_quantized_model_less_memory():
     assert row(engine="eager").seconds[1] > plain.seconds[1]
 
 
-def test_a_plan_for_another_machine_imports_no_torch_and_opens_no_connection(monkeypatch):
-    assert not imported_by(["plan", "--suite", "se-table2", "--for", "h200"]) & SLOW_IMPORTS
-
+def test_a_plan_for_another_machine_opens_no_connection(monkeypatch):
     def refuse(*_):
         raise AssertionError("a connection")
 
     monkeypatch.setattr(socket.socket, "connect", refuse)
-    rows = machine_rows(read_suite("se-table2"), H200)
+    rows = rows_on_h200(read_suite("se-table2"))
     assert sentence("se-table2", total_of(rows), H200).startswith("se-table2 on one H200: ")
 
 
@@ -176,7 +215,7 @@ def test_spans_use_the_unit_of_their_upper_end():
 def test_a_role_that_the_pair_lacks_is_an_error():
     pair = Pair(models={})
     with pytest.raises(ConfigError, match="no model"):
-        groups_of(["sd"], pair, Options())
+        Methods(("sd",), pair, Options()).groups({})
 
 
 TRAINING = """
@@ -267,7 +306,7 @@ def test_a_plan_includes_the_heads_that_the_suite_trains_and_not_those_that_are_
     assert {(row["pair"], row["task"], row["methods"]) for row in heads} == {
         (pair, task, "train 3 sprinter") for pair in ("gpt-neo", "gpt2") for task in ("wiki-summary", "lm1b")
     }
-    runs = machine_rows(read_suite("sprinter-table5"), H200)
+    runs = rows_on_h200(read_suite("sprinter-table5"))
     assert len(found["runs"]) == len(heads) + len(runs)
     total = sum(row["seconds"][1] for row in heads) + sum(row.seconds[1] for row in runs)
     assert found["total"]["seconds"][1] == pytest.approx(total)
@@ -280,4 +319,3 @@ def test_a_plan_includes_the_heads_that_the_suite_trains_and_not_those_that_are_
         assert {row["methods"] for row in rows if row["methods"].startswith("train")} == {
             f"train {kind}" for kind in kinds
         }
-    assert not imported_by(["plan", "--suite", "sprinter-table5", "--for", "h200"]) & SLOW_IMPORTS

@@ -6,11 +6,10 @@ import pytest
 
 from specbench.config.options import Options
 from specbench.config.suite import read_suite
-from specbench.errors import ConfigError
-from specbench.experiment.pipeline import resolve
-from specbench.experiment.request import Request
-from specbench.experiment.selection import read_pair
 from specbench.report.suite_report import _printed
+from specbench.resolution.request import Request
+from specbench.resolution.resolve import resolve
+from specbench.resolution.selection import read_pair
 from tests.fixtures import console
 
 PAIR = """
@@ -57,10 +56,12 @@ def test_data_that_suit_none_of_the_pairs_tasks_select_the_checkpoint_and_option
     assert "prompts" in folder.parent.name and "max_new_tokens = 4" in folder.read_text()
 
 
-def test_a_plan_of_several_tasks_is_an_error(pair, tmp_path):
-    request = Request(methods=("sd",), pair=str(pair), options=Options(), out=tmp_path)
-    with pytest.raises(ConfigError, match="a checkpoint for each task; help: one task, such as -t gsm8k"):
-        resolve(request)
+def test_each_task_has_a_plan_with_its_checkpoint(pair, tmp_path):
+    request = Request(methods=("sd",), pair=str(pair), options=Options(limit=1), out=tmp_path)
+    found = resolve(request)
+    drafts = {run.spec.task.name: plan.models["draft"].spec.path for plan in found.plans for run in plan.runs}
+    assert {task: path.rpartition("/")[2] for task, path in drafts.items()} == {"gsm8k": "draft", "cnndm": "middle"}
+    assert len(found.runs) == len(found.plans) == 2
 
 
 def test_the_printed_values_are_shown_for_a_pair_that_stands_for_the_papers():

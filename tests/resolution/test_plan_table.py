@@ -8,12 +8,11 @@ import pytest
 
 from specbench.cli.plan import together
 from specbench.config.suite import TINY, read_suite, suites
-from specbench.experiment import plan_table
-from specbench.experiment.machine_plan import machine_rows
-from specbench.experiment.plan_table import _in_short, plan_rows
-from specbench.experiment.suite_grid import Part, resolve_grid
-from specbench.machine.accelerator import read_accelerator
+from specbench.resolution import plan_rows as plan_table
+from specbench.resolution.grid import Part, resolve_grid
+from specbench.resolution.plan_rows import _in_short, plan_rows
 from tests.fixtures.console import specbench
+from tests.fixtures.plans import rows_on_h200
 
 PAPERS = [name for name in suites() if not name.endswith(TINY) and name + TINY in suites()]
 COUNTS = ("pair", "task", "T", "generations", "tokens")
@@ -36,7 +35,7 @@ def without_weights(suite):
 @pytest.mark.parametrize("name", [name for name in PAPERS if read_suite(name).kind == "runs"])
 def test_generations_tokens_and_bounds_of_the_papers_suites_need_no_weights(name):
     suite = read_suite(name)
-    rows, there = without_weights(suite), machine_rows(suite, read_accelerator("h200"))
+    rows, there = without_weights(suite), rows_on_h200(suite)
     assert {row.state for row in rows} == {"missing"}
     assert all(row.generations and row.tokens >= row.generations for row in rows)
     assert [(row.generations, row.tokens) for row in rows] == [(row.generations, row.tokens) for row in there]

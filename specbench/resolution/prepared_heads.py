@@ -1,7 +1,8 @@
-"""The heads that a suite trains, and the options of its parts with them. Needs no torch."""
+"""The heads that a suite trains, which of them are trained, and the options of its parts with them."""
 
+import json
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from specbench.config.construct import Table
@@ -11,8 +12,12 @@ from specbench.config.preparation import PreparedHead
 from specbench.config.presets import preset
 from specbench.config.suite import Suite
 from specbench.errors import ConfigError
-from specbench.experiment import selection
+from specbench.files import write
+from specbench.resolution import selection
 from specbench.training.recipes import rows_key, whole_recipe
+
+OPTIONAL = ("base", "on")  # keys of a step that change a head only if they are there
+REQUEST = "prepared.json"  # in a head's folder: what it was trained from
 
 
 @dataclass(frozen=True)
@@ -112,3 +117,46 @@ def steps_of(suite: Suite) -> Iterator[Step]:
                 if key not in known and not _is_given(head, line.options):
                     known.add(key)
                     yield Step(head, line.options, head.task in measured)
+
+
+def untrained(suite: Suite, out: Path) -> list[PreparedHead]:
+    """Return the heads of a suite that are not trained and whose rows are named."""
+    return [step.head for step in pending(suite, out)]
+
+
+def pending(suite: Suite, out: Path) -> list[Step]:
+    """Return the heads of a suite that are not trained, each with its options."""
+    return [step for step in steps_of(suite) if has_rows(step.head, step.options) and not is_trained(step, out)]
+
+
+def is_trained(step: Step, out: Path) -> bool:
+    """Return whether the folder has a complete head that was trained from the same models and rows."""
+    file = step.head.folder(out) / REQUEST
+    return file.exists() and json.loads(file.read_text(encoding="utf-8")) == identity_of(step)
+
+
+def write_identity(step: Step, out: Path) -> None:
+    """Write what a trained head was trained from into its folder."""
+    write(step.head.folder(out) / REQUEST, json.dumps(identity_of(step), indent=1) + "\n")
+
+
+def identity_of(step: Step) -> Table:
+    """Return what determines a head: its recipe, models, rows and numeric type."""
+    head, options = step.head, step.options
+    _, pair = selection.read_pair(head.pair, replace(options, heads=()))
+    step_table = asdict(head.step)
+    recipe = {
+        key: value for key, value in step_table.items() if key not in ("pairs", "tasks", "tau", "label", *OPTIONAL)
+    }
+    recipe |= {key: step_table[key] for key in OPTIONAL if step_table[key]}
+    about = {
+        **recipe,
+        "tau": head.tau,
+        "task": head.task,
+        "source": selection.source_of(head.task, pair, options),
+        "skip": step.skipped(),
+        "models": {role: asdict(spec) for role, spec in pair.models.items()},
+        "dtype": options.dtype,
+        "overrides": [[key, value] for key, value in options.overrides],
+    }
+    return dict(json.loads(json.dumps(about)))

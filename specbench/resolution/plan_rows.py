@@ -1,26 +1,21 @@
 """A plan as rows: the state of every run, what is missing, and the least time and memory that it takes."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
-from specbench.config.method_tables import roles_in
-from specbench.config.options import Options
-from specbench.config.pair import Pair
 from specbench.config.presets import preset as preset_of
 from specbench.errors import ConfigError, MissingAsset
-from specbench.experiment import selection
-from specbench.experiment.device_memory import Memory, memory_by_device
-from specbench.experiment.machine_models import PlannedModel, planned_models
-from specbench.experiment.method_variants import groups_of
-from specbench.experiment.plan import CACHED, Plan
-from specbench.experiment.suite_grid import Part
 from specbench.machine.accelerator import GIB
 from specbench.machine.bandwidth import copy_bandwidth
 from specbench.machine.hardware import free_bytes
-from specbench.models.resolve import device_of, dtype_of
+from specbench.models.resolve import Execution, device_of
+from specbench.resolution.grid import Part
+from specbench.resolution.memory import Memory, memory_by_device
+from specbench.resolution.plan import CACHED
+from specbench.resolution.resolve import Choice, outline
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +47,7 @@ def plan_rows(part: Part) -> list[PlanRow]:
     if part.plan is None:
         return _unresolved(part)
     bandwidth = _bandwidth(str(part.plan.device))
-    devices = _devices(part, part.plan)
+    devices = tuple(memory_by_device(part.plan.models, [], CACHED, str(part.plan.device)))
     crowded = "" if part.plan.is_loaded else _crowded(devices)
     rows = []
     for run in part.plan.runs:
@@ -82,18 +77,6 @@ def plan_rows(part: Part) -> list[PlanRow]:
             )
         )
     return rows
-
-
-def _devices(part: Part, plan: Plan) -> tuple[Memory, ...]:
-    """Return the memory of weights, caches and graphs on each device; empty if an architecture has no formula."""
-    options = part.line.options
-    try:
-        preset, pair = selection.read_pair(part.pair, options)
-        sized = planned_models(pair.on(part.task), preset.path.parent, plan.roles, options)
-    except (ConfigError, MissingAsset):
-        return ()
-    models = [replace(each, engine=plan.models[role].engine) for role, each in sized.items()]
-    return tuple(memory_by_device(models, [], CACHED, 0, str(plan.device)))
 
 
 def _crowded(devices: Iterable[Memory]) -> str:
@@ -134,58 +117,34 @@ def _unresolved(part: Part) -> list[PlanRow]:
 
     The bounds of time and memory come from the models' architectures.
     """
-    options, state = part.line.options, "pending" if part.awaits_heads else "missing"
+    state = "pending" if part.awaits_heads else "missing"
     row = PlanRow(
-        pair=_name(part.pair), task=part.task, methods=", ".join(part.line.methods), T=options.temperature,
+        pair=_name(part.pair), task=part.task, methods=", ".join(part.line.methods), T=part.line.options.temperature,
         state="invalid" if part.invalid else state, why=part.invalid or ("" if part.awaits_heads else part.missing),
     )  # fmt: skip
     if part.invalid:
         return [row]
+    device = device_of(part.line.options.device)
     try:
-        preset, pair = selection.read_pair(part.pair, options)
-        groups = groups_of(part.methods, pair, options)
-        _, task = selection.read_task(part.task, pair, options)
+        choice = Choice.of(part.request(Path()), assumes_heads=True)
+        found = outline(choice, Execution(device, part.line.options.dtype, "eager", elsewhere=True))
     except (ConfigError, MissingAsset):
         return [row]
-    try:
-        prompts = selection.prompt_count(part.task, task, pair, options)
-    except (ConfigError, MissingAsset):  # a local file that is not here
-        prompts = None
-    needed = {role for group in groups for each in group.variants for role in roles_in(each.table)}
-    models = _architectures(pair.on(part.task), preset.path.parent, needed, options)
+    size = sum(model.size.resident_bytes + CACHED * model.size.position_bytes for model in found.models.values())
     rows = []
-    for group in groups:
-        generations = None if prompts is None else len(group.variants) * prompts * options.repeats
-        tokens = None if generations is None else generations * task.max_new_tokens
+    for group in found.groups:
+        generations = None if found.prompts is None else len(group) * found.prompts * found.options.repeats
+        tokens = None if generations is None else generations * found.task.max_new_tokens
+        read = sum(found.models[role].size.forward_bytes for role in group[0].method.roles()) if found.models else 0
         rows.append(
             replace(
                 row,
-                methods=_in_short([each.preset for each in group.variants]),
-                T=group.temperature,
+                methods=_in_short([each.label for each in group]),
+                T=group[0].temperature,
                 generations=generations,
                 tokens=tokens,
-                least_seconds=_least_seconds(models, roles_in(group.variants[0].table), tokens, options),
-                bytes=sum(each.size.resident_bytes + CACHED * each.size.position_bytes for each in models.values())
-                or None,
+                least_seconds=tokens * read / _bandwidth(str(device)) if tokens and read else None,
+                bytes=size or None,
             )
         )
     return rows
-
-
-def _architectures(pair: Pair, base: Path, roles: Iterable[str], options: Options) -> dict[str, PlannedModel]:
-    """Return the models by their architectures, on this machine; empty if one of them is unknown."""
-    dtype = dtype_of(options.dtype, device_of(options.device))
-    try:
-        return planned_models(pair, base, roles, replace(options, dtype=dtype, engine="eager"))
-    except (ConfigError, MissingAsset):
-        return {}
-
-
-def _least_seconds(
-    models: Mapping[str, PlannedModel], roles: Iterable[str], tokens: int | None, options: Options
-) -> float | None:
-    """Return what `Plan.least_seconds` returns, from the models' architectures; None if these or the prompts are unknown."""
-    if not models or tokens is None:
-        return None
-    read = sum(models[role].size.forward_bytes for role in roles)
-    return tokens * read / _bandwidth(str(device_of(options.device)))

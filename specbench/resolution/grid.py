@@ -8,21 +8,21 @@ from specbench.config.overrides import Override, in_scope, override
 from specbench.config.presets import names
 from specbench.config.suite import Line, Suite
 from specbench.errors import ConfigError, MissingAsset
-from specbench.experiment import method_resolution, selection
-from specbench.experiment import method_table as tables
-from specbench.experiment.chain_profile import GAMMA, levels_of, pairings
-from specbench.experiment.pipeline import resolve, unused_options
-from specbench.experiment.plan import Plan
-from specbench.experiment.preparation import untrained
-from specbench.experiment.prepared_heads import with_prepared
-from specbench.experiment.request import Request
 from specbench.models.resolve import Execution, device_of, resolve_models
+from specbench.resolution import method_tables as tables
+from specbench.resolution import selection
+from specbench.resolution.chain_profile import GAMMA, levels_of, pairings
+from specbench.resolution.methods import Methods
+from specbench.resolution.plan import Plan
+from specbench.resolution.prepared_heads import untrained, with_prepared
+from specbench.resolution.request import Request
+from specbench.resolution.resolve import Choice, Outline, outline, planned
 from specbench.sandbox import Sandbox
 
 
 @dataclass
 class Part:
-    """A line of the grid on one pair and task, with its plan, or the reason why it has none."""
+    """A line of the grid on one pair and task, with its plan, its outline for another machine, or why it has neither."""
 
     line: Line
     pair: str
@@ -30,6 +30,7 @@ class Part:
     number: int
     methods: tuple[str, ...] = ()  # of the line; of a profile, those that measure every pair of models
     plan: Plan | None = None
+    outline: Outline | None = None
     sandbox: Sandbox | None = None
     missing: str = ""
     invalid: str = ""  # a mistake in the suite
@@ -40,6 +41,13 @@ class Part:
         """The key of a part without runs in the suite's index."""
         return f"{self.pair} {self.task} {'+'.join(self.line.methods)}, part {self.number}"
 
+    def request(self, out: Path, sandbox: SandboxKind | None = None) -> Request:
+        """Return the request that measures the part."""
+        options = self.line.options
+        return Request(
+            methods=self.methods, pair=self.pair, tasks=(self.task,), options=options, out=out, sandbox=sandbox
+        )
+
 
 @dataclass(frozen=True)
 class Grid:
@@ -49,30 +57,31 @@ class Grid:
     unused: dict[str, str]
 
 
-def resolve_grid(suite: Suite, out: Path, sandbox: SandboxKind | None) -> Grid:
+def resolve_grid(suite: Suite, out: Path, sandbox: SandboxKind | None = None, on: Execution | None = None) -> Grid:
     """Resolve a suite part by part. Parts whose models, data or settings are missing say so in `missing` or `invalid`.
 
-    Raises ConfigError if every part is invalid, and for an option that no preset reads.
+    With `on`, another machine, parts have outlines instead of plans. Raises ConfigError if every part is invalid, and for an
+    option that no preset reads.
     """
     grid: list[Part] = []
     mistakes: list[ConfigError] = []
     unused: dict[str, ConfigError] | None = None
-    awaited = {(head.pair, "" if head.step.on else head.task) for head in untrained(suite, out)}
+    awaited = set() if on else {(head.pair, "" if head.step.on else head.task) for head in untrained(suite, out)}
     for number, (line, pair, task) in enumerate(suite.parts(), 1):
-        line = replace(line, options=with_prepared(suite, pair, task, line.options, out))
-        part = Part(line, pair, task, number)
+        part = Part(replace(line, options=with_prepared(suite, pair, task, line.options, out)), pair, task, number)
         try:
-            part.methods = tuple(_methods(suite, line, pair))
-            request = Request(
-                methods=part.methods, pair=pair, tasks=(task,), options=line.options, out=out, sandbox=sandbox
-            )
-            found = unused_options(request)
+            part.methods = tuple(_methods(suite, part.line, pair))
+            choice = Choice.of(part.request(out, sandbox), assumes_heads=on is not None)
+            found = choice.unused_options()
             unused = found if unused is None else {key: error for key, error in unused.items() if key in found}
-            resolved = resolve(request, partial=True)
-            part.plan, part.sandbox = resolved.plan, resolved.sandbox
-            part.missing = str(resolved.unscored) if resolved.unscored else ""
+            if on:
+                part.outline = outline(choice, replace(on, dtype=line.options.dtype, engine=line.options.engine))
+            else:
+                resolved = planned(choice)
+                (part.plan,), part.sandbox = resolved.plans, resolved.sandbox
+                part.missing = str(resolved.unscored) if resolved.unscored else ""
         except MissingAsset as error:
-            others = _missing(line, pair, task)
+            others = [] if on else _missing(part.line, pair, task)
             part.missing = "\n".join(dict.fromkeys([str(error), *others]))
             part.awaits_heads = bool({(pair, task), (pair, "")} & awaited) and not others
         except ConfigError as error:
@@ -115,7 +124,7 @@ def _missing(line: Line, pair: str, task: str) -> list[str]:
     placement = Execution(device_of(line.options.device), line.options.dtype)
     reasons = []
     try:
-        roles = method_resolution.roles_of(line.methods, found, line.options)
+        roles = Methods(line.methods, found, line.options).roles
     except MissingAsset as error:  # a head that is not trained yet
         roles, reasons = tuple(found.models), [str(error)]
     for role in roles:

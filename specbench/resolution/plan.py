@@ -1,7 +1,7 @@
 """What a request measures: its runs, where their records are, and the models that they share, loaded on first use."""
 
 import gc
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -9,24 +9,17 @@ from typing import Protocol
 
 import torch
 
-from specbench.config.model_folders import errors_about_folders
-from specbench.config.options import Options
-from specbench.config.pair import Pair
 from specbench.data.task import Data, Task
 from specbench.decoding.method import Method
 from specbench.errors import ConfigError
-from specbench.experiment import method_resolution, scorer
-from specbench.experiment.run_resolution import ResolvedPair, run_spec
-from specbench.experiment.selection import Selected
 from specbench.models import loader
-from specbench.models.heads.resolve import ResolvedHead, resolve_heads
 from specbench.models.loader import LoadedPair
 from specbench.models.placed import tensor_placement
-from specbench.models.resolve import Execution, ResolvedModel, device_of, resolve_models
+from specbench.models.resolve import ResolvedModel
+from specbench.resolution.spec import ResolvedPair
 from specbench.runs.record import Key, Record
 from specbench.runs.run_folder import SAMPLES, Expected, Recorded, imported_of, load
 from specbench.runs.run_spec import RunSpec
-from specbench.sandbox import Sandbox
 
 CACHED = 2048  # positions whose cache an estimate of memory includes
 
@@ -89,10 +82,6 @@ class PlannedRun:
         """Whether every generation is recorded once, failed ones included."""
         return self.recorded.complete
 
-    def scored(self, sandbox: Sandbox | None) -> bool:
-        """Return whether the current task has scored every record; with a sandbox, by executing generated code."""
-        return scorer.is_scored(self.folder, self.task, sandbox)
-
 
 class Ranks(Protocol):
     """The processes that decode together if tensors of models are split (`specbench.experiment.tensor_parallel`)."""
@@ -110,17 +99,23 @@ class Ranks(Protocol):
 class Plan:
     """The runs of a request on one pair. The pair's models are loaded on first use."""
 
-    pair_name: str
-    base: Path  # what the pair's local folders are relative to
-    device: torch.device
-    models: dict[str, ResolvedModel]
-    heads: dict[str, ResolvedHead]
+    pair: ResolvedPair
     runs: list[PlannedRun]
     _loaded: LoadedPair | None = field(default=None, repr=False)
     ranks: "Ranks | None" = field(default=None, repr=False)  # the other processes, if tensors of models are split
 
     def __repr__(self) -> str:
-        return f"<Plan of {len(self.runs)} runs of {self.pair_name} on {self.device}>"
+        return f"<Plan of {len(self.runs)} runs of {self.pair.name} on {self.device}>"
+
+    @property
+    def device(self) -> torch.device:
+        """The default device of the models."""
+        return self.pair.device
+
+    @property
+    def models(self) -> Mapping[str, ResolvedModel]:
+        """The models that any of the runs needs, by role."""
+        return self.pair.models
 
     @property
     def specs(self) -> list[RunSpec]:
@@ -147,7 +142,7 @@ class Plan:
                 raise ConfigError(
                     'only `specbench run` measures models with parallel = "tensor"; help: --place ROLE=DEVICE'
                 )
-            self._loaded = loader.load(self.models, self.base, self.device, self.heads)
+            self._loaded = loader.load(self.models, self.pair.base, self.device, self.pair.heads)
         return self._loaded
 
     def join(self, ranks: "Ranks") -> None:
@@ -174,7 +169,7 @@ class Plan:
     def bytes(self) -> int:
         """The least memory of the models and their caches: weights, and keys and values of CACHED positions."""
         return sum(
-            each.parameters * getattr(torch, each.dtype).itemsize + int(CACHED * each.source.position_bytes)
+            each.size.parameters * getattr(torch, each.dtype).itemsize + CACHED * each.size.position_bytes
             for each in self.models.values()
         )
 
@@ -185,34 +180,9 @@ class Plan:
         methods come on top; faster methods and answers that stop early take less.
         """
         roles = run.spec.methods[run.spec.baseline].traits.roles
-        token = sum(self.models[role].source.forward_bytes for role in roles) / bandwidth
+        token = sum(self.models[role].size.forward_bytes for role in roles) / bandwidth
         return (run.spec.generations - run.done) * run.task.max_new_tokens * token
 
     def _identity(self) -> list[object]:
         models = {role: each.source for role, each in self.models.items()}
-        return [self.pair_name, self.device, models, {name: each.source for name, each in self.heads.items()}]
-
-
-def make_plan(
-    names: Sequence[str], of: tuple[str, Path, Pair], tasks: Sequence[Selected], options: Options, out: Path
-) -> Plan:
-    """Check the models and methods, and plan them on tasks whose samples are read.
-
-    `of` is the pair's name, the folder that its paths are relative to, and the pair. Raises ConfigError for a mistake in a
-    method, MissingAsset where a model is not here and cannot be fetched.
-    """
-    pair_name, base, pair = of
-    device = device_of(options.device)
-    roles = method_resolution.roles_of(names, pair, options)
-    with errors_about_folders(pair, roles, base):
-        models = resolve_models(pair, roles, base, Execution(device, options.dtype, options.engine))
-    heads = resolve_heads(pair, method_resolution.heads_of(names, pair, options), base)
-    sizes = {role: each.parameters for role, each in models.items()}
-    groups = method_resolution.groups_of(names, pair, sizes, options)
-    resolved = ResolvedPair(pair_name, pair, base, str(device), models, heads)
-    runs = []
-    for selected in tasks:
-        for group in groups:
-            spec = run_spec(group, resolved, selected, options)
-            runs.append(PlannedRun(spec, out / spec.folder, selected.task, selected.data))
-    return Plan(pair_name, base, device, models, heads, runs)
+        return [self.pair.name, self.device, models, {name: each.source for name, each in self.pair.heads.items()}]

@@ -8,8 +8,12 @@ from specbench.config.options import Options
 from specbench.config.pair import ModelSpec, Pair
 from specbench.config.presets import names, preset
 from specbench.errors import ConfigError
-from specbench.experiment.method_choice import chosen
-from specbench.experiment.selection import read_pair
+from specbench.resolution.methods import named_methods
+from specbench.resolution.selection import read_pair
+
+
+def chosen(wanted: tuple[str, ...], pair: str, options: Options) -> tuple[str, ...]:
+    return named_methods(wanted, pair, read_pair(pair, options)[1], options)
 
 
 def pair_of(*roles: str, ensemble: tuple[str, ...] = ("draft", "target")) -> Pair:

@@ -1,12 +1,16 @@
-"""The memory of a run on each of its devices, from the sizes and the placements of its models. Needs no torch."""
+"""The memory of a run on each of its devices, from the sizes and the placements of its models."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from specbench.experiment.machine_models import CONTEXT, GRAPHS, WITH_GRAPHS, PlannedModel
+from specbench.machine.accelerator import GIB
+from specbench.models.resolve import ResolvedModel
 
 FIRST = "cuda:0"  # the run's device on a machine with GPUs
+CONTEXT = 1 * GIB  # assumed: CUDA's context, the libraries' workspaces and activations
+GRAPHS = GIB // 2  # assumed: the graphs and buffers of a model on an engine with CUDA graphs
+WITH_GRAPHS = ("graph", "compiled")
 BUFFER = 1.25  # layers by which accelerate lets a device exceed an equal share
 
 
@@ -38,22 +42,23 @@ class _Part:
 
 
 def memory_by_device(
-    models: Sequence[PlannedModel], heads: Sequence[str], prompt: int, output: int, first: str = FIRST
+    models: Mapping[str, ResolvedModel], heads: Sequence[str], positions: int, first: str = FIRST
 ) -> list[Memory]:
-    """Return the memory of each device, with caches for the longest sequence.
+    """Return the memory of each device, with caches of so many positions.
 
     `heads` are bases of EAGLE heads, `first` is the device of models without a placement.
     """
-    ranks = next((each.placement.devices for each in models if each.placement.parallel == "tensor"), ())
+    placements = [model.spec.placement for model in models.values()]
+    ranks = next((each.devices for each in placements if each.parallel == "tensor"), ())
     parts: dict[str, list[_Part]] = defaultdict(list)
-    for model in models:
-        for part in _parts(model, model.cache_bytes(prompt, output), ranks or (first,)):
+    for role, model in models.items():
+        for part in _parts(role, model, model.size.cache_bytes(positions), ranks or (first,)):
             parts[part.device].append(part)
             is_first = part.device in ranks or not any(
-                each.role == model.role for device, held in parts.items() for each in held if device != part.device
+                each.role == role for device, held in parts.items() for each in held if device != part.device
             )
-            if model.role in heads and is_first:
-                parts[part.device].append(_Part(part.device, f"head of {model.role}", model.size.layer_bytes, 0))
+            if role in heads and is_first:
+                parts[part.device].append(_Part(part.device, f"head of {role}", model.size.layer_bytes, 0))
     return [
         Memory(
             device=device,
@@ -66,38 +71,38 @@ def memory_by_device(
     ]
 
 
-def _parts(model: PlannedModel, cache: int, default: Sequence[str]) -> Iterator[_Part]:
+def _parts(role: str, model: ResolvedModel, cache: int, default: Sequence[str]) -> Iterator[_Part]:
     """Yield the parts of a model. One without a placement is on every device of `default`."""
-    placement, weights = model.placement, model.size.resident_bytes
+    placement, weights = model.spec.placement, model.size.resident_bytes
     if placement.parallel == "none":
         graphs = GRAPHS if model.engine in WITH_GRAPHS else 0
         for device in placement.devices or default:
             device = FIRST if device == "cuda" else device
-            yield _Part(device, model.role, weights + _copies(model, device), cache, graphs)
+            yield _Part(device, role, weights + _copies(model, device), cache, graphs)
     elif placement.parallel == "tensor":
         count = len(placement.devices)
         for device in placement.devices:
-            yield _Part(device, model.role, -(-weights // count), -(-cache // count))
+            yield _Part(device, role, -(-weights // count), -(-cache // count))
     else:
         limits = [int(each * 2**30) for each in placement.memory_gib]
         for device, share, layers in zip(placement.devices, *layer_split(model, limits), strict=True):
-            yield _Part(device, model.role, share, cache * layers // model.size.layers)
+            yield _Part(device, role, share, cache * layers // model.size.layers)
 
 
-def _copies(model: PlannedModel, device: str) -> int:
+def _copies(model: ResolvedModel, device: str) -> int:
     """Return the bytes of second copies of weights, which only a CPU holds."""
     if device != "cpu":
         return 0
     return model.size.block_copy_bytes + (model.size.packed_head_bytes if model.engine == "lean" else 0)
 
 
-def layer_split(model: PlannedModel, limits: Sequence[int] = ()) -> tuple[list[int], list[int]]:
+def layer_split(model: ResolvedModel, limits: Sequence[int] = ()) -> tuple[list[int], list[int]]:
     """Return the bytes and the number of layers on each device of a model in layers, as accelerate divides it.
 
     Blocks are the embedding, the layers in order and the LM head, which is with the embedding if they are one matrix. All
     devices but the last hold an equal share and a little more; with `limits`, each device holds as much as its limit.
     """
-    size, count = model.size, len(model.placement.devices)
+    size, count = model.size, len(model.spec.placement.devices)
     layer = (size.resident_bytes - size.embedding_bytes) // size.layers
     embedding = size.lm_head_bytes
     blocks = [(embedding, 0), *[(layer, 1)] * size.layers]

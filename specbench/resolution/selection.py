@@ -225,10 +225,9 @@ def prompt_count(name: str, task: Task, pair: Pair, options: Options) -> int | N
     return min(limit or task.published, task.published) if task.published else limit or None
 
 
-def unused_options(pair_name: str, tasks: Sequence[str], options: Options) -> dict[str, ConfigError]:
+def unused_options(found: Preset, pair_name: str, tasks: Sequence[str], options: Options) -> dict[str, ConfigError]:
     """Return errors for the options that neither the pair nor any of the tasks reads, by option as on a command line."""
     unused: dict[str, ConfigError] = {}
-    found = preset("pair", pair_name)
     for each in options.all_overrides("pair", [pair_name]):
         if not in_scope(each.scope, pair_name) or not (each.scope or _pair_has(found.table, each)):
             keys = {field.name for field in dataclasses.fields(Pair)}

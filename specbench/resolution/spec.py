@@ -4,6 +4,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 
+import torch
+
 from specbench.config.construct import Table, to_table
 from specbench.config.options import Options
 from specbench.config.pair import Pair
@@ -11,11 +13,11 @@ from specbench.data.task import Data, Task
 from specbench.decoding.method import Verification
 from specbench.decoding.sampling import Sampler
 from specbench.errors import ConfigError
-from specbench.experiment.method_resolution import ResolvedMethod
-from specbench.experiment.selection import Selected
 from specbench.models.heads.resolve import ResolvedHead
 from specbench.models.resolve import ResolvedModel
 from specbench.models.synthetic_logits import calibrate
+from specbench.resolution.methods import ResolvedMethod
+from specbench.resolution.selection import Selected
 from specbench.runs.run_folder import SAMPLES, read
 from specbench.runs.run_spec import DataSpec, DecodingSpec, PairSpec, Rate, RunSpec, Synthetic, TaskSpec
 
@@ -29,7 +31,7 @@ class ResolvedPair:
     name: str
     pair: Pair
     base: Path  # what the pair's local folders are relative to
-    device: str
+    device: torch.device
     models: Mapping[str, ResolvedModel]
     heads: Mapping[str, ResolvedHead]
 
@@ -52,7 +54,7 @@ def run_spec(group: Sequence[ResolvedMethod], of: ResolvedPair, selected: Select
             seed=options.seed,
             repeats=options.repeats,
         ),
-        device=of.device,
+        device=str(of.device),
         plugins=dict(options.plugins),
         changes=changes_of(group, of.name, selected.name, options),
     )

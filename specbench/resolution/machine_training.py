@@ -1,4 +1,4 @@
-"""The training of a suite's heads on another machine: forwards that collect its rows, and the fit. Needs no torch.
+"""The training of a suite's heads on another machine: forwards that collect its rows, and the fit.
 
 Every constant is assumed, as in `specbench.machine.decoding_speed`.
 """
@@ -14,14 +14,13 @@ from specbench.config.preparation import Preparation, PreparedHead
 from specbench.config.suite import Suite
 from specbench.data.task import Task
 from specbench.errors import ConfigError, MissingAsset
-from specbench.experiment import selection
-from specbench.experiment.device_memory import memory_by_device
-from specbench.experiment.machine_models import PlannedModel, planned_models
-from specbench.experiment.machine_plan import MachineRow, fits, longest_prompt, machine_rows
-from specbench.experiment.method_cost import FAST, SLOW
-from specbench.experiment.prepared_heads import Step, has_rows, steps_of
 from specbench.machine.accelerator import Accelerator
 from specbench.machine.decoding_speed import forward_seconds, prefill_seconds
+from specbench.models.resolve import ResolvedModel, resolve_models
+from specbench.resolution import selection
+from specbench.resolution.machine_plan import ELSEWHERE, FAST, SLOW, MachineRow, Target, downloads_of, longest_prompt
+from specbench.resolution.memory import memory_by_device
+from specbench.resolution.prepared_heads import Step, has_rows, steps_of
 from specbench.training.recipes import MOST_EPOCHS, training_share
 
 KINDS = 4  # of SPRINTER's prefixes
@@ -36,7 +35,7 @@ class _Training:
     step: Preparation
     recipes: Sequence[Table]
     base: str
-    models: Mapping[str, PlannedModel]
+    models: Mapping[str, ResolvedModel]
     task: Task
     recipe: Table
     machine: Accelerator
@@ -44,7 +43,7 @@ class _Training:
     def forward(self, role: str, fast: bool) -> float:
         """Return the seconds of a decoding forward, with the cache of half of the longest text."""
         model = self.models[role]
-        cache = model.cache_bytes(0 if fast else longest_prompt(self.models, self.task), 0)
+        cache = model.size.cache_bytes(0 if fast else longest_prompt(self.models, self.task))
         return forward_seconds(self.machine, model.engine, model.size.forward_bytes + cache, model.size.layers, fast)
 
     def read(self, role: str, tokens: int, fast: bool) -> float:
@@ -58,12 +57,7 @@ class _Training:
         return int(value) if isinstance(value, int | float) else 0
 
 
-def rows_with_training(suite: Suite, machine: Accelerator, gpus: int = 1) -> list[MachineRow]:
-    """Return the estimates of the heads that a suite trains, then those of its runs."""
-    return [*training_rows(suite, machine), *machine_rows(suite, machine, gpus)]
-
-
-def training_rows(suite: Suite, machine: Accelerator) -> list[MachineRow]:
+def training_rows(suite: Suite, target: Target) -> list[MachineRow]:
     """Return the estimates of the heads' training: one for the heads that share their rows, which are collected once.
 
     Heads whose rows the user has not named are left out, since they are not trained.
@@ -72,10 +66,10 @@ def training_rows(suite: Suite, machine: Accelerator) -> list[MachineRow]:
     for step in steps_of(suite):
         if has_rows(step.head, step.options):
             groups.setdefault(step.rows_key, []).append(step)
-    return [_row(steps, machine) for steps in groups.values()]
+    return [_row(steps, target) for steps in groups.values()]
 
 
-def _row(steps: Sequence[Step], machine: Accelerator) -> MachineRow:
+def _row(steps: Sequence[Step], target: Target) -> MachineRow:
     head, options = steps[0].head, replace(steps[0].options, heads=())
     kind = head.step.kind
     preset, pair = selection.read_pair(head.pair, options)
@@ -86,19 +80,20 @@ def _row(steps: Sequence[Step], machine: Accelerator) -> MachineRow:
     base = head.step.base or default_base(kind)
     roles = [base] if kind == HeadKind.eagle else [base, "target"]
     try:
-        models = planned_models(pair.on(head.task), preset.path.parent, roles, options)
+        on = replace(ELSEWHERE, dtype=options.dtype, engine=options.engine)
+        models = resolve_models(pair.on(head.task), tuple(roles), preset.path.parent, on)
         texts = _texts(steps[0])
     except (ConfigError, MissingAsset) as error:
         return replace(row, why=str(error))
-    devices = memory_by_device(list(models.values()), [], longest_prompt(models, task), task.max_new_tokens)
+    devices = memory_by_device(models, [], longest_prompt(models, task) + task.max_new_tokens)
     recipes = [each.recipe for each in steps]
-    training = _Training(head.step, recipes, base, models, task, recipes[0], machine)
+    training = _Training(head.step, recipes, base, models, task, recipes[0], target.machine)
     seconds = None if texts is None else (_seconds(training, texts, True), _seconds(training, texts, False))
     return replace(
         row,
         devices=tuple(devices),
-        downloads={each.source: each.download_bytes for each in models.values() if each.download_bytes},
-        fits=fits(machine, devices),
+        downloads=downloads_of(models),
+        fits=target.fits(devices),
         seconds=seconds,
         why="" if seconds else _unknown(head),
     )
@@ -176,7 +171,7 @@ def _eagle_collecting(training: _Training, fast: bool) -> float:
 def _eagle_fitting(training: _Training, texts: int, fast: bool) -> float:
     """Return the seconds in which an EAGLE head, a layer and the LM head, learns."""
     model = training.models[training.base]
-    learned = int(model.size.parameters * model.head_bytes / model.size.resident_bytes)
+    learned = int(model.size.parameters * model.size.head_bytes / model.size.resident_bytes)
     tokens = training_share(training.recipe) * texts * _eagle_length(training, fast)
     epochs = training.number("epochs") or MOST_EPOCHS
     return prefill_seconds(training.machine, BACKWARD * learned, int(tokens * epochs), fast)

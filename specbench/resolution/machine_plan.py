@@ -1,0 +1,347 @@
+"""A plan for another machine: hours, memory, disk and downloads of every run, from architectures alone.
+
+Needs no weights, no data of the hub and no network. Every figure is an estimate; `NOTE` names what is assumed.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from specbench.analysis.predictions import FORMULAS, Assumed
+from specbench.data.task import Task
+from specbench.decoding.method import Method, Proposer
+from specbench.decoding.traits import Theory
+from specbench.errors import ConfigError
+from specbench.machine.accelerator import GIB, Accelerator, smallest_with
+from specbench.machine.decoding_speed import forward_seconds, prefill_seconds
+from specbench.methods.proposers import Eagle
+from specbench.models.resolve import Execution, ResolvedModel
+from specbench.resolution.grid import Part
+from specbench.resolution.memory import Memory, memory_by_device
+from specbench.resolution.methods import ResolvedMethod
+from specbench.resolution.resolve import Outline
+
+PROMPT = 2048  # assumed tokens of the longest prompt, where the task sets no limit
+RECORD = 16 << 10  # assumed bytes of a stored generation
+HOUR = 3600.0
+LONG = 72 * HOUR  # longer times are given in days
+ADAPTIVE = 5  # assumed mean draft length where a stop rule or a lookup decides
+ELSEWHERE = Execution(torch.device("cuda"), elsewhere=True)
+FAST = Assumed(acceptance=0.9, deferred=0.0)
+SLOW = Assumed(acceptance=0.5, deferred=1.0)
+NOTE = (
+    "Every time is an estimate; no measurement on a GPU exists yet. Assumptions: a share of the bandwidth and a host time per"
+    " layer for each engine; acceptance rates between 0.5 and 0.9; deferral rates between 0 and 1; prompts between 0 and"
+    f" {PROMPT:,} tokens where the task sets no limit; answers of the maximum length. Answers that stop early take less. The"
+    " column GiB is the memory of the fullest device: weights, caches at the longest prompt and answer, and a workspace. The"
+    " time that GPUs take to exchange data is not included. Downloads are weights; data sets"
+    " are not counted."
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MachineRow:
+    """The estimate of one run: methods that share a baseline, on one pair and task; or of the training of heads.
+
+    `seconds` are under the fast and the slow assumptions; None if the number of prompts is not known. `devices` is the memory
+    of each device. `downloads` are bytes by source. `remedy` are options with which a run that does not fit would. `why` is
+    the reason why there is no estimate.
+    """
+
+    pair: str
+    task: str
+    methods: str
+    T: float | None = None
+    prompts: int | None = None
+    generations: int | None = None
+    tokens: int = 0
+    seconds: tuple[float, float] | None = None
+    devices: tuple[Memory, ...] = ()
+    downloads: dict[str, int] = field(default_factory=dict)
+    fits: bool = True
+    remedy: str = ""
+    why: str = ""
+
+    @property
+    def memory(self) -> Memory | None:
+        """The memory of the fullest device."""
+        return max(self.devices, key=lambda each: each.total, default=None)
+
+
+@dataclass(frozen=True)
+class Target:
+    """The machine that runs are planned for, with a number of its GPUs."""
+
+    machine: Accelerator
+    gpus: int = 1
+
+    def fits(self, devices: Sequence[Memory]) -> bool:
+        """Return whether every GPU has room. The memory of the host and the disk is not checked."""
+        return all(each.total <= self.machine.memory for each in devices if each.device.startswith("cuda"))
+
+
+def machine_rows(part: Part, target: Target) -> list[MachineRow]:
+    """Return the estimates of the runs of a part of a suite that is resolved for another machine.
+
+    Raises ConfigError for a model that is placed on a GPU which the machine does not have.
+    """
+    outline = part.outline
+    if outline is None or outline.missing:
+        why = outline.missing if outline else part.invalid or part.missing
+        return [MachineRow(pair=part.pair, task=part.task, methods=", ".join(part.line.methods), why=why)]
+    _require_gpus(outline.models, target.gpus)
+    heads = list(dict.fromkeys(base for group in outline.groups for each in group if (base := eagle_base(each.method))))
+    devices = _devices(outline.models, heads, outline.task)
+    has_room = target.fits(devices)
+    shared = MachineRow(
+        pair=outline.name, task=outline.task_name, methods="", devices=tuple(devices), fits=has_room,
+        downloads=_downloads(outline, heads), prompts=outline.prompts,
+        remedy="" if has_room else _remedy(outline, heads, target),
+    )  # fmt: skip
+    return [_row(shared, group, outline, target.machine) for group in outline.groups]
+
+
+def eagle_base(method: Method) -> str:
+    """Return the model that an EAGLE head drafts for in a method; empty without one."""
+    proposer = getattr(method, "proposer", None)
+    innermost = proposer.innermost if isinstance(proposer, Proposer) else None
+    return innermost.base if isinstance(innermost, Eagle) else ""
+
+
+def _downloads(outline: Outline, heads: Sequence[str]) -> dict[str, int]:
+    """Return the bytes to download by source: of models, and of EAGLE heads of these bases."""
+    downloads = downloads_of(outline.models)
+    for head in outline.pair.heads.values():
+        if head.kind == "eagle" and head.base in heads and outline.pair.weights == "real":
+            downloads[head.path] = outline.models[head.base].size.layer_bytes
+    return downloads
+
+
+def downloads_of(models: Mapping[str, ResolvedModel]) -> dict[str, int]:
+    """Return the bytes of the weights that are neither in a local folder nor random, by source."""
+    return {
+        model.spec.path: model.size.download_bytes
+        for model in models.values()
+        if model.weights == "real" and not model.is_local
+    }
+
+
+def _devices(models: Mapping[str, ResolvedModel], heads: Sequence[str], task: Task) -> list[Memory]:
+    return memory_by_device(models, heads, longest_prompt(models, task) + task.max_new_tokens)
+
+
+def _require_gpus(models: Mapping[str, ResolvedModel], gpus: int) -> None:
+    """Raise ConfigError if a model is placed on a GPU that the machine does not have."""
+    for role, model in models.items():
+        for device in model.spec.placement.devices:
+            if device.startswith("cuda") and int(device.partition(":")[2] or 0) >= gpus:
+                raise ConfigError(f"model '{role}' is placed on {device}, and there are {gpus} GPUs; help: --gpus N")
+
+
+def _remedy(outline: Outline, heads: Sequence[str], target: Target) -> str:
+    """Return the least change with which a part fits; empty if none of these helps.
+
+    In this order: another model than the largest on a second GPU, the largest in layers over as few GPUs as possible, both,
+    and the largest quantized to 8 bits, then to 4.
+    """
+    models = outline.models
+    largest = max(models, key=lambda role: models[role].size.resident_bytes)
+    for options, changed in (*_placements(models, largest, target.gpus), *_quantized(models, largest)):
+        if target.fits(_devices({**models, **changed}, heads, outline.task)):
+            return options
+    return ""
+
+
+Change = tuple[str, dict[str, ResolvedModel]]  # options, and the models that they change
+
+
+def _placements(models: Mapping[str, ResolvedModel], largest: str, gpus: int) -> Iterator[Change]:
+    """Yield the options that place models on other GPUs."""
+    free = {role: model for role, model in models.items() if not model.spec.placement.devices}
+    others = [role for role in free if role != largest]
+    if gpus < 2:
+        return
+
+    def alone(device: str) -> Change:
+        text = " ".join(f"--place {role}={device}" for role in others)
+        return text, {role: _changed(free[role], device=device) for role in others}
+
+    if others:
+        yield alone("cuda:1")
+    if largest not in free:
+        return
+    for count in range(2, gpus + 1):
+        split = replace(_changed(free[largest], devices=tuple(range(count)), parallel="layers"), engine="eager")
+        text = f"--place {largest}=layers:{','.join(map(str, range(count)))}"
+        yield text, {largest: split}
+        if others and count < gpus:
+            more, moved = alone(f"cuda:{count}")
+            yield f"{text} {more}", {largest: split, **moved}
+
+
+def _changed(model: ResolvedModel, **keys: Any) -> ResolvedModel:
+    """Return a model with other keys of its spec."""
+    return replace(model, spec=replace(model.spec, **keys))
+
+
+def _quantized(models: Mapping[str, ResolvedModel], largest: str) -> Iterator[Change]:
+    """Yield the options that quantize the largest model."""
+    model = models[largest]
+    if model.spec.quantization or model.spec.placement.parallel != "none":
+        return
+    for kind in ("int8", "int4"):
+        yield f"--set pair.models.{largest}.quantization={kind}", {largest: _changed(model, quantization=kind)}
+
+
+def _row(shared: MachineRow, group: Sequence[ResolvedMethod], outline: Outline, machine: Accelerator) -> MachineRow:
+    """Return the row of one group of methods."""
+    generations = None
+    seconds = None
+    if outline.prompts is not None:
+        each = outline.prompts * outline.options.repeats
+        generations = len(group) * each
+        low, high = (
+            each * sum(_generation(method, group[0], outline, machine, fast) for method in group)
+            for fast in (True, False)
+        )
+        seconds = (low, high)
+    return replace(
+        shared,
+        methods=", ".join(dict.fromkeys(method.preset for method in group)),
+        T=group[0].temperature,
+        generations=generations,
+        tokens=(generations or 0) * outline.task.max_new_tokens,
+        seconds=seconds,
+        why=""
+        if seconds
+        else f"task {shared.task}: the number of prompts is not known; help: -n N, or --data FILE.jsonl",
+    )
+
+
+def _generation(
+    resolved: ResolvedMethod, baseline: ResolvedMethod, outline: Outline, machine: Accelerator, fast: bool
+) -> float:
+    """Return the seconds of one generation of the maximum length."""
+    method, models = resolved.method, outline.models
+    output, prompt = outline.task.max_new_tokens, 0 if fast else longest_prompt(models, outline.task)
+    seconds = {}
+    for role, model in models.items():
+        read = model.size.forward_bytes + model.size.cache_bytes(prompt + output // 2)
+        read_by_each = read / model.spec.placement.processes
+        seconds[role] = forward_seconds(machine, model.engine, read_by_each, model.size.layers, fast)
+    if base := eagle_base(method):
+        head = forward_seconds(machine, models[base].engine, models[base].size.head_bytes, 1, fast)
+        seconds |= dict.fromkeys(method.heads, head)
+    prefill = sum(prefill_seconds(machine, models[role].size.parameters, prompt, fast) for role in set(method.roles()))
+    rates = FAST if fast else SLOW
+    return prefill + output * seconds_per_token(method, baseline.method.roles(), seconds, rates)
+
+
+def seconds_per_token(method: Method, baseline: Sequence[str], seconds: Mapping[str, float], rates: Assumed) -> float:
+    """Return the mean seconds per token of a method that was never measured.
+
+    `baseline` are the models whose forwards its baseline runs for a token. `seconds` is the time of a forward by role and
+    head, of one token and of a draft alike; what is not in it, such as a lookup, takes no time. A method without a formula
+    costs a forward of each of its models if it does not draft. Otherwise its cost is unknown: between one forward of its
+    fastest model and one of each.
+    """
+    formula = method.theory() or _adaptive(method)
+    predict = FORMULAS[formula.formula](formula, rates) if formula and formula.formula in FORMULAS else None
+    if formula and predict:
+        costs = [seconds.get(role, 0.0) for role in formula.models]
+        per_token = sum(seconds[role] for role in baseline)
+        return per_token / predict(lambda i, _: costs[i], per_token)
+    each = [seconds[role] for role in dict.fromkeys(method.roles())] or list(seconds.values())
+    if method.max_block == 1 and method.deciding == method.roles():
+        return max(each) if method.concurrent else sum(each)
+    return min(each) if rates is FAST else sum(each)
+
+
+def _adaptive(method: Method) -> Theory | None:
+    """Return a formula for drafts of varying length, whose mean is assumed; None for a method without a test of drafts."""
+    tests = method.verifications()
+    if not tests:
+        return None
+    proposer, scorers = tests[0].proposer, tests[0].scorers
+    return Theory(
+        formula="speculation",
+        models=(proposer, *(role for role in scorers if role != proposer)),
+        gamma=(min(ADAPTIVE, max(method.max_block - 1, 1)),),
+        bonus="exact",
+        drafter_scores=proposer in scorers,
+    )
+
+
+def longest_prompt(models: Mapping[str, ResolvedModel], task: Task) -> int:
+    """Return the assumed tokens of the longest prompt: the task's limit, or PROMPT within the models' context."""
+    contexts = [model.size.context for model in models.values() if model.size.context]
+    room = max(min(contexts) - task.max_new_tokens, 1) if contexts else PROMPT
+    return min(task.max_prompt_tokens or PROMPT, room)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MachineTotal:
+    """The totals of a plan: seconds under the fast and the slow assumptions, and bytes."""
+
+    seconds: tuple[float, float]
+    memory: int
+    download: int
+    disk: int
+    fits: bool
+    remedy: str = ""  # with which all runs fit
+    complete: bool  # every run has an estimate
+
+
+def total_of(rows: Sequence[MachineRow]) -> MachineTotal:
+    """Return the totals of a plan's rows. A source is downloaded once."""
+    timed = [row.seconds for row in rows if row.seconds]
+    download = sum({source: size for row in rows for source, size in row.downloads.items()}.values())
+    remedies = {row.remedy for row in rows if not row.fits}
+    return MachineTotal(
+        seconds=(sum(low for low, _ in timed), sum(high for _, high in timed)),
+        memory=max((row.memory.total for row in rows if row.memory), default=0),
+        download=download,
+        disk=download + RECORD * sum(row.generations or 0 for row in rows),
+        fits=all(row.fits for row in rows),
+        remedy=remedies.pop() if len(remedies) == 1 else "",
+        complete=all(row.seconds and not row.why for row in rows),
+    )
+
+
+def sentence(name: str, total: MachineTotal, target: Target) -> str:
+    """Return a plan in one sentence: time, memory and download, or what does not fit and what would."""
+    machine, gpus = target.machine, target.gpus
+    place = f"one {machine.name}" if gpus == 1 else f"{gpus} {machine.name}"
+    if not total.memory:
+        return f"{name} on {place}: no estimate."
+    on_each = " on a GPU" if gpus > 1 else ""
+    need = f"at most {gib(total.memory)} GiB of {machine.memory_gib:.0f} GiB{on_each}"
+    parts = [
+        span(*total.seconds) if total.seconds[1] else "time unknown",
+        need,
+        f"{gib(total.download)} GiB to download",
+    ]
+    text = f"{name} on {place}: {', '.join(parts)}"
+    if not total.fits:
+        bigger = smallest_with(total.memory)
+        number = "one" if gpus == 1 else str(gpus)
+        change = f"it fits on {number} {bigger.name}" if bigger else "no known machine has enough memory"
+        if total.remedy:
+            change = f"it fits with {total.remedy}"
+        text = f"{name} does not fit on {place}: it needs {need.removeprefix('at most ')}; {change}"
+    return f"{text}.{'' if total.complete else ' Some runs have no estimate.'}"
+
+
+def span(low: float, high: float) -> str:
+    """Return a range of seconds in the unit that suits its upper end."""
+    unit, name = (60.0, "minutes") if high < 2 * HOUR else (HOUR, "hours") if high < LONG else (24 * HOUR, "days")
+    first, last = (max(round(each / unit), 1) for each in (low, high))
+    return f"{first} {name if first > 1 else name[:-1]}" if first == last else f"{first} to {last} {name}"
+
+
+def gib(size: float) -> str:
+    """Return bytes in GiB, with a digit after the point below 10."""
+    number = size / GIB
+    return f"{number:.1f}" if 0 < number < 9.95 else f"{number:.0f}"

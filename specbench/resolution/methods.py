@@ -1,0 +1,372 @@
+"""The methods of a request: presets with overrides, sweeps and draft lengths, built, and grouped by their baseline."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, is_dataclass, replace
+from dataclasses import fields as dataclass_fields
+from functools import cached_property
+from itertools import product
+
+from specbench.config import presets
+from specbench.config.construct import Table, convert, to_table
+from specbench.config.options import Options
+from specbench.config.overrides import Override, changed, in_scope
+from specbench.config.pair import Pair, head_named
+from specbench.config.presets import LOSSLESS, WORDS, Preset, preset
+from specbench.decoding.method import Method
+from specbench.decoding.sampling import Sampler
+from specbench.errors import ConfigError, MissingAsset, hint
+from specbench.models.heads import Head
+from specbench.resolution import method_tables as tables
+from specbench.runs.run_spec import Clock, MethodSpec
+
+GAMMA = "gamma"  # the short name of every method's draft length
+
+
+@dataclass(frozen=True)
+class ResolvedMethod:
+    """One method of a run, built. `baseline` is the preset that it is compared with; None for a baseline itself."""
+
+    label: str
+    preset: str
+    baseline: str | None
+    temperature: float
+    method: Method
+    clock: Clock = "decoding"
+    lossless: bool | None = None  # whether it declares its baseline's distribution; None if it declares none
+
+    @property
+    def spec(self) -> MethodSpec:
+        """The method as run.toml holds it, with all of its defaults."""
+        return MethodSpec(
+            preset=self.preset,
+            options=to_table(self.method),
+            traits=self.method.traits(),
+            lossless=self.lossless,
+        )
+
+
+@dataclass(frozen=True)
+class _Variant:
+    """A method's preset, its table with the user's overrides and the pair's roles, and the swept paths within it."""
+
+    preset: Preset
+    table: Table
+    applied: tuple[Override, ...]
+    swept: tuple[str, ...] = ()
+
+    def label(self, method: Method) -> str:
+        """Return the preset's name with the values of swept keys in brackets, for example `sd(gamma=5)`."""
+        values = [f"{path.rpartition('.')[2]}={_shown(_attribute(method, path))}" for path in self.swept]
+        return f"{self.preset.name}({', '.join(values)})" if values else self.preset.name
+
+
+@dataclass(frozen=True)
+class Methods:
+    """The methods of a request on a pair, by names of presets, each expanded once.
+
+    With `assumes_heads`, a head that the pair lacks gets the name of its kind, for estimates before it is trained.
+    """
+
+    names: tuple[str, ...]
+    pair: Pair
+    options: Options
+    assumes_heads: bool = False
+
+    @cached_property
+    def roles(self) -> tuple[str, ...]:
+        """The models that the methods and their baselines need, in the pair's order."""
+        needed: set[str] = set()
+        for variant in self._variants:
+            needed |= set(tables.roles_in(variant.table))
+            if "baseline" in variant.preset.table:
+                needed |= set(tables.roles_in(self._baseline_table(variant.preset, variant.table)))
+        return tuple(role for role in self.pair.models if role in needed)
+
+    @property
+    def heads(self) -> tuple[str, ...]:
+        """The heads that the methods need, in the pair's order."""
+        needed = {head for variant in self._variants for head in tables.words_under(variant.table, "head")}
+        return tuple(name for name in self.pair.heads if name in needed) + tuple(sorted(needed - set(self.pair.heads)))
+
+    @property
+    def have_draft_length(self) -> bool:
+        """Whether any of the methods drafts a set length, which `--gamma` gives."""
+        return any(tables.length_path(variant.table) for variant in self._variants)
+
+    def groups(self, sizes: Mapping[str, int]) -> list[tuple[ResolvedMethod, ...]]:
+        """Build the methods, grouped with the baseline that they share, the baseline first.
+
+        `sizes` are parameters by role, for draft lengths that are open (`method_tables.with_lengths`). Raises ConfigError
+        for a mistake in a method.
+        """
+        groups: dict[str, list[ResolvedMethod]] = {}
+        options = self.options
+        try:
+            Sampler(options.temperature or 0.0, options.top_k, options.top_p)
+        except ValueError as error:
+            raise ConfigError(str(error)) from None
+        for variant in self._variants:
+            base, method = self._built(variant, sizes)
+            key = json.dumps([base.label, to_table(base.method), base.temperature], sort_keys=True)
+            _add(groups.setdefault(key, [base]), method)
+        return [tuple(group) for group in groups.values()]
+
+    def _built(self, variant: "_Variant", sizes: Mapping[str, int]) -> tuple[ResolvedMethod, ResolvedMethod]:
+        """Return a method and the baseline that it is compared with: itself for a baseline."""
+        source, options = variant.preset, self.options
+        table = tables.with_lengths(variant.table, sizes, options.gamma_for(source.name))
+        temperature = temperature_of(source) if options.temperature is None else options.temperature
+        clock: Clock = convert(source.table.get("clock", "decoding"), Clock, f"{source.path}: clock")
+        method = Method.build(table, options.place("method", source.path, variant.applied))
+        if method.greedy_only and temperature > 0.0:
+            raise ConfigError(f"{source.name} is defined for greedy decoding only, not at T = {temperature:g}")
+        baseline = source.table.get("baseline")
+        resolved = ResolvedMethod(variant.label(method), source.name, baseline, temperature, method, clock)
+        if not baseline:
+            return resolved, resolved
+        plain = Method.build(self._baseline_table(source, table), f"baseline {baseline}")
+        base = ResolvedMethod(baseline, baseline, None, temperature, plain)
+        return base, replace(resolved, lossless=is_lossless(method, plain))
+
+    @cached_property
+    def _variants(self) -> list["_Variant"]:
+        """Every method, or every variant of it that a sweep makes, with open draft lengths.
+
+        Each value of a swept key is a variant: of every method that has the key, or of the one whose name it begins with.
+        Raises ConfigError for a swept key that no method has, and for options that give one key of a method two values.
+        """
+        variants: list[_Variant] = []
+        unused = {key for key, _ in self.options.over}
+        for name in self.names:
+            source = preset("method", name)
+            base, applied = self._with_overrides(name)
+            swept = self._swept(name, base, applied)
+            unused -= {key for key, _, _ in swept}
+            paths = tuple(".".join(path) for _, path, _ in swept)
+            for values in product(*(values for _, _, values in swept)):
+                changes = [
+                    (path, tables.length_value(base, path, value, self.pair))
+                    for (_, path, _), value in zip(swept, values, strict=True)
+                ]
+                table = tables.with_roles(changed(base, changes, f"method {source.name}"), self.pair)
+                variants.append(_Variant(source, self._with_heads(table), applied, paths))
+        if unused:
+            key, known = min(unused), {f"method.{key}" for each in variants for key in tables.keys_of(each.table)}
+            raise tables.key_error(f"--over {key}", self.names, key, known)
+        return variants
+
+    def _with_overrides(self, name: str) -> tuple[Table, tuple[Override, ...]]:
+        """Return the table of a method with the overrides that apply to it, and these."""
+        base = tables.constructor(name)
+        applied = tuple(each for each in self.options.overrides_for("method", name) if tables.applies(each, base))
+        changes = [(each.path, each.value) for each in applied]
+        return changed(base, changes, f"method {preset('method', name).name}"), applied
+
+    def _swept(self, name: str, table: Table, applied: Sequence[Override]) -> list[tuple[str, list[str], list[object]]]:
+        """Return the sweeps that apply to a method: their keys, their paths in its table, and the values."""
+        label, options = preset("method", name).name, self.options
+        given = {".".join(each.path): (f"--set {each.key}", each.value) for each in applied}
+        swept: list[tuple[str, list[str], list[object]]] = []
+        for key, values in options.over:
+            scope, path = _swept_path(key, table)
+            if scope in ("method", label, name) and ".".join(path) in tables.keys_of(table):
+                _require_open(label, ".".join(path), f"--over {key}", given)
+                given[".".join(path)] = (f"--over {key}", None)
+                swept.append((key, path, values))
+        if (gamma := options.gamma_for(name)) and (where := tables.length_path(table)):
+            _require_open(label, where, f"--gamma {','.join(map(str, gamma))}", given)
+        return swept
+
+    def _baseline_table(self, source: Preset, table: Table) -> Table:
+        """Return the table of a method's baseline, with the pair's roles and heads."""
+        return self._with_heads(tables.baseline_table(source, table, self.pair))
+
+    def _with_heads(self, table: Table) -> Table:
+        """Return the table with the pair's heads. Raises ConfigError for a head that does not fit its place."""
+        self._fill_heads(table, "")
+        return table
+
+    def _fill_heads(self, table: Table, base: str) -> None:
+        """Replace each kind of head in a method by the pair's head of that kind, for the model that drafts there."""
+        for key in ("base", "draft", "model"):
+            if isinstance(value := table.get(key), str):
+                base = value
+                break
+        if (kind := table.get("name")) in Head.kinds:
+            head = table["head"] = table.get("head") or self._head(str(kind), base)
+            spec, verifier = self.pair.heads.get(str(head)), table.get("target")
+            if spec and spec.base != base:
+                raise ConfigError(f"head '{head}' reads '{spec.base}', but '{base}' drafts here")
+            if spec and isinstance(verifier, str) and spec.target != verifier:
+                raise ConfigError(f"head '{head}' predicts '{spec.target}', but '{verifier}' verifies here")
+        for _, inner in tables.inner_tables(table):
+            self._fill_heads(inner, base)
+
+    def _head(self, kind: str, base: str) -> str:
+        """Return the name of the pair's head of a kind on a model. Raises MissingAsset without one, if it is not assumed."""
+        try:
+            return self.pair.head_of(kind, base)
+        except MissingAsset:
+            if not self.assumes_heads:
+                raise
+            return kind
+
+    def unused_options(self, pair_name: str) -> dict[str, ConfigError]:
+        """Return errors for the options that no method reads, by option as on a command line."""
+        bases = {name: tables.constructor(name) for name in self.names}
+        return {
+            **self._unused_overrides(bases),
+            **self._unused_lengths(bases),
+            **self._unused_heads(pair_name),
+        }
+
+    def _unused_overrides(self, bases: Mapping[str, Table]) -> dict[str, ConfigError]:
+        unused: dict[str, ConfigError] = {}
+        for each in self.options.all_overrides("method", self.names):
+            covered = [name for name in self.names if in_scope(each.scope, name)]
+            if any(tables.applies(each, bases[name]) for name in covered):
+                continue
+            option = f"--set {each.key}"
+            known = {key for table in bases.values() for key in tables.keys_of(table)}
+            wrong = [tables.value_error(bases[name], each.path, each.value, option) for name in covered]
+            missing = tables.key_error(option, self.names, ".".join(each.path), known)
+            if each.scope and not covered:
+                missing = ConfigError(f"{option}: '{each.scope}' is not one of the methods {', '.join(self.names)}")
+            unused[option] = next(filter(None, wrong), missing)
+        return unused
+
+    def _unused_lengths(self, bases: Mapping[str, Table]) -> dict[str, ConfigError]:
+        unused: dict[str, ConfigError] = {}
+        labels = {name: preset("method", name).name for name in self.names}  # without aliases
+        words = ", ".join(self.names)
+        for scope, lengths in self.options.gamma:
+            option = f"--gamma {scope + '=' if scope else ''}{','.join(map(str, lengths))}"
+            reading = [
+                bases[name]
+                for name, label in labels.items()
+                if self.options.gamma_for(label) == lengths and tables.length_path(bases[name])
+            ]
+            if scope and not any(in_scope(scope, label) for label in labels.values()):
+                message = f"{option}: '{scope}' is not one of the methods {', '.join(labels.values())}"
+                unused[option] = ConfigError(message)
+            elif not reading:
+                unused[option] = ConfigError(f"{option}: {words} has no draft length")
+            elif len(lengths) > 1 and not any(table.get("models") for table in reading):
+                unused[option] = ConfigError(f"{option}: {words} has one draft length, not one per model")
+        return unused
+
+    def _unused_heads(self, pair_name: str) -> dict[str, ConfigError]:
+        unused: dict[str, ConfigError] = {}
+        known = {name: {"kind": head.kind, "base": head.base} for name, head in self.pair.heads.items()}
+        needed = self.heads
+        for name, path in self.options.heads:
+            scope, colon, head = name.partition(":")
+            option = f"--head {name}={path}"
+            if colon and not in_scope(scope, pair_name):
+                pairs = {pair_name, *presets.names("pair")}
+                nearest = "" if scope in pairs else hint(scope, pairs)
+                unused[option] = ConfigError(f"--head {name}: this run has no pair '{scope}'{nearest}")
+            elif head_named(head if colon else name, known) not in needed:
+                unused[option] = ConfigError(f"--head {name}: none of {', '.join(self.names)} reads it")
+        return unused
+
+
+def named_methods(names: Sequence[str], pair_name: str, pair: Pair, options: Options) -> tuple[str, ...]:
+    """Return the names of methods, with the words `all` and `lossless` replaced by the methods that the pair allows.
+
+    Without a name, the pair's default method is returned. Raises ConfigError if the pair allows no method.
+    """
+    allowed = {word: _allowed(pair, pair_name, options, word) for word in WORDS if word in names}
+    return tuple(
+        dict.fromkeys(method for name in names or [pair.default_method] for method in allowed.get(name, [name]))
+    )
+
+
+def _allowed(pair: Pair, pair_name: str, options: Options, word: str) -> list[str]:
+    """Return the presets with a baseline that can be built for a pair, those with the fewest models and heads first."""
+    plain = replace(options, overrides=(), over=(), gamma=())
+    built = {
+        name: _alone(name, pair, plain) for name in sorted({preset("method", n).name for n in presets.names("method")})
+    }
+    methods = {name: method for name, method in built.items() if method and (method.lossless or word != LOSSLESS)}
+    if not methods:
+        raise ConfigError(
+            f"-m {word}: pair {pair_name} has the models and heads of no method; help: specbench list methods"
+        )
+    return sorted(methods, key=lambda name: (len(methods[name].method.heads), len(methods[name].method.roles())))
+
+
+def _alone(name: str, pair: Pair, options: Options) -> ResolvedMethod | None:
+    """Return a method on a pair. None for a baseline, and if the pair lacks a model or head of the method."""
+    try:
+        ((_, *methods),) = Methods((name,), pair, options).groups(dict.fromkeys(pair.models, 1))
+    except (ConfigError, MissingAsset):
+        return None
+    return methods[0] if methods else None
+
+
+def is_lossless(method: Method, baseline: Method) -> bool | None:
+    """Return whether a method declares the same output distribution as its baseline. None if either declares none."""
+    own, other = method.declared_distribution(), baseline.declared_distribution()
+    return None if own is None or other is None else own == other
+
+
+def _add(group: list[ResolvedMethod], new: ResolvedMethod) -> None:
+    """Add a method to its group if it is new. Raises ConfigError if another method has the same label."""
+    same = next((other for other in group if other.label == new.label), None)
+    if same is None:
+        group.append(new)
+    elif new.baseline and new.method != same.method:
+        raise ConfigError(f"two methods are called '{new.label}'; give the files different names")
+
+
+def temperature_of(found: Preset) -> float:
+    """Return the temperature of a method's preset, 0 by default. Raises ConfigError for a negative one."""
+    where = f"{found.path}: temperature"
+    temperature: float = convert(found.table.get("temperature", 0.0), float, where)
+    if temperature < 0.0:
+        raise ConfigError(f"{where} = {temperature:g} must be at least 0")
+    return temperature
+
+
+def _swept_path(key: str, table: Table) -> tuple[str, list[str]]:
+    """Return the scope of a swept key and its path in a method's table; `gamma` alone is the method's draft length."""
+    scope, *path = key.split(".") if "." in key else ("method", key)
+    if path == [GAMMA] and GAMMA not in tables.keys_of(table) and (own := tables.length_path(table)):
+        path = own.split(".")
+    return scope, path
+
+
+def _require_open(method: str, path: str, option: str, given: Mapping[str, tuple[str, object]]) -> None:
+    """Raise ConfigError if another option already sets this key, directly or inside a table."""
+    for earlier, (other, value) in given.items():
+        rest = path.removeprefix(earlier)
+        if not rest or (rest.startswith(".") and isinstance(value, dict) and rest[1:] in _paths_in(value)):
+            raise ConfigError(f"{option} and {other} conflict: both give {method}'s {path}; leave one out")
+
+
+def _paths_in(table: Table, before: str = "") -> set[str]:
+    """Return the dotted keys of a table and of the tables within."""
+    paths = {f"{before}{key}" for key in table}
+    return paths.union(*(_paths_in(inner, f"{before}{key}.") for key, inner in tables.inner_tables(table)))
+
+
+def _attribute(part: object, path: str) -> object:
+    """Return a method's value at a dotted path, such as `proposer.gamma`."""
+    for key in path.split("."):
+        part = getattr(part, key)
+    return part
+
+
+def _shown(value: object) -> str:
+    """Return a value of a built method as TOML would write it in a label."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, tuple):
+        return str(list(value))
+    if is_dataclass(value) and not isinstance(value, type):
+        values = ", ".join(f"{field.name}={_shown(getattr(value, field.name))}" for field in dataclass_fields(value))
+        name = str(getattr(value, "name", ""))
+        return f"{name or type(value).__name__}({values})" if values else name
+    return str(value)

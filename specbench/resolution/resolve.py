@@ -1,0 +1,169 @@
+"""From a request to plans: the pair, the methods and the tasks, each read once."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import specbench.tasks  # noqa: F401  (registers the tasks)
+from specbench.config.model_folders import errors_about_folders
+from specbench.config.options import Options, SandboxKind
+from specbench.config.pair import Pair
+from specbench.config.presets import WORDS, Preset, require_known
+from specbench.data.task import Task
+from specbench.errors import ConfigError, MissingAsset
+from specbench.models.heads.resolve import resolve_heads
+from specbench.models.resolve import Execution, ResolvedModel, device_of, resolve_models
+from specbench.resolution.methods import Methods, ResolvedMethod, named_methods
+from specbench.resolution.plan import Plan, PlannedRun
+from specbench.resolution.request import Request
+from specbench.resolution.selection import Selected, TaskChoice, prompt_count, read_pair, read_task, unused_options
+from specbench.resolution.spec import ResolvedPair, run_spec
+from specbench.sandbox import Sandbox
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What a request selects: its pair with the user's overrides, its methods and its tasks.
+
+    Raises ConfigError, when it is made, for an unknown name or a pair with a mistake.
+    """
+
+    request: Request
+    preset: Preset
+    pair: Pair
+    methods: Methods
+
+    @classmethod
+    def of(cls, request: Request, assumes_heads: bool = False) -> "Choice":
+        """Read the pair and name the methods. `assumes_heads` is for estimates (`Methods`)."""
+        require_known([name for name in request.methods if name not in WORDS], request.pair, request.tasks)
+        preset, pair = read_pair(request.pair, request.options)
+        names = named_methods(request.methods, request.pair, pair, request.options)
+        return cls(request, preset, pair, Methods(names, pair, request.options, assumes_heads))
+
+    @cached_property
+    def tasks(self) -> TaskChoice:
+        """The tasks of the request, whose data is read on first use."""
+        return TaskChoice(self.request.tasks, self.pair, self.request.options)
+
+    def unused_options(self) -> dict[str, ConfigError]:
+        """Return errors for the options that no method, pair or task reads, by their text on the command line."""
+        by_methods = self.methods.unused_options(self.request.pair)  # first: mistakes come before missing data
+        return unused_options(self.preset, self.request.pair, self.tasks.names, self.request.options) | by_methods
+
+    def resolved_models(self, pair: Pair, on: Execution) -> dict[str, ResolvedModel]:
+        """Return the models that the methods need, of the pair with the checkpoints of a task."""
+        base = self.preset.path.parent
+        if on.elsewhere:
+            return resolve_models(pair, self.methods.roles, base, on)
+        with errors_about_folders(pair, self.methods.roles, base):
+            return resolve_models(pair, self.methods.roles, base, on)
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """The plans of a request, the sandbox for generated code, and why there is none although a task needs it.
+
+    There is one plan, or one per task for a pair with a checkpoint for each task.
+    """
+
+    plans: list[Plan]
+    sandbox: Sandbox | None
+    unscored: MissingAsset | None
+
+    @property
+    def runs(self) -> list[PlannedRun]:
+        """The runs of all plans."""
+        return [run for plan in self.plans for run in plan.runs]
+
+
+def resolve(request: Request) -> Resolved:
+    """Resolve a request without loading a model.
+
+    Raises ConfigError for a mistake in the request, including an option that nothing reads. Raises MissingAsset if a model,
+    data, or the sandbox of the only task is missing.
+    """
+    choice = Choice.of(request)
+    for error in choice.unused_options().values():
+        raise error
+    return planned(choice)
+
+
+def planned(choice: Choice) -> Resolved:
+    """Return the plans of a choice. Raises what `resolve` does, except for options that other requests may read."""
+    selected = choice.tasks.by_name  # before the models, since large ones take long to check
+    if choice.pair.differs_by_task:
+        plans = [plan_on([task], choice, choice.pair.on(name)) for name, task in selected.items()]
+    else:
+        plans = [plan_on(list(selected.values()), choice)]
+    return Resolved(plans, *_sandbox(choice.request.sandbox, [each.task for each in selected.values()]))
+
+
+def plan_on(tasks: Sequence[Selected], choice: Choice, pair: Pair | None = None) -> Plan:
+    """Check the models and methods of a choice, and plan them on tasks whose samples are read.
+
+    `pair` is that with the checkpoints of a task. Raises ConfigError for a mistake in a method, MissingAsset where a model is
+    not here and cannot be fetched.
+    """
+    pair = pair or choice.pair
+    request, options, base = choice.request, choice.request.options, choice.preset.path.parent
+    device = device_of(options.device)
+    models = choice.resolved_models(pair, Execution(device, options.dtype, options.engine))
+    heads = resolve_heads(pair, choice.methods.heads, base)
+    groups = choice.methods.groups(sizes_of(models))
+    resolved = ResolvedPair(choice.preset.name, pair, base, device, models, heads)
+    specs = [(run_spec(group, resolved, each, options), each) for each in tasks for group in groups]
+    runs = [PlannedRun(spec, request.out / spec.folder, each.task, each.data) for spec, each in specs]
+    return Plan(resolved, runs)
+
+
+def sizes_of(models: Mapping[str, ResolvedModel]) -> dict[str, int]:
+    """Return the number of parameters of each model."""
+    return {role: model.size.parameters for role, model in models.items()}
+
+
+@dataclass(frozen=True)
+class Outline:
+    """What a request measures on one task as far as architectures tell, for estimates without weights and data.
+
+    `prompts` is None if their number is not known. Without models, `missing` is the reason.
+    """
+
+    name: str  # of the pair
+    pair: Pair
+    models: Mapping[str, ResolvedModel]
+    groups: Sequence[tuple[ResolvedMethod, ...]]
+    task_name: str
+    task: Task
+    prompts: int | None
+    options: Options
+    missing: str = ""
+
+
+def outline(choice: Choice, on: Execution) -> Outline:
+    """Return the outline of a choice of one task on a machine. Raises ConfigError for a mistake in the request."""
+    (word,), options = choice.request.tasks, choice.request.options
+    name, task = read_task(word, choice.pair, options)
+    models, missing, prompts = dict[str, ResolvedModel](), "", None
+    try:
+        prompts = prompt_count(word, task, choice.pair, options)
+        models = choice.resolved_models(choice.pair.on(word), on)
+    except MissingAsset as error:
+        missing = str(error)
+    groups = choice.methods.groups(sizes_of(models))
+    return Outline(choice.preset.name, choice.pair, models, groups, name, task, prompts, options, missing)
+
+
+def _sandbox(kind: SandboxKind | None, tasks: Sequence[Task]) -> tuple[Sandbox | None, MissingAsset | None]:
+    """Return the sandbox if a task needs one and the user allows it.
+
+    If none works, a request of that task alone fails at once; among other tasks it is measured, and reported at the end.
+    """
+    if kind is None or not any(task.executes_code for task in tasks):
+        return None, None
+    try:
+        return Sandbox.find(kind.value), None
+    except MissingAsset as error:
+        if len(tasks) == 1:
+            raise
+        return None, error

@@ -1,0 +1,66 @@
+"""Sizes of models from their configs: published parameter counts, and the bytes that a loaded model holds."""
+
+import pytest
+import torch
+from transformers import AutoConfig
+
+from specbench.config.architectures import known_architecture
+from specbench.errors import MissingAsset
+from specbench.models.engine import network_of
+from specbench.models.products import Packed, can_pack
+from specbench.models.quantization import KernelLinear, quantize
+from specbench.models.random_weights import architecture, random_model
+from specbench.models.sizes import size_of
+
+PUBLISHED = {
+    "meta-llama/Llama-2-70b-hf": 68_976_648_192,
+    "meta-llama/Llama-3.1-70B-Instruct": 70_553_706_496,
+    "meta-llama/Meta-Llama-3-70B": 70_553_706_496,
+    "meta-llama/Llama-3.1-8B-Instruct": 8_030_261_248,
+    "google/t5-v1_1-small": 76_961_152,  # its LM head is not the embedding
+}
+
+
+@pytest.mark.parametrize(("path", "parameters"), PUBLISHED.items())
+def test_parameters_equal_the_published_count(path, parameters):
+    assert size_of(architecture(path, {}), "bfloat16").parameters == parameters
+
+
+def test_an_unknown_architecture_is_an_error():
+    with pytest.raises(MissingAsset, match=r"no architecture for example/unknown .*help: add a file"):
+        known_architecture("example/unknown")
+
+
+def llama(tied):
+    return AutoConfig.for_model(
+        "llama", hidden_size=512, intermediate_size=640, num_hidden_layers=2, num_attention_heads=4, vocab_size=600,
+        tie_word_embeddings=tied, max_position_embeddings=64,
+    )  # fmt: skip
+
+
+def test_layers_heads_and_caches_of_a_llama():
+    size = size_of(llama(tied=False), "bfloat16")
+    matrices = 4 * 512 * 512 + 3 * 512 * 640
+    assert size.layer_bytes == 2 * matrices and size.lm_head_bytes == 2 * 512 * 600
+    assert size.embedding_bytes == 2 * size.lm_head_bytes and size.packed_head_bytes == 0
+    assert size.resident_bytes == 2 * size.parameters
+    assert size.forward_bytes == size.resident_bytes - size.lm_head_bytes  # the embedding is looked up
+    assert size.cache_bytes(10) == 10 * 2 * 2 * 512 * 2 and size.cache_bytes(100) == size.cache_bytes(64)
+
+
+@pytest.mark.skipif(not can_pack(torch.device("cpu"), torch.bfloat16), reason="no packed products on this processor")
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(("quantization", "tied"), [("int4", False), ("int8", False), ("", True), ("", False)])
+def test_copies_on_a_cpu_equal_those_of_the_loaded_model(quantization, tied, dtype):
+    config = llama(tied)
+    model = random_model(config, dtype, torch.device("cpu")).requires_grad_(False)
+    if quantization:
+        pytest.importorskip("torchao")
+        quantize(model, quantization)
+    head = network_of(model).head
+    copies = [each.block_product for each in model.modules() if isinstance(each, KernelLinear) and each.block_product]
+    copies += [head] if tied and isinstance(head, Packed) else []
+    held = sum(each.matrix.numel() * each.dtype.itemsize for each in copies)
+    assert held > 0 or not (quantization or tied)
+    size = size_of(config, dtype, quantization)
+    assert size.block_copy_bytes + size.packed_head_bytes == held
