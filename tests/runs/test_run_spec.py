@@ -8,6 +8,7 @@ from dataclasses import replace
 import jsonschema
 import pytest
 import tomli_w
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import LlamaConfig
