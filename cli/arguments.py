@@ -1,12 +1,9 @@
 """Parse command-line values into the library's options."""
 
 from collections.abc import Sequence
-from typing import Any
 
 from specbench.config.construct import Table
-from specbench.config.options import Options
-from specbench.config.overrides import parse_head, parse_override, scoped
-from specbench.config.placement import place_overrides
+from specbench.config.overrides import scoped
 from specbench.config.presets import WORDS
 from specbench.errors import ConfigError, hint
 from specbench.report.figures import FORMATS, KNOWN_FORMATS
@@ -50,30 +47,6 @@ def lengths(text: str) -> tuple[str, tuple[int, ...]]:
     if not found or min(found) < 1:
         raise ConfigError(f"--gamma {text}: a draft length is at least 1")
     return method, found
-
-
-def options_of(
-    *,
-    gamma: Sequence[str] | None = None,
-    data: Sequence[str] | None = None,
-    set_: Sequence[str] | None = None,
-    over: Sequence[str] | None = None,
-    head: Sequence[str] | None = None,
-    plugin: Sequence[str] | None = None,
-    place: Sequence[str] | None = None,
-    **given: Any,
-) -> Options:
-    """Build options from a command's parameters: parse text, import plugins, and pass on the rest."""
-    plugins = imported(plugin)  # first, since the names of a plugin's presets may be scopes
-    return Options(
-        gamma=tuple(map(lengths, filter(None, gamma or []))),
-        data=tuple(scoped(text, "task", "--data") for text in data or [] if text),
-        overrides=(*map(parse_override, set_ or []), *place_overrides(place or [])),
-        over=tuple(parse_override(text, "--over") for text in over or []),
-        heads=tuple(map(parse_head, head or [])),
-        plugins=plugins,
-        **given,
-    )
 
 
 def imported(plugins: Sequence[str] | None) -> tuple[tuple[str, str], ...]:

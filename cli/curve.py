@@ -10,7 +10,7 @@ import typer
 
 from specbench.analysis.summary import summary_of
 from specbench.cli import params
-from specbench.cli.arguments import options_of, plot_formats, words
+from specbench.cli.arguments import plot_formats, words
 from specbench.cli.console import place, print_table, say, terminal
 from specbench.cli.params import known
 from specbench.cli.progress import Terminal, interrupted
@@ -28,7 +28,9 @@ from specbench.resolution.request import Request
 AUTO, AUTO_LENGTH = "auto", "gamma=auto"
 
 
+@params.with_shared_options("repeats", "shard")
 def curve(
+    *,
     method: Annotated[
         list[str],
         typer.Option(
@@ -62,21 +64,12 @@ def curve(
     seeds: Annotated[
         int, typer.Option(min=1, help="Number of times that each prompt is decoded, each with its own seed.")
     ] = 3,
-    data: params.Data = None,
-    limit: params.Limit = None,
-    temperature: params.Temperature = None,
-    gamma: params.Gamma = None,
-    max_new_tokens: params.MaxNewTokens = None,
+    shared: params.SharedOptions,
     seed: Annotated[int, typer.Option(help="The first seed.")] = 0,
     allow_code_execution: params.CodeExecution = False,
-    device: params.OnDevice = params.Device.auto,
-    dtype: params.InDtype = params.Dtype.auto,
-    engine: params.ByEngine = params.Engine.auto,
-    set_: params.Sets = None,
     out: params.Out = Path("results"),
     plots: Annotated[Path | None, typer.Option("--plots", help="Write plots of the curves to this folder.")] = None,
     plot_format: params.PlotFormats = None,
-    plugin: params.Plugins = None,
     fresh: params.Fresh = False,
     wait: params.Wait = False,
     break_lock: params.BreakLock = False,
@@ -91,10 +84,7 @@ def curve(
     from specbench.experiment.pipeline import run  # imports torch
 
     formats = plot_formats(plot_format, plots)
-    plain = options_of(
-        gamma=gamma, set_=set_, plugin=plugin, data=data, limit=limit, temperature=temperature,
-        max_new_tokens=max_new_tokens, seed=seed, repeats=seeds, device=device, dtype=dtype, engine=engine,
-    )  # fmt: skip
+    plain = shared.options(seed=seed, repeats=seeds)
     names = words(method)
     access = Access(fresh=fresh, wait=wait, break_lock=break_lock)
     kind = SandboxKind.auto if allow_code_execution else None

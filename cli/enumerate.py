@@ -6,8 +6,7 @@ from typing import Annotated
 
 import typer
 
-from specbench.cli.arguments import options_of
-from specbench.cli.params import Method, Plugins, known
+from specbench.cli.params import Method, Plugins, SharedOptions, known
 from specbench.errors import ConfigError, ExitCode
 from specbench.report.escaping import terminal
 
@@ -31,7 +30,7 @@ def enumerate_(
 
     Exit code 5 if they differ, 6 if nothing was drafted, 2 if the method declares no distribution.
     """
-    plain = options_of(set_=set_, plugin=plugin)
+    plain = SharedOptions(set_=set_, plugin=plugin).options()
     # imports torch
     from specbench.resolution.method_tables import applies, constructor, length_path
     from specbench.resolution.methods import Methods

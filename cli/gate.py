@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from specbench.cli import params
-from specbench.cli.arguments import imported, named, options_of, words
+from specbench.cli.arguments import imported, named, words
 from specbench.cli.lazy import STYLE
 from specbench.cli.verdict_output import (
     AcrossConfig,
@@ -77,7 +77,9 @@ def check(
 
 
 @gate.command()
+@params.with_shared_options("shard")
 def record(
+    *,
     snapshot: Annotated[Path, typer.Argument(help="The snapshot file to write.", show_default=False)],
     method: params.Methods = None,
     pair: params.Pair = "tiny",
@@ -85,42 +87,26 @@ def record(
     counters_only: CountersOnly = False,
     add: Annotated[bool, typer.Option("--add", help="Keep what the file holds.")] = False,
     sessions: Sessions = None,
-    data: params.Data = None,
-    limit: params.Limit = None,
-    gamma: params.Gamma = None,
-    max_new_tokens: params.MaxNewTokens = None,
-    ignore_eos: params.IgnoreEos = False,
-    temperature: params.Temperature = None,
-    seed: params.Seed = 0,
+    shared: params.SharedOptions,
     repeats: Annotated[
         int | None,
         typer.Option(help="How often each method decodes each prompt. [5; 1 with --counters-only]"),
     ] = None,
-    device: params.OnDevice = params.Device.auto,
-    dtype: params.InDtype = params.Dtype.auto,
-    engine: params.ByEngine = params.Engine.auto,
-    set_: params.Sets = None,
-    head: params.Heads = None,
     allow_code_execution: params.CodeExecution = False,
     sandbox: params.Sandbox = SandboxKind.auto,
-    plugin: params.Plugins = None,
     out: Kept = None,
 ) -> None:
     """Measure methods on a pair and tasks, and write a snapshot file."""
     names, tasks = words(method), words(task)
-    imported(plugin)
+    imported(shared.plugin)
     require_known(named(names), pair, tasks)
     from specbench.experiment import gate as gating  # imports numpy
     from specbench.experiment.fresh_process import Commands
 
-    options = options_of(
-        gamma=gamma, set_=set_, head=head, data=data, limit=limit, max_new_tokens=max_new_tokens,
-        ignore_eos=ignore_eos, temperature=temperature, seed=seed,
-        repeats=(1 if counters_only else gating.ROUNDS) if repeats is None else repeats,
-        device=device.value, dtype=dtype.value, engine=engine.value,
-    )  # fmt: skip
+    options = shared.options(repeats=(1 if counters_only else gating.ROUNDS) if repeats is None else repeats)
     command = gating.command_of(names, pair, tasks, options)
-    commands = Commands(commands=[command], sandbox=sandbox.value if allow_code_execution else "", plugins=plugin or [])
+    kind = sandbox.value if allow_code_execution else ""
+    commands = Commands(commands=[command], sandbox=kind, plugins=shared.plugin or [])
     with _folder(out) as folder:
         how = gating.Recording(counters_only=counters_only, sessions=sessions or gating.SESSIONS, add=add)
         gating.record(snapshot, folder, commands, how)

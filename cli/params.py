@@ -1,18 +1,24 @@
 """Options that several commands share, as Typer annotations, and the values of some of them."""
 
+import inspect
 from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from functools import wraps
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, get_type_hints
 
 import typer
 
+from specbench.cli.arguments import imported, lengths
 from specbench.config.choices import Chat as Chat
 from specbench.config.choices import Device as Device
 from specbench.config.choices import Dtype as Dtype
 from specbench.config.choices import Engine as Engine
 from specbench.config.choices import Overflow as Overflow
-from specbench.config.options import SandboxKind
+from specbench.config.options import Options, SandboxKind
+from specbench.config.overrides import parse_head, parse_override, scoped
 from specbench.config.pair import HeadKind as HeadKind
+from specbench.config.placement import place_overrides
 from specbench.config.presets import KINDS, names
 
 
@@ -100,78 +106,7 @@ Suite = Annotated[
     ),
 ]
 
-# Samples and decoding.
-Data = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--data",
-        help="hub, synthetic or a JSONL file; TASK=... for one task. [the pair's, else hub]",
-        rich_help_panel=DATA,
-    ),
-]
-Limit = Annotated[
-    int | None,
-    typer.Option(
-        "--limit",
-        "-n",
-        help="Use only the first N samples; 0: all (synthetic data: 32). [the pair's, else all]",
-        rich_help_panel=DATA,
-    ),
-]
-Drawn = Annotated[
-    int,
-    typer.Option(
-        help="Use N random samples, the same in every run. Cannot be combined with --limit.", rich_help_panel=DATA
-    ),
-]
-Gamma = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--gamma",
-        help="Draft length N, or one per model N,N; METHOD=N for one method. [by the models' sizes]",
-        rich_help_panel=DECODING,
-    ),
-]
-MaxNewTokens = Annotated[
-    int | None, typer.Option(help="Maximum number of tokens per generation. [the task's]", rich_help_panel=DECODING)
-]
-OnOverflow = Annotated[
-    Overflow | None,
-    typer.Option("--on-overflow", help="How to treat a prompt that is too long. [the task's]", rich_help_panel=DATA),
-]
-Templated = Annotated[
-    Chat | None,
-    typer.Option("--chat", help="Whether to apply the chat template. [the task's]", rich_help_panel=DATA),
-]
-IgnoreEos = Annotated[
-    bool,
-    typer.Option(
-        "--ignore-eos", help="Decode a fixed number of tokens: ignore EOS and stop strings.", rich_help_panel=DECODING
-    ),
-]
-Temperature = Annotated[
-    float | None,
-    typer.Option(
-        help="Sampling temperature; 0 is greedy. [1 for cascades and ensembles, else 0]", rich_help_panel=DECODING
-    ),
-]
-Seed = Annotated[int, typer.Option(help="Random seed; repeat r uses seed + r.", rich_help_panel=DECODING)]
-Repeats = Annotated[
-    int | None,
-    typer.Option(help="Number of times that each method decodes each prompt. [3]", rich_help_panel=MEASUREMENT),
-]
-
-# Device and scoring.
-OnDevice = Annotated[Device, typer.Option(help="auto: CUDA if available.", rich_help_panel=MACHINE)]
-InDtype = Annotated[Dtype, typer.Option(help="auto: float32 on a CPU, bfloat16 on a GPU.", rich_help_panel=MACHINE)]
-ByEngine = Annotated[
-    Engine,
-    typer.Option(
-        help="eager: modules of transformers; lean: specbench's forward pass; graph: lean as CUDA graphs; compiled: graph"
-        " with torch.compile; auto: the first available of graph, lean, eager.",
-        rich_help_panel=MACHINE,
-    ),
-]
+# Scoring.
 CodeExecution = Annotated[
     bool,
     typer.Option(
@@ -191,43 +126,6 @@ JudgeSource = Annotated[
 ]
 JudgeModel = Annotated[
     str, typer.Option("--judge-model", help="The model that the server runs.", rich_help_panel=SUITES)
-]
-
-Place = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--place",
-        help="Where a model runs: target=cuda:1, target=layers:0,1 (layers over two GPUs) or target=tensor:0,1 (split"
-        " matrices). [the run's device]",
-        rich_help_panel=MACHINE,
-    ),
-]
-
-# Changes to presets.
-Sets = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set",
-        "-s",
-        help="Override a key: method.target.mu=0.2, task.shots=0, task.mmlu.shots=0.",
-        rich_help_panel=OVERRIDES,
-    ),
-]
-Heads = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--head",
-        help="Use a trained head: sprinter=FOLDER, eagle@middle=FOLDER, PAIR:sprinter=FOLDER.",
-        rich_help_panel=OVERRIDES,
-    ),
-]
-Plugins = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--plugin",
-        help="A Python file or module that defines targets, stop rules, proposers, methods or tasks.",
-        rich_help_panel=OVERRIDES,
-    ),
 ]
 
 # Output and locks.
@@ -255,3 +153,190 @@ PlotFormats = Annotated[
     typer.Option("--plot-format", help="Formats of --plots: svg, png, pdf.  [svg,png]", rich_help_panel=OUTPUT),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Write JSON to stdout.", rich_help_panel=OUTPUT)]
+Plugins = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--plugin",
+        help="A Python file or module that defines targets, stop rules, proposers, methods or tasks.",
+        rich_help_panel=OVERRIDES,
+    ),
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SharedOptions:
+    """The options of every command that resolves a request. `with_shared_options` adds them to a command."""
+
+    data: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--data",
+            help="hub, synthetic or a JSONL file; TASK=... for one task. [the pair's, else hub]",
+            rich_help_panel=DATA,
+        ),
+    ] = None
+    limit: Annotated[
+        int | None,
+        typer.Option(
+            "--limit",
+            "-n",
+            help="Use only the first N samples; 0: all (synthetic data: 32). [the pair's, else all]",
+            rich_help_panel=DATA,
+        ),
+    ] = None
+    sample: Annotated[
+        int,
+        typer.Option(
+            help="Use N random samples, the same in every run. Cannot be combined with --limit.", rich_help_panel=DATA
+        ),
+    ] = 0
+    gamma: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--gamma",
+            help="Draft length N, or one per model N,N; METHOD=N for one method. [by the models' sizes]",
+            rich_help_panel=DECODING,
+        ),
+    ] = None
+    max_new_tokens: Annotated[
+        int | None, typer.Option(help="Maximum number of tokens per generation. [the task's]", rich_help_panel=DECODING)
+    ] = None
+    on_overflow: Annotated[
+        Overflow | None,
+        typer.Option(
+            "--on-overflow", help="How to treat a prompt that is too long. [the task's]", rich_help_panel=DATA
+        ),
+    ] = None
+    chat: Annotated[
+        Chat | None,
+        typer.Option("--chat", help="Whether to apply the chat template. [the task's]", rich_help_panel=DATA),
+    ] = None
+    ignore_eos: Annotated[
+        bool,
+        typer.Option(
+            "--ignore-eos",
+            help="Decode a fixed number of tokens: ignore EOS and stop strings.",
+            rich_help_panel=DECODING,
+        ),
+    ] = False
+    temperature: Annotated[
+        float | None,
+        typer.Option(
+            help="Sampling temperature; 0 is greedy. [1 for cascades and ensembles, else 0]", rich_help_panel=DECODING
+        ),
+    ] = None
+    top_k: Annotated[
+        int, typer.Option(help="Sample from the k most likely tokens; 0: off.", rich_help_panel=DECODING)
+    ] = 0
+    top_p: Annotated[
+        float,
+        typer.Option(
+            help="Sample from the smallest set of tokens with this probability; 1: off.", rich_help_panel=DECODING
+        ),
+    ] = 1.0
+    seed: Annotated[int, typer.Option(help="Random seed; repeat r uses seed + r.", rich_help_panel=DECODING)] = 0
+    repeats: Annotated[
+        int | None,
+        typer.Option(help="Number of times that each method decodes each prompt. [3]", rich_help_panel=MEASUREMENT),
+    ] = None
+    device: Annotated[Device, typer.Option(help="auto: CUDA if available.", rich_help_panel=MACHINE)] = Device.auto
+    dtype: Annotated[
+        Dtype, typer.Option(help="auto: float32 on a CPU, bfloat16 on a GPU.", rich_help_panel=MACHINE)
+    ] = Dtype.auto
+    engine: Annotated[
+        Engine,
+        typer.Option(
+            help="eager: modules of transformers; lean: specbench's forward pass; graph: lean as CUDA graphs; compiled: graph"
+            " with torch.compile; auto: the first available of graph, lean, eager.",
+            rich_help_panel=MACHINE,
+        ),
+    ] = Engine.auto
+    place: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--place",
+            help="Where a model runs: target=cuda:1, target=layers:0,1 (layers over two GPUs) or target=tensor:0,1 (split"
+            " matrices). [the run's device]",
+            rich_help_panel=MACHINE,
+        ),
+    ] = None
+    set_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            "-s",
+            help="Override a key: method.target.mu=0.2, task.shots=0, task.mmlu.shots=0.",
+            rich_help_panel=OVERRIDES,
+        ),
+    ] = None
+    over: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--over",
+            help="Sweep a key; each value is a variant: gamma=[1, 3, 5], method.target.alpha=[0.1, 0.3], lossy.bonus=[...].",
+            rich_help_panel=OVERRIDES,
+        ),
+    ] = None
+    head: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--head",
+            help="Use a trained head: sprinter=FOLDER, eagle@middle=FOLDER, PAIR:sprinter=FOLDER.",
+            rich_help_panel=OVERRIDES,
+        ),
+    ] = None
+    plugin: Plugins = None
+    shard: Annotated[
+        str,
+        typer.Option(help="Measure only part I/N of the prompts, in a run folder of its own.", rich_help_panel=SUITES),
+    ] = ""
+
+    def options(self, **own: Any) -> Options:
+        """Parse the options, importing plugins first. `own` are values of options that the command defines itself."""
+        given = replace(self, **own)
+        plugins = imported(given.plugin)  # first, since the names of a plugin's presets may be scopes
+        plain = ("limit", "sample", "max_new_tokens", "ignore_eos", "temperature", "top_k", "top_p", "seed", "shard")
+        return Options(
+            **{name: getattr(given, name) for name in (*plain, "device", "dtype", "engine")},
+            on_overflow=given.on_overflow or "",
+            chat=given.chat or "",
+            repeats=Options.repeats if given.repeats is None else given.repeats,
+            gamma=tuple(map(lengths, filter(None, given.gamma or []))),
+            data=tuple(scoped(text, "task", "--data") for text in given.data or [] if text),
+            overrides=(*map(parse_override, given.set_ or []), *place_overrides(given.place or [])),
+            over=tuple(parse_override(text, "--over") for text in given.over or []),
+            heads=tuple(map(parse_head, given.head or [])),
+            plugins=plugins,
+        )
+
+
+def with_shared_options(*leave_out: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Replace the parameter `shared` of a command by the options of `SharedOptions`.
+
+    Options that the command defines itself, and those to `leave_out`, are not added.
+    """
+
+    def decorated(command: Callable[..., None]) -> Callable[..., None]:
+        own = inspect.signature(command).parameters
+        hints = get_type_hints(SharedOptions, include_extras=True)
+        added = [
+            inspect.Parameter(
+                each.name, inspect.Parameter.KEYWORD_ONLY, default=each.default, annotation=hints[each.name]
+            )
+            for each in fields(SharedOptions)
+            if each.name not in (*own, *leave_out)
+        ]
+
+        @wraps(command)
+        def wrapper(**values: Any) -> None:
+            shared = SharedOptions(**{each.name: values.pop(each.name) for each in added})
+            command(shared=shared, **values)
+
+        parameters: list[inspect.Parameter] = []
+        for each in own.values():
+            parameters += added if each.name == "shared" else [each.replace(kind=inspect.Parameter.KEYWORD_ONLY)]
+        wrapper.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # what Typer reads
+        wrapper.__annotations__ = {each.name: each.annotation for each in parameters}
+        return wrapper
+
+    return decorated

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from specbench.cli import params
-from specbench.cli.arguments import named, options_of, words
+from specbench.cli.arguments import named, words
 from specbench.cli.console import print_table, say, terminal
 from specbench.cli.progress import duration, status
 from specbench.cli.run import suite_changes
@@ -38,31 +38,15 @@ OPTIONAL = [
 SETTINGS = re.compile(r" x\d+\b")  # several settings of a method
 
 
+@params.with_shared_options()
 def plan(
+    *,
     suite: params.Suite = None,
     method: params.Methods = None,
     pair: params.PairOrTiny = None,
     task: params.Tasks = None,
-    data: params.Data = None,
-    limit: params.Limit = None,
-    repeats: params.Repeats = None,
-    sample: params.Drawn = 0,
-    gamma: params.Gamma = None,
-    max_new_tokens: params.MaxNewTokens = None,
-    ignore_eos: params.IgnoreEos = False,
-    temperature: params.Temperature = None,
-    seed: params.Seed = 0,
-    device: params.OnDevice = params.Device.auto,
-    dtype: params.InDtype = params.Dtype.auto,
-    engine: params.ByEngine = params.Engine.auto,
-    place: params.Place = None,
+    shared: params.SharedOptions,
     out: params.Out = Path("results"),
-    set_: params.Sets = None,
-    over: Annotated[
-        list[str] | None, typer.Option("--over", help="Sweep a key: method.target.alpha=[0.1, 0.3].")
-    ] = None,
-    head: params.Heads = None,
-    plugin: params.Plugins = None,
     for_: Annotated[
         str | None,
         typer.Option(
@@ -86,17 +70,13 @@ def plan(
     machine = read_accelerator(for_) if for_ else None
     if gpus and not machine:
         raise ConfigError("--gpus needs --for MACHINE; without it, the GPUs of this machine are used")
-    if machine and device is not params.Device.auto:
+    if machine and shared.device is not params.Device.auto:
         raise ConfigError("--for and --device conflict: leave one out")
-    options = options_of(
-        gamma=gamma, set_=set_, over=over, head=head, plugin=plugin, data=data, limit=limit, sample=sample,
-        max_new_tokens=max_new_tokens, ignore_eos=ignore_eos, temperature=temperature, seed=seed,
-        device=device, dtype=dtype, engine=engine, place=place, **({} if repeats is None else {"repeats": repeats}),
-    )  # fmt: skip
+    options = shared.options()
     if suite:
         if method or pair or task:
             raise ConfigError("--suite defines methods, pairs and tasks; help: leave out -m, -p and -t")
-        wanted = read_suite(suite, **suite_changes(options, repeats))
+        wanted = read_suite(suite, **suite_changes(options, shared.repeats))
     else:
         require_known(named(words(method)), pair or "tiny", words(task))
         from specbench.resolution.resolve import Choice  # imports torch

@@ -6,7 +6,6 @@ from typing import Annotated
 import typer
 
 from specbench.cli import params
-from specbench.cli.arguments import options_of
 from specbench.cli.console import place, print_table, say, terminal
 from specbench.cli.params import known
 from specbench.cli.progress import Terminal, interrupted
@@ -18,7 +17,9 @@ from specbench.resolution.chain_profile import GAMMA, levels_of, pairings
 from specbench.resolution.request import Request
 
 
+@params.with_shared_options("sample", "ignore_eos", "over", "shard")
 def profile(
+    *,
     pair: params.Pair = "tiny-polybasic",
     method: Annotated[
         str,
@@ -50,18 +51,13 @@ def profile(
     write: Annotated[
         Path | None, typer.Option(help="Write the fastest predicted chain as a method to this TOML file.")
     ] = None,
-    data: params.Data = None,
+    shared: params.SharedOptions,
     limit: Annotated[int, typer.Option("--limit", "-n", help="Number of prompts; 0: all.")] = 8,
     gamma: Annotated[int, typer.Option(help="Draft length at which pairs of models are measured.")] = GAMMA,
     temperature: Annotated[float, typer.Option(help="Sampling temperature; 0 is greedy.")] = 0.0,
     repeats: Annotated[int, typer.Option(help="Number of times that each prompt is decoded.")] = 1,
     max_new_tokens: Annotated[int, typer.Option(help="Number of tokens per generation.")] = 64,
-    device: params.OnDevice = params.Device.auto,
-    dtype: params.InDtype = params.Dtype.auto,
-    engine: params.ByEngine = params.Engine.auto,
     out: params.Out = Path("results"),
-    head: params.Heads = None,
-    set_: params.Sets = None,
     fresh: params.Fresh = False,
     wait: params.Wait = False,
     break_lock: params.BreakLock = False,
@@ -76,10 +72,14 @@ def profile(
     from specbench.experiment.pipeline import run  # imports torch
     from specbench.resolution.selection import read_pair
 
-    options = options_of(
-        set_=set_, head=head, gamma=[str(gamma)], data=data, limit=limit, temperature=temperature, repeats=repeats,
-        max_new_tokens=max_new_tokens, ignore_eos=True, device=device, dtype=dtype, engine=engine,
-    )  # fmt: skip
+    options = shared.options(
+        limit=limit,
+        gamma=[str(gamma)],
+        temperature=temperature,
+        repeats=repeats,
+        max_new_tokens=max_new_tokens,
+        ignore_eos=True,
+    )
     _, found = read_pair(pair, options)
     levels = levels_of(method)
     chains = [[levels[0], each, *levels[2:]] for each in middle] if middle else [levels]

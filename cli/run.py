@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from specbench.cli import params
-from specbench.cli.arguments import judge_table, named, options_of, pair_of_models, words
+from specbench.cli.arguments import judge_table, named, pair_of_models, words
 from specbench.cli.console import place, terminal
 from specbench.cli.progress import Terminal, interrupted
 from specbench.cli.suite_run import LauncherName, SuiteMode, run_suite_in
@@ -31,7 +31,9 @@ Examples:
 """
 
 
+@params.with_shared_options()
 def run(
+    *,
     method: params.Methods = None,
     pair: params.PairOrTiny = None,
     target: Annotated[
@@ -43,45 +45,10 @@ def run(
     ] = "",
     task: params.Tasks = None,
     suite: params.Suite = None,
-    data: params.Data = None,
-    limit: params.Limit = None,
-    sample: params.Drawn = 0,
-    gamma: params.Gamma = None,
-    max_new_tokens: params.MaxNewTokens = None,
-    on_overflow: params.OnOverflow = None,
-    chat: params.Templated = None,
+    shared: params.SharedOptions,
     allow_code_execution: params.CodeExecution = False,
     sandbox: params.Sandbox = SandboxKind.auto,
-    ignore_eos: params.IgnoreEos = False,
-    temperature: params.Temperature = None,
-    top_k: Annotated[
-        int, typer.Option(help="Sample from the k most likely tokens; 0: off.", rich_help_panel=params.DECODING)
-    ] = 0,
-    top_p: Annotated[
-        float,
-        typer.Option(
-            help="Sample from the smallest set of tokens with this probability; 1: off.",
-            rich_help_panel=params.DECODING,
-        ),
-    ] = 1.0,
-    seed: params.Seed = 0,
-    repeats: params.Repeats = None,
-    device: params.OnDevice = params.Device.auto,
-    dtype: params.InDtype = params.Dtype.auto,
-    engine: params.ByEngine = params.Engine.auto,
-    place: params.Place = None,
     out: params.Out = Path("results"),
-    set_: params.Sets = None,
-    over: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--over",
-            help="Sweep a key; each value is a variant: gamma=[1, 3, 5], method.target.alpha=[0.1, 0.3], lossy.bonus=[...].",
-            rich_help_panel=params.OVERRIDES,
-        ),
-    ] = None,
-    head: params.Heads = None,
-    plugin: params.Plugins = None,
     full: params.Full = False,
     explain: params.Explain = False,
     refine: Annotated[
@@ -91,12 +58,6 @@ def run(
             rich_help_panel=params.SUITES,
         ),
     ] = 0,
-    shard: Annotated[
-        str,
-        typer.Option(
-            help="Measure only part I/N of the prompts, in a run folder of its own.", rich_help_panel=params.SUITES
-        ),
-    ] = "",
     shards: Annotated[
         int,
         typer.Option(
@@ -129,18 +90,13 @@ def run(
     A run folder is named by a hash of the resolved config. The same command resumes an interrupted run; for a finished run it
     prints the tables again.
     """
-    options = options_of(
-        gamma=gamma, set_=set_, over=over, head=head, plugin=plugin, data=data, limit=limit, sample=sample,
-        max_new_tokens=max_new_tokens, ignore_eos=ignore_eos, on_overflow=on_overflow or "", chat=chat or "",
-        temperature=temperature, top_k=top_k, top_p=top_p, seed=seed, repeats=Options.repeats if repeats is None else repeats,
-        device=device, dtype=dtype, engine=engine, place=place, shard=shard,
-    )  # fmt: skip
+    options = shared.options()
     if target or draft:
         if pair:
             raise ConfigError("--pair and --target cannot be combined")
         pair = pair_of_models(draft, target)
-    if shards and (shard or refine or fresh):
-        other = "--shard" if shard else "--refine" if refine else "--fresh"
+    if shards and (shared.shard or refine or fresh):
+        other = "--shard" if shared.shard else "--refine" if refine else "--fresh"
         raise ConfigError(f"--shards and {other} cannot be combined")
     kind = sandbox if allow_code_execution else None
     access = Access(fresh=fresh, wait=wait or bool(only), break_lock=break_lock, restart=bool(only), untimed=untimed)
@@ -149,11 +105,11 @@ def run(
         if suite:
             if method or pair or task:
                 raise ConfigError("--suite defines methods, pairs and tasks; help: leave out -m, -p and -t")
-            chosen = read_suite(suite, **(changes := suite_changes(options, repeats))).with_judge(judging)
+            chosen = read_suite(suite, **(changes := suite_changes(options, shared.repeats))).with_judge(judging)
             # plugins replace nothing
             changed = tuple(f"{key} = {value}" for key, value in changes.items() if key != "plugins")
             wanted = SuiteRequest(suite=chosen, out=out, access=access, sandbox=kind, changes=changed)
-            mode = SuiteMode(refine, shard, shards, only, launcher, tuple(launcher_set or ()))
+            mode = SuiteMode(refine, shared.shard, shards, only, launcher, tuple(launcher_set or ()))
             code = run_suite_in(wanted, mode)
         elif refine or launcher:
             raise ConfigError(f"--{'refine' if refine else 'launcher'} applies to --suite")

@@ -9,7 +9,6 @@ from rich.text import Text
 
 from specbench.analysis.token_origin import MEANING
 from specbench.cli import params
-from specbench.cli.arguments import options_of
 from specbench.cli.params import known
 from specbench.cli.progress import Terminal
 from specbench.config.presets import require_known
@@ -22,7 +21,9 @@ if TYPE_CHECKING:
 STYLES = {"a": "green", "d": "cyan", "r": "bold yellow", "b": "bold blue", "m": "", "x": "red strike"}  # by origin
 
 
+@params.with_shared_options("limit", "sample", "repeats", "over", "shard")
 def trace(
+    *,
     prompt: Annotated[str | None, typer.Argument(help="The prompt; without it, a sample of --task.")] = None,
     method: params.Method = "se",
     pair: params.Pair = "tiny",
@@ -30,19 +31,8 @@ def trace(
         str | None, typer.Option("--task", "-t", help="A task, or a TOML file.", autocompletion=known("task"))
     ] = None,
     index: Annotated[int, typer.Option("--sample-index", min=0, help="Index of the sample of the task, from 0.")] = 0,
-    data: params.Data = None,
-    gamma: params.Gamma = None,
-    max_new_tokens: params.MaxNewTokens = None,
-    on_overflow: params.OnOverflow = None,
-    chat: params.Templated = None,
-    temperature: params.Temperature = None,
+    shared: params.SharedOptions,
     seed: Annotated[int, typer.Option(help="The same seed gives the same tokens.")] = 0,
-    device: params.OnDevice = params.Device.auto,
-    dtype: params.InDtype = params.Dtype.auto,
-    engine: params.ByEngine = params.Engine.auto,
-    set_: params.Sets = None,
-    head: params.Heads = None,
-    plugin: params.Plugins = None,
     as_json: params.Json = False,
 ) -> None:
     """Decode one prompt and show the origin of each token.
@@ -53,13 +43,9 @@ def trace(
     """
     if (prompt is None) == (task is None):
         raise ConfigError("give either a prompt, or a task and a sample of it; help: -t gsm8k --sample-index 3")
-    if data and prompt is not None:
+    if shared.data and prompt is not None:
         raise ConfigError("--data has no effect on a prompt; help: leave it out, or name a --task")
-    options = options_of(
-        gamma=gamma, set_=set_, head=head, plugin=plugin, data=data, limit=index + 1, max_new_tokens=max_new_tokens,
-        on_overflow=on_overflow or "", chat=chat or "",
-        temperature=temperature, seed=seed, device=device, dtype=dtype, engine=engine,
-    )  # fmt: skip
+    options = shared.options(limit=index + 1, seed=seed)
     require_known([method], pair, [task] if task else [])
     # imports torch, after names are checked
     from specbench.experiment.prompt_trace import TraceRequest, trace_prompt

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from specbench.cli import params
-from specbench.cli.arguments import options_of, words
+from specbench.cli.arguments import words
 from specbench.cli.console import printable
 from specbench.cli.params import HeadKind, known
 from specbench.cli.progress import Terminal, interrupted
@@ -89,10 +89,9 @@ def train(
 
     overrides = tuple(map(parse_override, set_ or []))
     recipe = {key.removeprefix("recipe."): value for key, value in overrides if key.startswith("recipe.")}
-    options = options_of(
-        data=data, device=device, dtype=dtype, plugin=plugin,
-        set_=[text for text in set_ or [] if not text.startswith("recipe.")],
-    )  # fmt: skip
+    keys = [text for text in set_ or [] if not text.startswith("recipe.")]
+    shared = params.SharedOptions(data=data, device=device, dtype=dtype, plugin=plugin, set_=keys)
+    options = shared.options()
     access = Access(wait=wait, break_lock=break_lock)
     if kind == TrainKind.finetune:
         _finetune(

@@ -10,7 +10,7 @@ from rich import box
 from rich.table import Table
 
 from specbench.cli import params
-from specbench.cli.arguments import options_of, words
+from specbench.cli.arguments import words
 from specbench.cli.console import printable, terminal
 from specbench.cli.params import known
 from specbench.cli.progress import Terminal
@@ -26,7 +26,9 @@ OUTCOMES = {
 }  # fmt: skip
 
 
+@params.with_shared_options("sample", "ignore_eos", "over", "shard")
 def verify(
+    *,
     method: params.Method,
     pair: params.Pair = "tiny",
     task: Annotated[
@@ -38,27 +40,18 @@ def verify(
             autocompletion=known("task"),
         ),
     ] = None,
-    data: params.Data = None,
+    shared: params.SharedOptions,
     limit: Annotated[
         int, typer.Option("--limit", "-n", min=1, help="Number of prompts, alternating between the tasks.")
     ] = 6,
     repeats: Annotated[
         int, typer.Option(min=1, help="Number of positions per prompt at which tokens are sampled.")
     ] = 6,
-    gamma: params.Gamma = None,
     max_new_tokens: Annotated[int, typer.Option(help="Maximum number of tokens per generation.")] = 24,
-    on_overflow: params.OnOverflow = None,
-    chat: params.Templated = None,
     temperature: Annotated[
         float | None, typer.Option(help="Temperature of the sampled checks; 0 skips them. [2; 0 for a greedy method]")
     ] = None,
     seed: Annotated[int, typer.Option(help="The same seed gives the same verdict.")] = 0,
-    device: params.OnDevice = params.Device.auto,
-    dtype: params.InDtype = params.Dtype.auto,
-    engine: params.ByEngine = params.Engine.auto,
-    set_: params.Sets = None,
-    head: params.Heads = None,
-    plugin: params.Plugins = None,
     json_: params.Json = False,
 ) -> None:
     """Test whether a method is lossless on a pair and device.
@@ -70,11 +63,7 @@ def verify(
 
     Exit code 5 if a check fails; 6 if the control was not rejected, or if the method declares no distribution.
     """
-    options = options_of(
-        gamma=gamma, set_=set_, head=head, plugin=plugin, data=data, limit=limit, max_new_tokens=max_new_tokens,
-        on_overflow=on_overflow or "", chat=chat or "",
-        temperature=temperature, seed=seed, device=device, dtype=dtype, engine=engine,
-    )  # fmt: skip
+    options = shared.options(limit=limit, max_new_tokens=max_new_tokens, temperature=temperature, seed=seed)
     require_known([method], pair, words(task))
     # imports torch, after names are checked
     from specbench.verification.run import VerifyRequest, verify_method
