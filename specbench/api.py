@@ -6,17 +6,17 @@ result = specbench.run(method="sd", pair="tiny", task="gsm8k", limit=8)
 print(result.table())
 """
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
 import specbench
 from specbench.analysis.run_summary import RunSummary
 from specbench.analysis.summary import summaries_of
 from specbench.config.construct import Named
-from specbench.config.options import Access, Options, SandboxKind, draft_lengths, scoped_values
+from specbench.config.options import Access, Options, SandboxKind, fields_of
 from specbench.errors import ConfigError, MissingAsset, hint
 from specbench.experiment import pipeline
 from specbench.observer import Observer
@@ -37,9 +37,41 @@ if TYPE_CHECKING:
 
 MOST_LINES = 8  # of the text of a result or plan
 MOST_ROWS = 60  # of a table in a notebook
-RENAMED = {"overrides": "set", "heads": "head"}  # fields of Options with another name here
 Names = str | Iterable[str]
 Format = Literal["md", "csv", "json", "latex", "html"]
+AnyPath = str | PathLike[str]
+
+
+class RunOptions(TypedDict, total=False):
+    """The options of `run`, `plan` and `verify`: those of the command line, with the same meaning and defaults.
+
+    `data` is `hub`, `synthetic` or a file, and `gamma` a draft length or one per model; each may be a dictionary by task or
+    method. `set`, `over` and `head` are dictionaries with the keys of the command-line options of these names. `plugins` are
+    Python files. `sandbox` is how generated code is isolated when it is executed to score it; by default it is not executed.
+    """
+
+    data: AnyPath | Mapping[str, AnyPath] | None
+    limit: int | None
+    sample: int
+    gamma: int | Sequence[int] | Mapping[str, int | Sequence[int]] | None
+    max_new_tokens: int | None
+    on_overflow: Literal["error", "truncate-left", "truncate-right", "truncate-middle"]
+    chat: Literal["off", "auto", "required"]
+    ignore_eos: bool
+    temperature: float | None
+    top_k: int
+    top_p: float
+    seed: int
+    repeats: int
+    device: str
+    dtype: Literal["auto", "float32", "bfloat16", "float16"]
+    engine: Literal["auto", "eager", "lean", "graph", "compiled"]
+    set: Mapping[str, object]
+    over: Mapping[str, Sequence[object]]
+    head: Mapping[str, AnyPath]
+    plugins: Names
+    shard: str
+    sandbox: Literal["auto", "bwrap", "unshare", "none"] | None
 
 
 @dataclass(frozen=True)
@@ -160,7 +192,7 @@ def run(
     out: str | PathLike[str] = "results",
     fresh: bool = False,
     observer: Observer | None = None,
-    **options: Any,
+    **options: Unpack[RunOptions],
 ) -> RunResult:
     """Measure methods on a pair and tasks, together with their baselines, and score the outputs.
 
@@ -174,11 +206,7 @@ def run(
         out: The folder that run folders are written to.
         fresh: Discard what the run folders hold and measure again.
         observer: Receives progress.
-        **options: Fields of `specbench.config.options.Options`: `limit`, `gamma`, `temperature`, `repeats`, `device`, ...
-            `set`, `over` and `head` take dictionaries, with the keys of the command-line options of these names. `gamma` and
-            `data` take one value, or a dictionary by method or task. `plugins` takes Python files. `sandbox` is how generated
-            code is isolated when it is executed to score it: `auto`, `bwrap`, `unshare` or `none`; by default it is not
-            executed.
+        **options: See `RunOptions`.
 
     Raises:
         ConfigError: An argument is wrong.
@@ -191,14 +219,24 @@ def run(
 
 
 def plan(
-    method: Names = (), pair: str = "tiny", task: Names = (), *, out: str | PathLike[str] = "results", **options: Any
+    method: Names = (),
+    pair: str = "tiny",
+    task: Names = (),
+    *,
+    out: str | PathLike[str] = "results",
+    **options: Unpack[RunOptions],
 ) -> Plan:
     """Resolve what `run` would measure, without loading a model. Takes the same arguments; raises the same errors."""
     return Plan(resolve(_request((method, pair, task), options, out=out)))
 
 
 def verify(
-    method: str, pair: str = "tiny", task: Names = (), *, observer: Observer | None = None, **options: Any
+    method: str,
+    pair: str = "tiny",
+    task: Names = (),
+    *,
+    observer: Observer | None = None,
+    **options: Unpack[RunOptions],
 ) -> Verification:
     """Test whether a method follows the distribution that it declares, on this pair and this device.
 
@@ -264,7 +302,7 @@ _registered: dict[str, str] = {}  # sources of registered classes: file name -> 
 
 def _request(
     what: tuple[Names, str, Names],
-    options: dict[str, Any],
+    options: Mapping[str, Any],
     *,
     out: str | PathLike[str],
     access: Access | None = None,
@@ -272,32 +310,14 @@ def _request(
     """Return a request for methods, a pair and tasks."""
     method, pair, task = what
     given = dict(options)
-    known = ["method", "pair", "task", *(RENAMED.get(each.name, each.name) for each in fields(Options)), "sandbox"]
-    for name in given:
-        if name not in known:
-            raise ConfigError(f"unknown option '{name}'{hint(RENAMED.get(name, name), known)}")
     sandbox = given.pop("sandbox", None)
     files = _names("plugins", given.pop("plugins", ()))
-    for name, field in (("set", "overrides"), ("over", "over"), ("head", "heads")):
-        if isinstance(value := given.pop(name, None), Mapping):
-            if keys := [key for key in value if not isinstance(key, str)]:
-                raise ConfigError(f"{name}: key {keys[0]!r} must be a text")
-            if name == "head" and (paths := [each for each in value.values() if not _is_path(each)]):
-                raise ConfigError(f"head: {paths[0]!r} must be a path")
-            given[field] = tuple((key, str(each) if name == "head" else each) for key, each in value.items())
-        elif value is not None:
-            raise ConfigError(f"{name} = {value!r} must be a dictionary")
-    lengths = scoped_values(given.pop("gamma", None), "gamma")
-    given["gamma"] = tuple((method, draft_lengths(value, "gamma")) for method, value in lengths)
-    sources = scoped_values(given.pop("data", None), "data")
-    if wrong := [source for _, source in sources if not _is_path(source)]:
-        raise ConfigError(f"data: {wrong[0]!r} must be a path, or the name of a source")
-    given["data"] = tuple((task, str(source)) for task, source in sources)
+    fields = fields_of(given, others=("method", "pair", "task", "plugins", "sandbox"))
     return Request(
         methods=_names("method", method),
         pair=pair,
         tasks=_names("task", task),
-        options=Options.checked(plugins=(*_registered.items(), *plugins.load_all(files)), **given),
+        options=Options(plugins=(*_registered.items(), *plugins.load_all(files)), **fields),
         out=Path(out),
         access=access or Access(),
         sandbox=_sandbox(sandbox),

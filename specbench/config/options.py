@@ -1,11 +1,12 @@
 """The options of a run, apart from its methods, pair and tasks."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from enum import StrEnum
+from os import PathLike
 from pathlib import Path
-from typing import Any, get_origin, get_type_hints
+from typing import Any, get_type_hints
 
 from specbench.config.choices import CHOICES
 from specbench.config.construct import convert
@@ -13,6 +14,7 @@ from specbench.config.overrides import Override, in_scope, latest, override
 from specbench.config.presets import names
 from specbench.errors import ConfigError, hint
 
+TABLES = {"set": "overrides", "over": "over", "head": "heads"}  # options that are tables -> fields
 ALSO_SET = {"max_new_tokens": "max_new_tokens", "on_overflow": "overflow", "chat": "chat"}  # option -> key of a task
 
 
@@ -84,17 +86,6 @@ class Options:
             if (value := getattr(self, option)) and given not in (None, value):
                 raise ConfigError(f"--{option.replace('_', '-')} and --set task.{key} conflict: give one of them")
 
-    @classmethod
-    def checked(cls, **given: Any) -> "Options":
-        """Return options from keyword arguments. Raises ConfigError for an unknown name or a value of the wrong type."""
-        kinds = get_type_hints(cls)
-        for name, value in given.items():
-            if name not in kinds:
-                raise ConfigError(f"unknown option '{name}'{hint(name, kinds)}")
-            if get_origin(kinds[name]) is not tuple and value is not None:
-                given[name] = convert(value, kinds[name], name)
-        return cls(**given)
-
     def changes(self) -> dict[str, Any]:
         """Return the options that differ from their defaults."""
         return {
@@ -157,22 +148,70 @@ def _require_single(flag: str, values: Sequence[tuple[str, str]]) -> None:
             raise ConfigError(f"--{flag} {one} and --{flag} {two} conflict: give one of them")
 
 
-def scoped_values(value: object, name: str) -> tuple[tuple[str, Any], ...]:
-    """Return a scoped option from one value for all, or a table of values by name. Raises ConfigError for other types."""
+def fields_of(table: Mapping[str, Any], where: str = "", others: Iterable[str] = ()) -> dict[str, Any]:
+    """Return the fields of `Options` that a table of options by name gives, as a suite's file or Python has them.
+
+    `set`, `over` and `head` are tables. `data` and `gamma` are one value, or a table by task or method. An option that is None
+    is left out. `where` is the place of the table, and `others` are names that an unknown option may be meant to be. Raises
+    ConfigError, naming the option, for an unknown one and for a value of the wrong type.
+    """
+    kinds = get_type_hints(Options)
+    plain = kinds.keys() - {*TABLES.values(), "plugins"}
+    made: dict[str, Any] = {}
+    for name, value in table.items():
+        place = f"{where}: {name}" if where else name
+        if name not in plain and name not in TABLES:
+            raise ConfigError(
+                f"{f'{where}: ' if where else ''}unknown option '{name}'{hint(name, [*sorted(plain), *TABLES, *others])}"
+            )
+        if value is None:
+            continue
+        if name in TABLES:
+            made[TABLES[name]] = tuple(_entries(value, place, "table" if where else "dictionary"))
+        elif name == "data":
+            made[name] = tuple((scope, _path(each, place)) for scope, each in _scoped(value, place))
+        elif name == "gamma":
+            made[name] = tuple((scope, _lengths(each, place)) for scope, each in _scoped(value, place))
+        else:
+            made[name] = convert(value, kinds[name], place)
+    if "heads" in made:
+        made["heads"] = tuple(
+            (name, _path(path, f"{where}: head" if where else "head")) for name, path in made["heads"]
+        )
+    return made
+
+
+def _entries(value: object, place: str, kind: str) -> Iterable[tuple[str, Any]]:
+    """Return the keys and values of a table."""
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"{place} = {value!r} must be a {kind}")
+    if wrong := [key for key in value if not isinstance(key, str)]:
+        raise ConfigError(f"{place}: key {wrong[0]!r} must be a text")
+    return value.items()
+
+
+def _scoped(value: object, place: str) -> Iterable[tuple[str, Any]]:
+    """Return an option as values by scope, from one value for all or a table of values by name."""
     if isinstance(value, Mapping):
-        return tuple((str(key), each) for key, each in value.items())
-    if isinstance(value, str | int) or (isinstance(value, Sequence) and value):
+        return ((str(key), each) for key, each in value.items())
+    if isinstance(value, str | int | PathLike) or (isinstance(value, Sequence) and value):
         return (("", value),)
-    if value in (None, ()):
+    if value == ():
         return ()
-    raise ConfigError(f"{name} = {value!r} must be one value, or a table of values by name")
+    raise ConfigError(f"{place} = {value!r} must be one value, or a table of values by name")
 
 
-def draft_lengths(value: object, name: str) -> tuple[int, ...]:
-    """Return draft lengths from an integer or a list of integers. Raises ConfigError for other types."""
+def _path(value: object, place: str) -> str:
+    if not isinstance(value, str | PathLike):
+        raise ConfigError(f"{place}: {value!r} must be a path{', or the name of a source' if 'data' in place else ''}")
+    return str(value)
+
+
+def _lengths(value: object, place: str) -> tuple[int, ...]:
+    """Return draft lengths from an integer or a list of integers."""
     lengths = (value,) if isinstance(value, int) else tuple(value) if isinstance(value, Sequence) else ()
     if not lengths or not all(isinstance(each, int) and not isinstance(each, bool) for each in lengths):
-        raise ConfigError(f"{name} = {value!r} must be an integer, or a list of one integer per model")
+        raise ConfigError(f"{place} = {value!r} must be an integer, or a list of one integer per model")
     return lengths
 
 

@@ -27,19 +27,18 @@ at_least = { method = "we-sd" }
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, get_type_hints
+from typing import Any, Literal
 
 from specbench.config.construct import construct, convert
-from specbench.config.options import ALSO_SET, Options, draft_lengths, scoped_values
+from specbench.config.options import ALSO_SET, Options, fields_of
 from specbench.config.overrides import in_scope, override
 from specbench.config.preparation import Preparation, require_distinct
 from specbench.config.presets import names, preset, sweep_of
 from specbench.config.suite_layout import DEFAULT_TABLE, Expectation, PlotSpec, TableSpec
-from specbench.errors import ConfigError, hint
+from specbench.errors import ConfigError
 
-INNER = {"overrides", "over", "heads", "plugins"}  # options with another syntax in suites, or not allowed there
 BY_SCOPE = {"data", "gamma", "heads", "overrides"}  # options with one value per scope or key
 TINY = "-tiny"  # suffix of suites on the bundled models
 Kind = Literal["runs", "profile"]
@@ -150,28 +149,10 @@ def _line(table: dict[str, Any], common: dict[str, Any], changes: dict[str, Any]
 
 
 def _options(table: dict[str, Any], changes: dict[str, Any], where: str) -> Options:
-    """Return options from TOML: those of `specbench run` by name, with `set`, `over` and `head` as tables.
-
-    `data` and `gamma` are one value for all, or a table by task or method. The user's `changes` replace single scopes of
-    them, and single keys of `set`.
-    """
-    known, types = {each.name for each in fields(Options)}, get_type_hints(Options)
-    tables = {"set": "overrides", "head": "heads", "over": "over"}
-    made: dict[str, Any] = {}
-    for key, value in table.items():
-        if key == "over":
-            made[key] = tuple(_swept(name, values) for name, values in convert(value, dict[str, Any], where).items())
-        elif key in tables:
-            made[tables[key]] = tuple(convert(value, dict[str, Any], f"{where}: {key}").items())
-        elif key == "data":
-            made[key] = convert(scoped_values(value, f"{where}: data"), tuple[Any, ...], where)
-        elif key == "gamma":
-            lengths = scoped_values(value, f"{where}: gamma")
-            made[key] = tuple((scope, draft_lengths(each, f"{where}: gamma")) for scope, each in lengths)
-        elif key in known - INNER:
-            made[key] = convert(value, types[key], f"{where}: {key}")
-        else:
-            raise ConfigError(f"{where}: unknown key '{key}'{hint(key, [*sorted(known - INNER), *tables])}")
+    """Return options from TOML. The user's `changes` replace single scopes of `data` and `gamma`, and single keys of `set`."""
+    made = fields_of(table, where)
+    if "over" in made:
+        made["over"] = tuple(_swept(name, values) for name, values in made["over"])
     if changes.get("limit") is not None:  # the user's choice of prompts replaces the suite's
         made.pop("sample", None)
     for option, key in ALSO_SET.items():  # the user's choice replaces the suite's, however each is written
