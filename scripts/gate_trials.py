@@ -25,6 +25,7 @@ from specbench._logging import quiet
 from specbench.cli.verdict_output import findings, outcome
 from specbench.config.options import Options
 from specbench.experiment.fresh_process import (
+    SESSION,
     Commands,
     Launch,
     end_with_parent,
@@ -112,7 +113,7 @@ def main() -> None:
     parser.add_argument("--sessions", type=int, default=4, help="fresh processes that the snapshot is measured in")
     parser.add_argument("--out", type=Path, default=Path("results/gate-tiny.md"))
     parser.add_argument("--inject", choices=EXPECTED, help=argparse.SUPPRESS)  # for the measuring processes
-    parser.add_argument("folder", nargs="?", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument(SESSION, dest="folder", type=Path, help=argparse.SUPPRESS)
     args = parser.parse_args()
     quiet()
     if args.folder:

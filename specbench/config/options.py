@@ -151,9 +151,9 @@ def _require_single(flag: str, values: Sequence[tuple[str, str]]) -> None:
 def fields_of(table: Mapping[str, Any], where: str = "", others: Iterable[str] = ()) -> dict[str, Any]:
     """Return the fields of `Options` that a table of options by name gives, as a suite's file or Python has them.
 
-    `set`, `over` and `head` are tables. `data` and `gamma` are one value, or a table by task or method. An option that is None
-    is left out. `where` is the place of the table, and `others` are names that an unknown option may be meant to be. Raises
-    ConfigError, naming the option, for an unknown one and for a value of the wrong type.
+    `set`, `over` and `head` are tables. `data` and `gamma` are one value, or a table by task or method. An option that is
+    None is left out. `where` is the place of the table. `others` are names that an unknown option may be mistaken for.
+    Raises ConfigError, naming the option, for an unknown one and for a value of the wrong type.
     """
     kinds = get_type_hints(Options)
     plain = kinds.keys() - {*TABLES.values(), "plugins"}

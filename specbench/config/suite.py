@@ -149,7 +149,7 @@ def _line(table: dict[str, Any], common: dict[str, Any], changes: dict[str, Any]
 
 
 def _options(table: dict[str, Any], changes: dict[str, Any], where: str) -> Options:
-    """Return options from TOML. The user's `changes` replace single scopes of `data` and `gamma`, and single keys of `set`."""
+    """Return options from TOML. The user's `changes` replace single scopes of `data` and `gamma`, and keys of `set`."""
     made = fields_of(table, where)
     if "over" in made:
         made["over"] = tuple(_swept(name, values) for name, values in made["over"])

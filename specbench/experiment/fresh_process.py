@@ -1,4 +1,4 @@
-"""Measurement of a snapshot's commands, in this process or in a fresh one (specbench.cli.fresh_process)."""
+"""Measurement of a snapshot's commands, in this process or in a fresh one."""
 
 import ctypes
 import json
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 PARENT = "SPECBENCH_PARENT"  # environment variable: the process whose end also ends the child
-MODULE = "specbench.cli.fresh_process"
+SESSION = "--session"  # argument of `python -m specbench` before the folder of a session
 REQUEST = "commands.json"
 
 
@@ -64,12 +64,13 @@ def measure_here(request: Commands, out: Path, observer: Observer | None = None)
                 raise results.unscored
 
 
-def measure_apart(request: Commands, out: Path, module: str = MODULE, *arguments: str) -> None:
+def measure_apart(request: Commands, out: Path, module: str = "specbench", *arguments: str) -> None:
     """Run `measure_here` in a fresh process, for independent timing. Exits with the process's exit code if it fails."""
     out.mkdir(parents=True, exist_ok=True)
     (out / REQUEST).write_text(json.dumps(asdict(request)), encoding="utf-8")
     environment = os.environ | {PARENT: str(os.getpid())}
-    done = subprocess.run([sys.executable, "-P", "-m", module, *arguments, str(out)], check=False, env=environment)
+    command = [sys.executable, "-P", "-m", module, *arguments, SESSION, str(out)]
+    done = subprocess.run(command, check=False, env=environment)
     if done.returncode:
         sys.exit(done.returncode)
 

@@ -14,10 +14,6 @@ from specbench.experiment.fresh_process import PARENT
 from specbench.files import read_sealed, write_sealed
 
 LEASES = "SPECBENCH_LEASES"  # environment variable: descriptors that the command keeps open until it ends
-CHILD = (
-    "from specbench.experiment.fresh_process import end_with_parent; end_with_parent();"
-    " from specbench.cli import main; main()"
-)
 
 
 @dataclass(frozen=True)
@@ -65,7 +61,7 @@ class Job:
     @property
     def command(self) -> list[str]:
         """The command line. The process ends with the one that started it."""
-        return [sys.executable, "-P", "-c", CHILD, *self.arguments]
+        return [sys.executable, "-P", "-m", "specbench", *self.arguments]
 
     @property
     def performing(self) -> list[str]:

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from scripts import gate_trials
-from specbench.cli import fresh_process
+from specbench import __main__ as entry
 from specbench.config.options import Access, Options, SandboxKind
 from specbench.config.overrides import parse_override
 from specbench.errors import ConfigError
@@ -183,13 +183,13 @@ def test_a_new_process_measures_the_same_and_its_failure_is_reported(monkeypatch
     seen = []
 
     def run(arguments, check, env):
-        assert arguments[:4] == [sys.executable, "-P", "-m", remeasure.MODULE]
+        assert arguments[:4] == [sys.executable, "-P", "-m", "specbench"]
         with monkeypatch.context() as patch:
             patch.setattr(sys, "argv", arguments[3:])
             patch.setattr(
                 "specbench.experiment.pipeline.run", lambda request, observer: seen.append(request) or Results([], None)
             )
-            fresh_process.main()
+            entry.main()
         return subprocess.CompletedProcess(arguments, 4)
 
     monkeypatch.setattr(subprocess, "run", run)

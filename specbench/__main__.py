@@ -1,0 +1,28 @@
+"""`python -m specbench`: the command line, also in the child processes of `gate` and of jobs, which end with their parent."""
+
+import sys
+from pathlib import Path
+
+
+def main() -> None:
+    """Run the command line, or measure the session of a snapshot whose folder follows `--session`."""
+    try:
+        from specbench.experiment.fresh_process import SESSION, end_with_parent, measure_here, request_in
+
+        end_with_parent()
+        from specbench.cli import app
+        from specbench.cli import main as run_command_line
+
+        if sys.argv[1:2] != [SESSION]:
+            run_command_line()
+            return
+        from specbench.cli.progress import Terminal
+
+        out = Path(sys.argv[2])
+        app.main(lambda: measure_here(request_in(out), out, Terminal()))
+    except KeyboardInterrupt:  # the parent reports it
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()
