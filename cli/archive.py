@@ -10,7 +10,7 @@ from specbench.cli.params import known
 from specbench.config.suite import read_suite
 from specbench.errors import ConfigError
 from specbench.experiment import archive as archives
-from specbench.experiment.suite_archive import pack_suite
+from specbench.experiment.archive import pack_suite
 from specbench.report.notes import counted
 from specbench.runs.run_folder import CONFIG, load
 

@@ -18,7 +18,7 @@ from specbench.cli.params import known
 from specbench.cli.report_output import newest, show, show_chosen, show_collected
 from specbench.config.suite import read_suite
 from specbench.errors import ConfigError
-from specbench.experiment.suite_archive import unpacked_results
+from specbench.experiment.archive import unpacked_results
 from specbench.report.chosen import chosen_suite
 from specbench.report.plots import of_runs as plots_of_runs
 from specbench.report.plots import of_suite as plots_of_suite

@@ -10,8 +10,15 @@ from specbench.config.model_folders import errors_about_folders
 from specbench.config.options import Access, Options
 from specbench.config.pair import FEATURES, TAU, Answers, HeadKind, Pair, default_base
 from specbench.errors import ConfigError
-from specbench.experiment.head_acceptance import MOST_TEXTS, drafting_of, measure_acceptance
-from specbench.experiment.head_trial import HeadTrial, TrialRequest, method_of, try_head
+from specbench.experiment.head_trial import (
+    MOST_TEXTS,
+    HeadTrial,
+    TrialRequest,
+    drafting_of,
+    measure_acceptance,
+    method_of,
+    try_head,
+)
 from specbench.files import write
 from specbench.models import loader
 from specbench.models.heads import Provenance

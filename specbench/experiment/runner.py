@@ -9,10 +9,9 @@ import tomli_w
 import torch
 
 from specbench.config.options import Access
-from specbench.data.prompting import encode_firsts
+from specbench.data.prompting import Turn, encode_firsts
 from specbench.data.task import Data, Sample
 from specbench.errors import ConfigError
-from specbench.experiment.conversations import Conversations, most_turns
 from specbench.experiment.generation import Setting, attempt, calibrated, capture
 from specbench.files import read_sealed, write, write_sealed
 from specbench.machine.bandwidth import copy_bandwidth
@@ -39,6 +38,7 @@ from specbench.runs.run_folder import (
     SCORES,
     SUMMARY,
     Manifest,
+    read,
     spec_of,
 )
 from specbench.runs.run_spec import RunSpec
@@ -218,3 +218,43 @@ def _longest(setting: Setting, data: Data) -> int:
     longest = max(map(len, firsts), default=0)
     length = most_turns(data) * (longest + setting.decoding.max_new_tokens)
     return length if pair.window is None else min(length, pair.window)
+
+
+class Conversations:
+    """The answers of each method to samples that a later sample continues."""
+
+    def __init__(self, data: Data, recorder: Recording) -> None:
+        self._samples = {sample.id: sample for sample in data.samples}
+        self._needed = {sample.after for sample in data.samples if sample.after}
+        self._texts: dict[tuple[str, str, int], str | None] = {}
+        if self._needed:
+            for record in read(recorder.folder):
+                self.add(record)
+
+    def add(self, record: Record) -> None:
+        """Keep the text of a generation that a later sample continues; None for a failed one."""
+        if record.sample in self._needed:
+            self._texts[record.key] = record.text if record.error is None else None
+
+    def before(self, sample: Sample, method: str, repeat: int) -> list[Turn] | None:
+        """Return the turns before a sample, in order; None if one of them failed."""
+        turns: list[Turn] = []
+        while sample.after:
+            sample = self._samples[sample.after]
+            answer = self._texts[method, sample.id, repeat]
+            if answer is None:
+                return None
+            turns.insert(0, (sample, answer))
+        return turns
+
+
+def most_turns(data: Data) -> int:
+    """Return the number of turns of the longest conversation."""
+    following = {sample.after: sample.id for sample in data.samples if sample.after}
+    longest = 1
+    for sample in data.samples:
+        count, at = 1, sample.id
+        while at in following:
+            count, at = count + 1, following[at]
+        longest = max(longest, count)
+    return longest

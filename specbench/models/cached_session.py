@@ -19,7 +19,7 @@ from specbench.decoding.drafting import common_prefix, roll
 from specbench.decoding.sampling import Draft, Sampler, read_tokens, to_device
 from specbench.decoding.usage import Usage
 from specbench.models.draft_graph import Drafted, DraftGraph, Drafting, Start
-from specbench.models.hidden_states import States
+from specbench.models.eager_session import States
 
 Feeds = list[tuple[int, int]]  # per forward: tokens fed, and positions cached before
 KEPT_ROWS = 64  # newest positions whose logits are kept; an older one costs a forward

@@ -10,9 +10,8 @@ import torch
 
 from specbench.decoding.sampling import Sampler
 from specbench.models.cached_session import CachedSession
-from specbench.models.eager_session import EagerSession
+from specbench.models.eager_session import EagerSession, States
 from specbench.models.engine import LeanSession, network_of
-from specbench.models.hidden_states import States
 from tests.fixtures.worlds import ENGINES, FAMILIES, open_session, random_model
 
 SOURCE = [7, 3, 9, 1]  # what an encoder reads
