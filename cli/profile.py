@@ -68,7 +68,6 @@ def profile(
     whether each middle model shortens the predicted decoding time. Then compares the chains with each candidate for the
     middle model and without one, by Theorem 3.2 as printed and as corrected, and by exact theory.
     """
-    from specbench.experiment.block_times import time_blocks
     from specbench.experiment.pipeline import run  # imports torch
     from specbench.resolution.selection import read_pair
 
@@ -92,7 +91,7 @@ def profile(
         results = run(
             Request(methods=names, pair=pair, tasks=tuple(tasks), options=options, out=out, access=access),
             Terminal(),
-            time_blocks,
+            profile=True,
         )
     except KeyboardInterrupt:
         interrupted(fresh)

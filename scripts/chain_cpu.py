@@ -18,7 +18,6 @@ from specbench.analysis.rows import complete
 from specbench.analysis.speed import speedup
 from specbench.analysis.theory.polybasic import Plan
 from specbench.config.options import Access, Options
-from specbench.experiment.block_times import time_blocks
 from specbench.experiment.pipeline import run
 from specbench.files import write
 from specbench.machine.hardware import fingerprint
@@ -134,7 +133,7 @@ def profiled(shape: str, folder: Path) -> Profile:
     names = tuple(pairings(list(LEVELS), read_pair(path, options)[1], 5))
     out, access = folder / "profile", Access(fresh=True)
     request = Request(methods=names, pair=path, tasks=("gsm8k",), options=options, out=out, access=access)
-    (summary,) = run(request, None, time_blocks).summaries
+    (summary,) = run(request, profile=True).summaries
     return Profile.of(summary, LEVELS)
 
 

@@ -24,11 +24,10 @@ from specbench.config.presets import preset
 from specbench.config.suite import TINY, Line, Suite, read_suite, suites
 from specbench.data.synthetic import Row
 from specbench.data.task import Task
-from specbench.experiment.pipeline import decode, score, summarised
+from specbench.experiment.pipeline import Steps, measure
 from specbench.observer import Observer
 from specbench.resolution.grid import Part, resolve_grid
 from specbench.resolution.selection import read_pair
-from specbench.runs.locking import locked
 
 RESULT = Path(__file__).parents[1] / "results" / "paper-specs.md"
 VOCABULARY = 1200  # at least the tokenizer's 1,024
@@ -120,12 +119,12 @@ def walk(suite: Suite, folder: Path) -> Walked:
 
 def _decode(part: Part, walked: Walked) -> None:
     assert part.plan
+    steps = Steps(access=Access(fresh=True), sandbox=part.sandbox)
     for run in part.plan.runs:
-        access = Access(fresh=True)
-        with locked([run.folder], access) as locks:
-            decode(part.plan, run, locks[run.folder], access, Observer())
-            score(run, part.sandbox, Observer())
-        summary = summarised(run.folder)
+        results = measure(part.plan, [run], steps, Observer())
+        (summary,) = results.summaries
+        if results.unscored:
+            raise results.unscored
         walked.runs += 1
         walked.generations += sum(row.generations for row in summary.methods)
         walked.failures += [f"{run.folder.name}: {row.first_error}" for row in summary.methods if row.first_error]

@@ -1,7 +1,5 @@
 """Times of forwards by the number of tokens that they read, for the plans of `specbench profile`."""
 
-from collections.abc import Sequence
-
 from specbench.data.prompting import encode
 from specbench.files import write_sealed
 from specbench.models.loader import LoadedPair
@@ -12,14 +10,12 @@ LARGEST = 25  # tokens: a draft of 8 on a block of 16, and the token before them
 TIMES = 20  # forwards of each size
 
 
-def time_blocks(plan: Plan, runs: Sequence[PlannedRun] | None = None) -> None:
-    """Time forwards of 1 to LARGEST tokens of every model, after the first prompt, and write the times to the run folders.
+def time_blocks(plan: Plan, run: PlannedRun) -> None:
+    """Time forwards of 1 to LARGEST tokens of every model, after the first prompt, and write the times to the run folder.
 
-    `runs` are all of the plan's by default. Folders that have times already are skipped.
+    A folder that has times already is skipped.
     """
-    for run in plan.runs if runs is None else runs:
-        if (run.folder / BLOCKS).exists():
-            continue
+    if not (run.folder / BLOCKS).exists():
         pair = run.pair_of(plan.load())
         write_sealed(run.folder / BLOCKS, {"models": {role: _times(pair, run, role) for role in run.spec.roles}})
 

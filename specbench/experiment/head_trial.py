@@ -1,7 +1,6 @@
 """The trial of a trained head: the method that uses it, measured on prompts that the head was not trained on."""
 
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,7 +14,6 @@ from specbench.config.pair import HeadKind
 from specbench.data.task import Data
 from specbench.decoding.loop import decode
 from specbench.decoding.targets import Last
-from specbench.errors import MissingAsset
 from specbench.experiment import pipeline
 from specbench.methods.proposers import Eagle
 from specbench.methods.speculative import Speculative
@@ -27,13 +25,15 @@ from specbench.resolution.methods import Methods
 from specbench.resolution.request import Request
 from specbench.resolution.resolve import Choice, plan_on
 from specbench.resolution.selection import Selected
-from specbench.runs.locking import locked
 from specbench.runs.run_folder import load
 from specbench.training.outputs import limits_of, sampler_of
 from specbench.training.texts import Source, Text, Texts
 
 FOLDER = "trial"  # in the head's folder
 SD, AR = "sd", "ar"
+MOST_TOKENS = 128  # per output
+MOST_TEXTS = 40  # whose acceptance is measured
+NAME = "trained"  # of the head in the loaded pair
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,18 +137,11 @@ def try_head(request: TrialRequest, observer: Observer) -> HeadTrial | None:
     names = (method,) if against == AR else (method, against)
     out = request.folder / FOLDER
     plan = plan_on(selected, Choice.of(Request(methods=names, pair=request.pair, options=options, out=out)))
-    summaries = []
-    try:
-        with locked((each.folder for each in plan.runs), Access()) as locks:
-            pipeline.load(plan, plan.runs, Access(fresh=True), observer)
-            for run in plan.runs:
-                pipeline.decode(plan, run, locks[run.folder], Access(fresh=True), observer)
-                with suppress(MissingAsset):  # code is not executed: the trial is about speed
-                    pipeline.score(run, None, observer)
-                summaries.append(pipeline.summarised(run.folder))
+    try:  # code is not executed: the trial is about speed
+        results = pipeline.measure(plan, plan.runs, pipeline.Steps(access=Access(fresh=True)), observer)
     finally:
         plan.release()
-    return trial_of(method, against, summaries)
+    return trial_of(method, against, results.summaries)
 
 
 def trial_of(method: str, against: str, summaries: Sequence[RunSummary]) -> HeadTrial:
@@ -179,11 +172,6 @@ def _selected(request: TrialRequest) -> list[Selected]:
             task = replace(each.task, max_new_tokens=min(each.task.max_new_tokens, MOST_TOKENS))
             found.append(Selected(each.name, task, replace(data, sha256=data.prompts_sha256)))
     return found
-
-
-MOST_TOKENS = 128  # per output, as in a trial
-MOST_TEXTS = 40
-NAME = "trained"  # of the head in the loaded pair
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
-"""From a request to scored and summarized runs."""
+"""The runner: lock, decode, score, judge and summarize runs."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +10,8 @@ from specbench.analysis.summary import save_summary, summarise
 from specbench.config.options import Access
 from specbench.errors import MissingAsset
 from specbench.experiment import runner, scorer
+from specbench.experiment.block_times import time_blocks
+from specbench.experiment.judging import JudgeRequest, judge_run
 from specbench.experiment.tensor_parallel import TensorParallel
 from specbench.models.placed import tensor_placement
 from specbench.observer import Observer
@@ -36,14 +38,27 @@ class Results:
         return any(row.failed for summary in self.summaries for row in summary.methods)
 
 
-def run(request: Request, observer: Observer | None = None, then: Callable[[Plan], None] | None = None) -> Results:
+@dataclass(frozen=True, kw_only=True)
+class Steps:
+    """What is done with a run: `profile` also times blocks of tokens, and `judge` compares two methods' outputs.
+
+    Without a sandbox, generated code is not executed.
+    """
+
+    access: Access
+    sandbox: Sandbox | None = None
+    profile: bool = False
+    judge: JudgeRequest | None = None
+
+
+def run(request: Request, observer: Observer | None = None, profile: bool = False) -> Results:
     """Measure and score the missing parts of a request's runs, and summarize all runs.
 
-    `then` is called with each plan whose runs were measured, while its models are loaded.
+    With `profile`, forwards of blocks of tokens are timed too.
     """
     observer = observer or Observer()
     resolved = resolve(request)
-    specs, unscored = [run.spec for run in resolved.runs], resolved.unscored
+    specs = [run.spec for run in resolved.runs]
     for note in dict.fromkeys(unused_rates(plan.pair.pair, plan.specs) for plan in resolved.plans):
         if note:
             observer.message(note)
@@ -53,22 +68,35 @@ def run(request: Request, observer: Observer | None = None, then: Callable[[Plan
         observer.message(
             f"{len(specs)} runs with {methods} methods, {count} generations; -m, -t, -n and --repeats make it fewer"
         )
-    summaries: list[RunSummary] = []
-    with locked((each.folder for each in resolved.runs), request.access) as locks:
-        for plan in resolved.plans:
-            with closing_ranks(plan):
-                load(plan, plan.runs, request.access, observer)
-                for each in plan.runs:
-                    decode(plan, each, locks[each.folder], request.access, observer)
-                    try:
-                        score(each, resolved.sandbox, observer)
-                    except MissingAsset as error:  # other tasks are still measured
-                        unscored = error
-                    summaries.append(summarised(each.folder))
-                if then:
-                    then(plan)
-            if len(resolved.plans) > 1:
-                plan.release()  # one pair's models at a time
+    steps = Steps(access=request.access, sandbox=resolved.sandbox, profile=profile)
+    results = []
+    for plan in resolved.plans:
+        with closing_ranks(plan):
+            results.append(measure(plan, plan.runs, steps, observer))
+        if len(resolved.plans) > 1:
+            plan.release()  # one pair's models at a time
+    unscored = [each.unscored for each in results if each.unscored]
+    return Results(
+        [summary for each in results for summary in each.summaries], unscored[-1] if unscored else resolved.unscored
+    )
+
+
+def measure(plan: Plan, runs: Sequence[PlannedRun], steps: Steps, observer: Observer) -> Results:
+    """Lock runs of a plan, decode, score and judge what is missing of each, and summarize them."""
+    summaries, unscored = list[RunSummary](), None
+    with locked((run.folder for run in runs), steps.access) as locks:
+        load(plan, runs, steps.access, observer)
+        for run in runs:
+            decode(plan, run, locks[run.folder], steps.access, observer)
+            if steps.profile:
+                time_blocks(plan, run)
+            try:
+                score(run, steps.sandbox, observer)
+                if steps.judge:
+                    judge_run(run.folder, run.data, steps.judge, plan.device, observer)
+            except MissingAsset as error:  # other runs are still measured
+                unscored = error
+            summaries.append(summarised(run.folder))
     return Results(summaries, unscored)
 
 

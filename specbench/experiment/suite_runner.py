@@ -10,9 +10,8 @@ from specbench.analysis.summary import summary_of
 from specbench.config.presets import preset
 from specbench.config.suite import Line
 from specbench.errors import ConfigError, ExitCode, MissingAsset
-from specbench.experiment.block_times import time_blocks
-from specbench.experiment.judging import JudgeRequest, judge_run
-from specbench.experiment.pipeline import decode, load, score, summarised
+from specbench.experiment.judging import JudgeRequest
+from specbench.experiment.pipeline import Steps, measure
 from specbench.experiment.preparation import prepare
 from specbench.observer import Observer
 from specbench.resolution.chain_profile import levels_of
@@ -170,16 +169,15 @@ def _measured(job: _Job, observer: Observer) -> IndexEntry:
 
 def _completed(job: _Job, observer: Observer) -> RunSummary:
     """Measure, score and judge what is missing of a run, and summarize it."""
-    run, access, suite = job.run, job.request.access, job.request.suite
-    with locked([run.folder], access) as locks:
-        load(job.plan, [run], access, observer)
-        decode(job.plan, run, locks[run.folder], access, observer)
-        if suite.kind == "profile":
-            time_blocks(job.plan, [run])
-        score(run, job.part.sandbox, observer)
-        if suite.judge:
-            judge_run(run.folder, run.data, JudgeRequest.of_table(suite.judge), job.plan.device, observer)
-        return summarised(run.folder)
+    suite = job.request.suite
+    steps = Steps(
+        access=job.request.access, sandbox=job.part.sandbox, profile=suite.kind == "profile",
+        judge=JudgeRequest.of_table(suite.judge) if suite.judge else None,
+    )  # fmt: skip
+    results = measure(job.plan, [job.run], steps, observer)
+    if results.unscored:
+        raise results.unscored
+    return results.summaries[0]
 
 
 def _entry(job: _Job) -> IndexEntry:
