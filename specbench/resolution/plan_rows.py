@@ -122,7 +122,7 @@ def _unresolved(part: Part) -> list[PlanRow]:
         pair=_name(part.pair), task=part.task, methods=", ".join(part.line.methods), T=part.line.options.temperature,
         state="invalid" if part.invalid else state, why=part.invalid or ("" if part.awaits_heads else part.missing),
     )  # fmt: skip
-    if part.invalid:
+    if part.invalid or not part.methods:
         return [row]
     device = device_of(part.line.options.device)
     try:
