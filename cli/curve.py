@@ -20,10 +20,10 @@ from specbench.config.overrides import parse_override
 from specbench.config.presets import sweep_of
 from specbench.errors import ConfigError, ExitCode
 from specbench.experiment.request import Request
-from specbench.report import plots as drawing
-from specbench.report.conclusion import conclusion
-from specbench.report.curves import curve_tables, points_of, remarks
-from specbench.report.export import as_json as json_text
+from specbench.reporting import plots as drawing
+from specbench.reporting.conclusion import conclusion
+from specbench.reporting.curves import curve_tables, points_of, remarks
+from specbench.reporting.export import as_json as json_text
 
 AUTO, AUTO_LENGTH = "auto", "gamma=auto"
 

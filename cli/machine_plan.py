@@ -12,7 +12,7 @@ from specbench.experiment.machine_summary import MachineTotal, gib, sentence, sp
 from specbench.experiment.machine_training import rows_with_training
 from specbench.experiment.prepared_heads import with_prepared
 from specbench.machine.accelerator import Accelerator
-from specbench.report.tables import Table
+from specbench.reporting.tables import Table
 
 HEADS = ["pair", "task", "T", "methods", "prompts", "generations", "time", "weights", "cache", "graphs", "GiB"]
 OPTIONAL = ["graphs", "cache", "weights", "prompts", "generations"]  # first the parts of the column GiB

@@ -22,7 +22,7 @@ from specbench.config.presets import require_known
 from specbench.config.suite import Line, Suite, read_suite
 from specbench.errors import ConfigError, ExitCode
 from specbench.machine.accelerator import read_accelerator
-from specbench.report.tables import Table
+from specbench.reporting.tables import Table
 
 if TYPE_CHECKING:
     from specbench.experiment.device_memory import Memory

@@ -15,7 +15,7 @@ from specbench.config.options import Access
 from specbench.errors import ConfigError
 from specbench.experiment.chain_profile import GAMMA, levels_of, pairings
 from specbench.experiment.request import Request
-from specbench.report import chain_plan, chain_profile
+from specbench.reporting import chain_plan, chain_profile
 
 
 def profile(

@@ -14,7 +14,7 @@ from specbench.cli.params import known
 from specbench.cli.progress import Terminal
 from specbench.config.presets import require_known
 from specbench.errors import ConfigError
-from specbench.report.trace import Line, closing, lines, plain, visible
+from specbench.reporting.trace import Line, closing, lines, plain, visible
 
 if TYPE_CHECKING:
     from specbench.experiment.prompt_trace import Trace

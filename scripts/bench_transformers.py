@@ -22,7 +22,7 @@ from specbench.errors import ConfigError, ExitCode
 from specbench.experiment.pipeline import run
 from specbench.experiment.request import Request
 from specbench.files import write
-from specbench.report.columns import column_of
+from specbench.reporting.columns import column_of
 from specbench.runs.run_folder import read
 
 RUNS = Path("build/bench")

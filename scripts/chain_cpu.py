@@ -25,9 +25,9 @@ from specbench.experiment.request import Request
 from specbench.experiment.selection import read_pair
 from specbench.files import write
 from specbench.machine.hardware import fingerprint
-from specbench.report.chain_profile import Profile
-from specbench.report.formats import HUNDREDTHS, TENTHS_OF_PERCENT, TIMES
-from specbench.report.tables import Table, markdown_table
+from specbench.reporting.chain_profile import Profile
+from specbench.reporting.formats import HUNDREDTHS, TENTHS_OF_PERCENT, TIMES
+from specbench.reporting.tables import Table, markdown_table
 from specbench.runs.run_folder import read
 
 PAGE = Path("results/chain-cpu.md")

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from specbench.files import write
-from specbench.report.reference import with_reference
+from specbench.reporting.reference import with_reference
 
 PAGE = Path(__file__).parents[1] / "docs" / "reading-a-table.md"
 

@@ -21,11 +21,11 @@ from specbench.errors import ConfigError, MissingAsset, hint
 from specbench.experiment import pipeline, plugins
 from specbench.experiment.request import Request
 from specbench.observer import Observer
-from specbench.report.conclusion import conclusion
-from specbench.report.escaping import html_text
-from specbench.report.export import method_row, position_rows, prompt_rows
-from specbench.report.notes import counted
-from specbench.report.writers import runs_text
+from specbench.reporting.conclusion import conclusion
+from specbench.reporting.escaping import html_text
+from specbench.reporting.export import method_row, position_rows, prompt_rows
+from specbench.reporting.notes import counted
+from specbench.reporting.writers import runs_text
 from specbench.runs.record import Record
 from specbench.runs.run_folder import read, runs_in
 from specbench.verification.run import CUTS, PROMPTS, TOKENS, Verification, VerifyRequest, verify_method
@@ -323,5 +323,5 @@ def _names(option: str, names: Names) -> tuple[str, ...]:
     return found
 
 
-# Importing the package specbench.report has set the attribute that this function is to be found under.
+# Importing the package specbench.reporting has set the attribute that this function is to be found under.
 setattr(specbench, "report", report)  # noqa: B010  (mypy takes the attribute for the package)

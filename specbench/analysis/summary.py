@@ -95,7 +95,7 @@ def stamp(folder: Path) -> str:
 def _code() -> str:
     """Return a hash of the sources that a summary depends on."""
     package = Path(__file__).parents[1]
-    sources = sorted(path for part in ("analysis", "report", "scoring") for path in (package / part).rglob("*.py"))
+    sources = sorted(path for part in ("analysis", "reporting", "scoring") for path in (package / part).rglob("*.py"))
     return hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()
 
 

@@ -18,7 +18,7 @@ from specbench.models import loader
 from specbench.models.heads import Provenance
 from specbench.models.resolve import Execution, device_of, resolve_models
 from specbench.observer import Observer
-from specbench.report import export
+from specbench.reporting import export
 from specbench.runs.locking import locked
 from specbench.training.budget import Budget
 from specbench.training.recipes import recipe_of

@@ -13,8 +13,8 @@ from zipfile import ZIP_STORED
 from specbench.config.suite import Suite
 from specbench.errors import ConfigError
 from specbench.experiment.archive import CHUNK, MOST_BYTES, Listing, pack, size_text, unpack, writing
-from specbench.report.suite_report import measured_runs
-from specbench.report.verifiers import report_files
+from specbench.reporting.suite_report import measured_runs
+from specbench.reporting.verifiers import report_files
 
 PRESET = 9 | lzma.PRESET_EXTREME
 MOST_MEMORY = 256 << 20  # bytes to decompress with; PRESET needs 65 MiB

@@ -12,7 +12,7 @@ from rich.console import Console
 from specbench.cli import progress
 from specbench.cli.app import replace_unprintable
 from specbench.cli.console import print_table, say
-from specbench.report.tables import Table
+from specbench.reporting.tables import Table
 from tests.fixtures.console import specbench
 
 HEADS = ["method", "rank", "tokens/s, decoding", "speedup over ar, decoding", "lossless", "acceptance", "strict"]
