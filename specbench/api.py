@@ -12,7 +12,6 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-import specbench
 from specbench.analysis.run_summary import RunSummary
 from specbench.analysis.summary import summaries_of
 from specbench.config.construct import Named
@@ -321,7 +320,3 @@ def _names(option: str, names: Names) -> tuple[str, ...]:
     if not found and names != ():  # an empty tuple is the default
         raise ConfigError(f"{option} = {names!r} names nothing; help: leave it out for the default")
     return found
-
-
-# Importing the package specbench.reporting has set the attribute that this function is to be found under.
-setattr(specbench, "report", report)  # noqa: B010  (mypy takes the attribute for the package)
