@@ -12,8 +12,7 @@ from specbench.analysis.intervals import Estimate
 from specbench.analysis.points import Choice
 from specbench.analysis.rows import token_count
 from specbench.analysis.run_metrics import METRICS, Spread
-from specbench.analysis.run_summary import from_table, to_table
-from specbench.analysis.summary import save_summary, summarise, summary_of
+from specbench.analysis.summary import summarise
 from specbench.reporting import columns
 from specbench.reporting.column import Column
 from specbench.reporting.columns import COLUMNS, column_of
@@ -66,26 +65,6 @@ def test_a_registered_function_is_a_value_of_every_method(tmp_path, monkeypatch)
     assert [row.value("twice_the_tokens") for row in summary.methods] == [2.0 * row.tokens for row in summary.methods]
     (table,) = json.loads(RUN_WRITERS["json"]([summary]))
     assert [row["twice_the_tokens"] for row in table["methods"]] == [2.0 * row.tokens for row in summary.methods]
-
-
-def test_a_summary_is_the_same_after_it_was_written_and_read(tmp_path):
-    specbench("run", "-m", "sd,sprinter", "-t", "mmlu", "-n", 5, "--repeats", 2, cwd=tmp_path)
-    (folder,) = (tmp_path / "results").iterdir()
-    summary = summarise(folder)
-    assert from_table(json.loads(json.dumps(to_table(summary))), "summary") == summary
-    save_summary(folder, summary)
-    assert summary_of(folder) == summary
-
-
-def test_a_damaged_summary_is_computed_again(tmp_path):
-    specbench("run", "-m", "sd", "-t", "gsm8k", "-n", 2, "--repeats", 1, "--max-new-tokens", 6, cwd=tmp_path)
-    (folder,) = (tmp_path / "results").iterdir()
-    path, summary = folder / "summary.json", summarise(folder)
-    table = json.loads(path.read_text())
-    del table["sha256"]
-    for damaged in ("", "[]", "{}", json.dumps({**table, "pair": 3}), json.dumps({**table, "schema": 1})):
-        path.write_text(damaged)
-        assert summary_of(folder) == summary
 
 
 def test_values_are_written_with_their_interval_or_spread():
