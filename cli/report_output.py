@@ -9,13 +9,12 @@ from specbench.analysis.run_summary import RunSummary
 from specbench.cli.console import print_table, say
 from specbench.config.suite import Suite
 from specbench.errors import ConfigError
-from specbench.reporting.chosen import chosen_table, valueless
 from specbench.reporting.columns import column_of
 from specbench.reporting.conclusion import conclusion
 from specbench.reporting.markdown_page import suite_notes
 from specbench.reporting.notes import common_notes, notes, short_notes
 from specbench.reporting.suite_report import Collected, collect
-from specbench.reporting.tables import Table, across, of_runs, overview
+from specbench.reporting.tables import Table, across, chosen_table, of_runs, overview, valueless
 from specbench.runs.run_folder import SAMPLES
 
 

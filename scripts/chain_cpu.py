@@ -26,7 +26,7 @@ from specbench.experiment.selection import read_pair
 from specbench.files import write
 from specbench.machine.hardware import fingerprint
 from specbench.reporting.chain_profile import Profile
-from specbench.reporting.formats import HUNDREDTHS, TENTHS_OF_PERCENT, TIMES
+from specbench.reporting.column import HUNDREDTHS, TENTHS_OF_PERCENT, TIMES
 from specbench.reporting.tables import Table, markdown_table
 from specbench.runs.run_folder import read
 

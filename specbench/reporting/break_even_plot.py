@@ -10,8 +10,8 @@ import numpy as np
 from specbench.analysis.break_even import BreakEven
 from specbench.analysis.intervals import Estimate
 from specbench.analysis.run_summary import MethodSummary, RunSummary
+from specbench.reporting.column import HUNDREDTHS
 from specbench.reporting.figures import Panel, errors, legend_above
-from specbench.reporting.formats import HUNDREDTHS
 from specbench.reporting.labels import Label, short
 from specbench.reporting.styles import INK, MUTED, styles_of
 

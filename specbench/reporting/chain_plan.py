@@ -7,7 +7,7 @@ from specbench.analysis.intervals import Estimate
 from specbench.analysis.theory import chain_round, condition_1, condition_2_printed, condition_by_ceil
 from specbench.analysis.theory.polybasic import Plan
 from specbench.reporting.chain_profile import Profile
-from specbench.reporting.formats import HUNDREDTHS, TIMES
+from specbench.reporting.column import HUNDREDTHS, TIMES
 from specbench.reporting.tables import Table
 
 NOTE = (

@@ -21,8 +21,8 @@ from specbench.analysis.rows import rounds_of
 from specbench.analysis.run_summary import RunSummary
 from specbench.analysis.theory.polybasic import Plan
 from specbench.files import read_sealed
+from specbench.reporting.column import HUNDREDTHS, TIMES, Format
 from specbench.reporting.columns import column_of
-from specbench.reporting.formats import HUNDREDTHS, TIMES, Format
 from specbench.reporting.tables import Table
 from specbench.runs.record import Record
 from specbench.runs.run_folder import BLOCKS, read

@@ -1,18 +1,84 @@
-"""A column of report tables, and the values that columns show."""
+"""A column of report tables: the values that it shows, how they are written, and the tables that have it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 
 from specbench.analysis.chains import NONE
-from specbench.analysis.run_metrics import METRICS
+from specbench.analysis.intervals import Estimate
+from specbench.analysis.points import Choice, PointValue
+from specbench.analysis.run_metrics import METRICS, Spread
 from specbench.analysis.run_summary import MethodSummary, RunSummary
-from specbench.reporting.formats import SCORE, TIMES, CellValue, Format
-from specbench.reporting.run_tables import QUALITY
 
-ValueOf = Callable[[RunSummary, MethodSummary], CellValue]
+RUN_TABLES = (
+    "speed", "theory", "acceptance", "cascades", "sprinter", "chains", "time", "conventions", "quality", "score groups",
+    "speed groups",
+)  # fmt: skip
+SPEED, THEORY, ACCEPTANCE, CASCADES, SPRINTER, CHAINS, TIME, CONVENTIONS, QUALITY, SCORE_GROUPS, SPEED_GROUPS = (
+    RUN_TABLES
+)
+MERGED, SUITES = "merged", "suites"
+DECODING, END_TO_END = "decoding", "end to end"  # clocks
+MOST_GROUPS = 8  # that a table shows
+NOT_REACHED = "not reached"  # for the summary of a curve that never meets its condition
 CONTRADICTED = "contradicted"  # declared lossless, and the greedy tokens are not the target's
 NOT_EXECUTED = "not executed"  # in place of a score that needs generated code to run
+CellValue = PointValue | Mapping[str, float]
+ValueOf = Callable[[RunSummary, MethodSummary], CellValue]
+
+
+@dataclass(frozen=True)
+class Format:
+    """A pattern for numbers, applied after scaling. The suffix follows the value, but not the bounds of its interval."""
+
+    pattern: str = "{:.2f}"
+    scale: float = 1.0
+    suffix: str = ""
+
+    @property
+    def unit(self) -> str:
+        """The unit that the text itself shows."""
+        return "%" if self.pattern.endswith("%}") else self.suffix
+
+    def number(self, value: float, signed: bool = False) -> str:
+        """Return a number without suffix, on request with its sign."""
+        pattern = self.pattern.replace("{:", "{:+") if signed and "+" not in self.pattern else self.pattern
+        return pattern.format(self.scale * value)
+
+    def text(self, value: CellValue) -> str:
+        """Return a value with its interval or deviation. Several values are separated by spaces and follow their names."""
+        if value is None:
+            return NONE
+        if isinstance(value, str):
+            return value
+        if isinstance(value, Estimate | Choice):
+            return self._interval(value)
+        if isinstance(value, Spread):
+            return f"{self.number(value.mean)} ± {self.number(value.deviation)}"
+        if isinstance(value, Mapping):
+            return " ".join(f"{name} {self.number(each)}" for name, each in value.items()) or NONE
+        if isinstance(value, list):
+            return " ".join(map(self.number, value)) or NONE
+        return self.number(value) + self.suffix
+
+    def _interval(self, value: Estimate | Choice) -> str:
+        if value.value is None:
+            return NOT_REACHED
+        text = self.number(value.value) + self.suffix
+        if value.low is None or value.high is None:
+            return text
+        return f"{text} [{self.number(value.low)}, {self.number(value.high)}]"
+
+
+COUNT = Format("{:.0f}")
+TENTHS, HUNDREDTHS, THOUSANDTHS = Format("{:.1f}"), Format("{:.2f}"), Format("{:.3f}")
+TIMES = Format("{:.2f}", suffix="x")
+PERCENT, TENTHS_OF_PERCENT, CHANGE = Format("{:.0%}"), Format("{:.1%}"), Format("{:+.1%}")
+SCORE = Format("{:.1f}", scale=100.0)  # as papers print scores
+SIGNED_SCORE = Format("{:+.1f}", scale=100.0)
+THREE_DIGITS = Format("{:.3g}")
+MILLISECONDS = Format("{:.0f}", scale=1e3)  # of seconds
+TEXT = Format()
 
 
 class Priority(IntEnum):

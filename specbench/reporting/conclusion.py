@@ -7,9 +7,8 @@ from typing import NamedTuple
 
 from specbench.analysis.intervals import Estimate
 from specbench.analysis.run_summary import MethodSummary, RunSummary
-from specbench.reporting import run_tables
+from specbench.reporting.column import DECODING, END_TO_END, TIMES
 from specbench.reporting.confidence import caution, doubts, few_prompts, place
-from specbench.reporting.formats import TIMES
 from specbench.reporting.reasons import reasons
 from specbench.reporting.score_sentences import (
     change_text,
@@ -21,8 +20,8 @@ from specbench.reporting.score_sentences import (
 )
 
 SPEEDUPS = {
-    run_tables.DECODING: "speedup",
-    run_tables.END_TO_END: "end_to_end_speedup",
+    DECODING: "speedup",
+    END_TO_END: "end_to_end_speedup",
 }  # the speedup of a conclusion, by the run's clock
 MOST_NAMED = 3  # methods that a sentence names
 SAME_DISTRIBUTION = ", with the same output distribution"
@@ -134,7 +133,7 @@ def speedup_of(summary: RunSummary, row: MethodSummary) -> Estimate | None:
 
 def _lines(summaries: Sequence[RunSummary]) -> dict[_Line, list[_Measured]]:
     """Return the speedups of each method, of all runs by one clock: end to end if that is the clock of any of them."""
-    clock = run_tables.END_TO_END if any(summary.end_to_end for summary in summaries) else run_tables.DECODING
+    clock = END_TO_END if any(summary.end_to_end for summary in summaries) else DECODING
     found: dict[_Line, list[_Measured]] = defaultdict(list)
     for summary in summaries:
         for row in summary.measured:

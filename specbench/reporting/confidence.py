@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from specbench.analysis.intervals import FEWEST
 from specbench.analysis.ranking import fewest_prompts
 from specbench.analysis.run_summary import MethodSummary, RunSummary
-from specbench.reporting.formats import CHANGE, PERCENT, TENTHS
+from specbench.reporting.column import CHANGE, PERCENT, TENTHS
 from specbench.reporting.notes import counted
 from specbench.runs.run_spec import DataSpec
 

@@ -8,8 +8,8 @@ from specbench.analysis.frontier import FEWEST_POINTS, frontier_points
 from specbench.analysis.points import Choice, Point, points
 from specbench.analysis.summary import summary_of
 from specbench.config.suite_layout import TableSpec
+from specbench.reporting.column import NOT_REACHED, PERCENT
 from specbench.reporting.columns import column_of
-from specbench.reporting.formats import NOT_REACHED, PERCENT
 from specbench.reporting.notes import notes
 from specbench.reporting.suite_tables import pivot
 from specbench.reporting.tables import Table

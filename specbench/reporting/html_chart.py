@@ -5,10 +5,9 @@ from typing import TypedDict
 
 from specbench.analysis.run_summary import MethodSummary, RunSummary
 from specbench.reporting import escaping
-from specbench.reporting.column import lossless
+from specbench.reporting.column import SCORE, TIMES, lossless
 from specbench.reporting.columns import column_of
 from specbench.reporting.conclusion import SPEEDUPS, speedup_of
-from specbench.reporting.formats import SCORE, TIMES
 from specbench.reporting.styles import Style, styles_of
 from specbench.reporting.tables import ranked
 

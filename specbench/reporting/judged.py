@@ -1,7 +1,7 @@
 """The result of a judge in one or two sentences."""
 
 from specbench.analysis.win_rate import win_rates
-from specbench.reporting.formats import TENTHS_OF_PERCENT
+from specbench.reporting.column import TENTHS_OF_PERCENT
 from specbench.reporting.notes import counted
 from specbench.runs.scores import Judged
 

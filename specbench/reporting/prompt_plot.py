@@ -10,8 +10,8 @@ import numpy as np
 from specbench.analysis.acceptance import lengths_of_prompts
 from specbench.analysis.metrics import complete
 from specbench.analysis.run_summary import RunSummary
+from specbench.reporting.column import HUNDREDTHS
 from specbench.reporting.figures import Panel, integer_ticks, legend_above
-from specbench.reporting.formats import HUNDREDTHS
 from specbench.reporting.labels import Label
 from specbench.reporting.styles import COLORS, MARKERS
 from specbench.runs.run_folder import read

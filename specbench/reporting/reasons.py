@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 from specbench.analysis.run_summary import MethodSummary, RunSummary
+from specbench.reporting.column import HUNDREDTHS, TIMES
 from specbench.reporting.columns import column_of
-from specbench.reporting.formats import HUNDREDTHS, TIMES
 
 MOSTLY = 0.5  # share of prefill from which on decoding times are not explained
 

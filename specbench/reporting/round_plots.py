@@ -6,8 +6,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from specbench.analysis.run_summary import MethodSummary, RunSummary
+from specbench.reporting.column import HUNDREDTHS, TENTHS
 from specbench.reporting.figures import Panel, integer_ticks, legend_above, list_methods
-from specbench.reporting.formats import HUNDREDTHS, TENTHS
 from specbench.reporting.labels import Label, short
 from specbench.reporting.selection import note_rest, selected
 from specbench.reporting.styles import INK, Style, part_colors, styles_of

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 
 from specbench.analysis.intervals import Estimate
 from specbench.analysis.run_summary import MethodSummary, RunSummary
-from specbench.reporting.formats import SCORE
+from specbench.reporting.column import SCORE
 from specbench.reporting.notes import counted
 
 

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from specbench.analysis.intervals import Estimate
 from specbench.analysis.run_summary import RunSummary
+from specbench.reporting.column import TIMES
 from specbench.reporting.conclusion import speedup_of
 from specbench.reporting.figures import Panel, legend_above, list_methods
-from specbench.reporting.formats import TIMES
 from specbench.reporting.labels import Label, short
 from specbench.reporting.styles import INK, MUTED, NEUTRAL, Style, base_name, style_of, styles_of
 

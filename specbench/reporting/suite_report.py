@@ -21,7 +21,7 @@ from specbench.reporting.curves import choice_tables
 from specbench.reporting.expectations import Verdict, outcome_counts, outcome_lines, outcomes_of
 from specbench.reporting.suite_tables import suite_tables
 from specbench.reporting.suite_values import paper_tables, stated_table, unknown_values
-from specbench.reporting.tables import Table
+from specbench.reporting.tables import Table, require_columns
 from specbench.reporting.verifiers import VerifierReport, verifier_reports, verifier_table, with_thresholds
 from specbench.runs.suite_index import Index, IndexEntry
 
@@ -148,3 +148,17 @@ def _profiles(summaries: Sequence[RunSummary], levels: Sequence[Sequence[str]]) 
         tables += [forwards_table(profile), pairs_table(profile), prices_table(profile)]
         lines += [f"{summary.pair}, {summary.task}: {line}" for line in verdicts(profile)]
     return tables, lines
+
+
+def chosen_suite(collected: Collected, keys: Sequence[str]) -> Collected:
+    """Return the results of a suite with these values in its tables, each layout once.
+
+    Raises ConfigError for a value that no point has.
+    """
+    known = {name for point in collected.points for name in point.values}
+    require_columns(keys, known)
+    layouts = {(spec.rows, spec.columns, str(spec.only)): spec for spec in reversed(collected.suite.tables)}
+    values = tuple(dict.fromkeys(keys))
+    specs = tuple(replace(spec, title="", values=values) for spec in reversed(layouts.values()))
+    suite = replace(collected.suite, tables=specs)
+    return replace(collected, tables=suite_tables(suite, collected.points))

@@ -15,8 +15,8 @@ from specbench.analysis.points import Point, PointValue
 from specbench.analysis.theory import expected_drafts, expected_run
 from specbench.config.preparation import PreparedHead
 from specbench.config.suite import Suite
+from specbench.reporting.column import HUNDREDTHS, PERCENT, THOUSANDTHS
 from specbench.reporting.figures import Panel, legend_above
-from specbench.reporting.formats import HUNDREDTHS, PERCENT, THOUSANDTHS
 from specbench.reporting.labels import Label
 from specbench.reporting.styles import COLORS, DASHES, MARKERS, MUTED
 from specbench.reporting.tables import Table

@@ -8,14 +8,22 @@ from zlib import crc32
 from specbench.analysis.run_summary import RunSummary
 from specbench.errors import ConfigError
 from specbench.reporting import export, html, latex, markdown_page
-from specbench.reporting.chosen import chosen_table, valueless
 from specbench.reporting.conclusion import headline, reservations
 from specbench.reporting.conditions import conditions
 from specbench.reporting.latex import Captioned
 from specbench.reporting.markdown_page import suite_notes
 from specbench.reporting.notes import common_notes, notes_of, warnings_of
 from specbench.reporting.suite_report import Collected
-from specbench.reporting.tables import Table, markdown, markdown_list, markdown_table, of_runs, overview
+from specbench.reporting.tables import (
+    Table,
+    chosen_table,
+    markdown,
+    markdown_list,
+    markdown_table,
+    of_runs,
+    overview,
+    valueless,
+)
 
 
 def latex_of_runs(summaries: Sequence[RunSummary], full: bool = False) -> str:

@@ -6,7 +6,7 @@ from importlib import import_module
 
 import pytest
 
-from scripts.column_reference import PAGE
+from scripts.column_reference import PAGE, with_reference
 from specbench.analysis import run_metrics
 from specbench.analysis.intervals import Estimate
 from specbench.analysis.points import Choice
@@ -14,11 +14,8 @@ from specbench.analysis.rows import token_count
 from specbench.analysis.run_metrics import METRICS, Spread
 from specbench.analysis.summary import summarise
 from specbench.reporting import columns
-from specbench.reporting.column import Column
+from specbench.reporting.column import HUNDREDTHS, PERCENT, SCORE, SPEED, TIMES, Column, Format
 from specbench.reporting.columns import COLUMNS, column_of
-from specbench.reporting.formats import HUNDREDTHS, PERCENT, SCORE, TIMES, Format
-from specbench.reporting.reference import with_reference
-from specbench.reporting.run_tables import SPEED
 from specbench.reporting.writers import RUN_WRITERS
 from tests.fixtures.console import specbench
 from tests.fixtures.summaries import method_summary, run_summary
