@@ -9,7 +9,7 @@ from specbench.config.overrides import parse_head, parse_override, scoped
 from specbench.config.placement import place_overrides
 from specbench.config.presets import WORDS
 from specbench.errors import ConfigError, hint
-from specbench.reporting.figures import FORMATS, KNOWN_FORMATS
+from specbench.reporting.plots.figures import FORMATS, KNOWN_FORMATS
 
 
 def words(values: Sequence[str] | None) -> list[str]:

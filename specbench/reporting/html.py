@@ -15,14 +15,16 @@ from tempfile import TemporaryDirectory
 from typing import TypedDict
 
 from specbench.analysis.run_summary import RunSummary
-from specbench.reporting import conditions, escaping, plots
+from specbench.reporting import conditions, escaping
 from specbench.reporting.columns import BY_KEY
 from specbench.reporting.conclusion import conclusion
 from specbench.reporting.html_chart import chart_rows
 from specbench.reporting.html_samples import SEPARATOR, browsed
 from specbench.reporting.markdown_page import suite_notes
 from specbench.reporting.notes import counted, notes_of, warnings_of, without_warnings
-from specbench.reporting.styles import dark
+from specbench.reporting.plots.runs import of_runs as plots_of_runs
+from specbench.reporting.plots.styles import dark
+from specbench.reporting.plots.suites import of_suite as plots_of_suite
 from specbench.reporting.suite_report import Collected
 from specbench.reporting.tables import Table, across
 from specbench.reporting.tables import of_runs as tables_of_runs
@@ -74,7 +76,7 @@ def of_suite(collected: Collected) -> str:
     """Return the page of a suite."""
     suite = collected.suite
     with TemporaryDirectory() as folder:
-        images = _images(plots.of_suite(collected, Path(folder), ("svg",)))
+        images = _images(plots_of_suite(collected, Path(folder), ("svg",)))
     return _page(
         _Content(
             title=f"{suite.paper}, {suite.shows}: {suite.description}",
@@ -90,7 +92,7 @@ def of_suite(collected: Collected) -> str:
 def of_runs(summaries: Sequence[RunSummary]) -> str:
     """Return the page of some runs."""
     with TemporaryDirectory() as folder:
-        images = _images(plots.of_runs(summaries, Path(folder), ("svg",)))
+        images = _images(plots_of_runs(summaries, Path(folder), ("svg",)))
     merged = [("", across(summaries))] if len(summaries) > 1 else []
     return _page(
         _Content(

@@ -8,7 +8,7 @@ from specbench.reporting import escaping
 from specbench.reporting.column import SCORE, TIMES, lossless
 from specbench.reporting.columns import column_of
 from specbench.reporting.conclusion import SPEEDUPS, speedup_of
-from specbench.reporting.styles import Style, styles_of
+from specbench.reporting.plots.styles import Style, styles_of
 from specbench.reporting.tables import ranked
 
 

@@ -1,31 +1,23 @@
-"""SPRINTER's verifiers that a suite trained: test results, ROC curves (Figures 3, 9, 14) and run lengths (Figures 5, 6)."""
+"""SPRINTER's verifiers that a suite trained: their results on texts that they were not trained on, and their thresholds."""
 
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from specbench.analysis.chains import NONE
 from specbench.analysis.points import Point, PointValue
-from specbench.analysis.theory import expected_drafts, expected_run
+from specbench.analysis.theory import expected_drafts
 from specbench.config.preparation import PreparedHead
 from specbench.config.suite import Suite
 from specbench.reporting.column import HUNDREDTHS, PERCENT, THOUSANDTHS
-from specbench.reporting.figures import Panel, legend_above
-from specbench.reporting.labels import Label
-from specbench.reporting.styles import COLORS, DASHES, MARKERS, MUTED
 from specbench.reporting.tables import Table
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+    pass
 
 REPORT = "report.json"
-FALSE_POSITIVES = (0.0, 0.25, 0.5)  # eta_FP of the theory's curves
 HALF = 0.5  # the threshold tau_inf of the reports
 MOST = 20  # tokens of a run, which the authors' code limits
 UNKNOWN = "not in its report"  # of a verifier that was trained before its report had the number
@@ -145,60 +137,3 @@ def verifier_table(reports: Sequence[VerifierReport]) -> Table:
             HUNDREDTHS.number(each.predicted_run), HUNDREDTHS.text(each.run_length),
         ])  # fmt: skip
     return Table("Verifiers on texts that they were not trained on", heads, rows)
-
-
-def roc_panels(reports: Sequence[VerifierReport]) -> list[Panel]:
-    """Return a panel of ROC curves for each pair and task, with a line for each tau."""
-    places = groupby(sorted(reports, key=lambda each: (each.pair, each.task)), lambda each: (each.pair, each.task))
-    return [Panel(", ".join(place), partial(_roc, reports=list(each)), 3.8) for place, each in places]
-
-
-def run_length_panels(reports: Sequence[VerifierReport]) -> list[Panel]:
-    """Return expected run lengths and stopping times over eta_TP (Theorems 2 and 3), and measured beside predicted ones."""
-    if not reports:
-        return []
-    n = round(float(np.mean([each.acceptable_run for each in reports])))
-    panels = [
-        Panel(f"Theorem 2: first {n} tokens acceptable", partial(_theory, n=n, is_time=False), 3.4),
-        Panel(f"Theorem 3: first {n} tokens acceptable", partial(_theory, n=n, is_time=True), 3.4),
-    ]
-    if any(each.run_length is not None for each in reports):
-        panels.append(Panel("Measured at T = 1 beside Theorem 2", partial(_measured, reports=reports), 3.4))
-    return panels
-
-
-def _roc(axes: "Axes", reports: Sequence[VerifierReport]) -> list[Label]:
-    for i, each in enumerate(sorted(reports, key=lambda one: one.tau)):
-        x, y = np.array(each.values["curve"]).T
-        auc = THOUSANDTHS.number(each.values["auc"])
-        dashes = DASHES[i % len(DASHES)]
-        axes.plot(x, y, dashes, color=COLORS[i % len(COLORS)], label=f"tau_train = {each.tau:g}: AUC {auc}")
-        point = ([each.values["eta_fp"]], [each.values["eta_tp"]])
-        axes.plot(*point, marker=MARKERS[i % len(MARKERS)], color=COLORS[i % len(COLORS)], linestyle="")
-    axes.axline((0.0, 0.0), slope=1.0, color=MUTED, linewidth=1.0)
-    axes.set(xlabel="unacceptable tokens accepted (eta_FP)", ylabel="acceptable tokens accepted (eta_TP)")
-    legend_above(axes)
-    return []
-
-
-def _theory(axes: "Axes", n: int, is_time: bool) -> list[Label]:
-    rates = np.linspace(0.5, 0.999, 200)
-    for i, false in enumerate(FALSE_POSITIVES):
-        runs = [(expected_drafts if is_time else expected_run)(n, float(rate), false) for rate in rates]
-        axes.plot(rates, runs, color=COLORS[i], label=f"eta_FP = {false:g}")
-    axes.set(xlabel="eta_TP", ylabel="stopping time in draft steps" if is_time else "expected run length E[X]")
-    legend_above(axes)
-    return []
-
-
-def _measured(axes: "Axes", reports: Sequence[VerifierReport]) -> list[Label]:
-    places = dict.fromkeys((each.pair, each.task) for each in reports)
-    for i, place in enumerate(places):
-        kept = [each for each in reports if (each.pair, each.task) == place and each.run_length is not None]
-        xs, ys = [each.predicted_run for each in kept], [each.run_length or 0.0 for each in kept]
-        marker, color = MARKERS[i % len(MARKERS)], COLORS[i % len(COLORS)]
-        axes.plot(xs, ys, marker=marker, color=color, linestyle="", label=", ".join(place))
-    axes.axline((0.0, 0.0), slope=1.0, color=MUTED, linewidth=1.0)
-    axes.set(xlabel="verifier accepts/run by Theorem 2", ylabel="verifier accepts/run, measured")
-    legend_above(axes)
-    return []

@@ -42,7 +42,7 @@ def test_an_entry_in_the_registry_adds_a_column_to_every_format(monkeypatch, for
     monkeypatch.setattr(columns, "COLUMNS", (*COLUMNS, added))
     monkeypatch.setattr(import_module("specbench.reporting.html"), "browsed", lambda summaries: ([], 0))
     summary = run_summary(method_summary("ar", values=dict.fromkeys(METRICS)), method_summary("sd"))
-    monkeypatch.setattr(import_module("specbench.reporting.plots"), "of_runs", lambda *rest: [])
+    monkeypatch.setattr(import_module("specbench.reporting.html"), "plots_of_runs", lambda *rest: [])
     text = RUN_WRITERS[form]([summary])
     assert "letters/method" in text
     assert "2.0!" in text

@@ -11,7 +11,7 @@ from importlib import resources
 import pytest
 
 from specbench.analysis.token_origin import provenance, rejected
-from specbench.reporting import styles
+from specbench.reporting.plots import styles
 from specbench.runs.record import Record
 from tests.fixtures.console import specbench
 

@@ -11,9 +11,9 @@ import pytest
 
 from specbench.analysis.break_even import BreakEven
 from specbench.analysis.intervals import Estimate
-from specbench.reporting import plots
 from specbench.reporting.conditions import methods
 from specbench.reporting.notes import short_notes
+from specbench.reporting.plots.runs import of_runs
 from specbench.reporting.tables import across, tables
 from tests.fixtures.console import specbench
 from tests.fixtures.summaries import method_summary, run_summary
@@ -139,7 +139,7 @@ def break_even(acceptance):
 )
 def test_the_break_even_plot_labels_its_parts(tmp_path, acceptance, words):
     ar, sd = method_summary("ar"), method_summary("sd", values={"speedup": Estimate(1.2, 1.1, 1.3)})
-    plots.of_runs([run_summary(ar, replace(sd, break_even=break_even(acceptance)))], tmp_path, ("svg",))
+    of_runs([run_summary(ar, replace(sd, break_even=break_even(acceptance)))], tmp_path, ("svg",))
     text = (tmp_path / "run-break-even.svg").read_text()
     for word in (*words, "as fast as ar", "sd: measured (95 %)"):
         assert word in text

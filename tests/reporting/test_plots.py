@@ -7,11 +7,10 @@ import pytest
 from specbench.analysis.draft_lengths import LengthPrediction
 from specbench.analysis.intervals import Estimate
 from specbench.config.presets import names, preset
-from specbench.reporting import plots, styles
-from specbench.reporting.fronts import pareto
-from specbench.reporting.run_plots import run_plots
-from specbench.reporting.selection import selected
-from specbench.reporting.styles import METHODS, style_of
+from specbench.reporting.plots import styles
+from specbench.reporting.plots.figures import pareto
+from specbench.reporting.plots.runs import of_runs, run_plots, selected
+from specbench.reporting.plots.styles import METHODS, style_of
 from tests.fixtures.summaries import method_summary, run_summary
 
 AR = method_summary("ar", values={"tokens_per_second": 100.0}, round_milliseconds={"target": 9.0, "host": 1.0})
@@ -58,14 +57,14 @@ def test_a_run_of_a_baseline_alone_has_no_empty_pictures():
 
 
 def test_the_files_of_a_run_are_named_after_their_kinds(tmp_path):
-    drawn = plots.of_runs([run_summary(AR, drafting())], tmp_path, ("svg",))
+    drawn = of_runs([run_summary(AR, drafting())], tmp_path, ("svg",))
     kinds = {path.name.removeprefix("run-") for path in drawn}
     assert {"speedup.svg", "acceptance.svg", "tokens-per-round.svg", "time.svg"} <= kinds
     assert all(path.exists() for path in drawn)
 
 
 def test_the_speedup_chart_shows_the_number_and_hostile_names_as_text(tmp_path):
-    plots.of_runs([run_summary(AR, drafting("sd(gamma=$x^2$)"))], tmp_path, ("svg",))
+    of_runs([run_summary(AR, drafting("sd(gamma=$x^2$)"))], tmp_path, ("svg",))
     text = (tmp_path / "run-speedup.svg").read_text()
     assert "1.30x" in text and "gamma=" in text
 

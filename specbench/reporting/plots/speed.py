@@ -8,9 +8,8 @@ from specbench.analysis.intervals import Estimate
 from specbench.analysis.run_summary import RunSummary
 from specbench.reporting.column import TIMES
 from specbench.reporting.conclusion import speedup_of
-from specbench.reporting.figures import Panel, legend_above, list_methods
-from specbench.reporting.labels import Label, short
-from specbench.reporting.styles import INK, MUTED, NEUTRAL, Style, base_name, style_of, styles_of
+from specbench.reporting.plots.figures import Label, Panel, legend_above, list_methods, short
+from specbench.reporting.plots.styles import INK, MUTED, NEUTRAL, Style, base_name, style_of, styles_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -38,7 +37,7 @@ class SpeedRow:
         return (min(known), max(known)) if known else None
 
 
-def speed_rows(summary: RunSummary) -> list[SpeedRow]:
+def _speed_rows(summary: RunSummary) -> list[SpeedRow]:
     """Return the speedups of a run by its main clock, the fastest first. Theory is of decoding time only."""
     rows = []
     for row in summary.measured:
@@ -52,7 +51,7 @@ def speed_rows(summary: RunSummary) -> list[SpeedRow]:
 
 def run_speed_panel(summary: RunSummary, title: str) -> Panel | None:
     """Return the panel of a run's speedups; None if only the baseline was measured."""
-    rows = most_important(speed_rows(summary))
+    rows = most_important(_speed_rows(summary))
     title = f"{title}: speedup over {summary.baseline}"
     axis = f"speedup over {summary.baseline}, {summary.clock}"
     return speed_panel(title, rows, axis, styles_of(summary.spec.methods)) if rows else None

@@ -1,35 +1,91 @@
-"""Plots of points: lines over a swept parameter, Pareto fronts of two values, and speedups."""
+"""Plots of suites and curves: lines over a swept parameter, Pareto fronts, speedups, lengths by prompt, verifiers."""
 
 from collections.abc import Sequence
 from functools import partial
 from itertools import groupby
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from specbench.analysis.acceptance import lengths_of_prompts
 from specbench.analysis.chains import NONE
 from specbench.analysis.intervals import Estimate
+from specbench.analysis.metrics import complete
 from specbench.analysis.points import Point
-from specbench.config.suite_layout import PlotSpec
+from specbench.analysis.run_summary import RunSummary
+from specbench.analysis.theory import expected_drafts, expected_run
+from specbench.config.suite_layout import PROMPT, PlotSpec
+from specbench.reporting.column import HUNDREDTHS, THOUSANDTHS
 from specbench.reporting.columns import column_of
-from specbench.reporting.figures import Panel, integer_ticks, legend_above
-from specbench.reporting.fronts import pareto
-from specbench.reporting.labels import Label, short
-from specbench.reporting.round_plots import MOST_LINES
-from specbench.reporting.selection import note_rest
-from specbench.reporting.speed_plot import SpeedRow, most_important, speed_panel
-from specbench.reporting.styles import MUTED, NEUTRAL, Style, style_of
+from specbench.reporting.plots.figures import (
+    FORMATS,
+    MOST_COLUMNS,
+    Label,
+    Panel,
+    integer_ticks,
+    legend_above,
+    note_rest,
+    pareto,
+    save,
+    short,
+)
+from specbench.reporting.plots.runs import MOST_LINES, run_plots
+from specbench.reporting.plots.speed import SpeedRow, most_important, speed_panel
+from specbench.reporting.plots.styles import COLORS, DASHES, MARKERS, MUTED, NEUTRAL, Style, style_of
+from specbench.reporting.suite_report import Collected
 from specbench.reporting.suite_values import dimension_text
+from specbench.reporting.verifiers import VerifierReport
+from specbench.runs.run_folder import read
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+CURVE = PlotSpec(x="relative_latency", y="score", panels=("task", "T"), flat=("ar",))
+MOST_WIDE = 4  # panels over the whole width of a figure
 SPEEDS = PlotSpec(x="x", y="speedup", panels=("pair", "task", "T"))
 RATIOS = ("speedup", "end_to_end_speedup")  # with a line at 1
 LOWER_IS_BETTER = ("deferral_rate",)  # on the axis of a plot, though tables do not rank by it
 MOST_WITH_THEORY = 3  # lines of a panel that also shows theory
+SHIFT = 0.35  # between the points of two temperatures on one prompt
+FALSE_POSITIVES = (0.0, 0.25, 0.5)  # eta_FP of the theory's curves
 Family = tuple[str, list[Point], Style]  # a line's label, points and style
+Lengths = dict[str, list[float]]  # by the label of a line: the accepted length of each prompt
 
 
-def line_panels(spec: PlotSpec, points: Sequence[Point]) -> list[Panel]:
+def of_suite(collected: Collected, into: Path, formats: Sequence[str] = FORMATS) -> list[Path]:
+    """Draw the speedups of a suite, the plots that it defines, and the plots of the first run of each pair."""
+    specs, name = collected.suite.plots, collected.suite.name
+    drawn: list[Path] = []
+    for i, spec in enumerate(specs):
+        number = f"-{i + 1}" if len(specs) > 1 else ""
+        is_by_prompt = spec.x == PROMPT
+        panels = _prompt_panels(collected.summaries) if is_by_prompt else _line_panels(spec, collected.points)
+        drawn += save(into / f"{name}{number}", panels, formats, columns=_columns_of(spec, panels))
+    drawn += save(into / (f"{name}-speedup" if specs else name), _speed_panels(collected.points), formats, columns=1)
+    drawn += save(into / f"{name}-roc", _roc_panels(collected.verifiers), formats)
+    drawn += save(into / f"{name}-run-length", _run_length_panels(collected.verifiers), formats)
+    others = ("speedup", "roc") if collected.verifiers else ("speedup",)  # drawn above, over all runs
+    first_of_pair = {summary.pair: summary for summary in reversed(collected.summaries)}
+    for summary in collected.summaries:
+        if summary is first_of_pair[summary.pair]:
+            panels = [panel for kind, panel in run_plots(summary).items() if kind not in others]
+            drawn += save(into / f"{name}-explained-{summary.pair}", panels, formats, columns=1)
+    return drawn
+
+
+def of_curve(name: str, points: Sequence[Point], into: Path, formats: Sequence[str] = FORMATS) -> list[Path]:
+    """Draw quality over relative latency of one run's curves."""
+    panels = _line_panels(CURVE, points)
+    return save(into / f"{name}-curve", panels, formats, columns=_columns_of(CURVE, panels))
+
+
+def _columns_of(spec: PlotSpec, panels: Sequence[Panel]) -> int:
+    """Return the columns of a figure: one for a few panels with labels beside points, which need room."""
+    return 1 if not (spec.is_swept or spec.diagonal) and len(panels) <= MOST_WIDE else MOST_COLUMNS
+
+
+def _line_panels(spec: PlotSpec, points: Sequence[Point]) -> list[Panel]:
     """Return a panel of lines for each place of the spec's panels; none for a place without a value."""
     panels = []
     for title, each in _places(spec, points):
@@ -40,7 +96,7 @@ def line_panels(spec: PlotSpec, points: Sequence[Point]) -> list[Panel]:
     return panels
 
 
-def speed_panels(points: Sequence[Point]) -> list[Panel]:
+def _speed_panels(points: Sequence[Point]) -> list[Panel]:
     """Return a panel of speedups for each pair, task and temperature; none without a speedup."""
     kept = [p for p in points if not p.group and isinstance(p.values.get("speedup"), Estimate)]
     over = {p.at(SPEEDS.panels): p.method for p in points if p.baseline}
@@ -259,3 +315,88 @@ def _x(spec: PlotSpec, point: Point) -> float | None:
 def _y(spec: PlotSpec, point: Point) -> float | None:
     number = point.number(spec.y)
     return None if number is None else column_of(spec.y).format.scale * number
+
+
+def _prompt_panels(summaries: Sequence[RunSummary]) -> list[Panel]:
+    """Return a panel for each method that drafts, on each pair and task, with a line for each temperature."""
+    panels: dict[tuple[str, str, str], Lengths] = {}
+    for summary in summaries:
+        records = list(read(Path(summary.folder)))
+        for row in summary.measured:
+            if row.acceptance_by_position:
+                lengths = list(lengths_of_prompts(complete(records, row.method)).values())
+                place = (summary.pair, summary.spec.task.name, row.label)
+                panels.setdefault(place, {})[f"T = {summary.decoding.temperature:g}"] = lengths
+    return [Panel(", ".join(place), partial(_lengths_by_prompt, lengths=each)) for place, each in panels.items()]
+
+
+def _lengths_by_prompt(axes: "Axes", lengths: Lengths) -> list[Label]:
+    for i, (label, values) in enumerate(lengths.items()):
+        color, mean, deviation = COLORS[i % len(COLORS)], float(np.mean(values)), float(np.std(values))
+        text = f"{label}: {HUNDREDTHS.number(mean)} ± {HUNDREDTHS.number(deviation)}"
+        places = [number + SHIFT * i for number in range(1, len(values) + 1)]
+        axes.plot(places, values, MARKERS[i % len(MARKERS)], color=color, linestyle="", label=text)
+        axes.axhspan(mean - deviation, mean + deviation, color=color, alpha=0.12, linewidth=0)
+    axes.set(xlabel="prompt", ylabel="accepted length")
+    most = max(max(values) for values in lengths.values())
+    axes.set_ylim(0.0, 1.06 * most)  # room for the markers
+    integer_ticks(axes)
+    legend_above(axes)
+    return []
+
+
+def _roc_panels(reports: Sequence[VerifierReport]) -> list[Panel]:
+    """Return a panel of ROC curves for each pair and task, with a line for each tau."""
+    places = groupby(sorted(reports, key=lambda each: (each.pair, each.task)), lambda each: (each.pair, each.task))
+    return [Panel(", ".join(place), partial(_roc_curves, reports=list(each)), 3.8) for place, each in places]
+
+
+def _run_length_panels(reports: Sequence[VerifierReport]) -> list[Panel]:
+    """Return expected run lengths and stopping times over eta_TP (Theorems 2 and 3), and measured beside predicted ones."""
+    if not reports:
+        return []
+    n = round(float(np.mean([each.acceptable_run for each in reports])))
+    panels = [
+        Panel(f"Theorem 2: first {n} tokens acceptable", partial(_expected_run_lengths, n=n, is_time=False), 3.4),
+        Panel(f"Theorem 3: first {n} tokens acceptable", partial(_expected_run_lengths, n=n, is_time=True), 3.4),
+    ]
+    if any(each.run_length is not None for each in reports):
+        panels.append(Panel("Measured at T = 1 beside Theorem 2", partial(_measured_run_lengths, reports=reports), 3.4))
+    return panels
+
+
+def _roc_curves(axes: "Axes", reports: Sequence[VerifierReport]) -> list[Label]:
+    for i, each in enumerate(sorted(reports, key=lambda one: one.tau)):
+        x, y = np.array(each.values["curve"]).T
+        auc = THOUSANDTHS.number(each.values["auc"])
+        dashes = DASHES[i % len(DASHES)]
+        axes.plot(x, y, dashes, color=COLORS[i % len(COLORS)], label=f"tau_train = {each.tau:g}: AUC {auc}")
+        point = ([each.values["eta_fp"]], [each.values["eta_tp"]])
+        axes.plot(*point, marker=MARKERS[i % len(MARKERS)], color=COLORS[i % len(COLORS)], linestyle="")
+    axes.axline((0.0, 0.0), slope=1.0, color=MUTED, linewidth=1.0)
+    axes.set(xlabel="unacceptable tokens accepted (eta_FP)", ylabel="acceptable tokens accepted (eta_TP)")
+    legend_above(axes)
+    return []
+
+
+def _expected_run_lengths(axes: "Axes", n: int, is_time: bool) -> list[Label]:
+    rates = np.linspace(0.5, 0.999, 200)
+    for i, false in enumerate(FALSE_POSITIVES):
+        runs = [(expected_drafts if is_time else expected_run)(n, float(rate), false) for rate in rates]
+        axes.plot(rates, runs, color=COLORS[i], label=f"eta_FP = {false:g}")
+    axes.set(xlabel="eta_TP", ylabel="stopping time in draft steps" if is_time else "expected run length E[X]")
+    legend_above(axes)
+    return []
+
+
+def _measured_run_lengths(axes: "Axes", reports: Sequence[VerifierReport]) -> list[Label]:
+    places = dict.fromkeys((each.pair, each.task) for each in reports)
+    for i, place in enumerate(places):
+        kept = [each for each in reports if (each.pair, each.task) == place and each.run_length is not None]
+        xs, ys = [each.predicted_run for each in kept], [each.run_length or 0.0 for each in kept]
+        marker, color = MARKERS[i % len(MARKERS)], COLORS[i % len(COLORS)]
+        axes.plot(xs, ys, marker=marker, color=color, linestyle="", label=", ".join(place))
+    axes.axline((0.0, 0.0), slope=1.0, color=MUTED, linewidth=1.0)
+    axes.set(xlabel="verifier accepts/run by Theorem 2", ylabel="verifier accepts/run, measured")
+    legend_above(axes)
+    return []
