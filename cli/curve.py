@@ -22,7 +22,7 @@ from specbench.errors import ConfigError, ExitCode
 from specbench.experiment.request import Request
 from specbench.reporting.conclusion import conclusion
 from specbench.reporting.curves import curve_tables, points_of, remarks
-from specbench.reporting.export import as_json as json_text
+from specbench.reporting.formats.export import as_json as json_text
 from specbench.reporting.plots.suites import of_curve as plots_of_curve
 
 AUTO, AUTO_LENGTH = "auto", "gamma=auto"

@@ -11,10 +11,9 @@ from specbench.config.suite import Suite
 from specbench.errors import ConfigError
 from specbench.reporting.columns import column_of
 from specbench.reporting.conclusion import conclusion
-from specbench.reporting.markdown_page import suite_notes
 from specbench.reporting.notes import common_notes, notes, short_notes
-from specbench.reporting.suite_report import Collected, collect
-from specbench.reporting.tables import Table, across, chosen_table, of_runs, overview, valueless
+from specbench.reporting.suite_report import Collected, collect, suite_notes
+from specbench.reporting.tables import Table, across, chosen_table, overview, tables_by_run, valueless
 from specbench.runs.run_folder import SAMPLES
 
 
@@ -62,7 +61,7 @@ def _show_all(summaries: Sequence[RunSummary], console: Console, explain: bool) 
         for note in common_notes(summaries):
             say(note, console)
         console.print()
-    for summary, tables in of_runs(summaries):
+    for summary, tables in tables_by_run(summaries):
         for table in tables:
             print_table(table, console)
         for note in notes(summary):

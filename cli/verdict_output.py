@@ -153,7 +153,7 @@ def outcome(verdicts: list[Verdict]) -> str:
 
 def markdown(verdicts: list[Verdict], title: str) -> str:
     """Return the verdicts as a Markdown table with notes."""
-    from specbench.reporting.tables import markdown_list, markdown_table  # imports numpy
+    from specbench.reporting.formats.markdown import markdown_list, markdown_table  # imports numpy
 
     notes = markdown_list([*findings(verdicts), outcome(verdicts)])
     return f"{markdown_table(table_of(verdicts, title))}\n\n{notes}\n\n"

@@ -27,7 +27,8 @@ from specbench.files import write
 from specbench.machine.hardware import fingerprint
 from specbench.reporting.chain_profile import Profile
 from specbench.reporting.column import HUNDREDTHS, TENTHS_OF_PERCENT, TIMES
-from specbench.reporting.tables import Table, markdown_table
+from specbench.reporting.formats.markdown import markdown_table
+from specbench.reporting.tables import Table
 from specbench.runs.run_folder import read
 
 PAGE = Path("results/chain-cpu.md")

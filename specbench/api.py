@@ -22,9 +22,9 @@ from specbench.experiment.request import Request
 from specbench.observer import Observer
 from specbench.reporting.conclusion import conclusion
 from specbench.reporting.escaping import html_text
-from specbench.reporting.export import method_row, position_rows, prompt_rows
+from specbench.reporting.formats.export import method_row, position_rows, prompt_rows
+from specbench.reporting.formats.writers import runs_text
 from specbench.reporting.notes import counted
-from specbench.reporting.writers import runs_text
 from specbench.runs.record import Record
 from specbench.runs.run_folder import read, runs_in
 from specbench.verification.run import CUTS, PROMPTS, TOKENS, Verification, VerifyRequest, verify_method

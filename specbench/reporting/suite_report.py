@@ -11,7 +11,7 @@ from specbench.analysis.points import Point, Reference, points, reference_of
 from specbench.analysis.run_summary import RunSummary
 from specbench.analysis.stated import stated_of
 from specbench.analysis.summary import summaries_of
-from specbench.analysis.win_rate import judged_points
+from specbench.analysis.win_rate import JUDGE, judged_points
 from specbench.config.presets import preset
 from specbench.config.suite import Suite
 from specbench.errors import ConfigError
@@ -19,11 +19,12 @@ from specbench.reporting.chain_profile import Profile, forwards_table, pairs_tab
 from specbench.reporting.conclusion import conclusion
 from specbench.reporting.curves import choice_tables
 from specbench.reporting.expectations import Verdict, outcome_counts, outcome_lines, outcomes_of
-from specbench.reporting.suite_tables import suite_tables
+from specbench.reporting.notes import common_notes
+from specbench.reporting.suite_tables import SELECTED, suite_tables
 from specbench.reporting.suite_values import paper_tables, stated_table, unknown_values
 from specbench.reporting.tables import Table, require_columns
 from specbench.reporting.verifiers import VerifierReport, verifier_reports, verifier_table, with_thresholds
-from specbench.runs.suite_index import Index, IndexEntry
+from specbench.runs.suite_index import DONE, Index, IndexEntry
 
 
 @dataclass(frozen=True)
@@ -162,3 +163,25 @@ def chosen_suite(collected: Collected, keys: Sequence[str]) -> Collected:
     specs = tuple(replace(spec, title="", values=values) for spec in reversed(layouts.values()))
     suite = replace(collected.suite, tables=specs)
     return replace(collected, tables=suite_tables(suite, collected.points))
+
+
+def suite_notes(collected: Collected) -> list[str]:
+    """Return the expectations with their outcomes, the conditions, the warnings, and the missing runs, in this order."""
+    lines = [*collected.verdicts, *filter(None, [collected.suite.note])]
+    if any(SELECTED in text for table in collected.tables for row in table.rows for text in row):
+        lines.append(f"{SELECTED} the best of several settings, chosen by these numbers, as in the paper.")
+    judges = sorted({str(p.values[JUDGE]) for p in collected.points if JUDGE in p.values})
+    lines += [f"judge: {judge}" for judge in judges]
+    lines += common_notes(collected.summaries)
+    if (machines := len({summary.machine for summary in collected.summaries})) > 1:
+        lines.append(
+            f"! measured on {machines} kinds of machines (table Hardware): every speedup is a ratio within one run, and no"
+            " expectation and no best setting compares machines"
+        )
+    lines += [f"! {folder}: was measured, and its folder is gone" for folder in collected.missing]
+    if collected.index.changes:
+        lines.append(f"! options of the suite were overridden: {', '.join(collected.index.changes)}")
+    elif collected.index.definition not in ("", collected.suite.definition):
+        lines.append("! measured with an earlier definition of the suite; help: measure it again")
+    absent = [run for run in collected.index.runs.values() if run.state != DONE]
+    return lines + [f"! {run.state}: {run.pair}, {run.task}: {run.why}" for run in absent]

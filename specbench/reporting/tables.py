@@ -16,7 +16,6 @@ from specbench.analysis.speed import end_to_end_speedup, papers_speedup, speedup
 from specbench.analysis.win_rate import judged_of, win_rate_values, win_rates
 from specbench.errors import ConfigError, NotComparable, hint
 from specbench.machine import hardware
-from specbench.reporting import conditions, escaping
 from specbench.reporting.column import (
     ACCEPTANCE,
     CASCADES,
@@ -36,8 +35,6 @@ from specbench.reporting.column import (
     Priority,
 )
 from specbench.reporting.columns import BY_KEY, COLUMNS, column_of, columns_of, merged_columns
-from specbench.reporting.conclusion import conclusion
-from specbench.reporting.notes import notes, notes_of, short_notes, warnings_of, without_warnings
 from specbench.runs.run_folder import read
 from specbench.runs.scores import Judged
 
@@ -214,7 +211,7 @@ def across(summaries: Sequence[RunSummary], chosen: Sequence[Column] | None = No
     return table if others else replace(table.without({table.heads.index("task")}), title=f"{title}, {task}")
 
 
-def of_runs(summaries: Sequence[RunSummary]) -> list[tuple[RunSummary, list[Table]]]:
+def tables_by_run(summaries: Sequence[RunSummary]) -> list[tuple[RunSummary, list[Table]]]:
     """Return the tables of each run. If there are several runs, no two titles are equal."""
     titles = distinct_titles(summaries) if len(summaries) > 1 else [""]
     return [
@@ -391,45 +388,3 @@ def _require_poolable(group: Sequence[RunSummary]) -> None:
                 raise NotComparable(
                     f"{summary.folder} and {other} contain the same prompt, {sample}; help: pass only one of them"
                 )
-
-
-def markdown(summaries: Sequence[RunSummary], full: bool = False) -> str:
-    """Return the page of some runs as GitHub-flavored Markdown: the first table and notes; all of them with `full`."""
-    lines = notes_of(summaries) if full else short_notes(summaries)
-    parts = [
-        f"# {escaping.markdown(conditions.title(summaries))}",
-        *markdown_head(summaries, conclusion(summaries), lines),
-    ]
-    if not full:
-        parts += [markdown_table(overview(summaries)), markdown_list(without_warnings(lines))]
-        return "\n\n".join(filter(None, parts)) + "\n"
-    if len(summaries) > 1:
-        parts.append(markdown_table(across(summaries)))
-    for summary, each in of_runs(summaries):
-        parts += map(markdown_table, each)
-        parts.append(markdown_list(notes(summary) if len(summaries) > 1 else without_warnings(lines)))
-    return "\n\n".join(filter(None, parts)) + "\n"
-
-
-def markdown_head(summaries: Sequence[RunSummary], sentences: Sequence[str], lines: Sequence[str]) -> list[str]:
-    """Return what follows a page's title: the conclusion, the warnings in `lines`, what was measured, and the methods."""
-    return [
-        " ".join(escaping.markdown(f"{each.rstrip('.')}.") for each in sentences),
-        markdown_list(warnings_of(lines)),
-        escaping.markdown(conditions.about(summaries)),
-        markdown_list(conditions.methods(summaries)),
-    ]
-
-
-def markdown_list(lines: Iterable[str]) -> str:
-    """Return lines as a Markdown list."""
-    return "\n".join(f"- {escaping.markdown(line)}" for line in lines)
-
-
-def markdown_table(table: Table) -> str:
-    """Return a GitHub-flavored table, after its title if it has one."""
-    table = table.compact()
-    align = [":--" if table.is_text(i) else "--:" for i in range(len(table.heads))]
-    title = f"**{escaping.markdown(table.title)}**\n\n" if table.title else ""
-    heads, *rows = ([escaping.markdown_cell(cell) for cell in line] for line in (table.heads, *table.rows))
-    return title + "\n".join(f"| {' | '.join(line)} |" for line in (heads, align, *rows))

@@ -16,7 +16,7 @@ from specbench.analysis.summary import summarise
 from specbench.reporting import columns
 from specbench.reporting.column import HUNDREDTHS, PERCENT, SCORE, SPEED, TIMES, Column, Format
 from specbench.reporting.columns import COLUMNS, column_of
-from specbench.reporting.writers import RUN_WRITERS
+from specbench.reporting.formats.writers import RUN_WRITERS
 from tests.fixtures.console import specbench
 from tests.fixtures.summaries import method_summary, run_summary
 
@@ -40,9 +40,9 @@ def test_an_entry_in_the_registry_adds_a_column_to_every_format(monkeypatch, for
         value=lambda run, row: float(len(row.method)), definition="Letters of the name.",
     )  # fmt: skip
     monkeypatch.setattr(columns, "COLUMNS", (*COLUMNS, added))
-    monkeypatch.setattr(import_module("specbench.reporting.html"), "browsed", lambda summaries: ([], 0))
+    monkeypatch.setattr(import_module("specbench.reporting.formats.html"), "browsed", lambda summaries: ([], 0))
     summary = run_summary(method_summary("ar", values=dict.fromkeys(METRICS)), method_summary("sd"))
-    monkeypatch.setattr(import_module("specbench.reporting.html"), "plots_of_runs", lambda *rest: [])
+    monkeypatch.setattr(import_module("specbench.reporting.formats.html"), "plots_of_runs", lambda *rest: [])
     text = RUN_WRITERS[form]([summary])
     assert "letters/method" in text
     assert "2.0!" in text

@@ -196,7 +196,7 @@ def luminance(color: str) -> float:
 
 def test_interval_bars_are_visible_on_a_dark_page():
     """A contrast of at least 3:1, as WCAG 1.4.11 asks of graphics, with the opacity that the chart gives bars."""
-    chart = (resources.files("specbench.reporting") / "page" / "chart.js").read_text(encoding="utf-8")
+    chart = (resources.files("specbench.reporting.formats") / "page" / "chart.js").read_text(encoding="utf-8")
     (bar,) = (line for line in chart.splitlines() if "stroke: row.color" in line)
     opacity = float((re.search(r"opacity: ([\d.]+)", bar) or ["", "1"])[1])
     paper = styles.DARK["#ffffff"]

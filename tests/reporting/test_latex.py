@@ -14,11 +14,11 @@ from specbench.analysis.run_metrics import METRICS, Spread
 from specbench.config.suite_layout import TableSpec
 from specbench.errors import ConfigError
 from specbench.reporting.conditions import conditions
-from specbench.reporting.latex import Captioned, latex
+from specbench.reporting.formats.latex import Captioned, latex
+from specbench.reporting.formats.writers import RUN_WRITERS, runs_text
 from specbench.reporting.suite_tables import pivot
 from specbench.reporting.suite_values import paper_tables
 from specbench.reporting.tables import Table, chosen_table
-from specbench.reporting.writers import RUN_WRITERS, runs_text
 from tests.fixtures.console import specbench
 from tests.fixtures.summaries import method_summary, run_summary
 

@@ -1,18 +1,26 @@
-"""Tables for a paper: booktabs, one environment per table, with a caption, a label, and warnings as a note."""
+"""Tables for a paper: booktabs, one environment per table, with a caption, a label, and warnings as a note.
+
+Widths are those of Computer Modern, LaTeX's default font, estimated without running LaTeX.
+"""
 
 import itertools
 import re
 from collections.abc import Iterable, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
+from textwrap import wrap
 from typing import NamedTuple
 from zlib import crc32
 
 from specbench.analysis.chains import NONE
+from specbench.analysis.run_summary import RunSummary
 from specbench.reporting import escaping
 from specbench.reporting.columns import RANKED
-from specbench.reporting.latex_width import BOLD, GAP, SIZES, Size, fits, lines_of, text_width
-from specbench.reporting.tables import Table
+from specbench.reporting.conclusion import headline, reservations
+from specbench.reporting.conditions import conditions
+from specbench.reporting.notes import notes_of, warnings_of
+from specbench.reporting.suite_report import Collected, suite_notes
+from specbench.reporting.tables import Table, overview, tables_by_run
 
 PREAMBLE = (
     r"% Requires \usepackage{{{packages}}}." + "\n"
@@ -25,6 +33,34 @@ LONGEST_LABEL = 60  # characters after the prefix
 MOST_ROWS = 35  # of a page
 # A number with its unit, and what follows it: an interval, a deviation, or the paper's value
 NUMBER = re.compile(r"(?P<number>[-+]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?)(?P<unit>x|%)?(?: (?P<rest>[\[(±].*))?")
+TEXT_WIDTH = 345.0  # points: of the class article at 10 pt, on letter paper
+MARGIN = 0.98  # share of it that an estimate may fill
+GAP = 4.0  # points between a number and what follows it, 0.4 em
+BOLD = 1.15  # width of bold digits beside others
+GROUPS = {  # points at 10 pt, by character
+    2.8: "il.,:;'![]|", 3.3: " -`", 3.9: "rsfjt()/", 4.5: "cez", 5.0: "ago0123456789*", 5.6: "bdhnpuvkqxyI",
+    7.3: "wABCEFLPRSTJZY_",
+    8.4: "m%DGHKNOQUVX±×+=<>−&#@", 10.3: "MW",
+}  # fmt: skip
+WIDTHS = {letter: width for width, letters in GROUPS.items() for letter in letters}
+UNKNOWN = 7.5  # points of another character
+
+
+class Size(NamedTuple):
+    """A font size of a table, and that of what follows a number, each with its width relative to 10 pt."""
+
+    command: str
+    scale: float
+    small_command: str
+    small_scale: float
+    separation: float  # points at each side of a column
+
+
+SIZES = (
+    Size("", 1.0, r"\footnotesize", 0.85, 6.0),
+    Size(r"\small", 0.925, r"\footnotesize", 0.85, 4.0),
+    Size(r"\footnotesize", 0.85, r"\scriptsize", 0.8, 3.0),
+)
 
 
 @dataclass(frozen=True)
@@ -37,6 +73,42 @@ class Captioned:
     conclusion: str = ""
     warnings: Sequence[str] = ()
     may_drop: bool = True  # columns that do not fit the page; False if the user has chosen them
+
+
+def of_runs(summaries: Sequence[RunSummary], full: bool = False) -> str:
+    """Return the first table of runs, with the conclusion in its caption and warnings as its note; all tables if `full`."""
+    first = _captioned(overview(summaries), summaries)
+    if not full:
+        return latex([first])
+    found = [(summary, table) for summary, tables in tables_by_run(summaries) for table in tables]
+    rest = found if len(summaries) > 1 else found[1:]
+    return latex([first, *(Captioned(table, conditions([one]), one.run) for one, table in rest)])
+
+
+def of_suite(collected: Collected, full: bool = False) -> str:
+    """Return the first table of a suite, with the conclusion in its caption and warnings as its note; all if `full`."""
+    text, name = conditions(collected.summaries), collected.suite.name
+    warnings = warnings_of(suite_notes(collected))
+    found = [Captioned(table, text if table.measured else "", name) for table in collected.tables]
+    first = [replace(each, conclusion=" ".join(collected.conclusion), warnings=warnings) for each in found[:1]]
+    return latex([*first, *(found[1:] if full else [])])
+
+
+def of_chosen(table: Table, summaries: Sequence[RunSummary]) -> str:
+    """Return a table of runs whose columns the user has chosen."""
+    return latex([replace(_captioned(replace(table, title=""), summaries), may_drop=False)])
+
+
+def _captioned(table: Table, summaries: Sequence[RunSummary]) -> Captioned:
+    warnings = [*warnings_of(notes_of(summaries)), *reservations(summaries)]
+    return Captioned(table, conditions(summaries), _report_name(summaries), " ".join(headline(summaries)), warnings)
+
+
+def _report_name(summaries: Sequence[RunSummary]) -> str:
+    """Return a name for labels that no other selection of runs has."""
+    if len(summaries) == 1:
+        return summaries[0].run
+    return f"{len(summaries)} runs {crc32(' '.join(sorted(summary.run for summary in summaries)).encode()):08x}"
 
 
 def latex(tables: Iterable[Captioned]) -> str:
@@ -248,3 +320,23 @@ def _label(words: str, used: set[str]) -> str:
     label = next(f"tab:{each}" for each in numbered if f"tab:{each}" not in used)
     used.add(label)
     return label
+
+
+def text_width(text: str) -> float:
+    """Return the width of a text at 10 pt, in points."""
+    return sum(WIDTHS.get(letter, UNKNOWN) for letter in text)
+
+
+def lines_of(heading: str, width: float) -> list[str]:
+    """Return a heading in the fewest lines that are no wider than this many points, or than its longest word."""
+    least = max(width, *map(text_width, heading.split()), 0.0) if heading.split() else width
+    for length in range(len(heading), 0, -1):
+        lines = wrap(heading, length, break_long_words=False, break_on_hyphens=False)
+        if max(map(text_width, lines), default=0.0) <= least:
+            return lines
+    return heading.split()
+
+
+def fits(widths: Sequence[float], size: Size) -> bool:
+    """Return whether columns of these widths fit the width of a page's text."""
+    return sum(each + 2 * size.separation for each in widths) <= MARGIN * TEXT_WIDTH

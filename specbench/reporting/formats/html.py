@@ -7,28 +7,31 @@ data URLs.
 import base64
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
+from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TypedDict
 
-from specbench.analysis.run_summary import RunSummary
+from specbench.analysis.differences import folders
+from specbench.analysis.quality import scores_of
+from specbench.analysis.rows import seconds
+from specbench.analysis.run_summary import MethodSummary, RunSummary
+from specbench.analysis.token_origin import provenance, rejected
 from specbench.reporting import conditions, escaping
-from specbench.reporting.columns import BY_KEY
-from specbench.reporting.conclusion import conclusion
-from specbench.reporting.html_chart import chart_rows
-from specbench.reporting.html_samples import SEPARATOR, browsed
-from specbench.reporting.markdown_page import suite_notes
+from specbench.reporting.column import SCORE, TIMES, lossless
+from specbench.reporting.columns import BY_KEY, column_of
+from specbench.reporting.conclusion import SPEEDUPS, conclusion, speedup_of
 from specbench.reporting.notes import counted, notes_of, warnings_of, without_warnings
 from specbench.reporting.plots.runs import of_runs as plots_of_runs
-from specbench.reporting.plots.styles import dark
+from specbench.reporting.plots.styles import Style, dark, styles_of
 from specbench.reporting.plots.suites import of_suite as plots_of_suite
-from specbench.reporting.suite_report import Collected
-from specbench.reporting.tables import Table, across
-from specbench.reporting.tables import of_runs as tables_of_runs
-from specbench.runs.run_folder import CONFIG, ENVIRONMENT
+from specbench.reporting.suite_report import Collected, suite_notes
+from specbench.reporting.tables import Table, across, ranked, tables_by_run
+from specbench.runs.record import Record
+from specbench.runs.run_folder import CONFIG, ENVIRONMENT, read
 
 SCRIPTS = ("page.js", "chart.js", "tables.js", "samples.js", "start.js")  # in the order in which they run
 MOST_CONDITIONS = 12  # runs whose config and environment the page contains
@@ -36,6 +39,8 @@ POLICY = (
     "default-src 'none'; script-src 'sha256-{script}'; style-src 'sha256-{style}'; img-src data:; base-uri 'none';"
     " form-action 'none'"
 )
+MOST_SAMPLES = 1000  # generations on a page
+SEPARATOR = "\x1f"  # between the pieces of a text; no tokenizer produces it
 
 
 class _Table(TypedDict):
@@ -98,7 +103,7 @@ def of_runs(summaries: Sequence[RunSummary]) -> str:
         _Content(
             title=conditions.title(summaries),
             verdict=conclusion(summaries),
-            tables=[*merged, *((s.task, table) for s, each in tables_of_runs(summaries) for table in each)],
+            tables=[*merged, *((s.task, table) for s, each in tables_by_run(summaries) for table in each)],
             notes=notes_of(summaries),
             summaries=summaries,
             images=images,
@@ -135,7 +140,7 @@ def _page(content: _Content) -> str:
 
 
 def _part(name: str) -> str:
-    return (resources.files("specbench.reporting") / "page" / name).read_text(encoding="utf-8")
+    return (resources.files("specbench.reporting.formats") / "page" / name).read_text(encoding="utf-8")
 
 
 def _plain(text: str) -> str:
@@ -198,3 +203,130 @@ def _conditions(summaries: Sequence[RunSummary]) -> list[dict[str, str]]:
         for path in files
         if path.exists()
     ]
+
+
+class ChartRow(TypedDict):
+    """One method of one run: the heading of its block, its speedup with interval, and what a tooltip says about it."""
+
+    task: str
+    heading: str
+    method: str
+    color: str
+    marker: str
+    value: float
+    low: float | None
+    high: float | None
+    corrected: float | None
+    text: str
+    about: str
+
+
+def chart_rows(summaries: Sequence[RunSummary]) -> list[ChartRow]:
+    """Return a row for every method with a speedup, the baselines included at 1.
+
+    Headings contain pair, task, temperature and clock, and the run if these do not identify it.
+    """
+    places = [_place_of(summary) for summary in summaries]
+    styles = styles_of(method for summary in summaries for method in summary.spec.methods)
+    return [
+        row
+        for summary, place in zip(summaries, places, strict=True)
+        for row in _chart_rows(summary, place if places.count(place) == 1 else f"{place}, {summary.run}", styles)
+    ]
+
+
+def _place_of(summary: RunSummary) -> str:
+    return f"{summary.title}, T = {summary.decoding.temperature:g}"
+
+
+def _chart_rows(summary: RunSummary, place: str, styles: Mapping[str, Style]) -> Iterator[ChartRow]:
+    title = column_of(SPEEDUPS[summary.clock]).title_in(summary)
+    for row in ranked(summary):
+        speedup = speedup_of(summary, row)
+        if speedup is None and row.method != summary.baseline:
+            continue
+        yield ChartRow(
+            task=escaping.terminal(summary.task),
+            heading=escaping.terminal(f"{place}: {title}"),
+            method=escaping.terminal(row.label),
+            color=styles[row.method].color,
+            marker=styles[row.method].marker,
+            value=speedup.value if speedup else 1.0,
+            low=speedup.low if speedup else None,
+            high=speedup.high if speedup else None,
+            corrected=None if summary.end_to_end else row.number("corrected"),
+            text=TIMES.text(speedup) if speedup else "1x (baseline)",
+            about=escaping.terminal_lines("\n".join(_tooltip(summary, row, title))),
+        )
+
+
+def _tooltip(summary: RunSummary, row: MethodSummary, title: str) -> Iterator[str]:
+    """Yield the lines of a tooltip."""
+    speedup = speedup_of(summary, row)
+    yield row.label if speedup is None else f"{row.label}: {TIMES.text(speedup)} {title}"
+    for key in ("tokens_per_second", "acceptance_rate", "accepted_length", "corrected"):
+        if row.value(key) is not None:
+            yield f"{column_of(key).title}: {column_of(key).text(summary, row)}"
+    if row.rank:
+        yield f"rank: {row.rank}"
+    if declared := lossless(summary, row):
+        yield f"lossless: {declared}"
+    if score := summary.score(row):
+        yield f"{summary.headline}: {SCORE.text(score)}"
+
+
+class BrowsedRun(TypedDict):
+    """A run in the sample browser. `methods` are the labels of its methods, the fastest first."""
+
+    name: str
+    task: str
+    baseline: str
+    methods: list[str]
+    prompts: dict[str, dict[str, str]]
+    samples: list[dict[str, object]]
+
+
+def browsed(summaries: Sequence[RunSummary]) -> tuple[list[BrowsedRun], int]:
+    """Return the generations of each run in the sample browser, in the order of measurement, and how many were omitted."""
+    share = max(MOST_SAMPLES // max(len(summaries), 1), 1)
+    runs: list[BrowsedRun] = []
+    left_out = 0
+    for summary, name in zip(summaries, folders(summaries), strict=True):
+        folder = Path(summary.folder)
+        scores, labels = scores_of(folder), {row.method: escaping.terminal(row.label) for row in ranked(summary)}
+        turns = max(share // max(len(labels), 1), 1)  # of all methods on one prompt
+        complete = (record for record in read(folder) if record.error is None)
+        shown = list(islice(complete, min(turns * len(labels), MOST_SAMPLES)))
+        left_out += sum(row.generations for row in summary.methods) - len(shown)
+        values = {(row["method"], row["sample"], row["repeat"]): row["values"] for row in scores["rows"]}
+        prompts = scores.get("samples", {})
+        runs.append({
+            "name": escaping.terminal(name),
+            "task": escaping.terminal(summary.task),
+            "baseline": labels.get(summary.baseline, ""),
+            "methods": list(labels.values()),
+            "prompts": {each: prompts.get(each, {}) for each in dict.fromkeys(r.sample for r in shown)},
+            "samples": [
+                _sample(record, labels.get(record.method, ""), values.get(record.key, {}).get(scores["headline"]))
+                for record in shown
+            ],
+        })  # fmt: skip
+    return runs, left_out
+
+
+def _sample(record: Record, label: str, score: float | list[float] | None) -> dict[str, object]:
+    """Return a generation with short keys: its pieces as one string, the origin of each as a letter, tokens per round."""
+    known = len(record.pieces) == len(record.tokens)
+    return {
+        "m": label,
+        "s": record.sample,
+        "r": record.repeat,
+        "t": SEPARATOR.join(record.pieces) if known else record.text,
+        "k": provenance(record) if known else "",
+        "x": rejected(record) if known else [],
+        "o": [each["tokens"] for each in record.rounds] or [1] * len(record.tokens),
+        "n": len(record.tokens),
+        "ms": round(1e3 * seconds(record, end_to_end=True), 1),
+        "f": record.finish,
+        **({"q": round(score, 4)} if isinstance(score, int | float) else {}),
+    }
