@@ -1,23 +1,17 @@
 """The conclusion of runs: plain sentences that say which method is faster, by how much, why, and at what cost in quality."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from math import exp, log
 from typing import NamedTuple
 
 from specbench.analysis.intervals import Estimate
 from specbench.analysis.run_summary import MethodSummary, RunSummary
-from specbench.reporting.column import DECODING, END_TO_END, TIMES
-from specbench.reporting.confidence import caution, doubts, few_prompts, place
-from specbench.reporting.reasons import reasons
-from specbench.reporting.score_sentences import (
-    change_text,
-    score_change,
-    score_range,
-    score_sentence,
-    uniform_score,
-    uniform_scores,
-)
+from specbench.analysis.win_rate import win_rates
+from specbench.reporting.column import DECODING, END_TO_END, SCORE, TENTHS_OF_PERCENT, TIMES
+from specbench.reporting.notes import counted
+from specbench.reporting.reasons import caution, doubts, few_prompts, place, reasons
+from specbench.runs.scores import Judged
 
 SPEEDUPS = {
     DECODING: "speedup",
@@ -303,3 +297,86 @@ def _leading_score(summary: RunSummary, leading: MethodSummary) -> Iterator[str]
     """Yield the score of a leading method that is not lossless."""
     if change := score_change(summary, leading):
         yield score_sentence(summary, change)
+
+
+def score_change(summary: RunSummary, row: MethodSummary) -> Estimate | None:
+    """Return the change of a method's score; None if the method keeps the distribution, or if the models are simulated."""
+    return None if summary.simulated or summary.keeps_distribution(row) else row.score_change
+
+
+def score_range(measured: Sequence[tuple[RunSummary, MethodSummary]]) -> str:
+    """Return the sentence on the least and the greatest change of a method's score over runs; empty if there is none."""
+    changes = [
+        (change.value, f"{change_text(summary, change)} ({summary.spec.task.name})")
+        for summary, row in measured
+        if (change := score_change(summary, row))
+    ]
+    if not changes:
+        return ""
+    (_, least), (_, most) = min(changes), max(changes)
+    part = f" in {len(changes)} of {len(measured)} runs" if len(changes) < len(measured) else ""
+    values = f"is {least}" if len(changes) == 1 else f"ranges from {least} to {most}"
+    return f" The change of its score{part} {values}."
+
+
+def score_sentence(summary: RunSummary, change: Estimate) -> str:
+    """Return the sentence on the score of a method relative to the baseline's."""
+    if change.low is None or change.high is None:
+        return f"Its score relative to the baseline's: {change_text(summary, change)}."
+    if change.low == change.high == 0.0:
+        return f"Its score equals the baseline's ({summary.headline})."
+    if change.low <= 0.0 <= change.high:
+        return f"Its score cannot be distinguished from the baseline's: {change_text(summary, change)}."
+    return f"Its score differs from the baseline's: {change_text(summary, change)}."
+
+
+def change_text(summary: RunSummary, change: Estimate) -> str:
+    """Return the change of a score with its interval, in points of 100."""
+    text = f"{summary.headline} {SCORE.number(change.value, signed=True)}"
+    if change.low is None or change.high is None:
+        return text
+    return f"{text} [{SCORE.number(change.low, signed=True)}, {SCORE.number(change.high, signed=True)}]"
+
+
+def uniform_score(summary: RunSummary) -> Iterator[str]:
+    """Yield a warning if all methods score 0, or all score 100."""
+    scores = {score.value for row in summary.measured if (score := summary.score(row))}
+    if len(scores) == 1 and scores <= {0.0, 1.0}:
+        value = f"{100 * scores.pop():.0f}"
+        yield f"All methods score {value} on {summary.headline}, so this task cannot show a difference in quality here."
+
+
+def uniform_scores(summaries: Sequence[RunSummary]) -> Iterator[str]:
+    """Yield the warnings of `uniform_score` over several runs, each with the number of runs that have it."""
+    warnings = Counter(
+        sentence for summary in summaries if not summary.simulated for sentence in uniform_score(summary)
+    )
+    for sentence, count in warnings.items():
+        yield sentence if count == len(summaries) else f"{counted(count, 'run')}: {sentence[0].lower()}{sentence[1:]}"
+
+
+def judged_conclusion(judged: Judged) -> list[str]:
+    """Return how often the judge preferred each method, and whether that differs from chance."""
+    rates, text = win_rates(judged["rows"]), TENTHS_OF_PERCENT.text
+    if rates.equal == rates.comparisons:
+        both = f"{judged['of']} and {judged['against']}"
+        return [f"All {counted(rates.comparisons, 'text')} of {both} are equal, so the judge was not called."]
+    out = [
+        f"{judged['label']} prefers {judged['of']} in {text(rates.wins)} and {judged['against']} in {text(rates.losses)} of"
+        f" {counted(rates.comparisons, 'comparison')}; {text(rates.ties)} are ties."
+    ]
+    decided = rates.decided
+    if decided is None:
+        out.append("All comparisons are ties, so this judge shows no difference between the methods.")
+    elif decided.low is None or decided.high is None:
+        out.append("Intervals need more prompts.")
+    elif decided.low <= 0.5 <= decided.high:
+        out.append(f"Without ties, {judged['of']} wins {text(decided)}, which cannot be distinguished from 50 %.")
+    else:
+        more = "more" if decided.value > 0.5 else "less"
+        out.append(f"Without ties, {judged['of']} wins {text(decided)}, significantly {more} than half.")
+    if rates.equal:
+        out.append(f"{counted(rates.equal, 'comparison')} had equal texts: ties, without a call of the judge.")
+    if rates.unclear:
+        out.append(f"{counted(rates.unclear, 'answer')} of the judge named no letter and counted as a tie.")
+    return out

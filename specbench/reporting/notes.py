@@ -1,12 +1,14 @@
-"""Notes below the tables of a run: the conditions of the measurement, then warnings, which start with `!`."""
+"""What reports say of a measurement: notes below tables, of which warnings start with `!`, captions, and heads of pages."""
 
 import re
 import shlex
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from specbench.analysis.run_summary import RunSummary
+from specbench.config.presets import preset
+from specbench.errors import ConfigError
 from specbench.reporting.columns import column_of
-from specbench.reporting.parallel_models import PARALLEL, parallel_note
 from specbench.runs.run_folder import listed
 
 LEAST_BANDWIDTH = 0.5  # share of the memory bandwidth below which a baseline gets a warning
@@ -27,6 +29,8 @@ INTERVALS = (
     " than five prompts. Theory assumes that verifying a block costs as much as decoding one token. Corrected theory uses the"
     " measured cost."
 )
+PARALLEL = "Parallel models"  # how the note begins
+MOST_NAMED = 3  # different values that are listed; of more, only the number is given
 
 
 def notes(summary: RunSummary) -> list[str]:
@@ -85,7 +89,7 @@ def _methods(summary: RunSummary) -> Iterator[str]:
             f"! {base.method} reaches {column_of('bound_share').format.text(bound)} of the measured copy bandwidth; a faster"
             " engine would reduce the speedups over it"
         )
-    if together := parallel_note(summary):
+    if together := _parallel_note(summary):
         yield together
     if any(row.method.startswith("hf-") for row in rows):
         yield "hf-*: run by transformers itself, regardless of --engine."
@@ -232,15 +236,15 @@ def without_warnings(lines: Iterable[str]) -> list[str]:
 def short_notes(summaries: Sequence[RunSummary]) -> list[str]:
     """Return the conditions of some runs and the first warnings about them. The others are counted."""
     lines = notes_of(summaries)
-    conditions = list(dict.fromkeys(notes(summary)[0] for summary in summaries))
-    if len(conditions) > MOST_CONDITIONS:
-        others = counted(len(conditions) - MOST_CONDITIONS, "more set")
-        conditions = [*conditions[:MOST_CONDITIONS], f"{others} of conditions; help: {_full_report(summaries)}"]
+    settings = list(dict.fromkeys(notes(summary)[0] for summary in summaries))
+    if len(settings) > MOST_CONDITIONS:
+        others = counted(len(settings) - MOST_CONDITIONS, "more set")
+        settings = [*settings[:MOST_CONDITIONS], f"{others} of conditions; help: {_full_report(summaries)}"]
     warnings = warnings_of(lines)
     shown = warnings if len(warnings) <= MOST_WARNINGS else warnings[: MOST_WARNINGS - 1]
     more = len(warnings) - len(shown)
     rest = [f"! {counted(more, 'more warning')}; help: {_full_report(summaries)}"] if more else []
-    return [*conditions, *shown, *rest]
+    return [*settings, *shown, *rest]
 
 
 def _full_report(summaries: Sequence[RunSummary]) -> str:
@@ -271,3 +275,114 @@ def common_notes(summaries: Sequence[RunSummary]) -> list[str]:
         often = f"{len(alike)} runs, numbers of the first: " if len({note for note, _ in alike}) > 1 else ""
         out.append(f"{first} ({often}{tasks})")
     return out
+
+
+def _parallel_note(summary: RunSummary) -> str:
+    """Return whether a run's parallel models share a device, by their placement; empty for a run without any."""
+    parallel = [spec for spec in summary.spec.methods.values() if spec.options.get("name") == "parallel"]
+    places: dict[str, list[str]] = {}
+    for role in dict.fromkeys(role for spec in parallel for role in spec.traits.roles):
+        places.setdefault(_device(summary.models[role].placement or summary.spec.device), []).append(role)
+    if not places:
+        return ""
+    why = "The slides name traffic between devices as the reason why parallel models are slow"
+    if len(places) == 1:
+        return f"{PARALLEL} share one device, {next(iter(places))}. {why}, which this cannot show."
+    where = "; ".join(f"{', '.join(roles)} on {device}" for device, roles in places.items())
+    return f"{PARALLEL} are on {len(places)} devices: {where}. {why}."
+
+
+def _device(name: str) -> str:
+    """Return a device's name, the first GPU always as cuda:0."""
+    return "cuda:0" if name == "cuda" else name
+
+
+def conditions(summaries: Sequence[RunSummary]) -> str:
+    """Return pairs, tasks, temperature, prompts and repeats, engine, device, and the clock of the headline speedup."""
+    parts = [
+        _joined("pair", "pairs", (each.pair for each in summaries)),
+        _joined("task", "tasks", (each.task for each in summaries)),
+        _joined("", "temperatures", map(sampling_of, summaries)),
+        _joined("", "sets of prompts", (_prompts(each) for each in summaries)),
+        _joined("engine", "engines", (each.spec.engine for each in summaries)),
+        _joined("", "machines", (_machine(each) for each in summaries)),
+        _joined(
+            "changed:", "sets of changes", ("; ".join(each.spec.changes) for each in summaries if each.spec.changes)
+        ),
+        _joined("not real:", "kinds of simulation", (each.simulated for each in summaries if each.simulated)),
+        _joined("speedups by", "clocks", (f"{each.clock.replace(' ', '-')} time" for each in summaries)),
+    ]
+    return ", ".join(filter(None, parts))
+
+
+def page_title(summaries: Sequence[RunSummary]) -> str:
+    """Return the title of a page: pairs and tasks."""
+    pairs = ", ".join(dict.fromkeys(summary.pair for summary in summaries))
+    return f"{pairs}: {', '.join(dict.fromkeys(summary.spec.task.name for summary in summaries))}"
+
+
+def setup_line(summaries: Sequence[RunSummary]) -> str:
+    """Return the line below a title: date, models, machine, temperature, prompts and repeats."""
+    parts = [
+        _joined("measured on", "dates", (each.environment.get("date", "") for each in summaries)),
+        _joined("models", "sets of models", map(_sources, summaries)),
+        _joined(
+            "", "machines", (f"{each.machine}, {counted(each.environment['threads'], 'thread')}" for each in summaries)
+        ),
+        _joined("", "temperatures", map(sampling_of, summaries)),
+        _joined("", "sets of prompts", map(_prompts, summaries)),
+    ]
+    return "; ".join(filter(None, parts))
+
+
+def method_lines(summaries: Sequence[RunSummary]) -> list[str]:
+    """Return a line per method: what it is, its draft lengths, and whether it is lossless. Settings share a line."""
+    found: dict[str, list[tuple[RunSummary, str]]] = defaultdict(list)
+    for summary in summaries:
+        for label, spec in summary.spec.methods.items():
+            found[spec.preset].append((summary, label))
+    return [_method_line(name, each) for name, each in found.items()]
+
+
+def _method_line(name: str, found: Sequence[tuple[RunSummary, str]]) -> str:
+    specs = [summary.spec.methods[label] for summary, label in found]
+    baseline = all(summary.baseline == label for summary, label in found)
+    declared = {True: "declared lossless", False: "not lossless", None: "baseline" if baseline else "undeclared"}
+    parts = [
+        _description(name),
+        _joined("draft length", "draft lengths", (each.traits.draft_length for each in specs)),
+        declared[specs[-1].lossless],
+    ]
+    return ": ".join(filter(None, (name, "; ".join(filter(None, parts)))))
+
+
+def _description(name: str) -> str:
+    """Return the description of a method's preset; empty if the preset no longer exists."""
+    try:
+        return str(preset("method", name).table.get("description", ""))
+    except ConfigError:
+        return ""
+
+
+def _sources(summary: RunSummary) -> str:
+    return ", ".join(f"{role} {model.source}" for role, model in summary.models.items())
+
+
+def _joined(word: str, plural: str, values: Iterable[str]) -> str:
+    """Return different values after a word, or their number if there are many."""
+    found = list(dict.fromkeys(filter(None, values)))
+    if len(found) > MOST_NAMED:
+        return f"{len(found)} {plural}"
+    return f"{word} {' / '.join(found)}".strip() if found else ""
+
+
+def _prompts(summary: RunSummary) -> str:
+    data, repeats = summary.data, summary.decoding.repeats
+    prompts = counted(data.samples, "random prompt" if data.drawn else "prompt")
+    return f"{prompts} ({data.source}) x {counted(repeats, 'repeat')}"
+
+
+def _machine(summary: RunSummary) -> str:
+    dtypes = " ".join(sorted({model.dtype for model in summary.models.values()}))
+    placed = f" ({summary.placement})" if summary.placement else ""
+    return f"{summary.spec.device} {dtypes}{placed} on {summary.machine}"

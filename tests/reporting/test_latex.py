@@ -13,9 +13,9 @@ from specbench.analysis.points import points, reference_of
 from specbench.analysis.run_metrics import METRICS, Spread
 from specbench.config.suite_layout import TableSpec
 from specbench.errors import ConfigError
-from specbench.reporting.conditions import conditions
 from specbench.reporting.formats.latex import Captioned, latex
 from specbench.reporting.formats.writers import RUN_WRITERS, runs_text
+from specbench.reporting.notes import conditions
 from specbench.reporting.suite_tables import pivot
 from specbench.reporting.suite_values import paper_tables
 from specbench.reporting.tables import Table, chosen_table

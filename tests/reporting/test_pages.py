@@ -11,8 +11,7 @@ import pytest
 
 from specbench.analysis.break_even import BreakEven
 from specbench.analysis.intervals import Estimate
-from specbench.reporting.conditions import methods
-from specbench.reporting.notes import short_notes
+from specbench.reporting.notes import method_lines, short_notes
 from specbench.reporting.plots.runs import of_runs
 from specbench.reporting.tables import across, tables
 from tests.fixtures.console import specbench
@@ -42,8 +41,8 @@ def test_markdown_begins_with_title_conclusion_warnings_conditions_and_methods(m
 
 def test_a_method_that_declares_no_distribution_is_listed_as_undeclared():
     found = run_summary(method_summary("sd"))
-    assert [line.rpartition("; ")[2] for line in methods(run_of(found, None))][1] == "undeclared"
-    assert [line.rpartition("; ")[2] for line in methods(run_of(found, False))][1] == "not lossless"
+    assert [line.rpartition("; ")[2] for line in method_lines(run_of(found, None))][1] == "undeclared"
+    assert [line.rpartition("; ")[2] for line in method_lines(run_of(found, False))][1] == "not lossless"
 
 
 def run_of(summary, lossless):

@@ -20,11 +20,19 @@ from specbench.analysis.quality import scores_of
 from specbench.analysis.rows import seconds
 from specbench.analysis.run_summary import MethodSummary, RunSummary
 from specbench.analysis.token_origin import provenance, rejected
-from specbench.reporting import conditions, escaping
+from specbench.reporting import escaping
 from specbench.reporting.column import SCORE, TIMES, lossless
 from specbench.reporting.columns import BY_KEY, column_of
 from specbench.reporting.conclusion import SPEEDUPS, conclusion, speedup_of
-from specbench.reporting.notes import counted, notes_of, warnings_of, without_warnings
+from specbench.reporting.notes import (
+    counted,
+    method_lines,
+    notes_of,
+    page_title,
+    setup_line,
+    warnings_of,
+    without_warnings,
+)
 from specbench.reporting.plots.runs import of_runs as plots_of_runs
 from specbench.reporting.plots.styles import Style, dark, styles_of
 from specbench.reporting.plots.suites import of_suite as plots_of_suite
@@ -101,7 +109,7 @@ def of_runs(summaries: Sequence[RunSummary]) -> str:
     merged = [("", across(summaries))] if len(summaries) > 1 else []
     return _page(
         _Content(
-            title=conditions.title(summaries),
+            title=page_title(summaries),
             verdict=conclusion(summaries),
             tables=[*merged, *((s.task, table) for s, each in tables_by_run(summaries) for table in each)],
             notes=notes_of(summaries),
@@ -114,8 +122,8 @@ def of_runs(summaries: Sequence[RunSummary]) -> str:
 def _page(content: _Content) -> str:
     runs, left_out = browsed(content.summaries)
     data = {
-        "about": _plain(conditions.about(content.summaries)),
-        "methods": list(map(_plain, conditions.methods(content.summaries))),
+        "about": _plain(setup_line(content.summaries)),
+        "methods": list(map(_plain, method_lines(content.summaries))),
         "verdict": list(map(_plain, content.verdict)),
         "chart": chart_rows(content.summaries),
         "tables": [_shown(table, task) for task, table in content.tables],

@@ -17,8 +17,7 @@ from specbench.analysis.run_summary import RunSummary
 from specbench.reporting import escaping
 from specbench.reporting.columns import RANKED
 from specbench.reporting.conclusion import headline, reservations
-from specbench.reporting.conditions import conditions
-from specbench.reporting.notes import notes_of, warnings_of
+from specbench.reporting.notes import conditions, notes_of, warnings_of
 from specbench.reporting.suite_report import Collected, suite_notes
 from specbench.reporting.tables import Table, overview, tables_by_run
 

@@ -6,10 +6,21 @@ from pathlib import Path
 from urllib.parse import quote
 
 from specbench.analysis.run_summary import RunSummary
-from specbench.reporting import conditions, escaping
+from specbench.reporting import escaping
 from specbench.reporting.conclusion import conclusion
 from specbench.reporting.counterpart import counterpart
-from specbench.reporting.notes import common_notes, counted, notes, notes_of, short_notes, warnings_of, without_warnings
+from specbench.reporting.notes import (
+    common_notes,
+    counted,
+    method_lines,
+    notes,
+    notes_of,
+    page_title,
+    setup_line,
+    short_notes,
+    warnings_of,
+    without_warnings,
+)
 from specbench.reporting.suite_report import Collected, suite_notes
 from specbench.reporting.tables import Table, across, overview, tables_by_run, valueless
 
@@ -18,7 +29,7 @@ def of_runs(summaries: Sequence[RunSummary], full: bool = False) -> str:
     """Return the page of some runs as GitHub-flavored Markdown: the first table and notes; all of them with `full`."""
     lines = notes_of(summaries) if full else short_notes(summaries)
     parts = [
-        f"# {escaping.markdown(conditions.title(summaries))}",
+        f"# {escaping.markdown(page_title(summaries))}",
         *markdown_head(summaries, conclusion(summaries), lines),
     ]
     if not full:
@@ -64,8 +75,8 @@ def markdown_head(summaries: Sequence[RunSummary], sentences: Sequence[str], lin
     return [
         " ".join(escaping.markdown(f"{each.rstrip('.')}.") for each in sentences),
         markdown_list(warnings_of(lines)),
-        escaping.markdown(conditions.about(summaries)),
-        markdown_list(conditions.methods(summaries)),
+        escaping.markdown(setup_line(summaries)),
+        markdown_list(method_lines(summaries)),
     ]
 
 
