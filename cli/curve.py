@@ -21,9 +21,9 @@ from specbench.config.presets import sweep_of
 from specbench.errors import ConfigError, ExitCode
 from specbench.experiment.request import Request
 from specbench.reporting.conclusion import conclusion
-from specbench.reporting.curves import curve_tables, points_of, remarks
 from specbench.reporting.formats.export import as_json as json_text
 from specbench.reporting.plots.suites import of_curve as plots_of_curve
+from specbench.reporting.point_tables import curve_tables, points_of, remarks
 
 AUTO, AUTO_LENGTH = "auto", "gamma=auto"
 

@@ -23,7 +23,7 @@ from specbench.reporting.formats.markdown import markdown_table
 from specbench.reporting.formats.writers import CHOOSING, runs_text, suite_text
 from specbench.reporting.plots.runs import of_runs as plots_of_runs
 from specbench.reporting.plots.suites import of_suite as plots_of_suite
-from specbench.reporting.suite_report import chosen_suite, collect
+from specbench.reporting.suites import chosen_suite, collect
 from specbench.reporting.tables import pooled_table
 from specbench.runs.run_folder import runs_in
 

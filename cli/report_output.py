@@ -12,7 +12,7 @@ from specbench.errors import ConfigError
 from specbench.reporting.columns import column_of
 from specbench.reporting.conclusion import conclusion
 from specbench.reporting.notes import common_notes, notes, short_notes
-from specbench.reporting.suite_report import Collected, collect, suite_notes
+from specbench.reporting.suites import Collected, collect, suite_notes
 from specbench.reporting.tables import Table, across, chosen_table, overview, tables_by_run, valueless
 from specbench.runs.run_folder import SAMPLES
 

@@ -25,7 +25,7 @@ from specbench.experiment.request import Request
 from specbench.experiment.selection import read_pair
 from specbench.files import write
 from specbench.machine.hardware import fingerprint
-from specbench.reporting.chain_profile import Profile
+from specbench.reporting.chain import Profile
 from specbench.reporting.column import HUNDREDTHS, TENTHS_OF_PERCENT, TIMES
 from specbench.reporting.formats.markdown import markdown_table
 from specbench.reporting.tables import Table

@@ -13,7 +13,7 @@ from zipfile import ZIP_STORED
 from specbench.config.suite import Suite
 from specbench.errors import ConfigError
 from specbench.experiment.archive import CHUNK, MOST_BYTES, Listing, pack, size_text, unpack, writing
-from specbench.reporting.suite_report import measured_runs
+from specbench.reporting.suites import measured_runs
 from specbench.reporting.verifiers import report_files
 
 PRESET = 9 | lzma.PRESET_EXTREME

@@ -51,7 +51,7 @@ def run_conclusion(summary: RunSummary) -> list[str]:
     leading = _leading(summary, rows)
     sentences = [*_incomplete(summary), _headline(summary, leading, rows), *_contradictions(summary, rows)]
     if not summary.simulated:
-        sentences += [*_lossy(summary, leading, rows), *uniform_score(summary)]
+        sentences += [*_lossy(summary, leading, rows), *_uniform_score(summary)]
     sentences += reasons(summary, leading, with_advice=not doubts(summary))
     return [*sentences, *few_prompts(summary), *caution(summary)]
 
@@ -64,7 +64,7 @@ def conclusion(summaries: Sequence[RunSummary]) -> list[str]:
     """
     if len(summaries) == 1:
         return run_conclusion(summaries[0])
-    return [*_over_all(summaries), *_unsettled(summaries), *uniform_scores(summaries)]
+    return [*_over_all(summaries), *_unsettled(summaries), *_uniform_scores(summaries)]
 
 
 def _over_all(summaries: Sequence[RunSummary]) -> list[str]:
@@ -115,7 +115,7 @@ def reservations(summaries: Sequence[RunSummary]) -> list[str]:
     """Return the sentences of a conclusion that limit it: contradicted declarations, few prompts, and unstable speeds."""
     contradictions = [line for summary in summaries for line in _contradictions(summary, summary.measured)]
     if len(summaries) > 1:
-        return [*contradictions, *_unsettled(summaries), *uniform_scores(summaries)]
+        return [*contradictions, *_unsettled(summaries), *_uniform_scores(summaries)]
     return [*contradictions, *few_prompts(summaries[0]), *caution(summaries[0])]
 
 
@@ -178,8 +178,8 @@ def _over_runs(method: str, place: str, line: _Line, values: Sequence[_Measured]
     least, *_, most = sorted([*values, *values], key=lambda each: each.speedup.value)
     if len(values) == 1:
         (only,) = values
-        change = score_change(only.summary, only.row)
-        quality = f" (change of its score: {change_text(only.summary, change)})" if change else ""
+        change = _score_change(only.summary, only.row)
+        quality = f" (change of its score: {_change_text(only.summary, change)})" if change else ""
         rank = f", rank {only.row.rank} of {len(only.summary.measured)}" if only.row.rank and place else ""
         if (
             only.speedup.low is not None
@@ -192,7 +192,7 @@ def _over_runs(method: str, place: str, line: _Line, values: Sequence[_Measured]
         synthetic = " with synthetic prompts" if only.summary.data.source == "synthetic" else ""
         return f"{name} {fact} on {only.summary.spec.task.name}{synthetic} ({clock}{rank}){same}{quality}."
     span = " to ".join(f"{TIMES.number(each.speedup.value)}x ({each.summary.spec.task.name})" for each in (least, most))
-    scores = score_range([(each.summary, each.row) for each in values])
+    scores = _score_range([(each.summary, each.row) for each in values])
     if all(each.speedup.low is None for each in values):
         which = f"{method}, {place}" if place else method
         over = "" if f"over {line.baseline}" in place else f" over {line.baseline}"
@@ -287,7 +287,7 @@ def _lossy(summary: RunSummary, leading: MethodSummary, rows: Sequence[MethodSum
     speedup = speedup_of(summary, best)
     known = "not lossless" if all(summary.lossless(row) is False for row in others) else "not declared lossless"
     rank = f", rank {best.rank} of {len(summary.measured)}" if best.rank and len(rows) > MOST_NAMED else ""
-    change = f"; change of its score: {change_text(summary, best.score_change)}" if best.score_change else ""
+    change = f"; change of its score: {_change_text(summary, best.score_change)}" if best.score_change else ""
     alike = [row for row in others if row is not best and _is_alike(summary, best, row)]
     more = f" {_alike(summary, alike)}" if alike else ""
     yield f"The fastest method that is {known} is {best.label}: {TIMES.text(speedup)}{rank}{change}.{more}"
@@ -295,21 +295,21 @@ def _lossy(summary: RunSummary, leading: MethodSummary, rows: Sequence[MethodSum
 
 def _leading_score(summary: RunSummary, leading: MethodSummary) -> Iterator[str]:
     """Yield the score of a leading method that is not lossless."""
-    if change := score_change(summary, leading):
-        yield score_sentence(summary, change)
+    if change := _score_change(summary, leading):
+        yield _score_sentence(summary, change)
 
 
-def score_change(summary: RunSummary, row: MethodSummary) -> Estimate | None:
+def _score_change(summary: RunSummary, row: MethodSummary) -> Estimate | None:
     """Return the change of a method's score; None if the method keeps the distribution, or if the models are simulated."""
     return None if summary.simulated or summary.keeps_distribution(row) else row.score_change
 
 
-def score_range(measured: Sequence[tuple[RunSummary, MethodSummary]]) -> str:
+def _score_range(measured: Sequence[tuple[RunSummary, MethodSummary]]) -> str:
     """Return the sentence on the least and the greatest change of a method's score over runs; empty if there is none."""
     changes = [
-        (change.value, f"{change_text(summary, change)} ({summary.spec.task.name})")
+        (change.value, f"{_change_text(summary, change)} ({summary.spec.task.name})")
         for summary, row in measured
-        if (change := score_change(summary, row))
+        if (change := _score_change(summary, row))
     ]
     if not changes:
         return ""
@@ -319,18 +319,18 @@ def score_range(measured: Sequence[tuple[RunSummary, MethodSummary]]) -> str:
     return f" The change of its score{part} {values}."
 
 
-def score_sentence(summary: RunSummary, change: Estimate) -> str:
+def _score_sentence(summary: RunSummary, change: Estimate) -> str:
     """Return the sentence on the score of a method relative to the baseline's."""
     if change.low is None or change.high is None:
-        return f"Its score relative to the baseline's: {change_text(summary, change)}."
+        return f"Its score relative to the baseline's: {_change_text(summary, change)}."
     if change.low == change.high == 0.0:
         return f"Its score equals the baseline's ({summary.headline})."
     if change.low <= 0.0 <= change.high:
-        return f"Its score cannot be distinguished from the baseline's: {change_text(summary, change)}."
-    return f"Its score differs from the baseline's: {change_text(summary, change)}."
+        return f"Its score cannot be distinguished from the baseline's: {_change_text(summary, change)}."
+    return f"Its score differs from the baseline's: {_change_text(summary, change)}."
 
 
-def change_text(summary: RunSummary, change: Estimate) -> str:
+def _change_text(summary: RunSummary, change: Estimate) -> str:
     """Return the change of a score with its interval, in points of 100."""
     text = f"{summary.headline} {SCORE.number(change.value, signed=True)}"
     if change.low is None or change.high is None:
@@ -338,7 +338,7 @@ def change_text(summary: RunSummary, change: Estimate) -> str:
     return f"{text} [{SCORE.number(change.low, signed=True)}, {SCORE.number(change.high, signed=True)}]"
 
 
-def uniform_score(summary: RunSummary) -> Iterator[str]:
+def _uniform_score(summary: RunSummary) -> Iterator[str]:
     """Yield a warning if all methods score 0, or all score 100."""
     scores = {score.value for row in summary.measured if (score := summary.score(row))}
     if len(scores) == 1 and scores <= {0.0, 1.0}:
@@ -346,10 +346,10 @@ def uniform_score(summary: RunSummary) -> Iterator[str]:
         yield f"All methods score {value} on {summary.headline}, so this task cannot show a difference in quality here."
 
 
-def uniform_scores(summaries: Sequence[RunSummary]) -> Iterator[str]:
-    """Yield the warnings of `uniform_score` over several runs, each with the number of runs that have it."""
+def _uniform_scores(summaries: Sequence[RunSummary]) -> Iterator[str]:
+    """Yield the warnings of `_uniform_score` over several runs, each with the number of runs that have it."""
     warnings = Counter(
-        sentence for summary in summaries if not summary.simulated for sentence in uniform_score(summary)
+        sentence for summary in summaries if not summary.simulated for sentence in _uniform_score(summary)
     )
     for sentence, count in warnings.items():
         yield sentence if count == len(summaries) else f"{counted(count, 'run')}: {sentence[0].lower()}{sentence[1:]}"

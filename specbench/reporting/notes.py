@@ -266,7 +266,7 @@ def common_notes(summaries: Sequence[RunSummary]) -> list[str]:
     kinds: dict[str, list[tuple[str, str]]] = {}
     for summary, lines in each:
         for note in lines:
-            if note.startswith(("!", "Sampled", "Text that runs", PARALLEL)):
+            if note.startswith(("!", "Sampled", PARALLEL)):
                 texts = (f"! {text}" for text in (WINDOW_CUTS, *(text for text, _ in LIMITS.values())))
                 kind = next((text for text in texts if note.startswith(text)), re.sub(NUMBERS, "#", note))
                 kinds.setdefault(kind, []).append((note, summary.task))

@@ -10,7 +10,7 @@ from specbench.errors import ConfigError
 from specbench.experiment.pipeline import resolve
 from specbench.experiment.request import Request
 from specbench.experiment.selection import read_pair
-from specbench.reporting.suite_report import _printed
+from specbench.reporting.suites import _printed
 from tests.fixtures import console
 
 PAIR = """

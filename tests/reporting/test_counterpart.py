@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from specbench.config.suite import TINY, read_suite, suites
-from specbench.reporting.counterpart import SAME, counterpart
 from specbench.reporting.notes import PARALLEL, common_notes, notes
+from specbench.reporting.reproduction import SAME, counterpart
 from specbench.runs.run_spec import RunSpec
 from tests.fixtures.summaries import method_summary, run_summary, spec_table
 

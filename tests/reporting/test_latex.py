@@ -16,8 +16,7 @@ from specbench.errors import ConfigError
 from specbench.reporting.formats.latex import Captioned, latex
 from specbench.reporting.formats.writers import RUN_WRITERS, runs_text
 from specbench.reporting.notes import conditions
-from specbench.reporting.suite_tables import pivot
-from specbench.reporting.suite_values import paper_tables
+from specbench.reporting.point_tables import paper_tables, pivot
 from specbench.reporting.tables import Table, chosen_table
 from tests.fixtures.console import specbench
 from tests.fixtures.summaries import method_summary, run_summary

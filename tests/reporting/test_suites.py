@@ -20,12 +20,10 @@ from specbench.errors import ConfigError
 from specbench.experiment import runner
 from specbench.files import read_toml, write_sealed
 from specbench.reporting import reproduction
-from specbench.reporting.curves import choice_tables
 from specbench.reporting.expectations import outcome_lines, outcomes_of
+from specbench.reporting.point_tables import choice_tables, pivot, suite_tables, value_text
 from specbench.reporting.reproduction import state_of
-from specbench.reporting.suite_report import without_counterpart
-from specbench.reporting.suite_tables import pivot, suite_tables
-from specbench.reporting.suite_values import value_text
+from specbench.reporting.suites import without_counterpart
 from specbench.runs.suite_index import Index, IndexEntry
 from tests.fixtures.console import specbench
 from tests.fixtures.summaries import method_summary, run_summary

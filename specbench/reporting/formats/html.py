@@ -36,7 +36,7 @@ from specbench.reporting.notes import (
 from specbench.reporting.plots.runs import of_runs as plots_of_runs
 from specbench.reporting.plots.styles import Style, dark, styles_of
 from specbench.reporting.plots.suites import of_suite as plots_of_suite
-from specbench.reporting.suite_report import Collected, suite_notes
+from specbench.reporting.suites import Collected, suite_notes
 from specbench.reporting.tables import Table, across, ranked, tables_by_run
 from specbench.runs.record import Record
 from specbench.runs.run_folder import CONFIG, ENVIRONMENT, read

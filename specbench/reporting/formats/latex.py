@@ -18,7 +18,7 @@ from specbench.reporting import escaping
 from specbench.reporting.columns import RANKED
 from specbench.reporting.conclusion import headline, reservations
 from specbench.reporting.notes import conditions, notes_of, warnings_of
-from specbench.reporting.suite_report import Collected, suite_notes
+from specbench.reporting.suites import Collected, suite_notes
 from specbench.reporting.tables import Table, overview, tables_by_run
 
 PREAMBLE = (

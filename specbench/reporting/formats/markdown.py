@@ -8,7 +8,6 @@ from urllib.parse import quote
 from specbench.analysis.run_summary import RunSummary
 from specbench.reporting import escaping
 from specbench.reporting.conclusion import conclusion
-from specbench.reporting.counterpart import counterpart
 from specbench.reporting.notes import (
     common_notes,
     counted,
@@ -21,7 +20,8 @@ from specbench.reporting.notes import (
     warnings_of,
     without_warnings,
 )
-from specbench.reporting.suite_report import Collected, suite_notes
+from specbench.reporting.reproduction import counterpart
+from specbench.reporting.suites import Collected, suite_notes
 from specbench.reporting.tables import Table, across, overview, tables_by_run, valueless
 
 

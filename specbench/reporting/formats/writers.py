@@ -6,7 +6,7 @@ from pathlib import Path
 from specbench.analysis.run_summary import RunSummary
 from specbench.errors import ConfigError
 from specbench.reporting.formats import export, html, latex, markdown
-from specbench.reporting.suite_report import Collected
+from specbench.reporting.suites import Collected
 from specbench.reporting.tables import chosen_table
 
 CHOOSING = ("md", "latex")  # formats whose columns can be chosen

@@ -1,7 +1,7 @@
-"""The profile of a chain: Polybasic's Table 1, and whether theory keeps its middle models.
+"""The profile of a chain, Polybasic's Table 1, and the choice of its middle model by theory.
 
-It is computed from a run of every model alone and of every pair of levels as plain speculation, under the names that `alone`
-and `under` give.
+A profile is computed from a run of every model alone and of every pair of levels as plain speculation, under the names that
+`alone` and `under` give. Candidates are compared by exact theory, beside Theorem 3.2 as printed and as corrected.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,6 +19,7 @@ from specbench.analysis.chains import NONE, alone, under
 from specbench.analysis.intervals import Estimate, jackknifed_ratio
 from specbench.analysis.rows import rounds_of
 from specbench.analysis.run_summary import RunSummary
+from specbench.analysis.theory import chain_round, condition_1, condition_2_printed, condition_by_ceil
 from specbench.analysis.theory.polybasic import Plan
 from specbench.files import read_sealed
 from specbench.reporting.column import HUNDREDTHS, TIMES, Format
@@ -32,6 +33,11 @@ REST = 40  # tokens up to which costs are extrapolated, for the few blocks that 
 BLOCK = 6  # tokens that the target reads to verify a draft of five
 ENOUGH = 20  # forwards of a size from which its price is their mean
 MILLISECONDS = Format("{:.2f}", scale=1e3)
+NOTE = (
+    "Theorem 3.2 compares three models with two at the measured accepted lengths, and with the target's accepted length that"
+    " the exact theory predicts for the chosen chain. As printed: both conditions. Corrected: seconds per token with the"
+    " ceiling as a factor."
+)
 
 
 @dataclass(frozen=True)
@@ -293,3 +299,104 @@ def verdicts(profile: Profile) -> list[str]:
             f" {TIMES.text(ideal.three.speedup)} and {TIMES.text(ideal.two.speedup)}."
         )
     return lines
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A chain, from the target down to the drafter, with its predicted speed.
+
+    For chains with a middle model, `printed`, `corrected` and `exact` say whether Theorem 3.2 keeps it.
+    """
+
+    levels: tuple[str, ...]
+    plan: Plan
+    speedup: Estimate
+    printed: bool | None = None
+    corrected: bool | None = None
+    exact: bool | None = None
+
+    @property
+    def middle(self) -> str:
+        """The middle model; empty if there is none."""
+        return self.levels[1] if len(self.levels) > 2 else ""
+
+
+def candidates(profiles: Sequence[Profile], gamma: int) -> list[Candidate]:
+    """Return the chains of the profiles, with and without their middle models, the fastest first.
+
+    `gamma` is the draft length at which pairs were measured.
+    """
+    found: dict[tuple[str, ...], Candidate] = {}
+    for profile in profiles:
+        high, here, low = profile.levels
+        kept = profile.keeps(1, blocks=True)
+        if kept is None:
+            continue
+        two = tuple((low, here, high)[i] for i in reversed(kept.models))
+        found.setdefault(two, Candidate(two, kept.two, profile.predicted(two, kept.two)))
+        found[high, here, low] = _with_middle(profile, gamma, kept.three, kept.pays)
+    return sorted(found.values(), key=lambda each: -each.plan.speedup)
+
+
+def _with_middle(profile: Profile, gamma: int, plan: Plan, pays: bool) -> Candidate:
+    high, here, low = profile.levels
+    inner, outer, direct = profile.pairing(low, here), profile.pairing(here, high), profile.pairing(low, high)
+    seconds = [profile.seconds(level) or 0.0 for level in profile.levels]
+    printed = corrected = None
+    if inner and outer and direct and seconds[2]:
+        tokens = chain_round([inner.acceptance, outer.acceptance], plan.drafted, plan.thresholds).tokens
+        lengths = [tokens, inner.length]
+        first = condition_1(direct.length, lengths, seconds)
+        second = condition_2_printed(direct.length, lengths, seconds[1], seconds[2], gamma)
+        printed = first.holds and second.holds
+        corrected = condition_by_ceil(direct.length, lengths, seconds, gamma).holds
+    levels = (high, here, low)
+    return Candidate(levels, plan, profile.predicted(levels, plan), printed, corrected, pays)
+
+
+def candidates_table(found: Sequence[Candidate]) -> Table:
+    """Return the candidates as a table."""
+    heads = [
+        "chain", "predicted speedup", "draft", "threshold", "Theorem 3.2, as printed", "as corrected", "exact theory",
+    ]  # fmt: skip
+    words = {True: "keep", False: "leave out", None: HUNDREDTHS.text(None)}
+    rows = [
+        [
+            " > ".join(each.levels), TIMES.text(each.speedup), str(each.plan.drafted),
+            str(each.plan.thresholds[0]) if each.plan.thresholds else HUNDREDTHS.text(None),
+            *(words[verdict] for verdict in (each.printed, each.corrected, each.exact)),
+        ]
+        for each in found
+    ]  # fmt: skip
+    return Table("Candidates", heads, rows)
+
+
+def conclusion_of(found: Sequence[Candidate]) -> str:
+    """Return a sentence on the fastest candidate."""
+    best = found[0]
+    chain = " > ".join(best.levels)
+    threshold = f", threshold {best.plan.thresholds[0]}" if best.plan.thresholds else ""
+    text = f"{chain} is predicted to be the fastest: {TIMES.text(best.speedup)}, draft {best.plan.drafted}{threshold}."
+    if best.plan.speedup <= 1.0:
+        return f"{text} No candidate is predicted to be faster than {best.levels[0]} alone."
+    return text
+
+
+def method_toml(best: Candidate, task: str, pair: str) -> str:
+    """Return the method of a candidate as the text of a TOML file."""
+    low, drafted = best.levels[-1], best.plan.drafted
+    base = best.levels[-2]
+    innermost = {
+        "eagle": f'{{ name = "eagle", base = "{base}", gamma = {drafted} }}',
+        "pld": f'{{ name = "pld", gamma = {drafted} }}',
+    }.get(low, f'{{ name = "model", model = "{low}", gamma = {drafted} }}')
+    proposer = innermost
+    if best.middle:
+        threshold = best.plan.thresholds[0]
+        proposer = f'{{ name = "chain", model = "{best.middle}", threshold = {threshold}, proposer = {innermost} }}'
+    return (
+        f"# Chosen by specbench profile on {pair}, {task}. The predicted speedup is {TIMES.text(best.plan.speedup)}.\n"
+        f'description = "{" > ".join(best.levels)}, draft length and threshold by specbench profile"\n'
+        'baseline = "ar"\nname = "speculative"\n'
+        f'proposer = {proposer}\nscorers = "{best.levels[0]}"\ntarget = {{ name = "last" }}\n'
+    )

@@ -15,13 +15,18 @@ from specbench.analysis.win_rate import JUDGE, judged_points
 from specbench.config.presets import preset
 from specbench.config.suite import Suite
 from specbench.errors import ConfigError
-from specbench.reporting.chain_profile import Profile, forwards_table, pairs_table, prices_table, verdicts
+from specbench.reporting.chain import Profile, forwards_table, pairs_table, prices_table, verdicts
 from specbench.reporting.conclusion import conclusion
-from specbench.reporting.curves import choice_tables
 from specbench.reporting.expectations import Verdict, outcome_counts, outcome_lines, outcomes_of
 from specbench.reporting.notes import common_notes
-from specbench.reporting.suite_tables import SELECTED, suite_tables
-from specbench.reporting.suite_values import paper_tables, stated_table, unknown_values
+from specbench.reporting.point_tables import (
+    SELECTED,
+    choice_tables,
+    paper_tables,
+    stated_table,
+    suite_tables,
+    unknown_values,
+)
 from specbench.reporting.tables import Table, require_columns
 from specbench.reporting.verifiers import VerifierReport, verifier_reports, verifier_table, with_thresholds
 from specbench.runs.suite_index import DONE, Index, IndexEntry
@@ -98,6 +103,42 @@ def measured_runs(suite: Suite, results: Path, changed: bool = False) -> tuple[I
     return index, runs
 
 
+def chosen_suite(collected: Collected, keys: Sequence[str]) -> Collected:
+    """Return the results of a suite with these values in its tables, each layout once.
+
+    Raises ConfigError for a value that no point has.
+    """
+    known = {name for point in collected.points for name in point.values}
+    require_columns(keys, known)
+    layouts = {(spec.rows, spec.columns, str(spec.only)): spec for spec in reversed(collected.suite.tables)}
+    values = tuple(dict.fromkeys(keys))
+    specs = tuple(replace(spec, title="", values=values) for spec in reversed(layouts.values()))
+    suite = replace(collected.suite, tables=specs)
+    return replace(collected, tables=suite_tables(suite, collected.points))
+
+
+def suite_notes(collected: Collected) -> list[str]:
+    """Return the expectations with their outcomes, the conditions, the warnings, and the missing runs, in this order."""
+    lines = [*collected.verdicts, *filter(None, [collected.suite.note])]
+    if any(SELECTED in text for table in collected.tables for row in table.rows for text in row):
+        lines.append(f"{SELECTED} the best of several settings, chosen by these numbers, as in the paper.")
+    judges = sorted({str(p.values[JUDGE]) for p in collected.points if JUDGE in p.values})
+    lines += [f"judge: {judge}" for judge in judges]
+    lines += common_notes(collected.summaries)
+    if (machines := len({summary.machine for summary in collected.summaries})) > 1:
+        lines.append(
+            f"! measured on {machines} kinds of machines (table Hardware): every speedup is a ratio within one run, and no"
+            " expectation and no best setting compares machines"
+        )
+    lines += [f"! {folder}: was measured, and its folder is gone" for folder in collected.missing]
+    if collected.index.changes:
+        lines.append(f"! options of the suite were overridden: {', '.join(collected.index.changes)}")
+    elif collected.index.definition not in ("", collected.suite.definition):
+        lines.append("! measured with an earlier definition of the suite; help: measure it again")
+    absent = [run for run in collected.index.runs.values() if run.state != DONE]
+    return lines + [f"! {run.state}: {run.pair}, {run.task}: {run.why}" for run in absent]
+
+
 def hardware_tables(summaries: Sequence[RunSummary]) -> list[Table]:
     """Return a table of the hardware of every run; none if all were measured on one kind of machine."""
     if len({summary.machine for summary in summaries}) < 2:
@@ -149,39 +190,3 @@ def _profiles(summaries: Sequence[RunSummary], levels: Sequence[Sequence[str]]) 
         tables += [forwards_table(profile), pairs_table(profile), prices_table(profile)]
         lines += [f"{summary.pair}, {summary.task}: {line}" for line in verdicts(profile)]
     return tables, lines
-
-
-def chosen_suite(collected: Collected, keys: Sequence[str]) -> Collected:
-    """Return the results of a suite with these values in its tables, each layout once.
-
-    Raises ConfigError for a value that no point has.
-    """
-    known = {name for point in collected.points for name in point.values}
-    require_columns(keys, known)
-    layouts = {(spec.rows, spec.columns, str(spec.only)): spec for spec in reversed(collected.suite.tables)}
-    values = tuple(dict.fromkeys(keys))
-    specs = tuple(replace(spec, title="", values=values) for spec in reversed(layouts.values()))
-    suite = replace(collected.suite, tables=specs)
-    return replace(collected, tables=suite_tables(suite, collected.points))
-
-
-def suite_notes(collected: Collected) -> list[str]:
-    """Return the expectations with their outcomes, the conditions, the warnings, and the missing runs, in this order."""
-    lines = [*collected.verdicts, *filter(None, [collected.suite.note])]
-    if any(SELECTED in text for table in collected.tables for row in table.rows for text in row):
-        lines.append(f"{SELECTED} the best of several settings, chosen by these numbers, as in the paper.")
-    judges = sorted({str(p.values[JUDGE]) for p in collected.points if JUDGE in p.values})
-    lines += [f"judge: {judge}" for judge in judges]
-    lines += common_notes(collected.summaries)
-    if (machines := len({summary.machine for summary in collected.summaries})) > 1:
-        lines.append(
-            f"! measured on {machines} kinds of machines (table Hardware): every speedup is a ratio within one run, and no"
-            " expectation and no best setting compares machines"
-        )
-    lines += [f"! {folder}: was measured, and its folder is gone" for folder in collected.missing]
-    if collected.index.changes:
-        lines.append(f"! options of the suite were overridden: {', '.join(collected.index.changes)}")
-    elif collected.index.definition not in ("", collected.suite.definition):
-        lines.append("! measured with an earlier definition of the suite; help: measure it again")
-    absent = [run for run in collected.index.runs.values() if run.state != DONE]
-    return lines + [f"! {run.state}: {run.pair}, {run.task}: {run.why}" for run in absent]

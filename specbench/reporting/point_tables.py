@@ -1,14 +1,21 @@
-"""The tables of a suite, laid out as in the paper."""
+"""Points as tables: those of a suite as in the paper, of curves, and of the values that a paper prints."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
-from specbench.analysis.points import Point, PointValue
+from specbench.analysis.chains import NONE
+from specbench.analysis.frontier import FEWEST_POINTS, frontier_points
+from specbench.analysis.points import COMPARED, Choice, Point, PointValue, Reference, points
+from specbench.analysis.stated import Stated
+from specbench.analysis.summary import summary_of
 from specbench.config.suite import Suite
-from specbench.config.suite_layout import TableSpec
+from specbench.config.suite_layout import NUMBERS, PROMPT, TableSpec
+from specbench.errors import hint
+from specbench.reporting.column import NOT_REACHED, PERCENT
 from specbench.reporting.columns import column_of
-from specbench.reporting.suite_values import dimension_text, value_text
+from specbench.reporting.notes import notes
 from specbench.reporting.tables import Table
 
 Place = tuple[str | float | None, ...]  # the values of some dimensions
@@ -25,6 +32,11 @@ DISTINGUISHING = (
     "run",
 )  # tried in this order
 SELECTED = "†"  # after the best of several settings
+POINTS = TableSpec(
+    rows=("method", "setting"),
+    values=("score", "relative_latency", "end_to_end_speedup", "rule_rate", "acceptance_rate", "target_calls"),
+)
+SUMMARIES = TableSpec(title="Summaries of the curves", rows=("method",), values=("matching", "best"))
 
 
 def suite_tables(suite: Suite, points: Sequence[Point]) -> list[Table]:
@@ -62,7 +74,7 @@ def pivot(spec: TableSpec, points: Sequence[Point]) -> Table:
     ]
     keys = (*[""] * len(row_keys), *(value for _ in columns for value in spec.values))
     return Table(
-        _title(spec, kept), headings, rows, keys, places=len(row_keys), comparable=_comparable(spec, kept)
+        _table_title(spec, kept), headings, rows, keys, places=len(row_keys), comparable=_comparable(spec, kept)
     ).compact()
 
 
@@ -72,7 +84,7 @@ def _comparable(spec: TableSpec, kept: Sequence[Point]) -> bool:
     return all(len({point.dimension(key) for point in kept}) <= 1 for key in hidden)
 
 
-def _title(spec: TableSpec, kept: Sequence[Point]) -> str:
+def _table_title(spec: TableSpec, kept: Sequence[Point]) -> str:
     """Return the title, with the value and its clock unless the headings have them.
 
     Labels of models that are not real are added unless the rows have them.
@@ -181,3 +193,132 @@ def _row_text(key: str, word: str | float | None, places: Mapping[Place, Point])
         simulated = next(iter(places.values())).simulated
         return " ".join([str(word), *(f"({each})" for each in simulated.split())])
     return dimension_text(key, word)
+
+
+def value_text(point: Point | None, name: str) -> str:
+    """Return a value, followed in parentheses by the paper's value and the difference if the paper prints one."""
+    if point is None or point.values.get(name) is None:
+        return NONE
+    written = column_of(name).format
+    text = written.text(point.values[name])
+    compared = COMPARED.get(name, name)
+    paper, ours = point.paper.get(compared), point.number(compared)
+    if paper is None or ours is None:
+        return text
+    other = "" if compared == name else f"{column_of(compared).title} {written.number(ours)}, "
+    return f"{text} ({other}paper {written.number(paper)}, {written.number(ours - paper, signed=True)})"
+
+
+def dimension_text(name: str, value: str | float | None) -> str:
+    """Return the value of a dimension."""
+    if value in ("", None):
+        return "overall" if name == "group" else NONE
+    if name == "T":
+        return f"T = {value:g}"
+    if name in ("proposer", "draft_length"):
+        return f"{name.replace('_', ' ')} {value}"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def unknown_values(suite: Suite, points: Sequence[Point], is_timed: bool) -> list[str]:
+    """Return a warning for each value in the suite's tables, plots and expectations that no point has.
+
+    Untimed runs have no speeds, which is no reason for a warning.
+    """
+    known = {name for point in points for name in point.values}
+    wanted = [*(value for spec in suite.tables for value in spec.values), *(each.value for each in suite.expect)]
+    wanted += [value for spec in suite.plots for value in (spec.x, spec.y) if value not in (*NUMBERS, PROMPT)]
+    missing = [name for name in dict.fromkeys(wanted) if name not in known and (is_timed or not _is_speed(name))]
+    return [f"! no value '{name}'{hint(name, known).partition(';')[0]}" for name in missing]
+
+
+def _is_speed(name: str) -> bool:
+    return bool(column_of(name).clock)
+
+
+def paper_tables(reference: Sequence[Reference]) -> list[Table]:
+    """Return the values that the paper prints for its own models, one table per metric."""
+    tables = []
+    for metric in dict.fromkeys(row.metric for row in reference):
+        rows = [row for row in reference if row.metric == metric]
+        column = column_of(metric)
+        lines: dict[tuple[str, str], dict[str, str]] = {(row.pair, row.method): {} for row in rows}
+        for row in rows:
+            words = (f"T = {row.T}" if row.T else "", row.task, row.group)
+            lines[row.pair, row.method][", ".join(filter(None, words))] = column.format.number(row.value)
+        places = list(dict.fromkeys(place for values in lines.values() for place in values))
+        tables.append(
+            Table(
+                f"Printed in the paper, without a measured counterpart: {column.title}",
+                ["pair", "method", *places],
+                [[*key, *(values.get(place, NONE) for place in places)] for key, values in lines.items()],
+                measured=False,
+                places=2,
+            )
+        )
+    return tables
+
+
+def stated_table(stated: Sequence[Stated], points: Sequence[Point]) -> list[Table]:
+    """Return a table of the numbers in a paper's text beside the measured ones; none without a measured one."""
+    rows, simulated = [], set()
+    for each in stated:
+        if covered := each.covered(points):
+            column = column_of(each.metric)
+            simulated |= {word for point in covered for word in point.simulated.split()}
+            numbers = (column.format.number(number) for number in (each.value, each.measured(covered)))
+            rows.append([each.where, column.title, each.method, each.says, *numbers, str(len(covered))])
+    title = " ".join(["Numbers in the paper's text", *(f"({word})" for word in sorted(simulated))])
+    heads = ["in the paper", "value", "method", "summary", "paper", "here", "values"]
+    return [Table(title, heads, rows)] if rows else []
+
+
+def points_of(folder: Path) -> list[Point]:
+    """Return the points of a run, followed by the summaries of each of its curves."""
+    found = points([summary_of(folder)])
+    return found + frontier_points(folder, found)
+
+
+def curve_tables(found: Sequence[Point]) -> list[Table]:
+    """Return the table of the points, SpecCascade's two summaries, and the settings that they chose."""
+    return [*(table for spec in (POINTS, SUMMARIES) if (table := pivot(spec, found)).rows), *choice_tables(found)]
+
+
+def remarks(folder: Path, found: Sequence[Point]) -> list[str]:
+    """Return the notes of a run, with a warning if no curve has a summary."""
+    few = [] if choice_tables(found) else [f"! no summaries: a curve needs {FEWEST_POINTS} scored settings of a method"]
+    return [*few, *notes(summary_of(folder))]
+
+
+def choice_tables(found: Sequence[Point]) -> list[Table]:
+    """Return a table of the settings that the summaries chose, and how reliable these choices are; none without summaries.
+
+    A setting that never calls the target is the small model alone, and says so. The last two columns are what the choices
+    of the resamples of prompts were worth on the prompts that they left out, and how often they met the condition there.
+    """
+    heads = [
+        "task",
+        "T",
+        "method",
+        "summary",
+        "chosen setting",
+        "reached in resamples",
+        "on other prompts",
+        "held there",
+    ]
+    calls = {
+        (point.run, point.method, point.setting): point.number("target_calls") for point in found if not point.group
+    }
+    rows = []
+    for point in found:
+        labels = "".join(f" ({word})" for word in point.simulated.split())
+        for name in SUMMARIES.values:
+            if isinstance(choice := point.values.get(name), Choice):
+                column = column_of(name)
+                place = [point.task, f"{point.T:g}", f"{point.label}{labels}", column.heading]
+                unseen = NONE if choice.unseen is None else column.format.text(choice.unseen)
+                shares = [PERCENT.text(share) for share in (choice.reached, choice.held)]
+                is_small = calls.get((point.run, point.method, choice.setting or "")) == 0.0
+                setting = f"{choice.setting or NOT_REACHED}{' (the small model alone)' if is_small else ''}"
+                rows.append([*place, setting, shares[0], unseen, shares[1]])
+    return [Table("Chosen settings", heads, rows)] if rows else []
