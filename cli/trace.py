@@ -118,8 +118,8 @@ def _print_colored(console: Console, shown: list[Line], legend: dict[str, str]) 
     for label, spans in shown:
         tokens = [(token, STYLES[origin]) for origin, tokens in spans for token in tokens]
         drawn = Text().append(f"{label}  ", "dim")
-        for number, each in enumerate(tokens):
-            drawn.append("|" if number else "", "dim").append(*each)
+        for number, styled in enumerate(tokens):
+            drawn.append("|" if number else "", "dim").append(*styled)
         console.print(drawn)
 
 
@@ -132,25 +132,25 @@ def lines(rounds: Sequence[TracedRound], depth: int = 0, above: str = "") -> Ite
         yield from lines(each.get("inner", []), depth + 1, f"{place.strip()}.")
 
 
-def counts(found: TracedRound) -> str:
+def counts(traced: TracedRound) -> str:
     """Return the models that drafted, and the numbers of drafted, tested, accepted and untested tokens."""
-    tally = Counter[str](found["proposers"])
+    tally = Counter[str](traced["proposers"])
     drafters = ", ".join(f"{name} {count}" if len(tally) > 1 else name for name, count in tally.items())
-    words = f"{found['drafted']} drafted, {found['tested']} tested, {found['accepted']} accepted"
-    untested = f", {found['untested']} untested" if found.get("untested") else ""
+    words = f"{traced['drafted']} drafted, {traced['tested']} tested, {traced['accepted']} accepted"
+    untested = f", {traced['untested']} untested" if traced.get("untested") else ""
     return f"{drafters}: {words}{untested}" if drafters else f"{words}{untested}"
 
 
-def spans(found: TracedRound) -> list[Span]:
+def spans(traced: TracedRound) -> list[Span]:
     """Return the tokens of a round, grouped by provenance. Rejected drafts precede the tokens that replaced them."""
     out: list[Span] = []
-    own = found.get("untested", 0) + found["accepted"]
-    rejected = [("x", visible(found["rejected"]))] if found.get("rejected") else []
+    drafted = traced.get("untested", 0) + traced["accepted"]
+    rejected = [("x", visible(traced["rejected"]))] if traced.get("rejected") else []
     shown = [
         (origin, visible(piece) or f"<{id_}>")  # of special tokens and parts of characters
-        for origin, piece, id_ in zip(found["origins"], found["pieces"], found["ids"], strict=True)
+        for origin, piece, id_ in zip(traced["origins"], traced["pieces"], traced["ids"], strict=True)
     ]
-    for origin, text in shown[:own] + rejected + shown[own:]:
+    for origin, text in shown[:drafted] + rejected + shown[drafted:]:
         if out and out[-1][0] == origin:
             out[-1][1].append(text)
         else:

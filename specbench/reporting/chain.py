@@ -195,8 +195,8 @@ def _often(sizes: Sizes) -> list[int]:
 def _read(rows: Mapping[str, m.Rows], level: str) -> Sizes:
     """Return the forwards of a level in all methods of the run."""
     out: dict[int, tuple[float, float]] = {}
-    for each in rows.values():
-        for fed, (count, spent) in sizes_of(each, level).items():
+    for records in rows.values():
+        for fed, (count, spent) in sizes_of(records, level).items():
             had = out.get(fed, (0.0, 0.0))
             out[fed] = had[0] + count, had[1] + spent
     return out
@@ -259,19 +259,19 @@ def pairs_table(profile: Profile) -> Table:
     rows = []
     for i, high in enumerate(profile.levels, 1):
         for j, low in enumerate(profile.levels[i:], i + 1):
-            found = profile.pairing(low, high)
+            pairing = profile.pairing(low, high)
             length, rate = (column_of(key).format.text for key in ("accepted_length", "acceptance_rate"))
             texts = [NONE] * 4
-            if found:
-                texts = [length(found.length), str(found.most), rate(found.acceptance), rate(found.first)]
+            if pairing:
+                texts = [length(pairing.length), str(pairing.most), rate(pairing.acceptance), rate(pairing.first)]
             rows.append([f"M{i} - M{j}: {low} under {high}", *texts])
     return Table("Pairs", ["pair", "mean accepted length", "at most", "acceptance", "of the first token"], rows)
 
 
-def _basis(profile: Profile, found: theory.Middle) -> str:
+def _basis(profile: Profile, middle: theory.Middle) -> str:
     """Return a sentence on the prices of the blocks that the target reads in the two predicted chains."""
     high, parts = profile.levels[0], []
-    for size in dict.fromkeys((found.three.thresholds[0] + 1, found.two.drafted + 1)):
+    for size in dict.fromkeys((middle.three.thresholds[0] + 1, middle.two.drafted + 1)):
         count = profile.forwards(high, size)
         parts.append(f"{size} tokens ({count} forwards)" if count else f"{size} tokens (estimated from other sizes)")
     return f"The target's cost comes from blocks of {' and '.join(parts)}."
@@ -282,19 +282,19 @@ def verdicts(profile: Profile) -> list[str]:
     lines = []
     for middle in range(1, len(profile.levels) - 1):
         high, here, low = profile.levels[middle - 1 : middle + 2]
-        found, ideal = profile.keeps(middle, blocks=True), profile.keeps(middle, blocks=False)
-        if found is None or ideal is None:
+        measured, ideal = profile.keeps(middle, blocks=True), profile.keeps(middle, blocks=False)
+        if measured is None or ideal is None:
             lines.append(f"{here}: no prediction, since not all of its pairs were measured")
             continue
-        pair = [(low, here, high)[i] for i in found.models]
-        two, three = " + ".join(pair), TIMES.text(profile.predicted([high, here, low], found.three))
-        without_it = TIMES.text(profile.predicted(pair[::-1], found.two))
+        pair = [(low, here, high)[i] for i in measured.models]
+        two, three = " + ".join(pair), TIMES.text(profile.predicted([high, here, low], measured.three))
+        without_it = TIMES.text(profile.predicted(pair[::-1], measured.two))
         without = "" if profile.pairing(low, high) else f" (no level drafts for {high} directly)"
         lines.append(
-            f"{here}: {'keep it' if found.pays else 'leave it out'}. The predicted speedup is"
-            f" {three} with it (draft {found.three.drafted}, threshold"
-            f" {found.three.thresholds[0]}) and {without_it} without it ({two}, draft"
-            f" {found.two.drafted}){without}. {_basis(profile, found)} Block costs are known up to {profile.longest}"
+            f"{here}: {'keep it' if measured.pays else 'leave it out'}. The predicted speedup is"
+            f" {three} with it (draft {measured.three.drafted}, threshold"
+            f" {measured.three.thresholds[0]}) and {without_it} without it ({two}, draft"
+            f" {measured.two.drafted}){without}. {_basis(profile, measured)} Block costs are known up to {profile.longest}"
             f" tokens; longer blocks are not planned. If a block cost as much as one token, the speedups would be"
             f" {TIMES.text(ideal.three.speedup)} and {TIMES.text(ideal.two.speedup)}."
         )
@@ -326,16 +326,16 @@ def candidates(profiles: Sequence[Profile], gamma: int) -> list[Candidate]:
 
     `gamma` is the draft length at which pairs were measured.
     """
-    found: dict[tuple[str, ...], Candidate] = {}
+    chains: dict[tuple[str, ...], Candidate] = {}
     for profile in profiles:
         high, here, low = profile.levels
-        kept = profile.keeps(1, blocks=True)
-        if kept is None:
+        middle = profile.keeps(1, blocks=True)
+        if middle is None:
             continue
-        two = tuple((low, here, high)[i] for i in reversed(kept.models))
-        found.setdefault(two, Candidate(two, kept.two, profile.predicted(two, kept.two)))
-        found[high, here, low] = _with_middle(profile, gamma, kept.three, kept.pays)
-    return sorted(found.values(), key=lambda each: -each.plan.speedup)
+        two = tuple((low, here, high)[i] for i in reversed(middle.models))
+        chains.setdefault(two, Candidate(two, middle.two, profile.predicted(two, middle.two)))
+        chains[high, here, low] = _with_middle(profile, gamma, middle.three, middle.pays)
+    return sorted(chains.values(), key=lambda each: -each.plan.speedup)
 
 
 def _with_middle(profile: Profile, gamma: int, plan: Plan, pays: bool) -> Candidate:
@@ -354,7 +354,7 @@ def _with_middle(profile: Profile, gamma: int, plan: Plan, pays: bool) -> Candid
     return Candidate(levels, plan, profile.predicted(levels, plan), printed, corrected, pays)
 
 
-def candidates_table(found: Sequence[Candidate]) -> Table:
+def candidates_table(chains: Sequence[Candidate]) -> Table:
     """Return the candidates as a table."""
     heads = [
         "chain", "predicted speedup", "draft", "threshold", "Theorem 3.2, as printed", "as corrected", "exact theory",
@@ -366,14 +366,14 @@ def candidates_table(found: Sequence[Candidate]) -> Table:
             str(each.plan.thresholds[0]) if each.plan.thresholds else HUNDREDTHS.text(None),
             *(words[verdict] for verdict in (each.printed, each.corrected, each.exact)),
         ]
-        for each in found
+        for each in chains
     ]  # fmt: skip
     return Table("Candidates", heads, rows)
 
 
-def conclusion_of(found: Sequence[Candidate]) -> str:
+def conclusion_of(chains: Sequence[Candidate]) -> str:
     """Return a sentence on the fastest candidate."""
-    best = found[0]
+    best = chains[0]
     chain = " > ".join(best.levels)
     threshold = f", threshold {best.plan.thresholds[0]}" if best.plan.thresholds else ""
     text = f"{chain} is predicted to be the fastest: {TIMES.text(best.speedup)}, draft {best.plan.drafted}{threshold}."

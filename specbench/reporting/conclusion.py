@@ -69,11 +69,13 @@ def conclusion(summaries: Sequence[RunSummary]) -> list[str]:
 
 def _over_all(summaries: Sequence[RunSummary]) -> list[str]:
     """Return the sentences on the methods of several runs."""
-    found = _lines(summaries)
-    temperatures = {line.temperature for line in found}
-    names_pair = len({line.pair for line in found}) > 1
-    ordered = sorted(found, key=lambda line: (line.baseline != "ar", not line.lossless, -_geometric_mean(found[line])))
-    named = ordered if len(ordered) <= MOST_NAMED + 1 else _winners(found)
+    measured = _lines(summaries)
+    temperatures = {line.temperature for line in measured}
+    names_pair = len({line.pair for line in measured}) > 1
+    ordered = sorted(
+        measured, key=lambda line: (line.baseline != "ar", not line.lossless, -_geometric_mean(measured[line]))
+    )
+    named = ordered if len(ordered) <= MOST_NAMED + 1 else _winners(measured)
     sentences = []
     for line in named:
         name = f"{line.method} with {line.pair}" if names_pair else line.method
@@ -82,7 +84,7 @@ def _over_all(summaries: Sequence[RunSummary]) -> list[str]:
         kind = "lossless method" if line.lossless else "method that is not lossless"
         kind += "" if line.baseline == "ar" else f" over {line.baseline}"
         sentences.append(
-            _over_runs(name, f"the fastest {kind}" if len(ordered) > len(named) else "", line, found[line])
+            _over_runs(name, f"the fastest {kind}" if len(ordered) > len(named) else "", line, measured[line])
         )
     rest = len(ordered) - len(named)
     if rest:
@@ -128,31 +130,31 @@ def speedup_of(summary: RunSummary, row: MethodSummary) -> Estimate | None:
 def _lines(summaries: Sequence[RunSummary]) -> dict[_Line, list[_Measured]]:
     """Return the speedups of each method, of all runs by one clock: end to end if that is the clock of any of them."""
     clock = END_TO_END if any(summary.end_to_end for summary in summaries) else DECODING
-    found: dict[_Line, list[_Measured]] = defaultdict(list)
+    measured: dict[_Line, list[_Measured]] = defaultdict(list)
     for summary in summaries:
         for row in summary.measured:
             speedup = row.value(SPEEDUPS[clock])
             if isinstance(speedup, Estimate):
                 lossless = False if summary.contradicted(row) else summary.lossless(row)
                 line = _Line(summary.pair, row.label, summary.baseline, summary.decoding.temperature, lossless)
-                found[line].append(_Measured(summary, row, speedup, clock))
-    return found
+                measured[line].append(_Measured(summary, row, speedup, clock))
+    return measured
 
 
-def _winners(found: dict[_Line, list[_Measured]]) -> list[_Line]:
+def _winners(measured: dict[_Line, list[_Measured]]) -> list[_Line]:
     """Return the fastest lossless and the fastest other method over each baseline, `ar` first.
 
     Methods are compared at one temperature: the one that most of them have.
     """
     groups: dict[tuple[bool, str, str, bool], dict[float, list[_Line]]] = defaultdict(lambda: defaultdict(list))
-    for line in found:
+    for line in measured:
         key = line.baseline != "ar", line.baseline, line.pair, not line.lossless
         groups[key][line.temperature].append(line)
     compared = (
         max(groups[key].items(), key=lambda at_one: (len(at_one[1]), -at_one[0]))[1]  # (temperature, lines)
         for key in sorted(groups)
     )
-    return [max(lines, key=lambda line: _geometric_mean(found[line])) for lines in compared]
+    return [max(lines, key=lambda line: _geometric_mean(measured[line])) for lines in compared]
 
 
 def _leading(summary: RunSummary, rows: Sequence[MethodSummary]) -> MethodSummary:
@@ -285,12 +287,12 @@ def _lossy(summary: RunSummary, leading: MethodSummary, rows: Sequence[MethodSum
         return
     best = max(others, key=lambda row: _number(summary, row))
     speedup = speedup_of(summary, best)
-    known = "not lossless" if all(summary.lossless(row) is False for row in others) else "not declared lossless"
+    kind = "not lossless" if all(summary.lossless(row) is False for row in others) else "not declared lossless"
     rank = f", rank {best.rank} of {len(summary.measured)}" if best.rank and len(rows) > MOST_NAMED else ""
     change = f"; change of its score: {_change_text(summary, best.score_change)}" if best.score_change else ""
     alike = [row for row in others if row is not best and _is_alike(summary, best, row)]
     more = f" {_alike(summary, alike)}" if alike else ""
-    yield f"The fastest method that is {known} is {best.label}: {TIMES.text(speedup)}{rank}{change}.{more}"
+    yield f"The fastest method that is {kind} is {best.label}: {TIMES.text(speedup)}{rank}{change}.{more}"
 
 
 def _leading_score(summary: RunSummary, leading: MethodSummary) -> Iterator[str]:

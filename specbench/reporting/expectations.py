@@ -79,22 +79,26 @@ def outcomes_of(suite: Suite, points: Sequence[Point], comparisons: Comparisons 
     return [_verdict(each, points, compare) for each in suite.expect]
 
 
-def outcome_lines(found: Sequence[Verdict]) -> list[str]:
+def outcome_lines(verdicts: Sequence[Verdict]) -> list[str]:
     """Return a line for each expectation: the number of points with each outcome."""
-    return list(map(_line, found))
+    return list(map(_line, verdicts))
 
 
-def outcome_counts(found: Sequence[Verdict], is_of_paper: bool = True) -> list[str]:
+def outcome_counts(verdicts: Sequence[Verdict], is_of_paper: bool = True) -> list[str]:
     """Return sentences that count the outcomes, those of the paper's comparisons and of this project's apart.
 
     `is_of_paper` says whether the suite reproduces a paper at all. Returns an empty list without an outcome.
     """
     by_source: dict[str, Counter[Outcome]] = defaultdict(Counter)
-    for each in found:
-        by_source[each.expected.source if is_of_paper else ""].update(each.counted)
+    for verdict in verdicts:
+        by_source[verdict.expected.source if is_of_paper else ""].update(verdict.counted)
     sentences = [_counts(by_source[source], source) for source in ("", *SOURCES) if by_source[source].total()]
     several = [ERRORS] if sum(each.total() for each in by_source.values()) > 1 else []
-    return [*sentences, *several, *([SELECTED] if any(each.expected.best and each.counted for each in found) else [])]
+    return [
+        *sentences,
+        *several,
+        *([SELECTED] if any(each.expected.best and each.counted for each in verdicts) else []),
+    ]
 
 
 def _counts(counts: Counter[Outcome], source: str) -> str:
@@ -113,8 +117,8 @@ def _verb(outcome: Outcome, count: int = 1) -> str:
 def _line(verdict: Verdict) -> str:
     expected, places = verdict.expected, defaultdict[Outcome, list[str]](list)
     says = f"{expected.says}{' (added by this project)' if expected.source == 'project' else ''}"
-    for each in verdict.outcomes:
-        places[each.outcome].append(each.place)
+    for decided in verdict.outcomes:
+        places[decided.outcome].append(decided.place)
     if not places:
         return f"{says}: not compared, since no run has both sides"
     counts = _counted(each.outcome for each in verdict.outcomes)
@@ -171,16 +175,16 @@ def _groups(expected: Expectation, points: Sequence[Point]) -> list[list[Point]]
 def _outcomes(expected: Expectation, points: Sequence[Point], compare: Comparisons) -> Iterator[Decided]:
     """Yield the outcome for each pair of a point and its bound."""
     for point in _chosen(points, expected.of, expected):
-        for found in _compared(expected, point, points, compare):
+        for comparison in _compared(expected, point, points, compare):
             is_certain = any((point.number(k) or 0.0) >= least for k, least in expected.cannot_fail_from.items())
-            outcome = Outcome.certain if is_certain else _outcome(expected, found)
+            outcome = Outcome.certain if is_certain else _outcome(expected, comparison)
             in_noise = outcome in (Outcome.expected, Outcome.other)
-            yield Decided(outcome, _place(point), _needed(found, point.number("prompts")) if in_noise else None)
+            yield Decided(outcome, _place(point), _needed(comparison, point.number("prompts")) if in_noise else None)
 
 
-def _needed(found: Comparison, prompts: float | None) -> float | None:
+def _needed(comparison: Comparison, prompts: float | None) -> float | None:
     """Return how many prompts would exclude equality, if widths of intervals fall with the square root of their number."""
-    value, low, high, equal = found
+    value, low, high, equal = comparison
     if not prompts or not math.isfinite(high - low):
         return None
     width = value - low if value >= equal else high - value
@@ -200,17 +204,17 @@ def _compared(
     bound, value = expected.bound, expected.value
     if isinstance(bound, dict):
         others = [other for other in _chosen(points, bound, expected) if other.at(expected.by) == point.at(expected.by)]
-        found = [compare.between(point, other, value, expected.factor) for other in others]
+        comparisons = [compare.between(point, other, value, expected.factor) for other in others]
     elif isinstance(bound, str):
-        found = [independent(compare.estimate(point, value), compare.estimate(point, bound), expected.factor)]
+        comparisons = [independent(compare.estimate(point, value), compare.estimate(point, bound), expected.factor)]
     else:
-        found = [independent(compare.estimate(point, value), Estimate(bound, bound, bound), expected.factor)]
-    yield from (each for each in found if each is not None)
+        comparisons = [independent(compare.estimate(point, value), Estimate(bound, bound, bound), expected.factor)]
+    yield from (each for each in comparisons if each is not None)
 
 
-def _chosen(points: Sequence[Point], wanted: Mapping[str, object], expected: Expectation) -> list[Point]:
-    """Return the points with the wanted dimensions that have the value; on request only the best of each place."""
-    chosen = [p for p in points if p.matches(wanted) and p.values.get(expected.value) is not None]
+def _chosen(points: Sequence[Point], dimensions: Mapping[str, object], expected: Expectation) -> list[Point]:
+    """Return the points with these dimensions that have the value; on request only the best of each place."""
+    chosen = [p for p in points if p.matches(dimensions) and p.values.get(expected.value) is not None]
     if not expected.best:
         return chosen
     places: dict[tuple[object, ...], list[Point]] = defaultdict(list)
@@ -225,12 +229,12 @@ def _signed(point: Point, value: str, sign: float) -> float:
     return -math.inf if number is None else sign * number
 
 
-def _outcome(expected: Expectation, found: Comparison) -> Outcome:
+def _outcome(expected: Expectation, comparison: Comparison) -> Outcome:
     """Return on which side of equality a comparison lies, and whether its whole interval does.
 
     A comparison without an interval, or of values that are equal on every prompt, decides nothing.
     """
-    value, low, high, equal = found
+    value, low, high, equal = comparison
     if not math.isfinite(high - low) or low == high == equal:
         return Outcome.undecided
     if expected.equals is not None:

@@ -147,9 +147,9 @@ def _scores(summary: RunSummary) -> Iterator[str]:
             and summary.scored
             and not (ignore_eos or summary.not_executed)
         ):
-            wanted = metric["name"].partition("@")[2]
+            needed = metric["name"].partition("@")[2]
             yield (
-                f"! {metric['name']} needs at least {wanted} generations per prompt; help: --repeats {wanted}, and a"
+                f"! {metric['name']} needs at least {needed} generations per prompt; help: --repeats {needed}, and a"
                 " temperature above 0"
             )
 
@@ -259,12 +259,12 @@ def common_notes(summaries: Sequence[RunSummary]) -> list[str]:
 
     Warnings that differ only in numbers or methods are one line, with their tasks.
     """
-    each = [(summary, notes(summary)) for summary in summaries]
-    out = list(dict.fromkeys(lines[0] for _, lines in each))
+    lines_by_run = [(summary, notes(summary)) for summary in summaries]
+    out = list(dict.fromkeys(lines[0] for _, lines in lines_by_run))
     if any(summary.data.source == "synthetic" for summary in summaries):
         out.append("Scores on synthetic data are not scores on the task. How each is computed: specbench report FOLDER")
     kinds: dict[str, list[tuple[str, str]]] = {}
-    for summary, lines in each:
+    for summary, lines in lines_by_run:
         for note in lines:
             if note.startswith(("!", "Sampled", PARALLEL)):
                 texts = (f"! {text}" for text in (WINDOW_CUTS, *(text for text, _ in LIMITS.values())))
@@ -344,9 +344,9 @@ def method_lines(summaries: Sequence[RunSummary]) -> list[str]:
     return [_method_line(name, each) for name, each in found.items()]
 
 
-def _method_line(name: str, found: Sequence[tuple[RunSummary, str]]) -> str:
-    specs = [summary.spec.methods[label] for summary, label in found]
-    baseline = all(summary.baseline == label for summary, label in found)
+def _method_line(name: str, uses: Sequence[tuple[RunSummary, str]]) -> str:
+    specs = [summary.spec.methods[label] for summary, label in uses]
+    baseline = all(summary.baseline == label for summary, label in uses)
     declared = {True: "declared lossless", False: "not lossless", None: "baseline" if baseline else "undeclared"}
     parts = [
         _description(name),

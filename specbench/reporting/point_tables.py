@@ -49,21 +49,21 @@ def pivot(spec: TableSpec, points: Sequence[Point]) -> Table:
 
     If several points with different values belong to one place, columns that distinguish them are added.
     """
-    kept = [p for p in points if p.matches(spec.only) and bool(p.group) <= ("group" in spec.rows + spec.columns)]
-    kept = [p for p in kept if any(p.values.get(value) is not None for value in spec.values)]
-    if kept:  # without values that no point has, such as speeds of untimed runs
-        spec = replace(spec, values=tuple(v for v in spec.values if any(p.values.get(v) is not None for p in kept)))
-    row_keys = _row_dimensions(spec, kept)
+    shown = [p for p in points if p.matches(spec.only) and bool(p.group) <= ("group" in spec.rows + spec.columns)]
+    shown = [p for p in shown if any(p.values.get(value) is not None for value in spec.values)]
+    if shown:  # without values that no point has, such as speeds of untimed runs
+        spec = replace(spec, values=tuple(v for v in spec.values if any(p.values.get(v) is not None for p in shown)))
+    row_keys = _row_dimensions(spec, shown)
     grid: Grid = {
         row: {column: _merged(spec, each) for column, each in places.items()}
-        for row, places in _placed(row_keys, spec.columns, kept).items()
+        for row, places in _placed(row_keys, spec.columns, shown).items()
     }
     if spec.best:
         grid = _with_best(spec, grid)
     columns = list(dict.fromkeys(column for places in grid.values() for column in places))
     if spec.columns == ("weight",):
         columns.sort(key=lambda column: (column[0] is not None, column[0]))
-    names = _names_of_numbers(kept)
+    names = _names_of_numbers(shown)
     headings = [*row_keys, *(_heading(spec, column, value, names) for column in columns for value in spec.values)]
     rows = [
         [
@@ -74,24 +74,24 @@ def pivot(spec: TableSpec, points: Sequence[Point]) -> Table:
     ]
     keys = (*[""] * len(row_keys), *(value for _ in columns for value in spec.values))
     return Table(
-        _table_title(spec, kept), headings, rows, keys, places=len(row_keys), comparable=_comparable(spec, kept)
+        _table_title(spec, shown), headings, rows, keys, places=len(row_keys), comparable=_comparable(spec, shown)
     ).compact()
 
 
-def _comparable(spec: TableSpec, kept: Sequence[Point]) -> bool:
+def _comparable(spec: TableSpec, points: Sequence[Point]) -> bool:
     """Return whether all values of a column that are not distinguished by its rows are of one pair, task and temperature."""
     hidden = [key for key in ("pair", "task", "T") if key not in spec.rows + spec.columns]
-    return all(len({point.dimension(key) for point in kept}) <= 1 for key in hidden)
+    return all(len({point.dimension(key) for point in points}) <= 1 for key in hidden)
 
 
-def _table_title(spec: TableSpec, kept: Sequence[Point]) -> str:
+def _table_title(spec: TableSpec, points: Sequence[Point]) -> str:
     """Return the title, with the value and its clock unless the headings have them.
 
     Labels of models that are not real are added unless the rows have them.
     """
     column = column_of(spec.values[0])
     value = [column.title] if column.clock and not _headings_have_values(spec) else []
-    simulated = {point.simulated for point in kept if point.simulated} if "method" not in spec.rows else set()
+    simulated = {point.simulated for point in points if point.simulated} if "method" not in spec.rows else set()
     label = " ".join(f"({word})" for words in sorted(simulated) for word in words.split())
     return f"{': '.join([spec.title, *value] if spec.title else value)} {label}".strip()
 
@@ -262,12 +262,12 @@ def paper_tables(reference: Sequence[Reference]) -> list[Table]:
 def stated_table(stated: Sequence[Stated], points: Sequence[Point]) -> list[Table]:
     """Return a table of the numbers in a paper's text beside the measured ones; none without a measured one."""
     rows, simulated = [], set()
-    for each in stated:
-        if covered := each.covered(points):
-            column = column_of(each.metric)
+    for statement in stated:
+        if covered := statement.covered(points):
+            column = column_of(statement.metric)
             simulated |= {word for point in covered for word in point.simulated.split()}
-            numbers = (column.format.number(number) for number in (each.value, each.measured(covered)))
-            rows.append([each.where, column.title, each.method, each.says, *numbers, str(len(covered))])
+            numbers = (column.format.number(number) for number in (statement.value, statement.measured(covered)))
+            rows.append([statement.where, column.title, statement.method, statement.says, *numbers, str(len(covered))])
     title = " ".join(["Numbers in the paper's text", *(f"({word})" for word in sorted(simulated))])
     heads = ["in the paper", "value", "method", "summary", "paper", "here", "values"]
     return [Table(title, heads, rows)] if rows else []
@@ -279,18 +279,20 @@ def points_of(folder: Path) -> list[Point]:
     return found + frontier_points(folder, found)
 
 
-def curve_tables(found: Sequence[Point]) -> list[Table]:
+def curve_tables(points: Sequence[Point]) -> list[Table]:
     """Return the table of the points, SpecCascade's two summaries, and the settings that they chose."""
-    return [*(table for spec in (POINTS, SUMMARIES) if (table := pivot(spec, found)).rows), *choice_tables(found)]
+    return [*(table for spec in (POINTS, SUMMARIES) if (table := pivot(spec, points)).rows), *choice_tables(points)]
 
 
-def remarks(folder: Path, found: Sequence[Point]) -> list[str]:
+def remarks(folder: Path, points: Sequence[Point]) -> list[str]:
     """Return the notes of a run, with a warning if no curve has a summary."""
-    few = [] if choice_tables(found) else [f"! no summaries: a curve needs {FEWEST_POINTS} scored settings of a method"]
+    few = (
+        [] if choice_tables(points) else [f"! no summaries: a curve needs {FEWEST_POINTS} scored settings of a method"]
+    )
     return [*few, *notes(summary_of(folder))]
 
 
-def choice_tables(found: Sequence[Point]) -> list[Table]:
+def choice_tables(points: Sequence[Point]) -> list[Table]:
     """Return a table of the settings that the summaries chose, and how reliable these choices are; none without summaries.
 
     A setting that never calls the target is the small model alone, and says so. The last two columns are what the choices
@@ -307,10 +309,10 @@ def choice_tables(found: Sequence[Point]) -> list[Table]:
         "held there",
     ]
     calls = {
-        (point.run, point.method, point.setting): point.number("target_calls") for point in found if not point.group
+        (point.run, point.method, point.setting): point.number("target_calls") for point in points if not point.group
     }
     rows = []
-    for point in found:
+    for point in points:
         labels = "".join(f" ({word})" for word in point.simulated.split())
         for name in SUMMARIES.values:
             if isinstance(choice := point.values.get(name), Choice):

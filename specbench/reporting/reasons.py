@@ -82,19 +82,20 @@ def _draft_length(summary: RunSummary, leading: MethodSummary) -> Iterator[str]:
 
 def _break_even(summary: RunSummary, leading: MethodSummary) -> Iterator[str]:
     """Yield from which acceptance rate, and up to which cost of a draft token, speculation is faster."""
-    found = leading.break_even
-    if found is None:
+    break_even = leading.break_even
+    if break_even is None:
         return
     parts = []
-    if found.acceptance is not None:
-        measured = HUNDREDTHS.number(found.measured_acceptance)
-        parts.append(f"at an acceptance rate of {HUNDREDTHS.number(found.acceptance)} (measured: {measured})")
-    if found.cost_ratio is not None:
-        measured = HUNDREDTHS.number(found.measured_cost_ratio)
+    if break_even.acceptance is not None:
+        measured = HUNDREDTHS.number(break_even.measured_acceptance)
+        parts.append(f"at an acceptance rate of {HUNDREDTHS.number(break_even.acceptance)} (measured: {measured})")
+    if break_even.cost_ratio is not None:
+        measured = HUNDREDTHS.number(break_even.measured_cost_ratio)
         parts.append(
-            f"with draft tokens that cost {HUNDREDTHS.number(found.cost_ratio)} of a target forward (measured: {measured})"
+            f"with draft tokens that cost {HUNDREDTHS.number(break_even.cost_ratio)} of a target forward"
+            f" (measured: {measured})"
         )
-    at, clock = f"a draft length of {found.gamma}", " by decoding time" if summary.end_to_end else ""
+    at, clock = f"a draft length of {break_even.gamma}", " by decoding time" if summary.end_to_end else ""
     if parts:
         yield f"With {at}, {leading.label} would break even{clock} {', or '.join(parts)}."
     else:
@@ -132,18 +133,18 @@ def few_prompts(summary: RunSummary) -> Iterator[str]:
         prompts, generations = measured[0].prompts, measured[0].generations
         if prompts < data.samples and generations == data.samples * summary.decoding.repeats:
             yield f"Only {prompts} of {data.samples} prompts are different; equal prompts count as one."
-    fewest, wanted = min((row.prompts for row in measured), default=0), fewest_prompts(len(measured))
+    fewest, needed = min((row.prompts for row in measured), default=0), fewest_prompts(len(measured))
     if fewest < FEWEST:
         yield f"Intervals need at least {FEWEST} different prompts; {_too_small(data, FEWEST) or 'help: -n 20'}"
-    elif fewest < wanted:
-        size = _too_small(data, wanted)
-        more = f"{wanted} are needed, and {size}" if size else f"help: -n {wanted}, or more for small differences"
+    elif fewest < needed:
+        size = _too_small(data, needed)
+        more = f"{needed} are needed, and {size}" if size else f"help: -n {needed}, or more for small differences"
         yield f"{fewest} prompts are too few to rank {len(measured)} methods; {more}"
 
 
-def _too_small(data: DataSpec, wanted: int) -> str:
+def _too_small(data: DataSpec, needed: int) -> str:
     """Return how many prompts a source has if these are fewer than wanted; else an empty string."""
-    if data.source == "synthetic" or data.total >= wanted:
+    if data.source == "synthetic" or data.total >= needed:
         return ""
     return f"{data.source} has {counted(data.total, 'prompt')}"
 
@@ -158,14 +159,14 @@ def _load(summary: RunSummary) -> str:
 
 def _drift(summary: RunSummary) -> Iterator[str]:
     for key, what, bound in (("speedup_drift", "the speedup", SPEEDUP_DRIFT), ("drift", "the speed", MACHINE_DRIFT)):
-        found = {
+        changes = {
             row.label: change
             for row in summary.measured
             if abs(change := row.number(key) or 0.0) > bound and not (key == "speedup_drift" and _contains(row, change))
         }
-        if found:
-            label = max(found, key=lambda each: abs(found[each]))
-            yield f"{what} of {label} changed by {CHANGE.number(found[label])} from the first repeat to the last"
+        if changes:
+            label = max(changes, key=lambda each: abs(changes[each]))
+            yield f"{what} of {label} changed by {CHANGE.number(changes[label])} from the first repeat to the last"
             return
 
 

@@ -87,18 +87,18 @@ def state_of(suite: str, results: Path | None) -> tuple[str, str]:
     """Return the best models that a suite was measured on, and the suite to run for it: itself, or the one on tiny models."""
     if results is None:
         return NOT_YET, suite
-    own, changed = Index.of(suite, results), Index.of(suite, results, changed=True)
-    real = [run for run in own.done if not run.simulated]
+    index, changed = Index.of(suite, results), Index.of(suite, results, changed=True)
+    real = [run for run in index.done if not run.simulated]
     if not changed.swaps:
         real += [run for run in changed.done if not run.simulated]
     if real:
-        partly = any(run.simulated for run in own.done)
-        return WEIGHTS + _marks(own, suite, partly), suite
+        partly = any(run.simulated for run in index.done)
+        return WEIGHTS + _marks(index, suite, partly), suite
     tiny = Index.of(suite + TINY, results)
     if tiny.done:
         return BUNDLED + _marks(tiny, suite + TINY), suite + TINY
-    if any(run.simulated for run in (*own.done, *changed.done)):
-        return MADE_UP + _marks(own, suite), suite
+    if any(run.simulated for run in (*index.done, *changed.done)):
+        return MADE_UP + _marks(index, suite), suite
     return NOT_YET, suite
 
 
@@ -136,12 +136,12 @@ def _differences(tiny: Suite, paper: Suite) -> Iterator[str]:
     if set(temperatures[0]) != set(temperatures[1]):
         words = [", ".join("the methods' own" if t is None else f"{t:g}" for t in each) for each in temperatures]
         yield f"temperatures {words[0]} instead of {words[1]}"
-    own, swept = _swept(tiny), _swept(paper)
+    tiny_swept, swept = _swept(tiny), _swept(paper)
     for key, values in swept.items():
-        if not _is_numeric(values) or own.get(key) == values or key.partition(".")[0] in less:
+        if not _is_numeric(values) or tiny_swept.get(key) == values or key.partition(".")[0] in less:
             continue
-        shared = sum(value in values for value in own.get(key, []))
-        others = len(own.get(key, [])) - shared
+        shared = sum(value in values for value in tiny_swept.get(key, []))
+        others = len(tiny_swept.get(key, [])) - shared
         yield f"{shared} of the {len(values)} values of {key}" + (f", and {others} others" if others else "")
     largest, of = (max(map(_ensemble_size, _pairs(each))) for each in (tiny, paper))
     if largest < of:
@@ -168,12 +168,12 @@ def _ensemble_size(pair: str) -> int:
 
 def _swept(suite: Suite) -> Swept:
     """Return the values of each swept key in all lines of a grid."""
-    found: Swept = {}
+    swept: Swept = {}
     for line in suite.grid:
         for key, values in line.options.over:
-            known = found.setdefault(key, [])
-            known += [value for value in values if value not in known]
-    return found
+            collected = swept.setdefault(key, [])
+            collected += [value for value in values if value not in collected]
+    return swept
 
 
 def _is_numeric(value: object) -> bool:

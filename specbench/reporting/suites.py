@@ -60,30 +60,30 @@ def collect(suite: Suite, results: Path, changed: bool = False) -> Collected:
     index, runs = measured_runs(suite, results, changed)
     folders = [results / run.folder for run in runs]
     summaries = summaries_of(folders)
-    found = points(summaries, _printed(suite))
+    measured = points(summaries, _printed(suite))
     for folder in folders:
-        found += judged_points(folder, found)
+        measured += judged_points(folder, measured)
         if suite.frontier:
-            found += frontier_points(folder, found)
-    found = with_thresholds(suite, found)
+            measured += frontier_points(folder, measured)
+    measured = with_thresholds(suite, measured)
     is_timed = any(summary.timed for summary in summaries)
-    judged = outcomes_of(suite, found, Comparisons(summaries))
-    tables, lines = suite_tables(suite, found), [*outcome_lines(judged), *unknown_values(suite, found, is_timed)]
-    tables += paper_tables(without_counterpart(suite, found))
-    tables += stated_table(stated_of(suite.of), found)
-    tables += choice_tables(found)
-    kept: list[str] = []
+    judged = outcomes_of(suite, measured, Comparisons(summaries))
+    tables, lines = suite_tables(suite, measured), [*outcome_lines(judged), *unknown_values(suite, measured, is_timed)]
+    tables += paper_tables(without_counterpart(suite, measured))
+    tables += stated_table(stated_of(suite.of), measured)
+    tables += choice_tables(measured)
+    chain_verdicts: list[str] = []
     if suite.kind == "profile":
-        profile_tables, kept = _profiles(summaries, [run.levels for run in runs])
+        profile_tables, chain_verdicts = _profiles(summaries, [run.levels for run in runs])
         tables += profile_tables
     tables += hardware_tables(summaries)
-    verifiers = verifier_reports(suite, results, found)
+    verifiers = verifier_reports(suite, results, measured)
     if verifiers:
         tables.append(verifier_table(verifiers))
     missing = [run.folder or run.key for run in index.done if run not in runs]
     return Collected(
-        suite=suite, index=index, folders=folders, missing=missing, summaries=summaries, points=found, tables=tables,
-        verdicts=lines, conclusion=kept or _conclusion(suite, summaries, judged), verifiers=verifiers,
+        suite=suite, index=index, folders=folders, missing=missing, summaries=summaries, points=measured, tables=tables,
+        verdicts=lines, conclusion=chain_verdicts or _conclusion(suite, summaries, judged), verifiers=verifiers,
     )  # fmt: skip
 
 
@@ -96,9 +96,9 @@ def measured_runs(suite: Suite, results: Path, changed: bool = False) -> tuple[I
     runs = index.measured(results)
     if not runs:
         once = f", though {len(index.done)} runs were measured once" if index.done else ""
-        wanted = suite.requested or suite.name
+        name = suite.requested or suite.name
         raise ConfigError(
-            f"nothing of {suite.name} is in {results}{once}; help: specbench run --suite {wanted}, or --from FOLDER"
+            f"nothing of {suite.name} is in {results}{once}; help: specbench run --suite {name}, or --from FOLDER"
         )
     return index, runs
 
@@ -108,8 +108,8 @@ def chosen_suite(collected: Collected, keys: Sequence[str]) -> Collected:
 
     Raises ConfigError for a value that no point has.
     """
-    known = {name for point in collected.points for name in point.values}
-    require_columns(keys, known)
+    measured = {name for point in collected.points for name in point.values}
+    require_columns(keys, measured)
     layouts = {(spec.rows, spec.columns, str(spec.only)): spec for spec in reversed(collected.suite.tables)}
     values = tuple(dict.fromkeys(keys))
     specs = tuple(replace(spec, title="", values=values) for spec in reversed(layouts.values()))
@@ -161,7 +161,7 @@ def _stand_ins(suite: Suite) -> dict[str, list[str]]:
     return found
 
 
-def without_counterpart(suite: Suite, found: Sequence[Point]) -> list[Reference]:
+def without_counterpart(suite: Suite, points: Sequence[Point]) -> list[Reference]:
     """Return the values that the paper prints and that stand beside no measured one."""
     stand_ins = _stand_ins(suite)
 
@@ -169,7 +169,7 @@ def without_counterpart(suite: Suite, found: Sequence[Point]) -> list[Reference]
         forms = [row, *(replace(row, pair=pair) for pair in stand_ins.get(row.pair, ()))]
         return any(
             row.metric in point.paper and point.number(row.metric) is not None and each.covers(point)
-            for point in found
+            for point in points
             for each in forms
         )
 
@@ -185,8 +185,8 @@ def _conclusion(suite: Suite, summaries: Sequence[RunSummary], judged: Sequence[
 def _profiles(summaries: Sequence[RunSummary], levels: Sequence[Sequence[str]]) -> tuple[list[Table], list[str]]:
     """Return the tables and verdicts of runs that profile a chain."""
     tables, lines = [], []
-    for summary, each in zip(summaries, levels, strict=True):
-        profile = Profile.of(summary, each)
+    for summary, chain in zip(summaries, levels, strict=True):
+        profile = Profile.of(summary, chain)
         tables += [forwards_table(profile), pairs_table(profile), prices_table(profile)]
         lines += [f"{summary.pair}, {summary.task}: {line}" for line in verdicts(profile)]
     return tables, lines

@@ -62,7 +62,7 @@ class Table:
     comparable: bool = (
         True  # False if a column has rows of several pairs, tasks or temperatures that no place distinguishes
     )
-    kept: tuple[str, ...] = ()  # keys of columns that stay where the table is too wide, whatever their priority
+    essential: tuple[str, ...] = ()  # keys of columns that stay where the table is too wide, whatever their priority
 
     def is_text(self, column: int) -> bool:
         """Return whether a column is aligned to the left: the first, and those in which most cells are not numbers."""
@@ -78,7 +78,9 @@ class Table:
     @property
     def droppable(self) -> list[int]:
         """The columns that may be hidden where a table is too wide, the least important first."""
-        ranks = {i: column_of(key).priority for i, key in enumerate(self.keys) if i and key and key not in self.kept}
+        ranks = {
+            i: column_of(key).priority for i, key in enumerate(self.keys) if i and key and key not in self.essential
+        }
         return sorted((i for i in ranks if ranks[i] < Priority.high), key=lambda i: (ranks[i], -i))
 
     def dropped(self, order: Sequence[int], fits: Callable[["Table"], bool]) -> set[int]:
@@ -99,11 +101,11 @@ class Table:
     def without(self, dropped: Set[int]) -> "Table":
         """Return the table without the columns at some positions."""
 
-        def kept(values: Sequence[str]) -> list[str]:
+        def rest(values: Sequence[str]) -> list[str]:
             return [value for i, value in enumerate(values) if i not in dropped]
 
         return replace(
-            self, heads=kept(self.heads), rows=list(map(kept, self.rows)), keys=tuple(kept(self.keys)),
+            self, heads=rest(self.heads), rows=list(map(rest, self.rows)), keys=tuple(rest(self.keys)),
             places=self.places - sum(i < self.places for i in dropped),
         )  # fmt: skip
 
@@ -112,13 +114,13 @@ class Table:
 class RunTable:
     """A table of a run's report: its key in `Column.tables`, its title, and the condition under which a run has it.
 
-    `kept` are columns that stay if the table is too wide, whatever their priority: those that the title names.
+    `essential` are columns that stay if the table is too wide, whatever their priority: those that the title names.
     """
 
     key: str
     title: str
     shown: Callable[[RunSummary], bool] = lambda run: True
-    kept: tuple[str, ...] = ()
+    essential: tuple[str, ...] = ()
 
 
 TABLES = (
@@ -127,9 +129,9 @@ TABLES = (
         THEORY,
         "Theory",
         lambda run: any(row.value("predicted") is not None for row in run.measured),
-        kept=("predicted", "corrected"),
+        essential=("predicted", "corrected"),
     ),
-    RunTable(ACCEPTANCE, "Acceptance and forwards", kept=("acceptance_rate", "forwards_per_token")),
+    RunTable(ACCEPTANCE, "Acceptance and forwards", essential=("acceptance_rate", "forwards_per_token")),
     RunTable(CASCADES, "Cascades", lambda run: any(row.value("rule_rate") is not None for row in run.measured)),
     RunTable(
         SPRINTER,
@@ -158,11 +160,11 @@ def tables(summary: RunSummary, title: str = "") -> list[Table]:
     for table in TABLES:
         if not table.shown(summary):
             continue
-        own = table.title.format(baseline=summary.baseline, headline=summary.headline)
+        subtitle = table.title.format(baseline=summary.baseline, headline=summary.headline)
         first = title or (summary.title if not out else "")
-        made = table_of(summary, columns_of(table.key, summary), ": ".join(filter(None, (first, own))))
+        made = table_of(summary, columns_of(table.key, summary), ": ".join(filter(None, (first, subtitle))))
         made = (made if not out else replace(made, rows=made.rows[: len(summary.measured)])).compact()
-        made = replace(made, kept=table.kept)
+        made = replace(made, essential=table.essential)
         if len(made.heads) > 1 or not out:
             out.append(made)
     return out
@@ -257,10 +259,10 @@ def chosen_table(summaries: Sequence[RunSummary], words: Sequence[str]) -> Table
 
     A heading that contains commas may be several words. Raises ConfigError for an unknown column.
     """
-    known = {key: _columns_in(column, summaries) for key, column in BY_KEY.items() if column.tables != (SUITES,)}
-    headed = {head: [part] for parts in known.values() for part in parts for head in _headings(part, summaries)}
+    keyed = {key: _columns_in(column, summaries) for key, column in BY_KEY.items() if column.tables != (SUITES,)}
+    headed = {head: [part] for parts in keyed.values() for part in parts for head in _headings(part, summaries)}
     unscored = not any(summary.metrics for summary in summaries)
-    columns = [part for part in _named(words, {**headed, **known}, unscored) if part.key != ALWAYS]
+    columns = [part for part in _named(words, {**headed, **keyed}, unscored) if part.key != ALWAYS]
     columns = list(dict.fromkeys(columns))
     if len(summaries) == 1:
         return table_of(summaries[0], [BY_KEY[ALWAYS], *columns], f"{summaries[0].pair}, {summaries[0].task}")
@@ -272,17 +274,17 @@ def _headings(column: Column, summaries: Sequence[RunSummary]) -> list[str]:
     return [column.heading, column.title, *(column.title_in(summary) for summary in summaries)]
 
 
-def _named(words: Sequence[str], known: Mapping[str, list[Column]], unscored: bool) -> Iterator[Column]:
+def _named(words: Sequence[str], columns: Mapping[str, list[Column]], unscored: bool) -> Iterator[Column]:
     """Yield the columns that words name. A heading's words are joined by commas again, as many as possible.
 
     `unscored` means that no run has a score, so that no column has the name of a metric.
     """
     at = 0
     while at < len(words):
-        ends = [end for end in range(len(words), at, -1) if ", ".join(words[at:end]) in known]
+        ends = [end for end in range(len(words), at, -1) if ", ".join(words[at:end]) in columns]
         if not ends:
-            require_columns([words[at]], {*known}, unscored)
-        yield from known[", ".join(words[at : ends[0]])]
+            require_columns([words[at]], {*columns}, unscored)
+        yield from columns[", ".join(words[at : ends[0]])]
         at = ends[0]
 
 
@@ -302,11 +304,12 @@ def _columns_in(column: Column, summaries: Sequence[RunSummary]) -> list[Column]
     return list(parts.values())
 
 
-def require_columns(keys: Iterable[str], known: set[str], unscored: bool = False) -> None:
+def require_columns(keys: Iterable[str], names: set[str], unscored: bool = False) -> None:
+    """Raise ConfigError for a key that is none of these names. `unscored` as in `_named`."""
     for key in keys:
-        if key not in known:
-            meant, _, _ = hint(key, known).partition(";")
-            if unscored and not get_close_matches(key, known, cutoff=SURELY_MEANT):
+        if key not in names:
+            meant, _, _ = hint(key, names).partition(";")
+            if unscored and not get_close_matches(key, names, cutoff=SURELY_MEANT):
                 meant = "; no run here has a score, so there is no column for a metric"
             raise ConfigError(
                 f"--columns: no column '{key}'{meant}; help: a heading of the table, or docs/reading-a-table.md"

@@ -72,7 +72,7 @@ class VerifierReport:
 def verifier_reports(suite: Suite, results: Path, points: Sequence[Point]) -> list[VerifierReport]:
     """Return the reports of the verifiers that a suite trained in a folder of results."""
     sampled = [p for p in points if p.method == "sprinter" and p.T > 0.0 and not p.group and p.x in (None, HALF)]
-    found: dict[Path, VerifierReport] = {}
+    reports: dict[Path, VerifierReport] = {}
     for head, task, file in report_files(suite, results):
         pair = head.pair
         alone = sum(len(list(step.heads(pair, task))) for step in suite.prepare if step.kind == "sprinter") == 1
@@ -80,8 +80,8 @@ def verifier_reports(suite: Suite, results: Path, points: Sequence[Point]) -> li
         here = [p for p in sampled if (p.pair, p.task) == (pair, task)]
         mine = [p for p in here if alone or f"head={head.name}" in p.setting.split(", ")]
         length = mine[0].number("verifier_run") if mine else None
-        found[file] = VerifierReport(pair, task, head.name, head.tau, values, length)
-    return list(found.values())
+        reports[file] = VerifierReport(pair, task, head.name, head.tau, values, length)
+    return list(reports.values())
 
 
 def report_files(suite: Suite, results: Path) -> Iterator[tuple[PreparedHead, str, Path]]:
@@ -125,15 +125,15 @@ def verifier_table(reports: Sequence[VerifierReport]) -> Table:
         "accepts/run at T = 1",
     ]  # fmt: skip
     rows = []
-    for each in reports:
-        values = each.values
+    for report in reports:
+        values = report.values
         auc = ", ".join(THOUSANDTHS.number(values[key]) for key in ("auc_low", "auc_high"))
         rows.append([
-            each.pair, each.task, f"{each.tau:g}", str(each.values.get("split", "texts")),
+            report.pair, report.task, f"{report.tau:g}", str(report.values.get("split", "texts")),
             f"{THOUSANDTHS.number(values['auc'])} [{auc}]",
             *(PERCENT.number(values[key]) for key in ("base_rate", "eta_tp", "eta_fp")),
-            THOUSANDTHS.text(values.get("draft_tv")), each.theorem_tv, each.labels_tv,
+            THOUSANDTHS.text(values.get("draft_tv")), report.theorem_tv, report.labels_tv,
             *(THOUSANDTHS.text(values.get(key)) for key in ("predicted_tv", "output_tv")),
-            HUNDREDTHS.number(each.predicted_run), HUNDREDTHS.text(each.run_length),
+            HUNDREDTHS.number(report.predicted_run), HUNDREDTHS.text(report.run_length),
         ])  # fmt: skip
     return Table("Verifiers on texts that they were not trained on", heads, rows)

@@ -135,16 +135,16 @@ def prompt_rows(summary: RunSummary) -> Iterator[dict[str, object]]:
     stored = scores_of(folder)
     combined = {each["name"]: each["combine"] for each in stored["metrics"]}
     scores: dict[tuple[str, str], list[float]] = defaultdict(list)
-    for each in by_prompt(stored, {record.sample: record.prompt for record in records})["rows"]:
-        value = each["values"].get(stored["headline"])
+    for scored in by_prompt(stored, {record.sample: record.prompt for record in records})["rows"]:
+        value = scored["values"].get(stored["headline"])
         if isinstance(value, float | int) and combined[stored["headline"]] == "mean":
-            scores[each["method"], each["sample"]].append(value)
+            scores[scored["method"], scored["sample"]].append(value)
     for row in summary.measured:
         prompts: dict[str, list[Record]] = defaultdict(list)
         for record in complete(records, row.method):
             prompts[record.prompt].append(record)
         for prompt, rows in prompts.items():
-            found = scores[row.method, prompt]
+            prompt_scores = scores[row.method, prompt]
             yield {
                 **_place(summary, row),
                 "prompt": prompt,
@@ -156,7 +156,7 @@ def prompt_rows(summary: RunSummary) -> Iterator[dict[str, object]]:
                 "tokens_per_second": tokens_per_second(rows) if summary.timed else None,
                 "acceptance_rate": acceptance_rate(rows),
                 "accepted_length": accepted_length(rows),
-                "score": sum(found) / len(found) if found else None,
+                "score": sum(prompt_scores) / len(prompt_scores) if prompt_scores else None,
             }
 
 

@@ -324,14 +324,14 @@ def browsed(summaries: Sequence[RunSummary]) -> tuple[list[BrowsedRun], int]:
 
 def _sample(record: Record, label: str, score: float | list[float] | None) -> dict[str, object]:
     """Return a generation with short keys: its pieces as one string, the origin of each as a letter, tokens per round."""
-    known = len(record.pieces) == len(record.tokens)
+    has_pieces = len(record.pieces) == len(record.tokens)
     return {
         "m": label,
         "s": record.sample,
         "r": record.repeat,
-        "t": SEPARATOR.join(record.pieces) if known else record.text,
-        "k": provenance(record) if known else "",
-        "x": rejected(record) if known else [],
+        "t": SEPARATOR.join(record.pieces) if has_pieces else record.text,
+        "k": provenance(record) if has_pieces else "",
+        "x": rejected(record) if has_pieces else [],
         "o": [each["tokens"] for each in record.rounds] or [1] * len(record.tokens),
         "n": len(record.tokens),
         "ms": round(1e3 * seconds(record, end_to_end=True), 1),

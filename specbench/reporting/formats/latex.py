@@ -79,8 +79,8 @@ def of_runs(summaries: Sequence[RunSummary], full: bool = False) -> str:
     first = _captioned(overview(summaries), summaries)
     if not full:
         return latex([first])
-    found = [(summary, table) for summary, tables in tables_by_run(summaries) for table in tables]
-    rest = found if len(summaries) > 1 else found[1:]
+    single = [(summary, table) for summary, tables in tables_by_run(summaries) for table in tables]
+    rest = single if len(summaries) > 1 else single[1:]
     return latex([first, *(Captioned(table, conditions([one]), one.run) for one, table in rest)])
 
 
@@ -118,11 +118,12 @@ def latex(tables: Iterable[Captioned]) -> str:
     return "\n\n".join([PREAMBLE.format(packages=packages), *found]) + "\n"
 
 
-def _environment(each: Captioned, used: set[str]) -> str:
+def _environment(captioned: Captioned, used: set[str]) -> str:
     """Return the environment of a table; of a table with more rows than a page has room for, several."""
-    table = each.table.compact()
-    caption, slug = _caption(table.title, each.conclusion, _capital(each.conditions)), f"{each.name} {table.title}"
-    layout = _layout(table, table.droppable if each.may_drop else [])
+    table = captioned.table.compact()
+    caption = _caption(table.title, captioned.conclusion, _capital(captioned.conditions))
+    slug = f"{captioned.name} {table.title}"
+    layout = _layout(table, table.droppable if captioned.may_drop else [])
     table, columns, size = layout.table, layout.columns, layout.size
     best = _best(table)
     rows = (
@@ -147,7 +148,7 @@ def _environment(each: Captioned, used: set[str]) -> str:
             rf"\begin{{tabular}}{{{''.join(column.alignment for column in columns)}}}", r"\toprule",
             rf"{' & '.join(heads)} \\", r"\midrule", *(rf"{row} \\" for row in page), r"\bottomrule",
             r"\end{tabular}" + "}" * layout.resized,
-            *(_note([*each.warnings, *([dropped] if dropped else [])], names) if number == len(pages) else []),
+            *(_note([*captioned.warnings, *([dropped] if dropped else [])], names) if number == len(pages) else []),
             r"\end{table}",
         ]  # fmt: skip
     return "\n".join(lines)
@@ -233,7 +234,7 @@ def _best(table: Table) -> set[tuple[int, int]]:
 
     Rows of different pairs, tasks or temperatures are not compared. No cell is the best if all are equal.
     """
-    found: set[tuple[int, int]] = set()
+    best: set[tuple[int, int]] = set()
     groups: dict[tuple[str, ...], list[int]] = {}
     for r, row in enumerate(table.rows):
         place = tuple(row[i] for i in range(table.places) if table.heads[i] in PLACES)
@@ -243,8 +244,8 @@ def _best(table: Table) -> set[tuple[int, int]]:
         cells = {r: NUMBER.fullmatch(table.rows[r][c]) for r in rows}
         values = {r: float(cell["number"].replace(",", "")) for r, cell in cells.items() if cell}
         if len(set(values.values())) > 1:
-            found |= {(r, c) for r, value in values.items() if value == max(values.values())}
-    return found
+            best |= {(r, c) for r, value in values.items() if value == max(values.values())}
+    return best
 
 
 class _Column:
@@ -272,12 +273,12 @@ class _Column:
         return max(cells, size.scale * max(map(text_width, lines), default=0.0))
 
     def _cell_width(self, size: Size) -> float:
-        found = [NUMBER.fullmatch(text) if self.is_split else None for text in self.cells]
+        matches = [NUMBER.fullmatch(text) if self.is_split else None for text in self.cells]
         numbers = [
             f"{each['number']}{each['unit'] or ''}" if each else text
-            for each, text in zip(found, self.cells, strict=True)
+            for each, text in zip(matches, self.cells, strict=True)
         ]
-        rests = [text_width(each["rest"]) for each in found if each and each["rest"]]
+        rests = [text_width(each["rest"]) for each in matches if each and each["rest"]]
         number = size.scale * (BOLD if self.ranked else 1.0) * max(map(text_width, numbers), default=0.0)
         return number + (GAP * size.scale + size.small_scale * max(rests) if rests else 0.0)
 
@@ -292,17 +293,17 @@ class _Column:
 
     def cell(self, text: str, size: Size, is_best: bool = False) -> str:
         """Return a cell; in a split column two, with the separator."""
-        found = NUMBER.fullmatch(text) if self.is_number else None
-        if found is None:
+        match = NUMBER.fullmatch(text) if self.is_number else None
+        if match is None:
             return escaping.latex(text) + (" & " if self.is_split else "")
-        sign = found["number"][0]
-        value = f"$-${found['number'][1:]}" if sign == "-" else found["number"]
-        value += {"x": r"$\times$", "%": r"\%"}.get(found["unit"] or "", "")
+        sign = match["number"][0]
+        value = f"$-${match['number'][1:]}" if sign == "-" else match["number"]
+        value += {"x": r"$\times$", "%": r"\%"}.get(match["unit"] or "", "")
         if is_best:
             value = rf"\textbf{{{value}}}"
         if not self.is_split:
             return value
-        return f"{value} & " + (rf"{{{size.small_command} {_rest(found['rest'])}}}" if found["rest"] else "")
+        return f"{value} & " + (rf"{{{size.small_command} {_rest(match['rest'])}}}" if match["rest"] else "")
 
 
 def _rest(text: str) -> str:

@@ -37,8 +37,8 @@ def of_runs(summaries: Sequence[RunSummary], full: bool = False) -> str:
         return "\n\n".join(filter(None, parts)) + "\n"
     if len(summaries) > 1:
         parts.append(markdown_table(across(summaries)))
-    for summary, each in tables_by_run(summaries):
-        parts += map(markdown_table, each)
+    for summary, tables in tables_by_run(summaries):
+        parts += map(markdown_table, tables)
         parts.append(markdown_list(notes(summary) if len(summaries) > 1 else without_warnings(lines)))
     return "\n\n".join(filter(None, parts)) + "\n"
 

@@ -85,16 +85,16 @@ def save(
         placed = []
         for axes, panel in zip(grid.flat, panels, strict=False):
             axes.set_title(escaping.figure(panel.title))
-            wanted = panel.draw(axes)
-            placed.append((axes, wanted, add_labels(axes, wanted)))
+            labels = panel.draw(axes)
+            placed.append((axes, labels, add_labels(axes, labels)))
         if columns > 1 and any(label.at_edge and len(label.text) > WIDEST for _, each, _ in placed for label in each):
             return save(path, panels, formats, columns=1)
         for axes in list(grid.flat)[len(panels) :]:
             axes.remove()
         figure.draw_without_rendering()  # computes the layout, which the places of labels depend on
         figure.set_layout_engine("none")
-        for axes, wanted, texts in placed:
-            separate_labels(axes, wanted, texts)
+        for axes, labels, texts in placed:
+            separate_labels(axes, labels, texts)
         for file in files:
             figure.savefig(file, metadata=UNDATED.get(file.suffix[1:]))
     return files
@@ -191,12 +191,12 @@ def _add_label(axes: "Axes", label: Label) -> "Annotation":
         if label.at_edge
         else {"xytext": (7, 0), "textcoords": "offset points"}
     )
-    found = axes.annotate(
+    annotation = axes.annotate(
         short(label.text), (label.x, label.y), color=text_color(label.color), va="center", ha="left", fontsize=8.5,
         annotation_clip=False, arrowprops=line, **at,
     )  # fmt: skip
-    found.set_in_layout(label.at_edge)
-    return found
+    annotation.set_in_layout(label.at_edge)
+    return annotation
 
 
 def separate_labels(axes: "Axes", labels: Sequence[Label], texts: Sequence["Annotation"]) -> None:
@@ -213,21 +213,21 @@ def _spread(axes: "Axes", texts: Sequence["Annotation"]) -> None:
     panel = axes.get_window_extent()
     size = max(_extent(text).height for text in texts) * GAP / panel.height
     inverted = axes.transAxes.inverted()
-    wanted = {text: float(inverted.transform(axes.transData.transform(text.xy))[1]) for text in texts}
-    ordered = sorted(texts, key=lambda text: wanted[text])
-    heights = spread([wanted[text] for text in ordered], size)
+    targets = {text: float(inverted.transform(axes.transData.transform(text.xy))[1]) for text in texts}
+    ordered = sorted(texts, key=lambda text: targets[text])
+    heights = spread([targets[text] for text in ordered], size)
     for text, height in zip(ordered, heights, strict=True):
         text.set_position((EDGE, height))
 
 
-def spread(wanted: Sequence[float], gap: float) -> list[float]:
-    """Return ascending positions at least `gap` apart, close to the ascending ones that are wanted.
+def spread(targets: Sequence[float], gap: float) -> list[float]:
+    """Return ascending positions at least `gap` apart, close to ascending targets.
 
-    Positions that are too close form a group around the mean of what its members want.
+    Positions that are too close form a group around the mean of their targets.
     """
     groups: list[list[float]] = []
-    for each in wanted:
-        groups.append([each])
+    for target in targets:
+        groups.append([target])
         while len(groups) > 1 and _start(groups[-1], gap) - _end(groups[-2], gap) < gap:
             groups[-2:] = [groups[-2] + groups[-1]]
     return [_start(group, gap) + gap * i for group in groups for i in range(len(group))]
@@ -256,13 +256,13 @@ def _place(axes: "Axes", labels: Sequence[tuple[Label, "Annotation"]]) -> None:
         taken.append(Bbox.from_extents(min(x0, x1) - 3, min(y0, y1) - 3, max(x0, x1) + 3, max(y0, y1) + 3))
     for (_, text), (x, y) in zip(labels, centers, strict=True):
         size = _extent(text)
-        found: list[tuple[float, tuple[float, float], Bbox]] = []
+        options: list[tuple[float, tuple[float, float], Bbox]] = []
         for reach in REACH:
             for right, up in DIRECTIONS:
                 shift = (reach * right * (0.75 if up else 1.0), reach * up)
                 box = _box(size, x + shift[0] * scale, y + shift[1] * scale, right, up)
-                found.append((_cost(box, taken, panel) + 0.4 * reach, shift, box))
-        _, shift, box = min(found, key=lambda each: each[0])
+                options.append((_cost(box, taken, panel) + 0.4 * reach, shift, box))
+        _, shift, box = min(options, key=lambda each: each[0])
         taken.append(box)
         text.set_position(shift)
         text.set_horizontalalignment("center" if not shift[0] else "left" if shift[0] > 0 else "right")

@@ -69,7 +69,7 @@ def run_plots(summary: RunSummary, title: str = "") -> dict[str, Panel]:
     `title` distinguishes the run from other runs.
     """
     title = title or summary.title
-    found = {
+    panels = {
         "speedup": run_speed_panel(summary, title),
         "acceptance": _acceptance_panel(summary, title),
         "tokens-per-round": _length_panel(summary, title),
@@ -79,7 +79,7 @@ def run_plots(summary: RunSummary, title: str = "") -> dict[str, Panel]:
         "break-even": _break_even_panel(summary, title),
         "roc": _roc_panel(summary, title),
     }
-    return {kind: panel for kind, panel in found.items() if panel}
+    return {kind: panel for kind, panel in panels.items() if panel}
 
 
 def selected(rows: Sequence[MethodSummary], most: int) -> list[MethodSummary]:
@@ -299,21 +299,23 @@ def _break_even_curves(
     axes: "Axes", summary: RunSummary, rows: Sequence[tuple[MethodSummary, BreakEven]]
 ) -> list[Label]:
     styles, labels = styles_of(summary.spec.methods), list[Label]()
-    for row, found in rows:
+    for row, break_even in rows:
         style, name = styles[row.method], short(row.label)
-        rates = np.linspace(0.0, 1.0, len(found.curve))
-        curve = f"{name}, draft length {found.gamma}: {_break_even_words(found)}"
-        axes.plot(rates, found.curve, style.dashes, color=style.color, label=curve)
-        if found.acceptance and found.curve[0] < 1.0:
-            axes.plot(found.acceptance, 1.0, "o", color=style.color, markersize=8, markerfacecolor="none", zorder=3)
-            text = f"break-even {HUNDREDTHS.number(found.acceptance)}"
-            line = itertools.pairwise(zip(rates.tolist(), found.curve, strict=True))
+        rates = np.linspace(0.0, 1.0, len(break_even.curve))
+        curve = f"{name}, draft length {break_even.gamma}: {_break_even_words(break_even)}"
+        axes.plot(rates, break_even.curve, style.dashes, color=style.color, label=curve)
+        if break_even.acceptance and break_even.curve[0] < 1.0:
+            axes.plot(
+                break_even.acceptance, 1.0, "o", color=style.color, markersize=8, markerfacecolor="none", zorder=3
+            )
+            text = f"break-even {HUNDREDTHS.number(break_even.acceptance)}"
+            line = itertools.pairwise(zip(rates.tolist(), break_even.curve, strict=True))
             bars = tuple((*start, *end) for start, end in line)
-            labels.append(Label(text, found.acceptance, 1.0, style.color, at_edge=False, bars=bars))
+            labels.append(Label(text, break_even.acceptance, 1.0, style.color, at_edge=False, bars=bars))
         if row.speedup:
             rate = row.value("acceptance_rate")
             axes.errorbar(
-                found.measured_acceptance, row.speedup.value, yerr=errors(row.speedup),
+                break_even.measured_acceptance, row.speedup.value, yerr=errors(row.speedup),
                 xerr=errors(rate) if isinstance(rate, Estimate) else None, fmt=style.marker, color=style.color,
                 markersize=7, elinewidth=1.4, zorder=4,
                 label=f"{name}: measured{'' if row.speedup.low is None else ' (95 %)'}",
@@ -330,13 +332,13 @@ def _break_even_curves(
     return labels
 
 
-def _break_even_words(found: BreakEven) -> str:
+def _break_even_words(break_even: BreakEven) -> str:
     """Return at which acceptance rate a method breaks even, in words."""
-    if found.acceptance is None:
+    if break_even.acceptance is None:
         return "no break-even"
-    if found.curve[0] >= 1.0:
+    if break_even.curve[0] >= 1.0:
         return "faster at every rate"
-    return f"break-even at {HUNDREDTHS.number(found.acceptance)}"
+    return f"break-even at {HUNDREDTHS.number(break_even.acceptance)}"
 
 
 class Roc(TypedDict):

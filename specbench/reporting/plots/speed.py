@@ -44,8 +44,8 @@ def _speed_rows(summary: RunSummary) -> list[SpeedRow]:
         speedup = speedup_of(summary, row)
         if speedup is None:
             continue
-        known = {} if summary.end_to_end else {key: row.number(key) for key in ("predicted", "corrected")}
-        rows.append(SpeedRow(label=row.label, method=row.method, speedup=speedup, **known))
+        theory = {} if summary.end_to_end else {key: row.number(key) for key in ("predicted", "corrected")}
+        rows.append(SpeedRow(label=row.label, method=row.method, speedup=speedup, **theory))
     return sorted(rows, key=lambda row: -row.speedup.value)
 
 

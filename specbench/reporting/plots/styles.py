@@ -99,12 +99,12 @@ def styles_of(methods: Iterable[str]) -> dict[str, Style]:
     styles: dict[str, Style] = {}
     numbers = setting_numbers(list(methods))
     for method, number in numbers.items():
-        own = style_of(method)
+        style = style_of(method)
         used = {each.color for each in styles.values()} - {NEUTRAL}
-        free = [color for color in COLORS if color not in used] or [shade(own.color, number)]
-        color = free[0] if own.color in used else own.color
+        free = [color for color in COLORS if color not in used] or [shade(style.color, number)]
+        color = free[0] if style.color in used else style.color
         taken = {(each.color, each.marker) for each in styles.values()}
-        marker = next((each for each in (own.marker, *MARKERS) if (color, each) not in taken), own.marker)
+        marker = next((each for each in (style.marker, *MARKERS) if (color, each) not in taken), style.marker)
         styles[method] = Style(color, marker, DASHES[number % len(DASHES)])
     return styles
 

@@ -88,21 +88,21 @@ def _columns_of(spec: PlotSpec, panels: Sequence[Panel]) -> int:
 def _line_panels(spec: PlotSpec, points: Sequence[Point]) -> list[Panel]:
     """Return a panel of lines for each place of the spec's panels; none for a place without a value."""
     panels = []
-    for title, each in _places(spec, points):
-        known = [p for p in each if _x(spec, p) is not None and _y(spec, p) is not None]
-        if any(p.method not in spec.flat and not (spec.is_swept and p.baseline) for p in known):
+    for title, members in _places(spec, points):
+        drawable = [p for p in members if _x(spec, p) is not None and _y(spec, p) is not None]
+        if any(p.method not in spec.flat and not (spec.is_swept and p.baseline) for p in drawable):
             height = 3.2 if spec.is_swept or spec.diagonal else 4.2
-            panels.append(Panel(title, partial(_lines, spec=spec, points=each), height))
+            panels.append(Panel(title, partial(_lines, spec=spec, points=members), height))
     return panels
 
 
 def _speed_panels(points: Sequence[Point]) -> list[Panel]:
     """Return a panel of speedups for each pair, task and temperature; none without a speedup."""
-    kept = [p for p in points if not p.group and isinstance(p.values.get("speedup"), Estimate)]
+    measured = [p for p in points if not p.group and isinstance(p.values.get("speedup"), Estimate)]
     over = {p.at(SPEEDS.panels): p.method for p in points if p.baseline}
     return [
         speed_panel(title, _speed_rows(each), _speed_axis("speedup", over.get(each[0].at(SPEEDS.panels))))
-        for title, each in _places(SPEEDS, kept)
+        for title, each in _places(SPEEDS, measured)
     ]
 
 
@@ -136,10 +136,10 @@ def _lines(axes: "Axes", spec: PlotSpec, points: Sequence[Point]) -> list[Label]
     """Draw each line of the spec, and the methods of `flat` horizontally."""
     families, labels = _families(spec, points), []
     draw = _scatter if spec.diagonal else _swept if spec.is_swept else _front
-    for label, each, style in families[:MOST_LINES]:
-        labels += draw(axes, spec, (label, each, style))
-    for _, each, _ in families[MOST_LINES:]:
-        draw(axes, spec, ("", each, Style(NEUTRAL, ".", ":")))
+    for label, members, style in families[:MOST_LINES]:
+        labels += draw(axes, spec, (label, members, style))
+    for _, members, _ in families[MOST_LINES:]:
+        draw(axes, spec, ("", members, Style(NEUTRAL, ".", ":")))
     if spec.is_swept and len(families) <= MOST_WITH_THEORY:
         for family in families:
             _theory(axes, spec, family)
@@ -192,14 +192,14 @@ def _axis_title(name: str, points: Sequence[Point]) -> str:
 
 def _families(spec: PlotSpec, points: Sequence[Point]) -> list[Family]:
     """Return the lines of a panel, those with the highest value first."""
-    found: dict[tuple[str | float | None, ...], list[Point]] = {}
+    lines: dict[tuple[str | float | None, ...], list[Point]] = {}
     for point in points:
-        known = _x(spec, point) is not None and _y(spec, point) is not None
-        if known and point.method not in spec.flat and not (spec.is_swept and point.baseline):
-            found.setdefault(point.at(spec.lines), []).append(point)
+        has_both = _x(spec, point) is not None and _y(spec, point) is not None
+        if has_both and point.method not in spec.flat and not (spec.is_swept and point.baseline):
+            lines.setdefault(point.at(spec.lines), []).append(point)
     counts: dict[str, int] = {}
     families = []
-    for words, family in found.items():
+    for words, family in lines.items():
         method = family[0].method
         if spec.best:
             family = _best_at_each_x(spec, family)
@@ -286,10 +286,10 @@ def _bars(axes: "Axes", spec: PlotSpec, point: Point, place: tuple[float, float]
 def _theory(axes: "Axes", spec: PlotSpec, family: Family) -> None:
     """Shade the range of theory below a line of speedups."""
     label, points, style = family
-    known = [(p.x, p.number("predicted"), p.number("corrected")) for p in points if spec.y == "speedup"]
-    kept = sorted((x, a, b) for x, a, b in known if x is not None and a is not None and b is not None)
-    if len(kept) > 1:
-        xs, low, high = zip(*kept, strict=True)
+    predictions = [(p.x, p.number("predicted"), p.number("corrected")) for p in points if spec.y == "speedup"]
+    ranges = sorted((x, a, b) for x, a, b in predictions if x is not None and a is not None and b is not None)
+    if len(ranges) > 1:
+        xs, low, high = zip(*ranges, strict=True)
         name = ", ".join(filter(None, ("theory", short(label))))
         axes.fill_between(xs, low, high, color=style.color, alpha=0.2, linewidth=0, zorder=1, label=name)
 
@@ -366,12 +366,12 @@ def _run_length_panels(reports: Sequence[VerifierReport]) -> list[Panel]:
 
 
 def _roc_curves(axes: "Axes", reports: Sequence[VerifierReport]) -> list[Label]:
-    for i, each in enumerate(sorted(reports, key=lambda one: one.tau)):
-        x, y = np.array(each.values["curve"]).T
-        auc = THOUSANDTHS.number(each.values["auc"])
+    for i, report in enumerate(sorted(reports, key=lambda one: one.tau)):
+        x, y = np.array(report.values["curve"]).T
+        auc = THOUSANDTHS.number(report.values["auc"])
         dashes = DASHES[i % len(DASHES)]
-        axes.plot(x, y, dashes, color=COLORS[i % len(COLORS)], label=f"tau_train = {each.tau:g}: AUC {auc}")
-        point = ([each.values["eta_fp"]], [each.values["eta_tp"]])
+        axes.plot(x, y, dashes, color=COLORS[i % len(COLORS)], label=f"tau_train = {report.tau:g}: AUC {auc}")
+        point = ([report.values["eta_fp"]], [report.values["eta_tp"]])
         axes.plot(*point, marker=MARKERS[i % len(MARKERS)], color=COLORS[i % len(COLORS)], linestyle="")
     axes.axline((0.0, 0.0), slope=1.0, color=MUTED, linewidth=1.0)
     axes.set(xlabel="unacceptable tokens accepted (eta_FP)", ylabel="acceptable tokens accepted (eta_TP)")
@@ -392,8 +392,8 @@ def _expected_run_lengths(axes: "Axes", n: int, is_time: bool) -> list[Label]:
 def _measured_run_lengths(axes: "Axes", reports: Sequence[VerifierReport]) -> list[Label]:
     places = dict.fromkeys((each.pair, each.task) for each in reports)
     for i, place in enumerate(places):
-        kept = [each for each in reports if (each.pair, each.task) == place and each.run_length is not None]
-        xs, ys = [each.predicted_run for each in kept], [each.run_length or 0.0 for each in kept]
+        measured = [each for each in reports if (each.pair, each.task) == place and each.run_length is not None]
+        xs, ys = [each.predicted_run for each in measured], [each.run_length or 0.0 for each in measured]
         marker, color = MARKERS[i % len(MARKERS)], COLORS[i % len(COLORS)]
         axes.plot(xs, ys, marker=marker, color=color, linestyle="", label=", ".join(place))
     axes.axline((0.0, 0.0), slope=1.0, color=MUTED, linewidth=1.0)
