@@ -47,12 +47,12 @@ def unpacked_results(results: Path) -> Iterator[Path]:
         return
     with TemporaryDirectory(prefix="specbench-") as folder:
         inner = Path(folder) / results.name
-        _decompress(results, inner)
+        decompress(results, inner)
         unpack(inner, Path(folder) / "results", mark=False)
         yield Path(folder) / "results"
 
 
-def _decompress(archive: Path, to: Path, most_bytes: int = MOST_BYTES) -> None:
+def decompress(archive: Path, to: Path, most_bytes: int = MOST_BYTES) -> None:
     """Decompress an xz file, chunk by chunk, in at most MOST_MEMORY.
 
     Raises ConfigError if it is not an xz file, is damaged or exceeds `most_bytes`.

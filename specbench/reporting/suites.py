@@ -60,7 +60,7 @@ def collect(suite: Suite, results: Path, changed: bool = False) -> Collected:
     index, runs = measured_runs(suite, results, changed)
     folders = [results / run.folder for run in runs]
     summaries = summaries_of(folders)
-    measured = points(summaries, _printed(suite))
+    measured = points(summaries, printed_values(suite))
     for folder in folders:
         measured += judged_points(folder, measured)
         if suite.frontier:
@@ -147,7 +147,7 @@ def hardware_tables(summaries: Sequence[RunSummary]) -> list[Table]:
     return [Table("Hardware", ["run", "pair", "task", "T", "machine"], rows)]
 
 
-def _printed(suite: Suite) -> list[Reference]:
+def printed_values(suite: Suite) -> list[Reference]:
     """Return the values that the paper prints, also for pairs that stand for those of the paper."""
     rows, stand_ins = reference_of(suite.name), _stand_ins(suite)
     return rows + [replace(row, pair=pair) for row in rows for pair in stand_ins.get(row.pair, ())]

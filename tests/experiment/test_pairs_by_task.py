@@ -10,7 +10,7 @@ from specbench.errors import ConfigError
 from specbench.experiment.pipeline import resolve
 from specbench.experiment.request import Request
 from specbench.experiment.selection import read_pair
-from specbench.reporting.suites import _printed
+from specbench.reporting.suites import printed_values
 from tests.fixtures import console
 
 PAIR = """
@@ -64,7 +64,7 @@ def test_a_plan_of_several_tasks_is_an_error(pair, tmp_path):
 
 
 def test_the_printed_values_are_shown_for_a_pair_that_stands_for_the_papers():
-    printed = _printed(read_suite("cascade-table2"))
+    printed = printed_values(read_suite("cascade-table2"))
     ours = {(row.task, row.method, row.metric): row.value for row in printed if row.pair == "bild"}
     papers = {(row.task, row.method, row.metric): row.value for row in printed if row.pair == "t5-v1.1 small-large"}
     assert ours == papers and len(ours) == 42

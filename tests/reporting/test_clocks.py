@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.fixtures.console import specbench
-from tests.reporting.test_merged_tables import markdown_tables, only_run
+from tests.fixtures.pages import markdown_tables, only_run
 
 CLOCKS = ("decoding", "end to end")
 TIMED = re.compile(r"speedup|tokens/s|latency|average|geometric|ms/generation|speed at")

@@ -10,7 +10,7 @@ import subprocess
 import pytest
 
 from tests.fixtures.console import specbench
-from tests.reporting.test_merged_tables import markdown_tables, only_run
+from tests.fixtures.pages import markdown_tables, only_run
 
 SUBJECTS = [
     "[/b] ~~x~~ https://a.org www.b.org",

@@ -8,13 +8,14 @@ import pytest
 
 from specbench.analysis.comparisons import Comparisons
 from specbench.analysis.intervals import Estimate
-from specbench.analysis.points import Point, points
+from specbench.analysis.points import Choice, Point, points
+from specbench.config.suite import read_suite
 from specbench.config.suite_layout import Expectation
 from specbench.reporting.expectations import ERRORS, SELECTED, outcome_counts, outcome_lines, outcomes_of
 from specbench.runs.run_folder import spec_of
 from tests.fixtures.fabricated import write_run
 from tests.fixtures.records import record, round_of
-from tests.fixtures.summaries import method_summary, run_summary
+from tests.fixtures.summaries import llama_vicuna_run, method_summary, run_summary
 
 
 class Suite:
@@ -259,3 +260,56 @@ def test_methods_of_one_run_are_compared_on_the_same_prompts(tmp_path):
     )
     assert Comparisons().between(*spread, "speedup").low < 0.0, "independent estimates do not decide"
     assert Comparisons([summary]).between(*spread, "speedup").low > 1.0
+
+
+def test_a_curve_that_never_reaches_the_quality_ranks_below_one_that_does():
+    suite = read_suite("cascade-table2")
+    reached, not_reached = Choice(1.2, 1.1, 1.3), Choice(None, 0.0, 0.0)
+
+    def point(method: str, matching: Choice) -> Point:
+        place = {"pair": "t5", "task": "wmt", "T": 1.0, "method": method, "run": "run", "variant": "bonus=deferred"}
+        return Point(**place, values={"matching": matching})
+
+    lower = point("cascade-opt", not_reached)
+    assert "contradicted" in outcome_lines(outcomes_of(suite, [lower, point("cascade-diff", reached)]))[0]
+    (both, *_) = outcome_lines(outcomes_of(suite, [lower, point("cascade-diff", not_reached)]))
+    assert "contradicted" not in both
+    assert "confirmed" not in both
+
+
+def test_an_expectation_within_the_noise_is_neither_confirmed_nor_contradicted():
+    suite = read_suite("se-table2")
+    method = ("we-se(gamma=[1, 1])",)
+    below = points([llama_vicuna_run(value=0.95, methods=method)])  # 0.85 to 1.05
+    assert outcome_lines(outcomes_of(suite, below))[0].partition(";")[0].endswith("on the other side within the noise")
+    above = points([llama_vicuna_run(value=1.05, methods=method)])
+    assert (
+        outcome_lines(outcomes_of(suite, above))[0].partition(";")[0].endswith("on the expected side within the noise")
+    )
+    far = points([llama_vicuna_run(value=0.8, methods=method)])
+    assert "contradicted" in outcome_lines(outcomes_of(suite, far))[0]
+
+
+def test_expectations_do_not_compare_machines():
+    """The best of several settings is chosen among runs of one machine."""
+    expected = Expectation(
+        says="at least 1", of={"method": "sd"}, value="speedup", at_least=1.0, best=True, by=("pair",)
+    )
+
+    def point(speedup: float, machine: str, run: str) -> Point:
+        place = {"pair": "p", "task": "t", "T": 0.0, "method": "sd"}
+        return Point(
+            **place, run=run, machine=machine, values={"speedup": Estimate(speedup, speedup - 0.1, speedup + 0.1)}
+        )
+
+    here = [point(0.5, "a", "one"), point(2.0, "a", "two")]
+    assert expectations_of(expected, here) == ["at least 1: confirmed"]
+    there = [point(0.5, "a", "one"), point(2.0, "b", "two")]
+    assert "1 of 2 confirmed, 1 of 2 contradicted" in expectations_of(expected, there)[0]
+
+
+def expectations_of(expected, points):
+    class OneExpectation:
+        expect = (expected,)
+
+    return outcome_lines(outcomes_of(OneExpectation(), points))

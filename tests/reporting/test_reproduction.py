@@ -1,20 +1,23 @@
-"""configs/papers.toml: every command runs, and every section, test and suite that it names speaks of the item."""
+"""The papers' items: the state of each, and whether the command, section, test or suite that it names reproduces it."""
 
 import ast
 import json
 import re
 import shlex
+from dataclasses import replace
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
-from specbench.config.suite import read_suite, suites
+from specbench.config.suite import TINY, read_suite, suites
 from specbench.experiment.machine_plan import machine_rows
-from specbench.files import read_toml
+from specbench.files import read_toml, write_sealed
 from specbench.machine.accelerator import read_accelerator
-from specbench.reporting.reproduction import papers
+from specbench.reporting import reproduction
+from specbench.reporting.reproduction import SAME, counterpart, papers, state_of
+from specbench.runs.suite_index import Index, IndexEntry
 from tests.fixtures.console import specbench
 
 ROOT = Path(__file__).parents[2]
@@ -112,35 +115,6 @@ def test_what_an_item_names_speaks_of_it(item, label):
     assert not wrong_pointer(item, label)
 
 
-@pytest.mark.parametrize(
-    ("pointer", "message"),
-    [
-        (
-            {"tests": "tests/methods/test_sequential_cascades.py::test_a_token_cascade_follows_its_rule"},
-            "does not cite",
-        ),
-        ({"tests": "tests/methods/test_sequential_cascades.py::test_nothing"}, "no test"),
-        ({"tests": "tests/nowhere.py::test_nothing"}, "no test"),
-        ({"docs": "docs/papers/speccascade.md#errata"}, "does not cite"),
-        ({"docs": "docs/papers/speccascade.md#nowhere"}, "no section"),
-        ({"suite": "cascade-fig1"}, "does not name"),
-        ({"suite": "cascade-fig9"}, "no suite"),
-    ],
-)
-def test_a_pointer_to_something_else_is_found(pointer, message):
-    """Control: Algorithm 3 of SpecCascade with other tests, sections and suites."""
-    item = {"paper": "SpecCascade", "kind": "algorithm", "shows": "3", **pointer}
-    assert message in wrong_pointer(item, "Algorithm 3")
-
-
-def test_citations_are_read():
-    assert cited("SE, Tables 2 to 4, Figure 8, and lemmas 1, 3 and 5") == {
-        "Table 2", "Table 3", "Table 4", "Figure 8", "Lemma 1", "Lemma 3", "Lemma 5",
-    }  # fmt: skip
-    assert cited("Corollaries 3.3 to 3.5; Appendix A.1") == {*(f"Corollary 3.{i}" for i in (3, 4, 5)), "Appendix A.1"}
-    assert cited("a Remark on 3 tables") == set()
-
-
 @pytest.mark.parametrize("name", sorted({item["suite"] for item in ITEMS if "suite" in item}))
 def test_every_suite_that_papers_toml_names_can_be_planned(name):
     """Every method, pair and task of the suite resolves, without weights."""
@@ -179,3 +153,111 @@ def test_every_command_of_papers_toml_runs(command, run, tmp_path):
             assert [each["proposers"] for each in rounds[: len(owners)]] == [
                 [owner] * count for owner, count in zip(owners, tested, strict=True)
             ]
+
+
+@pytest.fixture
+def empty_results(tmp_path):
+    """A folder whose results hold no suite."""
+    (tmp_path / "results/suites").mkdir(parents=True)
+    return tmp_path
+
+
+def test_reproduce_shows_the_models_of_each_table(empty_results):
+    items = json.loads(specbench("reproduce", "--status", "--json", cwd=empty_results).stdout)
+    assert {item["state"] for item in items} == {"not yet", "by tests", "explained", "shown"}
+    for name, runs, state in (
+        ("se-table2-tiny", [{"simulated": "", "state": "done"}], "tiny"),
+        ("se-table3", [{"simulated": "dummy", "state": "done"}], "dummy + synthetic"),
+        (
+            "se-table4",
+            [{"simulated": "", "state": "done"}, {"simulated": "", "state": "missing"}],
+            "the paper's weights, in part",
+        ),
+    ):
+        folder = empty_results / "results/suites" / name
+        folder.mkdir(parents=True)
+        rows = [{"key": str(i), "seconds": 1.0, **run} for i, run in enumerate(runs)]
+        write_sealed(folder / "index.json", {"suite": name, "runs": rows, "definition": read_suite(name).definition})
+        states = {
+            (item["paper"], item["shows"]): item["state"]
+            for item in json.loads(specbench("reproduce", "--json", cwd=empty_results).stdout)
+        }
+        assert states["Speculative Ensemble", f"Table {name[8]}"] == state
+
+
+def test_reproduce_says_that_a_suite_measured_something_else(empty_results):
+    path = empty_results / "results/suites/se-table2-tiny/index.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_sealed(path, {"suite": "se-table2-tiny", "runs": [{"key": "0", "state": "done"}], "definition": "earlier"})
+    (state,) = {
+        item["state"]
+        for item in json.loads(specbench("reproduce", "--json", cwd=empty_results).stdout)
+        if item["paper"] == "Speculative Ensemble" and item["shows"] == "Table 2"
+    }
+    assert state == "tiny, with an earlier definition"
+
+
+def test_reproduce_finds_the_checkouts_results_from_anywhere(tmp_path, monkeypatch):
+    states = json.loads(specbench("reproduce", "--json", cwd=tmp_path).stdout)
+    assert "tiny" in {item["state"] for item in states}
+    monkeypatch.setattr(reproduction, "PACKAGE", tmp_path / "specbench")  # as an installed package
+    done = specbench("reproduce", "--status", cwd=tmp_path).stdout
+    assert "no results here" in done and "--from FOLDER" in done
+    assert "no such folder" in specbench("reproduce", "--from", "nowhere", cwd=tmp_path, code=2).stderr
+
+
+def test_runs_with_other_models_do_not_count_as_reproduction(tmp_path):
+    run = IndexEntry(key="0", seconds=1.0, state="done")
+    for changes, state in ((["limit = 3"], "the paper's weights, in part"), (["data = synthetic"], "not yet")):
+        index = Index.of("se-table2", tmp_path, changed=True)
+        index.runs, index.changes = {"0": run}, changes
+        index.keep(["0"])
+        assert state_of("se-table2", tmp_path)[0] == state
+
+
+@pytest.mark.parametrize(
+    ("name", "differences"),
+    [
+        ("se-table4-tiny", ["tasks cnndm, xsum, wmt instead of humaneval, gsm8k, mmlu, cnndm"]),
+        ("cos-parallel-tiny", ["2 of the 4 tasks (humaneval, gsm8k)", "no ensemble of 3 models"]),
+        ("se-fig4-tiny", ["5 of the 9 values of we-se.target.weights"]),
+        ("se-fig8-tiny", ["tasks gsm8k, cnndm, wmt, humaneval", "5 of the 9 values of se-small-large.target.weights"]),
+        ("polybasic-table2-tiny", ["instead of spec-bench", "also polybasic-model, polybasic-pld, sd"]),
+        ("sprinter-table4-tiny", ["task cnndm instead of wiki-summary"]),
+    ],
+)
+def test_a_smaller_grid_is_said_to_be_another(name, differences):
+    said = counterpart(read_suite(name))
+    assert SAME not in said
+    assert all(each in said for each in differences), said
+
+
+@pytest.mark.parametrize(
+    "name", ["se-table2-tiny", "se-table3-tiny", "se-fig5-tiny", "se-fig6-tiny", "cascade-table2-tiny"]
+)
+def test_the_same_grid_is_said_to_be_the_same(name):
+    assert SAME in counterpart(read_suite(name))
+
+
+def test_a_grid_that_loses_a_value_a_method_or_a_temperature_is_another():
+    suite = read_suite("se-table3-tiny")
+    first, second = suite.grid
+    assert "temperatures 0 instead of 0, 1" in counterpart(replace(suite, grid=(first,)))
+    lines = tuple(replace(line, methods=("cd-se",)) for line in suite.grid)
+    assert "without cd-sd" in counterpart(replace(suite, grid=lines))
+    over = tuple((key, values[:1]) for key, values in first.options.over)
+    lines = tuple(replace(line, options=replace(line.options, over=over)) for line in (first, second))
+    assert "1 of the 2 values of cd-sd.proposer.gamma" in counterpart(replace(suite, grid=lines))
+
+
+def test_only_a_small_version_of_a_bundled_suite_has_a_counterpart():
+    suite = read_suite("se-table3-tiny")
+    assert counterpart(read_suite("se-table3")) == counterpart(replace(suite, name="mine-tiny")) == ""
+
+
+@pytest.mark.parametrize("name", [name for name in suites() if name.startswith(("se-table2", "cos-parallel"))])
+def test_three_models_have_the_same_draft_lengths_wherever_the_paper_prints_one_cell(name):
+    lines = [line for line in read_suite(name).grid if {"qwen-1.5b-3", "tiny-3"} & set(line.pairs)]
+    assert bool(lines) == (name != "cos-parallel" + TINY)
+    for line in lines:
+        assert dict(line.options.over)["we-sd.proposer.gamma"] == [5, 1]

@@ -6,11 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from specbench.analysis.break_even import of_method
-from specbench.decoding.traits import Theory
 from specbench.runs.record import line_of, parse_record
 from tests.fixtures.console import specbench
-from tests.fixtures.records import record, round_of, usage_of
 
 SD = ("run", "-m", "sd", "-p", "tiny", "-t", "gsm8k", "--data", "synthetic")
 WRONG_BONUS = '''
@@ -162,19 +159,6 @@ def test_wrong_greedy_tokens_contradict_a_declared_distribution(tmp_path):
     assert methods["shifted"]["wrong_tokens"] > 0 == methods["sd"]["wrong_tokens"]
 
 
-def test_what_differs_from_the_presets_is_in_every_format(tmp_path):
-    changed = ("--top-k", 5, "--temperature", 1, "--set", "method.cascade-diff.target.alpha=0.123")
-    few = ("-p", "tiny", "-t", "gsm8k", "--data", "synthetic", "-n", 2, "--repeats", 1, "--max-new-tokens", 8)
-    shown = specbench("run", "-m", "cascade-diff", *few, *changed, cwd=tmp_path).stdout
-    run = only_run(tmp_path)
-    texts = [shown] + [
-        specbench("report", run, "-f", form, cwd=tmp_path).stdout for form in ("md", "latex", "html", "json")
-    ]
-    for text in texts:
-        plain = " ".join(text.replace("\\_", "_").split())
-        assert "alpha = 0.123" in plain and "top-k = 5" in plain
-
-
 def test_an_imported_run_is_not_of_this_machine(measured, tmp_path):
     rewrite(
         measured, lambda each: setattr(each, "decode_seconds", 0.01 * len(each.tokens) / (1 + (each.method == "sd")))
@@ -183,29 +167,6 @@ def test_an_imported_run_is_not_of_this_machine(measured, tmp_path):
     specbench("import", "runs.zip", cwd=tmp_path)
     shown = conclusion_of(tmp_path / "imported" / measured.name)
     assert "on the machine of the archive" in shown and "on this machine" not in shown
-
-
-def test_break_even_points_are_those_of_the_costs():
-    """Draft length 1, a block of two at 1.5 tokens, drafts at 0.25: 1 + a tokens for 1.75 (2 at the break-even point)."""
-    theory = Theory(formula="speculation", models=("draft", "target"), gamma=(1,), bonus="exact")
-    rows, base = [], []
-    for i in range(10):
-        rounds = [round_of(1, 1 if j % 5 else 0) for j in range(40)]
-        tokens = sum(each["tokens"] for each in rounds)
-        models = {
-            "draft": usage_of({1: (8, 2.0), 2: (31, 7.75)}),
-            "target": usage_of({2: (39, 39 * 1.5)}),
-        }
-        spent = 9.75 + 39 * 1.5
-        rows.append(record("sd", str(i), tokens, spent, rounds=rounds, models=models))
-        ones = usage_of({1: (tokens, float(tokens))})
-        base.append(record("ar", str(i), tokens, float(tokens), models={"target": ones}))
-    found = of_method(theory, rows, base)
-    assert found.acceptance == pytest.approx(0.75, abs=0.01)
-    assert found.measured_acceptance == pytest.approx(0.8)
-    assert found.cost_ratio == pytest.approx(1.8 - 1.5, abs=0.01)
-    assert found.measured_cost_ratio == pytest.approx(0.25, abs=0.01)
-    assert found.curve[0] == pytest.approx(1 / 1.75, abs=0.01) and found.curve[-1] == pytest.approx(2 / 1.75, abs=0.01)
 
 
 def test_the_break_even_point_is_a_sentence_and_a_picture(measured, tmp_path):

@@ -1,4 +1,4 @@
-"""LaTeX tables: alignment, intervals, captions, labels, chosen columns, and compilation."""
+"""LaTeX tables: alignment, intervals, captions, labels, columns that fit, and compilation."""
 
 import re
 import shutil
@@ -10,24 +10,14 @@ import pytest
 
 from specbench.analysis.intervals import Estimate
 from specbench.analysis.points import points, reference_of
-from specbench.analysis.run_metrics import METRICS, Spread
+from specbench.analysis.run_metrics import Spread
 from specbench.config.suite_layout import TableSpec
-from specbench.errors import ConfigError
 from specbench.reporting.formats.latex import Captioned, latex
 from specbench.reporting.formats.writers import RUN_WRITERS, runs_text
-from specbench.reporting.notes import conditions
 from specbench.reporting.point_tables import paper_tables, pivot
-from specbench.reporting.tables import Table, chosen_table
+from specbench.reporting.tables import Table
 from tests.fixtures.console import specbench
-from tests.fixtures.summaries import method_summary, run_summary
-
-
-def summary(pair: str = "tiny", **spec):
-    """A run with a value for every metric, most of them with an interval."""
-    values = dict.fromkeys(METRICS, Estimate(1.5, 1.25, 12.0))
-    values |= {"wins_spread": 0.1, "speedup": Estimate(0.98, 0.9, 1.1), "papers_speedup": 1.44}
-    sd = method_summary("sd", values=values, acceptance_by_position=[0.9, 0.8])
-    return run_summary(method_summary("ar", values=dict.fromkeys(METRICS)), sd, pair=pair, **spec)
+from tests.fixtures.summaries import method_summary, run_summary, summary_of_all_metrics
 
 
 def table_of(*rows: list[str], heads: tuple[str, ...] = ("method", "value")) -> str:
@@ -97,7 +87,7 @@ def test_every_label_is_unique():
 
 
 def test_a_caption_has_the_conditions_of_the_run():
-    text = RUN_WRITERS["latex"]([summary()])
+    text = RUN_WRITERS["latex"]([summary_of_all_metrics()])
     for word in (
         "Pair tiny",
         "task gsm8k@2-A",
@@ -111,14 +101,17 @@ def test_a_caption_has_the_conditions_of_the_run():
 
 
 def test_one_table_is_written_by_default_and_all_with_full():
-    text, full = runs_text([summary()], "latex"), runs_text([summary()], "latex", full=True)
+    text, full = (
+        runs_text([summary_of_all_metrics()], "latex"),
+        runs_text([summary_of_all_metrics()], "latex", full=True),
+    )
     assert text.count(r"\begin{table}") == 1 and full.count(r"\begin{table}") > 3
     for each in (text, full):
         assert each.count("sd and ar cannot be distinguished in this run") == 1, "in the first caption"
 
 
 def test_doubts_and_warnings_are_a_note_below_the_table():
-    text = runs_text([summary(data="hub")], "latex")
+    text = runs_text([summary_of_all_metrics(data="hub")], "latex")
     (note,) = re.findall(r"\\end\{tabular\}\n.*parbox.*Note: (.*)\}\n\\end\{table\}", text)
     assert "Intervals need at least 5 different prompts" in note
     assert "help:" not in note
@@ -142,51 +135,16 @@ def test_the_best_value_of_a_ranked_column_is_bold_within_a_temperature():
 
 
 def test_labels_of_two_runs_differ():
-    texts = [runs_text([replace(summary(), run=name)], "latex", full=True) for name in ("sd_1a", "sd_1b")]
+    texts = [
+        runs_text([replace(summary_of_all_metrics(), run=name)], "latex", full=True) for name in ("sd_1a", "sd_1b")
+    ]
     labels = [label for text in texts for label in re.findall(r"\\label\{(.*)\}", text)]
     assert len(set(labels)) == len(labels) > 6
 
 
-def test_conditions_of_several_runs_name_what_differs():
-    runs = [summary(pair) for pair in ("a", "b")]
-    assert conditions(runs).startswith("pair a / b, task gsm8k@2-A, T = 1, ")
-    assert conditions([summary(str(i)) for i in range(5)]).startswith("5 pairs, task gsm8k@2-A")
-    assert "not real: dummy" in conditions([summary(simulated="dummy")])
-
-
-def test_chosen_columns_are_shown_in_their_order_and_in_every_run():
-    one = chosen_table([summary()], ["acceptance_rate", "speedup"])
-    assert one.heads == ["method", "acceptance", "speedup over ar, decoding"]
-    both = chosen_table([summary("a"), summary("b")], ["speedup", "speedup"])
-    assert both.heads == ["pair", "task", "method", "speedup, decoding"]
-    assert len(both.rows) == 4
-
-
-def test_an_unknown_column_names_the_nearest_one():
-    with pytest.raises(ConfigError, match="did you mean 'speedup'"):
-        chosen_table([summary()], ["speedups"])
-
-
-def test_a_metric_of_a_run_without_scores_is_not_taken_for_another_column():
-    with pytest.raises(ConfigError, match="no run here has a score") as raised:
-        chosen_table([summary()], ["strict"])
-    assert "did you mean" not in str(raised.value)
-
-
-def test_columns_need_a_format_of_tables(tmp_path):
-    done = specbench("report", "run", "-f", "csv", "--columns", "speedup", cwd=tmp_path, code=2)
-    assert "--columns applies to table, md, latex" in done.stderr
-
-
-def test_markdown_with_chosen_columns_has_the_conditions_below():
-    text = runs_text([summary()], "md", ["speedup"])
-    assert "| method | speedup over ar, decoding |" in text
-    assert "T = 1" in text
-
-
 @pytest.mark.skipif(not shutil.which("pdflatex"), reason="needs pdflatex")
 def test_every_kind_of_table_compiles(tmp_path):
-    runs = [summary("a"), summary("b")]
+    runs = [summary_of_all_metrics("a"), summary_of_all_metrics("b")]
     spec = TableSpec(rows=("pair", "method"), columns=("task",), values=("speedup", "papers_speedup"))
     found = points(runs, reference_of("se-table2"))
     spread = Spread(1.0, 0.5)
@@ -213,7 +171,7 @@ def test_a_name_at_the_start_of_a_note_is_not_capitalized():
 
 
 def test_a_table_that_is_too_wide_has_smaller_type_and_leaves_out_the_least_important_columns_by_name():
-    text = runs_text([summary("a"), summary("b", task="wmt")], "latex")
+    text = runs_text([summary_of_all_metrics("a"), summary_of_all_metrics("b", task="wmt")], "latex")
     (dropped,) = re.findall(r"^% Left out, as the table would be too wide: (.*)$", text, re.MULTILINE)
     assert dropped == "acceptance", "a column of the lowest priority"
     assert f"Left out, as the table would be too wide: {dropped}." in text.partition("Note: ")[2]
@@ -223,7 +181,18 @@ def test_a_table_that_is_too_wide_has_smaller_type_and_leaves_out_the_least_impo
 
 def test_chosen_columns_are_kept_and_scaled_to_the_text_width():
     keys = ["speedup", "end_to_end_speedup", "acceptance_rate", "corrected", "accepted_length", "papers_speedup"]
-    text = runs_text([summary()], "latex", keys)
+    text = runs_text([summary_of_all_metrics()], "latex", keys)
     assert "Left out" not in text and text.count("\\resizebox{\\linewidth}{!}{%\n\\begin{tabular}") == 1
     assert "\\end{tabular}}" in text and text.startswith("% Requires \\usepackage{booktabs,graphicx}.")
-    assert runs_text([summary()], "latex", keys[:1]).startswith("% Requires \\usepackage{booktabs}.")
+    assert runs_text([summary_of_all_metrics()], "latex", keys[:1]).startswith("% Requires \\usepackage{booktabs}.")
+
+
+@pytest.mark.skipif(not shutil.which("pdflatex"), reason="needs pdflatex")
+def test_latex_of_several_reports_compiles_in_one_document(two_runs):
+    folder, runs = two_runs
+    parts = [specbench("report", *each, "-f", "latex", cwd=folder).stdout for each in (runs[:1], runs[1:], runs)]
+    document = "\\documentclass{article}\\usepackage{booktabs}\\begin{document}\n%s\n\\end{document}\n"
+    (folder / "x.tex").write_text(document % "\n".join(parts), encoding="ascii")
+    done = subprocess.run(["pdflatex", "-halt-on-error", "x.tex"], cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-2000:]
+    assert "multiply defined" not in done.stdout
