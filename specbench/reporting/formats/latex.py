@@ -199,13 +199,13 @@ def _layout(table: Table, droppable: Sequence[int]) -> _Layout:
 
     columns = columns_of(table)
     for size, wrapped in ((SIZES[0], False), *((size, True) for size in SIZES)):
-        if fits([column.width(size, wrapped) for column in columns], size):
+        if _fits([column.width(size, wrapped) for column in columns], size):
             return _Layout(table, columns, size, wrapped, [])
 
     def fitting(shown: Table) -> Size | None:
         """Return the largest type in which a table fits with wrapped headings."""
         columns = columns_of(shown)
-        return next((size for size in SIZES if fits([each.width(size, True) for each in columns], size)), None)
+        return next((size for size in SIZES if _fits([each.width(size, True) for each in columns], size)), None)
 
     dropped = sorted(table.dropped(droppable, lambda shown: fitting(shown) is not None))
     shown, heads = table.without({*dropped}), [table.heads[i] for i in dropped]
@@ -269,8 +269,8 @@ class _Column:
     def width(self, size: Size, wrapped: bool) -> float:
         """Return the width in points, with the heading in several lines if `wrapped`."""
         cells = self._cell_width(size)
-        lines = lines_of(self.heading, cells / size.scale) if wrapped else [self.heading]
-        return max(cells, size.scale * max(map(text_width, lines), default=0.0))
+        lines = _lines_of(self.heading, cells / size.scale) if wrapped else [self.heading]
+        return max(cells, size.scale * max(map(_text_width, lines), default=0.0))
 
     def _cell_width(self, size: Size) -> float:
         matches = [NUMBER.fullmatch(text) if self.is_split else None for text in self.cells]
@@ -278,13 +278,13 @@ class _Column:
             f"{each['number']}{each['unit'] or ''}" if each else text
             for each, text in zip(matches, self.cells, strict=True)
         ]
-        rests = [text_width(each["rest"]) for each in matches if each and each["rest"]]
-        number = size.scale * (BOLD if self.ranked else 1.0) * max(map(text_width, numbers), default=0.0)
+        rests = [_text_width(each["rest"]) for each in matches if each and each["rest"]]
+        number = size.scale * (BOLD if self.ranked else 1.0) * max(map(_text_width, numbers), default=0.0)
         return number + (GAP * size.scale + size.small_scale * max(rests) if rests else 0.0)
 
     def head(self, size: Size, wrapped: bool) -> str:
         """Return the heading, of several lines if it is wider than the cells and `wrapped`."""
-        lines = lines_of(self.heading, self._cell_width(size) / size.scale) if wrapped else [self.heading]
+        lines = _lines_of(self.heading, self._cell_width(size) / size.scale) if wrapped else [self.heading]
         text = r" \\ ".join(map(escaping.latex, lines))
         if len(lines) > 1:
             side = "c" if self.is_split else self.alignment
@@ -322,21 +322,21 @@ def _label(words: str, used: set[str]) -> str:
     return label
 
 
-def text_width(text: str) -> float:
+def _text_width(text: str) -> float:
     """Return the width of a text at 10 pt, in points."""
     return sum(WIDTHS.get(letter, UNKNOWN) for letter in text)
 
 
-def lines_of(heading: str, width: float) -> list[str]:
+def _lines_of(heading: str, width: float) -> list[str]:
     """Return a heading in the fewest lines that are no wider than this many points, or than its longest word."""
-    least = max(width, *map(text_width, heading.split()), 0.0) if heading.split() else width
+    least = max(width, *map(_text_width, heading.split()), 0.0) if heading.split() else width
     for length in range(len(heading), 0, -1):
         lines = wrap(heading, length, break_long_words=False, break_on_hyphens=False)
-        if max(map(text_width, lines), default=0.0) <= least:
+        if max(map(_text_width, lines), default=0.0) <= least:
             return lines
     return heading.split()
 
 
-def fits(widths: Sequence[float], size: Size) -> bool:
+def _fits(widths: Sequence[float], size: Size) -> bool:
     """Return whether columns of these widths fit the width of a page's text."""
     return sum(each + 2 * size.separation for each in widths) <= MARGIN * TEXT_WIDTH

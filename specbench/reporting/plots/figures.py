@@ -86,7 +86,7 @@ def save(
         for axes, panel in zip(grid.flat, panels, strict=False):
             axes.set_title(escaping.figure(panel.title))
             labels = panel.draw(axes)
-            placed.append((axes, labels, add_labels(axes, labels)))
+            placed.append((axes, labels, _add_labels(axes, labels)))
         if columns > 1 and any(label.at_edge and len(label.text) > WIDEST for _, each, _ in placed for label in each):
             return save(path, panels, formats, columns=1)
         for axes in list(grid.flat)[len(panels) :]:
@@ -94,7 +94,7 @@ def save(
         figure.draw_without_rendering()  # computes the layout, which the places of labels depend on
         figure.set_layout_engine("none")
         for axes, labels, texts in placed:
-            separate_labels(axes, labels, texts)
+            _separate_labels(axes, labels, texts)
         for file in files:
             figure.savefig(file, metadata=UNDATED.get(file.suffix[1:]))
     return files
@@ -179,8 +179,8 @@ def short(text: str) -> str:
     return escaping.figure(text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…")
 
 
-def add_labels(axes: "Axes", labels: Sequence[Label]) -> list["Annotation"]:
-    """Add labels to a panel, before its layout is computed. `separate_labels` moves them apart after it."""
+def _add_labels(axes: "Axes", labels: Sequence[Label]) -> list["Annotation"]:
+    """Add labels to a panel, before its layout is computed. `_separate_labels` moves them apart after it."""
     return [_add_label(axes, label) for label in labels]
 
 
@@ -199,7 +199,7 @@ def _add_label(axes: "Axes", label: Label) -> "Annotation":
     return annotation
 
 
-def separate_labels(axes: "Axes", labels: Sequence[Label], texts: Sequence["Annotation"]) -> None:
+def _separate_labels(axes: "Axes", labels: Sequence[Label], texts: Sequence["Annotation"]) -> None:
     """Move the labels of a panel apart, after its layout is computed."""
     pairs = list(zip(labels, texts, strict=True))
     _spread(axes, [text for label, text in pairs if label.at_edge])
