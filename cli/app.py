@@ -188,7 +188,7 @@ def _in_plugin(error: BaseException) -> str | None:
 
 def fail(kind: str, error: object, code: int) -> NoReturn:
     """Print an error and exit. Control characters are printed as escapes."""
-    from specbench.report.escaping import terminal_lines  # needed for errors only
+    from specbench.reporting.escaping import terminal_lines  # needed for errors only
 
     print(f"error[{kind}]: {terminal_lines(str(error))}", file=sys.stderr)
     sys.exit(code)

@@ -11,7 +11,7 @@ from specbench.config.suite import read_suite
 from specbench.errors import ConfigError
 from specbench.experiment import archive as archives
 from specbench.experiment.archive import pack_suite
-from specbench.report.notes import counted
+from specbench.reporting.notes import counted
 from specbench.runs.run_folder import CONFIG, load
 
 GIB = 2**30

@@ -6,7 +6,7 @@ from specbench.config.construct import Table
 from specbench.config.overrides import scoped
 from specbench.config.presets import WORDS
 from specbench.errors import ConfigError, hint
-from specbench.report.figures import FORMATS, KNOWN_FORMATS
+from specbench.reporting.plots.figures import FORMATS, KNOWN_FORMATS
 
 
 def words(values: Sequence[str] | None) -> list[str]:

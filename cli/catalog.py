@@ -14,7 +14,7 @@ from specbench.config.pair import BUNDLED, PACKAGE
 from specbench.config.presets import KINDS, Preset, names, preset
 from specbench.errors import ConfigError, hint
 from specbench.files import read_text
-from specbench.report.escaping import json_text, terminal, terminal_text
+from specbench.reporting.escaping import json_text, terminal, terminal_text
 
 
 class Listed(StrEnum):

@@ -15,10 +15,10 @@ from rich.measure import Measurement
 from rich.table import Table as Drawing
 from rich.text import Text
 
-from specbench.report import escaping
+from specbench.reporting import escaping
 
 if TYPE_CHECKING:
-    from specbench.report.tables import Table  # imports numpy
+    from specbench.reporting.tables import Table  # imports numpy
 
 WIDTH = 160  # columns, if the output is not a terminal
 PADDING = 3  # characters beside each column of a table

@@ -19,10 +19,10 @@ from specbench.config.options import Access, SandboxKind
 from specbench.config.overrides import parse_override
 from specbench.config.presets import sweep_of
 from specbench.errors import ConfigError, ExitCode
-from specbench.report import plots as drawing
-from specbench.report.conclusion import conclusion
-from specbench.report.curves import curve_tables, points_of, remarks
-from specbench.report.export import as_json as json_text
+from specbench.reporting.conclusion import conclusion
+from specbench.reporting.formats.export import as_json as json_text
+from specbench.reporting.plots.suites import of_curve as plots_of_curve
+from specbench.reporting.point_tables import curve_tables, points_of, remarks
 from specbench.resolution.request import Request
 
 AUTO, AUTO_LENGTH = "auto", "gamma=auto"
@@ -135,7 +135,7 @@ def _show(folders: list[Path], plots: Path | None, formats: Sequence[str], as_js
     """Print the curves of run folders, and draw them into `plots`."""
     found = [points_of(folder) for folder in folders]
     drawn = [
-        drawing.of_curve(f.name, points, plots, formats) if plots else []
+        plots_of_curve(f.name, points, plots, formats) if plots else []
         for f, points in zip(folders, found, strict=True)
     ]
     if as_json:

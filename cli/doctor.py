@@ -14,7 +14,7 @@ from specbench.cli.params import Json
 from specbench.cli.width import wrapped
 from specbench.errors import ExitCode
 from specbench.machine.doctor import checks
-from specbench.report.escaping import terminal
+from specbench.reporting.escaping import terminal
 
 INDENT = 23  # of the second line of an item
 STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}

@@ -8,7 +8,7 @@ import typer
 
 from specbench.cli.params import Method, Plugins, SharedOptions, known
 from specbench.errors import ConfigError, ExitCode
-from specbench.report.escaping import terminal
+from specbench.reporting.escaping import terminal
 
 GAMMAS = (1, 2)  # draft lengths of whole outputs: the number of branches grows with V to their power
 DEFAULT = 5  # the draft length of a first round

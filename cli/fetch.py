@@ -19,7 +19,7 @@ from specbench.config.suite import Line, read_suite
 from specbench.data import download as fetching
 from specbench.data.download import Need, Repository, needs_of_pair, needs_of_task, source
 from specbench.errors import ConfigError, ExitCode, MissingAsset
-from specbench.report.tables import Table as Drawn
+from specbench.reporting.tables import Table as Drawn
 
 GIB = 1 << 30
 

@@ -52,8 +52,8 @@ def judge(
     from specbench.experiment import scorer  # imports torch
     from specbench.experiment.judging import JudgeRequest, judge_run  # imports torch
     from specbench.models.resolve import device_of  # imports torch
-    from specbench.report.judged import judged_conclusion  # imports numpy
-    from specbench.report.tables import judged_table  # imports numpy
+    from specbench.reporting.conclusion import judged_conclusion  # imports numpy
+    from specbench.reporting.tables import judged_table  # imports numpy
 
     console = terminal()
     for folder in folders:

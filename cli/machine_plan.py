@@ -9,7 +9,7 @@ from specbench.cli.progress import status
 from specbench.config.suite import Suite
 from specbench.errors import ConfigError, ExitCode
 from specbench.machine.accelerator import Accelerator
-from specbench.report.tables import Table
+from specbench.reporting.tables import Table
 from specbench.resolution.grid import resolve_grid
 from specbench.resolution.machine_plan import (
     ELSEWHERE,

@@ -19,7 +19,7 @@ from specbench.config.presets import require_known
 from specbench.config.suite import Line, Suite, read_suite
 from specbench.errors import ConfigError, ExitCode
 from specbench.machine.accelerator import read_accelerator
-from specbench.report.tables import Table
+from specbench.reporting.tables import Table
 from specbench.resolution.request import Request
 
 if TYPE_CHECKING:

@@ -12,7 +12,18 @@ from specbench.cli.progress import Terminal, interrupted
 from specbench.cli.report_output import conclude
 from specbench.config.options import Access
 from specbench.errors import ConfigError
-from specbench.report import chain_plan, chain_profile
+from specbench.reporting.chain import (
+    NOTE,
+    Profile,
+    candidates,
+    candidates_table,
+    conclusion_of,
+    forwards_table,
+    method_toml,
+    pairs_table,
+    prices_table,
+    verdicts,
+)
 from specbench.resolution.chain_profile import GAMMA, levels_of, pairings
 from specbench.resolution.request import Request
 
@@ -97,22 +108,22 @@ def profile(
         interrupted(fresh)
     console = terminal()
     for summary in results.summaries:
-        profiles = [chain_profile.Profile.of(summary, chain) for chain in chains]
+        profiles = [Profile.of(summary, chain) for chain in chains]
         for measured in profiles:
             say(f"{summary.pair}, {summary.task}: {' > '.join(measured.levels)}", console, "none")
-            for table in (chain_profile.forwards_table, chain_profile.pairs_table, chain_profile.prices_table):
+            for table in (forwards_table, pairs_table, prices_table):
                 print_table(table(measured), console)
-        choice = chain_plan.candidates([each for each in profiles if len(each.levels) == 3], gamma)
+        choice = candidates([each for each in profiles if len(each.levels) == 3], gamma)
         if choice:
-            print_table(chain_plan.candidates_table(choice), console)
-            console.print(chain_plan.NOTE, style="dim")
+            print_table(candidates_table(choice), console)
+            console.print(NOTE, style="dim")
         console.print(
             "Predictions: exact distributions of accepted lengths at the measured acceptance rates (`theory.keeps_middle`),"
             " without the forwards in which a head catches up with its base, and without shortened drafts.", style="dim"
         )  # fmt: skip
-        verdicts = dict.fromkeys(line for measured in profiles for line in chain_profile.verdicts(measured))
-        conclude([*verdicts, *([chain_plan.conclusion_of(choice)] if choice else [])], console)
+        lines = dict.fromkeys(line for measured in profiles for line in verdicts(measured))
+        conclude([*lines, *([conclusion_of(choice)] if choice else [])], console)
         if write and choice:
-            write.write_text(chain_plan.method_toml(choice[0], summary.task, summary.pair), encoding="utf-8")
+            write.write_text(method_toml(choice[0], summary.task, summary.pair), encoding="utf-8")
             say(f"wrote {write}; next: specbench run -m {write} -p {pair} -t {tasks[0]}", console)
         place(summary.folder, console)

@@ -23,7 +23,7 @@ from rich.text import Text
 
 from specbench.errors import ExitCode, Terminated
 from specbench.observer import Observer
-from specbench.report.escaping import terminal
+from specbench.reporting.escaping import terminal
 
 PLAIN_SECONDS = 10.0  # between progress lines without a terminal
 

@@ -19,13 +19,12 @@ from specbench.cli.report_output import newest, show, show_chosen, show_collecte
 from specbench.config.suite import read_suite
 from specbench.errors import ConfigError
 from specbench.experiment.archive import unpacked_results
-from specbench.report.chosen import chosen_suite
-from specbench.report.plots import of_runs as plots_of_runs
-from specbench.report.plots import of_suite as plots_of_suite
-from specbench.report.pooled import pooled_table
-from specbench.report.suite_report import collect
-from specbench.report.tables import markdown_table
-from specbench.report.writers import CHOOSING, runs_text, suite_text
+from specbench.reporting.formats.markdown import markdown_table
+from specbench.reporting.formats.writers import CHOOSING, runs_text, suite_text
+from specbench.reporting.plots.runs import of_runs as plots_of_runs
+from specbench.reporting.plots.suites import of_suite as plots_of_suite
+from specbench.reporting.suites import chosen_suite, collect
+from specbench.reporting.tables import pooled_table
 from specbench.runs.run_folder import runs_in
 
 

@@ -9,13 +9,11 @@ from specbench.analysis.run_summary import RunSummary
 from specbench.cli.console import print_table, say
 from specbench.config.suite import Suite
 from specbench.errors import ConfigError
-from specbench.report.chosen import chosen_table, valueless
-from specbench.report.columns import column_of
-from specbench.report.conclusion import conclusion
-from specbench.report.markdown_page import suite_notes
-from specbench.report.notes import common_notes, notes, short_notes
-from specbench.report.suite_report import Collected, collect
-from specbench.report.tables import Table, across, of_runs, overview
+from specbench.reporting.columns import column_of
+from specbench.reporting.conclusion import conclusion
+from specbench.reporting.notes import common_notes, notes, short_notes
+from specbench.reporting.suites import Collected, collect, suite_notes
+from specbench.reporting.tables import Table, across, chosen_table, overview, tables_by_run, valueless
 from specbench.runs.run_folder import SAMPLES
 
 
@@ -63,7 +61,7 @@ def _show_all(summaries: Sequence[RunSummary], console: Console, explain: bool) 
         for note in common_notes(summaries):
             say(note, console)
         console.print()
-    for summary, tables in of_runs(summaries):
+    for summary, tables in tables_by_run(summaries):
         for table in tables:
             print_table(table, console)
         for note in notes(summary):

@@ -12,7 +12,7 @@ from rich.text import Text
 from specbench.cli.console import place, say, terminal
 from specbench.cli.params import Json
 from specbench.errors import ConfigError
-from specbench.report.reproduction import NOT_YET, WEIGHTS, kept_results, papers
+from specbench.reporting.reproduction import NOT_YET, WEIGHTS, kept_results, papers
 
 STYLES = {WEIGHTS: "green", NOT_YET: "yellow"}  # of states; others are dim
 MISSING = (

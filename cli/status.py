@@ -16,7 +16,7 @@ from specbench.cli.console import print_table, say, terminal
 from specbench.cli.progress import duration
 from specbench.config.suite import Suite, read_suite
 from specbench.errors import ConfigError
-from specbench.report.tables import Table
+from specbench.reporting.tables import Table
 
 if TYPE_CHECKING:
     from specbench.launch.progress import JobProgress

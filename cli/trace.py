@@ -1,24 +1,37 @@
 """`specbench trace`: decode one prompt and print its rounds, with the origin of each token."""
 
 import json
-from typing import TYPE_CHECKING, Annotated
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 from rich.console import Console
 from rich.text import Text
 
-from specbench.analysis.token_origin import MEANING
+from specbench.analysis.metrics import acceptance_rate, accepted_length
+from specbench.analysis.token_origin import MEANING, TracedRound
 from specbench.cli import params
 from specbench.cli.params import known
 from specbench.cli.progress import Terminal
 from specbench.config.presets import require_known
 from specbench.errors import ConfigError
-from specbench.report.trace import Line, closing, lines, plain, visible
+from specbench.reporting.columns import column_of
+from specbench.runs.record import Record
 
 if TYPE_CHECKING:
     from specbench.experiment.prompt_trace import Trace
 
 STYLES = {"a": "green", "d": "cyan", "r": "bold yellow", "b": "bold blue", "m": "", "x": "red strike"}  # by origin
+INDENT = "    "
+Span = tuple[str, list[str]]  # a letter of token_origin.MEANING, and neighboring tokens with that provenance
+
+
+class Line(NamedTuple):
+    """One round: its number and counts, and its tokens. Nested rounds are indented."""
+
+    label: str
+    spans: list[Span]
 
 
 @params.with_shared_options("limit", "sample", "repeats", "over", "shard")
@@ -91,6 +104,66 @@ def _print_colored(console: Console, shown: list[Line], legend: dict[str, str]) 
     for label, spans in shown:
         tokens = [(token, STYLES[origin]) for origin, tokens in spans for token in tokens]
         drawn = Text().append(f"{label}  ", "dim")
-        for number, each in enumerate(tokens):
-            drawn.append("|" if number else "", "dim").append(*each)
+        for number, styled in enumerate(tokens):
+            drawn.append("|" if number else "", "dim").append(*styled)
         console.print(drawn)
+
+
+def lines(rounds: Sequence[TracedRound], depth: int = 0, above: str = "") -> Iterator[Line]:
+    """Yield a line for each round, followed by the lines of the rounds that made its draft."""
+    width = len(str(len(rounds)))
+    for number, each in enumerate(rounds, 1):
+        place = f"{above}{number:>{0 if above else width}}"
+        yield Line(f"{INDENT * depth}{place}  {counts(each)}", spans(each))
+        yield from lines(each.get("inner", []), depth + 1, f"{place.strip()}.")
+
+
+def counts(traced: TracedRound) -> str:
+    """Return the models that drafted, and the numbers of drafted, tested, accepted and untested tokens."""
+    tally = Counter[str](traced["proposers"])
+    drafters = ", ".join(f"{name} {count}" if len(tally) > 1 else name for name, count in tally.items())
+    words = f"{traced['drafted']} drafted, {traced['tested']} tested, {traced['accepted']} accepted"
+    untested = f", {traced['untested']} untested" if traced.get("untested") else ""
+    return f"{drafters}: {words}{untested}" if drafters else f"{words}{untested}"
+
+
+def spans(traced: TracedRound) -> list[Span]:
+    """Return the tokens of a round, grouped by provenance. Rejected drafts precede the tokens that replaced them."""
+    out: list[Span] = []
+    drafted = traced.get("untested", 0) + traced["accepted"]
+    rejected = [("x", visible(traced["rejected"]))] if traced.get("rejected") else []
+    shown = [
+        (origin, visible(piece) or f"<{id_}>")  # of special tokens and parts of characters
+        for origin, piece, id_ in zip(traced["origins"], traced["pieces"], traced["ids"], strict=True)
+    ]
+    for origin, text in shown[:drafted] + rejected + shown[drafted:]:
+        if out and out[-1][0] == origin:
+            out[-1][1].append(text)
+        else:
+            out.append((origin, [text]))
+    return out
+
+
+def plain(line: Line) -> str:
+    """Return a line without colors, with a letter before the tokens of each provenance: `a[ the| cat] x[ sat] r[ ran]`."""
+    parts = [f"{origin}[{'|'.join(tokens)}]" for origin, tokens in line.spans]
+    return f"{line.label}  {' '.join(parts)}"
+
+
+def closing(record: Record) -> list[str]:
+    """Return the totals of a generation: tokens, rounds, accepted length, acceptance rate, and forwards by model."""
+    rounds = len(record.rounds) or len(record.tokens)
+    rate = acceptance_rate([record])
+    acceptance = "" if rate is None else f", acceptance rate {column_of('acceptance_rate').format.text(rate)}"
+    forwards = ", ".join(f"{name} {usage['forwards']}" for name, usage in record.models.items())
+    ended = f"{record.finish} of '{record.window_of}'" if record.window_of else record.finish
+    length = f"accepted length {column_of('accepted_length').format.text(accepted_length([record]))}"
+    return [
+        f"{len(record.tokens)} tokens, {rounds} rounds, {length}{acceptance}, ended by {ended}",
+        f"forwards: {forwards}",
+    ]
+
+
+def visible(text: str, kept: str = "") -> str:
+    """Return the text on one line with control characters escaped, except those in `kept`."""
+    return "".join(c if c.isprintable() or c in kept else c.encode("unicode_escape").decode() for c in text)

@@ -9,8 +9,8 @@ from specbench.cli.console import printable
 from specbench.cli.params import HeadKind
 from specbench.config.construct import Table
 from specbench.config.pair import Answers
-from specbench.report.conclusion import speedup_of
-from specbench.report.formats import HUNDREDTHS, TIMES
+from specbench.reporting.column import HUNDREDTHS, TIMES
+from specbench.reporting.conclusion import speedup_of
 
 if TYPE_CHECKING:
     from specbench.experiment.head_training import TrainedHead

@@ -15,10 +15,10 @@ from specbench import files
 from specbench.cli.console import print_table, say, terminal
 from specbench.errors import ConfigError
 from specbench.regression.verdict import UNDECIDED_STATUSES, Limits, Status, Verdict, exit_code, fails
-from specbench.report.escaping import json_text, terminal_lines
+from specbench.reporting.escaping import json_text, terminal_lines
 
 if TYPE_CHECKING:
-    from specbench.report.tables import Table
+    from specbench.reporting.tables import Table
 
 
 class VerdictFormat(StrEnum):
@@ -114,7 +114,7 @@ def write(verdicts: list[Verdict], form: VerdictFormat, junit: Path | None, titl
 
 def table_of(verdicts: list[Verdict], title: str) -> "Table":
     """Return a table with a row per method of a run, and a column per aspect."""
-    from specbench.report.tables import Table  # imports numpy
+    from specbench.reporting.tables import Table  # imports numpy
 
     lines: dict[tuple[str, str], dict[str, list[str]]] = {}
     for each in verdicts:
@@ -153,7 +153,7 @@ def outcome(verdicts: list[Verdict]) -> str:
 
 def markdown(verdicts: list[Verdict], title: str) -> str:
     """Return the verdicts as a Markdown table with notes."""
-    from specbench.report.tables import markdown_list, markdown_table  # imports numpy
+    from specbench.reporting.formats.markdown import markdown_list, markdown_table  # imports numpy
 
     notes = markdown_list([*findings(verdicts), outcome(verdicts)])
     return f"{markdown_table(table_of(verdicts, title))}\n\n{notes}\n\n"

@@ -21,7 +21,7 @@ from specbench.config.presets import preset
 from specbench.errors import ConfigError, ExitCode
 from specbench.experiment.pipeline import run
 from specbench.files import write
-from specbench.report.columns import column_of
+from specbench.reporting.columns import column_of
 from specbench.resolution.request import Request
 from specbench.runs.run_folder import read
 

@@ -21,9 +21,10 @@ from specbench.config.options import Access, Options
 from specbench.experiment.pipeline import run
 from specbench.files import write
 from specbench.machine.hardware import fingerprint
-from specbench.report.chain_profile import Profile
-from specbench.report.formats import HUNDREDTHS, TENTHS_OF_PERCENT, TIMES
-from specbench.report.tables import Table, markdown_table
+from specbench.reporting.chain import Profile
+from specbench.reporting.column import HUNDREDTHS, TENTHS_OF_PERCENT, TIMES
+from specbench.reporting.formats.markdown import markdown_table
+from specbench.reporting.tables import Table
 from specbench.resolution.chain_profile import pairings
 from specbench.resolution.request import Request
 from specbench.resolution.selection import read_pair

@@ -40,7 +40,8 @@ from specbench.regression.compare import ANCHOR
 from specbench.regression.measurement import Session, of_run
 from specbench.regression.snapshot import load
 from specbench.regression.verdict import Limits, Status, Verdict, exit_code
-from specbench.report.tables import Table, markdown_table
+from specbench.reporting.formats.markdown import markdown_table
+from specbench.reporting.tables import Table
 from specbench.runs.run_folder import SAMPLES
 
 MODULE = "scripts.gate_trials"

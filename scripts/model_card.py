@@ -34,7 +34,7 @@ from specbench.machine.hardware import fingerprint
 from specbench.methods.autoregressive import Autoregressive
 from specbench.models.loader import LoadedPair, load
 from specbench.models.resolve import Execution, resolve_models
-from specbench.report.formats import SCORE
+from specbench.reporting.column import SCORE
 from specbench.resolution.selection import read_task
 from specbench.sandbox import Sandbox
 from specbench.scoring.metric import Scored

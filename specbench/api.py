@@ -12,7 +12,6 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
-import specbench
 from specbench.analysis.run_summary import RunSummary
 from specbench.analysis.summary import summaries_of
 from specbench.config.construct import Named
@@ -20,11 +19,11 @@ from specbench.config.options import Access, Options, SandboxKind, fields_of
 from specbench.errors import ConfigError, MissingAsset, hint
 from specbench.experiment import pipeline
 from specbench.observer import Observer
-from specbench.report.conclusion import conclusion
-from specbench.report.escaping import html_text
-from specbench.report.export import method_row, position_rows, prompt_rows
-from specbench.report.notes import counted
-from specbench.report.writers import runs_text
+from specbench.reporting.conclusion import conclusion
+from specbench.reporting.escaping import html_text
+from specbench.reporting.formats.export import method_row, position_rows, prompt_rows
+from specbench.reporting.formats.writers import runs_text
+from specbench.reporting.notes import counted
 from specbench.resolution import plugins
 from specbench.resolution.request import Request
 from specbench.resolution.resolve import Resolved, resolve
@@ -343,7 +342,3 @@ def _names(option: str, names: Names) -> tuple[str, ...]:
     if not found and names != ():  # an empty tuple is the default
         raise ConfigError(f"{option} = {names!r} names nothing; help: leave it out for the default")
     return found
-
-
-# Importing the package specbench.report has set the attribute that this function is to be found under.
-setattr(specbench, "report", report)  # noqa: B010  (mypy takes the attribute for the package)

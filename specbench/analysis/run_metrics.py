@@ -3,7 +3,7 @@
 To add a metric, write a function of the records in this package and decorate it with `metric`, `comparison` or
 `metric_in_context`. The function's name is the metric's name. The first line of its docstring is its definition. A metric
 appears in summary.json, in the JSON and CSV reports, and as a value for the tables of suites. To show it in the tables
-of a run as well, add an entry to `specbench/report/columns.py`.
+of a run as well, add an entry to `specbench/reporting/columns.py`.
 """
 
 from collections.abc import Callable, Mapping

@@ -1,6 +1,7 @@
 """Summaries of run folders: read from summary.json, or computed from the records."""
 
 import hashlib
+import re
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, replace
@@ -39,6 +40,8 @@ PARALLEL_BYTES = 32 << 20  # of records, from which on summaries are computed in
 PREFILL = 0.1  # share of the time from which on the headline includes prefill
 SD = "sd"  # plain speculative decoding, which adaptive drafts are compared with
 HASHED_ENDS = 1 << 16  # bytes at the start and end of a file that its stamp covers
+IMPORT = re.compile(r"^(?:from|import) (specbench[\w.]*)(?: import (\([^)]*\)|.*))?", re.MULTILINE)
+NAME = re.compile(r"\w+")
 
 
 def summary_of(folder: Path) -> RunSummary:
@@ -94,9 +97,25 @@ def stamp(folder: Path) -> str:
 @cache
 def _code() -> str:
     """Return a hash of the sources that a summary depends on."""
+    return hashlib.sha256(b"".join(path.read_bytes() for path in sources())).hexdigest()
+
+
+def sources() -> list[Path]:
+    """Return the files whose code computes a summary: this module and what it imports, directly or indirectly."""
     package = Path(__file__).parents[1]
-    sources = sorted(path for part in ("analysis", "report", "scoring") for path in (package / part).rglob("*.py"))
-    return hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()
+    files: set[Path] = set()
+    modules = [__name__]
+    while modules:
+        _, *parts = modules.pop().split(".")
+        place = package.joinpath(*parts)
+        path = place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
+        if path in files or not path.is_file():  # an imported name may be that of a function
+            continue
+        files.add(path)
+        modules += [".".join([package.name, *parts[:-1]])]
+        for module, names in IMPORT.findall(path.read_text(encoding="utf-8")):
+            modules += [module, *(f"{module}.{name}" for name in NAME.findall(names))]
+    return sorted(files)
 
 
 def summarise(folder: Path) -> RunSummary:

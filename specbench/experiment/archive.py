@@ -21,8 +21,8 @@ from specbench.config.suite import Suite
 from specbench.errors import ConfigError
 from specbench.files import parse_json, read_sealed, sealed, write_sealed
 from specbench.machine.hardware import Environment
-from specbench.report.suite_report import measured_runs
-from specbench.report.verifiers import report_files
+from specbench.reporting.suites import measured_runs
+from specbench.reporting.verifiers import report_files
 from specbench.runs.record import Record, RoundRecord, line_of
 from specbench.runs.run_folder import (
     BLOCKS,
@@ -332,12 +332,12 @@ def unpacked_results(results: Path) -> Iterator[Path]:
         return
     with TemporaryDirectory(prefix="specbench-") as folder:
         inner = Path(folder) / results.name
-        _decompress(results, inner)
+        decompress(results, inner)
         unpack(inner, Path(folder) / "results", mark=False)
         yield Path(folder) / "results"
 
 
-def _decompress(archive: Path, to: Path, most_bytes: int = MOST_BYTES) -> None:
+def decompress(archive: Path, to: Path, most_bytes: int = MOST_BYTES) -> None:
     """Decompress an xz file, chunk by chunk, in at most MOST_MEMORY.
 
     Raises ConfigError if it is not an xz file, is damaged or exceeds `most_bytes`.

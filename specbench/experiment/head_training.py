@@ -24,7 +24,7 @@ from specbench.models import loader
 from specbench.models.heads import Provenance
 from specbench.models.resolve import Execution, device_of, resolve_models
 from specbench.observer import Observer
-from specbench.report import export
+from specbench.reporting.formats.export import method_row
 from specbench.resolution import selection
 from specbench.runs.locking import locked
 from specbench.training.budget import Budget
@@ -132,7 +132,7 @@ def train_head(request: TrainRequest, observer: Observer) -> TrainedHead:
                 observer,
             )  # fmt: skip
         if trial:
-            rows = [export.method_row(each, row) for each in trial.summaries for row in each.methods]
+            rows = [method_row(each, row) for each in trial.summaries for row in each.methods]
             _write_report(folder, {**report, "trial": rows})
     available = trained.texts.about["available"]
     assert isinstance(available, int)

@@ -168,7 +168,7 @@ def evaluated(head: Verifier, test: Rows, is_sampled: bool) -> Table:
     Total variation distances from the target per position: `draft_tv` if every token is accepted; `predicted_tv` by the
     token-dependent form, the sum over x of fp(x) (q(x) - p(x))+, estimated over the rows' own draws if they are
     `is_sampled`; `output_tv` as measured, for features that do not depend on the token: the output follows q after prefixes
-    that the verifier accepts, and p after others. Theorem 1's is derived in `specbench.report.verifiers`.
+    that the verifier accepts, and p after others. Theorem 1's is derived in `specbench.reporting.verifiers`.
     """
     with torch.no_grad():
         scores = head(_inputs(head, test)).sigmoid()

@@ -10,7 +10,7 @@ from specbench.analysis.intervals import interval, interval_of_sums
 from specbench.analysis.points import Choice
 from specbench.analysis.summary import summary_of
 from specbench.files import write_sealed
-from specbench.report.curves import points_of
+from specbench.reporting.point_tables import points_of
 from tests.fixtures.console import specbench
 
 CURVE = (

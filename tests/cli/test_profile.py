@@ -6,7 +6,7 @@ import pytest
 
 from specbench.analysis.intervals import Estimate
 from specbench.analysis.theory.polybasic import Plan
-from specbench.report.chain_plan import Candidate, conclusion_of, method_toml
+from specbench.reporting.chain import Candidate, conclusion_of, method_toml
 from tests.fixtures import console
 
 

@@ -12,7 +12,7 @@ from rich.console import Console
 from specbench.cli import progress
 from specbench.cli.app import replace_unprintable
 from specbench.cli.console import print_table, say
-from specbench.report.tables import Table
+from specbench.reporting.tables import Table
 from tests.fixtures.console import specbench
 
 HEADS = ["method", "rank", "tokens/s, decoding", "speedup over ar, decoding", "lossless", "acceptance", "strict"]
@@ -70,7 +70,7 @@ def test_columns_for_which_there_is_room_after_all_are_shown():
 
 
 def test_the_columns_that_a_table_is_named_for_are_never_hidden():
-    table = replace(TABLE, kept=("acceptance_rate",))
+    table = replace(TABLE, essential=("acceptance_rate",))
     text = "\n".join(printed(68, table=table))
     assert "0.862" in text and "acceptance" not in text.partition("hidden columns")[2]
 

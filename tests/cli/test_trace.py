@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from specbench.report.trace import lines, plain, visible
+from specbench.cli.trace import lines, plain, visible
 from tests.fixtures.console import specbench
 
 

@@ -27,7 +27,7 @@ from specbench.decoding.targets import (
 from specbench.decoding.targets.deferral import kl
 from specbench.decoding.targets.lossy import beta_star, lossy
 from specbench.decoding.verify import residual, tv
-from specbench.report.columns import column_of
+from specbench.reporting.columns import column_of
 from tests.methods.test_cascades import GREEDY, RULES, T1
 
 Q = torch.tensor([[0.5, 0.3, 0.15, 0.05]], dtype=torch.float64)

@@ -4,7 +4,8 @@ import platform
 from collections.abc import Mapping
 
 from specbench.machine.hardware import fingerprint
-from specbench.report.tables import Table, markdown_list, markdown_table
+from specbench.reporting.formats.markdown import markdown_list, markdown_table
+from specbench.reporting.tables import Table
 from tests.faults import (
     configs,
     disks,

@@ -17,7 +17,7 @@ from specbench.experiment.judging import JudgeRequest, judge_run
 from specbench.judges import Endpoint, Judge, Likelihood, Prompted
 from specbench.judges.judge import letter_of
 from specbench.observer import Observer
-from specbench.report.judged import judged_conclusion
+from specbench.reporting.conclusion import judged_conclusion
 from tests.fixtures.console import specbench
 from tests.fixtures.judge_server import Server, judge_server
 

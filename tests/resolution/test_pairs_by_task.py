@@ -6,7 +6,7 @@ import pytest
 
 from specbench.config.options import Options
 from specbench.config.suite import read_suite
-from specbench.report.suite_report import _printed
+from specbench.reporting.suites import printed_values
 from specbench.resolution.request import Request
 from specbench.resolution.resolve import resolve
 from specbench.resolution.selection import read_pair
@@ -65,7 +65,7 @@ def test_each_task_has_a_plan_with_its_checkpoint(pair, tmp_path):
 
 
 def test_the_printed_values_are_shown_for_a_pair_that_stands_for_the_papers():
-    printed = _printed(read_suite("cascade-table2"))
+    printed = printed_values(read_suite("cascade-table2"))
     ours = {(row.task, row.method, row.metric): row.value for row in printed if row.pair == "bild"}
     papers = {(row.task, row.method, row.metric): row.value for row in printed if row.pair == "t5-v1.1 small-large"}
     assert ours == papers and len(ours) == 42

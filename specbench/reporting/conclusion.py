@@ -1,0 +1,384 @@
+"""The conclusion of runs: plain sentences that say which method is faster, by how much, why, and at what cost in quality."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from math import exp, log
+from typing import NamedTuple
+
+from specbench.analysis.intervals import Estimate
+from specbench.analysis.run_summary import MethodSummary, RunSummary
+from specbench.analysis.win_rate import win_rates
+from specbench.reporting.column import DECODING, END_TO_END, SCORE, TENTHS_OF_PERCENT, TIMES
+from specbench.reporting.notes import counted
+from specbench.reporting.reasons import caution, doubts, few_prompts, place, reasons
+from specbench.runs.scores import Judged
+
+SPEEDUPS = {
+    DECODING: "speedup",
+    END_TO_END: "end_to_end_speedup",
+}  # the speedup of a conclusion, by the run's clock
+MOST_NAMED = 3  # methods that a sentence names
+SAME_DISTRIBUTION = ", with the same output distribution"
+
+
+class _Line(NamedTuple):
+    """A method of several runs: the pair, the method, the baseline, the temperature, and its relation to the baseline.
+
+    `lossless` is as in `RunSummary.lossless`, and False too for a method whose greedy tokens contradict its declaration.
+    """
+
+    pair: str
+    method: str
+    baseline: str
+    temperature: float
+    lossless: bool | None
+
+
+class _Measured(NamedTuple):
+    """A run and the speedup of a method in it, with its clock."""
+
+    summary: RunSummary
+    row: MethodSummary
+    speedup: Estimate
+    clock: str
+
+
+def run_conclusion(summary: RunSummary) -> list[str]:
+    """Return the conclusion of one run, a sentence per entry. Empty if only the baseline was measured."""
+    rows = [row for row in summary.measured if speedup_of(summary, row)]
+    if not rows:
+        return []
+    leading = _leading(summary, rows)
+    sentences = [*_incomplete(summary), _headline(summary, leading, rows), *_contradictions(summary, rows)]
+    if not summary.simulated:
+        sentences += [*_lossy(summary, leading, rows), *_uniform_score(summary)]
+    sentences += reasons(summary, leading, with_advice=not doubts(summary))
+    return [*sentences, *few_prompts(summary), *caution(summary)]
+
+
+def conclusion(summaries: Sequence[RunSummary]) -> list[str]:
+    """Return the conclusion of one or several runs.
+
+    With several runs, there is a sentence per method with the range over all runs, lossless methods first. Of many methods,
+    only the fastest lossless and the fastest other one over each baseline are named.
+    """
+    if len(summaries) == 1:
+        return run_conclusion(summaries[0])
+    return [*_over_all(summaries), *_unsettled(summaries), *_uniform_scores(summaries)]
+
+
+def _over_all(summaries: Sequence[RunSummary]) -> list[str]:
+    """Return the sentences on the methods of several runs."""
+    measured = _lines(summaries)
+    temperatures = {line.temperature for line in measured}
+    names_pair = len({line.pair for line in measured}) > 1
+    ordered = sorted(
+        measured, key=lambda line: (line.baseline != "ar", not line.lossless, -_geometric_mean(measured[line]))
+    )
+    named = ordered if len(ordered) <= MOST_NAMED + 1 else _winners(measured)
+    sentences = []
+    for line in named:
+        name = f"{line.method} with {line.pair}" if names_pair else line.method
+        if len(temperatures) > 1:
+            name += f" at T = {line.temperature:g}"
+        kind = "lossless method" if line.lossless else "method that is not lossless"
+        kind += "" if line.baseline == "ar" else f" over {line.baseline}"
+        sentences.append(
+            _over_runs(name, f"the fastest {kind}" if len(ordered) > len(named) else "", line, measured[line])
+        )
+    rest = len(ordered) - len(named)
+    if rest:
+        sentences.append(f"{rest} more methods are in the table.")
+    return sentences
+
+
+def _unsettled(summaries: Sequence[RunSummary]) -> Iterator[str]:
+    """Yield the sentence on how many of several runs may give other speeds."""
+    unsettled = [summary for summary in summaries if doubts(summary)]
+    if unsettled:
+        count = "all runs" if len(unsettled) == len(summaries) else f"{len(unsettled)} of {len(summaries)} runs"
+        first = f"{unsettled[0].title}: {'; '.join(doubts(unsettled[0]))}"
+        yield f"Another measurement may give other speeds in {count}; for example, {first}."
+
+
+def headline(summaries: Sequence[RunSummary]) -> list[str]:
+    """Return the sentences of a conclusion that a caption has: on speeds, and on scores of methods that are not lossless."""
+    if len(summaries) > 1:
+        return _over_all(summaries)
+    (summary,) = summaries
+    rows = [row for row in summary.measured if speedup_of(summary, row)]
+    if not rows:
+        return []
+    leading = _leading(summary, rows)
+    return [*_incomplete(summary), _headline(summary, leading, rows), *_leading_score(summary, leading)]
+
+
+def reservations(summaries: Sequence[RunSummary]) -> list[str]:
+    """Return the sentences of a conclusion that limit it: contradicted declarations, few prompts, and unstable speeds."""
+    contradictions = [line for summary in summaries for line in _contradictions(summary, summary.measured)]
+    if len(summaries) > 1:
+        return [*contradictions, *_unsettled(summaries), *_uniform_scores(summaries)]
+    return [*contradictions, *few_prompts(summaries[0]), *caution(summaries[0])]
+
+
+def speedup_of(summary: RunSummary, row: MethodSummary) -> Estimate | None:
+    """Return the speedup over the baseline by the run's main clock; None for the baseline."""
+    value = row.value(SPEEDUPS[summary.clock])
+    return value if isinstance(value, Estimate) else None
+
+
+def _lines(summaries: Sequence[RunSummary]) -> dict[_Line, list[_Measured]]:
+    """Return the speedups of each method, of all runs by one clock: end to end if that is the clock of any of them."""
+    clock = END_TO_END if any(summary.end_to_end for summary in summaries) else DECODING
+    measured: dict[_Line, list[_Measured]] = defaultdict(list)
+    for summary in summaries:
+        for row in summary.measured:
+            speedup = row.value(SPEEDUPS[clock])
+            if isinstance(speedup, Estimate):
+                lossless = False if summary.contradicted(row) else summary.lossless(row)
+                line = _Line(summary.pair, row.label, summary.baseline, summary.decoding.temperature, lossless)
+                measured[line].append(_Measured(summary, row, speedup, clock))
+    return measured
+
+
+def _winners(measured: dict[_Line, list[_Measured]]) -> list[_Line]:
+    """Return the fastest lossless and the fastest other method over each baseline, `ar` first.
+
+    Methods are compared at one temperature: the one that most of them have.
+    """
+    groups: dict[tuple[bool, str, str, bool], dict[float, list[_Line]]] = defaultdict(lambda: defaultdict(list))
+    for line in measured:
+        key = line.baseline != "ar", line.baseline, line.pair, not line.lossless
+        groups[key][line.temperature].append(line)
+    compared = (
+        max(groups[key].items(), key=lambda at_one: (len(at_one[1]), -at_one[0]))[1]  # (temperature, lines)
+        for key in sorted(groups)
+    )
+    return [max(lines, key=lambda line: _geometric_mean(measured[line])) for lines in compared]
+
+
+def _leading(summary: RunSummary, rows: Sequence[MethodSummary]) -> MethodSummary:
+    """Return the fastest method, preferably a lossless one."""
+    lossless = [row for row in rows if summary.keeps_distribution(row)]
+    return max(lossless or rows, key=lambda row: _number(summary, row))
+
+
+def _number(summary: RunSummary, row: MethodSummary) -> float:
+    speedup = speedup_of(summary, row)
+    return speedup.value if speedup else 0.0
+
+
+def _geometric_mean(values: Sequence[_Measured]) -> float:
+    return exp(sum(log(each.speedup.value) for each in values) / len(values))
+
+
+def _over_runs(method: str, place: str, line: _Line, values: Sequence[_Measured]) -> str:
+    """Return the sentences on one method over several runs. `place` is its place among others, if it has one."""
+    name = f"{method}, {place}," if place else method
+    clock = values[0].clock
+    same = {True: SAME_DISTRIBUTION, False: "" if place else ", but it is not lossless", None: ""}[line.lossless]
+    least, *_, most = sorted([*values, *values], key=lambda each: each.speedup.value)
+    if len(values) == 1:
+        (only,) = values
+        change = _score_change(only.summary, only.row)
+        quality = f" (change of its score: {_change_text(only.summary, change)})" if change else ""
+        rank = f", rank {only.row.rank} of {len(only.summary.measured)}" if only.row.rank and place else ""
+        if (
+            only.speedup.low is not None
+            and only.speedup.high is not None
+            and only.speedup.low <= 1.0 <= only.speedup.high
+        ):
+            fact = f"cannot be distinguished from {line.baseline}: {TIMES.text(only.speedup)}"
+        else:
+            fact = f"is {TIMES.text(only.speedup)} as fast as {line.baseline}"
+        synthetic = " with synthetic prompts" if only.summary.data.source == "synthetic" else ""
+        return f"{name} {fact} on {only.summary.spec.task.name}{synthetic} ({clock}{rank}){same}{quality}."
+    span = " to ".join(f"{TIMES.number(each.speedup.value)}x ({each.summary.spec.task.name})" for each in (least, most))
+    scores = _score_range([(each.summary, each.row) for each in values])
+    if all(each.speedup.low is None for each in values):
+        which = f"{method}, {place}" if place else method
+        over = "" if f"over {line.baseline}" in place else f" over {line.baseline}"
+        return f"The speedup of {which}{over} ({clock}) ranges from {span}{same}.{scores} Intervals need more prompts."
+    faster = sum(each.speedup.low is not None and each.speedup.low > 1.0 for each in values)
+    slower = sum(each.speedup.high is not None and each.speedup.high < 1.0 for each in values)
+    than, runs = f"than {line.baseline} in", len(values)
+    if max(faster, slower) == runs:
+        which = f"significantly {'faster' if faster else 'slower'} {than} {'both' if runs == 2 else f'all {runs}'} runs"
+    elif not faster and not slower:
+        which = f"neither significantly faster nor slower {than} any of {runs} runs"
+    else:
+        which = f"significantly faster {than} {faster} of {runs} runs, and significantly slower in {slower}"
+    return f"{name} is {which}. Its speedup ({clock}) ranges from {span}{same}.{scores}"
+
+
+def _incomplete(summary: RunSummary) -> Iterator[str]:
+    if not summary.complete:
+        yield "The run is incomplete; these results are preliminary."
+
+
+def _name(summary: RunSummary, row: MethodSummary) -> str:
+    """Return a method with its draft length, unless its label has a setting."""
+    length = summary.traits(row).draft_length
+    return row.label if "(" in row.method or not length else f"{row.label} (draft length {length})"
+
+
+def _headline(summary: RunSummary, leading: MethodSummary, rows: Sequence[MethodSummary]) -> str:
+    """Return the sentence on the fastest method, preferably a lossless one, and those that equal it."""
+    speedup, base = speedup_of(summary, leading), summary.baseline
+    assert speedup is not None
+    lossless = summary.keeps_distribution(leading)
+    same = SAME_DISTRIBUTION if lossless else ""
+    kind = "lossless " if lossless and not all(summary.keeps_distribution(row) for row in rows) else ""
+    alike = [row for row in rows if row is not leading and _is_alike(summary, leading, row)]
+    name = _name(summary, leading)
+    measured = "" if leading.rank else " measured"  # without ranks, only the numbers are compared
+    fastest = f", the fastest {kind}method{measured}," if len(rows) > 1 else ""
+    rank = f", rank {leading.rank} of {len(summary.measured)}" if leading.rank and len(rows) > MOST_NAMED else ""
+    text = f"{TIMES.text(speedup)} ({summary.clock}{rank})"
+    synthetic = "on synthetic prompts " if summary.data.source == "synthetic" else ""
+    where = f"{synthetic}{place(summary)}"
+    if speedup.high is not None and speedup.high < 1.0:
+        advice = "" if doubts(summary) else " Do not use it with these models here."
+        return f"{name}{fastest} is slower than {base} {where}: {text}{same}.{advice}"
+    if speedup.low is not None and speedup.low <= 1.0:
+        here = " in this run" if doubts(summary) else ""
+        return f"The speeds of {name} and {base} {synthetic}cannot be distinguished{here}: {text}{same}."
+    fact = f"is {TIMES.text(speedup)} as fast as {base} {where} ({summary.clock}{rank}){same}."
+    return f"{name} {fact} {_alike(summary, alike)}" if alike else f"{name}{fastest} {fact}"
+
+
+def _alike(summary: RunSummary, rows: Sequence[MethodSummary]) -> str:
+    """Return the sentence on the methods whose speeds cannot be distinguished from another's."""
+    others = ", ".join(f"{row.label} ({TIMES.text(speedup_of(summary, row))})" for row in rows[:MOST_NAMED])
+    more = f" and {len(rows) - MOST_NAMED} more" if len(rows) > MOST_NAMED else ""
+    return f"It cannot be distinguished from {others}{more}."
+
+
+def _is_alike(summary: RunSummary, leading: MethodSummary, row: MethodSummary) -> bool:
+    """Return whether the speeds of two methods cannot be distinguished, and both are lossless or neither is.
+
+    Without an overlap of their intervals they differ, though a test of all pairs did not show it.
+    """
+    ours, theirs = speedup_of(summary, leading), speedup_of(summary, row)
+    same_kind = summary.keeps_distribution(leading) == summary.keeps_distribution(row)
+    overlap = ours is not None and theirs is not None and ours.overlaps(theirs)
+    return bool(same_kind and overlap and leading.rank and row.method in leading.rank.alike)
+
+
+def _contradictions(summary: RunSummary, rows: Sequence[MethodSummary]) -> Iterator[str]:
+    """Yield the methods whose greedy tokens contradict the distribution that they declare."""
+    for row in rows:
+        if summary.contradicted(row):
+            wrong = f"{row.number('wrong_tokens'):.0f} of {row.tokens // max(summary.decoding.repeats, 1)}"
+            name = row.method.partition("(")[0]
+            yield (
+                f"{row.label} is declared lossless, but {wrong} greedy tokens differ from those that {summary.baseline} would"
+                f" select, by more than rounding explains; help: specbench verify -m {name} -p {summary.pair}"
+            )
+
+
+def _lossy(summary: RunSummary, leading: MethodSummary, rows: Sequence[MethodSummary]) -> Iterator[str]:
+    """Yield the score of a leading method that is not lossless, or else the fastest method that is not, with its score."""
+    if not summary.keeps_distribution(leading):
+        yield from _leading_score(summary, leading)
+        return
+    others = [row for row in rows if not summary.keeps_distribution(row) and not summary.contradicted(row)]
+    if not others:
+        return
+    best = max(others, key=lambda row: _number(summary, row))
+    speedup = speedup_of(summary, best)
+    kind = "not lossless" if all(summary.lossless(row) is False for row in others) else "not declared lossless"
+    rank = f", rank {best.rank} of {len(summary.measured)}" if best.rank and len(rows) > MOST_NAMED else ""
+    change = f"; change of its score: {_change_text(summary, best.score_change)}" if best.score_change else ""
+    alike = [row for row in others if row is not best and _is_alike(summary, best, row)]
+    more = f" {_alike(summary, alike)}" if alike else ""
+    yield f"The fastest method that is {kind} is {best.label}: {TIMES.text(speedup)}{rank}{change}.{more}"
+
+
+def _leading_score(summary: RunSummary, leading: MethodSummary) -> Iterator[str]:
+    """Yield the score of a leading method that is not lossless."""
+    if change := _score_change(summary, leading):
+        yield _score_sentence(summary, change)
+
+
+def _score_change(summary: RunSummary, row: MethodSummary) -> Estimate | None:
+    """Return the change of a method's score; None if the method keeps the distribution, or if the models are simulated."""
+    return None if summary.simulated or summary.keeps_distribution(row) else row.score_change
+
+
+def _score_range(measured: Sequence[tuple[RunSummary, MethodSummary]]) -> str:
+    """Return the sentence on the least and the greatest change of a method's score over runs; empty if there is none."""
+    changes = [
+        (change.value, f"{_change_text(summary, change)} ({summary.spec.task.name})")
+        for summary, row in measured
+        if (change := _score_change(summary, row))
+    ]
+    if not changes:
+        return ""
+    (_, least), (_, most) = min(changes), max(changes)
+    part = f" in {len(changes)} of {len(measured)} runs" if len(changes) < len(measured) else ""
+    values = f"is {least}" if len(changes) == 1 else f"ranges from {least} to {most}"
+    return f" The change of its score{part} {values}."
+
+
+def _score_sentence(summary: RunSummary, change: Estimate) -> str:
+    """Return the sentence on the score of a method relative to the baseline's."""
+    if change.low is None or change.high is None:
+        return f"Its score relative to the baseline's: {_change_text(summary, change)}."
+    if change.low == change.high == 0.0:
+        return f"Its score equals the baseline's ({summary.headline})."
+    if change.low <= 0.0 <= change.high:
+        return f"Its score cannot be distinguished from the baseline's: {_change_text(summary, change)}."
+    return f"Its score differs from the baseline's: {_change_text(summary, change)}."
+
+
+def _change_text(summary: RunSummary, change: Estimate) -> str:
+    """Return the change of a score with its interval, in points of 100."""
+    text = f"{summary.headline} {SCORE.number(change.value, signed=True)}"
+    if change.low is None or change.high is None:
+        return text
+    return f"{text} [{SCORE.number(change.low, signed=True)}, {SCORE.number(change.high, signed=True)}]"
+
+
+def _uniform_score(summary: RunSummary) -> Iterator[str]:
+    """Yield a warning if all methods score 0, or all score 100."""
+    scores = {score.value for row in summary.measured if (score := summary.score(row))}
+    if len(scores) == 1 and scores <= {0.0, 1.0}:
+        value = f"{100 * scores.pop():.0f}"
+        yield f"All methods score {value} on {summary.headline}, so this task cannot show a difference in quality here."
+
+
+def _uniform_scores(summaries: Sequence[RunSummary]) -> Iterator[str]:
+    """Yield the warnings of `_uniform_score` over several runs, each with the number of runs that have it."""
+    warnings = Counter(
+        sentence for summary in summaries if not summary.simulated for sentence in _uniform_score(summary)
+    )
+    for sentence, count in warnings.items():
+        yield sentence if count == len(summaries) else f"{counted(count, 'run')}: {sentence[0].lower()}{sentence[1:]}"
+
+
+def judged_conclusion(judged: Judged) -> list[str]:
+    """Return how often the judge preferred each method, and whether that differs from chance."""
+    rates, text = win_rates(judged["rows"]), TENTHS_OF_PERCENT.text
+    if rates.equal == rates.comparisons:
+        both = f"{judged['of']} and {judged['against']}"
+        return [f"All {counted(rates.comparisons, 'text')} of {both} are equal, so the judge was not called."]
+    out = [
+        f"{judged['label']} prefers {judged['of']} in {text(rates.wins)} and {judged['against']} in {text(rates.losses)} of"
+        f" {counted(rates.comparisons, 'comparison')}; {text(rates.ties)} are ties."
+    ]
+    decided = rates.decided
+    if decided is None:
+        out.append("All comparisons are ties, so this judge shows no difference between the methods.")
+    elif decided.low is None or decided.high is None:
+        out.append("Intervals need more prompts.")
+    elif decided.low <= 0.5 <= decided.high:
+        out.append(f"Without ties, {judged['of']} wins {text(decided)}, which cannot be distinguished from 50 %.")
+    else:
+        more = "more" if decided.value > 0.5 else "less"
+        out.append(f"Without ties, {judged['of']} wins {text(decided)}, significantly {more} than half.")
+    if rates.equal:
+        out.append(f"{counted(rates.equal, 'comparison')} had equal texts: ties, without a call of the judge.")
+    if rates.unclear:
+        out.append(f"{counted(rates.unclear, 'answer')} of the judge named no letter and counted as a tie.")
+    return out

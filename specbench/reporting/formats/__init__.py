@@ -1,0 +1,1 @@
+"""Formats of reports: Markdown, HTML, LaTeX, CSV and JSON."""

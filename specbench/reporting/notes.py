@@ -1,0 +1,388 @@
+"""What reports say of a measurement: notes below tables, of which warnings start with `!`, captions, and heads of pages."""
+
+import re
+import shlex
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from specbench.analysis.run_summary import RunSummary
+from specbench.config.presets import preset
+from specbench.errors import ConfigError
+from specbench.reporting.columns import column_of
+from specbench.runs.run_folder import listed
+
+LEAST_BANDWIDTH = 0.5  # share of the memory bandwidth below which a baseline gets a warning
+NUMBERS = r"[-+]?\d[\d.,]*%?|\(.*?\)"  # numbers and texts in brackets
+MOST_CONDITIONS = 3  # sets of conditions above a short report of several runs
+MOST_WARNINGS = 5  # lines of warnings that follow a short report
+MOST_FOLDERS = 3  # that a command names
+MOST_METHODS = 3  # methods that a warning names if it is about many
+LENGTH_CUTS = "cut_by_length"
+WINDOW_CUTS = "outputs cut by the context window of"
+LIMITS = {  # warnings with a value for each method, by column: the text, and the value from which on it is shown
+    LENGTH_CUTS: ("outputs cut by the length limit", 0.05),
+    "cut_prompts": ("truncated prompts", 0.0),
+    "drift": ("drift of the speed within the run; other programs may use the machine", 0.1),
+}
+INTERVALS = (
+    "Intervals are 95 %, by Student's t over prompts and repeats; Wilson's if all scores are 0 or all are 1; none for fewer"
+    " than five prompts. Theory assumes that verifying a block costs as much as decoding one token. Corrected theory uses the"
+    " measured cost."
+)
+PARALLEL = "Parallel models"  # how the note begins
+MOST_NAMED = 3  # different values that are listed; of more, only the number is given
+
+
+def notes(summary: RunSummary) -> list[str]:
+    """Return the conditions of a run, and warnings about it."""
+    sections = (_conditions, _models, _methods, _completeness, _comparability, _scores, _limits)
+    return [note for section in sections for note in section(summary)]
+
+
+def _conditions(summary: RunSummary) -> Iterator[str]:
+    decoding, data, env = summary.decoding, summary.data, summary.environment
+    length = f"fixed length of {decoding.max_new_tokens}" if decoding.ignore_eos else "natural stop"
+    dtypes = " ".join(sorted({model.dtype for model in summary.models.values()}))
+    placed = f" ({summary.placement})" if summary.placement else ""
+    prompts, repeats = counted(data.samples, "prompt"), counted(decoding.repeats, "repeat")
+    changed = f"changed: {'; '.join(summary.spec.changes)}; " if summary.spec.changes else ""
+    yield (
+        f"{prompts} ({data.source}) x {repeats}, {sampling_of(summary)}, {length}, seed {decoding.seed}; {changed}engine"
+        f" {summary.spec.engine} on {summary.spec.device} {dtypes}{placed}, {summary.machine},"
+        f" {counted(env['threads'], 'thread')}"
+    )
+    if summary.imported:
+        yield f"imported from {summary.imported}, not measured here"
+    if env.get("untimed"):
+        yield "! untimed: other runs shared the device, so there are no speeds"
+    yield INTERVALS
+    if summary.captured.graphs:
+        yield (
+            f"{summary.captured.graphs} CUDA graphs were captured in {summary.captured.seconds:.1f} s, outside all timings."
+        )
+
+
+def _models(summary: RunSummary) -> Iterator[str]:
+    if summary.simulated:
+        yield _not_real(summary)
+    for name, head in summary.heads.items():
+        data = summary.data
+        unseen = data.samples <= head.skipped and not data.drawn and not data.shard
+        if data.sha256 in head.trained_on and not unseen:
+            skipped = f", except the first {counted(head.skipped, 'row')}" if head.skipped else ""
+            yield f"! head {name} was trained on this data set{skipped}"
+
+
+def _methods(summary: RunSummary) -> Iterator[str]:
+    rows = summary.methods
+    if any(row.value("predicted_distance") is not None for row in rows):
+        yield "predicted distance from target: Theorem 1 over the head's own test texts (docs/heads.md)."
+    if any(head.kind == "eagle" for head in summary.heads.values()):
+        yield (
+            "Theory leaves out the tokens that an EAGLE head reads again, and the forwards in which a middle model catches up"
+            " for it."
+        )
+    base = next((row for row in rows if row.method == summary.baseline), None)
+    bound = base.number("bound_share") if base else None
+    if base and bound is not None and bound < LEAST_BANDWIDTH:
+        yield (
+            f"! {base.method} reaches {column_of('bound_share').format.text(bound)} of the measured copy bandwidth; a faster"
+            " engine would reduce the speedups over it"
+        )
+    if together := _parallel_note(summary):
+        yield together
+    if any(row.method.startswith("hf-") for row in rows):
+        yield "hf-*: run by transformers itself, regardless of --engine."
+
+
+def _completeness(summary: RunSummary) -> Iterator[str]:
+    data, rows = summary.data, summary.methods
+    failed = sum(row.failed for row in rows)
+    if data.shard:
+        yield f"! shard {data.shard} of a run; --shards {data.shard.split('/')[1]} combines all of them"
+    if data.samples < data.total and data.source != "synthetic":
+        part = f"{data.samples} of {counted(data.total, 'sample')}"
+        yield f"! {part}: not comparable with published scores" if data.revision else f"{part}."
+    if failed:
+        first = next(row.first_error for row in rows if row.first_error)
+        yield f"! {counted(failed, 'generation')} failed and were not timed (`error` in samples.jsonl). The first: {first}"
+    if summary.problems:
+        yield f"! {counted(len(summary.problems), 'line')} of samples.jsonl not counted: {listed(summary.problems)}"
+    if not summary.complete:
+        done = sum(row.generations + row.failed for row in rows)
+        expected = len(rows) * data.samples * summary.decoding.repeats
+        yield f"! incomplete: {done} of {expected} generations; the same command resumes the run"
+
+
+def _comparability(summary: RunSummary) -> Iterator[str]:
+    decoding = summary.decoding
+    if left_out := summary.data.without_system:
+        yield f"! the system prompts of {counted(left_out, 'dialogue')} were left out; help: docs/tasks.md"
+    if summary.data.later_turns and decoding.temperature > 0:
+        yield "Later turns continue each method's own answers, so their prompts differ between methods."
+    if decoding.temperature > 0 and not decoding.ignore_eos:
+        yield "Sampled outputs differ in length; --ignore-eos compares speeds at a fixed length."
+
+
+def _scores(summary: RunSummary) -> Iterator[str]:
+    ignore_eos = summary.decoding.ignore_eos
+    if ignore_eos:
+        yield "Outputs of a fixed length are not scored; leave out --ignore-eos to measure quality."
+    elif summary.not_executed:
+        yield (
+            "! generated code was not executed, so it has no score; help: specbench score"
+            f" {summary.folder} --allow-code-execution"
+        )
+    elif not summary.scored:
+        yield f"! scores are missing or outdated; help: specbench score {summary.folder}"
+    version = summary.spec.task.version
+    if summary.scored_by not in ("", version):
+        yield f"! generated under version {version} of the task, scored by version {summary.scored_by}"
+    for metric in summary.metrics:
+        yield f"{metric['name']}: {metric['signature']}"
+        undefined = any(row.quality.get(metric["name"]) is None for row in summary.measured)
+        if (
+            metric["combine"].startswith("pass@")
+            and undefined
+            and summary.scored
+            and not (ignore_eos or summary.not_executed)
+        ):
+            needed = metric["name"].partition("@")[2]
+            yield (
+                f"! {metric['name']} needs at least {needed} generations per prompt; help: --repeats {needed}, and a"
+                " temperature above 0"
+            )
+
+
+def _limits(summary: RunSummary) -> Iterator[str]:
+    natural = not summary.decoding.ignore_eos and not summary.spec.task.continues
+    for key, (text, least) in LIMITS.items():
+        values = {row.method: row.number(key) or 0.0 for row in summary.methods}
+        if key == LENGTH_CUTS:
+            if not natural:
+                continue
+            for role in dict.fromkeys(role for row in summary.methods for role in row.window_cuts):
+                cut = {row.method: row.window_cuts.get(role, 0.0) for row in summary.methods}
+                values = {method: value - cut[method] for method, value in values.items()}
+                yield from _beyond(f"{WINDOW_CUTS} '{role}'", key, cut, least)
+        yield from _beyond(text, key, values, least)
+
+
+def sampling_of(summary: RunSummary) -> str:
+    """Return the temperature and the filters of sampling."""
+    decoding = summary.decoding
+    filters = [f"top-k {decoding.top_k}"] * bool(decoding.top_k) + [f"top-p {decoding.top_p:g}"] * (
+        decoding.top_p != 1.0
+    )
+    return ", ".join([f"T = {decoding.temperature:g}", *filters])
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun, in the plural unless it is 1."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _beyond(text: str, key: str, values: Mapping[str, float], least: float) -> Iterator[str]:
+    """Yield a warning with the methods whose value, of the column `key`, is beyond the limit; if these are many, with the
+    largest values and the number of the others.
+    """
+    beyond = {method: value for method, value in values.items() if abs(value) > least}
+    texts = {method: column_of(key).format.text(value) for method, value in beyond.items()}
+    if len(texts) > 2 and len(texts) == len(values) and len(set(texts.values())) == 1:
+        texts = {"all methods": next(iter(texts.values()))}
+    if not texts:
+        return
+    first, more = list(texts), ""
+    if len(texts) > MOST_METHODS + 1:
+        first = sorted(texts, key=lambda method: -abs(beyond[method]))[:MOST_METHODS]
+        more = f" and {len(texts) - MOST_METHODS} more methods"
+    yield f"! {text}: {', '.join(f'{method} {texts[method]}' for method in first)}{more}"
+
+
+def _not_real(summary: RunSummary) -> str:
+    """Return notes on what is simulated, and what that means for the numbers."""
+    texts = {
+        "dummy": "the weights are random (dummy), so a forward has its real cost and the text is noise",
+        "synthetic": "synthetic logits replace the models' logits",
+    }
+    parts = [texts[word] for word in summary.simulated.split()]
+    synthetic = summary.spec.pair.synthetic
+    if not synthetic:
+        parts.append("acceptance, and with it the speed of methods that draft, has no meaning")
+    elif synthetic.rates:
+        configured = " and ".join(
+            f"of {rate.acceptance:g} for drafts of {role} tested by {', '.join(rate.scorers)} under {rate.method}"
+            for role, rate in synthetic.rates.items()
+        )
+        parts.append(f"a configured acceptance rate {configured}, which determines all other rates")
+    return "! Not a measurement of these models: " + "; ".join(parts)
+
+
+def notes_of(summaries: Sequence[RunSummary]) -> list[str]:
+    """Return the notes of one run, or the common ones of several."""
+    return notes(summaries[0]) if len(summaries) == 1 else common_notes(summaries)
+
+
+def warnings_of(lines: Iterable[str]) -> list[str]:
+    """Return the notes that are warnings."""
+    return [line for line in lines if line.startswith("!")]
+
+
+def without_warnings(lines: Iterable[str]) -> list[str]:
+    """Return the other notes."""
+    return [line for line in lines if not line.startswith("!")]
+
+
+def short_notes(summaries: Sequence[RunSummary]) -> list[str]:
+    """Return the conditions of some runs and the first warnings about them. The others are counted."""
+    lines = notes_of(summaries)
+    settings = list(dict.fromkeys(notes(summary)[0] for summary in summaries))
+    if len(settings) > MOST_CONDITIONS:
+        others = counted(len(settings) - MOST_CONDITIONS, "more set")
+        settings = [*settings[:MOST_CONDITIONS], f"{others} of conditions; help: {_full_report(summaries)}"]
+    warnings = warnings_of(lines)
+    shown = warnings if len(warnings) <= MOST_WARNINGS else warnings[: MOST_WARNINGS - 1]
+    more = len(warnings) - len(shown)
+    rest = [f"! {counted(more, 'more warning')}; help: {_full_report(summaries)}"] if more else []
+    return [*settings, *shown, *rest]
+
+
+def _full_report(summaries: Sequence[RunSummary]) -> str:
+    """Return how to show all tables and notes of these runs."""
+    if len(summaries) > MOST_FOLDERS:
+        return "specbench report FOLDERS --full"
+    return f"specbench report {' '.join(shlex.quote(summary.folder) for summary in summaries)} --full"
+
+
+def common_notes(summaries: Sequence[RunSummary]) -> list[str]:
+    """Return the notes of a table of several runs: their conditions, then their warnings.
+
+    Warnings that differ only in numbers or methods are one line, with their tasks.
+    """
+    lines_by_run = [(summary, notes(summary)) for summary in summaries]
+    out = list(dict.fromkeys(lines[0] for _, lines in lines_by_run))
+    if any(summary.data.source == "synthetic" for summary in summaries):
+        out.append("Scores on synthetic data are not scores on the task. How each is computed: specbench report FOLDER")
+    kinds: dict[str, list[tuple[str, str]]] = {}
+    for summary, lines in lines_by_run:
+        for note in lines:
+            if note.startswith(("!", "Sampled", PARALLEL)):
+                texts = (f"! {text}" for text in (WINDOW_CUTS, *(text for text, _ in LIMITS.values())))
+                kind = next((text for text in texts if note.startswith(text)), re.sub(NUMBERS, "#", note))
+                kinds.setdefault(kind, []).append((note, summary.task))
+    for alike in kinds.values():
+        first, tasks = alike[0][0], ", ".join(dict.fromkeys(task for _, task in alike))
+        often = f"{len(alike)} runs, numbers of the first: " if len({note for note, _ in alike}) > 1 else ""
+        out.append(f"{first} ({often}{tasks})")
+    return out
+
+
+def _parallel_note(summary: RunSummary) -> str:
+    """Return whether a run's parallel models share a device, by their placement; empty for a run without any."""
+    parallel = [spec for spec in summary.spec.methods.values() if spec.options.get("name") == "parallel"]
+    places: dict[str, list[str]] = {}
+    for role in dict.fromkeys(role for spec in parallel for role in spec.traits.roles):
+        places.setdefault(_device(summary.models[role].placement or summary.spec.device), []).append(role)
+    if not places:
+        return ""
+    why = "The slides name traffic between devices as the reason why parallel models are slow"
+    if len(places) == 1:
+        return f"{PARALLEL} share one device, {next(iter(places))}. {why}, which this cannot show."
+    where = "; ".join(f"{', '.join(roles)} on {device}" for device, roles in places.items())
+    return f"{PARALLEL} are on {len(places)} devices: {where}. {why}."
+
+
+def _device(name: str) -> str:
+    """Return a device's name, the first GPU always as cuda:0."""
+    return "cuda:0" if name == "cuda" else name
+
+
+def conditions(summaries: Sequence[RunSummary]) -> str:
+    """Return pairs, tasks, temperature, prompts and repeats, engine, device, and the clock of the headline speedup."""
+    parts = [
+        _joined("pair", "pairs", (each.pair for each in summaries)),
+        _joined("task", "tasks", (each.task for each in summaries)),
+        _joined("", "temperatures", map(sampling_of, summaries)),
+        _joined("", "sets of prompts", (_prompts(each) for each in summaries)),
+        _joined("engine", "engines", (each.spec.engine for each in summaries)),
+        _joined("", "machines", (_machine(each) for each in summaries)),
+        _joined(
+            "changed:", "sets of changes", ("; ".join(each.spec.changes) for each in summaries if each.spec.changes)
+        ),
+        _joined("not real:", "kinds of simulation", (each.simulated for each in summaries if each.simulated)),
+        _joined("speedups by", "clocks", (f"{each.clock.replace(' ', '-')} time" for each in summaries)),
+    ]
+    return ", ".join(filter(None, parts))
+
+
+def page_title(summaries: Sequence[RunSummary]) -> str:
+    """Return the title of a page: pairs and tasks."""
+    pairs = ", ".join(dict.fromkeys(summary.pair for summary in summaries))
+    return f"{pairs}: {', '.join(dict.fromkeys(summary.spec.task.name for summary in summaries))}"
+
+
+def setup_line(summaries: Sequence[RunSummary]) -> str:
+    """Return the line below a title: date, models, machine, temperature, prompts and repeats."""
+    parts = [
+        _joined("measured on", "dates", (each.environment.get("date", "") for each in summaries)),
+        _joined("models", "sets of models", map(_sources, summaries)),
+        _joined(
+            "", "machines", (f"{each.machine}, {counted(each.environment['threads'], 'thread')}" for each in summaries)
+        ),
+        _joined("", "temperatures", map(sampling_of, summaries)),
+        _joined("", "sets of prompts", map(_prompts, summaries)),
+    ]
+    return "; ".join(filter(None, parts))
+
+
+def method_lines(summaries: Sequence[RunSummary]) -> list[str]:
+    """Return a line per method: what it is, its draft lengths, and whether it is lossless. Settings share a line."""
+    found: dict[str, list[tuple[RunSummary, str]]] = defaultdict(list)
+    for summary in summaries:
+        for label, spec in summary.spec.methods.items():
+            found[spec.preset].append((summary, label))
+    return [_method_line(name, each) for name, each in found.items()]
+
+
+def _method_line(name: str, uses: Sequence[tuple[RunSummary, str]]) -> str:
+    specs = [summary.spec.methods[label] for summary, label in uses]
+    baseline = all(summary.baseline == label for summary, label in uses)
+    declared = {True: "declared lossless", False: "not lossless", None: "baseline" if baseline else "undeclared"}
+    parts = [
+        _description(name),
+        _joined("draft length", "draft lengths", (each.traits.draft_length for each in specs)),
+        declared[specs[-1].lossless],
+    ]
+    return ": ".join(filter(None, (name, "; ".join(filter(None, parts)))))
+
+
+def _description(name: str) -> str:
+    """Return the description of a method's preset; empty if the preset no longer exists."""
+    try:
+        return str(preset("method", name).table.get("description", ""))
+    except ConfigError:
+        return ""
+
+
+def _sources(summary: RunSummary) -> str:
+    return ", ".join(f"{role} {model.source}" for role, model in summary.models.items())
+
+
+def _joined(word: str, plural: str, values: Iterable[str]) -> str:
+    """Return different values after a word, or their number if there are many."""
+    found = list(dict.fromkeys(filter(None, values)))
+    if len(found) > MOST_NAMED:
+        return f"{len(found)} {plural}"
+    return f"{word} {' / '.join(found)}".strip() if found else ""
+
+
+def _prompts(summary: RunSummary) -> str:
+    data, repeats = summary.data, summary.decoding.repeats
+    prompts = counted(data.samples, "random prompt" if data.drawn else "prompt")
+    return f"{prompts} ({data.source}) x {counted(repeats, 'repeat')}"
+
+
+def _machine(summary: RunSummary) -> str:
+    dtypes = " ".join(sorted({model.dtype for model in summary.models.values()}))
+    placed = f" ({summary.placement})" if summary.placement else ""
+    return f"{summary.spec.device} {dtypes}{placed} on {summary.machine}"

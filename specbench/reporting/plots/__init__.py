@@ -1,0 +1,1 @@
+"""Plots of runs and suites as files."""

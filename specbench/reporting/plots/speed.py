@@ -1,0 +1,105 @@
+"""A chart of speedups: a dot with its interval per method, sorted, and what theory predicts."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from specbench.analysis.intervals import Estimate
+from specbench.analysis.run_summary import RunSummary
+from specbench.reporting.column import TIMES
+from specbench.reporting.conclusion import speedup_of
+from specbench.reporting.plots.figures import Label, Panel, legend_above, list_methods, short
+from specbench.reporting.plots.styles import INK, MUTED, NEUTRAL, Style, base_name, style_of, styles_of
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+ROW, REST = 0.36, 1.25  # inches of a row, and of the rest of the panel
+MOST_ROWS = 16  # of a panel; with more, only the fastest setting of each method is shown
+BAND = 0.34  # half the height of the band of theory, in rows
+THEORY = "theory: from ideal to measured cost of a block"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpeedRow:
+    """A method's speedup with its interval. `predicted` and `corrected` are what theory predicts, if it does."""
+
+    label: str
+    method: str
+    speedup: Estimate
+    predicted: float | None = None
+    corrected: float | None = None
+
+    @property
+    def theory(self) -> tuple[float, float] | None:
+        """The range of theory; one number twice if only one is known."""
+        known = [value for value in (self.predicted, self.corrected) if value is not None]
+        return (min(known), max(known)) if known else None
+
+
+def _speed_rows(summary: RunSummary) -> list[SpeedRow]:
+    """Return the speedups of a run by its main clock, the fastest first. Theory is of decoding time only."""
+    rows = []
+    for row in summary.measured:
+        speedup = speedup_of(summary, row)
+        if speedup is None:
+            continue
+        theory = {} if summary.end_to_end else {key: row.number(key) for key in ("predicted", "corrected")}
+        rows.append(SpeedRow(label=row.label, method=row.method, speedup=speedup, **theory))
+    return sorted(rows, key=lambda row: -row.speedup.value)
+
+
+def run_speed_panel(summary: RunSummary, title: str) -> Panel | None:
+    """Return the panel of a run's speedups; None if only the baseline was measured."""
+    rows = most_important(_speed_rows(summary))
+    title = f"{title}: speedup over {summary.baseline}"
+    axis = f"speedup over {summary.baseline}, {summary.clock}"
+    return speed_panel(title, rows, axis, styles_of(summary.spec.methods)) if rows else None
+
+
+def most_important(rows: Sequence[SpeedRow]) -> list[SpeedRow]:
+    """Return the rows, the fastest first; of too many, the fastest setting of each method."""
+    ordered = sorted(rows, key=lambda row: -row.speedup.value)
+    if len(ordered) <= MOST_ROWS:
+        return ordered
+    fastest = {base_name(row.method): row for row in reversed(ordered)}
+    return [row for row in ordered if fastest[base_name(row.method)] is row]
+
+
+def speed_panel(title: str, rows: Sequence[SpeedRow], axis: str, styles: Mapping[str, Style] | None = None) -> Panel:
+    """Return a panel of speedups. `axis` is the label of the axis, and `styles` those of a run's methods."""
+    return Panel(title, _drawn(rows, axis, styles or {}), REST + ROW * len(rows))
+
+
+def _drawn(rows: Sequence[SpeedRow], axis: str, styles: Mapping[str, Style]) -> Callable[["Axes"], Sequence[Label]]:
+    def draw(axes: "Axes") -> Sequence[Label]:
+        axes.axvline(1.0, color=MUTED, linewidth=1.2, zorder=1)
+        if any(row.theory for row in rows):
+            axes.fill_between([], [], color=NEUTRAL, alpha=0.3, label=THEORY)
+        for place, row in enumerate(rows):
+            style = styles.get(row.method) or style_of(row.method)
+            if row.theory:
+                _band(axes, place, row.theory, style.color)
+            low, high = row.speedup.low, row.speedup.high
+            if low is not None and high is not None:
+                axes.plot(
+                    [low, high], [place, place], color=style.color, linewidth=2.2, solid_capstyle="butt", zorder=3
+                )
+            axes.plot([row.speedup.value], [place], style.marker, color=style.color, markersize=7, zorder=4)
+            axes.annotate(
+                TIMES.text(row.speedup.value), (row.speedup.value, place), xytext=(0, 5), textcoords="offset points",
+                ha="center", va="bottom", fontsize=8.5, fontweight="bold", color=INK, zorder=5,
+            )  # fmt: skip
+        list_methods(axes, [short(row.label) for row in rows], above=0.75, below=0.6)
+        axes.margins(x=0.06)
+        axes.xaxis.set_major_formatter("{x:g}x")
+        axes.set_xlabel(axis)
+        legend_above(axes)
+        return ()
+
+    return draw
+
+
+def _band(axes: "Axes", place: int, theory: tuple[float, float], color: str) -> None:
+    """Draw the range of theory as a band. A range too narrow to be seen is visible by its edge."""
+    axes.fill_between(theory, place - BAND, place + BAND, color=color, alpha=0.22, linewidth=1.2, zorder=2)

@@ -1,0 +1,137 @@
+"""Colors, markers and line styles: the same for a method in every plot and on every page."""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from zlib import crc32
+
+# Okabe and Ito's palette, readable with color vision deficiencies, without black and yellow, and with Tol's olive. All are
+# readable on white and on a dark page.
+BLUE, SKY, GREEN, ORANGE, RED, PURPLE, OLIVE = (
+    "#0072b2", "#56b4e9", "#009e73", "#e69f00", "#d55e00", "#cc79a7", "#999933",
+)  # fmt: skip
+NEUTRAL = "#7d8590"
+INK, MUTED, RULE = "#1f2328", "#8c959f", "#d8dee4"  # text, axes and grid, as in style.mplstyle
+COLORS = (BLUE, ORANGE, GREEN, RED, PURPLE, SKY, OLIVE)
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "d")
+DASHES = ("-", "--", "-.", ":")
+DARK = {
+    "#ffffff": "#0d1117",
+    INK: "#e6edf3",
+    MUTED: "#9198a1",
+    RULE: "#3d444d",
+}  # the page's dark colors, as in page.css
+TEXT_SHADE = 0.72  # of a label beside the color of its line
+LINE_STEP = 0.16  # share of white from one shade to the next
+
+
+@dataclass(frozen=True)
+class Style:
+    """How a method is drawn: a color, a marker, and a line style that distinguishes its settings."""
+
+    color: str
+    marker: str
+    dashes: str = "-"
+
+
+METHODS = {
+    "ar": Style(NEUTRAL, "o"), "ar-draft": Style(NEUTRAL, "v"), "we": Style(NEUTRAL, "s"), "cd": Style(NEUTRAL, "D"),
+    "dtr": Style(NEUTRAL, "P"), "we-p": Style(NEUTRAL, ">"), "cd-p": Style(NEUTRAL, "<"),
+    "hf-generate": Style(NEUTRAL, "X"), "hf-static": Style(NEUTRAL, "d"), "hf-assisted": Style(NEUTRAL, "^"),
+    "sd": Style(BLUE, "o"), "pld": Style(PURPLE, "D"), "eagle": Style(ORANGE, "s"), "sprinter": Style(RED, "^"),
+    "adaedl": Style(SKY, "v"), "confidence": Style(GREEN, "v"), "dsl": Style(OLIVE, "X"),
+    "specdec++": Style(PURPLE, "s"),
+    "polybasic": Style(GREEN, "P"), "polybasic-model": Style(GREEN, "X"), "polybasic-pld": Style(GREEN, "d"),
+    "we-sd": Style(ORANGE, "v"), "we-se": Style(RED, "o"), "se": Style(RED, "o"), "cd-sd": Style(SKY, "D"),
+    "cd-se": Style(BLUE, "s"), "dtr-sd": Style(PURPLE, "X"), "dtr-se": Style(GREEN, "D"),
+    "se-small-large": Style(RED, "<"),
+    "cascade-chow": Style(ORANGE, "o"), "cascade-chow-log": Style(ORANGE, "^"), "cascade-diff": Style(GREEN, "s"),
+    "cascade-diff-log": Style(GREEN, "<"), "cascade-opt": Style(RED, "D"), "cascade-opt-log": Style(RED, "d"),
+    "cascade-token": Style(PURPLE, "P"), "lossy": Style(BLUE, "X"), "lossy-star": Style(BLUE, ">"),
+    "lossy-star-budget": Style(BLUE, "^"), "bild": Style(OLIVE, "v"), "bild-star": Style(OLIVE, "^"),
+    "token-cascade": Style(SKY, "o"), "seq-cascade": Style(SKY, "s"), "seq-cascade-threshold": Style(SKY, "X"),
+    "oracle-diff": Style(GREEN, "*"),
+}  # fmt: skip
+PARTS = {"draft": SKY, "middle": GREEN, "target": BLUE, "host": NEUTRAL, "eagle": ORANGE, "sprinter": RED}
+
+
+def text_color(color: str) -> str:
+    """Return a darker shade of a color, in which text is readable on white."""
+    return "#" + "".join(f"{round(TEXT_SHADE * int(color[i : i + 2], 16)):02x}" for i in (1, 3, 5))
+
+
+def dark(svg: str) -> str:
+    """Return an SVG of a figure in colors for a dark page. Lines and markers keep their colors, labels are lighter."""
+    svg = re.sub(r"(<text[^>]*fill: )(#[0-9a-f]{6})", lambda found: found[1] + _on_dark(found[2]), svg)
+    return re.sub("|".join(DARK), lambda found: DARK[found[0]], svg)
+
+
+def _on_dark(color: str) -> str:
+    """Return the color of a label on a dark page: the original of `text_color`, and lighter."""
+    if color in DARK:
+        return color
+    parts = (min(int(color[i : i + 2], 16) / TEXT_SHADE, 255) for i in (1, 3, 5))
+    return "#" + "".join(f"{round(part + (255 - part) * 0.3):02x}" for part in parts)
+
+
+def base_name(method: str) -> str:
+    """Return a method's name without its settings and labels: `sd` for `sd(gamma=3)`."""
+    return method.partition("(")[0].strip()
+
+
+def style_of(method: str, setting: int = 0) -> Style:
+    """Return the style of a method. `setting` counts its settings in one plot.
+
+    A method that is not in the table, such as that of a plugin, gets a color and a marker that follow from its name.
+    """
+    name = base_name(method)
+    number = crc32(name.encode("utf-8", "replace"))
+    plain = METHODS.get(name) or Style(COLORS[number % len(COLORS)], MARKERS[number // len(COLORS) % len(MARKERS)])
+    return Style(shade(plain.color, setting), plain.marker, DASHES[setting % len(DASHES)])
+
+
+def styles_of(methods: Iterable[str]) -> dict[str, Style]:
+    """Return the styles of all methods of a run. Their colors are distinct as long as there are enough, then their markers.
+
+    A method keeps its own color unless an earlier one has it. It then gets the first unused color. Neutral colors are kept.
+    No two methods have both the same color and the same marker, as long as there are enough.
+    """
+    styles: dict[str, Style] = {}
+    numbers = setting_numbers(list(methods))
+    for method, number in numbers.items():
+        style = style_of(method)
+        used = {each.color for each in styles.values()} - {NEUTRAL}
+        free = [color for color in COLORS if color not in used] or [shade(style.color, number)]
+        color = free[0] if style.color in used else style.color
+        taken = {(each.color, each.marker) for each in styles.values()}
+        marker = next((each for each in (style.marker, *MARKERS) if (color, each) not in taken), style.marker)
+        styles[method] = Style(color, marker, DASHES[number % len(DASHES)])
+    return styles
+
+
+def part_colors(parts: list[str]) -> dict[str, str]:
+    """Return the color of each model, and of the host, in a stacked bar. No two have the same as long as there are enough."""
+    colors = {part: PARTS[part] for part in parts if part in PARTS}
+    for part in parts:
+        if part not in colors:
+            free = [color for color in COLORS if color not in colors.values()]
+            colors[part] = (free or COLORS)[0]
+    return colors
+
+
+def shade(color: str, step: int) -> str:
+    """Return a lighter shade of a color for each step, three at most."""
+    weight = LINE_STEP * (step % 4)
+    parts = (int(color[i : i + 2], 16) for i in (1, 3, 5))
+    return "#" + "".join(f"{round(part + (255 - part) * weight):02x}" for part in parts)
+
+
+def setting_numbers(methods: list[str]) -> dict[str, int]:
+    """Return the position of each method among the settings of the same method, in the order given."""
+    counts: dict[str, int] = {}
+    numbers = {}
+    for method in dict.fromkeys(methods):
+        name = base_name(method)
+        numbers[method] = counts.get(name, 0)
+        counts[name] = numbers[method] + 1
+    return numbers

@@ -1,0 +1,191 @@
+"""Why a method has its speed, and which settings or other runs may give another one: sentences of a conclusion."""
+
+from collections.abc import Iterator
+
+from specbench.analysis.intervals import FEWEST
+from specbench.analysis.ranking import fewest_prompts
+from specbench.analysis.run_summary import MethodSummary, RunSummary
+from specbench.reporting.column import CHANGE, HUNDREDTHS, PERCENT, TENTHS, TIMES
+from specbench.reporting.columns import column_of
+from specbench.reporting.notes import counted
+from specbench.runs.run_spec import DataSpec
+
+MOSTLY = 0.5  # share of prefill from which on decoding times are not explained
+OTHER_LOAD = 0.05  # share of the machine's processors from which on other programs count
+MACHINE_DRIFT = 0.2  # of a method's speed, between the first and the last repeat
+SPEEDUP_DRIFT = 0.1  # of a speedup, if it is more than its interval contains
+REPEAT_SPREAD = 0.1  # of the baseline's time for the same tokens
+
+
+def reasons(summary: RunSummary, leading: MethodSummary, with_advice: bool = True) -> Iterator[str]:
+    """Yield the tokens and time of a round and the share of the theoretical speedup.
+
+    With advice, also yield the break-even points and the best draft length.
+    """
+    yield from _reason(summary, leading)
+    if with_advice:
+        yield from _break_even(summary, leading)
+        yield from _draft_length(summary, leading)
+
+
+def _reason(summary: RunSummary, leading: MethodSummary) -> Iterator[str]:
+    """Yield why the leading method has its speed: tokens per round against the time of a round."""
+    base = next((row for row in summary.measured if row.method == summary.baseline), None)
+    length, rate, ours = leading.accepted_length, leading.acceptance_rate, leading.tokens_per_second
+    if base is None or base.tokens_per_second is None or not length or not ours or rate is None:
+        return
+    if (leading.number("prefill_share") or 0.0) > MOSTLY:
+        yield f"Prefill takes most of the time of {leading.label}, so its decoding time says little."
+        return
+    cost = length * base.tokens_per_second / ours  # in tokens of the baseline
+    yield (
+        f"Each round of {leading.label} commits {HUNDREDTHS.number(length)} tokens (acceptance rate"
+        f" {HUNDREDTHS.number(rate)}) and takes as long as"
+        f" {HUNDREDTHS.number(cost)} tokens of {base.method}{', while decoding' if summary.end_to_end else ''}."
+    )
+    share = leading.number("measured_over_corrected")
+    if share is not None:
+        yield (
+            f"The {'decoding ' if summary.end_to_end else ''}speedup is {100 * share:.0f} % of the theoretical one at the"
+            " measured acceptance and costs."
+        )
+
+
+def _draft_length(summary: RunSummary, leading: MethodSummary) -> Iterator[str]:
+    """Yield the draft length that is predicted to be the fastest."""
+    theory, lengths = summary.traits(leading).theory, leading.predicted_lengths
+    measured = {
+        each.gamma[0]
+        for row in summary.measured
+        if (each := summary.traits(row).theory)
+        and each.gamma
+        and row.method.partition("(")[0] == leading.method.partition("(")[0]
+    }
+    if not lengths or theory is None or len(measured) > 1:
+        return
+    best = max(lengths, key=lambda each: each.speedup.value)
+    ratio = column_of("cost_ratio").format.text(leading.number("cost_ratio"))
+    is_slow = leading.speedup is not None and leading.speedup.value <= 1.0
+    if is_slow and all(each.speedup.high is not None and each.speedup.high <= 1.0 for each in lengths):
+        yield f"No draft length from 1 to {lengths[-1].gamma} is predicted to be faster than {summary.baseline}."
+    elif best.is_faster:
+        yield (
+            f"A draft length of {best.gamma} is predicted to be {TIMES.text(best.gain)} as fast as {theory.gamma[0]};"
+            f" help: --gamma {best.gamma}"
+        )
+    else:
+        yield (
+            f"No other draft length from 1 to {lengths[-1].gamma} is predicted to be clearly faster (a draft forward costs"
+            f" {ratio} of a target forward)."
+        )
+
+
+def _break_even(summary: RunSummary, leading: MethodSummary) -> Iterator[str]:
+    """Yield from which acceptance rate, and up to which cost of a draft token, speculation is faster."""
+    break_even = leading.break_even
+    if break_even is None:
+        return
+    parts = []
+    if break_even.acceptance is not None:
+        measured = HUNDREDTHS.number(break_even.measured_acceptance)
+        parts.append(f"at an acceptance rate of {HUNDREDTHS.number(break_even.acceptance)} (measured: {measured})")
+    if break_even.cost_ratio is not None:
+        measured = HUNDREDTHS.number(break_even.measured_cost_ratio)
+        parts.append(
+            f"with draft tokens that cost {HUNDREDTHS.number(break_even.cost_ratio)} of a target forward"
+            f" (measured: {measured})"
+        )
+    at, clock = f"a draft length of {break_even.gamma}", " by decoding time" if summary.end_to_end else ""
+    if parts:
+        yield f"With {at}, {leading.label} would break even{clock} {', or '.join(parts)}."
+    else:
+        yield (
+            f"With {at}, {leading.label} cannot break even{clock}: not if all drafts were accepted at these costs, and not"
+            " if drafts were free at this acceptance rate."
+        )
+
+
+def place(summary: RunSummary) -> str:
+    """Return where a speedup holds: on this machine, on the machine of the archive, or only in this run."""
+    if doubts(summary):
+        return "in the imported run" if summary.imported else "in this run"
+    return "on the machine of the archive" if summary.imported else "on this machine"
+
+
+def doubts(summary: RunSummary) -> list[str]:
+    """Return the reasons why another run may give other speeds; empty if there are none."""
+    return [each for each in (_load(summary), *_drift(summary), _spread(summary), _single(summary)) if each]
+
+
+def caution(summary: RunSummary) -> Iterator[str]:
+    """Yield the sentence on why another run may give other speeds, and what would settle it."""
+    if found := doubts(summary):
+        repeats = summary.decoding.repeats
+        disturbed = repeats > 1 and (_load(summary) or _spread(summary))  # which more repeats would not change
+        more = "--fresh" if disturbed else f"--repeats {3 if repeats == 1 else 2 * repeats}"
+        yield f"Another run may give other speeds: {'; '.join(found)}; help: {more} on an idle machine"
+
+
+def few_prompts(summary: RunSummary) -> Iterator[str]:
+    """Yield warnings about duplicate prompts, and about too few prompts for intervals or ranks."""
+    data, measured = summary.data, summary.measured
+    if measured:
+        prompts, generations = measured[0].prompts, measured[0].generations
+        if prompts < data.samples and generations == data.samples * summary.decoding.repeats:
+            yield f"Only {prompts} of {data.samples} prompts are different; equal prompts count as one."
+    fewest, needed = min((row.prompts for row in measured), default=0), fewest_prompts(len(measured))
+    if fewest < FEWEST:
+        yield f"Intervals need at least {FEWEST} different prompts; {_too_small(data, FEWEST) or 'help: -n 20'}"
+    elif fewest < needed:
+        size = _too_small(data, needed)
+        more = f"{needed} are needed, and {size}" if size else f"help: -n {needed}, or more for small differences"
+        yield f"{fewest} prompts are too few to rank {len(measured)} methods; {more}"
+
+
+def _too_small(data: DataSpec, needed: int) -> str:
+    """Return how many prompts a source has if these are fewer than wanted; else an empty string."""
+    if data.source == "synthetic" or data.total >= needed:
+        return ""
+    return f"{data.source} has {counted(data.total, 'prompt')}"
+
+
+def _load(summary: RunSummary) -> str:
+    loads = [load for row in summary.measured if (load := row.number("other_load")) is not None]
+    cores, most = summary.environment["cores"], max(loads, default=0.0)
+    if most <= OTHER_LOAD * cores:
+        return ""
+    return f"other programs used {TENTHS.number(most)} of {cores} processors"
+
+
+def _drift(summary: RunSummary) -> Iterator[str]:
+    for key, what, bound in (("speedup_drift", "the speedup", SPEEDUP_DRIFT), ("drift", "the speed", MACHINE_DRIFT)):
+        changes = {
+            row.label: change
+            for row in summary.measured
+            if abs(change := row.number(key) or 0.0) > bound and not (key == "speedup_drift" and _contains(row, change))
+        }
+        if changes:
+            label = max(changes, key=lambda each: abs(changes[each]))
+            yield f"{what} of {label} changed by {CHANGE.number(changes[label])} from the first repeat to the last"
+            return
+
+
+def _contains(row: MethodSummary, change: float) -> bool:
+    """Return whether the interval of a speedup is wide enough for a change of the speedup between repeats."""
+    speedup = row.speedup
+    if speedup is None or speedup.low is None or speedup.high is None:
+        return False
+    return max(1.0 + change, 1.0 / (1.0 + change)) <= speedup.high / speedup.low
+
+
+def _spread(summary: RunSummary) -> str:
+    """Return the sentence on a baseline whose time for the same tokens varies."""
+    base = next((row for row in summary.measured if row.method == summary.baseline), None)
+    spread = base.number("repeat_spread") if base else None
+    if base is None or spread is None or spread <= REPEAT_SPREAD:
+        return ""
+    return f"the time of {base.label} for the same tokens varied by {PERCENT.number(spread)} between repeats"
+
+
+def _single(summary: RunSummary) -> str:
+    return "one repeat does not show drift" if summary.decoding.repeats == 1 else ""

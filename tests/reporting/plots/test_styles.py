@@ -1,0 +1,43 @@
+"""Colors, markers and line styles of methods."""
+
+from specbench.config.presets import names, preset
+from specbench.reporting.plots import styles
+from specbench.reporting.plots.styles import METHODS, style_of
+
+
+def test_every_preset_has_a_style_of_its_own():
+    presets = [preset("method", name) for name in names("method")]
+    methods = {each.name for each in presets if each.path.parent.name == "methods"}  # without those of plugins
+    assert methods <= METHODS.keys()
+    styles = [(style_of(name).color, style_of(name).marker) for name in methods]
+    assert len(set(styles)) == len(styles)
+
+
+def test_a_methods_color_does_not_depend_on_the_other_methods_of_a_plot():
+    assert style_of("sd") == style_of("sd (dummy)") == METHODS["sd"]
+    assert style_of("a-plugins-method") == style_of("a-plugins-method")
+    assert {style_of(f"sd(gamma={k})").marker for k in (1, 3)} == {METHODS["sd"].marker}
+
+
+def test_models_in_a_stacked_bar_have_different_colors():
+    """Those of the table keep theirs; the others get what is left."""
+    colors = styles.part_colors(["eagle-target", "target", "middle", "eagle", "draft", "host"])
+    assert len(set(colors.values())) == 6
+    assert {part: colors[part] for part in styles.PARTS if part in colors} == {
+        part: color for part, color in styles.PARTS.items() if part in colors
+    }
+
+
+def test_many_methods_of_a_run_have_distinct_pairs_of_color_and_marker():
+    found = styles.styles_of([*METHODS, "a-plugins-method", "another-plugins-method"])
+    assert len({(each.color, each.marker) for each in found.values()}) == len(METHODS) + 2
+    few = styles.styles_of(
+        ["sd", "pld", "eagle", "sprinter", "polybasic", "polybasic-model", "bild", "dsl", "specdec++"]
+    )
+    assert len({(each.color, each.marker) for each in few.values()}) == 9
+
+
+def test_methods_of_a_run_have_distinct_colors():
+    found = styles.styles_of(["ar", "sd", "lossy", "sd(gamma=2)", "polybasic", "polybasic-pld"])
+    assert len({each.color for each in found.values()}) == 6
+    assert all(found[name].color == METHODS[name].color for name in ("ar", "sd"))
