@@ -10,12 +10,12 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 from specbench.cli.arguments import imported, lengths
-from specbench.config.choices import Chat as Chat
-from specbench.config.choices import Device as Device
-from specbench.config.choices import Dtype as Dtype
-from specbench.config.choices import Engine as Engine
-from specbench.config.choices import Overflow as Overflow
+from specbench.config.options import Chat as Chat
+from specbench.config.options import Device as Device
+from specbench.config.options import Dtype as Dtype
+from specbench.config.options import Engine as Engine
 from specbench.config.options import Options, SandboxKind
+from specbench.config.options import Overflow as Overflow
 from specbench.config.overrides import parse_head, parse_override, scoped
 from specbench.config.pair import HeadKind as HeadKind
 from specbench.config.placement import place_overrides

@@ -8,11 +8,69 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from specbench.config.choices import CHOICES
 from specbench.config.construct import convert
 from specbench.config.overrides import Override, in_scope, latest, override
 from specbench.config.presets import names
 from specbench.errors import ConfigError, hint
+
+
+class Overflow(StrEnum):
+    """How a prompt that is too long is treated."""
+
+    error = "error"
+    left = "truncate-left"
+    right = "truncate-right"
+    middle = "truncate-middle"
+
+
+class Chat(StrEnum):
+    """Whether the models' chat template is applied."""
+
+    off = "off"
+    auto = "auto"
+    required = "required"
+
+
+class Device(StrEnum):
+    """The device of a run."""
+
+    auto = "auto"
+    cpu = "cpu"
+    cuda = "cuda"
+
+
+class Engine(StrEnum):
+    """What runs the models."""
+
+    auto = "auto"
+    eager = "eager"
+    lean = "lean"
+    graph = "graph"
+    compiled = "compiled"
+
+
+class Dtype(StrEnum):
+    """The precision of weights and activations."""
+
+    auto = "auto"
+    float32 = "float32"
+    bfloat16 = "bfloat16"
+    float16 = "float16"
+
+
+CHOICES: dict[str, type[StrEnum]] = {  # by option
+    "device": Device, "dtype": Dtype, "engine": Engine, "on_overflow": Overflow, "chat": Chat,
+}  # fmt: skip
+
+
+class SandboxKind(StrEnum):
+    """How generated code is isolated; `none` disables isolation."""
+
+    auto = "auto"
+    bwrap = "bwrap"
+    unshare = "unshare"
+    none = "none"
+
 
 TABLES = {"set": "overrides", "over": "over", "head": "heads"}  # options that are tables -> fields
 ALSO_SET = {"max_new_tokens": "max_new_tokens", "on_overflow": "overflow", "chat": "chat"}  # option -> key of a task
@@ -213,15 +271,6 @@ def _lengths(value: object, place: str) -> tuple[int, ...]:
     if not lengths or not all(isinstance(each, int) and not isinstance(each, bool) for each in lengths):
         raise ConfigError(f"{place} = {value!r} must be an integer, or a list of one integer per model")
     return lengths
-
-
-class SandboxKind(StrEnum):
-    """How generated code is isolated; `none` disables isolation."""
-
-    auto = "auto"
-    bwrap = "bwrap"
-    unshare = "unshare"
-    none = "none"
 
 
 @dataclass(frozen=True, kw_only=True)

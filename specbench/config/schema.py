@@ -12,9 +12,8 @@ import typing
 from dataclasses import dataclass, field
 from typing import Any
 
-from specbench.config.choices import CHOICES
 from specbench.config.construct import Named
-from specbench.config.options import Options
+from specbench.config.options import CHOICES, Options
 from specbench.config.suite import INNER, Line, Suite
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import specbench.tasks  # noqa: F401  (registers the tasks)
 from specbench.config.construct import Table
-from specbench.config.model_folders import errors_about_folders
 from specbench.config.options import Access, Options
 from specbench.errors import ConfigError
 from specbench.models import loader
@@ -63,8 +62,7 @@ def finetune_model(request: FinetuneRequest, observer: Observer) -> FinetunedMod
     source = Source(name, task, selection.source_of(request.task, pair, options), request.task)
     folder = request.out or Path("models") / found.name / f"{request.role}-{name.replace(':', '-')}"
     device, base = device_of(options.device), found.path.parent
-    with errors_about_folders(pair, (request.role,), base):
-        models = resolve_models(pair, (request.role,), base, Execution(device, "float32", "eager"))
+    models = resolve_models(pair, (request.role,), base, Execution(device, "float32", "eager"))
     with locked([folder], request.access):
         with observer.status(f"loading {request.role}"):
             loaded = loader.load(models, base, device)

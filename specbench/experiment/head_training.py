@@ -6,7 +6,6 @@ from pathlib import Path
 
 import specbench.tasks  # noqa: F401  (registers the tasks)
 from specbench.config.construct import Table
-from specbench.config.model_folders import errors_about_folders
 from specbench.config.options import Access, Options
 from specbench.config.pair import FEATURES, TAU, Answers, HeadKind, Pair, default_base
 from specbench.errors import ConfigError
@@ -178,8 +177,7 @@ def _trained(job: _Job, observer: Observer) -> Trained:
     """Train a head and write it into its folder."""
     request, settings, folder = job.request, job.settings, job.folder
     kind, device = request.kind, device_of(request.options.device)
-    with errors_about_folders(job.pair, job.roles, job.where):
-        models = resolve_models(job.pair, job.roles, job.where, Execution(device, request.options.dtype))
+    models = resolve_models(job.pair, job.roles, job.where, Execution(device, request.options.dtype))
     with observer.status(f"loading {', '.join(job.roles)}"):
         loaded = loader.load(models, job.where, device)
         texts = gather(loaded, job.sources, job.count, request.skip, request.seed)

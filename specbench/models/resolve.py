@@ -1,9 +1,10 @@
 """Resolution of a pair's models: revisions, sizes, engines. Reads configs and loads no weights."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
 
@@ -22,6 +23,8 @@ from specbench.models.engine import can_fuse, unsupported
 from specbench.models.quantization import layers, stored_by, torchao
 from specbench.models.sizes import ModelSize, shape_of, size_of
 from specbench.runs.run_spec import ModelSource, Shape
+
+CONFIG_FILE = "config.json"  # of every model that Transformers saves
 
 
 @dataclass(frozen=True)
@@ -136,10 +139,45 @@ def dtype_of(choice: str, device: torch.device) -> str:
 
 def resolve_models(pair: Pair, roles: tuple[str, ...], base: Path, on: Execution) -> dict[str, ResolvedModel]:
     """Return the models of these roles. Raises MissingAsset, with advice, if one is not here and cannot be fetched."""
-    found = {role: _resolved(role, pair, base, on) for role in roles}
+    with _errors_about_folders(pair, roles, base):
+        found = {role: _resolved(role, pair, base, on) for role in roles}
     if len({each.config.is_encoder_decoder for each in found.values()}) > 1:
         raise ConfigError("a pair cannot mix encoder-decoder and decoder-only models: " + ", ".join(map(str, roles)))
     return found
+
+
+@contextmanager
+def _errors_about_folders(pair: Pair, roles: Iterable[str], base: Path) -> Iterator[None]:
+    """Add advice to errors about models that are not here.
+
+    Raises MissingAsset for a folder without a model, and appends the nearest folder to the error for a model that is neither
+    here nor on the hub.
+    """
+    paths = {role: pair.models[role].path for role in roles}
+    for role, path in paths.items():
+        local = folder(path, base)
+        if local and not (local / CONFIG_FILE).is_file():
+            inner = sorted(each.parent.name for each in local.glob(f"*/{CONFIG_FILE}"))
+            where = f"one of its folders: {', '.join(inner)}" if inner else "a folder that save_pretrained has written"
+            raise MissingAsset(f"model '{role}': no {CONFIG_FILE} in {local}; help: {where}")
+    try:
+        yield
+    except MissingAsset as error:
+        for role, path in paths.items():
+            if f"model '{role}'" in str(error) and (near := _nearest(path, base)):
+                raise MissingAsset(f"{error}; did you mean the folder {near}?") from None
+        raise
+
+
+def _nearest(path: str, base: Path) -> Path | None:
+    """Return the folder with the most similar name beside a path that is no folder; None if there is none."""
+    if folder(path, base):
+        return None
+    for parent in dict.fromkeys((base / Path(path).expanduser().parent, Path(path).expanduser().parent)):
+        names = [each.name for each in parent.iterdir() if (each / CONFIG_FILE).is_file()] if parent.is_dir() else []
+        if near := get_close_matches(Path(path).name, names, n=1):
+            return parent / near[0]
+    return None
 
 
 def _resolved(role: str, pair: Pair, base: Path, on: Execution) -> ResolvedModel:

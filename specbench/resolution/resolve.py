@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import specbench.tasks  # noqa: F401  (registers the tasks)
-from specbench.config.model_folders import errors_about_folders
 from specbench.config.options import Options, SandboxKind
 from specbench.config.pair import Pair
 from specbench.config.presets import WORDS, Preset, require_known
@@ -53,11 +52,7 @@ class Choice:
 
     def resolved_models(self, pair: Pair, on: Execution) -> dict[str, ResolvedModel]:
         """Return the models that the methods need, of the pair with the checkpoints of a task."""
-        base = self.preset.path.parent
-        if on.elsewhere:
-            return resolve_models(pair, self.methods.roles, base, on)
-        with errors_about_folders(pair, self.methods.roles, base):
-            return resolve_models(pair, self.methods.roles, base, on)
+        return resolve_models(pair, self.methods.roles, self.preset.path.parent, on)
 
 
 @dataclass(frozen=True)
