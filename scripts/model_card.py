@@ -32,7 +32,8 @@ from specbench.decoding.targets import Last, Mixture
 from specbench.files import write
 from specbench.machine.hardware import fingerprint
 from specbench.methods.autoregressive import Autoregressive
-from specbench.models.loader import LoadedPair, load
+from specbench.models.loaded_pair import LoadedPair
+from specbench.models.loader import load
 from specbench.models.resolve import Execution, resolve_models
 from specbench.reporting.column import SCORE
 from specbench.resolution.selection import read_task

@@ -13,7 +13,8 @@ from scripts.gpu.common import say, synchronise
 from specbench.config.construct import construct
 from specbench.config.pair import Pair
 from specbench.config.presets import preset
-from specbench.models.loader import LoadedPair, load
+from specbench.models.loaded_pair import LoadedPair
+from specbench.models.loader import load
 from specbench.models.resolve import Execution, ResolvedModel, resolve_models
 
 SMALL = {  # for --small, which tries things out on a CPU

@@ -19,7 +19,7 @@ from specbench.methods.hugging_face import Assisted, Generate
 from specbench.methods.proposers import DraftModel
 from specbench.methods.speculative import Speculative
 from specbench.methods.speculative_ensemble import SpeculativeEnsemble
-from specbench.models.loader import LoadedPair
+from specbench.models.loaded_pair import LoadedPair
 from specbench.models.synthetic_logits import calibrate
 from specbench.runs.record import Record
 

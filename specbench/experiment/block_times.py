@@ -2,7 +2,7 @@
 
 from specbench.data.prompting import encode
 from specbench.files import write_sealed
-from specbench.models.loader import LoadedPair
+from specbench.models.loaded_pair import LoadedPair
 from specbench.resolution.plan import Plan, PlannedRun
 from specbench.runs.run_folder import BLOCKS
 

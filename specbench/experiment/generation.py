@@ -18,7 +18,7 @@ from specbench.decoding.sampling import Sampler
 from specbench.decoding.targets import Target
 from specbench.decoding.ties import wrong_tokens
 from specbench.machine.other_load import OtherLoad
-from specbench.models.loader import LoadedPair, Models
+from specbench.models.loaded_pair import LoadedPair, Models
 from specbench.resolution.plugins import place_of
 from specbench.runs.record import Record, round_record, rounded, usage_record
 from specbench.runs.run_spec import DecodingSpec

@@ -18,7 +18,7 @@ from specbench.experiment import pipeline
 from specbench.methods.proposers import Eagle
 from specbench.methods.speculative import Speculative
 from specbench.models.heads import EagleHead
-from specbench.models.loader import LoadedPair
+from specbench.models.loaded_pair import LoadedPair
 from specbench.observer import Observer
 from specbench.resolution import selection
 from specbench.resolution.methods import Methods

@@ -23,7 +23,7 @@ from specbench.machine.hardware import (
     fingerprint,
     incomparable,
 )
-from specbench.models.loader import LoadedPair
+from specbench.models.loaded_pair import LoadedPair
 from specbench.resolution.plan import PlannedRun
 from specbench.runs.locking import FolderLock
 from specbench.runs.record import Record

@@ -1,7 +1,8 @@
 """Loading of resolved models, tokenizers and heads."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from itertools import chain
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from specbench.config.pair import folder
+from specbench.decoding.session import Session
 from specbench.errors import ConfigError
 from specbench.machine import hardware
 from specbench.machine.memory import return_freed_memory, use_huge_pages
@@ -19,8 +21,7 @@ from specbench.models.engine import Graphs, Network, network_of
 from specbench.models.heads import EagleHead, EagleNetwork
 from specbench.models.heads.loader import load_head
 from specbench.models.heads.resolve import ResolvedHead
-from specbench.models.loaded_pair import LoadedPair as LoadedPair
-from specbench.models.open_models import Models as Models
+from specbench.models.loaded_pair import LoadedPair
 from specbench.models.parallel import Workers
 from specbench.models.placed import loading_settings, remove_with
 from specbench.models.quantization import quantize, stored_by
@@ -67,12 +68,17 @@ def load(
     }
     pair = LoadedPair(models, tokenizers, networks, graphs, simulated=any(f.weights != "real" for f in found.values()))
     pair.place(device, devices)
-    pair.workers, pair.packing_seconds = Workers(found, base), packing
+    pair.workers, pair.packing_seconds = Workers(partial(_open_alone, found, base)), packing
     for name, head in (heads or {}).items():
         pair.heads[name] = loaded = load_head(name, head, found, base, models[head.spec.base])
         if isinstance(loaded, EagleHead) and head.spec.base in graphs:
             loaded.graphs = Graphs(EagleNetwork(loaded, networks[head.spec.base]), devices[head.spec.base])
     return pair
+
+
+def _open_alone(found: Mapping[str, ResolvedModel], base: Path, role: str) -> Callable[[list[int] | None], Session]:
+    """Load one model on the CPU, in a process of its own, and return a function that opens its session."""
+    return partial(load({role: found[role]}, base, torch.device("cpu")).session, role)
 
 
 def use_huge_pages_for(model: PreTrainedModel) -> None:

@@ -1,19 +1,18 @@
 """Models that run concurrently: each in its own process, or on a GPU each on its own stream.
 
-A worker process loads its model from the same source and with the same settings, and keeps its own cache. It receives
-the tokens after the longest known prefix, and replies with logits as bytes.
+A worker process loads its own copy of a model with a function that it is given, and keeps its own cache. It receives the
+tokens after the longest known prefix, and replies with logits as bytes.
 """
 
 import pickle
 import signal
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,7 +26,9 @@ from specbench.decoding.session import Session
 from specbench.decoding.usage import Usage
 from specbench.models.limited_session import Reach
 from specbench.models.placed import MovedSession
-from specbench.models.resolve import ResolvedModel
+
+# Loads the model of a role, and returns a function that opens its session from the input of an encoder. Can be pickled.
+Open = Callable[[str], Callable[[list[int] | None], Session]]
 
 
 class Opening(NamedTuple):
@@ -43,10 +44,10 @@ class Worker:
     previous one.
     """
 
-    def __init__(self, role: str, found: ResolvedModel, base: Path) -> None:
+    def __init__(self, role: str, opened: Open) -> None:
         context = get_context("spawn")
         self._pipe, theirs = context.Pipe()
-        life = pickle.dumps((_serve, (role, found, base)))  # unpickled in the worker, after its libraries are silenced
+        life = pickle.dumps((_serve, (role, opened)))  # unpickled in the worker, after its libraries are silenced
         self._process = context.Process(target=quietly, args=(life, theirs), daemon=True, name=f"specbench {role}")
         with interrupts_ignored():
             self._process.start()
@@ -188,24 +189,22 @@ def overlapping(usage: Sequence[Usage]) -> None:
 class Workers:
     """The worker processes of a loaded pair, one per role, started on first use."""
 
-    def __init__(self, found: Mapping[str, ResolvedModel], base: Path) -> None:
-        self._found, self._base = found, base
+    def __init__(self, opened: Open) -> None:
+        self._open = opened
         self._started: dict[str, Worker] = {}
 
     def open(self, roles: Mapping[str, Reach], vocabulary: int, source: list[int] | None) -> list[RemoteSession]:
         """Return sessions of one prompt, which share the threads of this process. A worker that has ended is replaced."""
         for role in roles:
             if role not in self._started or not self._started[role].alive:
-                self._started[role] = Worker(role, self._found[role], self._base)
+                self._started[role] = Worker(role, self._open)
         opening = Opening(source, max(1, torch.get_num_threads() // len(roles)), vocabulary)
         return [RemoteSession(self._started[role], opening, reach) for role, reach in roles.items()]
 
 
-def _serve(role: str, found: ResolvedModel, base: Path, pipe: Connection) -> None:
+def _serve(role: str, opened: Open, pipe: Connection) -> None:
     """Load the model, then answer requests until the pipe closes (the main function of a worker)."""
-    from specbench.models.loader import load  # the loader imports this module
-
-    pair: Any = None
+    new_session: Callable[[list[int] | None], Session] | None = None
     session: Any = None
     vocabulary, ids = 0, list[int]()
     while True:
@@ -215,10 +214,10 @@ def _serve(role: str, found: ResolvedModel, base: Path, pipe: Connection) -> Non
             return
         begin = time.perf_counter()
         try:
-            pair = pair or load({role: found}, base, torch.device("cpu"))
+            new_session = new_session or opened(role)
             if opening is not None:
                 torch.set_num_threads(opening.threads)
-                session, vocabulary, ids = pair.session(role, opening.source), opening.vocabulary, []
+                session, vocabulary, ids = new_session(opening.source), opening.vocabulary, []
             ids = ids[:known] + new
             with torch.inference_mode():
                 logits = session.score(ids, start)[:, :vocabulary].float().numpy().tobytes()

@@ -13,7 +13,7 @@ from specbench.data.task import Data, Task
 from specbench.decoding.method import Method
 from specbench.errors import ConfigError
 from specbench.models import loader
-from specbench.models.loader import LoadedPair
+from specbench.models.loaded_pair import LoadedPair
 from specbench.models.placed import tensor_placement
 from specbench.models.resolve import ResolvedModel
 from specbench.resolution.spec import ResolvedPair

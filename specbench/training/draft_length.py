@@ -17,7 +17,7 @@ from specbench.decoding.speculation import Speculation
 from specbench.decoding.targets import Last
 from specbench.decoding.targets.deferral import confidence
 from specbench.models.heads import AcceptanceHead, LengthHead
-from specbench.models.loader import LoadedPair
+from specbench.models.loaded_pair import LoadedPair
 from specbench.training import roc
 from specbench.training.fitting import fit, outcome
 from specbench.training.outputs import sampler_of

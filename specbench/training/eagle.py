@@ -25,7 +25,7 @@ from specbench.decoding.session import Session
 from specbench.errors import ConfigError
 from specbench.models.heads import EagleHead
 from specbench.models.heads.head import UNREADABLE
-from specbench.models.loader import LoadedPair
+from specbench.models.loaded_pair import LoadedPair
 from specbench.observer import Observer
 from specbench.training.budget import Budget
 from specbench.training.eagle_rows import Batch, Sequences, Span, spans_of

@@ -14,7 +14,7 @@ from torch import nn
 from specbench.config.construct import Table, construct
 from specbench.errors import MissingAsset
 from specbench.files import write
-from specbench.models.loader import LoadedPair
+from specbench.models.loaded_pair import LoadedPair
 from specbench.observer import Observer
 from specbench.training.recipes import FinetuneRecipe
 from specbench.training.texts import Text, Texts, split_of

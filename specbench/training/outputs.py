@@ -8,7 +8,7 @@ from transformers import GenerationConfig, PreTrainedModel
 
 from specbench.decoding.loop import Limits
 from specbench.decoding.sampling import Sampler
-from specbench.models.loader import LoadedPair
+from specbench.models.loaded_pair import LoadedPair
 from specbench.training.texts import Text
 
 

@@ -17,7 +17,7 @@ from specbench.decoding.sampling import Sampler, read_tokens
 from specbench.decoding.targets.deferral import confidence, entropy
 from specbench.models.heads import Verifier
 from specbench.models.heads.sprinter import FEATURES
-from specbench.models.loader import LoadedPair, Models
+from specbench.models.loaded_pair import LoadedPair, Models
 from specbench.training import roc
 from specbench.training.fitting import error_rate, fit, loss_of, outcome
 from specbench.training.outputs import sampler_of

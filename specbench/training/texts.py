@@ -14,7 +14,7 @@ from specbench.config.construct import Table
 from specbench.data.prompting import dialogue_ids, encode
 from specbench.data.task import Message, Sample, Task
 from specbench.errors import ConfigError
-from specbench.models.loader import LoadedPair
+from specbench.models.loaded_pair import LoadedPair
 from specbench.training.recipes import SPLITS, Split
 
 

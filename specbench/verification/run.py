@@ -12,7 +12,8 @@ from specbench.data.prompting import encode_firsts
 from specbench.decoding.method import Method
 from specbench.errors import ConfigError
 from specbench.models.heads.resolve import resolve_heads
-from specbench.models.loader import LoadedPair, load
+from specbench.models.loaded_pair import LoadedPair
+from specbench.models.loader import load
 from specbench.models.resolve import Execution, device_of, resolve_models
 from specbench.observer import Observer
 from specbench.resolution import selection

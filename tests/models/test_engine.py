@@ -33,7 +33,7 @@ from specbench.models.engine import (
 )
 from specbench.models.engine.fusing import PLAIN, Elementwise
 from specbench.models.engine.network import RMSNorm
-from specbench.models.loader import LoadedPair, Models
+from specbench.models.loaded_pair import LoadedPair, Models
 from specbench.models.resolve import engine_of
 from specbench.models.synthetic_logits import SyntheticDistribution
 from specbench.verification.enumeration import Opened, distance, generate, joint_distribution

@@ -16,7 +16,8 @@ from specbench.errors import ConfigError, MissingAsset
 from specbench.models.heads import AcceptanceHead, EagleHead, Head, LengthHead, Provenance, Verifier
 from specbench.models.heads.loader import load_head
 from specbench.models.heads.resolve import resolve_heads
-from specbench.models.loader import LoadedPair, load
+from specbench.models.loaded_pair import LoadedPair
+from specbench.models.loader import load
 from specbench.models.resolve import Execution, resolve_models
 from tests.fixtures.worlds import FAMILIES
 from tests.models.test_models import CPU, model_folder

@@ -20,7 +20,8 @@ from specbench.decoding.verify import tv
 from specbench.errors import ConfigError, MissingAsset
 from specbench.models import random_weights as dummy
 from specbench.models.engine import Graphs, GraphSession, LeanSession
-from specbench.models.loader import LoadedPair, load
+from specbench.models.loaded_pair import LoadedPair
+from specbench.models.loader import load
 from specbench.models.products import FULL_BLOCK
 from specbench.models.quantization import (
     Bytes,
