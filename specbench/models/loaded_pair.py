@@ -189,7 +189,7 @@ class LoadedPair:
             self.streams[role] = cuda.Stream(self.devices.get(role, self.device))
         return self.streams[role]
 
-    def open(self, prompt: list[int]) -> Models:
+    def open(self, prompt: list[int]) -> "Models":
         """Return fresh sessions for one prompt, given as token ids. Raises ValueError if a deciding model lacks one."""
         for role in self.deciding:
             replace(self.reaches[role], window=None).require(prompt)
