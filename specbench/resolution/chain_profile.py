@@ -31,12 +31,12 @@ def pairings(levels: list[str], pair: Pair, gamma: int) -> list[str]:
     Raises MissingAsset if the head of two adjacent levels is missing. Other pairs without a head are left out.
     """
 
-    def known(name: str, table: dict[str, Any]) -> str:
+    def registered(name: str, table: dict[str, Any]) -> str:
         add("method", Preset(name, Path("profile"), {"description": name, "baseline": BASELINE, **table}), listed=False)
         return name
 
     last = {"target": {"name": "last"}}
-    names = [known(alone(level), {"name": "autoregressive", "scorers": level, **last}) for level in levels[1:-1]]
+    names = [registered(alone(level), {"name": "autoregressive", "scorers": level, **last}) for level in levels[1:-1]]
     for level in levels:
         if level not in ("eagle", "pld", *pair.models):
             raise ConfigError(
@@ -55,7 +55,7 @@ def pairings(levels: list[str], pair: Pair, gamma: int) -> list[str]:
             elif low == "pld":
                 proposer = {"name": "pld", "gamma": gamma}
             names.append(
-                known(under(low, high), {"name": "speculative", "proposer": proposer, "scorers": high, **last})
+                registered(under(low, high), {"name": "speculative", "proposer": proposer, "scorers": high, **last})
             )
     return names
 

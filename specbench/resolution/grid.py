@@ -72,8 +72,8 @@ def resolve_grid(suite: Suite, out: Path, sandbox: SandboxKind | None = None, on
         try:
             part.methods = tuple(_methods(suite, part.line, pair))
             choice = Choice.of(part.request(out, sandbox), assumes_heads=on is not None)
-            found = choice.unused_options()
-            unused = found if unused is None else {key: error for key, error in unused.items() if key in found}
+            ignored = choice.unused_options()
+            unused = ignored if unused is None else {key: error for key, error in unused.items() if key in ignored}
             if on:
                 part.outline = outline(choice, replace(on, dtype=line.options.dtype, engine=line.options.engine))
             else:
@@ -110,8 +110,8 @@ def _is_read(each: Override) -> bool:
     """Return whether a bundled preset has the key of an override; of pairs, whether there is one of that name."""
     if each.kind == "pair":
         return bool(each.scope)
-    known = [name for name in names(each.kind) if in_scope(each.scope, name)]
-    return any(".".join(each.path) in _keys_of(each.kind, name) for name in known)
+    presets = [name for name in names(each.kind) if in_scope(each.scope, name)]
+    return any(".".join(each.path) in _keys_of(each.kind, name) for name in presets)
 
 
 def _keys_of(kind: str, name: str) -> set[str]:
@@ -120,20 +120,20 @@ def _keys_of(kind: str, name: str) -> set[str]:
 
 def _missing(line: Line, pair: str, task: str) -> list[str]:
     """Return all missing models and data of a part, since resolution stops at the first one."""
-    preset, found = selection.read_pair(pair, line.options)
+    preset, spec = selection.read_pair(pair, line.options)
     placement = Execution(device_of(line.options.device), line.options.dtype)
     reasons = []
     try:
-        roles = Methods(line.methods, found, line.options).roles
+        roles = Methods(line.methods, spec, line.options).roles
     except MissingAsset as error:  # a head that is not trained yet
-        roles, reasons = tuple(found.models), [str(error)]
+        roles, reasons = tuple(spec.models), [str(error)]
     for role in roles:
         try:
-            resolve_models(found.on(task), (role,), preset.path.parent, placement)
+            resolve_models(spec.on(task), (role,), preset.path.parent, placement)
         except MissingAsset as error:
             reasons.append(str(error))
     try:
-        selection.select_tasks([task], found, line.options)
+        selection.select_tasks([task], spec, line.options)
     except MissingAsset as error:
         reasons.append(str(error))
     return reasons

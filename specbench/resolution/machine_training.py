@@ -120,9 +120,9 @@ def _seconds(training: _Training, texts: int, fast: bool) -> float:
     is_eagle = training.step.kind == HeadKind.eagle
     collecting = (_eagle_collecting if is_eagle else _collecting)(training, fast)
     fits = [replace(training, recipe=each) for each in training.recipes]
-    found = texts * collecting + sum((_eagle_fitting if is_eagle else _fitting)(each, texts, fast) for each in fits)
+    seconds = texts * collecting + sum((_eagle_fitting if is_eagle else _fitting)(each, texts, fast) for each in fits)
     budget = 60.0 * training.step.minutes
-    return min(found, budget) if budget else found
+    return min(seconds, budget) if budget else seconds
 
 
 def _collecting(training: _Training, fast: bool) -> float:

@@ -55,19 +55,19 @@ def memory_by_device(
         for part in _parts(role, model, model.size.cache_bytes(positions), ranks or (first,)):
             parts[part.device].append(part)
             is_first = part.device in ranks or not any(
-                each.role == role for device, held in parts.items() for each in held if device != part.device
+                each.role == role for device, on_device in parts.items() for each in on_device if device != part.device
             )
             if role in heads and is_first:
                 parts[part.device].append(_Part(part.device, f"head of {role}", model.size.layer_bytes, 0))
     return [
         Memory(
             device=device,
-            models=tuple(each.role for each in held),
-            weights=sum(each.weights for each in held),
-            cache=sum(each.cache for each in held),
-            graphs=(CONTEXT if device.startswith("cuda") else 0) + sum(each.graphs for each in held),
+            models=tuple(each.role for each in on_device),
+            weights=sum(each.weights for each in on_device),
+            cache=sum(each.cache for each in on_device),
+            graphs=(CONTEXT if device.startswith("cuda") else 0) + sum(each.graphs for each in on_device),
         )
-        for device, held in sorted(parts.items())
+        for device, on_device in sorted(parts.items())
     ]
 
 
@@ -110,10 +110,10 @@ def layer_split(model: ResolvedModel, limits: Sequence[int] = ()) -> tuple[list[
         blocks.append((size.embedding_bytes - embedding, 0))
     share = int(size.resident_bytes / count + BUFFER * layer)
     bounds = list(limits) or [share] * (count - 1) + [size.resident_bytes]
-    held, layers, device = [0] * count, [0] * count, 0
+    sizes, layers, device = [0] * count, [0] * count, 0
     for block, number in blocks:
-        while held[device] + block > bounds[device] and device < count - 1:
+        while sizes[device] + block > bounds[device] and device < count - 1:
             device += 1
-        held[device] += block
+        sizes[device] += block
         layers[device] += number
-    return held, layers
+    return sizes, layers

@@ -29,9 +29,9 @@ REGISTERED = (methods, proposers, stops, targets)  # modules whose import regist
 
 def constructor(name: str) -> Table:
     """Return a copy of a preset's table with the method's parameters. Raises ConfigError for a name of a wrong type."""
-    found = preset("method", name)
-    table = deepcopy({key: value for key, value in found.table.items() if key not in BESIDES})
-    require_names(table, str(found.path))
+    source = preset("method", name)
+    table = deepcopy({key: value for key, value in source.table.items() if key not in BESIDES})
+    require_names(table, str(source.path))
     return table
 
 
@@ -62,9 +62,9 @@ def inner_tables(table: Table) -> Iterator[tuple[str, Table]]:
 
 def words_under(table: Table, key: str) -> list[str]:
     """Return the strings under a key, here and in inner tables."""
-    own = table.get(key)
-    found = [own] if isinstance(own, str) else []
-    return found + [word for _, inner in inner_tables(table) for word in words_under(inner, key)]
+    value = table.get(key)
+    words = [value] if isinstance(value, str) else []
+    return words + [word for _, inner in inner_tables(table) for word in words_under(inner, key)]
 
 
 def listed(table: Table, key: str) -> list[str]:
@@ -77,8 +77,8 @@ def listed(table: Table, key: str) -> list[str]:
 
 def roles_in(table: Table) -> list[str]:
     """Return all models that a table names. Groups must be resolved."""
-    own = [role for key in MODELS for role in words_under(table, key)]
-    return [*listed(table, "scorers"), *listed(table, "models"), *own]
+    single = [role for key in MODELS for role in words_under(table, key)]
+    return [*listed(table, "scorers"), *listed(table, "models"), *single]
 
 
 def with_roles(table: Table, pair: Pair) -> Table:
@@ -97,14 +97,14 @@ def with_roles(table: Table, pair: Pair) -> Table:
     return table
 
 
-def baseline_table(found: Preset, table: Table, pair: Pair) -> Table:
+def baseline_table(source: Preset, table: Table, pair: Pair) -> Table:
     """Return the table of a method's baseline.
 
     Where both presets have a target of one kind over the same models, the baseline follows the method's target, overrides
     included. Otherwise, as for a cascade, the baseline has a target of its own.
     """
-    base, own = constructor(found.table["baseline"]), found.table
-    target, models = own.get("target"), own.get("models") or own.get("scorers")
+    base, method = constructor(source.table["baseline"]), source.table
+    target, models = method.get("target"), method.get("models") or method.get("scorers")
     plain = base.get("target")
     if (
         isinstance(target, dict)
@@ -126,8 +126,8 @@ def innermost(proposer: object, verifier: str) -> tuple[Table | None, str]:
 
 def default_length(sizes: Mapping[str, int], first: str, last: str) -> int:
     """Return the default draft length: 1 if model `first` has more than half of the parameters of model `last`, else 5."""
-    known = first in sizes and last in sizes  # otherwise building the method raises the error
-    return 1 if known and sizes[first] > 0.5 * sizes[last] else 5
+    have_sizes = first in sizes and last in sizes  # otherwise building the method raises the error
+    return 1 if have_sizes and sizes[first] > 0.5 * sizes[last] else 5
 
 
 def keys_of(table: Table, *before: str) -> set[str]:
@@ -174,16 +174,16 @@ def _place(table: Table, path: tuple[str, ...]) -> dict[str, object] | None:
     return types if path[-1] in types or path[-1] in table else None
 
 
-def key_error(option: str, names: Iterable[str], key: str, known: Iterable[str]) -> ConfigError:
+def key_error(option: str, names: Iterable[str], key: str, keys: Iterable[str]) -> ConfigError:
     """Return the error of an option with a key that none of the methods has.
 
     It suggests the nearest key, otherwise a key whose last word is near.
     """
-    known, methods = sorted(known), list(names)
-    suggestion = hint(key, known)
+    keys, methods = sorted(keys), list(names)
+    suggestion = hint(key, keys)
     if "did you mean" not in suggestion:
-        near = get_close_matches(key.rpartition(".")[2], [each.rpartition(".")[2] for each in known], n=1)
-        meant = next((each for each in known if near and each.rpartition(".")[2] == near[0]), "")
+        near = get_close_matches(key.rpartition(".")[2], [each.rpartition(".")[2] for each in keys], n=1)
+        meant = next((each for each in keys if near and each.rpartition(".")[2] == near[0]), "")
         suggestion = (f" (did you mean '{meant}'?)" if meant else "") + suggestion
     subject = f"{methods[0]} does not have" if len(methods) == 1 else f"none of {', '.join(methods)} has"
     return ConfigError(f"{option}: {subject} this key{suggestion}")

@@ -152,8 +152,8 @@ class Methods:
                 table = tables.with_roles(changed(base, changes, f"method {source.name}"), self.pair)
                 variants.append(_Variant(source, self._with_heads(table), applied, paths))
         if unused:
-            key, known = min(unused), {f"method.{key}" for each in variants for key in tables.keys_of(each.table)}
-            raise tables.key_error(f"--over {key}", self.names, key, known)
+            key, keys = min(unused), {f"method.{key}" for each in variants for key in tables.keys_of(each.table)}
+            raise tables.key_error(f"--over {key}", self.names, key, keys)
         return variants
 
     def _with_overrides(self, name: str) -> tuple[Table, tuple[Override, ...]]:
@@ -228,9 +228,9 @@ class Methods:
             if any(tables.applies(each, bases[name]) for name in covered):
                 continue
             option = f"--set {each.key}"
-            known = {key for table in bases.values() for key in tables.keys_of(table)}
+            keys = {key for table in bases.values() for key in tables.keys_of(table)}
             wrong = [tables.value_error(bases[name], each.path, each.value, option) for name in covered]
-            missing = tables.key_error(option, self.names, ".".join(each.path), known)
+            missing = tables.key_error(option, self.names, ".".join(each.path), keys)
             if each.scope and not covered:
                 missing = ConfigError(f"{option}: '{each.scope}' is not one of the methods {', '.join(self.names)}")
             unused[option] = next(filter(None, wrong), missing)
@@ -258,7 +258,7 @@ class Methods:
 
     def _unused_heads(self, pair_name: str) -> dict[str, ConfigError]:
         unused: dict[str, ConfigError] = {}
-        known = {name: {"kind": head.kind, "base": head.base} for name, head in self.pair.heads.items()}
+        heads = {name: {"kind": head.kind, "base": head.base} for name, head in self.pair.heads.items()}
         needed = self.heads
         for name, path in self.options.heads:
             scope, colon, head = name.partition(":")
@@ -267,7 +267,7 @@ class Methods:
                 pairs = {pair_name, *presets.names("pair")}
                 nearest = "" if scope in pairs else hint(scope, pairs)
                 unused[option] = ConfigError(f"--head {name}: this run has no pair '{scope}'{nearest}")
-            elif head_named(head if colon else name, known) not in needed:
+            elif head_named(head if colon else name, heads) not in needed:
                 unused[option] = ConfigError(f"--head {name}: none of {', '.join(self.names)} reads it")
         return unused
 
@@ -308,8 +308,8 @@ def _alone(name: str, pair: Pair, options: Options) -> ResolvedMethod | None:
 
 def is_lossless(method: Method, baseline: Method) -> bool | None:
     """Return whether a method declares the same output distribution as its baseline. None if either declares none."""
-    own, other = method.declared_distribution(), baseline.declared_distribution()
-    return None if own is None or other is None else own == other
+    declared, expected = method.declared_distribution(), baseline.declared_distribution()
+    return None if declared is None or expected is None else declared == expected
 
 
 def _add(group: list[ResolvedMethod], new: ResolvedMethod) -> None:
@@ -321,10 +321,10 @@ def _add(group: list[ResolvedMethod], new: ResolvedMethod) -> None:
         raise ConfigError(f"two methods are called '{new.label}'; give the files different names")
 
 
-def temperature_of(found: Preset) -> float:
+def temperature_of(source: Preset) -> float:
     """Return the temperature of a method's preset, 0 by default. Raises ConfigError for a negative one."""
-    where = f"{found.path}: temperature"
-    temperature: float = convert(found.table.get("temperature", 0.0), float, where)
+    where = f"{source.path}: temperature"
+    temperature: float = convert(source.table.get("temperature", 0.0), float, where)
     if temperature < 0.0:
         raise ConfigError(f"{where} = {temperature:g} must be at least 0")
     return temperature
@@ -333,8 +333,8 @@ def temperature_of(found: Preset) -> float:
 def _swept_path(key: str, table: Table) -> tuple[str, list[str]]:
     """Return the scope of a swept key and its path in a method's table; `gamma` alone is the method's draft length."""
     scope, *path = key.split(".") if "." in key else ("method", key)
-    if path == [GAMMA] and GAMMA not in tables.keys_of(table) and (own := tables.length_path(table)):
-        path = own.split(".")
+    if path == [GAMMA] and GAMMA not in tables.keys_of(table) and (length := tables.length_path(table)):
+        path = length.split(".")
     return scope, path
 
 

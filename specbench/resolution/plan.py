@@ -69,8 +69,8 @@ class PlannedRun:
             raise ConfigError(
                 f"{self.folder} was imported from {origin.archive}; help: measure with --out in another folder"
             )
-        wanted = self.expected
-        return load(self.folder, wanted) if (self.folder / SAMPLES).exists() else Recorded([], [], wanted)
+        expected = self.expected
+        return load(self.folder, expected) if (self.folder / SAMPLES).exists() else Recorded([], [], expected)
 
     @property
     def done(self) -> int:

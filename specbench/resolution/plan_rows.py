@@ -127,15 +127,17 @@ def _unresolved(part: Part) -> list[PlanRow]:
     device = device_of(part.line.options.device)
     try:
         choice = Choice.of(part.request(Path()), assumes_heads=True)
-        found = outline(choice, Execution(device, part.line.options.dtype, "eager", elsewhere=True))
+        estimate = outline(choice, Execution(device, part.line.options.dtype, "eager", elsewhere=True))
     except (ConfigError, MissingAsset):
         return [row]
-    size = sum(model.size.resident_bytes + CACHED * model.size.position_bytes for model in found.models.values())
+    size = sum(model.size.resident_bytes + CACHED * model.size.position_bytes for model in estimate.models.values())
     rows = []
-    for group in found.groups:
-        generations = None if found.prompts is None else len(group) * found.prompts * found.options.repeats
-        tokens = None if generations is None else generations * found.task.max_new_tokens
-        read = sum(found.models[role].size.forward_bytes for role in group[0].method.roles()) if found.models else 0
+    for group in estimate.groups:
+        generations = None if estimate.prompts is None else len(group) * estimate.prompts * estimate.options.repeats
+        tokens = None if generations is None else generations * estimate.task.max_new_tokens
+        read = (
+            sum(estimate.models[role].size.forward_bytes for role in group[0].method.roles()) if estimate.models else 0
+        )
         rows.append(
             replace(
                 row,

@@ -34,7 +34,7 @@ def load(where: str) -> tuple[str, str]:
     defines nothing, or uses an existing name.
     """
     before = {family: dict(family.members) for family in FAMILIES}
-    known = {kind: set(presets.names(kind)) - presets.added(kind) for kind in ("method", "task")}
+    bundled = {kind: set(presets.names(kind)) - presets.added(kind) for kind in ("method", "task")}
     path = Path(where).expanduser()
     try:
         module = _from_file(path) if where.endswith(".py") else importlib.import_module(where)
@@ -49,7 +49,7 @@ def load(where: str) -> tuple[str, str]:
         raise ConfigError(f"plugin {where}: a module without a file")
     source = Path(str(module.__file__))
     _SOURCES.add(str(source))
-    found = 0
+    count = 0
     for family in FAMILIES:
         for name, member in family.members.items():
             is_ours = member.__module__.startswith("specbench.")  # the plugin only imports it
@@ -57,13 +57,13 @@ def load(where: str) -> tuple[str, str]:
                 continue
             kind, table = _preset(family, name, member)
             earlier = before[family].get(name)
-            if (earlier and earlier.__module__ not in _LOADED) or name in known.get(kind, ()):
+            if (earlier and earlier.__module__ not in _LOADED) or name in bundled.get(kind, ()):
                 family.members.update(before[family])
                 raise ConfigError(f"plugin {where}: a {family.__name__.lower()} or a {kind} '{name}' already exists")
-            found += 1
+            count += 1
             if table:
                 presets.add(kind, presets.Preset(name, source, {"description": _summary_of(member), **table}))
-    if not found and module.__name__ not in _LOADED:
+    if not count and module.__name__ not in _LOADED:
         raise ConfigError(f"plugin {where} defines no {', '.join(f.__name__ for f in FAMILIES)} with a name")
     _LOADED.add(module.__name__)
     return source.name, hashlib.sha256(source.read_bytes()).hexdigest()
@@ -77,8 +77,8 @@ def register(member: type[Named]) -> tuple[str, str]:
     family = next((family for family in FAMILIES if issubclass(member, family)), None)
     name = member.__dict__.get("name")
     if family is None or name is None:
-        known = ", ".join(family.__name__ for family in FAMILIES)
-        raise ConfigError(f"{member.__name__}: register takes a subclass of {known} with a name")
+        families = ", ".join(family.__name__ for family in FAMILIES)
+        raise ConfigError(f"{member.__name__}: register takes a subclass of {families} with a name")
     kind, table = _preset(family, name, member)
     if kind in ("method", "task") and name in set(presets.names(kind)) - presets.added(kind):
         raise ConfigError(f"{member.__name__}: a {kind} '{name}' already exists")

@@ -50,8 +50,8 @@ class Step:
     def rows_key(self) -> tuple[object, ...]:
         """What the collected rows depend on, for heads of a suite: equal keys share one collection."""
         head, step = self.head, self.head.step
-        own = (head.pair, head.task, step.kind, step.base, step.limit, step.answers, step.seed)
-        return (*own, *rows_key(step.kind, self.recipe))
+        identity = (head.pair, head.task, step.kind, step.base, step.limit, step.answers, step.seed)
+        return (*identity, *rows_key(step.kind, self.recipe))
 
     def skipped(self) -> int:
         """Return the number of first rows that the suite measures, of a source without a training split; 0 for others.
@@ -85,11 +85,11 @@ def with_prepared(suite: Suite, pair: str, task: str, options: Options, out: Pat
 
     A head that the user gives replaces that of the suite.
     """
-    found = [head for step in suite.prepare for head in step.heads(pair, task)]
-    given = tuple(
-        (head.name, str(head.folder(out))) for head in found if has_rows(head, options) and not _is_given(head, options)
+    heads = [head for step in suite.prepare for head in step.heads(pair, task)]
+    trained = tuple(
+        (head.name, str(head.folder(out))) for head in heads if has_rows(head, options) and not _is_given(head, options)
     )
-    return replace(options, heads=(*options.heads, *given))
+    return replace(options, heads=(*options.heads, *trained))
 
 
 def has_rows(head: PreparedHead, options: Options) -> bool:
@@ -99,23 +99,23 @@ def has_rows(head: PreparedHead, options: Options) -> bool:
 
 def _is_given(head: PreparedHead, options: Options) -> bool:
     """Return whether the user gives a head that replaces one of the suite's."""
-    known = preset("pair", head.pair).table.get("heads", {})
-    own = [name for name, _ in options.heads_for(head.pair)]
-    kind = [] if head.step.base else [head.step.kind.value]
-    return head_named(head.name, known) in [head_named(name, known) for name in own] or any(n in own for n in kind)
+    heads = preset("pair", head.pair).table.get("heads", {})
+    given = [name for name, _ in options.heads_for(head.pair)]
+    kinds = [] if head.step.base else [head.step.kind.value]
+    return head_named(head.name, heads) in [head_named(name, heads) for name in given] or any(n in given for n in kinds)
 
 
 def steps_of(suite: Suite) -> Iterator[Step]:
     """Yield each head once, for the parts of the grid in order. A head that the user gives is not trained."""
-    known, measured = set(), {task for _, _, task in suite.parts()}
+    seen, measured = set(), {task for _, _, task in suite.parts()}
     for line, pair, task in suite.parts():
         if suite.prepare and selection.read_pair(pair, replace(line.options, heads=()))[1].weights == "dummy":
             continue  # its heads have random weights too
         for step in suite.prepare:
             for head in step.heads(pair, task):
                 key = (head.pair, head.task, head.name)
-                if key not in known and not _is_given(head, line.options):
-                    known.add(key)
+                if key not in seen and not _is_given(head, line.options):
+                    seen.add(key)
                     yield Step(head, line.options, head.task in measured)
 
 

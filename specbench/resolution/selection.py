@@ -29,16 +29,16 @@ class Selected:
 
 def read_pair(name: str, options: Options) -> tuple[Preset, Pair]:
     """Return the preset and the pair of a name or path, with the user's overrides and heads applied. Raises ConfigError."""
-    found = preset("pair", name)
-    applied = [each for each in options.overrides_for("pair", name) if each.scope or _pair_has(found.table, each)]
-    table = changed(found.table, [(each.path, each.value) for each in applied], f"pair {found.name}")
+    source = preset("pair", name)
+    applied = [each for each in options.overrides_for("pair", name) if each.scope or _pair_has(source.table, each)]
+    table = changed(source.table, [(each.path, each.value) for each in applied], f"pair {source.name}")
     heads = options.heads_for(name)
     for head, _ in heads:
-        known = table.get("heads", {})
-        key = ("heads", head_named(head, known if isinstance(known, dict) else {}), "path")
+        named = table.get("heads", {})
+        key = ("heads", head_named(head, named if isinstance(named, dict) else {}), "path")
         if same := next((each for each in applied if each.path == key), None):
             raise ConfigError(f"--head {head} and --set {same.key} conflict: give one of them")
-    return found, construct(Pair, with_heads(table, heads), options.place("pair", found.path, applied))
+    return source, construct(Pair, with_heads(table, heads), options.place("pair", source.path, applied))
 
 
 def _pair_has(table: Table, each: Override) -> bool:
@@ -52,22 +52,22 @@ def _pair_has(table: Table, each: Override) -> bool:
 
 def read_task(name: str, pair: Pair, options: Options) -> tuple[str, Task]:
     """Return a task by name or path, with the pair's defaults and the user's overrides. Raises ConfigError."""
-    found = preset("task", name)
-    suited = convert(pair.defaults.task.get(found.name, {}), Table, f"defaults.task.{found.name}")
-    given = {key: value for option, key in ALSO_SET.items() if (value := getattr(options, option))}
-    applied = [each for each in options.overrides_for("task", name) if each.scope or _task_takes(found.table, each)]
-    own = _with_paths(found)
-    table = changed({**own, **suited, **given}, [(e.path, e.value) for e in applied], f"task {found.name}")
-    return found.name, Task.build(table, options.place("task", found.path, applied))
+    source = preset("task", name)
+    defaults = convert(pair.defaults.task.get(source.name, {}), Table, f"defaults.task.{source.name}")
+    options_of_run = {key: value for option, key in ALSO_SET.items() if (value := getattr(options, option))}
+    applied = [each for each in options.overrides_for("task", name) if each.scope or _task_takes(source.table, each)]
+    base = _with_paths(source)
+    table = changed({**base, **defaults, **options_of_run}, [(e.path, e.value) for e in applied], f"task {source.name}")
+    return source.name, Task.build(table, options.place("task", source.path, applied))
 
 
-def _with_paths(found: Preset) -> Table:
+def _with_paths(source: Preset) -> Table:
     """Return a task's table, with the paths in it relative to the working directory instead of to the file."""
-    member = Task.members.get(str(found.table.get("name")))
-    table = dict(found.table)
+    member = Task.members.get(str(source.table.get("name")))
+    table = dict(source.table)
     for key in member.paths if member else ():
         if isinstance(value := table.get(key), str) and value:
-            table[key] = str(found.path.parent / Path(value).expanduser())
+            table[key] = str(source.path.parent / Path(value).expanduser())
     return table
 
 
@@ -166,12 +166,12 @@ class TaskChoice:
 
         Raises ConfigError and MissingAsset.
         """
-        found, unsuited = self._read(self._first)
-        if not found and self.pair.defaults.tasks:
-            found, _ = self._read(self._others)
-        if not found:
+        selected, unsuited = self._read(self._first)
+        if not selected and self.pair.defaults.tasks:
+            selected, _ = self._read(self._others)
+        if not selected:
             raise unsuited[0]
-        return found
+        return selected
 
     def _published(self, tasks: Iterable[str]) -> list[str]:
         """Return those of some tasks whose data are on the hub."""
@@ -189,23 +189,23 @@ class TaskChoice:
 
     def _read(self, tried: Sequence[str]) -> tuple[dict[str, Selected], list[ConfigError | NotOnHub]]:
         """Return the tasks that load, and the errors of the others. Raises the first error if every task must load."""
-        found: dict[str, Selected] = {}
+        selected: dict[str, Selected] = {}
         unsuited: list[ConfigError | NotOnHub] = []
         for name in tried:
             try:
                 task_name, task = read_task(name, self.pair, self.options)
                 data = task.data(source_of(name, self.pair, self.options))
-                found[name] = Selected(task_name, task, limited(data, self.pair, self.options))
+                selected[name] = Selected(task_name, task, limited(data, self.pair, self.options))
             except (ConfigError, NotOnHub) as error:
                 if self.required:
                     raise
                 unsuited.append(error)
-        return found, unsuited
+        return selected, unsuited
 
 
-def select_tasks(wanted: Sequence[str], pair: Pair, options: Options) -> list[Selected]:
+def select_tasks(names: Sequence[str], pair: Pair, options: Options) -> list[Selected]:
     """Return the tasks of a `TaskChoice` with their samples. Raises ConfigError and MissingAsset."""
-    return list(TaskChoice(tuple(wanted), pair, options).by_name.values())
+    return list(TaskChoice(tuple(names), pair, options).by_name.values())
 
 
 def prompt_count(name: str, task: Task, pair: Pair, options: Options) -> int | None:
@@ -225,14 +225,14 @@ def prompt_count(name: str, task: Task, pair: Pair, options: Options) -> int | N
     return min(limit or task.published, task.published) if task.published else limit or None
 
 
-def unused_options(found: Preset, pair_name: str, tasks: Sequence[str], options: Options) -> dict[str, ConfigError]:
+def unused_options(source: Preset, pair_name: str, tasks: Sequence[str], options: Options) -> dict[str, ConfigError]:
     """Return errors for the options that neither the pair nor any of the tasks reads, by option as on a command line."""
     unused: dict[str, ConfigError] = {}
     for each in options.all_overrides("pair", [pair_name]):
-        if not in_scope(each.scope, pair_name) or not (each.scope or _pair_has(found.table, each)):
+        if not in_scope(each.scope, pair_name) or not (each.scope or _pair_has(source.table, each)):
             keys = {field.name for field in dataclasses.fields(Pair)}
             nearest = hint(each.path[0], keys) if each.path[0] not in keys else ""
-            why = f"pair {found.name} has no such key{nearest}"
+            why = f"pair {source.name} has no such key{nearest}"
             if not in_scope(each.scope, pair_name):
                 why = f"this run has no pair '{each.scope}'"
             unused[f"--set {each.key}"] = ConfigError(f"--set {each.key}: {why}")
@@ -240,8 +240,8 @@ def unused_options(found: Preset, pair_name: str, tasks: Sequence[str], options:
     for each in options.all_overrides("task", list(tasks)):
         covered = [table for name, table in tables.items() if in_scope(each.scope, name)]
         if not any(each.scope or _task_takes(table, each) for table in covered):
-            known = {key for table in tables.values() for key in _task_types(table)}
-            nearest = hint(each.path[0], known) if each.path[0] not in known else ""
+            keys = {key for table in tables.values() for key in _task_types(table)}
+            nearest = hint(each.path[0], keys) if each.path[0] not in keys else ""
             option, key = f"--set {each.key}", each.path[0]
             why = f"none of {', '.join(tasks)} has this key{nearest}"
             if each.scope and not covered:

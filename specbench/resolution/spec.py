@@ -143,8 +143,8 @@ def _synthetic(
         if tests:
             drafting[each.label] = tests
     sampler = Sampler(group[0].temperature, options.top_k, options.top_p)
-    if wanted := pair.acceptance_by_model:
-        return _by_model(wanted, drafting, roles, sampler)
+    if acceptance := pair.acceptance_by_model:
+        return _by_model(acceptance, drafting, roles, sampler)
     return _with_one_rate(pair, task, drafting, roles, sampler)
 
 
@@ -165,18 +165,21 @@ def _with_one_rate(
 
 
 def _by_model(
-    wanted: Mapping[str, float], drafting: Mapping[str, Sequence[Verification]], roles: Sequence[str], sampler: Sampler
+    acceptance: Mapping[str, float],
+    drafting: Mapping[str, Sequence[Verification]],
+    roles: Sequence[str],
+    sampler: Sampler,
 ) -> Synthetic:
     """Return a spread for each model that has a rate, and 0 for the others.
 
     A rate applies where its model drafts in the method that contains most models with a rate.
     """
-    covering = sorted(drafting, key=lambda label: -sum(test.proposer in wanted for test in drafting[label]))
+    covering = sorted(drafting, key=lambda label: -sum(test.proposer in acceptance for test in drafting[label]))
     spreads, rates = dict.fromkeys(roles, 0.0), {}
     for label in covering:
         for test in drafting[label]:  # outermost first, so that the spreads of the scorers are known
-            if test.proposer in wanted and test.proposer not in rates:
-                rate = wanted[test.proposer]
+            if test.proposer in acceptance and test.proposer not in rates:
+                rate = acceptance[test.proposer]
                 spreads[test.proposer] = calibrate(rate, test, _with_spread(spreads, test.proposer), sampler)
                 rates[test.proposer] = Rate(acceptance=rate, method=label, scorers=test.scorers)
     return Synthetic(spreads=spreads, rates=rates)
