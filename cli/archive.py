@@ -48,9 +48,9 @@ def export(
     else:
         listing = archives.pack(runs or [], out, texts)
     count = sum(path.endswith(f"/{CONFIG}") for path in listing.files)
-    kept = "with texts" if texts else "without texts"
+    content = "with texts" if texts else "without texts"
     size = archives.size_text(out.stat().st_size)
-    say(f"{printable(out)}: {counted(count, 'run')} {kept}, {size}", console, "bold")
+    say(f"{printable(out)}: {counted(count, 'run')} {content}, {size}", console, "bold")
     say(f"{counted(len(listing.files), 'file')}, {archives.size_text(listing.bytes)} unpacked", console)
     help_ = f"report --suite {suite} --from" if suite else "import"
     say(f"help: specbench {help_} {printable(out)}", console)

@@ -28,25 +28,25 @@ def pair_of_models(draft: str, target: str) -> str:
 
 def plot_formats(values: Sequence[str] | None, plots: object) -> Sequence[str]:
     """Return the formats of plots. Raises ConfigError for an unknown format, and for a format without `--plots`."""
-    found = words(values)
-    if found and not plots:
+    formats = words(values)
+    if formats and not plots:
         raise ConfigError("--plot-format applies to --plots; help: --plots FOLDER")
-    for each in found:
+    for each in formats:
         if each not in KNOWN_FORMATS:
             raise ConfigError(f"--plot-format {each}{hint(each, KNOWN_FORMATS)}")
-    return found or FORMATS
+    return formats or FORMATS
 
 
 def lengths(text: str) -> tuple[str, tuple[int, ...]]:
     """Parse draft lengths, `N` or `N,N,...`, perhaps after `METHOD=`. Returns the method (empty: all) and the lengths."""
     method, value = scoped(text, "method", "--gamma")
     try:
-        found = tuple(int(word) for word in value.split(",") if word.strip())
+        numbers = tuple(int(word) for word in value.split(",") if word.strip())
     except ValueError:
         raise ConfigError(f"--gamma {text}: write it as N, N,N or METHOD=N") from None
-    if not found or min(found) < 1:
+    if not numbers or min(numbers) < 1:
         raise ConfigError(f"--gamma {text}: a draft length is at least 1")
-    return method, found
+    return method, numbers
 
 
 def imported(plugins: Sequence[str] | None) -> tuple[tuple[str, str], ...]:

@@ -43,12 +43,12 @@ def list_(
         _list_runs(results, as_json)
         return
     singular = next(k for k, plural in KINDS.items() if plural == kind)
-    found = [(name, preset(singular, name)) for name in names(singular)]
+    presets = [(name, preset(singular, name)) for name in names(singular)]
     if as_json:
-        print(json_text([_row(*each) for each in found], indent=2))
+        print(json_text([_row(*each) for each in presets], indent=2))
         return
-    width = max(len(name) for name, _ in found) + 2
-    for name, each in found:
+    width = max(len(name) for name, _ in presets) + 2
+    for name, each in presets:
         row = _row(name, each)
         other = f"the same as {each.name}: " if each.name != name else ""
         source = f" ({row['paper']})" if row["paper"] else ""
@@ -62,14 +62,14 @@ def _list_runs(results: Path, as_json: bool) -> None:
     rows: list[dict[str, Any]] = []
     for folder in sorted(runs_in(results), key=lambda each: (each / SAMPLES).stat().st_mtime):
         try:
-            spec, found = spec_of(folder), load(folder)
+            spec, recorded = spec_of(folder), load(folder)
         except ConfigError as error:
             rows.append({"run": str(folder), "error": str(error)})
             continue
-        wanted = found.expected.generations if found.expected else len(found.records)
+        expected = recorded.expected.generations if recorded.expected else len(recorded.records)
         rows.append({
             "run": str(folder), "pair": spec.pair.name, "task": spec.task.name, "methods": list(spec.methods),
-            "temperature": spec.decoding.temperature, "generations": len(found.records), "expected": wanted,
+            "temperature": spec.decoding.temperature, "generations": len(recorded.records), "expected": expected,
         })  # fmt: skip
     if as_json:
         print(json_text(rows, indent=2))
@@ -89,13 +89,13 @@ def _list_runs(results: Path, as_json: bool) -> None:
         )
 
 
-def _row(name: str, found: Preset) -> dict[str, str]:
+def _row(name: str, source: Preset) -> dict[str, str]:
     """Return a preset's row of the list. `same_as` names the preset that `name` is an alias of, if it is one."""
-    paper = ", ".join(str(found.table[key]) for key in ("paper", "shows") if key in found.table)
+    paper = ", ".join(str(source.table[key]) for key in ("paper", "shows") if key in source.table)
     return {
         "name": name,
-        "same_as": found.name if found.name != name else "",
-        "description": found.table.get("description", ""),
+        "same_as": source.name if source.name != name else "",
+        "description": source.table.get("description", ""),
         "paper": paper,
     }
 
@@ -118,10 +118,10 @@ def show(
         raise ConfigError(f"unknown kind '{kind}'{meant}")
     if not name:
         raise ConfigError(f"NAME is missing; help: specbench list {KINDS[kind]}")
-    found = preset(kind, name)
-    print(f"# {terminal(str(found.path))}\n{terminal_text(found.text)}", end="")
-    if isinstance(card := found.table.get("card"), str):
-        path = PACKAGE / card.removeprefix(BUNDLED) if card.startswith(BUNDLED) else found.path.parent / card
+    source = preset(kind, name)
+    print(f"# {terminal(str(source.path))}\n{terminal_text(source.text)}", end="")
+    if isinstance(card := source.table.get("card"), str):
+        path = PACKAGE / card.removeprefix(BUNDLED) if card.startswith(BUNDLED) else source.path.parent / card
         _print_markdown(terminal_text(read_text(path)))
 
 

@@ -113,36 +113,36 @@ def swept(request: Request, over: list[str], observer: Terminal) -> tuple[tuple[
     """
     from specbench.experiment.length_sweep import lengths_around  # imports torch
 
-    names, found = request.methods, list[tuple[str, list[object]]]()
+    names, sweeps = request.methods, list[tuple[str, list[object]]]()
     for text in over:
         if text == AUTO_LENGTH:
             predicted = lengths_around(request, observer)
-            found += [(f"{name}.gamma", list[object](lengths)) for name, lengths in predicted.items()]
+            sweeps += [(f"{name}.gamma", list[object](lengths)) for name, lengths in predicted.items()]
             continue
         if text == AUTO:
             grids = {name: sweep_of(name) for name in names}
-            found += [(f"{Path(name).stem}.{key}", values) for name, (key, values) in grids.items()]
+            sweeps += [(f"{Path(name).stem}.{key}", values) for name, (key, values) in grids.items()]
             continue
         if "=" not in text:
             raise ConfigError(f"--over {text}: expected auto or KEY=[VALUES]; help: --over target.alpha=[0.1, 0.3]")
         scoped = text.startswith(("method.", *(f"{Path(name).stem}." for name in names)))
         key, value = parse_override(text if scoped else f"method.{text}", "--over")
-        found.append((key, value if isinstance(value, list) else []))
-    return tuple(found)
+        sweeps.append((key, value if isinstance(value, list) else []))
+    return tuple(sweeps)
 
 
 def _show(folders: list[Path], plots: Path | None, formats: Sequence[str], as_json: bool) -> None:
     """Print the curves of run folders, and draw them into `plots`."""
-    found = [points_of(folder) for folder in folders]
+    curves = [points_of(folder) for folder in folders]
     drawn = [
         plots_of_curve(f.name, points, plots, formats) if plots else []
-        for f, points in zip(folders, found, strict=True)
+        for f, points in zip(folders, curves, strict=True)
     ]
     if as_json:
-        print(json_text([point for points in found for point in points]), end="")
+        print(json_text([point for points in curves for point in points]), end="")
         return
     console = terminal()
-    for folder, points, paths in zip(folders, found, drawn, strict=True):
+    for folder, points, paths in zip(folders, curves, drawn, strict=True):
         for table in curve_tables(points):
             print_table(table, console)
         for line in remarks(folder, points):

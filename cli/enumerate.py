@@ -54,19 +54,19 @@ def enumerate_(
         drafts, kinds = built.max_block > 1, {name: roles.heads[name].kind for name in built.heads}
         findings = examine(built, kinds) if gamma in (0, *GAMMAS) else []
         findings += examine_drafts(built, kinds) if gamma in (0, DEFAULT) else []
-        for found in findings:
-            worst[found.setting] = max(worst.get(found.setting, found), found, key=lambda each: each.distance)
-            longest = max(longest, found.drafted)
+        for finding in findings:
+            worst[finding.setting] = max(worst.get(finding.setting, finding), finding, key=lambda each: each.distance)
+            longest = max(longest, finding.drafted)
     print(
         f"{terminal(label)}: total variation from its declared distribution, {LENGTH} tokens, the maximum over several models"
     )
-    for found in worst.values():
-        verdict = "exact" if found.exact else f"DIFFERS {found.why}".rstrip()
-        print(f"  {found.setting:<20} {found.distance:.1e}  {verdict}")
+    for finding in worst.values():
+        verdict = "exact" if finding.exact else f"DIFFERS {finding.why}".rstrip()
+        print(f"  {finding.setting:<20} {finding.distance:.1e}  {verdict}")
     if drafts:
         beyond = f"; longer ones, up to {built.max_block - 1}, were not" if longest < built.max_block - 1 else ""
         print(f"drafts of up to {longest} tokens were enumerated{beyond}")
-    if not all(found.exact for found in worst.values()):
+    if not all(finding.exact for finding in worst.values()):
         sys.exit(ExitCode.REGRESSION)
     if drafts and not longest:
         print("inconclusive: nothing was drafted in the first tokens, so the proposer was not tested")

@@ -105,11 +105,11 @@ def _of_line(line: Line, whole: bool = False) -> list[Need]:
     needs: list[Need] = []
     pairs = []
     for name in line.pairs:
-        found, pair = selection.read_pair(name, line.options)
+        preset, pair = selection.read_pair(name, line.options)
         roles, heads = (tuple(pair.models), tuple(pair.heads)) if whole or not line.methods else _parts(line, pair)
         variants = [pair.on(task) for task in line.tasks] if pair.differs_by_task and line.tasks else [pair]
         for each in variants:
-            needs += needs_of_pair(found.name, each, found.path.parent, roles, heads)
+            needs += needs_of_pair(preset.name, each, preset.path.parent, roles, heads)
         pairs.append(pair)
     for pair in pairs or [Pair(models={})]:
         for name in line.tasks:
@@ -148,9 +148,9 @@ def _announce(needs: list[Need], repositories: list[Repository], as_json: bool) 
 def _row(each: Repository) -> list[str]:
     """Return the cells of a repository after its purpose."""
     state = "unavailable" if each.wrong else "cached" if each.complete else "to fetch"
-    known = not each.wrong
-    size = f"{each.bytes / GIB:.2f}" if known else "–"
-    return [each.repo, each.commit[:8] or "–", ("yes" if each.gated else "no") if known else "–", size, state]
+    is_readable = not each.wrong
+    size = f"{each.bytes / GIB:.2f}" if is_readable else "–"
+    return [each.repo, each.commit[:8] or "–", ("yes" if each.gated else "no") if is_readable else "–", size, state]
 
 
 def _json(needs: list[Need], repositories: list[Repository]) -> Table:

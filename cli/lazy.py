@@ -58,12 +58,12 @@ class LazyCommand(TyperCommand):
         """Import the module of the command, and return the command, or the group of commands, with its parameters."""
         module, name = self.entry.function.split(":")
         imported = import_module(f"specbench.cli.{module}")
-        found = getattr(imported, name)
-        if not isinstance(found, typer.Typer):
+        target = getattr(imported, name)
+        if not isinstance(target, typer.Typer):
             single = typer.Typer(**STYLE)
-            single.command(self.name, cls=PanelCommand, epilog=getattr(imported, "EPILOG", None))(found)
-            found = single
-        command = typer.main.get_command(found)
+            single.command(self.name, cls=PanelCommand, epilog=getattr(imported, "EPILOG", None))(target)
+            target = single
+        command = typer.main.get_command(target)
         assert isinstance(command, TyperCommand | TyperGroup)
         return command
 

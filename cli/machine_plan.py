@@ -40,10 +40,10 @@ def plan_for(machine: Accelerator, gpus: int, suite: Suite, out: Path, as_json: 
         raise ConfigError("; ".join(grid.unused.values()))
     total = total_of(rows)
     if as_json:
-        found = {
+        plan = {
             "machine": asdict(machine), "gpus": gpus, "runs": [asdict(row) for row in rows], "total": asdict(total)
         }  # fmt: skip
-        print(json.dumps(found, indent=2))
+        print(json.dumps(plan, indent=2))
     else:
         for note in grid.unused.values():
             say(note, terminal(), "yellow")

@@ -76,7 +76,7 @@ def plan(
     if suite:
         if method or pair or task:
             raise ConfigError("--suite defines methods, pairs and tasks; help: leave out -m, -p and -t")
-        wanted = read_suite(suite, **suite_changes(options, shared.repeats))
+        planned = read_suite(suite, **suite_changes(options, shared.repeats))
     else:
         require_known(named(words(method)), pair or "tiny", words(task))
         from specbench.resolution.resolve import Choice  # imports torch
@@ -87,18 +87,18 @@ def plan(
         choice = Choice.of(request, assumes_heads=bool(machine))
         tasks = tuple(choice.tasks.likely_names(bool(machine)))
         line = Line(methods=choice.methods.names, pairs=(request.pair,), tasks=tasks, options=options)
-        wanted = Suite(name="", paper="", shows="", description="", grid=(line,))
+        planned = Suite(name="", paper="", shows="", description="", grid=(line,))
     if machine:
         from specbench.cli.machine_plan import plan_for  # imports torch
 
-        sys.exit(plan_for(machine, gpus or 1, wanted, out, as_json))
+        sys.exit(plan_for(machine, gpus or 1, planned, out, as_json))
     # imports torch
     from specbench.experiment.preparation import training_notes
     from specbench.resolution.grid import resolve_grid
     from specbench.resolution.plan_rows import plan_rows
 
     with status("reading pairs and tasks"):
-        grid = resolve_grid(wanted, out)
+        grid = resolve_grid(planned, out)
         rows = [row for part in grid.parts for row in plan_rows(part)]
     if not suite and grid.unused:
         raise ConfigError("; ".join(grid.unused.values()))
@@ -106,7 +106,7 @@ def plan(
         print(json.dumps(list(map(asdict, rows)), indent=2))
     else:
         _print(rows, list(grid.unused.values()))
-        for each in training_notes(wanted, out):
+        for each in training_notes(planned, out):
             say(each, terminal())
         if suite and any(row.state == "missing" for row in rows):
             print(f"download missing models and data with: specbench fetch --suite {suite}")
@@ -167,12 +167,12 @@ def _total(rows: "list[PlanRow]") -> str:
     size = f"{generations:,} generations of at most {tokens:,} tokens"
     if unknown:
         size += f", without {unknown} whose number of prompts is not known"
-    known = [row.least_seconds for row in rows if row.least_seconds is not None]
+    bounds = [row.least_seconds for row in rows if row.least_seconds is not None]
     least = (
-        f"{duration(sum(known))} at the baseline's speed for what is not done" if known else "no estimate of the time"
+        f"{duration(sum(bounds))} at the baseline's speed for what is not done" if bounds else "no estimate of the time"
     )
-    if known and len(known) < len(rows):
-        least += f", without {len(rows) - len(known)} whose architectures or prompts are not known"
+    if bounds and len(bounds) < len(rows):
+        least += f", without {len(rows) - len(bounds)} whose architectures or prompts are not known"
     return f"{len(rows)} {'run' if len(rows) == 1 else 'runs'}: {counts}; {size}; {least}"
 
 

@@ -90,15 +90,15 @@ def profile(
         max_new_tokens=max_new_tokens,
         ignore_eos=True,
     )
-    _, found = read_pair(pair, options)
+    _, spec = read_pair(pair, options)
     levels = levels_of(method)
     chains = [[levels[0], each, *levels[2:]] for each in middle] if middle else [levels]
-    tasks = task or list(found.defaults.tasks[:1])
+    tasks = task or list(spec.defaults.tasks[:1])
     if not tasks:
         raise ConfigError(f"pair {pair} has no default task for the prompts; help: -t TASK")
     access = Access(fresh=fresh, wait=wait, break_lock=break_lock)
     try:
-        names = tuple(dict.fromkeys(name for chain in chains for name in pairings(chain, found, gamma)))
+        names = tuple(dict.fromkeys(name for chain in chains for name in pairings(chain, spec, gamma)))
         results = run(
             Request(methods=names, pair=pair, tasks=tuple(tasks), options=options, out=out, access=access),
             Terminal(),

@@ -102,22 +102,22 @@ def report(
         return
     if results.is_file() and not suite:
         raise ConfigError(f"{results} is a file; help: --suite NAME, or specbench import {results}")
-    wanted = _Wanted(form, keys, out, plots, plot_formats(plot_format, plots), full, explain)
+    choice = _Wanted(form, keys, out, plots, plot_formats(plot_format, plots), full, explain)
     if suite:
         with unpacked_results(results) as folder:
-            _report_suite(suite, folder, wanted)
+            _report_suite(suite, folder, choice)
     else:
-        _report_runs(runs or newest(results), results, wanted)
+        _report_runs(runs or newest(results), results, choice)
 
 
-def _report_suite(name: str, results: Path, wanted: _Wanted) -> None:
-    form, out, plots = wanted.form, wanted.out, wanted.plots
+def _report_suite(name: str, results: Path, choice: _Wanted) -> None:
+    form, out, plots = choice.form, choice.out, choice.plots
     collected = collect(read_suite(name), results)
-    if wanted.columns:
-        collected = chosen_suite(collected, wanted.columns)
-    drawn = plots_of_suite(collected, plots, wanted.plot_formats) if plots else []
+    if choice.columns:
+        collected = chosen_suite(collected, choice.columns)
+    drawn = plots_of_suite(collected, plots, choice.plot_formats) if plots else []
     if form is not Format.table:
-        _write(suite_text(collected, form, drawn, out.parent if out else Path(), wanted.full), out)
+        _write(suite_text(collected, form, drawn, out.parent if out else Path(), choice.full), out)
         return
     with _opened(out) as file:
         show_collected(collected, terminal(file))
@@ -139,20 +139,20 @@ def _report_pooled(runs: list[Path], suite: str | None, results: Path, form: For
         print_table(table, terminal(file))
 
 
-def _report_runs(folders: list[Path], results: Path, wanted: _Wanted) -> None:
+def _report_runs(folders: list[Path], results: Path, choice: _Wanted) -> None:
     if not folders:
         raise ConfigError(f"no run folder in {results}; help: specbench run")
     summaries = summaries_of(folders)
-    drawn = plots_of_runs(summaries, wanted.plots, wanted.plot_formats) if wanted.plots else []
-    if wanted.form is not Format.table:
-        _write(runs_text(summaries, wanted.form, wanted.columns, wanted.full), wanted.out)
+    drawn = plots_of_runs(summaries, choice.plots, choice.plot_formats) if choice.plots else []
+    if choice.form is not Format.table:
+        _write(runs_text(summaries, choice.form, choice.columns, choice.full), choice.out)
         return
-    with _opened(wanted.out) as file:
+    with _opened(choice.out) as file:
         console = terminal(file)
-        if wanted.columns:
-            show_chosen(summaries, wanted.columns, console)
+        if choice.columns:
+            show_chosen(summaries, choice.columns, console)
         else:
-            show(summaries, console, wanted.full, wanted.explain)
+            show(summaries, console, choice.full, choice.explain)
         for summary in summaries:
             place(summary.folder, console)
     _print_paths(drawn)

@@ -108,9 +108,9 @@ def run(
             chosen = read_suite(suite, **(changes := suite_changes(options, shared.repeats))).with_judge(judging)
             # plugins replace nothing
             changed = tuple(f"{key} = {value}" for key, value in changes.items() if key != "plugins")
-            wanted = SuiteRequest(suite=chosen, out=out, access=access, sandbox=kind, changes=changed)
+            suite_request = SuiteRequest(suite=chosen, out=out, access=access, sandbox=kind, changes=changed)
             mode = SuiteMode(refine, shared.shard, shards, only, launcher, tuple(launcher_set or ()))
-            code = run_suite_in(wanted, mode)
+            code = run_suite_in(suite_request, mode)
         elif refine or launcher:
             raise ConfigError(f"--{'refine' if refine else 'launcher'} applies to --suite")
         elif judging:

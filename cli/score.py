@@ -42,9 +42,9 @@ def score(
         task, rows = scorer.task_of(folder, data)
         if scorer.is_executed(folder) and not allow_code_execution:
             raise ConfigError(f"{folder} was scored by executing generated code; help: --allow-code-execution")
-        found = Sandbox.find(sandbox.value) if allow_code_execution and task.executes_code else None
+        box = Sandbox.find(sandbox.value) if allow_code_execution and task.executes_code else None
         with locked([folder], Access(wait=wait, break_lock=break_lock)):
             with progress(f"scoring {folder.name}", sum(1 for _ in read(folder))) as advance:
-                scorer.score(folder, task, rows, found, advance)
+                scorer.score(folder, task, rows, box, advance)
             summary = summarised(folder)
         show([summary], terminal())

@@ -81,25 +81,25 @@ def run_suite_in(request: SuiteRequest, mode: SuiteMode) -> ExitCode:
 
 def settings_of(texts: tuple[str, ...]) -> Table:
     """Return settings from KEY=VALUE texts and TOML files. Raises ConfigError for a text that is neither."""
-    found: Table = {}
+    settings: Table = {}
     for text in texts:
         key, equals, value = text.partition("=")
         if not equals:
-            found |= read_toml(Path(text))
+            settings |= read_toml(Path(text))
             continue
         try:
-            found |= {key: tomllib.loads(f"v = {value}")["v"]}
+            settings |= {key: tomllib.loads(f"v = {value}")["v"]}
         except tomllib.TOMLDecodeError:
-            found[key] = value  # text without quotes
-    return found
+            settings[key] = value  # text without quotes
+    return settings
 
 
 def _device(name: LauncherName, settings: Table) -> str:
     """Return the default device of the machines that jobs run on; empty if it is that of this machine."""
-    found = settings.pop("device", "cuda" if name is LauncherName.slurm and settings.get("gpus") else "")
-    if found not in ("", "cpu", "cuda"):
-        raise ConfigError(f"device = {found!r} must be cpu or cuda")
-    return str(found)
+    device = settings.pop("device", "cuda" if name is LauncherName.slurm and settings.get("gpus") else "")
+    if device not in ("", "cpu", "cuda"):
+        raise ConfigError(f"device = {device!r} must be cpu or cuda")
+    return str(device)
 
 
 def _launched(request: SuiteRequest, mode: SuiteMode, settings: Table) -> ExitCode:
@@ -129,7 +129,7 @@ def _launched(request: SuiteRequest, mode: SuiteMode, settings: Table) -> ExitCo
 
 def _arguments(given: list[str]) -> list[str]:
     """Return the arguments of this command without those of the launcher and `--shards`."""
-    kept, skip = [], False
+    arguments, skip = [], False
     for each in given:
         name, equals, _ = each.partition("=")
         if skip:
@@ -137,8 +137,8 @@ def _arguments(given: list[str]) -> list[str]:
         elif name in OF_LAUNCHER:
             skip = not equals
         else:
-            kept.append(each)
-    return kept
+            arguments.append(each)
+    return arguments
 
 
 def _cancels() -> bool:

@@ -150,11 +150,11 @@ def _finetune(request: "FinetuneRequest", unused: Mapping[str, bool]) -> None:
 
 def _arguments(given: Mapping[str, Sequence[str] | str | None]) -> list[str]:
     """Return options as arguments, without those that have no value."""
-    found = []
+    arguments = []
     for option, value in given.items():
         for each in [value] if isinstance(value, str) else value or []:
-            found += [option, each]
-    return found
+            arguments += [option, each]
+    return arguments
 
 
 def _recipes() -> str:

@@ -168,7 +168,7 @@ def _least_cost(trial: "HeadTrial") -> _Cost | None:
 
     None for drafts of varying length, and for a method that is not compared with its run's baseline.
     """
-    found = []
+    costs = []
     for summary in trial.summaries:
         row = trial.row(summary)
         base = next((each for each in summary.measured if each.method == trial.against), None)
@@ -177,8 +177,8 @@ def _least_cost(trial: "HeadTrial") -> _Cost | None:
             return None
         if not row.accepted_length or not row.tokens_per_second or not base.tokens_per_second:
             return None
-        found.append(_Cost(row.accepted_length * base.tokens_per_second / row.tokens_per_second, theory.gamma[0] + 1))
-    least = min(found, default=None)
+        costs.append(_Cost(row.accepted_length * base.tokens_per_second / row.tokens_per_second, theory.gamma[0] + 1))
+    least = min(costs, default=None)
     return least if least and least.cost >= least.tokens else None
 
 

@@ -7,5 +7,5 @@ from pkgutil import iter_modules
 
 def import_modules(package: str, path: Iterable[str]) -> None:
     """Import all modules of a package, in alphabetical order, so that the classes in them register themselves."""
-    for found in sorted(iter_modules(path)):
-        import_module(f"{package}.{found.name}")
+    for module in sorted(iter_modules(path)):
+        import_module(f"{package}.{module.name}")

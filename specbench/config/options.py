@@ -152,9 +152,9 @@ class Options:
 
     def overrides_for(self, kind: str, name: str) -> list[Override]:
         """Return the overrides of a kind of table that cover a preset, unscoped ones first."""
-        own = [] if name.endswith(".toml") or name in names(kind) else [name]
-        found = [override(key, value, [*own, Path(name).stem]) for key, value in self.overrides]
-        return sorted((o for o in found if o.kind == kind and in_scope(o.scope, name)), key=lambda o: bool(o.scope))
+        extra = [] if name.endswith(".toml") or name in names(kind) else [name]
+        parsed = [override(key, value, [*extra, Path(name).stem]) for key, value in self.overrides]
+        return sorted((o for o in parsed if o.kind == kind and in_scope(o.scope, name)), key=lambda o: bool(o.scope))
 
     def all_overrides(self, kind: str, own: Sequence[str] = ()) -> list[Override]:
         """Return all overrides of a kind of table. `own` are names of presets that are not bundled."""
@@ -171,12 +171,12 @@ class Options:
 
     def heads_for(self, pair: str) -> tuple[tuple[str, str], ...]:
         """Return the heads given for a pair: names, kinds or KIND@BASE, with their folders."""
-        found = []
+        heads = []
         for name, path in self.heads:
             scope, colon, rest = name.partition(":")
             if not colon or in_scope(scope, pair):
-                found.append((rest if colon else name, path))
-        return tuple(found)
+                heads.append((rest if colon else name, path))
+        return tuple(heads)
 
     def place(self, kind: str, path: Path, applied: Sequence[Override]) -> str:
         """Return the place that errors in a table name: its file, and the overrides that changed it."""
@@ -199,10 +199,10 @@ def _is_part(shard: str) -> bool:
 
 def _require_single(flag: str, values: Sequence[tuple[str, str]]) -> None:
     """Raise ConfigError if an option gives one scope two values."""
-    known: dict[str, str] = {}
+    values_by_scope: dict[str, str] = {}
     for scope, value in values:
-        if known.setdefault(scope, value) != value:
-            one, two = (f"{scope}={each}" if scope else each for each in (known[scope], value))
+        if values_by_scope.setdefault(scope, value) != value:
+            one, two = (f"{scope}={each}" if scope else each for each in (values_by_scope[scope], value))
             raise ConfigError(f"--{flag} {one} and --{flag} {two} conflict: give one of them")
 
 

@@ -224,13 +224,13 @@ def with_heads(table: dict[str, Any], heads: tuple[tuple[str, str], ...]) -> dic
     """
     given: dict[str, str] = {}
     for name, path in heads:
-        found = head_named(name, table.get("heads", {}))
-        if given.setdefault(found, name) != name:
-            raise ConfigError(f"--head {given[found]} and --head {name} conflict: both name head '{found}'")
+        label = head_named(name, table.get("heads", {}))
+        if given.setdefault(label, name) != name:
+            raise ConfigError(f"--head {given[label]} and --head {name} conflict: both name head '{label}'")
         kind, base = kind_and_base(name)
-        known = table.setdefault("heads", {})
-        if found in known or base in table.get("models", {}):
-            known.setdefault(found, {"kind": kind, "base": base})["path"] = path
+        heads_table = table.setdefault("heads", {})
+        if label in heads_table or base in table.get("models", {}):
+            heads_table.setdefault(label, {"kind": kind, "base": base})["path"] = path
     return table
 
 

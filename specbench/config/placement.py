@@ -54,8 +54,8 @@ def placement_of(
     names = tuple(f"cuda:{each}" if isinstance(each, int) else "cuda:0" if each == "cuda" else each for each in devices)
     if len(names) < 2:
         raise ValueError(f'parallel = "{parallel}" needs at least two `devices`, such as [0, 1]')
-    known = [ONE_DEVICE.fullmatch(name) or (name == "disk" and parallel == "layers") for name in names]
-    if not all(known):
+    are_valid = [ONE_DEVICE.fullmatch(name) or (name == "disk" and parallel == "layers") for name in names]
+    if not all(are_valid):
         allowed = "numbers of GPUs, cpu or disk" if parallel == "layers" else "numbers of GPUs, or cpu for each process"
         raise ValueError(f"devices = {list(devices)} must be {allowed}")
     if parallel == "tensor" and len({name.partition(":")[0] for name in names}) > 1:
@@ -76,16 +76,16 @@ def place_overrides(texts: Sequence[str]) -> list[tuple[str, Any]]:
 
     Raises ConfigError for a text that is not one of FORMS.
     """
-    found: list[tuple[str, Any]] = []
+    overrides: list[tuple[str, Any]] = []
     for text in texts:
         role, equals, where = text.partition("=")
         kind, colon, names = where.partition(":")
         key = f"pair.models.{role}"
         if equals and role and kind in ("layers", "tensor") and colon:
             devices = [int(each) if each.isdecimal() else each for each in names.split(",")]
-            found += [(f"{key}.device", ""), (f"{key}.parallel", kind), (f"{key}.devices", devices)]
+            overrides += [(f"{key}.device", ""), (f"{key}.parallel", kind), (f"{key}.devices", devices)]
         elif equals and role and ONE_DEVICE.fullmatch(where):
-            found += [(f"{key}.device", where), (f"{key}.parallel", "none"), (f"{key}.devices", [])]
+            overrides += [(f"{key}.device", where), (f"{key}.parallel", "none"), (f"{key}.devices", [])]
         else:
             raise ConfigError(f"--place {text}: expected {FORMS}")
-    return found
+    return overrides

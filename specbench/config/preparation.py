@@ -68,8 +68,8 @@ class PreparedHead:
         if self.step.kind == HeadKind.sprinter:
             features = "" if self.step.features == FEATURES else f"-{self.step.features}"
             label += f"-tau{self.tau:g}{features}"
-        own = "".join(f"-{word}" for word in (self.step.base, self.step.label) if word)
-        return self.collected(out).parent / f"{label}{own}"
+        suffix = "".join(f"-{word}" for word in (self.step.base, self.step.label) if word)
+        return self.collected(out).parent / f"{label}{suffix}"
 
     def collected(self, out: Path) -> Path:
         """Return the folder of the models' outputs, which heads of the same kind share."""

@@ -41,10 +41,10 @@ _ADDED: dict[tuple[str, str], Preset] = {}  # presets of plugins, by kind and na
 _UNLISTED: set[tuple[str, str]] = set()
 
 
-def add(kind: str, found: Preset, listed: bool = True) -> None:
+def add(kind: str, new: Preset, listed: bool = True) -> None:
     """Register a preset that is not in configs/. With `listed=False` it is found by name only."""
-    _ADDED[kind, found.name] = found
-    (_UNLISTED.discard if listed else _UNLISTED.add)((kind, found.name))
+    _ADDED[kind, new.name] = new
+    (_UNLISTED.discard if listed else _UNLISTED.add)((kind, new.name))
 
 
 def added(kind: str) -> set[str]:
@@ -60,8 +60,8 @@ def names(kind: str, variants: bool = True) -> list[str]:
 @cache
 def _bundled(kind: str) -> tuple[str, ...]:
     """Return the names of the files of a kind in configs/."""
-    found = (path.relative_to(_folder(kind)).with_suffix("") for path in _folder(kind).rglob("*.toml"))
-    return tuple(":".join(path.parts) for path in found)
+    paths = (path.relative_to(_folder(kind)).with_suffix("") for path in _folder(kind).rglob("*.toml"))
+    return tuple(":".join(path.parts) for path in paths)
 
 
 def preset(kind: str, name: str) -> Preset:
@@ -75,10 +75,10 @@ def preset(kind: str, name: str) -> Preset:
         return _ADDED[kind, name]
     if kind == "pair" and "=" in name:
         return _of_models(name)
-    own = Path(name).expanduser()
-    path = own if name.endswith(".toml") or _is_like_a_path(own) else _folder(kind) / f"{name.replace(':', '/')}.toml"
-    if not (path is own or PLAIN.fullmatch(name)) or not _is_file(path):
-        if path is own:
+    file = Path(name).expanduser()
+    path = file if name.endswith(".toml") or _is_like_a_path(file) else _folder(kind) / f"{name.replace(':', '/')}.toml"
+    if not (path is file or PLAIN.fullmatch(name)) or not _is_file(path):
+        if path is file:
             near = get_close_matches(path.name, [each.name for each in path.parent.glob("*.toml")], n=1)
             meant = f" (did you mean '{path.with_name(near[0])}'?)" if near else ""
             raise ConfigError(f"no {kind} file {name}{meant}")
@@ -88,9 +88,9 @@ def preset(kind: str, name: str) -> Preset:
             f"unknown {kind} '{name}'{hint(name, names(kind))}; help: specbench list {KINDS[kind]}, or {own_file}"
         )
     table = read_toml(path)
-    if "same_as" in table and path is not own:
+    if "same_as" in table and path is not file:
         return preset(kind, table["same_as"])
-    return Preset(path.stem if path is own else name, path, table)
+    return Preset(path.stem if path is file else name, path, table)
 
 
 def _of_models(text: str) -> Preset:
@@ -124,16 +124,16 @@ def _is_file(path: Path) -> bool:
 
 def sweep_of(method: str) -> tuple[str, list[Any]]:
     """Return the key that `curve` sweeps by default, and its values. Raises ConfigError if the preset has none."""
-    found = preset("method", method).table.get("sweep")
-    if not found:
+    sweep = preset("method", method).table.get("sweep")
+    if not sweep:
         raise ConfigError(f"method {method} has no default sweep; help: --over KEY=[VALUES]")
     if (
-        not isinstance(found, dict)
-        or not isinstance(found.get("key"), str)
-        or not isinstance(found.get("values"), list)
+        not isinstance(sweep, dict)
+        or not isinstance(sweep.get("key"), str)
+        or not isinstance(sweep.get("values"), list)
     ):
-        raise ConfigError(f"method {method}: sweep = {found!r} must be a table of a key and a list of values")
-    return found["key"], found["values"]
+        raise ConfigError(f"method {method}: sweep = {sweep!r} must be a table of a key and a list of values")
+    return sweep["key"], sweep["values"]
 
 
 @cache

@@ -124,14 +124,14 @@ class _Builder:
 
     def fields(self, kind: type, skip: typing.Collection[str] = ()) -> dict[str, Node]:
         """Return the schemas of a dataclass's fields by key, with simple defaults."""
-        found: dict[str, Node] = {}
+        nodes: dict[str, Node] = {}
         hints = typing.get_type_hints(kind)
         for each in dataclasses.fields(kind):
             if each.init and each.name not in skip:
                 node = self.node(self.rules.types.get(each.name, hints[each.name]))
                 simple = isinstance(each.default, str | bool | int | float)
-                found[each.name] = {**node, "default": each.default} if simple else node
-        return found
+                nodes[each.name] = {**node, "default": each.default} if simple else node
+        return nodes
 
     def _family(self, kind: type[Named]) -> Node:
         family = _family_of(kind)

@@ -123,14 +123,14 @@ def suites() -> list[str]:
 
 def read_suite(name: str, **changes: Any) -> Suite:
     """Return the suite of a name or a path. `changes` replace its options. Raises ConfigError for mistakes in the file."""
-    found = preset("suite", name)
-    table, where = dict(found.table), str(found.path)
+    source = preset("suite", name)
+    table, where = dict(source.table), str(source.path)
     common = convert(table.pop("options", {}), dict[str, Any], f"{where}: options")
     grid = convert(table.pop("grid", []), tuple[dict[str, Any], ...], f"{where}: grid")
     if not grid:
         raise ConfigError(f"{where}: a suite needs a [[grid]]")
-    table["name"] = Path(found.name).stem
-    measured = json.dumps({key: found.table.get(key) for key in MEASURED}, sort_keys=True, default=str)
+    table["name"] = Path(source.name).stem
+    measured = json.dumps({key: source.table.get(key) for key in MEASURED}, sort_keys=True, default=str)
     table["definition"] = hashlib.sha256(measured.encode()).hexdigest()[:16]
     lines = tuple(_line(each, common, changes, f"{where}: options or grid[{i}]") for i, each in enumerate(grid))
     suite = replace(construct(Suite, {**table, "grid": []}, where), grid=lines, requested=name)
@@ -138,13 +138,13 @@ def read_suite(name: str, **changes: Any) -> Suite:
 
 
 def _line(table: dict[str, Any], common: dict[str, Any], changes: dict[str, Any], where: str) -> Line:
-    own = {"methods", "pairs", "tasks"}
-    words = {key: table[key] for key in own if key in table}
-    given = {**common, **{key: value for key, value in table.items() if key not in own}}
-    for key in sorted(own):
+    lists_of_names = {"methods", "pairs", "tasks"}
+    words = {key: table[key] for key in lists_of_names if key in table}
+    given = {**common, **{key: value for key, value in table.items() if key not in lists_of_names}}
+    for key in sorted(lists_of_names):
         if not words.get(key):
             raise ConfigError(f"{where}: a value for '{key}' is missing")
-    lists = {key: convert(words.get(key, []), tuple[str, ...], f"{where}: {key}") for key in own}
+    lists = {key: convert(words.get(key, []), tuple[str, ...], f"{where}: {key}") for key in lists_of_names}
     return Line(**lists, options=_options(given, changes, where))
 
 
@@ -173,20 +173,20 @@ def _options(table: dict[str, Any], changes: dict[str, Any], where: str) -> Opti
 def _is_set(sweep: str, overrides: Sequence[tuple[str, Any]]) -> bool:
     """Return whether the user sets the key of a sweep `METHOD.key`, for that method or for all."""
     method, *path = sweep.split(".")
-    found = [override(key, value) for key, value in overrides]
-    return any(each.kind == "method" and in_scope(each.scope, method) and list(each.path) == path for each in found)
+    parsed = [override(key, value) for key, value in overrides]
+    return any(each.kind == "method" and in_scope(each.scope, method) and list(each.path) == path for each in parsed)
 
 
-def _merged(own: Sequence[tuple[str, Any]], changes: Sequence[tuple[str, Any]]) -> tuple[tuple[str, Any], ...]:
+def _merged(values: Sequence[tuple[str, Any]], changes: Sequence[tuple[str, Any]]) -> tuple[tuple[str, Any], ...]:
     """Return a suite's values by key, replaced by the user's. A value for all keys replaces all of them."""
     if any(not key for key, _ in changes):
         return tuple(changes)
-    return (*(each for each in own if each[0] not in dict(changes)), *changes)
+    return (*(each for each in values if each[0] not in dict(changes)), *changes)
 
 
 def _swept(name: str, values: Any) -> tuple[str, Any]:
     """Return a sweep as a key and values. `METHOD = "auto"` is the method's default sweep."""
     if values != "auto":
         return name, values
-    key, own = sweep_of(name)
-    return f"{name}.{key}", own
+    key, grid = sweep_of(name)
+    return f"{name}.{key}", grid

@@ -201,10 +201,10 @@ def _without_texts(record: Record) -> Record:
 
 
 def _round(record: RoundRecord) -> RoundRecord:
-    kept = {key: value for key, value in record.items() if key != "rejected"}
-    if "inner" in kept:
-        kept["inner"] = [_round(each) for each in record["inner"]]
-    return cast(RoundRecord, kept)
+    fields = {key: value for key, value in record.items() if key != "rejected"}
+    if "inner" in fields:
+        fields["inner"] = [_round(each) for each in record["inner"]]
+    return cast(RoundRecord, fields)
 
 
 def _scores_without_texts(path: Path) -> bytes:
@@ -312,10 +312,10 @@ def pack_suite(suite: Suite, results: Path, archive: Path) -> Listing:
     """
     index, runs = measured_runs(suite, results)
     files = [index.path, *(file for *_, file in report_files(suite, results))]
-    found = {file.relative_to(results).as_posix(): file for file in files}
+    by_name = {file.relative_to(results).as_posix(): file for file in files}
     with TemporaryDirectory(prefix="specbench-") as folder:
         inner = Path(folder) / "runs.zip"
-        listing = pack([results / run.folder for run in runs], inner, suite_files=found, compression=ZIP_STORED)
+        listing = pack([results / run.folder for run in runs], inner, suite_files=by_name, compression=ZIP_STORED)
         with writing(archive) as part:
             part.write_bytes(lzma.compress(inner.read_bytes(), preset=PRESET))
     return listing

@@ -54,14 +54,14 @@ def finetune_model(request: FinetuneRequest, observer: Observer) -> FinetunedMod
         MissingAsset: The model, data or accelerate are missing.
     """
     options = request.options
-    found, pair = selection.read_pair(request.pair, options)
+    preset, pair = selection.read_pair(request.pair, options)
     pair.group(request.role)
     if pair.weights == "dummy":
         raise ConfigError("a model with dummy weights cannot be fine-tuned")
     name, task = selection.read_task(request.task, pair, options)
     source = Source(name, task, selection.source_of(request.task, pair, options), request.task)
-    folder = request.out or Path("models") / found.name / f"{request.role}-{name.replace(':', '-')}"
-    device, base = device_of(options.device), found.path.parent
+    folder = request.out or Path("models") / preset.name / f"{request.role}-{name.replace(':', '-')}"
+    device, base = device_of(options.device), preset.path.parent
     models = resolve_models(pair, (request.role,), base, Execution(device, "float32", "eager"))
     with locked([folder], request.access):
         with observer.status(f"loading {request.role}"):

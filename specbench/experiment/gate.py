@@ -38,24 +38,25 @@ def record(path: Path, out: Path, commands: Commands, how: Recording) -> None:
     (command,) = commands.commands
     if not how.counters_only:
         command = with_anchor(command)
-    held = load(path) if how.add and path.exists() else Snapshot([], [], how.counters_only)
-    if held.counters_only != how.counters_only:
+    snapshot = load(path) if how.add and path.exists() else Snapshot([], [], how.counters_only)
+    if snapshot.counters_only != how.counters_only:
         raise ConfigError(
-            f"{path} has {'counters only' if held.counters_only else 'timing'}; help: record the other kind into another file"
+            f"{path} has {'counters only' if snapshot.counters_only else 'timing'};"
+            " help: record the other kind into another file"
         )
-    threads = held.runs[0].threads if held.runs else 0
+    threads = snapshot.runs[0].threads if snapshot.runs else 0
     request = replace(commands, commands=[command], threads=threads)
     runs = _measured(request, out, how.counters_only, how.sessions)
-    Snapshot([*held.commands, command], [*held.runs, *runs], how.counters_only).save(path)
+    Snapshot([*snapshot.commands, command], [*snapshot.runs, *runs], how.counters_only).save(path)
 
 
 def update(path: Path, out: Path, commands: Commands, count: int | None) -> None:
     """Measure a snapshot's commands with this machine's number of threads, and write the file from the results."""
-    known = load(path, outdated=True)
-    request = replace(commands, commands=known.commands)
-    count = count or max(len(run.sessions) for run in known.runs) or SESSIONS
-    runs = _measured(request, out, known.counters_only, count)
-    Snapshot(known.commands, runs, known.counters_only).save(path)
+    snapshot = load(path, outdated=True)
+    request = replace(commands, commands=snapshot.commands)
+    count = count or max(len(run.sessions) for run in snapshot.runs) or SESSIONS
+    runs = _measured(request, out, snapshot.counters_only, count)
+    Snapshot(snapshot.commands, runs, snapshot.counters_only).save(path)
 
 
 def check(path: Path, out: Path, commands: Commands, limits: Limits, launch: Launch = measure_apart) -> list[Verdict]:
@@ -64,24 +65,24 @@ def check(path: Path, out: Path, commands: Commands, limits: Limits, launch: Lau
     While a time exceeds the limit in every session, another session is measured in a fresh process, up to MOST. A slow-down
     needs AGREEING sessions.
     """
-    known = load(path)
-    limits = replace(limits, counters_only=limits.counters_only or known.counters_only)
-    wanted = known.commands
-    if limits.counters_only and not known.counters_only:
-        wanted = [_counting(command) for command in wanted]
-    request = replace(commands, commands=wanted, threads=known.runs[0].threads)
+    snapshot = load(path)
+    limits = replace(limits, counters_only=limits.counters_only or snapshot.counters_only)
+    commands_to_measure = snapshot.commands
+    if limits.counters_only and not snapshot.counters_only:
+        commands_to_measure = [_counting(command) for command in commands_to_measure]
+    request = replace(commands, commands=commands_to_measure, threads=snapshot.runs[0].threads)
     new = sessions(request, out, measure_here if limits.counters_only else launch, 1)
 
     def slower(limits: Limits) -> bool:
-        found = compare(known.runs, new, limits)
-        return any(each.status is Status.regression and each.aspect in CLOCKED for each in found)
+        verdicts = compare(snapshot.runs, new, limits)
+        return any(each.status is Status.regression and each.aspect in CLOCKED for each in verdicts)
 
     for number in range(2, MOST + 1):
         decided = number > AGREEING and slower(limits)
         if decided or not slower(replace(limits, alpha=1.0)):
             break
         new = pooled([*new, *sessions(request, out, launch, 1, first=number)])
-    return compare(known.runs, new, limits)
+    return compare(snapshot.runs, new, limits)
 
 
 def with_anchor(command: Command) -> Command:

@@ -145,7 +145,7 @@ def _job(request: TrainRequest) -> _Job:
     """Resolve a request. Raises ConfigError for a mistake in it."""
     kind, options = request.kind, request.options
     base = request.base or default_base(kind)
-    found, pair = selection.read_pair(request.pair, options)
+    preset, pair = selection.read_pair(request.pair, options)
     roles = (base,) if kind == HeadKind.eagle else (base, "target")
     for role in roles:
         pair.group(role)
@@ -160,12 +160,12 @@ def _job(request: TrainRequest) -> _Job:
     if kind != HeadKind.sprinter and (request.features, request.tau) != (FEATURES, TAU):
         raise ConfigError(f"--features and --tau apply to sprinter only; leave them out for {kind.value}")
     return _Job(
-        request=request, pair=pair, where=found.path.parent, roles=roles, sources=_sources(tasks, pair, options),
+        request=request, pair=pair, where=preset.path.parent, roles=roles, sources=_sources(tasks, pair, options),
         settings=Settings(
             base=base, answers=request.answers, features=request.features, tau=request.tau, seed=request.seed, recipe=recipe,
             compare=request.compare,
         ),
-        folder=request.out or _folder(kind, base, found.name),
+        folder=request.out or _folder(kind, base, preset.name),
     )  # fmt: skip
 
 
@@ -198,20 +198,20 @@ def _trained(job: _Job, observer: Observer) -> Trained:
     trained = training.train(kind)
     target = {} if kind == HeadKind.eagle else models["target"].identity
     summary = {key: value for key, value in trained.report.items() if key not in ("curve", "all")}
-    own = {"features": settings.features, "tau": settings.tau} if kind == HeadKind.sprinter else {}
+    of_kind = {"features": settings.features, "tau": settings.tau} if kind == HeadKind.sprinter else {}
     provenance = Provenance(
         models[settings.base].identity,
         target,
         trained.texts.about,
-        {**own, "seed": request.seed, **settings.recipe},
+        {**of_kind, "seed": request.seed, **settings.recipe},
         summary,
     )
     trained.head.provenance = provenance
     trained.head.save(folder)
     if kind == HeadKind.eagle:
-        found = _acceptance(job, loaded, trained.texts.held_out(request.seed), observer)
-        trained = trained._replace(report={**trained.report, **found})
-        trained.head.provenance = replace(provenance, report={**summary, **found})
+        acceptance = _acceptance(job, loaded, trained.texts.held_out(request.seed), observer)
+        trained = trained._replace(report={**trained.report, **acceptance})
+        trained.head.provenance = replace(provenance, report={**summary, **acceptance})
         trained.head.save(folder)
     return trained
 
@@ -219,11 +219,11 @@ def _trained(job: _Job, observer: Observer) -> Trained:
 def _acceptance(job: _Job, loaded: loader.LoadedPair, texts: list[Text], observer: Observer) -> Table:
     """Return for a report the acceptance rate of an EAGLE head's drafts on texts that it was not trained on."""
     drafting = drafting_of(job.request.pair, job.request.options, job.settings.base, job.folder)
-    found = measure_acceptance(loaded, job.folder, drafting, texts, observer)
-    if found is None:
+    acceptance = measure_acceptance(loaded, job.folder, drafting, texts, observer)
+    if acceptance is None:
         return {}
     return {
-        "acceptance": found.value, "acceptance_low": found.low, "acceptance_high": found.high,
+        "acceptance": acceptance.value, "acceptance_low": acceptance.low, "acceptance_high": acceptance.high,
         "draft_length": drafting.proposer.gamma, "decoding_temperature": drafting.temperature,
         "decoded_texts": min(len(texts), MOST_TEXTS),
     }  # fmt: skip

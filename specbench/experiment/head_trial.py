@@ -162,7 +162,7 @@ def trial_of(method: str, against: str, summaries: Sequence[RunSummary]) -> Head
 
 def _selected(request: TrialRequest) -> list[Selected]:
     """Return the held-out prompts of each task."""
-    found = []
+    selected = []
     share = max(-(-request.prompts // len(request.sources)), FEWEST)
     texts = request.texts.held_out(request.seed)
     for each in request.sources:
@@ -170,8 +170,8 @@ def _selected(request: TrialRequest) -> list[Selected]:
         if samples:
             data = Data(samples, f"held-out rows of {each.source}", None, "", len(samples))
             task = replace(each.task, max_new_tokens=min(each.task.max_new_tokens, MOST_TOKENS))
-            found.append(Selected(each.name, task, replace(data, sha256=data.prompts_sha256)))
-    return found
+            selected.append(Selected(each.name, task, replace(data, sha256=data.prompts_sha256)))
+    return selected
 
 
 @dataclass(frozen=True)
@@ -188,8 +188,8 @@ def drafting_of(pair: str, options: Options, base: str, folder: Path) -> Draftin
     if base != "target":
         return default
     with_head = replace(options, heads=((f"{HeadKind.eagle.value}@{base}", str(folder)),))
-    _, found = selection.read_pair(pair, with_head)
-    method = Methods((HeadKind.eagle.value,), found, with_head).groups({})[0][-1]
+    _, models = selection.read_pair(pair, with_head)
+    method = Methods((HeadKind.eagle.value,), models, with_head).groups({})[0][-1]
     proposer = method.method.proposer if isinstance(method.method, Speculative) else None
     return Drafting(proposer, method.temperature) if isinstance(proposer, Eagle) else default
 

@@ -33,8 +33,8 @@ class JudgeRequest:
     @classmethod
     def of_table(cls, table: Table) -> "JudgeRequest":
         """Split a suite's table into the judge's own keys and the methods."""
-        own = {key: value for key, value in table.items() if key not in ("of", "against")}
-        return cls(own, str(table["of"]), str(table["against"]))
+        judge = {key: value for key, value in table.items() if key not in ("of", "against")}
+        return cls(judge, str(table["of"]), str(table["against"]))
 
 
 @dataclass(frozen=True)
@@ -64,9 +64,9 @@ def judge_run(run: Path, data: Data, request: JudgeRequest, device: torch.device
     judge = _judge(json.dumps(request.judge), str(device))
     comparisons = list(_comparisons(run, data, request))
     stored = _stored(run)
-    known = {row["key"]: row for each in stored for row in each["rows"]}
+    earlier = {row["key"]: row for each in stored for row in each["rows"]}
     others = [each for each in stored if _of(each) != (request.judge, request.of, request.against)]
-    rows = {each.key: known[each.key] for each in comparisons if each.key in known}
+    rows = {each.key: earlier[each.key] for each in comparisons if each.key in earlier}
     missing = [each for each in comparisons if each.key not in rows]
 
     def kept() -> Judged:
@@ -104,10 +104,10 @@ def methods_of(run: Path) -> list[str]:
 
 def _comparisons(run: Path, data: Data, request: JudgeRequest) -> Iterator[_Comparison]:
     """Yield the pairs of generations on the same prompt and repeat."""
-    known = methods_of(run)
+    methods = methods_of(run)
     for method in (request.of, request.against):
-        if method not in known:
-            raise ConfigError(f"judge: no method '{method}' in {run.name}{hint(method, known)}")
+        if method not in methods:
+            raise ConfigError(f"judge: no method '{method}' in {run.name}{hint(method, methods)}")
     prompts = {sample.id: sample.prompt for sample in data.samples}
     records = {record.key: record for record in read(run) if record.error is None}
     texts = {key: record.text for key, record in records.items()}

@@ -23,19 +23,19 @@ def training_notes(suite: Suite, out: Path) -> list[str]:
 
     The last line compares the disk space of all features with the free space.
     """
-    lines, found = [], _features_of(pending(suite, out))
+    lines, features = [], _features_of(pending(suite, out))
     for step in steps_of(suite):
         head = step.head
         if not has_rows(head, step.options):
             lines.append(_left_out(head))
         elif not is_trained(step, out):
-            each = found.get(step.rows_key)
+            each = features.get(step.rows_key)
             lines.append(f"{head.words} is not trained; run --suite trains it first")
             if each:
                 lines[-1] += (
                     f"; its features take at most {gb(each.bytes)} in {head.collected(out)}, {each.texts:,} texts"
                 )
-    return [*lines, *([_room(found, out)] if found else [])]
+    return [*lines, *([_room(features, out)] if features else [])]
 
 
 def _left_out(head: PreparedHead) -> str:
@@ -51,9 +51,9 @@ class _Features(NamedTuple):
 
 def _features_of(steps: Sequence[Step]) -> dict[Hashable, _Features]:
     """Return the features of EAGLE heads by collection, as far as their texts and the base's width are known."""
-    found: dict[Hashable, _Features] = {}
+    features: dict[Hashable, _Features] = {}
     for step in steps:
-        if step.head.step.kind != HeadKind.eagle or step.rows_key in found:
+        if step.head.step.kind != HeadKind.eagle or step.rows_key in features:
             continue
         preset, pair = selection.read_pair(step.head.pair, replace(step.options, heads=()))
         try:
@@ -62,13 +62,13 @@ def _features_of(steps: Sequence[Step]) -> dict[Hashable, _Features]:
         except (ConfigError, MissingAsset):
             continue
         if isinstance(width, int) and isinstance(most := step.recipe["most"], int):
-            found[step.rows_key] = _Features(texts, texts * most * token_bytes(width))
-    return found
+            features[step.rows_key] = _Features(texts, texts * most * token_bytes(width))
+    return features
 
 
-def _room(found: Mapping[Hashable, _Features], out: Path) -> str:
+def _room(features: Mapping[Hashable, _Features], out: Path) -> str:
     """Return a line on the bytes of all features together and the free space, with a "!" if they may not fit."""
-    size, free = sum(each.bytes for each in found.values()), free_bytes(out)
+    size, free = sum(each.bytes for each in features.values()), free_bytes(out)
     text = f"features of EAGLE heads take at most {gb(size)} together; {gb(free)} are free"
     help_ = "a smaller limit or recipe.most in [[prepare]], or --out on another disk"
     return text if size <= free else f"! {text}; help: {help_}"
@@ -81,8 +81,8 @@ def prepare(suite: Suite, out: Path, access: Access, observer: Observer) -> list
     after the measured ones are taken. Returns the reasons for the heads that could not be trained.
     """
     missing: list[str] = []
-    found = _features_of(pending(suite, out))
-    if found and (note := _room(found, out)).startswith("!"):
+    features = _features_of(pending(suite, out))
+    if features and (note := _room(features, out)).startswith("!"):
         observer.message(note)
     for step in steps_of(suite):
         head = step.head

@@ -68,25 +68,25 @@ def refined(request: SuiteRequest, first: Suite) -> Suite:
 
 def _narrowed(line: Line, plan: Plan | None) -> tuple[tuple[str, Any], ...]:
     """Return the sweeps of a line with the values that remain. A line that was not measured keeps all of them."""
-    kept = _kept([run.folder for run in plan.runs] if plan else [])
-    found = []
+    candidates_by_key = _kept([run.folder for run in plan.runs] if plan else [])
+    sweeps = []
     for key, values in line.options.over:
         method, name = key.split(".", 1)[0], key.rpartition(".")[2]
-        wanted = kept.get((method, name))
-        found.append((key, [each for each in values if wanted is None or _number(each) in wanted]))
-    return tuple(found)
+        numbers = candidates_by_key.get((method, name))
+        sweeps.append((key, [each for each in values if numbers is None or _number(each) in numbers]))
+    return tuple(sweeps)
 
 
 def _kept(folders: Sequence[Path]) -> Kept:
-    kept: Kept = defaultdict(set)
+    numbers: Kept = defaultdict(set)
     for folder in folders:
         curves = frontier_of(folder) if (folder / CONFIG).exists() else None  # a run that failed excludes nothing
         for label, settings in (candidates(curves) if curves else {}).items():
             for setting in settings:
                 number, name = swept(setting)[0], setting.partition("=")[0]
                 if number is not None:
-                    kept[label.partition("(")[0], name].add(number)
-    return kept
+                    numbers[label.partition("(")[0], name].add(number)
+    return numbers
 
 
 def _number(value: Any) -> float:

@@ -153,8 +153,8 @@ def measure(
     firsts = [sample for sample in data.samples if not sample.after]
     pilots = [sample for sample in data.all_samples if not sample.after]
     captured = capture(pair, _longest(setting, data), max(each.max_block for each in run.methods.values()))
-    wanted = {label for _, _, label in todo}
-    methods = {label: calibrated(method, setting, pilots) for label, method in run.methods.items() if label in wanted}
+    lacking = {label for _, _, label in todo}
+    methods = {label: calibrated(method, setting, pilots) for label, method in run.methods.items() if label in lacking}
     baseline = run.methods[spec.baseline].declared_distribution()
     compared = dataclasses.replace(setting, declared=baseline) if _has_greedy_reference(spec) else setting
     same = first_samples(data.samples)

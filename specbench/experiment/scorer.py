@@ -22,24 +22,24 @@ SHOWN = 800  # characters of a prompt, and of a reference, in scores.json
 
 def is_scored(folder: Path, task: Task, sandbox: Sandbox | None) -> bool:
     """Return whether all generations of a folder are scored by this version of the task."""
-    known = _kept(folder)
-    if known is None or known["version"] != task.version:
+    scores = _kept(folder)
+    if scores is None or scores["version"] != task.version:
         return False
-    if any(grader_of(task) not in metric["signature"] for metric in known["metrics"]):
+    if any(grader_of(task) not in metric["signature"] for metric in scores["metrics"]):
         return False
-    if task.executes_code and sandbox is not None and known.get("sandbox") != sandbox.signature:
+    if task.executes_code and sandbox is not None and scores.get("sandbox") != sandbox.signature:
         return False
     records = list(read(folder))
-    scored = {(row["method"], row["sample"], row["repeat"]) for row in known["rows"]}
-    return bool(known["records"] == len(records) and scored == {r.key for r in records if r.error is None})
+    scored = {(row["method"], row["sample"], row["repeat"]) for row in scores["rows"]}
+    return bool(scores["records"] == len(records) and scored == {r.key for r in records if r.error is None})
 
 
 def grader_of(task: Task) -> str:
     """Return the checksum of the files that define a plugin's task; empty for a bundled task, which has a version."""
-    own = [
+    classes = [
         each for each in type(task).__mro__ if issubclass(each, Task) and not each.__module__.startswith("specbench.")
     ]
-    modules = dict.fromkeys(sys.modules.get(each.__module__) for each in own)
+    modules = dict.fromkeys(sys.modules.get(each.__module__) for each in classes)
     files = [file for module in modules if (file := getattr(module, "__file__", None))]
     digest = hashlib.sha256(b"".join(Path(file).read_bytes() for file in files))
     return f"grader:{digest.hexdigest()[:GRADER]}" if files else ""
@@ -47,8 +47,8 @@ def grader_of(task: Task) -> str:
 
 def is_executed(folder: Path) -> bool:
     """Return whether the scores of a folder come from executing generated code."""
-    known = _kept(folder)
-    return known is not None and bool(known.get("sandbox"))
+    scores = _kept(folder)
+    return scores is not None and bool(scores.get("sandbox"))
 
 
 def _kept(folder: Path) -> Scores | None:

@@ -67,8 +67,8 @@ def combine_suite(request: SuiteRequest, requests: Sequence[SuiteRequest], obser
     for whole_part, *shard_parts in zip(*(grid.parts for grid in grids), strict=True):
         plans = [part.plan.runs if part.plan else [] for part in (whole_part, *shard_parts)]
         for whole, *parts in zip(*plans, strict=False):
-            found = [index.get(part.folder.name) for part, index in zip(parts, indexes, strict=True)]
-            seconds[whole.folder.name] = sum(each.seconds for each in found if each)
+            entries = [index.get(part.folder.name) for part, index in zip(parts, indexes, strict=True)]
+            seconds[whole.folder.name] = sum(each.seconds for each in entries if each)
             if all(part.complete for part in parts):
                 with locked([whole.folder], request.access) as locks:
                     combine(whole, parts, locks[whole.folder])
@@ -113,10 +113,10 @@ def combine(whole: PlannedRun, parts: Sequence[PlannedRun], lock: FolderLock) ->
 def _require_alike(whole: PlannedRun, parts: Sequence[PlannedRun]) -> None:
     """Raise unless the shards are parts of one run (ConfigError), measured under the same conditions (NotComparable)."""
     conditions_of = [conditions(read_sealed(part.folder / ENVIRONMENT, Environment)) for part in parts]
-    for part, own in zip(parts, conditions_of, strict=True):
+    for part, environment in zip(parts, conditions_of, strict=True):
         if replace(spec_of(part.folder), task=whole.spec.task).sha256 != whole.spec.sha256:
             raise ConfigError(f"{part.folder} is not a shard of {whole.folder}")
-        if different := incomparable(conditions_of[0], own):
+        if different := incomparable(conditions_of[0], environment):
             raise NotComparable(
                 f"{part.folder} was measured under other conditions than {parts[0].folder}, and their times are not pooled"
                 f" ({'; '.join(different)}); help: measure it again with --fresh on the same machine"

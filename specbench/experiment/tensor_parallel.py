@@ -188,11 +188,11 @@ def agree(record: Record) -> None:
     if record.error and not record.error.startswith(ValueError.__name__):  # the prompt's: equal on all ranks
         raise MissingAsset(record.error)
     text = f"{record.method} {record.sample} {record.repeat} {record.tokens} {record.error is None}"
-    own = torch.tensor([int.from_bytes(hashlib.sha256(text.encode()).digest()[:7])])  # (1,)
+    digest = torch.tensor([int.from_bytes(hashlib.sha256(text.encode()).digest()[:7])])  # (1,)
     device = torch.device("cuda", torch.cuda.current_device()) if dist.get_backend() == "nccl" else torch.device("cpu")
-    found = [torch.empty_like(own, device=device) for _ in range(dist.get_world_size())]
-    dist.all_gather(found, own.to(device))
-    if len({int(each) for each in found}) > 1:
+    digests = [torch.empty_like(digest, device=device) for _ in range(dist.get_world_size())]
+    dist.all_gather(digests, digest.to(device))
+    if len({int(each) for each in digests}) > 1:
         raise TokensDiffer(f"the ranks decoded different tokens: {record.method}, sample {record.sample}")
 
 
@@ -244,6 +244,6 @@ def _received(pipe: Connection, rank: int) -> object:
 
 
 def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
