@@ -105,7 +105,8 @@ Data = Annotated[
     list[str] | None,
     typer.Option(
         "--data",
-        help="hub, synthetic or a JSONL file; TASK=... for one task. [the pair's, else hub]",
+        help="hub, synthetic, a file (JSONL, JSON, CSV, Parquet, Arrow), or any data set of the hub as"
+        " hf:REPO[:CONFIG][#SPLIT][@REVISION]; TASK=... for one task. [the pair's, else hub]",
         rich_help_panel=DATA,
     ),
 ]

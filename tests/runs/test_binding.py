@@ -5,7 +5,8 @@ import shutil
 
 import pytest
 
-from specbench.data import hashes, hub
+from specbench.data import hub
+from specbench.data import hub as hashes
 from specbench.data.hub import local_checksum
 from specbench.machine import other_load
 from tests.fixtures.console import specbench
