@@ -6,7 +6,7 @@ Works on a method's TOML table with the pair's roles. A forward is assumed to co
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from specbench.analysis import theory
+from specbench.analysis.theory import ensembles, polybasic, speculation
 from specbench.config.construct import Table
 from specbench.config.method_tables import default_length, innermost, listed, roles_in
 
@@ -61,9 +61,9 @@ def _drafting_pair(table: Table, seconds: Mapping[str, float], sizes: Mapping[st
     draft = str(table.get("draft") or table.get("small"))
     target = str(table.get("model") or table.get("target") or table.get("large"))
     gamma = _integer(table.get("gamma")) or default_length(sizes, draft, target)
-    scheme = theory.Scheme(gamma=gamma if table["name"] == "hf-assisted" else ADAPTIVE, bonus="exact")
+    scheme = speculation.Scheme(gamma=gamma if table["name"] == "hf-assisted" else ADAPTIVE, bonus="exact")
     costs = (seconds[draft], seconds[target])
-    return 1.0 / theory.speculative(scheme, assumed.acceptance, lambda i, _: costs[i], 1.0)
+    return 1.0 / speculation.speculative(scheme, assumed.acceptance, lambda i, _: costs[i], 1.0)
 
 
 def _ensemble(table: Table, seconds: Mapping[str, float], sizes: Mapping[str, int], assumed: Assumption) -> float:
@@ -73,7 +73,7 @@ def _ensemble(table: Table, seconds: Mapping[str, float], sizes: Mapping[str, in
     gamma = [int(each) for each in given] if isinstance(given, list | tuple) else []
     gamma = gamma or [default_length(sizes, models[0], models[-1])]
     gamma += [1] * (len(models) - len(gamma))
-    speedup = theory.speculative_ensemble([assumed.acceptance] * len(models), gamma, lambda i, _: costs[i])
+    speedup = ensembles.speculative_ensemble([assumed.acceptance] * len(models), gamma, lambda i, _: costs[i])
     return sum(costs) / speedup
 
 
@@ -90,9 +90,9 @@ def _speculative(table: Table, seconds: Mapping[str, float], sizes: Mapping[str,
         models = [drafter, *middle, scorers[-1]]
         rates = [assumed.acceptance] * (len(models) - 1)
         costs = [_seconds(role, seconds) for role in models]
-        return 1.0 / theory.chain(rates, gamma, thresholds, lambda i, _: costs[i], 1.0)
+        return 1.0 / polybasic.chain(rates, gamma, thresholds, lambda i, _: costs[i], 1.0)
     verifying = [role for role in scorers if role != drafter]
-    scheme = theory.Scheme(
+    scheme = speculation.Scheme(
         gamma=gamma,
         bonus=str(table.get("bonus", "deferred")),
         scorers=len(verifying),
@@ -100,7 +100,7 @@ def _speculative(table: Table, seconds: Mapping[str, float], sizes: Mapping[str,
     )
     costs = [_seconds(role, seconds) for role in (drafter, *verifying)]
     a = assumed.acceptance
-    return 1.0 / theory.speculative(scheme, a, lambda i, _: costs[i], 1.0, pending=a)
+    return 1.0 / speculation.speculative(scheme, a, lambda i, _: costs[i], 1.0, pending=a)
 
 
 def _middle(proposer: object) -> tuple[list[str], list[int]]:

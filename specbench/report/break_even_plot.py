@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from specbench.analysis.break_even import BreakEven
 from specbench.analysis.intervals import Estimate
+from specbench.analysis.predictions import BreakEven
 from specbench.analysis.run_summary import MethodSummary, RunSummary
 from specbench.report.figures import Panel, errors, legend_above
 from specbench.report.formats import HUNDREDTHS

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from specbench.analysis.intervals import Estimate
-from specbench.analysis.theory import chain_round, condition_1, condition_2_printed, condition_by_ceil
-from specbench.analysis.theory.polybasic import Plan
+from specbench.analysis.theory.polybasic import Plan, chain_round, condition_1, condition_2_printed, condition_by_ceil
 from specbench.report.chain_profile import Profile
 from specbench.report.formats import HUNDREDTHS, TIMES
 from specbench.report.tables import Table

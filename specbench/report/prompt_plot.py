@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from specbench.analysis.acceptance import lengths_of_prompts
-from specbench.analysis.metrics import complete
+from specbench.analysis.rows import complete
 from specbench.analysis.run_summary import RunSummary
 from specbench.report.figures import Panel, integer_ticks, legend_above
 from specbench.report.formats import HUNDREDTHS

@@ -1,6 +1,6 @@
 """The reference of report columns and run metrics, generated from their registries."""
 
-import specbench.analysis.metrics  # noqa: F401  (registers the metrics)
+import specbench.analysis.summary  # noqa: F401  (registers the metrics)
 from specbench.analysis.run_metrics import METRICS
 from specbench.report.column import Column
 from specbench.report.columns import COLUMNS

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from specbench.analysis.metrics import acceptance_rate, accepted_length
+from specbench.analysis.acceptance import acceptance_rate, accepted_length
 from specbench.analysis.token_origin import TracedRound
 from specbench.report.columns import column_of
 from specbench.runs.record import Record

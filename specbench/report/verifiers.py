@@ -12,7 +12,7 @@ import numpy as np
 
 from specbench.analysis.chains import NONE
 from specbench.analysis.points import Point, PointValue
-from specbench.analysis.theory import expected_drafts, expected_run
+from specbench.analysis.theory.sprinting import expected_drafts, expected_run
 from specbench.config.preparation import PreparedHead
 from specbench.config.suite import Suite
 from specbench.report.figures import Panel, legend_above

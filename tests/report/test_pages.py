@@ -9,8 +9,8 @@ from dataclasses import replace
 
 import pytest
 
-from specbench.analysis.break_even import BreakEven
 from specbench.analysis.intervals import Estimate
+from specbench.analysis.predictions import BreakEven
 from specbench.report import plots
 from specbench.report.conditions import methods
 from specbench.report.notes import short_notes
