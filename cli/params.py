@@ -153,6 +153,8 @@ PlotFormats = Annotated[
     typer.Option("--plot-format", help="Formats of --plots: svg, png, pdf.  [svg,png]", rich_help_panel=OUTPUT),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Write JSON to stdout.", rich_help_panel=OUTPUT)]
+OnDevice = Annotated[Device, typer.Option(help="auto: CUDA if available.", rich_help_panel=MACHINE)]
+InDtype = Annotated[Dtype, typer.Option(help="auto: float32 on a CPU, bfloat16 on a GPU.", rich_help_panel=MACHINE)]
 Plugins = Annotated[
     list[str] | None,
     typer.Option(
@@ -171,7 +173,8 @@ class SharedOptions:
         list[str] | None,
         typer.Option(
             "--data",
-            help="hub, synthetic or a JSONL file; TASK=... for one task. [the pair's, else hub]",
+            help="hub, synthetic, a file (JSONL, JSON, CSV, Parquet, Arrow), or any data set of the hub as"
+            " hf:REPO[:CONFIG][#SPLIT][@REVISION]; TASK=... for one task. [the pair's, else hub]",
             rich_help_panel=DATA,
         ),
     ] = None
@@ -239,10 +242,8 @@ class SharedOptions:
         int | None,
         typer.Option(help="Number of times that each method decodes each prompt. [3]", rich_help_panel=MEASUREMENT),
     ] = None
-    device: Annotated[Device, typer.Option(help="auto: CUDA if available.", rich_help_panel=MACHINE)] = Device.auto
-    dtype: Annotated[
-        Dtype, typer.Option(help="auto: float32 on a CPU, bfloat16 on a GPU.", rich_help_panel=MACHINE)
-    ] = Dtype.auto
+    device: OnDevice = Device.auto
+    dtype: InDtype = Dtype.auto
     engine: Annotated[
         Engine,
         typer.Option(

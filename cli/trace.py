@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from specbench.analysis.metrics import acceptance_rate, accepted_length
+from specbench.analysis.acceptance import acceptance_rate, accepted_length
 from specbench.analysis.token_origin import MEANING, TracedRound
 from specbench.cli import params
 from specbench.cli.params import known

@@ -31,7 +31,8 @@ def train(
     data: Annotated[
         list[str] | None,
         typer.Option(
-            help="hub or synthetic (the training split), or a JSONL file; TASK=... for one task. [the pair's]"
+            help="hub or synthetic (the training split), or a file or a data set of the hub, as for specbench run;"
+            " TASK=... for one task. [the pair's]"
         ),
     ] = None,
     limit: Annotated[

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from specbench.analysis.intervals import Estimate
-from specbench.analysis.metrics import complete, identical_output, seconds, speedup
+from specbench.analysis.rows import complete, seconds
+from specbench.analysis.speed import identical_output, speedup
 from specbench.analysis.summary import summarise
 from specbench.cli.progress import Terminal
 from specbench.cli.report_output import newest

@@ -12,10 +12,10 @@ from typing import NamedTuple
 import numpy as np
 
 import specbench
-from specbench.analysis import theory
 from specbench.analysis.intervals import Estimate
 from specbench.analysis.rows import complete
 from specbench.analysis.speed import speedup
+from specbench.analysis.theory import polybasic, speculation
 from specbench.analysis.theory.polybasic import Plan
 from specbench.config.options import Access, Options
 from specbench.experiment.pipeline import run
@@ -96,7 +96,7 @@ def rate_of(role: str) -> float:
     """Return the acceptance rate at which Table 1's accepted length is expected."""
     length, drafted = TABLE_1[role]
     rates = np.linspace(0.5, 1.0, 5001)
-    lengths = [1.0 + theory.expected_accepted(float(rate), drafted) for rate in rates]
+    lengths = [1.0 + speculation.expected_accepted(float(rate), drafted) for rate in rates]
     return round(float(np.interp(length, lengths, rates)), 3)
 
 
@@ -142,10 +142,10 @@ def predicted(shape: str, profile: Profile) -> Iterator[Row]:
     """Yield the fastest plan with and without the middle model, by exact theory at the measured prices."""
     three, two = profile.cost(LEVELS[::-1], blocks=True), profile.cost(("draft", "target"), blocks=True)
     reach = profile.longest
-    plain = theory.best_chain([rate_of("plain")], two, [k for k in PLAIN if k < reach])
+    plain = polybasic.best_chain([rate_of("plain")], two, [k for k in PLAIN if k < reach])
     drafted, thresholds = CHAIN
     for middle in (rate_of("middle"), *MIDDLES):
-        chain = theory.best_chain([rate_of("draft"), middle], three, drafted, [t for t in thresholds if t < reach])
+        chain = polybasic.best_chain([rate_of("draft"), middle], three, drafted, [t for t in thresholds if t < reach])
         yield Row(shape, middle, chain, plain)
 
 

@@ -5,7 +5,7 @@
 
 from pathlib import Path
 
-import specbench.analysis.metrics  # noqa: F401  (registers the metrics)
+import specbench.analysis.summary  # noqa: F401  (registers the metrics)
 from specbench.analysis.run_metrics import METRICS
 from specbench.files import write
 from specbench.reporting.column import MERGED, SUITES, Column

@@ -22,7 +22,7 @@ from specbench.config.construct import Table
 from specbench.config.options import Access, Options, SandboxKind
 from specbench.config.presets import preset
 from specbench.config.suite import TINY, Line, Suite, read_suite, suites
-from specbench.data.synthetic import Row
+from specbench.data.rows import Row
 from specbench.data.task import Task
 from specbench.experiment.pipeline import Steps, measure
 from specbench.observer import Observer

@@ -15,7 +15,11 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, 
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerFast, T5Config
 from transformers import T5ForConditionalGeneration as T5
 
-from specbench.data.synthetic import COPYING, SYNTHETIC_TASKS, WMT_BACK, Row, SyntheticTask
+from specbench.data.rows import Row
+from specbench.data.synthetic import SYNTHETIC_TASKS
+from specbench.data.synthetic.copying import COPYING
+from specbench.data.synthetic.generator import SyntheticTask
+from specbench.data.synthetic.wmt import WMT_BACK
 
 EOS, PAD = "<|endoftext|>", "<|pad|>"  # ids 0 and 1
 VOCABULARY = 1024

@@ -1,6 +1,6 @@
-"""A task from a TOML file and a JSONL file: prompt template, reference, metric and worked examples are keys.
+"""A task from a TOML file and a file of rows: prompt template, reference, metric and worked examples are keys.
 
-Source: a local JSONL file. Example row: {"question": "What is the capital of France?", "answer": "Paris"}
+Source: a local file, or a data set of the hub. Example row: {"question": "What is the capital of France?", "answer": "Paris"}
 """
 
 import re
@@ -10,8 +10,8 @@ from functools import cached_property
 from typing import ClassVar, Literal
 
 from specbench.data.few_shot import FewShot
-from specbench.data.hub import Rows
-from specbench.data.synthetic import Row
+from specbench.data.remote import HUB_FORM, HUB_ID
+from specbench.data.rows import Row, Rows
 from specbench.data.task import Sample, filled
 from specbench.errors import ConfigError, hint
 from specbench.sandbox import Sandbox
@@ -29,7 +29,8 @@ class Custom(FewShot, name="custom"):
 
     Args:
         prompt: a template of the keys of a row, such as "Question: {question} Answer:".
-        file: the JSONL file of the rows, unless --data names another one.
+        file: the file of the rows, unless --data names another source: JSONL, JSON, CSV, Parquet or Arrow.
+        dataset: instead of a file, a data set of the hub, such as hf:openai/gsm8k:main#test.
         reference: the key of the correct answer, a text, a number, or a list of accepted ones; empty: nothing is scored.
         answer: the key of the text that a worked example shows as its answer; empty: the reference.
         group: the key of a category, for tables by group.
@@ -43,9 +44,10 @@ class Custom(FewShot, name="custom"):
 
     version: ClassVar[str] = "1-A"
     paths: ClassVar[tuple[str, ...]] = ("exemplars", "file")
-    omitted: ClassVar[tuple[str, ...]] = ()
+    omitted: ClassVar[tuple[str, ...]] = ("dataset",)
 
     file: str = ""
+    dataset: str = ""
     reference: str = ""
     answer: str = ""
     group: str = ""
@@ -62,15 +64,19 @@ class Custom(FewShot, name="custom"):
             re.compile(self.extract)
         except re.error as error:
             raise ValueError(f"extract = {self.extract!r} is not a regular expression: {error}") from None
+        if self.file and self.dataset:
+            raise ValueError(f"file = '{self.file}' and dataset = '{self.dataset}' conflict: give one of them")
+        if self.dataset and not HUB_ID.fullmatch(self.dataset):
+            raise ValueError(f"dataset = '{self.dataset}' must be {HUB_FORM}")
         if self.exemplars and not (self.answer or self.reference):
             raise ValueError("exemplars: worked examples need an answer; help: reference = KEY, or answer = KEY")
 
     @property
     def local(self) -> str:
-        return self.file
+        return self.file or self.dataset
 
     def rows(self, source: str, split: str = "test") -> Rows:
-        return super().rows(self.file if self.file and source in ("hub", "synthetic") else source, split)
+        return super().rows(self.local if self.local and source in ("hub", "synthetic") else source, split)
 
     def samples(self, rows: list[Row], source: str) -> list[Sample]:
         before = self.worked

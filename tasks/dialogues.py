@@ -10,7 +10,7 @@ Example rows:
 from dataclasses import dataclass
 from typing import ClassVar
 
-from specbench.data.synthetic import Row
+from specbench.data.rows import Row
 from specbench.data.task import Message, Sample, Task, filled, reader_of
 from specbench.errors import ConfigError, shown
 

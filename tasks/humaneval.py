@@ -8,7 +8,8 @@ Example row: {"task_id": "X/0", "prompt": "def f(x):\\n    \\"\\"\\"Return x dou
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from specbench.data.synthetic import SYNTHETIC_TASKS, Row
+from specbench.data.rows import Row
+from specbench.data.synthetic import SYNTHETIC_TASKS
 from specbench.data.task import Hub, Sample, Task, filled, without
 from specbench.errors import MissingAsset
 from specbench.sandbox import Limits, Sandbox

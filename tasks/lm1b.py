@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 from typing import ClassVar
 
-from specbench.data.synthetic import Row
+from specbench.data.rows import Row
 from specbench.data.task import CONVERTED, Hub, Sample
 from specbench.tasks.rouge_scored import RougeScored
 from specbench.tasks.wiki_summary import first_words

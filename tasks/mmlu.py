@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from specbench.data.few_shot import CHECKSUM
-from specbench.data.synthetic import SYNTHETIC_TASKS, Row
+from specbench.data.rows import Row
+from specbench.data.synthetic import SYNTHETIC_TASKS
 from specbench.data.task import Hub, Sample, Task, filled, without
 from specbench.errors import ConfigError, MissingAsset
 from specbench.files import read_json

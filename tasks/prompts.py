@@ -6,7 +6,7 @@ Source: a local JSONL file. Example row: {"prompt": "Once upon a time"}
 from dataclasses import dataclass
 from typing import ClassVar
 
-from specbench.data.synthetic import Row
+from specbench.data.rows import Row
 from specbench.data.task import Sample, Task, reader_of
 from specbench.errors import ConfigError, hint
 

@@ -8,9 +8,9 @@ Example row: {"question_id": 81, "category": "writing", "turns": ["Write a haiku
 from dataclasses import dataclass
 from typing import ClassVar
 
-from specbench.data.synthetic import Row
+from specbench.data.remote import WebFile
+from specbench.data.rows import Row
 from specbench.data.task import Sample, Task, filled
-from specbench.data.web import WebFile
 from specbench.errors import ConfigError
 
 COMMIT = "66230f10cb0a02aced5ef3ce1e85163c16160454"

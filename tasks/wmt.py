@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from specbench.data.few_shot import FewShot
-from specbench.data.synthetic import SYNTHETIC_TASKS, Row
+from specbench.data.rows import Row
+from specbench.data.synthetic import SYNTHETIC_TASKS
 from specbench.data.task import Hub, Sample, filled
 from specbench.errors import ConfigError
 from specbench.sandbox import Sandbox

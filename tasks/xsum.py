@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from specbench.data.few_shot import FewShot
-from specbench.data.synthetic import SYNTHETIC_TASKS, Row
+from specbench.data.rows import Row
+from specbench.data.synthetic import SYNTHETIC_TASKS
 from specbench.data.task import CONVERTED, Hub, Sample, filled
 from specbench.scoring.metric import Metric
 from specbench.tasks.rouge_scored import RougeScored

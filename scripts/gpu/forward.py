@@ -12,7 +12,8 @@ import torch
 
 from scripts.gpu.common import Engines, fused_graphs, record, say
 from scripts.gpu.figures import Figure, Settings, dummy_pair, figure, named, race
-from specbench.analysis import metrics
+from specbench.analysis import rows as records
+from specbench.analysis.forwards import Traffic, bound_share, outside_forwards
 from specbench.decoding.loop import Limits, decode
 from specbench.decoding.sampling import Sampler
 from specbench.decoding.session import Session
@@ -67,9 +68,9 @@ class _Bench:
     same: dict[str, str]
 
     @property
-    def traffic(self) -> metrics.Traffic:
+    def traffic(self) -> Traffic:
         """The least number of bytes that a forward reads."""
-        return metrics.Traffic(self.found.source.forward_bytes, self.found.source.position_bytes)
+        return Traffic(self.found.source.forward_bytes, self.found.source.position_bytes)
 
     def goal(self, engine: str, most: float) -> float | None:
         """Return the goal for an engine: only the default engine of a GPU at real shapes has one."""
@@ -160,13 +161,13 @@ class _Bench:
             self._capture()
         figures = []
         for engine in names:
-            values = [1e3 * metrics.seconds(row) / (len(row.tokens) - 1) for row in rows[engine]]
-            share = metrics.bound_share(
+            values = [1e3 * records.seconds(row) / (len(row.tokens) - 1) for row in rows[engine]]
+            share = bound_share(
                 rows[engine],
                 {"it": self.traffic},
                 self.bandwidth,
             )
-            outside = metrics.outside_forwards(rows[engine])
+            outside = outside_forwards(rows[engine])
             beside = {"of copy bandwidth": f"{share:.0%}", "outside forwards": f"{outside:.0%}"}
             figures.append(figure(values, what="ar, per token", engine=engine, unit="ms", beside=beside, **self.same))
         return figures

@@ -9,7 +9,11 @@ from typing import Any, NamedTuple
 
 from scripts.gpu.common import generator, record, say, synchronise
 from scripts.gpu.figures import Figure, Settings, dummy_pair, figure, named
-from specbench.analysis import metrics, theory
+from specbench.analysis.acceptance import acceptance_by_model, acceptance_rate, accepted_length
+from specbench.analysis.forwards import cost_of, forward_seconds, outside_forwards
+from specbench.analysis.rows import seconds
+from specbench.analysis.speed import speedup
+from specbench.analysis.theory import ensembles
 from specbench.decoding.loop import Limits, decode
 from specbench.decoding.method import Method
 from specbench.decoding.sampling import Sampler
@@ -71,9 +75,9 @@ def against_transformers(settings: Settings) -> list[Figure]:
             out.append(Figure(what=f"{each.name}, per token", value=None, unit="ms", beside=why, **same))
             continue
         beside: dict[str, Any] = {"first call s": warm_ups[each.name]}
-        if (rate := metrics.acceptance_rate(rows[each.name])) is not None:
-            beside |= {"acceptance": rate, "accepted length": metrics.accepted_length(rows[each.name])}
-        values = [1e3 * metrics.seconds(row) / len(row.tokens) for row in rows[each.name]]
+        if (rate := acceptance_rate(rows[each.name])) is not None:
+            beside |= {"acceptance": rate, "accepted length": accepted_length(rows[each.name])}
+        values = [1e3 * seconds(row) / len(row.tokens) for row in rows[each.name]]
         out.append(figure(values, what=f"{each.name}, per token", unit="ms", beside=beside, **same))
     for one, other, least in [
         ("ar", "generate", NO_SLOWER),
@@ -83,7 +87,7 @@ def against_transformers(settings: Settings) -> list[Figure]:
     ]:
         if rows[one] and rows[other]:
             ratio, simulated = (
-                metrics.speedup(rows[one], rows[other]),
+                speedup(rows[one], rows[other]),
                 next(a.simulated for a in candidates if a.name == one),
             )
             out.append(
@@ -158,10 +162,10 @@ def ensemble(settings: Settings) -> list[Figure]:
         rows = _sampled(methods, loaded.only(roles, _spreads(roles, methods["we-se"], rate, Sampler())), settings)
         at = f"at {name}" + ("" if name == f"{rate:g}" else f" ({rate:g})")
         for method, side in rows.items():
-            values = [1e3 * metrics.seconds(row) / (len(row.tokens) - 1) for row in side]
+            values = [1e3 * seconds(row) / (len(row.tokens) - 1) for row in side]
             out.append(figure(values, what=f"{method} {at}, per token", unit="ms", **same))
             # A negative share would mean that the clock missed some time of the models.
-            share = metrics.outside_forwards(side)
+            share = outside_forwards(side)
             out.append(Figure(what=f"{method} {at}, outside forwards", value=share, unit="", least=0.0, **same))
         out.append(_speedup(rows["we-se"], rows["we"], roles, f"we-se over we {at}", TABLE_2.get(name), same))
     return out
@@ -197,18 +201,15 @@ def _speedup(
     rows: list[Record], base: list[Record], roles: tuple[str, ...], what: str, paper: float | None, same: dict[str, Any]
 ) -> Figure:
     """Return the speedup, and its predictions with the paper's block cost and with the measured one."""
-    overall, by_model = metrics.acceptance_rate(rows), metrics.acceptance_by_model(rows)
+    overall, by_model = acceptance_rate(rows), acceptance_by_model(rows)
     assert overall is not None
-    costs = metrics.forward_seconds(rows)
-    single = {
-        role: sizes[1] for side in (costs, metrics.forward_seconds(base)) for role, sizes in side.items() if 1 in sizes
-    }
+    costs = forward_seconds(rows)
+    single = {role: sizes[1] for side in (costs, forward_seconds(base)) for role, sizes in side.items() if 1 in sizes}
     a = [by_model.get(role, overall) for role in roles]
     predicted, corrected = (
-        theory.speculative_ensemble(a, (1,) * len(roles), metrics.cost_of(roles, known, single))
-        for known in ({}, costs)
+        ensembles.speculative_ensemble(a, (1,) * len(roles), cost_of(roles, known, single)) for known in ({}, costs)
     )
-    ratio = metrics.speedup(rows, base)
+    ratio = speedup(rows, base)
     beside = {"acceptance": overall, "theory": predicted, "corrected": corrected}
     beside |= {"SE, Table 2": paper} if paper else {}
     return Figure(what=what, value=ratio.value, unit="x", low=ratio.low, high=ratio.high, beside=beside, **same)

@@ -3,7 +3,7 @@
 A run at one length records which draft tokens were accepted, and where. Each generation is replayed at other lengths: a
 round drafts tokens, the leading ones that the recorded run accepted are accepted, and a replacement or bonus token
 follows. Positions that were not tested, such as those of bonus tokens, are filled in at random, with the acceptance
-rate late in a draft of that prompt. Costs are means over all forwards (`block_costs`). The first forward of each model
+rate late in a draft of that prompt. Costs are means over all forwards (`forwards.fitted`). The first forward of each model
 is prefill, which decoding time does not include: it saves the first round of an output a draft token and a verifying
 block.
 
@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from specbench.analysis.block_costs import fitted, known, largest_stated, sizes_of, sums_of
+from specbench.analysis.forwards import fitted, known, largest_stated, sizes_of, sums_of
 from specbench.analysis.intervals import FEWEST, Estimate, jackknifed_ratio
 from specbench.analysis.rows import Rows, rounds_of, seconds
 from specbench.decoding.traits import Theory
@@ -110,7 +110,7 @@ def predict(method: Theory | None, rows: Rows, base: Rows) -> list[LengthPredict
     """Predict the decoding speedup of draft lengths over the baseline.
 
     Returns:
-        A prediction for each length from 1 on whose blocks have a stated cost (`block_costs.largest_stated`), up to 8
+        A prediction for each length from 1 on whose blocks have a stated cost (`forwards.largest_stated`), up to 8
         or the measured length. Empty for methods that are not covered, and if the costs do not reach the measured length.
     """
     if method is None or not is_covered(method, rows, base):

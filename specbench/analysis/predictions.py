@@ -1,16 +1,21 @@
-"""What theory predicts of a method's speed, from acceptance rates and forward times, measured or assumed."""
+"""What theory predicts from acceptance rates and forward times, measured or assumed: the speed, and where a method pays."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from specbench.analysis import metrics as m
-from specbench.analysis import speculation as d
-from specbench.analysis import theory
+from specbench.analysis.acceptance import acceptance_by_model, acceptance_rate, accepted_length, rule_rate
+from specbench.analysis.draft_lengths import RoundCosts, costs_of, is_covered
+from specbench.analysis.forwards import LEAST, cost_of, forward_seconds
+from specbench.analysis.rows import Rows, rounds_of
+from specbench.analysis.speculation import levels
+from specbench.analysis.theory import cascades, ensembles, polybasic, speculation, sprinting
 from specbench.decoding.traits import Theory
 
 ASSUMED_DRAFTS = 5  # mean draft length where a verifier decides, for an estimate
-Predict = Callable[[theory.Cost, float], float]  # (cost of a forward, the baseline's seconds per token) -> speedup
+STEPS = 50  # of the curve over acceptance rates
+HALVINGS = 40
+Predict = Callable[[speculation.Cost, float], float]  # (cost of a forward, the baseline's seconds per token) -> speedup
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,16 +33,16 @@ class Predictions:
     papers_prediction: float | None = None
 
 
-def predictions(method: Theory | None, baseline: Sequence[str], rows: m.Rows, base: m.Rows) -> Predictions | None:
+def predictions(method: Theory | None, baseline: Sequence[str], rows: Rows, base: Rows) -> Predictions | None:
     """Predict a method's speedup over a baseline that runs a forward of each of `baseline`'s roles per token.
 
     None if there is no formula, or if a forward time or acceptance rate that it needs was not measured.
     """
     if method is None:
         return None
-    costs = m.forward_seconds(rows)
+    costs = forward_seconds(rows)
     single = {role: sizes[1] for role, sizes in costs.items() if 1 in sizes}
-    single |= {role: sizes[1] for role, sizes in m.forward_seconds(base).items() if 1 in sizes}
+    single |= {role: sizes[1] for role, sizes in forward_seconds(base).items() if 1 in sizes}
     roles = list(method.models)
     for role in roles:  # a middle model never reads one token alone
         if role in costs:
@@ -45,7 +50,7 @@ def predictions(method: Theory | None, baseline: Sequence[str], rows: m.Rows, ba
     predict = FORMULAS[method.formula](method, Measured(rows)) if method.formula in FORMULAS else None
     if predict is None or not all(role in single for role in (*roles, *baseline)):
         return None
-    as_in_papers, measured = m.cost_of(roles, {}, single), m.cost_of(roles, costs, single)
+    as_in_papers, measured = cost_of(roles, {}, single), cost_of(roles, costs, single)
     per_token = sum(single[role] for role in baseline)
     ratio = single[roles[0]] / single[roles[-1]]
     return Predictions(
@@ -56,12 +61,12 @@ def predictions(method: Theory | None, baseline: Sequence[str], rows: m.Rows, ba
     )
 
 
-def _alternate_proposal(method: Theory, rows: m.Rows, ratio: float) -> float | None:
+def _alternate_proposal(method: Theory, rows: Rows, ratio: float) -> float | None:
     """SE's own formula for two models (docs/papers/speculative-ensemble.md); None for other methods."""
     if method.formula != "ensemble" or len(method.models) != 2:
         return None
-    rate = m.acceptance_by_model(rows).get(method.models[0], m.acceptance_rate(rows))
-    return None if rate is None else theory.alternate_proposal(rate, method.gamma[0], method.gamma[1], ratio)
+    rate = acceptance_by_model(rows).get(method.models[0], acceptance_rate(rows))
+    return None if rate is None else ensembles.alternate_proposal(rate, method.gamma[0], method.gamma[1], ratio)
 
 
 class Rates(Protocol):
@@ -87,20 +92,20 @@ class Rates(Protocol):
 class Measured:
     """The rates of recorded generations."""
 
-    rows: m.Rows
+    rows: Rows
 
     def overall(self) -> float | None:
-        return m.acceptance_rate(self.rows)
+        return acceptance_rate(self.rows)
 
     def by_model(self) -> Mapping[str, float]:
-        return m.acceptance_by_model(self.rows)
+        return acceptance_by_model(self.rows)
 
     def levels(self, count: int) -> list[float] | None:
-        known = [level.acceptance for level in d.levels(self.rows) if level.acceptance is not None]
+        known = [level.acceptance for level in levels(self.rows) if level.acceptance is not None]
         return known if len(known) == count else None
 
     def deferral(self) -> float:
-        return m.rule_rate(self.rows) or 0.0
+        return rule_rate(self.rows) or 0.0
 
     def per_test(self) -> tuple[float, float]:
         """Over all runs that end with a forward of the target: what was drafted since the last one, and how it fared."""
@@ -138,7 +143,7 @@ def _speculation(method: Theory, rates: Rates) -> Predict | None:
     if overall is None:
         return None
     deferred = method.drafter_scores and method.bonus == "deferred"
-    scheme = theory.Scheme(
+    scheme = speculation.Scheme(
         gamma=method.gamma[0],
         bonus=method.bonus,
         scorers=len(method.models) - 1,
@@ -146,7 +151,7 @@ def _speculation(method: Theory, rates: Rates) -> Predict | None:
     )
     accepted = by_model.get(method.models[0], overall) if deferred else overall
     pending = by_model.get(method.models[-1], 1.0)
-    return lambda cost, base: theory.speculative(scheme, accepted, cost, base, pending)
+    return lambda cost, base: speculation.speculative(scheme, accepted, cost, base, pending)
 
 
 def _chain(method: Theory, rates: Rates) -> Predict | None:
@@ -154,7 +159,7 @@ def _chain(method: Theory, rates: Rates) -> Predict | None:
     known = rates.levels(len(method.thresholds) + 1)
     if known is None:
         return None
-    return lambda cost, base: theory.chain(known, method.gamma[0], list(method.thresholds), cost, base)
+    return lambda cost, base: polybasic.chain(known, method.gamma[0], list(method.thresholds), cost, base)
 
 
 def _ensemble(method: Theory, rates: Rates) -> Predict | None:
@@ -162,21 +167,21 @@ def _ensemble(method: Theory, rates: Rates) -> Predict | None:
     if overall is None:
         return None
     a = [by_model.get(role, overall) for role in method.models]
-    return lambda cost, base: theory.speculative_ensemble(a, list(method.gamma), cost)
+    return lambda cost, base: ensembles.speculative_ensemble(a, list(method.gamma), cost)
 
 
 def _sprinter(method: Theory, rates: Rates) -> Predict:
     drafted, accepted = rates.per_test()
-    return lambda cost, base: theory.sprinter(drafted, accepted, cost, base, bonus=method.bonus != "none")
+    return lambda cost, base: sprinting.sprinter(drafted, accepted, cost, base, bonus=method.bonus != "none")
 
 
 def _token_cascade(method: Theory, rates: Rates) -> Predict:
     rate = rates.deferral()
-    return lambda cost, base: theory.sequential_cascade(rate, cost, round(1 / rate) if rate else 1)
+    return lambda cost, base: cascades.sequential_cascade(rate, cost, round(1 / rate) if rate else 1)
 
 
 def _sequence_cascade(method: Theory, rates: Rates) -> Predict:
-    return lambda cost, base: theory.sequential_cascade(rates.deferral(), cost, 1)
+    return lambda cost, base: cascades.sequential_cascade(rates.deferral(), cost, 1)
 
 
 FORMULAS: dict[str, Callable[[Theory, Rates], Predict | None]] = {
@@ -187,3 +192,72 @@ FORMULAS: dict[str, Callable[[Theory, Rates], Predict | None]] = {
     "token cascade": _token_cascade,
     "sequence cascade": _sequence_cascade,
 }
+
+
+# Break-even points
+
+
+@dataclass(frozen=True)
+class BreakEven:
+    """The break-even points of a method at one draft length, in decoding time.
+
+    `acceptance` is the acceptance rate at which the method equals its baseline, if tokens are accepted independently;
+    None if it is slower even when every token is accepted. `cost_ratio` is the largest cost of a draft token over that
+    of a one-token forward of the verifying models at which it equals the baseline, at the measured tokens per round;
+    None if it is slower even with free drafts. `curve` has the speedup at acceptance rates from 0 to 1.
+    """
+
+    gamma: int
+    acceptance: float | None
+    measured_acceptance: float
+    cost_ratio: float | None
+    measured_cost_ratio: float
+    curve: list[float]
+
+
+def break_even(method: Theory | None, rows: Rows, base: Rows) -> BreakEven | None:
+    """Return the break-even points of a method.
+
+    None for methods that `draft_lengths` does not cover, for a drafter without forwards, and if too few blocks of its
+    draft length were measured.
+    """
+    if method is None or not is_covered(method, rows, base) or method.models[0] not in rows[0].models:
+        return None
+    gamma = method.gamma[0]
+    blocks = sum(x["drafted"] == gamma for x in rounds_of(rows))
+    if blocks < LEAST + len(rows):  # the first block of each output is prefill
+        return None
+    costs, rate = costs_of(method, rows, base), acceptance_rate(rows)
+    assert rate is not None
+    single = float(sum(each[..., 1] for each in costs.blocks))
+    whole = sum(x["accepted"] == gamma for x in rounds_of(rows)) / sum(1 for _ in rounds_of(rows))
+    drafting = float(whole * costs.doubled + (1.0 - whole) * costs.first + (gamma - 1) * costs.later)
+    without = float(costs.of_round(gamma) - costs.first - (gamma - 1) * costs.later)
+    affordable = (accepted_length(rows) * float(costs.per_token) - without) / gamma
+    return BreakEven(
+        gamma=gamma,
+        acceptance=_acceptance(costs, gamma),
+        measured_acceptance=rate,
+        cost_ratio=affordable / single if affordable > 0.0 else None,
+        measured_cost_ratio=drafting / gamma / single,
+        curve=[_speedup(costs, gamma, step / STEPS) for step in range(STEPS + 1)],
+    )
+
+
+def _speedup(costs: RoundCosts, gamma: int, rate: float) -> float:
+    """Return the decoding speedup if every token is accepted at a rate, independently."""
+    whole = rate**gamma
+    tokens = speculation.expected_accepted(rate, gamma) + (1.0 if costs.bonus else 1.0 - whole)
+    spent = whole * costs.of_round(gamma, follows_whole=True) + (1.0 - whole) * costs.of_round(gamma)
+    return tokens * float(costs.per_token / spent)
+
+
+def _acceptance(costs: RoundCosts, gamma: int) -> float | None:
+    """Return the acceptance rate at which the speedup is 1; None if there is none."""
+    if _speedup(costs, gamma, 1.0) < 1.0:
+        return None
+    low, high = 0.0, 1.0
+    for _ in range(HALVINGS):
+        middle = 0.5 * (low + high)
+        low, high = (middle, high) if _speedup(costs, gamma, middle) < 1.0 else (low, middle)
+    return high

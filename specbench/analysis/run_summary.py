@@ -6,12 +6,12 @@ from typing import Any
 
 import msgspec
 
-from specbench.analysis.break_even import BreakEven
 from specbench.analysis.draft_lengths import LengthPrediction
 from specbench.analysis.intervals import Estimate
-from specbench.analysis.metrics import Level
+from specbench.analysis.predictions import BreakEven
 from specbench.analysis.ranking import Rank
 from specbench.analysis.run_metrics import Value, Values
+from specbench.analysis.speculation import Level
 from specbench.decoding.traits import Traits
 from specbench.files import parse_json
 from specbench.machine.hardware import Environment

@@ -10,15 +10,24 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from specbench.analysis import break_even, draft_lengths, run_metrics
-from specbench.analysis import metrics as m
+from specbench.analysis import draft_lengths, run_metrics
+from specbench.analysis.acceptance import (
+    acceptance_by_model,
+    acceptance_by_position,
+    counters,
+    length_counts,
+    window_cuts,
+)
+from specbench.analysis.forwards import forwards_per_token, round_milliseconds
 from specbench.analysis.intervals import Estimate
-from specbench.analysis.predictions import predictions
+from specbench.analysis.predictions import break_even, predictions
 from specbench.analysis.quality import by_prompt, groups_of, quality, score_change, scores_of
 from specbench.analysis.ranking import ranks
 from specbench.analysis.rows import Rows, complete, paired, token_count
 from specbench.analysis.run_metrics import Context, Values
 from specbench.analysis.run_summary import SCHEMA, Captured, MethodSummary, RunSummary, from_table, to_table
+from specbench.analysis.speculation import levels
+from specbench.analysis.speed import speedup
 from specbench.errors import ConfigError
 from specbench.files import read_sealed, write_sealed
 from specbench.machine.hardware import Environment
@@ -188,16 +197,16 @@ def _method(name: str, spec: RunSpec, records: Rows, scores: Scores, bandwidth: 
         summary,
         tokens=token_count(rows),
         values=run_metrics.compute(rows, context) | _predictions(rows, context),
-        acceptance_by_position=m.acceptance_by_position(rows),
-        acceptance_by_model=m.acceptance_by_model(rows),
-        forwards_per_token=m.forwards_per_token(rows),
-        round_milliseconds=m.round_milliseconds(rows) if timed else {},
-        length_counts=m.length_counts(rows),
-        counters=m.counters(rows),
-        window_cuts=m.window_cuts(rows),
-        levels=m.levels(rows),
+        acceptance_by_position=acceptance_by_position(rows),
+        acceptance_by_model=acceptance_by_model(rows),
+        forwards_per_token=forwards_per_token(rows),
+        round_milliseconds=round_milliseconds(rows) if timed else {},
+        length_counts=length_counts(rows),
+        counters=counters(rows),
+        window_cuts=window_cuts(rows),
+        levels=levels(rows),
         predicted_lengths=draft_lengths.predict(context.method.traits.theory, rows, context.baseline) if timed else [],
-        break_even=break_even.of_method(context.method.traits.theory, rows, context.baseline) if timed else None,
+        break_even=break_even(context.method.traits.theory, rows, context.baseline) if timed else None,
         groups=_by_group(rows, context, groups_of(scores)),
     )
 
@@ -239,7 +248,7 @@ def _predictions(rows: Rows, context: Context) -> Values:
     values: Values = {} if found is None else {key: value for key, value in asdict(found).items() if value is not None}
     if corrected := values.get("corrected"):
         assert isinstance(corrected, float)
-        values["measured_over_corrected"] = m.speedup(rows, context.baseline).value / corrected
+        values["measured_over_corrected"] = speedup(rows, context.baseline).value / corrected
     return values
 
 

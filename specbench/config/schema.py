@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from specbench.config.construct import Named
-from specbench.config.options import CHOICES, Options
-from specbench.config.suite import INNER, Line, Suite
+from specbench.config.options import CHOICES, TABLES, Options
+from specbench.config.suite import Line, Suite
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 SCALARS = {str: "string", bool: "boolean", int: "integer", float: "number"}
@@ -61,7 +61,7 @@ def suite_schema() -> Node:
     """Return the schema of a suite: the fields of `Suite`, with `options` and `grid` as `read_suite` reads them."""
     builder = _Builder(Rules(hidden=frozenset({"name", "requested"})))
     suite, line = builder.table(Suite, top=True), builder.table(Line)
-    keys = builder.fields(Options, skip=INNER)
+    keys = builder.fields(Options, skip={*TABLES.values(), "plugins"})
     for name in CHOICES.keys() - {"device"}:  # which may have a number
         keys[name] = {**keys[name], "enum": [each.value for each in CHOICES[name]]}
     keys |= {

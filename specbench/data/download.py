@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any, Literal, TypedDict
 
 from specbench.config.pair import BUNDLED, HeadSpec, ModelSpec, Pair, folder
-from specbench.data import web
 from specbench.data.hub import MODEL_FILES, first_line, look_for_hub, offline_mode
+from specbench.data.remote import HUB, HubData, WebFile
 from specbench.data.task import Task
-from specbench.data.web import WebFile
+from specbench.errors import ConfigError
 from specbench.files import read_json
 
 Kind = Literal["model", "dataset", "file"]
@@ -24,7 +24,8 @@ INDEX = re.compile(r"(model\.safetensors|pytorch_model\.bin)\.index\.json")
 class Need:
     """A model, head or data set that a run reads. If it needs no download, `repo` is empty and `why` is the reason.
 
-    For a file on the web, `repo` is its URL and `revision` its SHA-256.
+    For a file on the web, `repo` is its URL and `revision` its SHA-256. `data` is the split of a data set whose files the
+    library `datasets` finds.
     """
 
     what: str
@@ -33,11 +34,12 @@ class Need:
     revision: str = ""  # as given; empty: the newest
     files: tuple[str, ...] = ()  # of a data set; of a model they are chosen by `weights_once`
     why: str = ""
+    data: HubData | None = None
 
     @property
-    def place(self) -> tuple[str, str, str]:
+    def place(self) -> tuple[str, str, str, HubData | None]:
         """The key of the repository: needs with equal keys share one download."""
-        return self.kind, self.repo, self.revision
+        return self.kind, self.repo, self.revision, self.data
 
 
 @dataclass
@@ -51,6 +53,7 @@ class Repository:
     kind: Kind
     revision: str
     whats: list[str]
+    data: HubData | None = None
     commit: str = ""
     gated: bool = False
     sizes: dict[str, int | None] = field(default_factory=dict)
@@ -94,17 +97,20 @@ def source(what: str, path: str, revision: str, base: Path) -> Need:
 
 
 def needs_of_task(name: str, task: Task, data: str) -> list[Need]:
-    """Return what has to be downloaded for the rows of a task; `data` is `hub`, `synthetic` or a local file."""
+    """Return what has to be downloaded for the rows of a task. `data` is `hub`, `synthetic`, an id of the hub or a file."""
     what = f"data of {name}"
-    if task.local and data in ("hub", "synthetic"):
-        return [Need(what, why="a local file")]
-    if data != "hub":
-        return [Need(what, why="synthetic" if data == "synthetic" else "a local file")]
+    source = task.local if task.local and data in ("hub", "synthetic") else data
+    of_hub = HubData.parse(source) if source.startswith(HUB) else task.hub if source == "hub" else None
+    if isinstance(of_hub, HubData):
+        found = (task.data_of(of_hub, split) for split in task.splits)
+        return [Need(what, each.repo, "dataset", each.revision, data=each) for each in found]
+    if source != "hub":
+        return [Need(what, why="synthetic" if source == "synthetic" else "a local file")]
     if task.web:
         return [Need(what, task.web.url, "file", task.web.sha256, (task.web.name,))]
-    if task.hub is None:
+    if of_hub is None:
         return [Need(what, why="not on the hub; help: --data FILE.jsonl")]
-    repo, file, revision = task.hub
+    repo, file, revision = of_hub
     files = tuple(dict.fromkeys(file.format(split=split) for split in task.splits))
     return [Need(what, repo, "dataset", task.revision or revision, files)]
 
@@ -124,10 +130,11 @@ def weights_once(files: Iterable[str]) -> list[str]:
 
 def gathered(needs: Iterable[Need]) -> list[Repository]:
     """Group needs by repository. The files of models are not known yet."""
-    found: dict[tuple[str, str, str], Repository] = {}
+    found: dict[tuple[str, str, str, HubData | None], Repository] = {}
     for need in needs:
         if need.repo:
-            repository = found.setdefault(need.place, Repository(need.repo, need.kind, need.revision, []))
+            new = Repository(need.repo, need.kind, need.revision, [], need.data)
+            repository = found.setdefault(need.place, new)
             repository.whats.append(need.what)
             repository.sizes |= dict.fromkeys(need.files)
     return list(found.values())
@@ -139,9 +146,13 @@ def look(repository: Repository) -> None:
     if repository.kind == "file":
         _read_file(repository)
         return
-    read = _read_cache if offline_mode() else _read_hub
     try:
-        read(repository)
+        if repository.data:
+            _read_data(repository, repository.data)
+        else:
+            (_read_cache if offline_mode() else _read_hub)(repository)
+    except ConfigError as error:
+        repository.wrong = str(error)
     except Exception as error:  # of any type, from the hub's HTTP library; other repositories are still looked up
         repository.wrong = with_advice(repository, error)
 
@@ -156,6 +167,18 @@ def _read_file(repository: Repository) -> None:
         repository.wrong = f"{file.url}: it is not in the local cache; help: fetch it on a machine with network access"
 
 
+def _read_data(repository: Repository, data: HubData) -> None:
+    """Fill in a split of a data set: its rows if the cache has them, otherwise the files that they are read from."""
+    repository.commit = data.commit()
+    cached = data.cached(repository.commit)
+    if cached.is_file():
+        repository.sizes, repository.here = {cached.name: cached.stat().st_size}, {cached.name}
+    elif offline_mode():
+        raise FileNotFoundError("it is not in the local cache")
+    else:
+        _read_hub(repository)
+
+
 def _read_hub(repository: Repository) -> None:
     from huggingface_hub import HfApi  # imported here to keep `list` and `--help` fast
 
@@ -163,12 +186,14 @@ def _read_hub(repository: Repository) -> None:
     info: Any = info_of(repository.repo, revision=repository.revision or None, files_metadata=True)
     known = {each.rfilename: each.size for each in info.siblings or []}
     names = weights_once(known) if repository.kind == "model" else list(repository.sizes)
+    names = repository.data.files(info.sha) if repository.data else names
     absent = [name for name in names if name not in known]
     if absent or not names:
         raise FileNotFoundError(f"it has no {', '.join(absent) or 'file of a model'}")
     repository.commit, repository.gated = info.sha, bool(info.gated)
     repository.sizes = {name: known[name] for name in names}
-    repository.here = {name for name in names if (path := _cached(repository, name)) and info.sha in path.parts}
+    if not repository.data:
+        repository.here = {name for name in names if (path := _cached(repository, name)) and info.sha in path.parts}
 
 
 def _read_cache(repository: Repository) -> None:
@@ -179,7 +204,8 @@ def _read_cache(repository: Repository) -> None:
 
     place = {"repo_type": repository.kind, "revision": repository.revision or None}
     try:
-        snapshot = Path(snapshot_download(repository.repo, local_files_only=True, **place))
+        # The client would otherwise require every file of a repository whose list of files it has kept.
+        snapshot = Path(snapshot_download(repository.repo, local_files_only=True, allow_patterns=[], **place))
     except LocalEntryNotFoundError:  # its message is long
         raise FileNotFoundError("it is not in the local cache") from None
     held = [each.relative_to(snapshot).as_posix() for each in snapshot.rglob("*") if each.is_file()]
@@ -220,7 +246,7 @@ def download(repository: Repository) -> None:
     """Download missing files, by the revision as given, so that the cache resolves it offline."""
     if repository.kind == "file":
         try:
-            web.download(WebFile(repository.repo, repository.revision))
+            WebFile(repository.repo, repository.revision).download()
         except (OSError, ValueError) as error:
             repository.wrong = f"{repository.repo}: {first_line(error)}; help: check the network access"
         else:
@@ -229,12 +255,15 @@ def download(repository: Repository) -> None:
     from huggingface_hub import snapshot_download  # imported here to keep `list` and `--help` fast
 
     try:
-        snapshot_download(
-            repository.repo,
-            repo_type=repository.kind,
-            revision=repository.revision or None,
-            allow_patterns=list(repository.sizes),
-        )
+        if repository.data:
+            repository.data.download(repository.commit)
+        else:
+            snapshot_download(
+                repository.repo,
+                repo_type=repository.kind,
+                revision=repository.revision or None,
+                allow_patterns=list(repository.sizes),
+            )
     except Exception as error:  # of any type, from the hub's HTTP library; other repositories are still downloaded
         repository.wrong = with_advice(repository, error)
     else:

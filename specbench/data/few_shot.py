@@ -6,8 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar
 
-from specbench.data.hub import Rows
-from specbench.data.synthetic import Row
+from specbench.data.rows import Row, Rows
 from specbench.data.task import Task
 from specbench.errors import ConfigError
 from specbench.scoring.metric import Metric
@@ -19,7 +18,7 @@ CHECKSUM = 8  # hex digits of a file's checksum in a signature
 class FewShot(Task):
     """A task whose prompts begin with `shots` worked examples.
 
-    `exemplars` is a JSONL file with rows like the task's own. Each becomes its prompt and its answer. They replace the task's
+    `exemplars` is a file with rows like the task's own. Each becomes its prompt and its answer. They replace the task's
     examples.
     """
 

@@ -1,100 +1,20 @@
-"""Files of the hub and local files: their rows, revisions and checksums, and the errors if they are missing."""
+"""The hub: whether it is used, commits of its models, errors for what is missing, and checksums of model files."""
 
 import hashlib
 import json
 import os
 import socket
-from dataclasses import dataclass
-from difflib import get_close_matches
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
-from specbench.data.hashes import LARGE, hash_of
+from specbench import files
 from specbench.errors import MissingAsset
 
 MODEL_FILES = {".json", ".safetensors", ".bin", ".model", ".txt", ".jinja"}
 REACHED_WITHIN = 5.0  # seconds
-
-
-@dataclass(frozen=True)
-class Rows:
-    """Data rows with their source. `sha256` is the hash of the rows as canonical JSON lines."""
-
-    rows: list[dict[str, Any]]
-    source: str
-    revision: str | None
-
-    @property
-    def sha256(self) -> str:
-        lines = "\n".join(json.dumps(row, sort_keys=True, ensure_ascii=False) for row in self.rows)
-        return hashlib.sha256(lines.encode()).hexdigest()
-
-
-def _beside(path: Path) -> list[str]:
-    """Return the file in the same folder whose name is the most similar to a missing one's, if there is one."""
-    names = [each.name for each in path.parent.iterdir() if each.is_file()] if path.parent.is_dir() else []
-    return [str(path.parent / name) for name in get_close_matches(path.name, names, n=1)]
-
-
-def read_jsonl(path: Path) -> Rows:
-    """Read a file with one JSON object per line, or a `.json` file with an array of objects.
-
-    Raises MissingAsset, naming the line or the row, if it is missing or invalid.
-    """
-    if not path.is_file():
-        near = get_close_matches(str(path).lower(), ("synthetic", "hub"), n=1) or _beside(path)
-        raise MissingAsset(f"no data file {path}" + (f" (did you mean '{near[0]}'?)" if near else ""))
-    if path.suffix == ".json":
-        return Rows(_array(path), str(path), None)
-    rows = []
-    for number, line in enumerate(path.read_bytes().splitlines(), 1):
-        if line.strip():
-            try:
-                row = json.loads(line)
-                json.dumps(row, ensure_ascii=False).encode()
-            except UnicodeEncodeError:
-                raise MissingAsset(f"{path}:{number}: half of a surrogate pair, which is not valid text") from None
-            except (ValueError, RecursionError) as error:  # not JSON, or not UTF-8
-                raise MissingAsset(f"{path}:{number}: not JSON: {first_line(error)}") from None
-            if not isinstance(row, dict):
-                raise MissingAsset(f"{path}:{number}: not a JSON object")
-            rows.append(row)
-    return Rows(rows, str(path), None)
-
-
-def _array(path: Path) -> list[dict[str, Any]]:
-    """Return the rows of a file with a JSON array."""
-    try:
-        rows = json.loads(path.read_bytes())
-    except (ValueError, RecursionError) as error:  # not JSON, or not UTF-8
-        raise MissingAsset(f"{path}: not JSON: {first_line(error)}") from None
-    if not isinstance(rows, list):
-        raise MissingAsset(f"{path}: not a JSON array of objects")
-    for number, row in enumerate(rows, 1):
-        if not isinstance(row, dict):
-            raise MissingAsset(f"{path}: row {number} is not a JSON object")
-    return rows
-
-
-def fetch_parquet(repo: str, file: str, revision: str | None) -> Rows:
-    """Read a parquet file of a data set at a commit. Raises MissingAsset if it cannot be downloaded."""
-    # imported here to keep `list` and `--help` fast
-    import pandas
-    from huggingface_hub import hf_hub_download
-
-    look_for_hub()
-    try:
-        path = hf_hub_download(repo, file, repo_type="dataset", revision=revision)
-    except (OSError, ValueError) as error:
-        stay_offline(error)
-        raise MissingAsset(
-            f"data set {repo} is not in the local cache and cannot be downloaded{_cause(error)};"
-            " help: --data FILE.jsonl with the same fields, or --data synthetic"
-        ) from None
-    rows = json.loads(pandas.read_parquet(path).to_json(orient="records"))
-    return Rows(rows, f"{repo}/{file}", Path(path).parts[-1 - len(Path(file).parts)])
+LARGE = 64 << 20  # bytes from which on the hash of a file is kept in the user's cache directory
 
 
 def commit_of(repo: str, revision: str | None, file: str = "config.json") -> str:
@@ -123,6 +43,15 @@ def missing_model(role: str, path: str, error: Exception) -> MissingAsset:
         return MissingAsset(f"model '{role}': no folder {path}; help: check the path")
     why = f"is not in the local cache and cannot be fetched{_cause(error)}"
     return MissingAsset(f"model '{role}': {path} {why}; help: {help_}")
+
+
+def missing_data(repo: str, error: Exception) -> MissingAsset:
+    """Return the error for a data set that cannot be downloaded, with advice."""
+    stay_offline(error)
+    return MissingAsset(
+        f"data set {repo} is not in the local cache and cannot be downloaded{_cause(error)};"
+        " help: --data FILE.jsonl with the same fields, or --data synthetic"
+    )
 
 
 def _cause(error: Exception) -> str:
@@ -177,3 +106,36 @@ def local_checksum(folder: Path) -> str:
         else:
             digest.update(hash_of(path).encode())
     return digest.hexdigest()[:16]
+
+
+def hash_of(path: Path) -> str:
+    """Return the SHA-256 of a file as hex digits.
+
+    The hash is read again only if the file's device, inode, size, time of modification or time of change differ from when it
+    was computed.
+    """
+    found = path.stat()
+    key = ":".join(map(str, (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)))
+    kept = _kept()
+    if key not in kept:
+        with path.open("rb") as file:
+            kept[key] = hashlib.file_digest(file, "sha256").hexdigest()
+        with suppress(OSError):  # a home directory that cannot be written costs time only
+            _place().parent.mkdir(parents=True, exist_ok=True)
+            files.write(_place(), json.dumps({**_kept(), key: kept[key]}))
+    return kept[key]
+
+
+def _place() -> Path:
+    """Return the file of the hashes."""
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(cache) / "specbench" / "hashes.json"
+
+
+def _kept() -> dict[str, str]:
+    """Return the hashes that are kept; none if the file is missing or damaged."""
+    try:
+        found = json.loads(_place().read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) and all(isinstance(each, str) for each in found.values()) else {}

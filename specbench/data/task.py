@@ -13,11 +13,9 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple, TypedDict
 
 from specbench.config.construct import Named
-from specbench.data import web
-from specbench.data.hub import Rows, fetch_parquet, read_jsonl
-from specbench.data.synthetic import Row, SyntheticTask
-from specbench.data.synthetic.generator import Split
-from specbench.data.web import WebFile
+from specbench.data.remote import HUB, HubData, WebFile, read_hub, read_hub_file, read_web
+from specbench.data.rows import Row, Rows, read_file, split_file
+from specbench.data.synthetic.generator import Split, SyntheticTask
 from specbench.errors import ConfigError, NotOnHub, hint
 from specbench.sandbox import Sandbox
 from specbench.scoring.metric import Metric, Score
@@ -103,7 +101,7 @@ class Data:
 
 
 class Hub(NamedTuple):
-    """The parquet file of a task's rows on the hub, with `{split}` in its name, and the revision of the data set.
+    """The file of a task's rows on the hub, with `{split}` in its name, and the revision of the data set.
 
     `CONVERTED` is the hub's conversion of data sets that are published as scripts.
     """
@@ -136,7 +134,7 @@ class Task(Named):
     """
 
     version: ClassVar[str]
-    hub: ClassVar[Hub | None] = None
+    hub: ClassVar[Hub | HubData | None] = None
     web: ClassVar[WebFile | None] = None  # instead of `hub`
     splits: ClassVar[tuple[str, ...]] = ("test",)  # that its prompts are made from
     fields: ClassVar[dict[str, type]] = {}  # required fields of a row
@@ -169,7 +167,7 @@ class Task(Named):
 
     @property
     def local(self) -> str:
-        """The file of rows that the task names itself; empty if the source decides."""
+        """The file or data set of the hub that the task names itself; empty if the source decides."""
         return ""
 
     @property
@@ -192,7 +190,10 @@ class Task(Named):
         return {}
 
     def data(self, source: str) -> Data:
-        """Return the samples of a source: `hub`, `synthetic` or a JSONL file. Raises MissingAsset and ConfigError."""
+        """Return the samples of a source: `hub`, `synthetic`, an id such as `hf:openai/gsm8k:main#test`, or a file.
+
+        Raises MissingAsset and ConfigError.
+        """
         rows = self.rows(source)
         samples = self.samples(rows.rows, source)
         if not samples:
@@ -218,10 +219,12 @@ class Task(Named):
 
     def has_training_split(self, source: str) -> bool:
         """Return whether a source has rows for training apart from those that are measured."""
-        return source == "synthetic" or (source == "hub" and self.hub is not None and "{split}" in self.hub.file)
+        if source != "hub":
+            return source == "synthetic"
+        return isinstance(self.hub, HubData) or (self.hub is not None and "{split}" in self.hub.file)
 
     def texts(self, source: str) -> tuple[Rows, list[tuple[Sample, str]]]:
-        """Return training rows, and their prompts with continuations: the training split, or the rows of a file."""
+        """Return training rows, and their prompts with continuations: the training split, or the rows of the source."""
         rows = self.rows(source, "train" if source in ("hub", "synthetic") else "test")
         samples, after = self.samples(rows.rows, rows.source), self.continuations(rows.rows)
         if len(after) != len(samples):  # a row may be several turns
@@ -231,22 +234,43 @@ class Task(Named):
     def _published(self, split: str) -> Rows:
         """Return the rows of a split on the hub, or of the task's file on the web."""
         if self.web:
-            return web.read(self.web, self.name)
+            return read_web(self.web, self.name)
         if self.hub is None:
             raise NotOnHub(f"task {self.name} is not on the hub; help: --data {self.name}=FILE.jsonl")
+        if isinstance(self.hub, HubData):
+            return self._of_hub(self.hub, split)
         repo, file, revision = self.hub
-        return fetch_parquet(repo, file.format(split=split), self.revision or revision or None)
+        return read_hub_file(repo, file.format(split=split), self.revision or revision or None)
+
+    def data_of(self, data: HubData, split: str) -> HubData:
+        """Return a split of a data set on the hub, at the task's revision unless it has its own. `test` is its own split."""
+        return replace(data, split=data.split if split == "test" else split, revision=data.revision or self.revision)
+
+    def _of_hub(self, data: HubData, split: str) -> Rows:
+        """Return the rows of a split on the hub. Raises ConfigError if a column is missing that the task needs."""
+        rows = read_hub(self.data_of(data, split))
+        columns = rows.rows[0] if rows.rows else self.fields
+        if not columns.keys() >= self.fields.keys():
+            meant = reader_of(rows.rows[0]) or f"; the rows have: {', '.join(columns)}"
+            raise ConfigError(f"{rows.source}: task {self.name} needs the columns {', '.join(self.fields)}{meant}")
+        return rows
 
     def rows(self, source: str, split: str = "test") -> Rows:
-        """Return the checked rows of a split. For a local file, other splits are files next to it."""
+        """Return the checked rows of a split.
+
+        A source that names a data set of the hub or a file is the split `test`. Other splits are those of the same data set,
+        or files next to the file.
+        """
         if source == "hub":
             rows = self._published(split)
         elif source == "synthetic":
             if self.synthetic is None:
                 raise ConfigError(f"task {self.name} has no synthetic data; help: --data FILE.jsonl, or --data hub")
             rows = Rows(_synthetic(self.synthetic, "test" if split == "test" else "train"), "synthetic", None)
+        elif source.startswith(HUB):
+            rows = self._of_hub(HubData.parse(source), split)
         else:
-            rows = read_jsonl(Path(source) if split == "test" else Path(source).with_name(f"{split}.jsonl"))
+            rows = read_file(Path(source) if split == "test" else split_file(Path(source), split))
         for number, row in enumerate(rows.rows, 1):
             for key, kind in self.fields.items():
                 if not isinstance(row.get(key), kind):

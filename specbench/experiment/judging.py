@@ -14,7 +14,7 @@ from specbench.config.construct import Table
 from specbench.data.task import Data
 from specbench.errors import ConfigError, hint
 from specbench.files import read_sealed, write_sealed
-from specbench.judges import Judge, Judgment
+from specbench.judges.judge import Judge, Judgment
 from specbench.observer import Observer
 from specbench.runs.run_folder import JUDGED, read, require_texts
 from specbench.runs.scores import Judged, JudgedRow

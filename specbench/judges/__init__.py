@@ -1,7 +1,8 @@
-"""Judges that compare two continuations of a text: a local model, or a server with an OpenAI-compatible API."""
+"""Judges that compare two continuations of a text: a local model, or a server with an OpenAI-compatible API.
 
-from specbench.judges.endpoint import Endpoint
-from specbench.judges.judge import Exchange, Judge, Judgment
-from specbench.judges.local import Likelihood, Prompted
+Importing the package registers all of them.
+"""
 
-__all__ = ["Endpoint", "Exchange", "Judge", "Judgment", "Likelihood", "Prompted"]
+from specbench.config.discovery import import_modules
+
+import_modules(__name__, __path__)

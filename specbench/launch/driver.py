@@ -3,7 +3,9 @@
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
+from specbench.config.construct import Table
 from specbench.errors import ExitCode
 from specbench.experiment.preparation import prepare
 from specbench.experiment.scorer import is_scored
@@ -11,6 +13,9 @@ from specbench.experiment.sharding import shards_of, with_shard
 from specbench.experiment.suite_runner import write_index
 from specbench.launch.launcher import JobState, Launcher
 from specbench.launch.ledger import FINAL, Entry, Ledger, State, folder_of
+from specbench.launch.local import local_launcher
+from specbench.launch.ray_cluster import ray_launcher
+from specbench.launch.slurm import slurm_launcher
 from specbench.observer import Observer
 from specbench.resolution.grid import Grid, resolve_grid
 from specbench.resolution.plan import PlannedRun
@@ -37,6 +42,19 @@ class Campaign:
     attempts: int = MOST_ATTEMPTS
     seconds: float = SECONDS
     ask: Callable[[], bool] = field(default=lambda: False)  # after Ctrl-C: whether to cancel jobs that would go on
+
+
+def launcher_of(name: str, settings: Table, request: SuiteRequest, folder: Path) -> Launcher:
+    """Return the launcher of a name with its settings. `folder` is the suite's.
+
+    Raises ConfigError for an unknown setting, and MissingAsset for a launcher that is not installed or not reachable.
+    """
+    devices = {line.options.device for line in request.suite.grid}
+    if name == "slurm":
+        return slurm_launcher(settings, folder)
+    if name == "ray":
+        return ray_launcher(settings, may_use_gpu=devices != {"cpu"})
+    return local_launcher(settings, may_use_gpu=devices != {"cpu"})
 
 
 def launch(campaign: Campaign, observer: Observer) -> ExitCode:

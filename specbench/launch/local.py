@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from specbench.config.construct import Table, at_least, construct
 from specbench.errors import ConfigError
 from specbench.launch.job import LEASES, Job
 from specbench.launch.launcher import JobState
@@ -26,6 +27,27 @@ class Gpu:
     def lease(self) -> Path:
         """The lock file of a job that uses the GPU, the same for all drivers on this machine."""
         return Path(tempfile.gettempdir()) / f"specbench-{self.uuid}.lock"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalSettings:
+    """Jobs at a time (0: one per device), GPUs of each job, and the product name of the GPUs to use."""
+
+    jobs: int = 0
+    gpus: int = 1
+    gpu: str = ""
+
+    def __post_init__(self) -> None:
+        at_least(self, jobs=0, gpus=1)
+
+
+def local_launcher(settings: Table, may_use_gpu: bool) -> "LocalLauncher":
+    """Return the launcher of this machine. Raises ConfigError for a wrong setting."""
+    local = construct(LocalSettings, settings, "launcher local")
+    gpus = gpus_here(local.gpu) if may_use_gpu else []
+    if gpus and local.gpus > len(gpus):
+        raise ConfigError(f"launcher local: gpus = {local.gpus}, and there are {len(gpus)}")
+    return LocalLauncher(gpus, local.jobs, local.gpus)
 
 
 @dataclass

@@ -8,10 +8,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from specbench.analysis.intervals import FEWEST, by_prompt, paired_test
+from specbench.analysis.intervals import FEWEST, by_prompt, paired_test, student_tails
 from specbench.regression.identity import sides
 from specbench.regression.measurement import Generation, Measured, Session
-from specbench.regression.significance import mcnemar, welch
 from specbench.regression.verdict import Limits, Status
 from specbench.scoring import metric
 from specbench.scoring.metric import Scored
@@ -263,3 +262,31 @@ def speed(base: Sequence[Session], new: Sequence[Session], method: str, over: st
     title = {Status.regression: "slower", Status.improved: "faster"}.get(status, "same speed")
     title, doubt = ("no significant change", ", not significant") if unsure else (title, "")
     return Finding(status, title, detail, f"{x[0]:.2f}x → {x[1]:.2f}x over {over} ({change:+.1f} %{doubt})")
+
+
+# Significance tests
+
+
+class Welch(NamedTuple):
+    """The difference of two means, NEW's minus BASE's, and its two-sided p-value."""
+
+    difference: float
+    p: float
+
+
+def mcnemar(lost: int, won: int) -> float:
+    """Return the exact two-sided p-value of `lost` against `won` discordant pairs (McNemar 1947)."""
+    n = lost + won
+    tail = sum(math.comb(n, k) for k in range(min(lost, won) + 1))
+    return min(1.0, 2.0 * tail / 2.0**n)
+
+
+def welch(base: Sequence[float], new: Sequence[float]) -> Welch:
+    """Return Welch's t-test of two means with unequal variances. Both sides need at least two values."""
+    a, b = np.asarray(base, float), np.asarray(new, float)
+    difference = float(b.mean() - a.mean())
+    va, vb = a.var(ddof=1) / len(a), b.var(ddof=1) / len(b)
+    if va + vb == 0.0:
+        return Welch(difference, 0.0 if difference else 1.0)
+    freedom = (va + vb) ** 2 / (va**2 / (len(a) - 1) + vb**2 / (len(b) - 1))
+    return Welch(difference, student_tails(difference / math.sqrt(va + vb), float(freedom)))

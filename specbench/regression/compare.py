@@ -5,20 +5,21 @@ same in another time (*overhead changed*), and a baseline that is slower relativ
 (*engine changed*). The latter would not be visible in speedups over that baseline.
 """
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Sequence
 
-from specbench.config.construct import Table, to_table
+from specbench.analysis.intervals import FEWEST, by_prompt, paired_test
 from specbench.machine.hardware import LIBRARIES, TIMING
-from specbench.regression import changed_draft, checks
-from specbench.regression.checks import Finding
-from specbench.regression.identity import but, replaced_drafts, shortened, shown, sides, sources, tables
-from specbench.regression.measurement import Measured
+from specbench.regression import checks
+from specbench.regression.checks import TOLERANCE, Finding, effect, share, shared
+from specbench.regression.identity import changed_settings, differences, replaced_drafts, sides, tables
+from specbench.regression.measurement import Generation, Measured
 from specbench.regression.verdict import Limits, Status, Verdict
-from specbench.runs.run_spec import RunSpec
 
 ANCHOR = "hf-generate"
 EXACT = ("cpu", "instructions", "threads", *LIBRARIES)  # equal: greedy or sampled, a CPU computes the same bits
+
+DECIDED = (Status.regression, Status.improved, Status.same)
+Aspect = tuple[str, Finding]
 
 
 def compare(base: list[Measured], new: list[Measured], limits: Limits) -> list[Verdict]:
@@ -64,32 +65,6 @@ def _distance(base: Measured, new: Measured) -> tuple[int, int, int]:
     a, b = base.spec.methods, new.spec.methods
     changed = sum(len(changed_settings(a[name].options, b[name].options)) for name in a if name in b)
     return len(differences(base, new)) + len(replaced_drafts(base, new)), _lacking(base, new), changed
-
-
-def differences(base: Measured, new: Measured) -> list[str]:
-    """Return why two runs cannot be compared, each reason with both values; empty if they can.
-
-    Changed drafts are left out: they decide about single methods.
-    """
-    a, b = base.spec, new.spec
-    out = [
-        f"{what}: {sides(shown(ours), shown(theirs))}"
-        for what, ours, theirs in (
-            ("task version", a.task.version, b.task.version),
-            ("meaning of records", a.semantics, b.semantics),
-            ("simulated models", a.pair.simulated, b.pair.simulated),
-            ("synthetic logits", a.pair.synthetic, b.pair.synthetic),
-        )
-        if ours != theirs
-    ]
-    ours, theirs = (each.methods[each.baseline].options for each in (a, b))
-    out += [f"baseline {a.baseline}: {change}" for change in changed_settings(ours, theirs)]
-    out += tables("task option", a.task.options, b.task.options)
-    out += tables("data", _data(a), _data(b))
-    out += tables("decoding", *(but(to_table(each.decoding), "repeats") for each in (a, b)))
-    drafts = replaced_drafts(base, new)
-    out += sources("model", a.pair.models, b.pair.models, drafts)
-    return out + sources("head", a.pair.heads, b.pair.heads, drafts)
 
 
 def _incomplete(base: Measured, new: Measured) -> list[str]:
@@ -158,7 +133,7 @@ def _with_other_draft(
     if not base.spec.methods[method].lossless or not new.spec.methods[method].lossless:
         detail = f"{why}; only the drafts of a lossless method can be compared"
         return [("comparability", Finding(Status.incomparable, "other draft", detail, why))]
-    found = changed_draft.findings(base, new, method, parts, limits, [each for _, each in timed])
+    found = _draft_findings(base, new, method, parts, limits, [each for _, each in timed])
     scored = [checks.quality(base, new, method, each["name"], limits) for each in base.metrics]
     if (inexact := _inexact(base, new)) and found[0][1].status is Status.regression:
         undecided = found[0][1]._replace(status=Status.inconclusive, detail=f"{found[0][1].detail}; {inexact}")
@@ -169,30 +144,84 @@ def _with_other_draft(
     return [*explained, *(("quality", each) for each in scored if each), *speeds]
 
 
+def _draft_findings(
+    base: Measured, new: Measured, method: str, parts: Sequence[str], limits: Limits, timed: Sequence[Finding]
+) -> list[Aspect]:
+    """Return the findings on outputs, acceptance and cost of a lossless method whose draft model or head was replaced.
+
+    Its speed is judged as for other methods. A lower acceptance or a higher cost alone is no regression, since a cheaper
+    draft can make up for rejected tokens, and a better one for its cost. `parts` are the replaced models and heads, `timed`
+    the findings on speed.
+    """
+    a, b = shared(base.generations[method], new.generations[method])
+    if not a:
+        return [("decoding", Finding(Status.incomparable, "nothing to compare", "no generation is on both sides", "–"))]
+    is_timed = any(each.status in DECIDED for each in timed)
+    found = [("decoding", _draft_outputs(base, a, b)), ("acceptance", _draft_acceptance(a, b, limits, is_timed))]
+    return found if limits.counters_only else [*found, ("cost", _draft_cost(base, new, method, parts, is_timed))]
+
+
+def _draft_outputs(base: Measured, a: Sequence[Generation], b: Sequence[Generation]) -> Finding:
+    """Return whether the outputs are equal, which a lossless method guarantees at T = 0."""
+    if base.spec.decoding.temperature > 0.0:
+        detail = f"{len(a)} generations, sampled with another draft; their distribution is the target's"
+        return Finding(Status.same, "sampled outputs", detail, "sampled")
+    ids = sum(x.ids != y.ids for x, y in zip(a, b, strict=True))
+    differ = f"{ids} of {len(a)} generations have different tokens at T = 0, although the method is lossless"
+    if ids:
+        return Finding(Status.regression, "decoding changed", differ, f"{ids} of {len(a)} outputs have other tokens")
+    return Finding(Status.same, "same outputs", f"{len(a)} generations, token for token", "same outputs")
+
+
+def _draft_acceptance(a: Sequence[Generation], b: Sequence[Generation], limits: Limits, is_timed: bool) -> Finding:
+    """Return the finding on the acceptance rate."""
+    before, after = (by_prompt((x.accepted, x.tested, x.prompt) for x in side) for side in (a, b))
+    change, p = paired_test(before, after, share)
+    text = effect(a, b)
+    is_within = abs(change) <= TOLERANCE * share(before)
+    if not is_within and len(before) < FEWEST:
+        detail = f"{text}; too few prompts for a verdict ({len(before)})"
+        return Finding(Status.skipped if is_timed else Status.inconclusive, "acceptance differs", detail, text)
+    if is_within or p >= limits.alpha:
+        return Finding(Status.same, "same acceptance", f"{text}; p = {p:.2g}", text)
+    if change > 0.0:
+        return Finding(Status.improved, "higher acceptance", f"{text}; p = {p:.2g}", text)
+    undecided = "the speed decides" if is_timed else "a cheaper draft may make up for it, which needs times"
+    status = Status.skipped if is_timed else Status.inconclusive
+    return Finding(status, "lower acceptance", f"{text}; p = {p:.2g}; {undecided}", text)
+
+
+def _draft_cost(base: Measured, new: Measured, method: str, parts: Sequence[str], is_timed: bool) -> Finding:
+    """Return the seconds of a forward of the replaced parts, and their ratio to one of the baseline's model."""
+    (target, *_) = base.spec.methods[base.spec.baseline].traits.roles
+    texts = []
+    for part in parts:
+        sides = [(_forward(run, method, part), _forward(run, method, target)) for run in (base, new)]
+        if not all(value for side in sides for value in side):
+            return Finding(
+                Status.skipped, "no times of forwards", f"{part} has no recorded times on one side", "no times"
+            )
+        (draft, over), (draft_after, over_after) = sides
+        texts.append(
+            f"{part} forward {1e3 * draft:.3f} → {1e3 * draft_after:.3f} ms,"
+            f" cost ratio {draft / over:.3f} → {draft_after / over_after:.3f}"
+        )
+    text = ", ".join(texts)
+    if not is_timed:
+        return Finding(Status.skipped, "other conditions for cost", f"{text}; times are not comparable", text)
+    return Finding(Status.same, "cost of a draft forward", f"{text}; the speed decides", text)
+
+
+def _forward(run: Measured, method: str, role: str) -> float:
+    """Return the mean seconds of a decoding forward of a model or head; 0 if none was recorded."""
+    forwards, seconds = run.costs.get(method, {}).get(role, (0, 0.0))
+    return seconds / forwards if forwards else 0.0
+
+
 def _parts_of(run: Measured, method: str) -> tuple[str, ...]:
     """Return the models and heads that a method reads."""
     traits = run.spec.methods[method].traits
     return *traits.roles, *traits.heads
-
-
-def changed_settings(one: Mapping[str, Any], other: Mapping[str, Any], path: str = "") -> list[str]:
-    """Return the keys in which two tables differ, as `key before -> after`. Inner tables are compared by key."""
-    out = []
-    for key in dict.fromkeys([*one, *other]):
-        before, after = one.get(key), other.get(key)
-        if isinstance(before, Mapping) and isinstance(after, Mapping) and before.get("name") == after.get("name"):
-            out += changed_settings(before, after, f"{path}{key}.")
-        elif before != after:
-            out.append(f"{path}{key} {_setting(before)} -> {_setting(after)}")
-    return out
-
-
-def _setting(value: Any) -> str:
-    """Return a setting as text; a table becomes `name(key = value, ...)`."""
-    if isinstance(value, Mapping):
-        values = ", ".join(f"{key} = {_setting(each)}" for key, each in value.items() if key != "name")
-        return f"{value.get('name', '')}({values})" if values else str(value.get("name", "{}"))
-    return "default" if value is None else shortened(str(value))
 
 
 def _timed(base: Measured, new: Measured, method: str, limits: Limits) -> list[tuple[str, Finding]]:
@@ -233,8 +262,3 @@ def _inexact(base: Measured, new: Measured) -> str:
 
 def _place(run: Measured) -> tuple[str, str, str]:
     return run.spec.pair.name, run.spec.task.name, run.spec.baseline
-
-
-def _data(spec: RunSpec) -> Table:
-    data = spec.task.data
-    return {"sha256": data.sha256, "prompts_sha256": data.prompts_sha256, "samples": data.samples}

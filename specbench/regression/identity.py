@@ -1,10 +1,11 @@
 """What identifies the models, heads and settings of a measurement, and how two of them differ."""
 
 from collections.abc import Collection, Mapping
+from typing import Any
 
 from specbench.config.construct import Table, to_table
 from specbench.regression.measurement import Measured
-from specbench.runs.run_spec import HeadSource, ModelSource
+from specbench.runs.run_spec import HeadSource, ModelSource, RunSpec
 
 Source = ModelSource | HeadSource
 
@@ -21,6 +22,57 @@ def replaced_drafts(base: Measured, new: Measured) -> dict[str, list[str]]:
     heads = a.pair.heads.keys() & b.pair.heads.keys()
     found |= {name: _changes(f"head {name}", a.pair.heads[name], b.pair.heads[name]) for name in sorted(heads)}
     return {name: changes for name, changes in found.items() if changes}
+
+
+def differences(base: Measured, new: Measured) -> list[str]:
+    """Return why two runs cannot be compared, each reason with both values; empty if they can.
+
+    Changed drafts are left out: they decide about single methods.
+    """
+    a, b = base.spec, new.spec
+    out = [
+        f"{what}: {sides(shown(ours), shown(theirs))}"
+        for what, ours, theirs in (
+            ("task version", a.task.version, b.task.version),
+            ("meaning of records", a.semantics, b.semantics),
+            ("simulated models", a.pair.simulated, b.pair.simulated),
+            ("synthetic logits", a.pair.synthetic, b.pair.synthetic),
+        )
+        if ours != theirs
+    ]
+    ours, theirs = (each.methods[each.baseline].options for each in (a, b))
+    out += [f"baseline {a.baseline}: {change}" for change in changed_settings(ours, theirs)]
+    out += tables("task option", a.task.options, b.task.options)
+    out += tables("data", _data(a), _data(b))
+    out += tables("decoding", *(but(to_table(each.decoding), "repeats") for each in (a, b)))
+    drafts = replaced_drafts(base, new)
+    out += sources("model", a.pair.models, b.pair.models, drafts)
+    return out + sources("head", a.pair.heads, b.pair.heads, drafts)
+
+
+def _data(spec: RunSpec) -> Table:
+    data = spec.task.data
+    return {"sha256": data.sha256, "prompts_sha256": data.prompts_sha256, "samples": data.samples}
+
+
+def changed_settings(one: Mapping[str, Any], other: Mapping[str, Any], path: str = "") -> list[str]:
+    """Return the keys in which two tables differ, as `key before -> after`. Inner tables are compared by key."""
+    out = []
+    for key in dict.fromkeys([*one, *other]):
+        before, after = one.get(key), other.get(key)
+        if isinstance(before, Mapping) and isinstance(after, Mapping) and before.get("name") == after.get("name"):
+            out += changed_settings(before, after, f"{path}{key}.")
+        elif before != after:
+            out.append(f"{path}{key} {_setting(before)} -> {_setting(after)}")
+    return out
+
+
+def _setting(value: Any) -> str:
+    """Return a setting as text; a table becomes `name(key = value, ...)`."""
+    if isinstance(value, Mapping):
+        values = ", ".join(f"{key} = {_setting(each)}" for key, each in value.items() if key != "name")
+        return f"{value.get('name', '')}({values})" if values else str(value.get("name", "{}"))
+    return "default" if value is None else shortened(str(value))
 
 
 def sources(what: str, a: Mapping[str, Source], b: Mapping[str, Source], without: Collection[str]) -> list[str]:

@@ -12,14 +12,13 @@ from typing import TypedDict
 
 import numpy as np
 
-from specbench.analysis import metrics as m
-from specbench.analysis import theory
-from specbench.analysis.block_costs import REACH, Sizes, fitted, sizes_of, sums_of
+from specbench.analysis.acceptance import acceptance_by_position, acceptance_rate, accepted_length
 from specbench.analysis.chains import NONE, alone, under
+from specbench.analysis.forwards import REACH, Sizes, fitted, sizes_of, sums_of
 from specbench.analysis.intervals import Estimate, jackknifed_ratio
-from specbench.analysis.rows import rounds_of
+from specbench.analysis.rows import Rows, complete, rounds_of
 from specbench.analysis.run_summary import RunSummary
-from specbench.analysis.theory import chain_round, condition_1, condition_2_printed, condition_by_ceil
+from specbench.analysis.theory import polybasic, speculation
 from specbench.analysis.theory.polybasic import Plan
 from specbench.files import read_sealed
 from specbench.reporting.column import HUNDREDTHS, TIMES, Format
@@ -58,7 +57,7 @@ class Profile:
 
     def __init__(
         self,
-        rows: Mapping[str, m.Rows],
+        rows: Mapping[str, Rows],
         levels: Sequence[str],
         blocks: Mapping[str, Sizes],
         bounds: Mapping[str, float] | None = None,
@@ -99,7 +98,7 @@ class Profile:
         path = folder / BLOCKS
         stored = read_sealed(path, Blocks)["models"] if path.exists() else {}
         blocks = {role: {int(fed): sums for fed, sums in sizes.items()} for role, sizes in stored.items()}
-        rows = {name: found for name in names if (found := m.complete(records, name))}
+        rows = {name: found for name in names if (found := complete(records, name))}
         return cls(rows, levels, blocks, bounds)
 
     def left_out(self) -> "Iterator[Profile]":
@@ -109,7 +108,7 @@ class Profile:
             yield Profile({name: rows for name, rows in kept.items() if rows}, self.levels, self._blocks)
 
     def seconds(self, level: str, fed: int = 1) -> float | None:
-        """Return the seconds of a forward that reads `fed` tokens (`block_costs`).
+        """Return the seconds of a forward that reads `fed` tokens (`forwards.fitted`).
 
         None for a level without cost, such as prompt lookup.
         """
@@ -128,13 +127,13 @@ class Profile:
     def pairing(self, low: str, high: str) -> Pairing | None:
         """Return the results of one level's drafts under verification by another. None if the pair was not measured."""
         rows = self._rows.get(under(low, high))
-        rate = m.acceptance_rate(rows) if rows else None
+        rate = acceptance_rate(rows) if rows else None
         if rows is None or rate is None:
             return None
         most = max(x["drafted"] for x in rounds_of(rows)) + 1
-        return Pairing(m.accepted_length(rows), rate, m.acceptance_by_position(rows)[0], most)
+        return Pairing(accepted_length(rows), rate, acceptance_by_position(rows)[0], most)
 
-    def cost(self, levels: Sequence[str], blocks: bool) -> theory.Cost:
+    def cost(self, levels: Sequence[str], blocks: bool) -> speculation.Cost:
         """Return the cost of forwards, the drafter first. With `blocks`, a block has its own cost, else that of one token."""
         return lambda i, k: self.seconds(levels[i], k if blocks else 1) or 0.0
 
@@ -149,9 +148,9 @@ class Profile:
         rates = [each.acceptance for each in reversed(found) if each]
         if len(rates) < len(found):
             return None
-        return theory.chain(rates, plan.drafted, plan.thresholds, self.cost(levels[::-1], blocks=True))
+        return polybasic.chain(rates, plan.drafted, plan.thresholds, self.cost(levels[::-1], blocks=True))
 
-    def keeps(self, middle: int, blocks: bool) -> theory.Middle | None:
+    def keeps(self, middle: int, blocks: bool) -> polybasic.Middle | None:
         """Return the theory for level number `middle` between its neighbors; None if a pair of them was not measured.
 
         If no pair skips the level, the alternative is the level itself as the drafter.
@@ -160,7 +159,7 @@ class Profile:
         outer, inner, direct = self.pairing(here, high), self.pairing(low, here), self.pairing(low, high)
         if outer is None or inner is None:
             return None
-        return theory.keeps_middle(
+        return polybasic.keeps_middle(
             inner.acceptance,
             outer.acceptance,
             direct.acceptance if direct else 0.0,
@@ -192,7 +191,7 @@ def _often(sizes: Sizes) -> list[int]:
     return sorted(size for size, (count, _) in sizes.items() if count >= ENOUGH)
 
 
-def _read(rows: Mapping[str, m.Rows], level: str) -> Sizes:
+def _read(rows: Mapping[str, Rows], level: str) -> Sizes:
     """Return the forwards of a level in all methods of the run."""
     out: dict[int, tuple[float, float]] = {}
     for records in rows.values():
@@ -268,7 +267,7 @@ def pairs_table(profile: Profile) -> Table:
     return Table("Pairs", ["pair", "mean accepted length", "at most", "acceptance", "of the first token"], rows)
 
 
-def _basis(profile: Profile, middle: theory.Middle) -> str:
+def _basis(profile: Profile, middle: polybasic.Middle) -> str:
     """Return a sentence on the prices of the blocks that the target reads in the two predicted chains."""
     high, parts = profile.levels[0], []
     for size in dict.fromkeys((middle.three.thresholds[0] + 1, middle.two.drafted + 1)):
@@ -344,12 +343,12 @@ def _with_middle(profile: Profile, gamma: int, plan: Plan, pays: bool) -> Candid
     seconds = [profile.seconds(level) or 0.0 for level in profile.levels]
     printed = corrected = None
     if inner and outer and direct and seconds[2]:
-        tokens = chain_round([inner.acceptance, outer.acceptance], plan.drafted, plan.thresholds).tokens
+        tokens = polybasic.chain_round([inner.acceptance, outer.acceptance], plan.drafted, plan.thresholds).tokens
         lengths = [tokens, inner.length]
-        first = condition_1(direct.length, lengths, seconds)
-        second = condition_2_printed(direct.length, lengths, seconds[1], seconds[2], gamma)
+        first = polybasic.condition_1(direct.length, lengths, seconds)
+        second = polybasic.condition_2_printed(direct.length, lengths, seconds[1], seconds[2], gamma)
         printed = first.holds and second.holds
-        corrected = condition_by_ceil(direct.length, lengths, seconds, gamma).holds
+        corrected = polybasic.condition_by_ceil(direct.length, lengths, seconds, gamma).holds
     levels = (high, here, low)
     return Candidate(levels, plan, profile.predicted(levels, plan), printed, corrected, pays)
 

@@ -72,7 +72,7 @@ class Source:
 
     @property
     def is_file(self) -> bool:
-        """Whether the rows are a file's, which has no training split."""
+        """Whether the rows are those of a file or a split that the user names, which has no training split."""
         return self.source not in ("hub", "synthetic")
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from specbench.analysis.break_even import of_method
+from specbench.analysis.predictions import break_even
 from specbench.decoding.traits import Theory
 from tests.fixtures.records import record, round_of, usage_of
 
@@ -22,7 +22,7 @@ def test_break_even_points_are_those_of_the_costs():
         rows.append(record("sd", str(i), tokens, spent, rounds=rounds, models=models))
         ones = usage_of({1: (tokens, float(tokens))})
         base.append(record("ar", str(i), tokens, float(tokens), models={"target": ones}))
-    found = of_method(theory, rows, base)
+    found = break_even(theory, rows, base)
     assert found.acceptance == pytest.approx(0.75, abs=0.01)
     assert found.measured_acceptance == pytest.approx(0.8)
     assert found.cost_ratio == pytest.approx(1.8 - 1.5, abs=0.01)

@@ -3,11 +3,35 @@
 import numpy as np
 import pytest
 
-from specbench.analysis import metrics as m
-from specbench.analysis.forwards import Traffic
+from specbench.analysis.acceptance import (
+    acceptance_by_model,
+    acceptance_by_position,
+    acceptance_rate,
+    accepted_length,
+    wasted_share,
+)
+from specbench.analysis.forwards import (
+    Traffic,
+    bound_share,
+    cost_of,
+    forward_seconds,
+    forwards_per_token,
+    outside_forwards,
+    round_milliseconds,
+)
 from specbench.analysis.intervals import Estimate
 from specbench.analysis.quality import groups_of, quality, score_estimate
+from specbench.analysis.rows import complete
 from specbench.analysis.run_metrics import METRICS
+from specbench.analysis.speculation import average_tokens
+from specbench.analysis.speed import (
+    completion_speedup,
+    drift,
+    first_turns,
+    geometric_mean_speedup,
+    papers_speedup,
+    speedup,
+)
 from specbench.runs.record import Record
 from specbench.scoring.metric import Scored
 
@@ -24,10 +48,10 @@ BASE = [row("a", 10, 2.0), row("b", 20, 2.0)]
 
 
 def test_the_three_speedups_differ_and_match_their_definitions():
-    assert m.speedup(OURS, BASE).value == pytest.approx((40 / 3) / (30 / 4))
-    assert m.speedup(OURS, BASE, end_to_end=True).value == pytest.approx((40 / 5) / (30 / 6))
-    assert m.geometric_mean_speedup(OURS, BASE).value == pytest.approx(((10 / 5) * (15 / 10)) ** 0.5)
-    assert m.papers_speedup(OURS, BASE).value == pytest.approx(np.mean([10 / 2, 30 / 3]) / np.mean([10 / 3, 20 / 3]))
+    assert speedup(OURS, BASE).value == pytest.approx((40 / 3) / (30 / 4))
+    assert speedup(OURS, BASE, end_to_end=True).value == pytest.approx((40 / 5) / (30 / 6))
+    assert geometric_mean_speedup(OURS, BASE).value == pytest.approx(((10 / 5) * (15 / 10)) ** 0.5)
+    assert papers_speedup(OURS, BASE).value == pytest.approx(np.mean([10 / 2, 30 / 3]) / np.mean([10 / 3, 20 / 3]))
 
 
 def test_a_run_of_a_verifier_counts_its_own_acceptances_apart_from_the_targets():
@@ -42,13 +66,13 @@ def test_a_run_of_a_verifier_counts_its_own_acceptances_apart_from_the_targets()
 
     rows = [row("a", 8, 1.0, rounds=[run(3, 1), run(2, 0)])]
     assert METRICS["verifier_run"].compute(rows, None) == pytest.approx(5 / 2)
-    assert m.average_tokens(rows) == pytest.approx(6 / 2), 'the paper\'s "Avg tokens"'
+    assert average_tokens(rows) == pytest.approx(6 / 2), 'the paper\'s "Avg tokens"'
     assert METRICS["verifier_run"].compute(OURS, None) is None
 
 
 def test_a_completion_speedup_is_the_ratio_of_the_mean_times_of_a_generation():
     """Prefill included, tokens left out: (3 + 3) s over (2 + 3) s."""
-    assert m.completion_speedup(OURS, BASE).value == pytest.approx(6 / 5)
+    assert completion_speedup(OURS, BASE).value == pytest.approx(6 / 5)
 
 
 def test_the_papers_average_sums_the_turns_of_a_question_within_each_repeat():
@@ -56,19 +80,19 @@ def test_the_papers_average_sums_the_turns_of_a_question_within_each_repeat():
     ours = [row(s, n, d, repeat=r) for r in (0, 1) for s, n, d in (("7", 10, 1.0), ("7.2", 30, 3.0), ("8", 6, 1.0 + r))]
     base = [row(s, 12, 5.0, repeat=r) for r in (0, 1) for s in ("7", "7.2", "8")]
     rates = [40 / 6, 40 / 6, 6 / 2, 6 / 3]
-    assert m.papers_speedup(ours, base, later_turns=True).value == pytest.approx(np.mean(rates) / (12 / 6))
+    assert papers_speedup(ours, base, later_turns=True).value == pytest.approx(np.mean(rates) / (12 / 6))
     single = [10 / 2, 30 / 4, 6 / 2, 10 / 2, 30 / 4, 6 / 3]
-    assert m.papers_speedup(ours, base).value == pytest.approx(np.mean(single) / (12 / 6))
+    assert papers_speedup(ours, base).value == pytest.approx(np.mean(single) / (12 / 6))
 
 
 def test_a_sample_is_a_later_turn_only_where_the_turns_before_it_are_there():
-    assert m.first_turns({"81", "81.2", "81.3", "90.2", "7", "7.3", "8", "8.1"}) == {"81.2": "81", "81.3": "81"}
+    assert first_turns({"81", "81.2", "81.3", "90.2", "7", "7.3", "8", "8.1"}) == {"81.2": "81", "81.3": "81"}
 
 
 def test_only_what_both_sides_completed_is_compared():
     failed = Record(method="x", sample="c", repeat=0, seed=0, order=0, error="no")
-    assert m.complete([*OURS, failed], "x") == OURS
-    assert m.speedup([*OURS, row("d", 5, 1.0)], BASE) == m.speedup(OURS, BASE)
+    assert complete([*OURS, failed], "x") == OURS
+    assert speedup([*OURS, row("d", 5, 1.0)], BASE) == speedup(OURS, BASE)
 
 
 def test_intervals_cover_and_shrink():
@@ -77,7 +101,7 @@ def test_intervals_cover_and_shrink():
 
     def interval(prompts: int) -> Estimate:
         ours = [row(str(i), 30, 2.0 * rng.lognormal(0, 0.1)) for i in range(prompts)]
-        return m.speedup(ours, [row(str(i), 20, 2.0) for i in range(prompts)])
+        return speedup(ours, [row(str(i), 20, 2.0) for i in range(prompts)])
 
     small, large = interval(20), interval(320)
     assert small.low < 1.5 < small.high
@@ -86,11 +110,9 @@ def test_intervals_cover_and_shrink():
 
 
 def test_repeats_of_a_prompt_are_one_observation():
-    once = m.speedup(OURS, BASE)
+    once = speedup(OURS, BASE)
     again = [row(r.sample, len(r.tokens), r.decode_seconds, repeat=1) for r in OURS]
-    twice = m.speedup(
-        [*OURS, *again], [*BASE, *(row(r.sample, len(r.tokens), r.decode_seconds, repeat=1) for r in BASE)]
-    )
+    twice = speedup([*OURS, *again], [*BASE, *(row(r.sample, len(r.tokens), r.decode_seconds, repeat=1) for r in BASE)])
     assert twice.value == pytest.approx(once.value)
 
 
@@ -103,17 +125,17 @@ ROUNDS = [
 
 def test_acceptance_counts_tested_tokens_only():
     rows = [row("a", 6, 1.0, rounds=ROUNDS)]
-    assert m.acceptance_rate(rows) == pytest.approx(3 / 5)
-    assert m.acceptance_by_position(rows) == pytest.approx([2 / 3, 1 / 2])
-    assert m.acceptance_by_model(rows) == pytest.approx({"q": 3 / 4, "p": 0.0})
-    assert m.accepted_length(rows) == pytest.approx(2.0)
-    assert m.wasted_share(rows) == pytest.approx(0.5)
+    assert acceptance_rate(rows) == pytest.approx(3 / 5)
+    assert acceptance_by_position(rows) == pytest.approx([2 / 3, 1 / 2])
+    assert acceptance_by_model(rows) == pytest.approx({"q": 3 / 4, "p": 0.0})
+    assert accepted_length(rows) == pytest.approx(2.0)
+    assert wasted_share(rows) == pytest.approx(0.5)
 
 
 def test_without_drafting_there_is_no_acceptance_and_a_length_of_one():
-    assert m.acceptance_rate(OURS) is None
-    assert m.wasted_share(OURS) is None
-    assert m.accepted_length(OURS) == 1.0
+    assert acceptance_rate(OURS) is None
+    assert wasted_share(OURS) is None
+    assert accepted_length(OURS) == 1.0
 
 
 CALLS = {"prefill_fed": 5, "forwards": 3, "seconds": 0.6, "beside": 0.0, "by_fed": {"1": [2, 0.3], "3": [1, 0.3]}}
@@ -121,11 +143,11 @@ CALLS = {"prefill_fed": 5, "forwards": 3, "seconds": 0.6, "beside": 0.0, "by_fed
 
 def test_forwards_prices_and_the_share_outside():
     rows = [row("a", 8, 0.8, models={"q": CALLS})]
-    assert m.forwards_per_token(rows) == {"q": 0.5}
-    assert m.outside_forwards(rows) == pytest.approx(0.25)
-    costs = m.forward_seconds(rows)
+    assert forwards_per_token(rows) == {"q": 0.5}
+    assert outside_forwards(rows) == pytest.approx(0.25)
+    costs = forward_seconds(rows)
     assert costs == {"q": {1: pytest.approx(0.15), 3: pytest.approx(0.3)}}
-    cost = m.cost_of(["q"], costs, {"q": 0.1})
+    cost = cost_of(["q"], costs, {"q": 0.1})
     assert [cost(0, k) for k in (1, 2, 3, 9)] == pytest.approx([0.1, 0.2, 0.3, 0.3])
 
 
@@ -135,12 +157,12 @@ def test_quality_averages_repeats_within_a_prompt():
 
 
 def test_drift_compares_the_same_prompts_in_the_last_and_the_first_repeat():
-    assert m.drift([row("a", 10, 1.0), row("a", 10, 2.0, repeat=1)]) == pytest.approx(-0.5)
-    assert m.drift([row("a", 10, 1.0), row("b", 10, 2.0)]) is None
+    assert drift([row("a", 10, 1.0), row("a", 10, 2.0, repeat=1)]) == pytest.approx(-0.5)
+    assert drift([row("a", 10, 1.0), row("b", 10, 2.0)]) is None
 
 
 def test_no_interval_from_a_handful_of_prompts_and_none_of_width_zero_for_a_share():
-    few = m.speedup(OURS, BASE)
+    few = speedup(OURS, BASE)
     assert (few.low, few.high) == (None, None)
     everybody = score_estimate([Scored(1.0, str(i)) for i in range(20)], "mean")
     assert everybody.value == everybody.high == 1.0
@@ -149,7 +171,7 @@ def test_no_interval_from_a_handful_of_prompts_and_none_of_width_zero_for_a_shar
 
 def test_milliseconds_per_round_add_up():
     rows = [row("a", 6, 1.0, rounds=ROUNDS, models={"q": CALLS})]
-    assert m.round_milliseconds(rows) == pytest.approx({"q": 200.0, "host": 400 / 3})
+    assert round_milliseconds(rows) == pytest.approx({"q": 200.0, "host": 400 / 3})
 
 
 def test_speeds_and_scores_by_group():
@@ -185,4 +207,4 @@ def test_the_share_of_memory_bandwidth():
     usage = {"forwards": 2, "read": 30, "seconds": 8.0, "prefill_fed": 5, "by_fed": {}}
     rows = [row("a", 2, 10.0, models={"target": usage})]
     traffic = {"target": Traffic(100.0, 2.0)}
-    assert m.bound_share(rows, traffic, 50.0) == pytest.approx((2 * 100 + 30 * 2) / 50 / 10)
+    assert bound_share(rows, traffic, 50.0) == pytest.approx((2 * 100 + 30 * 2) / 50 / 10)

@@ -8,23 +8,9 @@ from collections import Counter
 import pytest
 import torch
 
-from specbench.analysis.theory import (
-    Scheme,
-    acceptance_of,
-    alternate_proposal,
-    better_proposer,
-    expected_accepted,
-    least_acceptance,
-    least_useful_acceptance,
-    mixture_acceptance,
-    never_slower,
-    regret_bound,
-    rejection,
-    sequential_cascade,
-    speculative,
-    speculative_ensemble,
-    useful_proposer,
-)
+from specbench.analysis.theory.cascades import sequential_cascade
+from specbench.analysis.theory.ensembles import alternate_proposal, speculative_ensemble
+from specbench.analysis.theory.speculation import Scheme, expected_accepted, speculative
 from specbench.config.presets import preset
 from specbench.decoding import speculation as speculation_module
 from specbench.decoding.drafting import common_prefix, roll
@@ -39,6 +25,17 @@ from specbench.methods.proposers import DraftModel
 from specbench.methods.speculative import Speculative
 from specbench.methods.speculative_ensemble import SpeculativeEnsemble
 from specbench.verification.enumeration import Opened, generate
+from tests.fixtures.formulas import (
+    acceptance_of,
+    better_proposer,
+    least_acceptance,
+    least_useful_acceptance,
+    mixture_acceptance,
+    never_slower,
+    regret_bound,
+    rejection,
+    useful_proposer,
+)
 from tests.fixtures.worlds import table_world
 
 TABLE = [  # a_q, a_p, gamma_q, gamma_p, c, exact, Theorem 3.6, Theorem 3.1

@@ -10,29 +10,21 @@ from itertools import product
 import numpy as np
 import pytest
 
-from specbench.analysis.theory import (
-    Scheme,
+from specbench.analysis.theory.polybasic import (
     best_chain,
     block_lengths,
-    capped_geometric,
     ceil_forwards,
     chain,
     chain_round,
-    committed,
     condition_1,
-    condition_2,
     condition_2_printed,
     condition_by_ceil,
-    expectation,
     inner_rounds,
     keeps_middle,
-    printed_forwards,
-    round_lengths,
     seconds_of,
-    speculative,
-    true_forwards,
-    variation,
 )
+from specbench.analysis.theory.speculation import Scheme, expectation, round_lengths, speculative
+from tests.fixtures.formulas import capped_geometric, committed, condition_2, printed_forwards, true_forwards, variation
 
 SECONDS = (25.0, 7.0, 4.0)  # Table 1, milliseconds: target, middle, drafter
 TWO, THREE = 4.34, (6.26, 4.36)  # Table 1, tokens: L_1 of target and drafter; L_1', L_2'

@@ -6,14 +6,16 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from specbench.analysis.theory import (
+from specbench.analysis.theory.sprinting import (
     expected_drafts,
     expected_run,
-    false_positive_rate,
     forward_flops,
-    run_odds,
     speculative_flops,
     sprinter,
+)
+from tests.fixtures.formulas import (
+    false_positive_rate,
+    run_odds,
     sprinter_acceptance,
     sprinter_distance,
     sprinter_distribution,

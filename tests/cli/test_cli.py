@@ -12,9 +12,10 @@ import pytest
 from huggingface_hub import constants
 from transformers import AutoTokenizer
 
-from specbench.analysis.theory import alternate_proposal, never_slower
+from specbench.analysis.theory.ensembles import alternate_proposal
 from specbench.config.pair import PACKAGE
 from tests.fixtures.console import specbench
+from tests.fixtures.formulas import never_slower
 
 FEW = ["-n", "5", "--repeats", "1", "--max-new-tokens", "12"]
 GSM8K = ["-t", "gsm8k", *FEW]

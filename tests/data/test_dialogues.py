@@ -7,8 +7,8 @@ from transformers import AutoTokenizer
 
 from specbench.config.chat_templates import chat_template
 from specbench.config.pair import PACKAGE
-from specbench.data.hub import read_jsonl
 from specbench.data.prompting import dialogue_ids, encode
+from specbench.data.rows import read_file
 from specbench.errors import ConfigError, MissingAsset
 from specbench.tasks.dialogues import Dialogues
 from specbench.tasks.spec_bench import SpecBench
@@ -123,11 +123,11 @@ def test_an_unknown_chat_template_is_an_error(tmp_path):
 def test_a_json_array_is_read_as_rows(tmp_path):
     path = tmp_path / "rows.json"
     path.write_text(json.dumps(ROWS))
-    assert read_jsonl(path).rows == ROWS
+    assert read_file(path).rows == ROWS
     for text, wrong in (("{}", "not a JSON array"), ("[1]", "row 1 is not a JSON object"), ("[", "not JSON")):
         path.write_text(text)
         with pytest.raises(MissingAsset, match=wrong):
-            read_jsonl(path)
+            read_file(path)
 
 
 def test_a_run_records_the_pairs_template_and_a_head_is_trained_on_dialogues(tmp_path):

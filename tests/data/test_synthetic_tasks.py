@@ -8,9 +8,12 @@ import re
 
 import pytest
 
-from specbench.data.synthetic import COPYING, SYNTHETIC_TASKS, WMT_BACK, SyntheticTask
+from specbench.data.synthetic import SYNTHETIC_TASKS
+from specbench.data.synthetic.copying import COPYING
+from specbench.data.synthetic.generator import SyntheticTask
 from specbench.data.synthetic.gsm8k import LARGEST
 from specbench.data.synthetic.mmlu import TOWNS
+from specbench.data.synthetic.wmt import WMT_BACK
 from specbench.tasks.mmlu import stated
 
 ALL = {**SYNTHETIC_TASKS, "wmt-back": WMT_BACK}

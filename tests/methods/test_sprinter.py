@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from specbench.analysis.theory import expected_drafts, expected_run, run_odds, sprinter_distribution
+from specbench.analysis.theory.sprinting import expected_drafts, expected_run
 from specbench.decoding.enumerating_sampler import exact_distribution
 from specbench.decoding.method import StopCriteria
 from specbench.decoding.sampling import Sampler
@@ -19,6 +19,7 @@ from specbench.methods.autoregressive import Autoregressive
 from specbench.methods.sprinter import Sprinter
 from specbench.models.heads import Verifier
 from specbench.verification.enumeration import WIDTH, Distribution, Opened, TableSession, distance, joint_distribution
+from tests.fixtures.formulas import run_odds, sprinter_distribution
 from tests.fixtures.worlds import until_eos
 
 ROUNDING = 1e-9

@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from specbench.data import hashes, hub
+from specbench.data import hub
 from specbench.data.hub import local_checksum
 from specbench.machine import other_load
 from tests.fixtures.console import specbench
@@ -72,9 +72,9 @@ def test_a_kept_hash_is_not_computed_again(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     file = tmp_path / "weights"
     file.write_bytes(b"weights")
-    first = hashes.hash_of(file)
-    monkeypatch.setattr(hashes.hashlib, "file_digest", lambda *_: pytest.fail("read again"))
-    assert hashes.hash_of(file) == first
+    first = hub.hash_of(file)
+    monkeypatch.setattr(hub.hashlib, "file_digest", lambda *_: pytest.fail("read again"))
+    assert hub.hash_of(file) == first
 
 
 def test_the_load_of_other_programs_leaves_out_this_one(tmp_path, monkeypatch):

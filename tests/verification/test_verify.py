@@ -27,8 +27,10 @@ from specbench.models.heads.resolve import resolve_heads
 from specbench.models.resolve import Execution, device_of, resolve_models
 from specbench.resolution import selection
 from specbench.resolution.methods import Methods
-from specbench.verification import Case, Decoding, Outcome
-from specbench.verification import verify as verified
+from specbench.verification.case import Case
+from specbench.verification.reference import Decoding
+from specbench.verification.verdict import Outcome
+from specbench.verification.verdict import verify as verified
 from tests.fixtures.console import specbench
 
 LOSSLESS = "ar we cd dtr sd we-sd cd-sd dtr-sd se cd-se dtr-se adaedl confidence pld".split()

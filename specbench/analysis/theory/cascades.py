@@ -1,26 +1,6 @@
-"""Cascades: the rejection rate, the regret bound of a plug-in rule, and the speedup of a sequential cascade."""
-
-from collections.abc import Sequence
+"""SpecCascade: the speedup of a sequential cascade."""
 
 from specbench.analysis.theory.speculation import Cost
-
-
-def rejection(defers: Sequence[bool], distances: Sequence[float]) -> float:
-    """Return the share of drafted tokens that a cascade rejects.
-
-    (SpecCascade, Lemma 3): the mean over positions of delta TV(q, p).
-    """
-    return sum(d * tv for d, tv in zip(defers, distances, strict=True)) / len(distances)
-
-
-def regret_bound(truth: Sequence[float], q: Sequence[float], p: Sequence[float]) -> float:
-    """Return the bound of the OPT plug-in's regret against the best rule that knows the truth, at one position.
-
-    It is max |P - q| + max |P - p| (SpecCascade, Lemma 5).
-    """
-    return max(abs(t - x) for t, x in zip(truth, q, strict=True)) + max(
-        abs(t - x) for t, x in zip(truth, p, strict=True)
-    )
 
 
 def sequential_cascade(rate: float, cost: Cost, tokens: int = 1) -> float:

@@ -9,11 +9,11 @@ See docs/papers/polybasic.md, Speedup with measured costs.
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from itertools import product
+from itertools import pairwise, product
+from math import ceil
 from typing import NamedTuple
 
-from specbench.analysis.theory.lengths import Lengths, block_lengths, expectation, inner_rounds, round_lengths, visits
-from specbench.analysis.theory.speculation import Cost
+from specbench.analysis.theory.speculation import Cost, Lengths, expectation, round_lengths
 
 Ends = dict[
     tuple[int, int], float
@@ -52,6 +52,38 @@ class Middle(NamedTuple):
     def pays(self) -> bool:
         """Whether three models are faster than two."""
         return self.gain > 1.0
+
+
+def visits(rounds: Lengths, threshold: int) -> list[float]:
+    """Probabilities that a block has exactly s tokens after one of its rounds, s = 0 .. threshold - 1."""
+    probability = [1.0] + [0.0] * (threshold - 1)
+    for s in range(1, threshold):
+        probability[s] = sum(probability[s - length] * p for length, p in rounds.items() if length <= s)
+    return probability
+
+
+def inner_rounds(rounds: Lengths, threshold: int) -> float:
+    """Expected rounds until at least `threshold` tokens are pending.
+
+    `rounds` is the distribution of tokens per round, from `round_lengths` or measured.
+
+    See docs/papers/polybasic.md, Lengths of rounds and blocks.
+    """
+    return sum(visits(rounds, threshold))
+
+
+def block_lengths(rounds: Lengths, threshold: int) -> dict[int, float]:
+    """Return the distribution of tokens per block: rounds are added until at least `threshold` tokens are pending.
+
+    With rounds of 1 .. K + 1 tokens, a block has threshold .. threshold + K. Polybasic 2025, Algorithm 1, corrected in
+    docs/papers/polybasic.md, Three models.
+    """
+    distribution: dict[int, float] = defaultdict(float)
+    for s, probability in enumerate(visits(rounds, threshold)):
+        for length, p in rounds.items():
+            if s + length >= threshold:
+                distribution[s + length] += probability * p
+    return dict(distribution)
 
 
 class _Levels(NamedTuple):
@@ -175,3 +207,68 @@ def keeps_middle(
     two = {(0, 2): of_two((0, 2), direct), (1, 2): of_two((1, 2), outer)}
     models = max(two, key=lambda each: two[each].speedup)
     return Middle(best_chain([inner, outer], cost, drafted, thresholds), two[models], models)
+
+
+# Polybasic's own formulas, as printed and as corrected, for comparison with the exact theory. Here alone, models are numbered
+# from the target, as in the paper. lengths[0] is L_1, the tokens that a forward of the target commits; lengths[1] is L_2,
+# those of a forward of the next model; seconds[0] is T_1. kappa is the number of forwards of the drafter per verification: K
+# for a chain draft, the depth for a tree. See docs/papers/polybasic.md, Forwards per token and Theorem 3.2.
+
+
+class Condition(NamedTuple):
+    """A condition `left < right`."""
+
+    left: float
+    right: float
+
+    @property
+    def holds(self) -> bool:
+        return self.left < self.right
+
+
+def ceil_forwards(lengths: Sequence[float], kappa: float, tokens: float = 1.0) -> list[float]:
+    """phi_1 .. phi_n with the ceiling as a factor: phi_i = phi_{i-1} ceil(L_{i-1} / L_i). An approximation.
+
+    Rounds run until a threshold is pending, not until L_1 tokens are accepted. The result is too small if the target rejects
+    many tokens, and too large if it accepts nearly all.
+    """
+    phi = [tokens / lengths[0]]
+    for above, length in pairwise(lengths):
+        phi.append(phi[-1] * ceil(above / length))
+    return [*phi, kappa * phi[-1]]
+
+
+def seconds_of(forwards: Sequence[float], seconds: Sequence[float]) -> float:
+    """T = sum of phi_i T_i, in the unit of `seconds`, if a block costs as much as one token.
+
+    See docs/papers/polybasic.md, Forwards per token.
+    """
+    return sum(phi * t for phi, t in zip(forwards, seconds, strict=True))
+
+
+def condition_1(two: float, lengths: Sequence[float], seconds: Sequence[float]) -> Condition:
+    """Condition 1 of Theorem 3.2, as printed: T_2' / T_1 < 2 L_2' (1 / L_1 - 1 / L_1').
+
+    `two` is L_1 of target and drafter alone; `lengths` are L_1', L_2' and `seconds` T_1, T_2' of three models. It is derived
+    from the printed phi_2 at a ceiling of 2.
+    """
+    return Condition(seconds[1] / seconds[0], 2 * lengths[1] * (1 / two - 1 / lengths[0]))
+
+
+def condition_2_printed(two: float, lengths: Sequence[float], middle: float, drafter: float, kappa: float) -> Condition:
+    """Condition 2 as printed, T_2' / T_2 < kappa (L_1 / (2 L_2') - 1), which never holds if 2 L_2' > L_1."""
+    return Condition(middle / drafter, kappa * (two / (2 * lengths[1]) - 1))
+
+
+def condition_by_ceil(two: float, lengths: Sequence[float], seconds: Sequence[float], kappa: float) -> Condition:
+    """Return whether three models need fewer seconds per token than two, by Theorem 3.2 with `ceil_forwards`.
+
+    `seconds` are T_1, T_2', T_3, with one drafter for both systems. The condition also keeps some middle models that slow
+    decoding down, if the target rejects many tokens; use `keeps_middle` to decide.
+
+    See docs/papers/polybasic.md, Theorem 3.2.
+    """
+    return Condition(
+        seconds_of(ceil_forwards(lengths, kappa), seconds),
+        seconds_of(ceil_forwards([two], kappa), [seconds[0], seconds[-1]]),
+    )

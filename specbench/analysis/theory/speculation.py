@@ -1,10 +1,15 @@
-"""The cost of forwards, and the speedup of speculation with one proposer."""
+"""The cost of forwards, the tokens of a round, and the speedup of speculation with one proposer (Leviathan et al. 2023).
 
-from collections.abc import Callable
+A distribution of lengths is {length in tokens: probability}. Every test accepts with probability `a`, independently.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import floor
 
 Cost = Callable[[int, int], float]
+Lengths = Mapping[int, float]
 
 
 def mean_cost(cost: Cost, i: int, fed: float) -> float:
@@ -17,6 +22,24 @@ def mean_cost(cost: Cost, i: int, fed: float) -> float:
 def expected_accepted(a: float, k: int) -> float:
     """Expected number of accepted tokens among k drafted ones: a (1 - a^k) / (1 - a), and k at a = 1."""
     return sum(a**j for j in range(1, k + 1))
+
+
+def expectation(distribution: Lengths) -> float:
+    """Return the mean of a distribution of lengths, in tokens."""
+    return sum(length * probability for length, probability in distribution.items())
+
+
+def round_lengths(a: float, drafted: int | Lengths) -> dict[int, float]:
+    """Return the distribution of tokens per round, 1 .. k + 1 for k draft tokens: accepted ones and a replacement or bonus.
+
+    `drafted` is k, or its distribution. Leviathan et al. 2023, eq. 1, mixed over k.
+    """
+    distribution: dict[int, float] = defaultdict(float)
+    for k, probability in ({drafted: 1.0} if isinstance(drafted, int) else drafted).items():
+        for accepted in range(k):
+            distribution[accepted + 1] += probability * a**accepted * (1.0 - a)
+        distribution[k + 1] += probability * a**k
+    return dict(distribution)
 
 
 @dataclass(frozen=True, kw_only=True)

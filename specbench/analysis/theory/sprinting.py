@@ -1,72 +1,14 @@
 """SPRINTER: a learned verifier reads every drafted token, and the target tests only the last token of a run.
 
-q is the draft's distribution, p the target's. A token is acceptable iff q <= p. eta_tp is the rate at which the verifier
-accepts acceptable tokens, eta_fp that at which it accepts the others. fp is eta_fp: one rate for all tokens, or one per
-token.
+A token is acceptable iff the draft gives it at most the probability that the target gives it. eta_tp is the rate at which the
+verifier accepts acceptable tokens, eta_fp that at which it accepts the others.
 
 See docs/papers/sprinter.md, Theory.
 """
 
 import math
-from collections.abc import Sequence
 
 from specbench.analysis.theory.speculation import Cost, mean_cost
-
-Rates = float | Sequence[float]
-
-
-def _above(q: Sequence[float], p: Sequence[float], fp: Rates) -> list[tuple[float, float]]:
-    """(q - p)+ and the rate of false positives, by token. Raises ValueError if the lengths differ."""
-    rates = [fp] * len(q) if isinstance(fp, float | int) else fp
-    return [(max(x - y, 0.0), rate) for x, y, rate in zip(q, p, rates, strict=True)]
-
-
-def sprinter_distribution(q: Sequence[float], p: Sequence[float], fp: Rates) -> list[float]:
-    """Return the distribution of an emitted token: (1 - fp) p + fp q if q > p, else q plus a share of the rejected mass.
-
-    With one rate for all tokens it is (1 - fp) p + fp q (Theorem 1). It does not depend on eta_tp: the target accepts
-    acceptable tokens that the verifier rejects. A verifier with state features knows only the prefix; the distribution is
-    then q or p for each prefix, and this is the mean over prefixes.
-    """
-    above = _above(q, p, fp)
-    distance, rejected = sum(more for more, _ in above), sum((1.0 - rate) * more for more, rate in above)
-    return [
-        (1.0 - rate) * y + rate * x if more else x + (rejected * (y - x) / distance if distance else 0.0)
-        for x, y, (more, rate) in zip(q, p, above, strict=True)
-    ]
-
-
-def sprinter_distance(q: Sequence[float], p: Sequence[float], fp: Rates) -> float:
-    """Total variation of SPRINTER's output distribution from p: the sum of fp(x) (q - p)+. With one rate: eta_fp TV(q, p)."""
-    return sum(rate * more for more, rate in _above(q, p, fp))
-
-
-def sprinter_acceptance(q: Sequence[float], p: Sequence[float], fp: Rates) -> float:
-    """Return the share of drafted tokens that are kept: 1 - sum (1 - fp(x)) (q - p)+.
-
-    With one rate it is 1 - (1 - eta_fp) TV(q, p) (Theorem 7). At eta_fp = 0 it is that of speculative decoding.
-    """
-    return 1.0 - sum((1.0 - rate) * more for more, rate in _above(q, p, fp))
-
-
-def false_positive_rate(q: Sequence[float], p: Sequence[float], fp: Rates) -> float:
-    """Return the single rate of Theorem 1: the mean of fp(x) with the weights (q - p)+, not q.
-
-    It is 0 if q = p, since every token is then acceptable.
-
-    See erratum SP-2, docs/papers/sprinter.md, Errata.
-    """
-    above = _above(q, p, fp)
-    distance = sum(more for more, _ in above)
-    return sum(rate * more for more, rate in above) / distance if distance else 0.0
-
-
-def run_odds(k: int, n: int, eta_tp: float, eta_fp: float) -> float:
-    """P(X = k) for X tokens in a row that the verifier accepts, if the first n are acceptable and no later one (Theorem 2).
-
-    eta_tp^k (1 - eta_tp) for k < n, and eta_tp^n eta_fp^(k - n) (1 - eta_fp) from n on.
-    """
-    return eta_tp**k * (1.0 - eta_tp) if k < n else eta_tp**n * eta_fp ** (k - n) * (1.0 - eta_fp)
 
 
 def expected_run(n: int, eta_tp: float, eta_fp: float) -> float:
@@ -86,14 +28,6 @@ def expected_drafts(n: int, eta_tp: float, eta_fp: float, most: int | None = Non
     return sum(eta_tp**j for j in range(n)) + rest
 
 
-def stopping_time(n: int, eta_tp: float, eta_fp: float, t_q: float, t_v: float = 0.0) -> float:
-    """E[T_stop] = (t_q + t_v) E[X + 1], Theorem 3, in the unit of t_q and t_v, the times per token of draft and verifier.
-
-    The paper neglects t_v. The forward of the target is not included; a whole run takes t_p more.
-    """
-    return (t_q + t_v) * expected_drafts(n, eta_tp, eta_fp)
-
-
 def forward_flops(layers: int, s: int, d: int, heads: int, d_ff: int, vocabulary: int) -> float:
     """FLOPs of a forward over s positions with hidden size d, as the paper counts them (appendix A.8).
 
@@ -110,15 +44,6 @@ def speculative_flops(n: float, f_q: float, f_p: float, *, bonus: bool = False) 
     f_q and f_p are FLOPs per position.
     """
     return n * f_q + (n + bonus) * f_p
-
-
-def sprinter_flops(n: float, f_q: float, f_p: float, f_v: float = 0.0, *, read: float = 1.0) -> float:
-    """FLOPs of a run of n drafted tokens, n (F_q + F_v) + F_p: the printed count, with one position of the target.
-
-    "8.3x fewer" corresponds to n = 20 and F_p / F_q = 12.5. A target with a cache must read all n tokens: with read = n,
-    nothing is saved. SPRINTER saves forwards, not positions.
-    """
-    return n * (f_q + f_v) + read * f_p
 
 
 def sprinter(

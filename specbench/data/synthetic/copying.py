@@ -5,8 +5,9 @@ Multiple choice needs this skill to find the letter next to a choice.
 
 import random
 
+from specbench.data.rows import Row
 from specbench.data.synthetic import mmlu
-from specbench.data.synthetic.generator import Row, SyntheticTask
+from specbench.data.synthetic.generator import SyntheticTask
 
 WORDS = (
     mmlu.TOWNS + mmlu.BUILDINGS + mmlu.GOODS + mmlu.PEOPLE + mmlu.DAYS + list(mmlu.LETTERS)

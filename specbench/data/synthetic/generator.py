@@ -4,10 +4,11 @@ import random
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
+
+from specbench.data.rows import Row
 
 Split = Literal["train", "test"]
-Row = dict[str, Any]
 
 _TEST_BUCKETS = 16  # one row in sixteen is in the test split
 

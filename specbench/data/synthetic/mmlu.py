@@ -8,7 +8,8 @@ family's tokenizer and is followed by its letter, so a small model only has to f
 import random
 from collections.abc import Callable
 
-from specbench.data.synthetic.generator import Row, SyntheticTask
+from specbench.data.rows import Row
+from specbench.data.synthetic.generator import SyntheticTask
 
 LETTERS = "ABCD"
 TOWNS = (

@@ -7,7 +7,8 @@ An XSum summary is one sentence that joins facts from several sentences.
 import random
 from typing import NamedTuple
 
-from specbench.data.synthetic.generator import Row, SyntheticTask
+from specbench.data.rows import Row
+from specbench.data.synthetic.generator import SyntheticTask
 
 TOWNS = (
     "Arlow Bexford Corwell Dunstow Elmham Farleigh Grantley Hadlow Ilmore Kelby Langport Marfield Norham Oakley".split()

@@ -7,7 +7,8 @@ and in the perfect tense. Every sentence has one translation in each direction.
 import random
 from typing import NamedTuple
 
-from specbench.data.synthetic.generator import Row, SyntheticTask, capital
+from specbench.data.rows import Row
+from specbench.data.synthetic.generator import SyntheticTask, capital
 
 # English, German, gender
 PEOPLE = (

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, TypedDict
 
 import numpy as np
 
-from specbench.analysis.break_even import BreakEven
 from specbench.analysis.differences import distinct_titles
 from specbench.analysis.intervals import Estimate
+from specbench.analysis.predictions import BreakEven
 from specbench.analysis.run_summary import MethodSummary, RunSummary
 from specbench.config.pair import folder
 from specbench.errors import ConfigError

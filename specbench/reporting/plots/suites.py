@@ -11,10 +11,10 @@ import numpy as np
 from specbench.analysis.acceptance import lengths_of_prompts
 from specbench.analysis.chains import NONE
 from specbench.analysis.intervals import Estimate
-from specbench.analysis.metrics import complete
 from specbench.analysis.points import Point
+from specbench.analysis.rows import complete
 from specbench.analysis.run_summary import RunSummary
-from specbench.analysis.theory import expected_drafts, expected_run
+from specbench.analysis.theory.sprinting import expected_drafts, expected_run
 from specbench.config.suite_layout import PROMPT, PlotSpec
 from specbench.reporting.column import HUNDREDTHS, THOUSANDTHS
 from specbench.reporting.columns import column_of

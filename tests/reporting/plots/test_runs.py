@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from specbench.analysis.break_even import BreakEven
 from specbench.analysis.draft_lengths import LengthPrediction
 from specbench.analysis.intervals import Estimate
+from specbench.analysis.predictions import BreakEven
 from specbench.reporting.plots.runs import of_runs, run_plots, selected
 from tests.fixtures.summaries import method_summary, run_summary
 

@@ -5,7 +5,7 @@ import torch
 
 from specbench.decoding.targets import Contrastive, Last, Mixture
 from specbench.decoding.ties import gaps
-from specbench.verification.martingale import MartingaleTest, event_test
+from specbench.verification.sampled import MartingaleTest, event_test
 
 
 def _p_of(pi, drawn_from, tokens, runs, stakes):
