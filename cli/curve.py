@@ -18,12 +18,12 @@ from specbench.cli.report_output import conclude
 from specbench.config.options import Access, SandboxKind
 from specbench.config.overrides import parse_override
 from specbench.config.presets import sweep_of
+from specbench.config.request import Request
 from specbench.errors import ConfigError, ExitCode
 from specbench.reporting.conclusion import conclusion
 from specbench.reporting.formats.export import as_json as json_text
 from specbench.reporting.plots.suites import of_curve as plots_of_curve
 from specbench.reporting.point_tables import curve_tables, points_of, remarks
-from specbench.resolution.request import Request
 
 AUTO, AUTO_LENGTH = "auto", "gamma=auto"
 

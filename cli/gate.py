@@ -29,6 +29,7 @@ from specbench.cli.verdict_output import (
 )
 from specbench.config.options import SandboxKind
 from specbench.config.presets import require_known
+from specbench.config.request import Request
 
 gate = typer.Typer(
     name="gate", no_args_is_help=True, help="Check, record or update a snapshot of a measurement.", **STYLE
@@ -64,14 +65,14 @@ def check(
     limits = limits_of(alpha, max_slowdown, max_quality_drop, require_speed, counters_only, across_config)
     imported(plugin)
     from specbench.experiment import gate as gating  # imports numpy
-    from specbench.experiment.fresh_process import Commands
+    from specbench.experiment.fresh_process import Batch
 
-    commands = Commands(commands=[], sandbox=sandbox.value if allow_code_execution else "", plugins=plugin or [])
+    batch = Batch(sandbox=sandbox if allow_code_execution else None, plugins=plugin or [])
     with _folder(out) as folder:
         verdicts = [
             each
             for number, path in enumerate(snapshots, 1)
-            for each in gating.check(path, folder / f"{number}-{path.stem}", commands, limits)
+            for each in gating.check(path, folder / f"{number}-{path.stem}", batch, limits)
         ]
     sys.exit(write(verdicts, form, junit, f"gate by {', '.join(map(str, snapshots))}", inconclusive))
 
@@ -101,15 +102,15 @@ def record(
     imported(shared.plugin)
     require_known(named(names), pair, tasks)
     from specbench.experiment import gate as gating  # imports numpy
-    from specbench.experiment.fresh_process import Commands
+    from specbench.experiment.fresh_process import Batch
 
     options = shared.options(repeats=(1 if counters_only else gating.ROUNDS) if repeats is None else repeats)
-    command = gating.command_of(names, pair, tasks, options)
-    kind = sandbox.value if allow_code_execution else ""
-    commands = Commands(commands=[command], sandbox=kind, plugins=shared.plugin or [])
+    request = Request(methods=tuple(names), pair=pair, tasks=tuple(tasks), options=options)
+    kind = sandbox if allow_code_execution else None
+    batch = Batch(requests=[request], sandbox=kind, plugins=shared.plugin or [])
     with _folder(out) as folder:
         how = gating.Recording(counters_only=counters_only, sessions=sessions or gating.SESSIONS, add=add)
-        gating.record(snapshot, folder, commands, how)
+        gating.record(snapshot, folder, batch, how)
     print(f"wrote {snapshot}", file=sys.stderr)
 
 
@@ -125,12 +126,12 @@ def update(
     """Measure the commands of snapshot files again, and write the files from the results."""
     imported(plugin)
     from specbench.experiment import gate as gating  # imports numpy
-    from specbench.experiment.fresh_process import Commands
+    from specbench.experiment.fresh_process import Batch
 
-    commands = Commands(commands=[], sandbox=sandbox.value if allow_code_execution else "", plugins=plugin or [])
+    batch = Batch(sandbox=sandbox if allow_code_execution else None, plugins=plugin or [])
     with _folder(out) as folder:
         for number, path in enumerate(snapshots, 1):
-            gating.update(path, folder / f"{number}-{path.stem}", commands, sessions)
+            gating.update(path, folder / f"{number}-{path.stem}", batch, sessions)
             print(f"wrote {path}", file=sys.stderr)
 
 

@@ -16,11 +16,11 @@ from specbench.cli.console import print_table, say, terminal
 from specbench.cli.progress import duration, status
 from specbench.cli.run import suite_changes
 from specbench.config.presets import require_known
+from specbench.config.request import Request
 from specbench.config.suite import Line, Suite, read_suite
 from specbench.errors import ConfigError, ExitCode
 from specbench.machine.accelerator import read_accelerator
 from specbench.reporting.tables import Table
-from specbench.resolution.request import Request
 
 if TYPE_CHECKING:
     from specbench.resolution.memory import Memory

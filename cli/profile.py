@@ -11,6 +11,7 @@ from specbench.cli.params import known
 from specbench.cli.progress import Terminal, interrupted
 from specbench.cli.report_output import conclude
 from specbench.config.options import Access
+from specbench.config.request import Request
 from specbench.errors import ConfigError
 from specbench.reporting.chain import (
     NOTE,
@@ -25,7 +26,6 @@ from specbench.reporting.chain import (
     verdicts,
 )
 from specbench.resolution.chain_profile import GAMMA, levels_of, pairings
-from specbench.resolution.request import Request
 
 
 @params.with_shared_options("sample", "ignore_eos", "over", "shard")

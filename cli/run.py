@@ -13,9 +13,9 @@ from specbench.cli.progress import Terminal, interrupted
 from specbench.cli.suite_run import LauncherName, SuiteMode, run_suite_in
 from specbench.config.options import Access, Options, SandboxKind
 from specbench.config.presets import require_known
+from specbench.config.request import Request, SuiteRequest
 from specbench.config.suite import read_suite
 from specbench.errors import ConfigError, ExitCode
-from specbench.resolution.request import Request, SuiteRequest
 
 # options of a suite that a user may replace
 REPLACEABLE = (

@@ -9,9 +9,9 @@ from pathlib import Path
 from specbench.cli.console import terminal
 from specbench.cli.progress import Terminal
 from specbench.config.construct import Table
+from specbench.config.request import SuiteRequest
 from specbench.errors import ConfigError, ExitCode
 from specbench.files import read_toml
-from specbench.resolution.request import SuiteRequest
 
 OF_LAUNCHER = ("--launcher", "--launcher-set", "--shards")  # options with a value that jobs do not get
 

@@ -19,11 +19,11 @@ from specbench.config.construct import construct
 from specbench.config.options import Access, Options
 from specbench.config.pair import Pair
 from specbench.config.presets import preset
+from specbench.config.request import Request
 from specbench.errors import ConfigError, ExitCode
 from specbench.experiment.pipeline import run
 from specbench.files import write
 from specbench.reporting.columns import column_of
-from specbench.resolution.request import Request
 from specbench.runs.run_folder import read
 
 RUNS = Path("build/bench")

@@ -18,6 +18,7 @@ from specbench.analysis.speed import speedup
 from specbench.analysis.theory import polybasic, speculation
 from specbench.analysis.theory.polybasic import Plan
 from specbench.config.options import Access, Options
+from specbench.config.request import Request
 from specbench.experiment.pipeline import run
 from specbench.files import write
 from specbench.machine.hardware import fingerprint
@@ -26,7 +27,6 @@ from specbench.reporting.column import HUNDREDTHS, TENTHS_OF_PERCENT, TIMES
 from specbench.reporting.formats.markdown import markdown_table
 from specbench.reporting.tables import Table
 from specbench.resolution.chain_profile import pairings
-from specbench.resolution.request import Request
 from specbench.resolution.selection import read_pair
 from specbench.runs.run_folder import read
 

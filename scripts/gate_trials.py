@@ -24,16 +24,17 @@ import numpy as np
 from specbench._logging import quiet
 from specbench.cli.verdict_output import findings, outcome
 from specbench.config.options import Options
+from specbench.config.request import Request
 from specbench.experiment.fresh_process import (
-    SESSION,
-    Commands,
+    ARGUMENT,
+    Batch,
     Launch,
+    batch_in,
     end_with_parent,
     measure_apart,
     measure_here,
-    request_in,
 )
-from specbench.experiment.gate import Recording, check, command_of, record
+from specbench.experiment.gate import Recording, check, record
 from specbench.files import write
 from specbench.regression.checks import log_ratios
 from specbench.regression.compare import ANCHOR
@@ -114,14 +115,14 @@ def main() -> None:
     parser.add_argument("--sessions", type=int, default=4, help="fresh processes that the snapshot is measured in")
     parser.add_argument("--out", type=Path, default=Path("results/gate-tiny.md"))
     parser.add_argument("--inject", choices=EXPECTED, help=argparse.SUPPRESS)  # for the measuring processes
-    parser.add_argument(SESSION, dest="folder", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument(ARGUMENT, dest="folder", type=Path, help=argparse.SUPPRESS)
     args = parser.parse_args()
     quiet()
     if args.folder:
         end_with_parent()
         if args.inject:
             inject(args.inject)
-        measure_here(request_in(args.folder), args.folder)
+        measure_here(batch_in(args.folder), args.folder)
         return
     with tempfile.TemporaryDirectory(prefix="specbench-") as folder:
         _trials(args, Path(folder))
@@ -137,10 +138,10 @@ def _trials(args: argparse.Namespace, folder: Path) -> None:
         temperature=0.0,
         device="cpu",
     )
-    path, nothing = folder / "snapshot.json", Commands(commands=[])
-    command = command_of(["sd"], "tiny", ["gsm8k"], options)
+    path, nothing = folder / "snapshot.json", Batch()
+    request = Request(methods=("sd",), pair="tiny", tasks=("gsm8k",), options=options)
     how = Recording(counters_only=False, sessions=args.sessions)
-    record(path, folder / "base", Commands(commands=[command]), how)
+    record(path, folder / "base", Batch(requests=[request]), how)
     launches: list[tuple[str, Launch]] = [("nothing", measure_apart)] * args.trials
     launches += [(what, partial(_injected, what)) for what in EXPECTED]
     trials: list[tuple[str, list[Verdict]]] = []
@@ -156,8 +157,8 @@ def _trials(args: argparse.Namespace, folder: Path) -> None:
     print(args.out.read_text(encoding="utf-8"))
 
 
-def _injected(what: str, request: Commands, out: Path) -> None:
-    measure_apart(request, out, MODULE, "--inject", what)
+def _injected(what: str, batch: Batch, out: Path) -> None:
+    measure_apart(batch, out, MODULE, "--inject", what)
 
 
 def _page(

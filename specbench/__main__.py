@@ -5,21 +5,21 @@ from pathlib import Path
 
 
 def main() -> None:
-    """Run the command line, or measure the session of a snapshot whose folder follows `--session`."""
+    """Run the command line, or measure the batch of a snapshot whose folder follows `--batch`."""
     try:
-        from specbench.experiment.fresh_process import SESSION, end_with_parent, measure_here, request_in
+        from specbench.experiment.fresh_process import ARGUMENT, batch_in, end_with_parent, measure_here
 
         end_with_parent()
         from specbench.cli import app
         from specbench.cli import main as run_command_line
 
-        if sys.argv[1:2] != [SESSION]:
+        if sys.argv[1:2] != [ARGUMENT]:
             run_command_line()
             return
         from specbench.cli.progress import Terminal
 
         out = Path(sys.argv[2])
-        app.main(lambda: measure_here(request_in(out), out, Terminal()))
+        app.main(lambda: measure_here(batch_in(out), out, Terminal()))
     except KeyboardInterrupt:  # the parent reports it
         sys.exit(130)
 

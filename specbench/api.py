@@ -16,6 +16,7 @@ from specbench.analysis.run_summary import RunSummary
 from specbench.analysis.summary import summaries_of
 from specbench.config.construct import Named
 from specbench.config.options import Access, Options, SandboxKind, fields_of
+from specbench.config.request import Request
 from specbench.errors import ConfigError, MissingAsset, hint
 from specbench.experiment import pipeline
 from specbench.observer import Observer
@@ -25,7 +26,6 @@ from specbench.reporting.formats.export import method_row, position_rows, prompt
 from specbench.reporting.formats.writers import runs_text
 from specbench.reporting.notes import counted
 from specbench.resolution import plugins
-from specbench.resolution.request import Request
 from specbench.resolution.resolve import Resolved, resolve
 from specbench.runs.record import Record
 from specbench.runs.run_folder import read, runs_in

@@ -6,76 +6,73 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from specbench.config.options import Access, SandboxKind
+from specbench.config.request import Request
 from specbench.errors import ExitCode
 from specbench.observer import Observer
-from specbench.resolution.request import Request
 
 if TYPE_CHECKING:
     from specbench.regression.measurement import Measured
-    from specbench.regression.snapshot import Command
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 PARENT = "SPECBENCH_PARENT"  # environment variable: the process whose end also ends the child
-SESSION = "--session"  # argument of `python -m specbench` before the folder of a session
-REQUEST = "commands.json"
+ARGUMENT = "--session"  # argument of `python -m specbench` before the folder of a batch
+REQUEST = "batch.json"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Commands:
-    """Commands to measure, the number of CPU threads (0: unchanged), the sandbox backend, and the user's plugins."""
+class Batch:
+    """Requests to measure, the number of CPU threads (0: unchanged), the sandbox backend, and the user's plugins.
 
-    commands: "list[Command]"
+    Without a backend, generated code is not executed.
+    """
+
+    requests: Sequence[Request] = ()
     threads: int = 0
-    sandbox: str = ""  # the backend; empty: generated code is not executed
-    plugins: list[str] = field(default_factory=list)
+    sandbox: SandboxKind | None = None
+    plugins: Sequence[str] = ()
 
 
-Launch = Callable[[Commands, Path], None]
+Launch = Callable[[Batch, Path], None]
 
 
-def measure_here(request: Commands, out: Path, observer: Observer | None = None) -> None:
-    """Measure every command into new run folders in `out`. Raises MissingAsset if a run cannot be scored."""
+def measure_here(batch: Batch, out: Path, observer: Observer | None = None) -> None:
+    """Measure every request into new run folders in `out`. Raises MissingAsset if a run cannot be scored."""
     # imports torch
     from specbench.experiment.pipeline import run
-    from specbench.regression.snapshot import options_of
     from specbench.resolution.plugins import load_all
 
-    plugins = load_all(request.plugins) if request.plugins else ()
-    kind = SandboxKind(request.sandbox) if request.sandbox else None
-    with _threads(request.threads):
-        for command in request.commands:
-            options = replace(options_of(command), plugins=plugins)
-            methods, tasks = tuple(command["methods"]), tuple(command["tasks"])
-            results = run(
-                Request(
-                    methods=methods, pair=command["pair"], tasks=tasks, options=options, out=out,
-                    access=Access(fresh=True), sandbox=kind,
-                ),
-                observer,
-            )  # fmt: skip
+    plugins = load_all(batch.plugins) if batch.plugins else ()
+    with _threads(batch.threads):
+        for request in batch.requests:
+            options, access = replace(request.options, plugins=plugins), Access(fresh=True)
+            results = run(replace(request, options=options, out=out, access=access, sandbox=batch.sandbox), observer)
             if results.unscored:
                 raise results.unscored
 
 
-def measure_apart(request: Commands, out: Path, module: str = "specbench", *arguments: str) -> None:
+def measure_apart(batch: Batch, out: Path, module: str = "specbench", *arguments: str) -> None:
     """Run `measure_here` in a fresh process, for independent timing. Exits with the process's exit code if it fails."""
     out.mkdir(parents=True, exist_ok=True)
-    (out / REQUEST).write_text(json.dumps(asdict(request)), encoding="utf-8")
+    from specbench.regression.snapshot import command_of  # imports numpy, which `--help` need not
+
+    commands = [command_of(request) for request in batch.requests]
+    text = json.dumps({**asdict(batch), "requests": commands})
+    (out / REQUEST).write_text(text, encoding="utf-8")
     environment = os.environ | {PARENT: str(os.getpid())}
-    command = [sys.executable, "-P", "-m", module, *arguments, SESSION, str(out)]
+    command = [sys.executable, "-P", "-m", module, *arguments, ARGUMENT, str(out)]
     done = subprocess.run(command, check=False, env=environment)
     if done.returncode:
         sys.exit(done.returncode)
 
 
-def sessions(request: Commands, out: Path, launch: Launch, count: int, first: int = 1) -> "list[Measured]":
+def sessions(batch: Batch, out: Path, launch: Launch, count: int, first: int = 1) -> "list[Measured]":
     """Measure `count` sessions one after the other, and return their runs, pooled."""
     from specbench.regression.measurement import of_run, pooled  # imports numpy, which `--help` need not
     from specbench.runs.run_folder import SAMPLES
@@ -83,14 +80,18 @@ def sessions(request: Commands, out: Path, launch: Launch, count: int, first: in
     runs = []
     for number in range(first, first + count):
         folder = out / f"session-{number}"
-        launch(request, folder)
+        launch(batch, folder)
         runs += [of_run(each.parent) for each in sorted(folder.glob(f"*/{SAMPLES}"))]
     return pooled(runs)
 
 
-def request_in(out: Path) -> Commands:
-    """Return the request that `measure_apart` wrote."""
-    return Commands(**json.loads((out / REQUEST).read_text(encoding="utf-8")))
+def batch_in(out: Path) -> Batch:
+    """Return the batch that `measure_apart` wrote."""
+    from specbench.regression.snapshot import request_of  # imports numpy, which `--help` need not
+
+    table = json.loads((out / REQUEST).read_text(encoding="utf-8"))
+    requests = [request_of(each) for each in table["requests"]]
+    return Batch(**{**table, "requests": requests, "sandbox": table["sandbox"] and SandboxKind(table["sandbox"])})
 
 
 @contextmanager

@@ -1,15 +1,15 @@
-"""Recording, updating and checking of snapshots, by measuring their commands."""
+"""Recording, updating and checking of snapshots, by measuring their requests."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from specbench.config.options import Options
 from specbench.config.presets import preset
+from specbench.config.request import Request
 from specbench.errors import ConfigError
-from specbench.experiment.fresh_process import Commands, Launch, measure_apart, measure_here, sessions
+from specbench.experiment.fresh_process import Batch, Launch, measure_apart, measure_here, sessions
 from specbench.regression.compare import ANCHOR, compare
 from specbench.regression.measurement import Measured, pooled
-from specbench.regression.snapshot import Command, Snapshot, load
+from specbench.regression.snapshot import Snapshot, load
 from specbench.regression.verdict import Limits, Status, Verdict
 
 SESSIONS, ROUNDS = 2, 5  # defaults of a snapshot with timing
@@ -26,18 +26,11 @@ class Recording:
     add: bool = False
 
 
-def command_of(methods: list[str], pair: str, tasks: list[str], options: Options) -> Command:
-    """Return a command for a snapshot, with the options that differ from their defaults, without plugins."""
-    changes = options.changes()
-    changes.pop("plugins", None)
-    return {"methods": methods, "pair": pair, "tasks": tasks, "options": changes | {"repeats": options.repeats}}
-
-
-def record(path: Path, out: Path, commands: Commands, how: Recording) -> None:
-    """Measure a command, and write or extend a snapshot file. Raises ConfigError if the file is of the other kind."""
-    (command,) = commands.commands
+def record(path: Path, out: Path, batch: Batch, how: Recording) -> None:
+    """Measure a request, and write or extend a snapshot file. Raises ConfigError if the file is of the other kind."""
+    (request,) = batch.requests
     if not how.counters_only:
-        command = with_anchor(command)
+        request = with_anchor(request)
     snapshot = load(path) if how.add and path.exists() else Snapshot([], [], how.counters_only)
     if snapshot.counters_only != how.counters_only:
         raise ConfigError(
@@ -45,33 +38,33 @@ def record(path: Path, out: Path, commands: Commands, how: Recording) -> None:
             " help: record the other kind into another file"
         )
     threads = snapshot.runs[0].threads if snapshot.runs else 0
-    request = replace(commands, commands=[command], threads=threads)
-    runs = _measured(request, out, how.counters_only, how.sessions)
-    Snapshot([*snapshot.commands, command], [*snapshot.runs, *runs], how.counters_only).save(path)
+    batch = replace(batch, requests=[request], threads=threads)
+    runs = _measured(batch, out, how.counters_only, how.sessions)
+    Snapshot([*snapshot.requests, request], [*snapshot.runs, *runs], how.counters_only).save(path)
 
 
-def update(path: Path, out: Path, commands: Commands, count: int | None) -> None:
-    """Measure a snapshot's commands with this machine's number of threads, and write the file from the results."""
+def update(path: Path, out: Path, batch: Batch, count: int | None) -> None:
+    """Measure a snapshot's requests with this machine's number of threads, and write the file from the results."""
     snapshot = load(path, outdated=True)
-    request = replace(commands, commands=snapshot.commands)
+    batch = replace(batch, requests=snapshot.requests)
     count = count or max(len(run.sessions) for run in snapshot.runs) or SESSIONS
-    runs = _measured(request, out, snapshot.counters_only, count)
-    Snapshot(snapshot.commands, runs, snapshot.counters_only).save(path)
+    runs = _measured(batch, out, snapshot.counters_only, count)
+    Snapshot(snapshot.requests, runs, snapshot.counters_only).save(path)
 
 
-def check(path: Path, out: Path, commands: Commands, limits: Limits, launch: Launch = measure_apart) -> list[Verdict]:
-    """Measure a snapshot's commands again and compare.
+def check(path: Path, out: Path, batch: Batch, limits: Limits, launch: Launch = measure_apart) -> list[Verdict]:
+    """Measure a snapshot's requests again and compare.
 
-    While a time exceeds the limit in every session, another session is measured in a fresh process, up to MOST. A slow-down
+    While a time exceeds the limit in every batch, another batch is measured in a fresh process, up to MOST. A slow-down
     needs AGREEING sessions.
     """
     snapshot = load(path)
     limits = replace(limits, counters_only=limits.counters_only or snapshot.counters_only)
-    commands_to_measure = snapshot.commands
+    requests = snapshot.requests
     if limits.counters_only and not snapshot.counters_only:
-        commands_to_measure = [_counting(command) for command in commands_to_measure]
-    request = replace(commands, commands=commands_to_measure, threads=snapshot.runs[0].threads)
-    new = sessions(request, out, measure_here if limits.counters_only else launch, 1)
+        requests = [_counting(request) for request in requests]
+    batch = replace(batch, requests=requests, threads=snapshot.runs[0].threads)
+    new = sessions(batch, out, measure_here if limits.counters_only else launch, 1)
 
     def slower(limits: Limits) -> bool:
         verdicts = compare(snapshot.runs, new, limits)
@@ -81,29 +74,29 @@ def check(path: Path, out: Path, commands: Commands, limits: Limits, launch: Lau
         decided = number > AGREEING and slower(limits)
         if decided or not slower(replace(limits, alpha=1.0)):
             break
-        new = pooled([*new, *sessions(request, out, launch, 1, first=number)])
+        new = pooled([*new, *sessions(batch, out, launch, 1, first=number)])
     return compare(snapshot.runs, new, limits)
 
 
-def with_anchor(command: Command) -> Command:
-    """Return the command with the decoding of transformers added, if `ar` or a method with that baseline is measured."""
-    methods = command["methods"]
+def with_anchor(request: Request) -> Request:
+    """Return the request with the decoding of transformers added, if `ar` or a method with that baseline is measured."""
+    methods = request.methods
     is_anchored = any(preset("method", name).table.get("baseline") == "ar" for name in methods) or "ar" in methods
-    return {**command, "methods": [*methods, ANCHOR]} if is_anchored and ANCHOR not in methods else command
+    return replace(request, methods=(*methods, ANCHOR)) if is_anchored and ANCHOR not in methods else request
 
 
-def _counting(command: Command) -> Command:
-    """Return a command with timing as one for counters only: without the anchor, and with one repeat."""
-    methods = [name for name in command["methods"] if name != ANCHOR]
-    return {**command, "methods": methods, "options": {**command["options"], "repeats": 1}}
+def _counting(request: Request) -> Request:
+    """Return a request with timing as one for counters only: without the anchor, and with one repeat."""
+    methods = tuple(name for name in request.methods if name != ANCHOR)
+    return replace(request, methods=methods, options=replace(request.options, repeats=1))
 
 
-def _measured(request: Commands, out: Path, counters_only: bool, count: int) -> list[Measured]:
+def _measured(batch: Batch, out: Path, counters_only: bool, count: int) -> list[Measured]:
     """Return the measured runs of a snapshot. Raises ConfigError if a generation failed."""
     if counters_only:
-        runs = [replace(each, sessions=[], costs={}) for each in sessions(request, out, measure_here, 1)]
+        runs = [replace(each, sessions=[], costs={}) for each in sessions(batch, out, measure_here, 1)]
     else:
-        runs = sessions(request, out, measure_apart, count)
+        runs = sessions(batch, out, measure_apart, count)
     failed = [f"{name} on {run.name}" for run in runs for name, count in run.failed.items() if count]
     if failed:
         raise ConfigError(f"generations failed, so there is no snapshot: {', '.join(failed)}; help: specbench run")

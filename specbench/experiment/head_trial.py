@@ -11,6 +11,7 @@ from specbench.analysis.run_summary import MethodSummary, RunSummary
 from specbench.analysis.speed import speedup
 from specbench.config.options import Access, Options
 from specbench.config.pair import HeadKind
+from specbench.config.request import Request
 from specbench.data.task import Data
 from specbench.decoding.loop import decode
 from specbench.decoding.targets import Last
@@ -22,7 +23,6 @@ from specbench.models.loaded_pair import LoadedPair
 from specbench.observer import Observer
 from specbench.resolution import selection
 from specbench.resolution.methods import Methods
-from specbench.resolution.request import Request
 from specbench.resolution.resolve import Choice, plan_on
 from specbench.resolution.selection import Selected
 from specbench.runs.run_folder import load

@@ -3,10 +3,10 @@
 from dataclasses import replace
 
 from specbench.config.presets import preset
+from specbench.config.request import Request
 from specbench.errors import ConfigError
 from specbench.experiment.pipeline import run
 from specbench.observer import Observer
-from specbench.resolution.request import Request
 from specbench.resolution.resolve import Choice
 
 PILOT_LENGTH = 5  # draft length of the short run, at which acceptance is known for five positions

@@ -8,6 +8,7 @@ from pathlib import Path
 from specbench.analysis.run_summary import RunSummary
 from specbench.analysis.summary import save_summary, summarise
 from specbench.config.options import Access
+from specbench.config.request import Request
 from specbench.errors import MissingAsset
 from specbench.experiment import runner, scorer
 from specbench.experiment.block_times import time_blocks
@@ -16,7 +17,6 @@ from specbench.experiment.tensor_parallel import TensorParallel
 from specbench.models.placed import tensor_placement
 from specbench.observer import Observer
 from specbench.resolution.plan import Plan, PlannedRun
-from specbench.resolution.request import Request
 from specbench.resolution.resolve import resolve
 from specbench.resolution.spec import unused_rates
 from specbench.runs.locking import FolderLock, locked

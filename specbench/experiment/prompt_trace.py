@@ -7,6 +7,7 @@ from typing import Any, cast
 
 from specbench.analysis.token_origin import TracedRound, of_round
 from specbench.config.options import Options
+from specbench.config.request import Request
 from specbench.data.prompting import encode_firsts, pieces
 from specbench.data.task import Data, Sample
 from specbench.decoding.method import Round
@@ -15,7 +16,6 @@ from specbench.experiment.generation import Setting, calibrated, generate
 from specbench.observer import Observer
 from specbench.resolution import selection
 from specbench.resolution.plan import Plan, PlannedRun
-from specbench.resolution.request import Request
 from specbench.resolution.resolve import Choice, plan_on
 from specbench.resolution.selection import Selected
 from specbench.runs.record import Record, RoundRecord

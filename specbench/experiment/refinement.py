@@ -9,13 +9,13 @@ from typing import Any
 from specbench.analysis.frontier import candidates, frontier_of
 from specbench.analysis.intervals import FEWEST
 from specbench.analysis.points import swept
+from specbench.config.request import SuiteRequest
 from specbench.config.suite import Line, Suite
 from specbench.errors import ConfigError, ExitCode
 from specbench.experiment.suite_runner import run_suite
 from specbench.observer import Observer
 from specbench.resolution.grid import resolve_grid
 from specbench.resolution.plan import Plan
-from specbench.resolution.request import SuiteRequest
 from specbench.runs.run_folder import CONFIG
 
 Kept = dict[tuple[str, str], set[float]]  # by method and name of the swept key: the values that remain

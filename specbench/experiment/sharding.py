@@ -9,6 +9,7 @@ from dataclasses import asdict, replace
 
 import tomli_w
 
+from specbench.config.request import Request, SuiteRequest
 from specbench.config.suite import Suite
 from specbench.errors import ConfigError, ExitCode, NotComparable
 from specbench.experiment.pipeline import Results, run
@@ -18,7 +19,6 @@ from specbench.machine.hardware import Environment, conditions, incomparable
 from specbench.observer import Observer
 from specbench.resolution.grid import resolve_grid
 from specbench.resolution.plan import PlannedRun
-from specbench.resolution.request import Request, SuiteRequest
 from specbench.resolution.resolve import resolve
 from specbench.runs.locking import FolderLock, locked
 from specbench.runs.record import line_of

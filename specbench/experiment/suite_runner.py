@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from specbench.analysis.run_summary import RunSummary
 from specbench.analysis.summary import summary_of
 from specbench.config.presets import preset
+from specbench.config.request import SuiteRequest
 from specbench.config.suite import Line
 from specbench.errors import ConfigError, ExitCode, MissingAsset
 from specbench.experiment.judging import JudgeRequest
@@ -17,7 +18,6 @@ from specbench.observer import Observer
 from specbench.resolution.chain_profile import levels_of
 from specbench.resolution.grid import Grid, Part, resolve_grid
 from specbench.resolution.plan import Plan, PlannedRun
-from specbench.resolution.request import SuiteRequest
 from specbench.runs.locking import locked
 from specbench.runs.run_spec import word
 from specbench.runs.suite_index import BEGUN, DONE, FAILED, MISSING, Index, IndexEntry

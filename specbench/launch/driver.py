@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from specbench.config.construct import Table
+from specbench.config.request import SuiteRequest
 from specbench.errors import ExitCode
 from specbench.experiment.preparation import prepare
 from specbench.experiment.scorer import is_scored
@@ -19,7 +20,6 @@ from specbench.launch.slurm import slurm_launcher
 from specbench.observer import Observer
 from specbench.resolution.grid import Grid, resolve_grid
 from specbench.resolution.plan import PlannedRun
-from specbench.resolution.request import SuiteRequest
 from specbench.runs.locking import locked
 
 MOST_ATTEMPTS = 3  # of a job that is interrupted

@@ -7,6 +7,7 @@ from typing import Any, NotRequired, TypedDict
 
 from specbench.config.construct import Table
 from specbench.config.options import Options
+from specbench.config.request import Request
 from specbench.errors import ConfigError, hint
 from specbench.files import SEAL, checked, read_json, seal_of, write
 from specbench.regression.measurement import Generation, Measured, Session, of_run, pooled
@@ -20,7 +21,7 @@ Row = tuple[str, int, str, int, int, int, int, int, list[int | None], list[float
 
 
 class Command(TypedDict):
-    """A command that measures runs of a snapshot: arguments, and options that differ from their defaults."""
+    """A request as JSON: methods, pair and tasks, and the options that differ from their defaults."""
 
     methods: list[str]
     pair: str
@@ -59,9 +60,9 @@ class _File(TypedDict):
 
 @dataclass(frozen=True)
 class Snapshot:
-    """Measured runs, and the commands that measure them: methods, pair, tasks and options each."""
+    """Measured runs, and the requests that measure them."""
 
-    commands: list[Command]
+    requests: list[Request]
     runs: list[Measured]
     counters_only: bool
 
@@ -69,7 +70,7 @@ class Snapshot:
         """Return JSON with one line per part of a run, so that diffs are readable, and with its checksum."""
         head = {"schema": SCHEMA, "semantics": SEMANTICS, "counters_only": self.counters_only}
         lines = [f'"{key}": {json.dumps(value)}' for key, value in head.items()]
-        lines.append('"commands": [\n  ' + ",\n  ".join(map(_compact, self.commands)) + "\n]")
+        lines.append('"commands": [\n  ' + ",\n  ".join(map(_compact, map(command_of, self.requests))) + "\n]")
         lines.append('"runs": [\n' + ",\n".join(map(_run_text, self.runs)) + "\n]")
         seal = seal_of(json.loads("{" + ",".join(lines) + "}"))
         return "{\n" + ",\n".join([*lines, f'"{SEAL}": "{seal}"']) + "\n}\n"
@@ -103,10 +104,9 @@ def load(path: Path, outdated: bool = False) -> Snapshot:
     checked(table, _File, str(path))
     if not table["runs"]:
         raise ConfigError(f"{path} has no runs; {recording}")
-    for command in table["commands"]:
-        _require_command(command, path)
+    requests = [request_of(command, path) for command in table["commands"]]
     try:
-        held = Snapshot(table["commands"], [_run_of(each, path) for each in table["runs"]], table["counters_only"])
+        held = Snapshot(requests, [_run_of(each, path) for each in table["runs"]], table["counters_only"])
     except (KeyError, TypeError, ValueError) as error:
         raise ConfigError(
             f"{path} is damaged ({type(error).__name__}: {error}); help: restore it, or record it again"
@@ -118,22 +118,33 @@ def load(path: Path, outdated: bool = False) -> Snapshot:
     return held
 
 
-def options_of(command: Command, path: Path | str = "options") -> Options:
-    """Return the options of a command from JSON. Raises ConfigError for an unknown option or a wrong type."""
-    known = {each.name for each in fields(Options)}
-    for key in command["options"]:
-        if key not in known:
-            raise ConfigError(f"{path}: unknown option '{key}'{hint(key, known)}")
-    return checked(command["options"], Options, str(path))
+def command_of(request: Request) -> Command:
+    """Return a request as JSON. Plugins are left out: a snapshot does not hold their code."""
+    options = {name: value for name, value in request.options.changes().items() if name != "plugins"}
+    return {
+        "methods": list(request.methods),
+        "pair": request.pair,
+        "tasks": list(request.tasks),
+        "options": options | {"repeats": request.options.repeats},
+    }
 
 
-def _require_command(command: Command, path: Path) -> None:
-    """Raise ConfigError if a command is invalid, for example after an edit."""
+def request_of(command: Command, path: Path | str = "options") -> Request:
+    """Return what `command_of` was given. Raises ConfigError for an unknown key or option, or a wrong type."""
     if unknown := command.keys() - Command.__annotations__.keys():
         raise ConfigError(
             f"{path}: unknown key '{min(unknown)}' in a command{hint(min(unknown), Command.__annotations__)}"
         )
-    options_of(command, path)
+    names = {each.name for each in fields(Options)}
+    for key in command["options"]:
+        if key not in names:
+            raise ConfigError(f"{path}: unknown option '{key}'{hint(key, names)}")
+    return Request(
+        methods=tuple(command["methods"]),
+        pair=command["pair"],
+        tasks=tuple(command["tasks"]),
+        options=checked(command["options"], Options, str(path)),
+    )
 
 
 def open_(path: Path) -> list[Measured]:

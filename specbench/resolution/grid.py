@@ -6,6 +6,7 @@ from pathlib import Path
 from specbench.config.options import SandboxKind
 from specbench.config.overrides import Override, in_scope, override
 from specbench.config.presets import names
+from specbench.config.request import Request
 from specbench.config.suite import Line, Suite
 from specbench.errors import ConfigError, MissingAsset
 from specbench.models.resolve import Execution, device_of, resolve_models
@@ -15,7 +16,6 @@ from specbench.resolution.chain_profile import GAMMA, levels_of, pairings
 from specbench.resolution.methods import Methods
 from specbench.resolution.plan import Plan
 from specbench.resolution.prepared_heads import untrained, with_prepared
-from specbench.resolution.request import Request
 from specbench.resolution.resolve import Choice, Outline, outline, planned
 from specbench.sandbox import Sandbox
 

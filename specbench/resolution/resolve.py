@@ -8,13 +8,13 @@ import specbench.tasks  # noqa: F401  (registers the tasks)
 from specbench.config.options import Options, SandboxKind
 from specbench.config.pair import Pair
 from specbench.config.presets import WORDS, Preset, require_known
+from specbench.config.request import Request
 from specbench.data.task import Task
 from specbench.errors import ConfigError, MissingAsset
 from specbench.models.heads.resolve import resolve_heads
 from specbench.models.resolve import Execution, ResolvedModel, device_of, resolve_models
 from specbench.resolution.methods import Methods, ResolvedMethod, named_methods
 from specbench.resolution.plan import Plan, PlannedRun
-from specbench.resolution.request import Request
 from specbench.resolution.selection import Selected, TaskChoice, prompt_count, read_pair, read_task, unused_options
 from specbench.resolution.spec import ResolvedPair, run_spec
 from specbench.sandbox import Sandbox

@@ -8,6 +8,7 @@ import torch
 
 from specbench.config.options import Options
 from specbench.config.presets import preset, require_known
+from specbench.config.request import Request
 from specbench.data.prompting import encode_firsts
 from specbench.decoding.method import Method
 from specbench.errors import ConfigError
@@ -17,7 +18,6 @@ from specbench.models.loader import load
 from specbench.models.resolve import Execution, device_of, resolve_models
 from specbench.observer import Observer
 from specbench.resolution import selection
-from specbench.resolution.request import Request
 from specbench.resolution.resolve import Choice, sizes_of
 from specbench.runs.run_spec import MethodSpec
 from specbench.verification.case import Case

@@ -10,12 +10,12 @@ from specbench.config.options import Options
 from specbench.config.overrides import parse_override
 from specbench.config.pair import Pair
 from specbench.config.presets import names, preset
+from specbench.config.request import Request
 from specbench.data.task import Data, Sample
 from specbench.decoding.method import Method
 from specbench.decoding.targets import Mixture, Target
 from specbench.errors import ConfigError, MissingAsset
 from specbench.resolution.methods import Methods
-from specbench.resolution.request import Request
 from specbench.resolution.resolve import resolve
 from specbench.resolution.selection import limited, prompt_count, read_pair, read_task, select_tasks
 from specbench.runs.run_spec import Rate

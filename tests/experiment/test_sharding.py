@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from specbench.config.options import Access, Options
+from specbench.config.request import SuiteRequest
 from specbench.config.suite import read_suite
 from specbench.data.task import Data, Sample
 from specbench.errors import ConfigError, ExitCode
@@ -14,7 +15,6 @@ from specbench.experiment.sharding import combine_suite, shards_of, with_shard
 from specbench.files import read_sealed, write_sealed
 from specbench.machine.hardware import Environment
 from specbench.observer import Observer
-from specbench.resolution.request import SuiteRequest
 from specbench.runs.run_folder import ENVIRONMENT, SAMPLES, load, spec_of
 from tests.fixtures import console
 

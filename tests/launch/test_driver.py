@@ -9,6 +9,7 @@ import pytest
 
 from specbench.cli.suite_run import SuiteMode
 from specbench.config.options import Access
+from specbench.config.request import SuiteRequest
 from specbench.config.suite import read_suite
 from specbench.errors import ConfigError, ExitCode
 from specbench.files import read_sealed, write_sealed
@@ -18,7 +19,6 @@ from specbench.launch.launcher import JobState
 from specbench.launch.ledger import Ledger, folder_of
 from specbench.machine.hardware import Environment
 from specbench.observer import Observer
-from specbench.resolution.request import SuiteRequest
 from specbench.runs.run_folder import ENVIRONMENT, SAMPLES, load
 from tests.fixtures import console
 

@@ -13,6 +13,7 @@ import pytest
 
 from scripts import local_slurm
 from specbench.config.options import Access
+from specbench.config.request import SuiteRequest
 from specbench.config.suite import read_suite
 from specbench.errors import ConfigError, ExitCode, MissingAsset
 from specbench.launch import slurm
@@ -22,7 +23,6 @@ from specbench.launch.launcher import JobState
 from specbench.launch.ledger import LEDGER, Ledger, folder_of
 from specbench.launch.slurm import slurm_launcher
 from specbench.observer import Observer
-from specbench.resolution.request import SuiteRequest
 from specbench.runs.run_folder import SAMPLES, load
 from tests.launch.test_local import SUITE
 

@@ -15,6 +15,7 @@ from scripts.gpu import graphs as gpu_graphs
 from scripts.gpu.exactness import METHODS
 from specbench.config import presets
 from specbench.config.options import Access, Options
+from specbench.config.request import Request
 from specbench.decoding.loop import Generation, Limits, decode
 from specbench.decoding.sampling import Sampler
 from specbench.decoding.verify import verify_at_once
@@ -23,7 +24,6 @@ from specbench.machine import bandwidth, hardware
 from specbench.models.heads import EagleHead
 from specbench.models.instrumented import InstrumentedSession
 from specbench.resolution.plan import Plan
-from specbench.resolution.request import Request
 from specbench.resolution.resolve import resolve
 from specbench.runs.locking import locked
 from specbench.runs.record import Record

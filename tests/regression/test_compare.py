@@ -6,6 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from specbench.config.options import Options
+from specbench.config.request import Request
 from specbench.regression.checks import log_ratios
 from specbench.regression.compare import ANCHOR, compare
 from specbench.regression.measurement import pooled
@@ -229,10 +231,10 @@ def test_drafts_that_were_never_accepted_are_no_change_of_acceptance():
 
 def test_a_snapshot_gives_back_what_it_was_given(tmp_path):
     cell = quiet(count=2)
-    command = {"methods": ["sd"], "pair": "tiny", "tasks": [], "options": {"limit": 8}}
-    Snapshot([command], [cell], False).save(tmp_path / "b.json")
+    request = Request(methods=("sd",), pair="tiny", options=Options(limit=8))
+    Snapshot([request], [cell], False).save(tmp_path / "b.json")
     back = load(tmp_path / "b.json")
-    assert back.commands == [command] and back.runs[0].generations == cell.generations
+    assert back.requests == [request] and back.runs[0].generations == cell.generations
     assert log_ratios(back.runs[0].sessions[1], "sd", "ar") == pytest.approx(
         log_ratios(cell.sessions[1], "sd", "ar"), abs=1e-5
     )

@@ -16,6 +16,7 @@ from scripts import gate_trials
 from specbench import __main__ as entry
 from specbench.config.options import Access, Options, SandboxKind
 from specbench.config.overrides import parse_override
+from specbench.config.request import Request
 from specbench.errors import ConfigError
 from specbench.experiment import fresh_process as remeasure
 from specbench.experiment import gate as gating
@@ -25,14 +26,14 @@ from specbench.models import cached_session as session
 from specbench.regression.compare import ANCHOR
 from specbench.regression.snapshot import Snapshot, load, open_
 from specbench.regression.verdict import Limits, Status, Verdict
-from specbench.resolution.request import Request
 from tests.fixtures.console import specbench
 from tests.fixtures.fabricated import quiet
 
 ROOT = Path(__file__).parents[2]
 TINY = ROOT / "results" / "snapshots" / "tiny.json"
 FEW = ["-m", "sd", "-p", "tiny", "-t", "gsm8k", "-n", "5", "--max-new-tokens", "12", "--counters-only"]
-NOTHING = remeasure.Commands(commands=[])
+NOTHING = remeasure.Batch()
+REQUEST = Request(methods=("sd",), pair="tiny", tasks=("gsm8k",), options=Options())
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +80,7 @@ def test_update_and_add_keep_the_commands(recorded, tmp_path):
     held = json.loads((recorded / "base.json").read_text())
     (tmp_path / "b.json").write_text(json.dumps({**held, "semantics": 0}))
     specbench("gate", "update", "b.json", cwd=tmp_path)
-    assert load(tmp_path / "b.json").commands == load(recorded / "base.json").commands
+    assert load(tmp_path / "b.json").requests == load(recorded / "base.json").requests
     specbench("gate", "record", "b.json", "--add", *FEW, "--temperature", "1", cwd=tmp_path)
     assert [cell.spec.decoding.temperature for cell in load(tmp_path / "b.json").runs] == [0.0, 1.0]
     assert load(tmp_path / "b.json").runs[0].generations == load(recorded / "base.json").runs[0].generations
@@ -88,7 +89,7 @@ def test_update_and_add_keep_the_commands(recorded, tmp_path):
 def test_a_snapshot_of_the_other_kind_is_not_extended(recorded):
     how = gating.Recording(counters_only=False, sessions=1, add=True)
     with pytest.raises(ConfigError, match="counters only"):
-        gating.record(recorded / "base.json", recorded, remeasure.Commands(commands=[{"methods": ["sd"]}]), how)
+        gating.record(recorded / "base.json", recorded, remeasure.Batch(requests=[REQUEST]), how)
     assert specbench("gate", "check", "runs.json", cwd=recorded, code=2).stderr.startswith("error[")
 
 
@@ -156,30 +157,33 @@ def test_a_slow_down_is_confirmed_in_two_more_processes(monkeypatch, tmp_path, s
 
 
 def test_counters_of_a_timed_baseline_need_neither_anchor_nor_repeats(monkeypatch, tmp_path):
-    command = {"methods": ["sd", ANCHOR], "pair": "tiny", "tasks": ["gsm8k"], "options": {"repeats": 5}}
-    Snapshot([command], [quiet(count=2)], False).save(tmp_path / "b.json")
+    Snapshot([replace(REQUEST, methods=("sd", ANCHOR), options=Options(repeats=5))], [quiet(count=2)], False).save(
+        tmp_path / "b.json"
+    )
     seen = []
     monkeypatch.setattr(
         gating, "sessions", lambda request, out, launch, count, first=1: seen.append((request, launch)) or [quiet()]
     )
     found = gating.check(tmp_path / "b.json", tmp_path, NOTHING, Limits(counters_only=True))
     ((request, launch),) = seen
-    assert request.commands == [{**command, "methods": ["sd"], "options": {"repeats": 1}}]
+    assert request.requests == [replace(REQUEST, options=Options(repeats=1))]
     assert launch is remeasure.measure_here and {each.aspect for each in found} == {"decoding", "quality"}
 
 
 def test_the_anchor_is_measured_with_methods_whose_baseline_is_ar():
-    def methods(*names: str) -> list[str]:
-        return gating.with_anchor({"methods": list(names)})["methods"]
+    def methods(*names: str) -> tuple[str, ...]:
+        return gating.with_anchor(replace(REQUEST, methods=names)).methods
 
-    assert methods("sd") == ["sd", ANCHOR] and methods("we-se") == ["we-se"] and methods("sd", ANCHOR) == ["sd", ANCHOR]
+    assert (
+        methods("sd") == ("sd", ANCHOR) and methods("we-se") == ("we-se",) and methods("sd", ANCHOR) == ("sd", ANCHOR)
+    )
 
 
 def test_a_new_process_measures_the_same_and_its_failure_is_reported(monkeypatch, tmp_path):
     """The child is run in this process instead: options come through JSON as they were."""
     overrides = (parse_override("method.target.weights=[0.3, 0.7]"),)
     options = Options(gamma=(("", (3, 1)),), overrides=overrides, repeats=2)
-    command = gating.command_of(["we-se"], "tiny", ["gsm8k"], options)
+    request = Request(methods=("we-se",), pair="tiny", tasks=("gsm8k",), options=options)
     seen = []
 
     def run(arguments, check, env):
@@ -194,13 +198,10 @@ def test_a_new_process_measures_the_same_and_its_failure_is_reported(monkeypatch
 
     monkeypatch.setattr(subprocess, "run", run)
     with pytest.raises(SystemExit) as ended:
-        remeasure.measure_apart(remeasure.Commands(commands=[command], sandbox="none"), tmp_path / "session-1")
+        remeasure.measure_apart(remeasure.Batch(requests=[request], sandbox=SandboxKind.none), tmp_path / "session-1")
     assert ended.value.code == 4
-    expected = Request(
-        methods=("we-se",), pair="tiny", tasks=("gsm8k",), options=options, out=tmp_path / "session-1",
-        access=Access(fresh=True), sandbox=SandboxKind.none,
-    )  # fmt: skip
-    assert seen == [expected]
+    access = Access(fresh=True)
+    assert seen == [replace(request, out=tmp_path / "session-1", access=access, sandbox=SandboxKind.none)]
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the parent-death signal is Linux's")
@@ -210,8 +211,8 @@ def test_a_measuring_child_ends_with_a_parent_that_is_killed(tmp_path):
         "end_with_parent(); print('started', flush=True); time.sleep(600)\n"
     )
     code = (
-        "from pathlib import Path; from specbench.experiment.fresh_process import Commands, measure_apart\n"
-        f"measure_apart(Commands(commands=[]), Path({str(tmp_path)!r}), 'sleeper')\n"
+        "from pathlib import Path; from specbench.experiment.fresh_process import Batch, measure_apart\n"
+        f"measure_apart(Batch(), Path({str(tmp_path)!r}), 'sleeper')\n"
     )
     environment = os.environ | {"PYTHONPATH": str(tmp_path)}
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=environment) as parent:
@@ -223,7 +224,7 @@ def test_a_measuring_child_ends_with_a_parent_that_is_killed(tmp_path):
 def test_the_bundled_snapshot_covers_the_tiny_family():
     """A file that lacks a cell, or holds other commands than cells, would pass what it should not."""
     held = load(TINY)
-    methods = {name for command in held.commands for name in command["methods"]}
+    methods = {name for request in held.requests for name in request.methods}
     assert methods >= {"sd", "we-se", "cd-se", "eagle", "polybasic", "sprinter", "adaedl", "cascade-opt"}
     assert TINY.stat().st_size < 200_000 and held.counters_only
     for temperature in (0.0, 1.0):

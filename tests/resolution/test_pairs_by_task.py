@@ -5,9 +5,9 @@ import json
 import pytest
 
 from specbench.config.options import Options
+from specbench.config.request import Request
 from specbench.config.suite import read_suite
 from specbench.reporting.suites import printed_values
-from specbench.resolution.request import Request
 from specbench.resolution.resolve import resolve
 from specbench.resolution.selection import read_pair
 from tests.fixtures import console

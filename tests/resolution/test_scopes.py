@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 
 from specbench.config.options import Options
+from specbench.config.request import Request
 from specbench.config.suite import read_suite, suites
 from specbench.errors import ConfigError
 from specbench.resolution.grid import resolve_grid
 from specbench.resolution.methods import Methods
-from specbench.resolution.request import Request
 from specbench.resolution.resolve import Choice, resolve
 from specbench.resolution.selection import read_pair, read_task, source_of
 

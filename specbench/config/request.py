@@ -12,15 +12,15 @@ class Request:
     """Methods to measure on a pair and tasks.
 
     Names are presets or paths to TOML files; `all` and `lossless` are all methods that the pair allows. Without methods, the
-    pair's default is used, without tasks the pair's default tasks. `sandbox` is the backend for
-    executing generated code; None does not execute it.
+    pair's default is used, without tasks the pair's default tasks. `sandbox` is the backend for executing generated code,
+    which is not executed if it is None.
     """
 
     methods: tuple[str, ...]
     pair: str
     tasks: tuple[str, ...] = ()
     options: Options
-    out: Path
+    out: Path = Path("results")
     access: Access = field(default_factory=Access)
     sandbox: SandboxKind | None = None
 
