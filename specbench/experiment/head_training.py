@@ -21,6 +21,7 @@ from specbench.experiment.head_trial import (
 from specbench.files import write
 from specbench.models import loader
 from specbench.models.heads import Provenance
+from specbench.models.loaded_pair import LoadedPair
 from specbench.models.resolve import Execution, device_of, resolve_models
 from specbench.observer import Observer
 from specbench.reporting.formats.export import method_row
@@ -216,7 +217,7 @@ def _trained(job: _Job, observer: Observer) -> Trained:
     return trained
 
 
-def _acceptance(job: _Job, loaded: loader.LoadedPair, texts: list[Text], observer: Observer) -> Table:
+def _acceptance(job: _Job, loaded: LoadedPair, texts: list[Text], observer: Observer) -> Table:
     """Return for a report the acceptance rate of an EAGLE head's drafts on texts that it was not trained on."""
     drafting = drafting_of(job.request.pair, job.request.options, job.settings.base, job.folder)
     acceptance = measure_acceptance(loaded, job.folder, drafting, texts, observer)

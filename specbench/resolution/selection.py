@@ -249,7 +249,7 @@ def unused_options(source: Preset, pair_name: str, tasks: Sequence[str], options
             unused[option] = ConfigError(f"{option}: {why}")
             if types := next((kinds for table in covered if key in (kinds := _task_types(table))), None):
                 unused[option] = _value_error(each.value, types[key], option) or unused[option]
-    for scope, source in options.data:
+    for scope, rows in options.data:
         if scope and not any(in_scope(scope, name) for name in tasks):
-            unused[f"--data {scope}={source}"] = ConfigError(f"--data {scope}={source}: this run has no task '{scope}'")
+            unused[f"--data {scope}={rows}"] = ConfigError(f"--data {scope}={rows}: this run has no task '{scope}'")
     return unused
