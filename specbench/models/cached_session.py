@@ -19,7 +19,6 @@ from specbench.decoding.drafting import common_prefix, roll
 from specbench.decoding.sampling import Draft, Sampler, read_tokens, to_device
 from specbench.decoding.usage import Usage
 from specbench.models.draft_graph import Drafted, DraftGraph, Drafting, Start
-from specbench.models.eager_session import States
 
 Feeds = list[tuple[int, int]]  # per forward: tokens fed, and positions cached before
 KEPT_ROWS = 64  # newest positions whose logits are kept; an older one costs a forward
@@ -238,3 +237,31 @@ class CachedSession(ABC):
                 self.usage.decoding(fed, seconds / len(feeds), known)
             else:
                 self.usage.prefill(fed, seconds / len(feeds))
+
+
+class States:
+    """A growable tensor of rows (length, H) that can be truncated in constant time."""
+
+    def __init__(self) -> None:
+        self._held = torch.empty(0, 0)
+        self.length = 0
+
+    def append(self, rows: Tensor) -> None:
+        """Append rows (n, H). The first call determines H."""
+        total = self.length + len(rows)
+        if total > len(self._held):
+            larger = rows.new_empty(max(256, 2 * total), rows.shape[-1])
+            if self.length:
+                larger[: self.length] = self._held[: self.length]
+            self._held = larger
+        self._held[self.length : total] = rows
+        self.length = total
+
+    def cut(self, length: int) -> None:
+        """Truncate to `length` rows."""
+        self.length = min(self.length, length)
+
+    def rows(self, start: int, end: int) -> Tensor:
+        """Return a copy (end - start, H), since later rounds overwrite the rows."""
+        assert 0 <= start < end <= self.length
+        return self._held[start:end].clone()

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from specbench.decoding.sampling import Sampler
-from specbench.models.cached_session import CachedSession
-from specbench.models.eager_session import EagerSession, States
+from specbench.models.cached_session import CachedSession, States
+from specbench.models.eager_session import EagerSession
 from specbench.models.engine import LeanSession, network_of
 from tests.fixtures.worlds import ENGINES, FAMILIES, open_session, random_model
 
