@@ -215,14 +215,15 @@ def fields_of(table: Mapping[str, Any], where: str = "", others: Iterable[str] =
     """
     kinds = get_type_hints(Options)
     plain = kinds.keys() - {*TABLES.values(), "plugins"}
+    renamed = {field: option for option, field in TABLES.items()}
     made: dict[str, Any] = {}
     for name, value in table.items():
         place = f"{where}: {name}" if where else name
         if name not in plain and name not in TABLES:
             raise ConfigError(
-                f"{f'{where}: ' if where else ''}unknown option '{name}'{hint(name, [*sorted(plain), *TABLES, *others])}"
+                f"{f'{where}: ' if where else ''}unknown option '{name}'{hint(renamed.get(name, name), [*sorted(plain), *TABLES, *others])}"
             )
-        if value is None:
+        if value is None and name not in plain - {"data", "gamma"}:
             continue
         if name in TABLES:
             made[TABLES[name]] = tuple(_entries(value, place, "table" if where else "dictionary"))
@@ -231,7 +232,9 @@ def fields_of(table: Mapping[str, Any], where: str = "", others: Iterable[str] =
         elif name == "gamma":
             made[name] = tuple((scope, _lengths(each, place)) for scope, each in _scoped(value, place))
         else:
-            made[name] = convert(value, kinds[name], place)
+            made[name] = (
+                None if value is None else convert(value, kinds[name], place)
+            )  # Options rejects None for others
     if "heads" in made:
         made["heads"] = tuple(
             (name, _path(path, f"{where}: head" if where else "head")) for name, path in made["heads"]

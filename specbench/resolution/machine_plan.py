@@ -234,7 +234,10 @@ def _generation(
     if base := eagle_base(method):
         head = forward_seconds(machine, models[base].engine, models[base].size.head_bytes, 1, fast)
         seconds |= dict.fromkeys(method.heads, head)
-    prefill = sum(prefill_seconds(machine, models[role].size.parameters, prompt, fast) for role in set(method.roles()))
+    prefill = sum(
+        prefill_seconds(machine, models[role].size.parameters, prompt, fast)
+        for role in models.keys() & set(method.roles())
+    )
     rates = FAST if fast else SLOW
     return prefill + output * seconds_per_token(method, baseline.method.roles(), seconds, rates)
 
@@ -253,7 +256,7 @@ def seconds_per_token(method: Method, baseline: Sequence[str], seconds: Mapping[
         costs = [seconds.get(role, 0.0) for role in formula.models]
         per_token = sum(seconds[role] for role in baseline)
         return per_token / predict(lambda i, _: costs[i], per_token)
-    each = [seconds[role] for role in dict.fromkeys(method.roles())] or list(seconds.values())
+    each = [seconds[role] for role in dict.fromkeys(method.roles()) if role in seconds] or list(seconds.values())
     if method.max_block == 1 and method.deciding == method.roles():
         return max(each) if method.concurrent else sum(each)
     return min(each) if rates is FAST else sum(each)

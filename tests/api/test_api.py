@@ -62,8 +62,17 @@ def test_every_column_of_a_data_frame_is_documented(result):
 def test_texts_of_results_plans_and_specs_are_short(result):
     plan = specbench.plan("all", "tiny", ["gsm8k", "wmt", "xsum"], limit=2, data="synthetic")
     summary = result.summaries[0]
-    runs = plan.resolved.plan.runs
-    for each in (result, plan, plan.resolved, plan.resolved.plan, runs[0], summary, summary.spec, summary.methods[1]):
+    runs = plan.resolved.runs
+    for each in (
+        result,
+        plan,
+        plan.resolved,
+        plan.resolved.plans[0],
+        runs[0],
+        summary,
+        summary.spec,
+        summary.methods[1],
+    ):
         lines = repr(each).splitlines()
         assert len(lines) <= 10 and max(map(len, lines)) < 300, repr(each)
     assert repr(result).splitlines()[1].strip() == "tiny, gsm8k@2-A, T = 0: ar, sd"

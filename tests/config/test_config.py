@@ -54,7 +54,7 @@ def test_rates_by_model_are_recorded_with_the_method_that_tests_the_drafts(tmp_p
     request = Request(
         methods=("sd", "polybasic-model"), pair="tiny-polybasic", tasks=("gsm8k",), options=options, out=tmp_path
     )
-    (spec,) = resolve(request).plan.specs
+    (spec,) = [run.spec for run in resolve(request).runs]
     synthetic = spec.pair.synthetic
     assert synthetic.rates == {
         "draft": Rate(acceptance=0.8, method="polybasic-model", scorers=("middle",)),

@@ -60,7 +60,7 @@ class Cost(NamedTuple):
 
 def plan_of(methods: list[str], engine: str, folder: Path, pair: str = "tiny", **options) -> Plan:
     chosen = Options(device="cuda", dtype="float32", engine=engine, repeats=1, ignore_eos=True, **options)
-    return resolve(Request(methods=tuple(methods), pair=pair, tasks=("gsm8k",), options=chosen, out=folder)).plan
+    return resolve(Request(methods=tuple(methods), pair=pair, tasks=("gsm8k",), options=chosen, out=folder)).plans[0]
 
 
 def run(plan: Plan, device: SimulatedCuda) -> dict[str, tuple[Record, Cost]]:

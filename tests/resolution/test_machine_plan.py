@@ -46,7 +46,7 @@ def test_a_method_without_drafts_costs_a_forward_of_each_scorer():
 
 def test_speculation_costs_what_theory_says_at_an_acceptance_rate():
     def speculative(rates, **proposer):
-        return cost(rates, name="speculative", scorers="target", target={"name": "last"}, proposer=proposer)
+        return cost(rates, name="speculative", scorers=["target"], target={"name": "last"}, proposer=proposer)
 
     draft = {"name": "model", "model": "draft", "gamma": 4}
     never, always = Assumed(acceptance=0.0, deferred=0.0), Assumed(acceptance=1.0, deferred=0.0)
@@ -59,7 +59,7 @@ def test_speculation_costs_what_theory_says_at_an_acceptance_rate():
 
 
 def test_a_cascade_is_bounded_by_no_and_by_every_deferral():
-    table = {"name": "token-cascade", "small": "draft", "large": "target", "target": {"name": "chow"}}
+    table = {"name": "token-cascade", "small": "draft", "large": "target", "target": {"name": "chow", "alpha": 0.1}}
     assert [cost(each, **table) for each in (FAST, SLOW)] == [1.0, 11.0]
 
 
@@ -92,8 +92,11 @@ from specbench.decoding.traits import Theory
 
 @dataclass(frozen=True, kw_only=True)
 class Halved(Method, name="halved"):
+    draft: str = "draft"
+    model: str = "target"
+
     def roles(self):
-        return ("draft", "target")
+        return (self.draft, self.model)
 
     def theory(self):
         return Theory(formula="speculation", models=("draft", "target"), gamma=(4,), bonus="exact")
@@ -103,8 +106,11 @@ class Halved(Method, name="halved"):
 
 @dataclass(frozen=True, kw_only=True)
 class Blind(Method, name="blind"):
+    draft: str = "draft"
+    model: str = "target"
+
     def roles(self):
-        return ("draft", "target")
+        return (self.draft, self.model)
 
     def rounds(self, models, sampler, stop):
         yield from ()
