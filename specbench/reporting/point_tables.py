@@ -299,15 +299,8 @@ def choice_tables(points: Sequence[Point]) -> list[Table]:
     of the resamples of prompts were worth on the prompts that they left out, and how often they met the condition there.
     """
     heads = [
-        "task",
-        "T",
-        "method",
-        "summary",
-        "chosen setting",
-        "reached in resamples",
-        "on other prompts",
-        "held there",
-    ]
+        "task", "T", "method", "summary", "chosen setting", "reached in resamples", "on other prompts", "held there",
+    ]  # fmt: skip
     calls = {
         (point.run, point.method, point.setting): point.number("target_calls") for point in points if not point.group
     }

@@ -59,10 +59,8 @@ class Table:
     keys: tuple[str, ...] = ()
     measured: bool = True  # False for numbers that a paper prints
     places: int = 1  # columns at the left that say what a row is about
-    comparable: bool = (
-        True  # False if a column has rows of several pairs, tasks or temperatures that no place distinguishes
-    )
-    essential: tuple[str, ...] = ()  # keys of columns that stay where the table is too wide, whatever their priority
+    comparable: bool = True  # False if rows of several pairs, tasks or temperatures have no place that tells them apart
+    essential: tuple[str, ...] = ()  # keys of columns that stay if the table is too wide, whatever their priority
 
     def is_text(self, column: int) -> bool:
         """Return whether a column is aligned to the left: the first, and those in which most cells are not numbers."""
