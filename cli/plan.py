@@ -38,7 +38,7 @@ OPTIONAL = [
 SETTINGS = re.compile(r" x\d+\b")  # several settings of a method
 
 
-@params.with_shared_options()
+@params.with_shared_options("shard")
 def plan(
     *,
     suite: params.Suite = None,

@@ -26,7 +26,7 @@ OUTCOMES = {
 }  # fmt: skip
 
 
-@params.with_shared_options("sample", "ignore_eos", "over", "shard")
+@params.with_shared_options("sample", "ignore_eos", "top_k", "top_p", "over", "shard")
 def verify(
     *,
     method: params.Method,

@@ -5,7 +5,7 @@ from pathlib import Path
 
 
 def main() -> None:
-    """Run the command line, or measure the batch of a snapshot whose folder follows `--batch`."""
+    """Run the command line, or measure the batch of requests whose folder follows `--batch`."""
     try:
         from specbench.experiment.fresh_process import ARGUMENT, batch_in, end_with_parent, measure_here
 

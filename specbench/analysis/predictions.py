@@ -12,7 +12,7 @@ from specbench.analysis.speculation import levels
 from specbench.analysis.theory import cascades, ensembles, polybasic, speculation, sprinting
 from specbench.decoding.traits import Theory
 
-ASSUMED_DRAFTS = 5  # mean draft length where a verifier decides, for an estimate
+ASSUMED_DRAFTS = 5  # mean draft length where a stop rule, a lookup or a verifier decides, for an estimate
 STEPS = 50  # of the curve over acceptance rates
 HALVINGS = 40
 Predict = Callable[[speculation.Cost, float], float]  # (cost of a forward, the baseline's seconds per token) -> speedup
@@ -167,7 +167,13 @@ def _ensemble(method: Theory, rates: Rates) -> Predict | None:
     if overall is None:
         return None
     a = [by_model.get(role, overall) for role in method.models]
-    return lambda cost, base: ensembles.speculative_ensemble(a, list(method.gamma), cost)
+
+    def predict(cost: speculation.Cost, base: float) -> float:
+        """The formula is over the ensemble that decodes in turn, a forward of each model per token."""
+        in_turn = sum(cost(i, 1) for i in range(len(a)))
+        return ensembles.speculative_ensemble(a, list(method.gamma), cost) * base / in_turn
+
+    return predict
 
 
 def _sprinter(method: Theory, rates: Rates) -> Predict:
@@ -177,11 +183,12 @@ def _sprinter(method: Theory, rates: Rates) -> Predict:
 
 def _token_cascade(method: Theory, rates: Rates) -> Predict:
     rate = rates.deferral()
-    return lambda cost, base: cascades.sequential_cascade(rate, cost, round(1 / rate) if rate else 1)
+    tokens = round(1 / rate) if rate else 1
+    return lambda cost, base: cascades.sequential_cascade(rate, cost, tokens) * base / cost(1, 1)
 
 
 def _sequence_cascade(method: Theory, rates: Rates) -> Predict:
-    return lambda cost, base: cascades.sequential_cascade(rates.deferral(), cost, 1)
+    return lambda cost, base: cascades.sequential_cascade(rates.deferral(), cost, 1) * base / cost(1, 1)
 
 
 FORMULAS: dict[str, Callable[[Theory, Rates], Predict | None]] = {

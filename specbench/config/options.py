@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 from enum import StrEnum
 from os import PathLike
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 from specbench.config.construct import convert
 from specbench.config.overrides import Override, in_scope, latest, override
@@ -209,8 +209,8 @@ def _require_single(flag: str, values: Sequence[tuple[str, str]]) -> None:
 def fields_of(table: Mapping[str, Any], where: str = "", others: Iterable[str] = ()) -> dict[str, Any]:
     """Return the fields of `Options` that a table of options by name gives, as a suite's file or Python has them.
 
-    `set`, `over` and `head` are tables. `data` and `gamma` are one value, or a table by task or method. An option that is
-    None is left out. `where` is the place of the table. `others` are names that an unknown option may be mistaken for.
+    `set`, `over` and `head` are tables. `data` and `gamma` are one value, or a table by task or method; None leaves these
+    five out. `where` is the place of the table. `others` are names that an unknown option may be mistaken for.
     Raises ConfigError, naming the option, for an unknown one and for a value of the wrong type.
     """
     kinds = get_type_hints(Options)
@@ -220,21 +220,20 @@ def fields_of(table: Mapping[str, Any], where: str = "", others: Iterable[str] =
     for name, value in table.items():
         place = f"{where}: {name}" if where else name
         if name not in plain and name not in TABLES:
-            raise ConfigError(
-                f"{f'{where}: ' if where else ''}unknown option '{name}'{hint(renamed.get(name, name), [*sorted(plain), *TABLES, *others])}"
-            )
-        if value is None and name not in plain - {"data", "gamma"}:
+            nearest = hint(renamed.get(name, name), [*sorted(plain), *TABLES, *others])
+            raise ConfigError(f"{f'{where}: ' if where else ''}unknown option '{name}'{nearest}")
+        if value is None and name in {*TABLES, "data", "gamma"}:
             continue
         if name in TABLES:
             made[TABLES[name]] = tuple(_entries(value, place, "table" if where else "dictionary"))
         elif name == "data":
-            made[name] = tuple((scope, _path(each, place)) for scope, each in _scoped(value, place))
+            kind = "a path, or the name of a source"
+            made[name] = tuple((scope, _path(each, place, kind)) for scope, each in _scoped(value, place))
         elif name == "gamma":
             made[name] = tuple((scope, _lengths(each, place)) for scope, each in _scoped(value, place))
         else:
-            made[name] = (
-                None if value is None else convert(value, kinds[name], place)
-            )  # Options rejects None for others
+            allows_none = name in CHOICES or type(None) in get_args(kinds[name])  # `Options` rejects None for a choice
+            made[name] = None if value is None and allows_none else convert(value, kinds[name], place)
     if "heads" in made:
         made["heads"] = tuple(
             (name, _path(path, f"{where}: head" if where else "head")) for name, path in made["heads"]
@@ -262,9 +261,9 @@ def _scoped(value: object, place: str) -> Iterable[tuple[str, Any]]:
     raise ConfigError(f"{place} = {value!r} must be one value, or a table of values by name")
 
 
-def _path(value: object, place: str) -> str:
+def _path(value: object, place: str, kind: str = "a path") -> str:
     if not isinstance(value, str | PathLike):
-        raise ConfigError(f"{place}: {value!r} must be a path{', or the name of a source' if 'data' in place else ''}")
+        raise ConfigError(f"{place}: {value!r} must be {kind}")
     return str(value)
 
 

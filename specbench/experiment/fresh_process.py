@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 PARENT = "SPECBENCH_PARENT"  # environment variable: the process whose end also ends the child
-ARGUMENT = "--session"  # argument of `python -m specbench` before the folder of a batch
+ARGUMENT = "--batch"  # argument of `python -m specbench` before the folder of a batch
 REQUEST = "batch.json"
 
 

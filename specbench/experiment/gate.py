@@ -55,7 +55,7 @@ def update(path: Path, out: Path, batch: Batch, count: int | None) -> None:
 def check(path: Path, out: Path, batch: Batch, limits: Limits, launch: Launch = measure_apart) -> list[Verdict]:
     """Measure a snapshot's requests again and compare.
 
-    While a time exceeds the limit in every batch, another batch is measured in a fresh process, up to MOST. A slow-down
+    While a time exceeds the limit in every session, another session is measured in a fresh process, up to MOST. A slow-down
     needs AGREEING sessions.
     """
     snapshot = load(path)

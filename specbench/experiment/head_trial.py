@@ -136,7 +136,9 @@ def try_head(request: TrialRequest, observer: Observer) -> HeadTrial | None:
     options = replace(request.options, heads=(head,), repeats=1)
     names = (method,) if against == AR else (method, against)
     out = request.folder / FOLDER
-    plan = plan_on(selected, Choice.of(Request(methods=names, pair=request.pair, options=options, out=out)))
+    choice = Choice.of(Request(methods=names, pair=request.pair, options=options, out=out))
+    pair = choice.pair.on(selected[0].name) if len(selected) == 1 else choice.pair
+    plan = plan_on(selected, choice, pair)
     try:  # code is not executed: the trial is about speed
         results = pipeline.measure(plan, plan.runs, pipeline.Steps(access=Access(fresh=True)), observer)
     finally:

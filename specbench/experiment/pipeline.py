@@ -1,4 +1,4 @@
-"""The runner: lock, decode, score, judge and summarize runs."""
+"""From a request to scored and summarized runs: lock, decode, score, judge, summarize."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

@@ -71,7 +71,7 @@ def _planned(request: TraceRequest) -> Plan:
         name, task = selection.read_task("prompts", choice.pair, options)
         digest = hashlib.sha256(request.prompt.encode()).hexdigest()
         selected = Selected(name, task, Data([Sample("0", request.prompt)], "command line", None, digest, 1))
-    return plan_on([selected], choice)
+    return plan_on([selected], choice, choice.pair.on(request.task))
 
 
 def _decoded(plan: Plan, run: PlannedRun) -> tuple[Record, list[TracedRound]]:

@@ -28,7 +28,7 @@ from specbench.models.limited_session import Reach
 from specbench.models.placed import MovedSession
 
 # Loads the model of a role, and returns a function that opens its session from the input of an encoder. Can be pickled.
-Open = Callable[[str], Callable[[list[int] | None], Session]]
+LoadModel = Callable[[str], Callable[[list[int] | None], Session]]
 
 
 class Opening(NamedTuple):
@@ -44,10 +44,10 @@ class Worker:
     previous one.
     """
 
-    def __init__(self, role: str, opened: Open) -> None:
+    def __init__(self, role: str, load_model: LoadModel) -> None:
         context = get_context("spawn")
         self._pipe, theirs = context.Pipe()
-        life = pickle.dumps((_serve, (role, opened)))  # unpickled in the worker, after its libraries are silenced
+        life = pickle.dumps((_serve, (role, load_model)))  # unpickled in the worker, after its libraries are silenced
         self._process = context.Process(target=quietly, args=(life, theirs), daemon=True, name=f"specbench {role}")
         with interrupts_ignored():
             self._process.start()
@@ -108,14 +108,14 @@ class RemoteSession:
 
     def __init__(self, worker: Worker, opening: Opening, reach: Reach) -> None:
         reach.require(opening.source or [])
-        self._worker, self._opening, self._ids, self._rows = worker, opening, list[int](), 0
+        self._worker, self._load_modeling, self._ids, self._rows = worker, opening, list[int](), 0
         self._reach = reach
         self.usage, self.busy, self.moved = Usage(), 0.0, 0
 
     def submit(self, ids: list[int], start: int) -> None:
         self._reach.require(ids)
         known = common_prefix(ids, self._ids)
-        opening = None if self._ids else self._opening
+        opening = None if self._ids else self._load_modeling
         self.moved += self._worker.submit(opening, known, ids[known:], start)
         self._ids, self._rows = list(ids), len(ids) - start
 
@@ -126,7 +126,7 @@ class RemoteSession:
         own.beside, own.prefill_beside = self.usage.beside, self.usage.prefill_beside
         self.usage = own
         rows = torch.from_numpy(np.frombuffer(logits, dtype=np.float32).reshape(self._rows, -1).copy())
-        missing = self._opening.vocabulary - rows.shape[-1]
+        missing = self._load_modeling.vocabulary - rows.shape[-1]
         return F.pad(rows, (0, missing), value=-torch.inf) if missing > 0 else rows
 
     def settle(self) -> None:
@@ -189,20 +189,20 @@ def overlapping(usage: Sequence[Usage]) -> None:
 class Workers:
     """The worker processes of a loaded pair, one per role, started on first use."""
 
-    def __init__(self, opened: Open) -> None:
-        self._open = opened
+    def __init__(self, load_model: LoadModel) -> None:
+        self._load_model = load_model
         self._started: dict[str, Worker] = {}
 
     def open(self, roles: Mapping[str, Reach], vocabulary: int, source: list[int] | None) -> list[RemoteSession]:
         """Return sessions of one prompt, which share the threads of this process. A worker that has ended is replaced."""
         for role in roles:
             if role not in self._started or not self._started[role].alive:
-                self._started[role] = Worker(role, self._open)
+                self._started[role] = Worker(role, self._load_model)
         opening = Opening(source, max(1, torch.get_num_threads() // len(roles)), vocabulary)
         return [RemoteSession(self._started[role], opening, reach) for role, reach in roles.items()]
 
 
-def _serve(role: str, opened: Open, pipe: Connection) -> None:
+def _serve(role: str, load_model: LoadModel, pipe: Connection) -> None:
     """Load the model, then answer requests until the pipe closes (the main function of a worker)."""
     new_session: Callable[[list[int] | None], Session] | None = None
     session: Any = None
@@ -214,7 +214,7 @@ def _serve(role: str, opened: Open, pipe: Connection) -> None:
             return
         begin = time.perf_counter()
         try:
-            new_session = new_session or opened(role)
+            new_session = new_session or load_model(role)
             if opening is not None:
                 torch.set_num_threads(opening.threads)
                 session, vocabulary, ids = new_session(opening.source), opening.vocabulary, []

@@ -71,6 +71,12 @@ def tensor_placement(models: "Mapping[str, ResolvedModel]") -> Placement | None:
     return first
 
 
+def require_whole(models: "Mapping[str, ResolvedModel]") -> None:
+    """Raise ConfigError if tensors of models are split, which only `specbench run` measures, with several processes."""
+    if tensor_placement(models):
+        raise ConfigError('only `specbench run` measures models with parallel = "tensor"; help: --place ROLE=DEVICE')
+
+
 def remove_with(model: object, settings: Mapping[str, Any]) -> None:
     """Remove the folder of offloaded weights when the model is no longer used."""
     if folder := settings.get("offload_folder"):

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from specbench.analysis.predictions import FORMULAS, Assumed
+from specbench.analysis.predictions import ASSUMED_DRAFTS, FORMULAS, Assumed
 from specbench.data.task import Task
 from specbench.decoding.method import Method, Proposer
 from specbench.decoding.traits import Theory
@@ -27,7 +27,6 @@ PROMPT = 2048  # assumed tokens of the longest prompt, where the task sets no li
 RECORD = 16 << 10  # assumed bytes of a stored generation
 HOUR = 3600.0
 LONG = 72 * HOUR  # longer times are given in days
-ADAPTIVE = 5  # assumed mean draft length where a stop rule or a lookup decides
 ELSEWHERE = Execution(torch.device("cuda"), elsewhere=True)
 FAST = Assumed(acceptance=0.9, deferred=0.0)
 SLOW = Assumed(acceptance=0.5, deferred=1.0)
@@ -113,8 +112,10 @@ def eagle_base(method: Method) -> str:
 def _downloads(outline: Outline, heads: Sequence[str]) -> dict[str, int]:
     """Return the bytes to download by source: of models, and of EAGLE heads of these bases."""
     downloads = downloads_of(outline.models)
+    given = {path for _, path in outline.options.heads}  # local folders, or heads that the suite trains
     for head in outline.pair.heads.values():
-        if head.kind == "eagle" and head.base in heads and outline.pair.weights == "real":
+        is_remote = head.path not in given and outline.pair.weights == "real"
+        if head.kind == "eagle" and head.base in heads and is_remote:
             downloads[head.path] = outline.models[head.base].size.layer_bytes
     return downloads
 
@@ -247,8 +248,8 @@ def seconds_per_token(method: Method, baseline: Sequence[str], seconds: Mapping[
 
     `baseline` are the models whose forwards its baseline runs for a token. `seconds` is the time of a forward by role and
     head, of one token and of a draft alike; what is not in it, such as a lookup, takes no time. A method without a formula
-    costs a forward of each of its models if it does not draft. Otherwise its cost is unknown: between one forward of its
-    fastest model and one of each.
+    that declares the distribution of its models costs a forward of each, or of the slowest if they run at the same time.
+    Otherwise its cost is unknown: between one forward of its fastest model and one of each.
     """
     formula = method.theory() or _adaptive(method)
     predict = FORMULAS[formula.formula](formula, rates) if formula and formula.formula in FORMULAS else None
@@ -257,7 +258,8 @@ def seconds_per_token(method: Method, baseline: Sequence[str], seconds: Mapping[
         per_token = sum(seconds[role] for role in baseline)
         return per_token / predict(lambda i, _: costs[i], per_token)
     each = [seconds[role] for role in dict.fromkeys(method.roles()) if role in seconds] or list(seconds.values())
-    if method.max_block == 1 and method.deciding == method.roles():
+    declared = method.declared_distribution()
+    if method.max_block == 1 and declared and declared[0] == method.roles():
         return max(each) if method.concurrent else sum(each)
     return min(each) if rates is FAST else sum(each)
 
@@ -267,11 +269,13 @@ def _adaptive(method: Method) -> Theory | None:
     tests = method.verifications()
     if not tests:
         return None
-    proposer, scorers = tests[0].proposer, tests[0].scorers
+    proposer, scorers = tests[-1].proposer, tests[0].scorers  # the innermost drafter, the outermost test
+    levels = getattr(method, "proposer").levels if len(tests) > 1 else ()  # noqa: B009  (methods with several tests)
     return Theory(
-        formula="speculation",
-        models=(proposer, *(role for role in scorers if role != proposer)),
-        gamma=(min(ADAPTIVE, max(method.max_block - 1, 1)),),
+        formula="chain" if levels else "speculation",
+        models=(proposer, *(level.model for level in levels), *(role for role in scorers if role != proposer)),
+        gamma=(min(ASSUMED_DRAFTS, max(method.max_block - 1, 1)),),
+        thresholds=tuple(level.threshold for level in levels),
         bonus="exact",
         drafter_scores=proposer in scorers,
     )

@@ -14,7 +14,7 @@ from specbench.decoding.method import Method
 from specbench.errors import ConfigError
 from specbench.models import loader
 from specbench.models.loaded_pair import LoadedPair
-from specbench.models.placed import tensor_placement
+from specbench.models.placed import require_whole
 from specbench.models.resolve import ResolvedModel
 from specbench.resolution.spec import ResolvedPair
 from specbench.runs.record import Key, Record
@@ -138,10 +138,7 @@ class Plan:
         needs several processes.
         """
         if self._loaded is None:
-            if tensor_placement(self.models):
-                raise ConfigError(
-                    'only `specbench run` measures models with parallel = "tensor"; help: --place ROLE=DEVICE'
-                )
+            require_whole(self.models)
             self._loaded = loader.load(self.models, self.pair.base, self.device, self.pair.heads)
         return self._loaded
 
@@ -168,10 +165,7 @@ class Plan:
     @property
     def bytes(self) -> int:
         """The least memory of the models and their caches: weights, and keys and values of CACHED positions."""
-        return sum(
-            each.size.parameters * getattr(torch, each.dtype).itemsize + CACHED * each.size.position_bytes
-            for each in self.models.values()
-        )
+        return sum(each.size.resident_bytes + CACHED * each.size.position_bytes for each in self.models.values())
 
     def least_seconds(self, run: PlannedRun, bandwidth: float) -> float:
         """Return a lower bound for the missing generations of a run of the baseline, at a bandwidth in bytes per second.

@@ -24,7 +24,7 @@ class PlanRow:
 
     `state` is done, begun, pending, missing, too large or invalid. `generations` are those of the whole run, and `tokens` the
     most that they can have; None if the number of prompts is not known. `devices` is the memory on each device of this
-    machine, empty if an architecture has no formula for its size. `least_seconds` is a lower bound for the generations of the
+    machine, empty for a run that is not resolved. `least_seconds` is a lower bound for the generations of the
     baseline that are not done, `bytes` one for the memory of weights and caches; both are None where they are unknown.
     """
 

@@ -121,7 +121,7 @@ def sizes_of(models: Mapping[str, ResolvedModel]) -> dict[str, int]:
 class Outline:
     """What a request measures on one task as far as architectures tell, for estimates without weights and data.
 
-    `prompts` is None if their number is not known. Without models, `missing` is the reason.
+    `prompts` is None if their number is not known. `missing` is the reason why models or local data are missing.
     """
 
     name: str  # of the pair
@@ -141,8 +141,8 @@ def outline(choice: Choice, on: Execution) -> Outline:
     name, task = read_task(word, choice.pair, options)
     models, missing, prompts = dict[str, ResolvedModel](), "", None
     try:
-        prompts = prompt_count(word, task, choice.pair, options)
         models = choice.resolved_models(choice.pair.on(word), on)
+        prompts = prompt_count(word, task, choice.pair, options)
     except MissingAsset as error:
         missing = str(error)
     groups = choice.methods.groups(sizes_of(models))

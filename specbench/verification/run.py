@@ -15,6 +15,7 @@ from specbench.errors import ConfigError
 from specbench.models.heads.resolve import resolve_heads
 from specbench.models.loaded_pair import LoadedPair
 from specbench.models.loader import load
+from specbench.models.placed import require_whole
 from specbench.models.resolve import Execution, device_of, resolve_models
 from specbench.observer import Observer
 from specbench.resolution import selection
@@ -75,6 +76,7 @@ def verify_method(request: VerifyRequest, observer: Observer | None = None) -> V
     if pair.logits != "real":
         raise ConfigError(f"pair {found.name}: synthetic logits are not the models'; verify with pair.logits = 'real'")
     models = choice.resolved_models(pair, on)
+    require_whole(models)
     group = choice.methods.groups(sizes_of(models))[0]
     resolved, baseline = group[-1], group[0].method
     needed = {role: each for role, each in models.items() if role in resolved.method.roles()}

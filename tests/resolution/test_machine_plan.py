@@ -58,9 +58,26 @@ def test_speculation_costs_what_theory_says_at_an_acceptance_rate():
     assert adaptive == pytest.approx(15.0 / 6)  # five drafts on average
 
 
+def test_a_method_that_declares_no_distribution_costs_between_its_fastest_model_and_all():
+    assert [cost(each, name="hf-assisted", draft="draft", model="target", gamma=4) for each in (FAST, SLOW)] == [
+        1.0,
+        11.0,
+    ]
+
+
+def test_a_chain_that_ends_in_a_lookup_costs_what_its_levels_do():
+    """Five tokens are drafted for free, the middle model (2.0) tests them, and the target reads what it accepts."""
+    lookup = {"name": "chain", "model": "middle", "threshold": 6, "proposer": {"name": "pld"}}
+    table = {"name": "speculative", "scorers": ["target"], "target": {"name": "last"}, "proposer": lookup}
+    method = Method.build(table, "a method")
+    always = Assumed(acceptance=1.0, deferred=0.0)
+    found = seconds_per_token(method, ("target",), {**SECONDS, "middle": 2.0}, always)
+    assert found == pytest.approx(12.0 / 7)  # six tokens by one forward of the middle model, and one of the target's
+
+
 def test_a_cascade_is_bounded_by_no_and_by_every_deferral():
     table = {"name": "token-cascade", "small": "draft", "large": "target", "target": {"name": "chow", "alpha": 0.1}}
-    assert [cost(each, **table) for each in (FAST, SLOW)] == [1.0, 11.0]
+    assert [cost(each, **table) for each in (FAST, SLOW)] == pytest.approx([1.0, 11.0])
 
 
 def test_a_plugins_method_has_an_estimate(tmp_path):
@@ -83,6 +100,11 @@ def test_a_plugins_method_has_an_estimate(tmp_path):
     )
     (row,) = json.loads(specbench(*command, "--for", "h100", "--json", cwd=tmp_path).stdout)["runs"]
     assert row["methods"] == "ar, halved, blind" and 0 < row["seconds"][0] < row["seconds"][1]
+    (alone,) = json.loads(
+        specbench(*command[:4], "blind", *command[5:], "--for", "h100", "--json", cwd=tmp_path).stdout
+    )["runs"]
+    low, high = alone["seconds"]
+    assert high > 1.5 * low, "one forward of the draft, and one of each model"
 
 
 OWN = """
