@@ -63,7 +63,9 @@ class HubData:
 
         look_for_hub()
         try:
-            found = HfApi().resolve_revision(self.repo, repo_type="dataset", revision=self.revision or None)
+            found = HfApi().resolve_revision(
+                self.repo, repo_type="dataset", revision=self.revision or None, local_files_only=offline_mode()
+            )
         except RevisionResolutionError:  # its message is long
             raise FileNotFoundError("it is not in the local cache") from None
         return str(found.resolved)

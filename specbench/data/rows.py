@@ -114,10 +114,10 @@ def plain_rows(dataset: Any) -> list[Row]:
     from datasets import Audio, Image, Video
 
     features = dict(dataset.features or {})
-    media = [
-        name for name, each in features.items() if isinstance(getattr(each, "feature", each), Audio | Image | Video)
+    kept = [
+        name for name, each in features.items() if not isinstance(getattr(each, "feature", each), Audio | Image | Video)
     ]
-    rows: Iterable[Row] = dataset.remove_columns(media) if media else dataset
+    rows: Iterable[Row] = dataset.select_columns(kept) if len(kept) < len(features) else dataset
     texts = (json.dumps(row, default=_plain) for row in rows)
     return [json.loads(text, parse_constant=lambda _: None) for text in texts]
 

@@ -215,7 +215,7 @@ def test_wrong_columns_list_what_the_task_needs_and_what_the_rows_have(hub):
     with pytest.raises(
         ConfigError, match=r"hf:org/sums:main#test:1: no text under 'prompt'; the row has: answer, question"
     ):
-        Prompts().data("hf:org/sums:main")
+        Prompts().data("hf:org/sums:main#test")
 
 
 def test_a_task_may_name_a_data_set_of_the_hub(hub, monkeypatch):
