@@ -68,7 +68,7 @@ def load(
     }
     pair = LoadedPair(models, tokenizers, networks, graphs, simulated=any(f.weights != "real" for f in found.values()))
     pair.place(device, devices)
-    pair.workers, pair.packing_seconds = Workers(partial(_open_alone, found, base)), packing
+    pair.workers, pair.packing_seconds = Workers(partial(open_alone, found, base)), packing
     for name, head in (heads or {}).items():
         pair.heads[name] = loaded = load_head(name, head, found, base, models[head.spec.base])
         if isinstance(loaded, EagleHead) and head.spec.base in graphs:
@@ -76,7 +76,7 @@ def load(
     return pair
 
 
-def _open_alone(found: Mapping[str, ResolvedModel], base: Path, role: str) -> Callable[[list[int] | None], Session]:
+def open_alone(found: Mapping[str, ResolvedModel], base: Path, role: str) -> Callable[[list[int] | None], Session]:
     """Load one model on the CPU, in a process of its own, and return a function that opens its session."""
     return partial(load({role: found[role]}, base, torch.device("cpu")).session, role)
 

@@ -82,6 +82,7 @@ def _size_of(key: _Key, dtype: str, quantization: str) -> ModelSize:
     with CONSTRUCTION, torch.device("meta"):
         model = class_of(config).from_config(config)
     head, embedding = model.get_output_embeddings().weight, model.get_input_embeddings().weight
+    is_tied = embedding is head and not _has_own_head(config)
     unread = {id(table.weight) for table in model.modules() if isinstance(table, torch.nn.Embedding)} - {id(head)}
     if config.is_encoder_decoder:
         unread |= {id(p) for p in model.get_encoder().parameters() if p is not head}
@@ -90,12 +91,13 @@ def _size_of(key: _Key, dtype: str, quantization: str) -> ModelSize:
     quantized = sizes(model, quantization or stored_as(config), itemsize)
     weights = {id(p): quantized.get(id(p), p.numel() * itemsize) for p in model.parameters()}
     matrices = [p.numel() for p in model.parameters() if p.dim() == 2 and id(p) not in unread and p is not head]
-    parameters, layers = sum(p.numel() for p in model.parameters()), shape_of(config).layers
-    is_packed = embedding is head and head.numel() >= LEAST_PACKED.get(getattr(torch, dtype), head.numel() + 1)
+    uncounted = head.numel() if embedding is head and not is_tied else 0
+    parameters, layers = sum(p.numel() for p in model.parameters()) + uncounted, shape_of(config).layers
+    is_packed = is_tied and head.numel() >= LEAST_PACKED.get(getattr(torch, dtype), head.numel() + 1)
     context = 0 if config.is_encoder_decoder else getattr(config, "max_position_embeddings", 0)
     return ModelSize(
         parameters=parameters,
-        resident_bytes=sum(weights.values()),
+        resident_bytes=sum(weights.values()) + uncounted * itemsize,
         block_copy_bytes=block_copy_bytes(model, quantization, dtype),
         packed_head_bytes=head.numel() * itemsize if is_packed else 0,
         forward_bytes=sum(size for p, size in weights.items() if p not in unread),
@@ -103,10 +105,15 @@ def _size_of(key: _Key, dtype: str, quantization: str) -> ModelSize:
         download_bytes=parameters * PUBLISHED.get(config.model_type, 2),
         layer_bytes=sum(matrices) * itemsize // layers,
         lm_head_bytes=head.numel() * itemsize,
-        embedding_bytes=itemsize * (head.numel() + (0 if embedding is head else embedding.numel())),
+        embedding_bytes=itemsize * (head.numel() + (0 if is_tied else embedding.numel())),
         layers=layers,
         context=context,
     )
+
+
+def _has_own_head(config: PreTrainedConfig) -> bool:
+    """Return whether a checkpoint has an LM head that Transformers ties until it reads it: T5 v1.1."""
+    return config.model_type == "t5" and not getattr(config, "scale_decoder_outputs", True)
 
 
 def _position_bytes(config: PreTrainedConfig, itemsize: int) -> int:

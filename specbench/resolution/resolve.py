@@ -139,12 +139,15 @@ def outline(choice: Choice, on: Execution) -> Outline:
     """Return the outline of a choice of one task on a machine. Raises ConfigError for a mistake in the request."""
     (word,), options = choice.request.tasks, choice.request.options
     name, task = read_task(word, choice.pair, options)
-    models, missing, prompts = dict[str, ResolvedModel](), "", None
+    models, prompts, missing = dict[str, ResolvedModel](), None, ""
     try:
         models = choice.resolved_models(choice.pair.on(word), on)
-        prompts = prompt_count(word, task, choice.pair, options)
     except MissingAsset as error:
         missing = str(error)
+    try:
+        prompts = prompt_count(word, task, choice.pair, options)
+    except MissingAsset as error:  # a local file that is not here
+        missing = missing or str(error)
     groups = choice.methods.groups(sizes_of(models))
     return Outline(choice.preset.name, choice.pair, models, groups, name, task, prompts, options, missing)
 

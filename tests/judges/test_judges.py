@@ -279,7 +279,7 @@ def test_the_answers_of_other_judges_are_kept(folder, server):
     first = judge_run(run, samples_of(run), JudgeRequest(one, "sd", "ar"), cpu, Observer())
     judge_run(run, samples_of(run), JudgeRequest(two, "sd", "ar"), cpu, Observer())
     judge_run(run, samples_of(run), JudgeRequest(one, "pld", "ar"), cpu, Observer())
-    server.first = [(400, {})] * 4
+    server.first = [(400, {})] * 100
     with pytest.raises(MissingAsset):
         judge_run(run, samples_of(run), JudgeRequest(bad, "sd", "ar"), cpu, Observer())
     server.first = []

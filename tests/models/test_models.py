@@ -137,7 +137,7 @@ def test_sizes_come_from_the_config_alone(tmp_path):
     expected = sum(p.numel() for p in LlamaForCausalLM.from_pretrained(folder).parameters())
     (folder / "model.safetensors").unlink()
     pair = construct(Pair, {"models": {"draft": {"path": "one"}}}, "pair.toml")
-    assert resolve_models(pair, ("draft",), tmp_path, Execution(CPU))["draft"].parameters == expected
+    assert resolve_models(pair, ("draft",), tmp_path, Execution(CPU))["draft"].size.parameters == expected
 
 
 def test_a_checksum_follows_the_files(tmp_path):

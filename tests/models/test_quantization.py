@@ -195,7 +195,7 @@ def test_a_quantized_copy_of_a_source_is_another_model_of_as_many_parameters():
     found = resolve_models(pair, tuple(pair.models), Path(), Execution(CPU))
     identities = [str(each.identity) for each in found.values()]
     assert len(set(identities)) == 3 and identities[1] == identities[2]
-    assert len({each.parameters for each in found.values()}) == 1
+    assert len({each.size.parameters for each in found.values()}) == 1
     loaded = load(found, Path(), CPU)
     assert loaded.models["int4"] is loaded.models["same"] and loaded.networks["int4"] is loaded.networks["same"]
     assert len({id(model) for model in loaded.models.values()}) == 3
@@ -273,7 +273,7 @@ def test_an_already_quantized_checkpoint_is_left_to_transformers(stored, library
     pair = construct(Pair, {"models": {"target": {"path": str(folder)}}}, "pair.toml")
     found = resolve_models(pair, ("target",), tmp_path, Execution(CPU))
     assert found["target"].engine == "eager"
-    assert found["target"].source.forward_bytes < 4 * found["target"].parameters / 3
+    assert found["target"].source.forward_bytes < 4 * found["target"].size.parameters / 3
     if find_spec(library) is None:
         with pytest.raises(MissingAsset, match=rf"(?i)^model 'target': .* is quantized by .*{library}[^\n]*$"):
             load(found, tmp_path, CPU)

@@ -1,11 +1,13 @@
 """Models in processes of their own: the same logits, and no answer to an older question."""
 
+from functools import partial
+
 import pytest
 import torch
 
 from specbench.config.options import Options
 from specbench.decoding.usage import Usage
-from specbench.models.loader import load
+from specbench.models.loader import load, open_alone
 from specbench.models.parallel import Workers, overlapping
 from specbench.models.resolve import Execution, device_of, resolve_models
 from specbench.resolution.selection import read_pair
@@ -17,7 +19,7 @@ def both():
     preset, pair = read_pair("tiny", Options())
     found = resolve_models(pair, ("draft",), preset.path.parent, Execution(device_of("cpu"), "float32", "lean"))
     loaded = load(found, preset.path.parent, device_of("cpu"))
-    workers = Workers(found, preset.path.parent)
+    workers = Workers(partial(open_alone, found, preset.path.parent))
     return lambda size=loaded.vocabulary: workers.open(loaded.reaches, size, None)[0], loaded
 
 
