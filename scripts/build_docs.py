@@ -166,7 +166,7 @@ def parameter(each: Any) -> tuple[str, str, str, str]:
         else each.type.name
     )
     default = "required" if each.required else "" if default in ("", "False", "[]") else f"`{default}`"
-    return name, kind, default, text
+    return name, kind, default, text.replace("[", "\\[")  # Markdown takes brackets for a link
 
 
 def config_page() -> str:
