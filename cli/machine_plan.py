@@ -1,6 +1,7 @@
 """`specbench plan --for`: the estimate of a run or a suite on another machine."""
 
 import json
+import sys
 from dataclasses import asdict
 from pathlib import Path
 
@@ -39,14 +40,14 @@ def plan_for(machine: Accelerator, gpus: int, suite: Suite, out: Path, as_json: 
     if grid.unused and not suite.name:
         raise ConfigError("; ".join(grid.unused.values()))
     total = total_of(rows)
+    for note in grid.unused.values():
+        print(note, file=sys.stderr)
     if as_json:
         plan = {
             "machine": asdict(machine), "gpus": gpus, "runs": [asdict(row) for row in rows], "total": asdict(total)
         }  # fmt: skip
         print(json.dumps(plan, indent=2))
     else:
-        for note in grid.unused.values():
-            say(note, terminal(), "yellow")
         _print(rows, sentence(suite.name or "this run", total, target), total, machine)
     return ExitCode.OK if total.fits and total.complete else ExitCode.MISSING
 

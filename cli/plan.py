@@ -103,6 +103,8 @@ def plan(
     if not suite and grid.unused:
         raise ConfigError("; ".join(grid.unused.values()))
     if as_json:
+        for note in grid.unused.values():
+            print(note, file=sys.stderr)
         print(json.dumps(list(map(asdict, rows)), indent=2))
     else:
         _print(rows, list(grid.unused.values()))

@@ -178,7 +178,8 @@ def _trained(job: _Job, observer: Observer) -> Trained:
     """Train a head and write it into its folder."""
     request, settings, folder = job.request, job.settings, job.folder
     kind, device = request.kind, device_of(request.options.device)
-    models = resolve_models(job.pair, job.roles, job.where, Execution(device, request.options.dtype))
+    pair = job.pair.on(job.sources[0].word) if len(job.sources) == 1 else job.pair
+    models = resolve_models(pair, job.roles, job.where, Execution(device, request.options.dtype))
     with observer.status(f"loading {', '.join(job.roles)}"):
         loaded = loader.load(models, job.where, device)
         texts = gather(loaded, job.sources, job.count, request.skip, request.seed)

@@ -36,11 +36,11 @@ class ResolvedPair:
     heads: Mapping[str, ResolvedHead]
 
 
-def run_spec(group: Sequence[ResolvedMethod], of: ResolvedPair, selected: Selected, options: Options) -> RunSpec:
+def run_spec(group: Sequence[ResolvedMethod], resolved: ResolvedPair, selected: Selected, options: Options) -> RunSpec:
     """Return the spec of one group of methods on one task. Raises ConfigError for an acceptance rate that cannot be met."""
-    simulated = of.pair.simulated
+    simulated = resolved.pair.simulated
     return RunSpec(
-        pair=pair_spec(group, of, selected.name, options),
+        pair=pair_spec(group, resolved, selected.name, options),
         task=task_spec(selected.name, selected.task, selected.data),
         methods={each.label: each.spec for each in group},
         baseline=group[0].label,
@@ -54,9 +54,9 @@ def run_spec(group: Sequence[ResolvedMethod], of: ResolvedPair, selected: Select
             seed=options.seed,
             repeats=options.repeats,
         ),
-        device=str(of.device),
+        device=str(resolved.device),
         plugins=dict(options.plugins),
-        changes=changes_of(group, of.name, selected.name, options),
+        changes=changes_of(group, resolved.name, selected.name, options),
     )
 
 
@@ -87,17 +87,17 @@ def _shortened(value: object) -> str:
     return text if len(text) <= MOST_CHARACTERS else f"…{text[1 - MOST_CHARACTERS :]}"
 
 
-def pair_spec(group: Sequence[ResolvedMethod], of: ResolvedPair, task: str, options: Options) -> PairSpec:
+def pair_spec(group: Sequence[ResolvedMethod], resolved: ResolvedPair, task: str, options: Options) -> PairSpec:
     """Return the models and heads that a group of methods needs."""
     needed = {role for each in group for role in each.method.roles()}
     heads = {name for each in group for name in each.method.heads}
-    models = {role: each.source for role, each in of.models.items() if role in needed}
+    models = {role: each.source for role, each in resolved.models.items() if role in needed}
     return PairSpec(
-        name=of.name,
+        name=resolved.name,
         models=models,
-        heads={name: each.source for name, each in of.heads.items() if name in heads},
-        simulated=of.pair.simulated,
-        synthetic=_synthetic(group, tuple(models), of.pair, task, options) if of.pair.logits != "real" else None,
+        heads={name: each.source for name, each in resolved.heads.items() if name in heads},
+        simulated=resolved.pair.simulated,
+        synthetic=_synthetic(group, tuple(models), resolved.pair, task, options) if resolved.pair.logits != "real" else None,
     )
 
 
