@@ -72,7 +72,7 @@ bench: $(INSTALLED)  ## compare with transformers on a CPU, and time blocks: wri
 	$(BIN)/python -m scripts.bench_transformers $(ARGS)
 	$(BIN)/python -m scripts.block_prices
 
-chain-cpu: $(INSTALLED)  ## a chain of three random models against plain speculation on a CPU, 15 minutes: writes results/chain-cpu.md
+chain-cpu: $(INSTALLED)  ## a chain of three random models against plain speculation on a CPU, an hour; ARGS="--shapes 100M" 5 minutes: writes results/chain-cpu.md
 	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m scripts.chain_cpu $(ARGS)
 
 smollm2: $(INSTALLED)  ## a real model, ARGS="--gguf FILE --data FOLDER", an hour: writes results/smollm2.md

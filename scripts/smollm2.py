@@ -58,7 +58,8 @@ def main() -> None:
     parser.add_argument(
         "--work", type=Path, default=Path("build/smollm2"), help="folder of the model, the head and the runs"
     )
-    parser.add_argument("-n", type=int, default=10, help="prompts per task")
+    parser.add_argument("-n", type=int, default=10, help="prompts per task; of Spec-Bench conversations")
+    parser.add_argument("--tasks", nargs="+", choices=PROMPTS, default=list(PROMPTS))
     args = parser.parse_args()
     args.work.mkdir(parents=True, exist_ok=True)
     shutil.rmtree(args.work / "runs", ignore_errors=True)
@@ -66,7 +67,7 @@ def main() -> None:
     pair.write_text(PAIR, encoding="utf-8")
     tokens = converted(args.gguf, args.work / "model")
     commands = [] if (args.work / "head" / "config.json").exists() else [training(pair, args)]
-    commands += [measuring(pair, task, args.data / path, args) for task, path in PROMPTS.items()]
+    commands += [measuring(pair, task, args.data / PROMPTS[task], args) for task in args.tasks]
     profile = [
         "profile", "-p", str(pair), "-t", "gsm8k", "--data", str(args.data / PROMPTS["gsm8k"]), "-n", "4",
         "-o", str(args.work / "runs"),
@@ -77,7 +78,7 @@ def main() -> None:
     runs = [str(run) for run in runs_in(args.work / "runs") if "polybasic" in run.name and "under" not in run.name]
     tables = specbench(["report", *runs, "-f", "md"], shown=True)
     PAGE.write_text(
-        page(args, tokens, [training(pair, args), *commands[-len(PROMPTS) :], profile], tables, prices),
+        page(args, tokens, [training(pair, args), *commands[-len(args.tasks) :], profile], tables, prices),
         encoding="utf-8",
     )
     print(PAGE.read_text(encoding="utf-8"))
