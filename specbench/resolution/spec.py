@@ -97,7 +97,9 @@ def pair_spec(group: Sequence[ResolvedMethod], resolved: ResolvedPair, task: str
         models=models,
         heads={name: each.source for name, each in resolved.heads.items() if name in heads},
         simulated=resolved.pair.simulated,
-        synthetic=_synthetic(group, tuple(models), resolved.pair, task, options) if resolved.pair.logits != "real" else None,
+        synthetic=_synthetic(group, tuple(models), resolved.pair, task, options)
+        if resolved.pair.logits != "real"
+        else None,
     )
 
 
