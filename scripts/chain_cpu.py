@@ -132,7 +132,7 @@ def profiled(shape: str, folder: Path) -> Profile:
     """Return the prices of the shape's models, as `specbench profile` measures them."""
     path, options = str(pair_file(shape, rate_of("middle"), folder)), Options(limit=2, repeats=1, max_new_tokens=24)
     names = tuple(pairings(list(LEVELS), read_pair(path, options)[1], 5))
-    out, access = folder / "profile", Access(fresh=True)
+    out, access = folder / "profile", Access()
     request = Request(methods=names, pair=path, tasks=("gsm8k",), options=options, out=out, access=access)
     (summary,) = run(request, profile=True).summaries
     return Profile.of(summary, LEVELS)
@@ -172,7 +172,7 @@ def measured(row: Row, args: argparse.Namespace) -> Measured:
         paths.append(path)
     result = specbench.run(
         list(map(str, paths)), str(pair_file(row.shape, row.middle, args.runs)), "gsm8k", out=args.runs / "runs",
-        fresh=True, limit=args.prompts, repeats=args.repeats, max_new_tokens=args.tokens, ignore_eos=True,
+        limit=args.prompts, repeats=args.repeats, max_new_tokens=args.tokens, ignore_eos=True,
     )  # fmt: skip
     (summary,) = result.summaries
     records = list(read(result.folders[0]))
