@@ -15,10 +15,9 @@ from specbench.cli.console import place, print_table, say, terminal
 from specbench.cli.params import known
 from specbench.cli.progress import Terminal, interrupted
 from specbench.cli.report_output import conclude
-from specbench.config.options import Access, SandboxKind
+from specbench.config.options import Access, Request, SandboxKind
 from specbench.config.overrides import parse_override
 from specbench.config.presets import sweep_of
-from specbench.config.request import Request
 from specbench.errors import ConfigError, ExitCode
 from specbench.reporting.conclusion import conclusion
 from specbench.reporting.formats.export import as_json as json_text

@@ -27,9 +27,8 @@ from specbench.cli.verdict_output import (
     limits_of,
     write,
 )
-from specbench.config.options import SandboxKind
+from specbench.config.options import Request, SandboxKind
 from specbench.config.presets import require_known
-from specbench.config.request import Request
 
 gate = typer.Typer(
     name="gate", no_args_is_help=True, help="Check, record or update a snapshot of a measurement.", **STYLE

@@ -15,8 +15,8 @@ from specbench.cli.arguments import named, words
 from specbench.cli.console import print_table, say, terminal
 from specbench.cli.progress import duration, status
 from specbench.cli.run import suite_changes
+from specbench.config.options import Request
 from specbench.config.presets import require_known
-from specbench.config.request import Request
 from specbench.config.suite import Line, Suite, read_suite
 from specbench.errors import ConfigError, ExitCode
 from specbench.machine.accelerator import read_accelerator

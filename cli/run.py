@@ -11,10 +11,9 @@ from specbench.cli.arguments import judge_table, named, pair_of_models, words
 from specbench.cli.console import place, terminal
 from specbench.cli.progress import Terminal, interrupted
 from specbench.cli.suite_run import LauncherName, SuiteMode, run_suite_in
-from specbench.config.options import Access, Options, SandboxKind
+from specbench.config.options import Access, Options, Request, SandboxKind
 from specbench.config.presets import require_known
-from specbench.config.request import Request, SuiteRequest
-from specbench.config.suite import read_suite
+from specbench.config.suite import SuiteRequest, read_suite
 from specbench.errors import ConfigError, ExitCode
 
 # options of a suite that a user may replace

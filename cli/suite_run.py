@@ -9,7 +9,7 @@ from pathlib import Path
 from specbench.cli.console import terminal
 from specbench.cli.progress import Terminal
 from specbench.config.construct import Table
-from specbench.config.request import SuiteRequest
+from specbench.config.suite import SuiteRequest
 from specbench.errors import ConfigError, ExitCode
 from specbench.files import read_toml
 

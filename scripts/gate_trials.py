@@ -23,8 +23,7 @@ import numpy as np
 
 from specbench._logging import quiet
 from specbench.cli.verdict_output import findings, outcome
-from specbench.config.options import Options
-from specbench.config.request import Request
+from specbench.config.options import Options, Request
 from specbench.experiment.fresh_process import (
     ARGUMENT,
     Batch,

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from pathlib import Path
 
-from specbench.config.architectures import architecture_of
 from specbench.config.construct import Table
+from specbench.config.model_files import architecture_of
 from specbench.config.options import Access, Options, SandboxKind
 from specbench.config.presets import preset
 from specbench.config.suite import TINY, Line, Suite, read_suite, suites

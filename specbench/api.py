@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 from specbench.analysis.run_summary import RunSummary
 from specbench.analysis.summary import summaries_of
 from specbench.config.construct import Named
-from specbench.config.options import Access, Options, SandboxKind, fields_of
-from specbench.config.request import Request
+from specbench.config.options import Access, Options, Request, SandboxKind, fields_of
 from specbench.errors import ConfigError, MissingAsset, hint
 from specbench.experiment import pipeline
 from specbench.observer import Observer

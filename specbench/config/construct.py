@@ -11,7 +11,10 @@ import inspect
 import math
 import types
 import typing
+from collections.abc import Iterable
 from enum import StrEnum
+from importlib import import_module
+from pkgutil import iter_modules
 from typing import Any, ClassVar, Self, TypeVar
 
 from specbench.errors import ConfigError, hint
@@ -157,3 +160,9 @@ def at_least(thing: object, **least: float) -> None:
     for key, low in least.items():
         if (value := getattr(thing, key)) is not None:
             within(key, value, low, math.inf)
+
+
+def import_modules(package: str, path: Iterable[str]) -> None:
+    """Import all modules of a package, in alphabetical order, so that the classes in them register themselves."""
+    for module in sorted(iter_modules(path)):
+        import_module(f"{package}.{module.name}")

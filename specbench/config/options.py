@@ -1,8 +1,8 @@
-"""The options of a run, apart from its methods, pair and tasks."""
+"""The options of a run, how commands use their folders, and requests: methods, a pair and tasks with options."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from os import PathLike
 from pathlib import Path
@@ -289,3 +289,21 @@ class Access:
     break_lock: bool = False
     restart: bool = False
     untimed: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """Methods to measure on a pair and tasks.
+
+    Names are presets or paths to TOML files; `all` and `lossless` are all methods that the pair allows. Without methods, the
+    pair's default is used, without tasks the pair's default tasks. `sandbox` is the backend for executing generated code,
+    which is not executed if it is None.
+    """
+
+    methods: tuple[str, ...]
+    pair: str
+    tasks: tuple[str, ...] = ()
+    options: Options
+    out: Path = Path("results")
+    access: Access = field(default_factory=Access)
+    sandbox: SandboxKind | None = None

@@ -12,8 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from specbench.config.options import Access, SandboxKind
-from specbench.config.request import Request
+from specbench.config.options import Access, Request, SandboxKind
 from specbench.errors import ExitCode
 from specbench.observer import Observer
 

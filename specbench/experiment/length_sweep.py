@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
+from specbench.config.options import Request
 from specbench.config.presets import preset
-from specbench.config.request import Request
 from specbench.errors import ConfigError
 from specbench.experiment.pipeline import run
 from specbench.observer import Observer

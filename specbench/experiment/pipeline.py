@@ -7,8 +7,7 @@ from pathlib import Path
 
 from specbench.analysis.run_summary import RunSummary
 from specbench.analysis.summary import save_summary, summarise
-from specbench.config.options import Access
-from specbench.config.request import Request
+from specbench.config.options import Access, Request
 from specbench.errors import MissingAsset
 from specbench.experiment import runner, scorer
 from specbench.experiment.block_times import time_blocks

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from specbench.config.architectures import architecture_of
+from specbench.config.model_files import architecture_of
 from specbench.config.options import Access
 from specbench.config.pair import HeadKind, default_base
 from specbench.config.preparation import PreparedHead

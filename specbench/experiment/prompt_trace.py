@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from specbench.analysis.token_origin import TracedRound, of_round
-from specbench.config.options import Options
-from specbench.config.request import Request
+from specbench.config.options import Options, Request
 from specbench.data.prompting import encode_firsts, pieces
 from specbench.data.task import Data, Sample
 from specbench.decoding.method import Round

@@ -9,8 +9,7 @@ from typing import Any
 from specbench.analysis.frontier import candidates, frontier_of
 from specbench.analysis.intervals import FEWEST
 from specbench.analysis.points import swept
-from specbench.config.request import SuiteRequest
-from specbench.config.suite import Line, Suite
+from specbench.config.suite import Line, Suite, SuiteRequest
 from specbench.errors import ConfigError, ExitCode
 from specbench.experiment.suite_runner import run_suite
 from specbench.observer import Observer

@@ -9,8 +9,8 @@ from dataclasses import asdict, replace
 
 import tomli_w
 
-from specbench.config.request import Request, SuiteRequest
-from specbench.config.suite import Suite
+from specbench.config.options import Request
+from specbench.config.suite import Suite, SuiteRequest
 from specbench.errors import ConfigError, ExitCode, NotComparable
 from specbench.experiment.pipeline import Results, run
 from specbench.experiment.suite_runner import run_one, run_suite, write_index

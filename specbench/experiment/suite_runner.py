@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 from specbench.analysis.run_summary import RunSummary
 from specbench.analysis.summary import summary_of
 from specbench.config.presets import preset
-from specbench.config.request import SuiteRequest
-from specbench.config.suite import Line
+from specbench.config.suite import Line, SuiteRequest
 from specbench.errors import ConfigError, ExitCode, MissingAsset
 from specbench.experiment.judging import JudgeRequest
 from specbench.experiment.pipeline import Steps, measure

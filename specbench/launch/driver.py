@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from specbench.config.construct import Table
-from specbench.config.request import SuiteRequest
+from specbench.config.suite import SuiteRequest
 from specbench.errors import ExitCode
 from specbench.experiment.preparation import prepare
 from specbench.experiment.scorer import is_scored

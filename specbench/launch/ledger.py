@@ -4,7 +4,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
-from specbench.config.request import SuiteRequest
+from specbench.config.suite import SuiteRequest
 from specbench.files import read_sealed, write_sealed
 from specbench.launch.job import Job
 from specbench.runs.suite_index import Index

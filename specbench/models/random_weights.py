@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, PreTrainedConfig, PreTrainedModel
 
-from specbench.config.architectures import known_architecture
 from specbench.config.construct import Table
+from specbench.config.model_files import known_architecture
 from specbench.config.pair import PACKAGE
 from specbench.errors import ConfigError, MissingAsset, hint
 from specbench.files import in_one_line, read_json

@@ -11,8 +11,8 @@ from pathlib import Path
 import torch
 from transformers import AutoConfig, PreTrainedConfig
 
-from specbench.config.chat_templates import ChatTemplate, chat_template
 from specbench.config.construct import Table
+from specbench.config.model_files import ChatTemplate, chat_template
 from specbench.config.pair import ModelSpec, Pair, folder
 from specbench.config.placement import Parallel
 from specbench.data.hub import commit_of, first_line, local_checksum

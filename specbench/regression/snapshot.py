@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 
 from specbench.config.construct import Table
-from specbench.config.options import Options
-from specbench.config.request import Request
+from specbench.config.options import Options, Request
 from specbench.errors import ConfigError, hint
 from specbench.files import SEAL, checked, read_json, seal_of, write
 from specbench.regression.measurement import Generation, Measured, Session, of_run, pooled

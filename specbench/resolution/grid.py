@@ -3,10 +3,9 @@
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from specbench.config.options import SandboxKind
+from specbench.config.options import Request, SandboxKind
 from specbench.config.overrides import Override, in_scope, override
 from specbench.config.presets import names
-from specbench.config.request import Request
 from specbench.config.suite import Line, Suite
 from specbench.errors import ConfigError, MissingAsset
 from specbench.models.resolve import Execution, device_of, resolve_models

@@ -5,10 +5,9 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import specbench.tasks  # noqa: F401  (registers the tasks)
-from specbench.config.options import Options, SandboxKind
+from specbench.config.options import Options, Request, SandboxKind
 from specbench.config.pair import Pair
 from specbench.config.presets import WORDS, Preset, require_known
-from specbench.config.request import Request
 from specbench.data.task import Task
 from specbench.errors import ConfigError, MissingAsset
 from specbench.models.heads.resolve import resolve_heads

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from specbench.config.options import Access, Options
-from specbench.config.request import SuiteRequest
-from specbench.config.suite import read_suite
+from specbench.config.suite import SuiteRequest, read_suite
 from specbench.data.task import Data, Sample
 from specbench.errors import ConfigError, ExitCode
 from specbench.experiment.sharding import combine_suite, shards_of, with_shard

@@ -9,8 +9,7 @@ import pytest
 
 from specbench.cli.suite_run import SuiteMode
 from specbench.config.options import Access
-from specbench.config.request import SuiteRequest
-from specbench.config.suite import read_suite
+from specbench.config.suite import SuiteRequest, read_suite
 from specbench.errors import ConfigError, ExitCode
 from specbench.files import read_sealed, write_sealed
 from specbench.launch.driver import Campaign, launch

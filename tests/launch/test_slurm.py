@@ -13,8 +13,7 @@ import pytest
 
 from scripts import local_slurm
 from specbench.config.options import Access
-from specbench.config.request import SuiteRequest
-from specbench.config.suite import read_suite
+from specbench.config.suite import SuiteRequest, read_suite
 from specbench.errors import ConfigError, ExitCode, MissingAsset
 from specbench.launch import slurm
 from specbench.launch.driver import Campaign, launch

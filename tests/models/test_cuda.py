@@ -14,8 +14,7 @@ from scripts.gpu import common as gpu
 from scripts.gpu import graphs as gpu_graphs
 from scripts.gpu.exactness import METHODS
 from specbench.config import presets
-from specbench.config.options import Access, Options
-from specbench.config.request import Request
+from specbench.config.options import Access, Options, Request
 from specbench.decoding.loop import Generation, Limits, decode
 from specbench.decoding.sampling import Sampler
 from specbench.decoding.verify import verify_at_once

@@ -12,7 +12,7 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from specbench.config.architectures import known_architecture
+from specbench.config.model_files import known_architecture
 from specbench.config.options import Options
 from specbench.config.pair import ModelSpec
 from specbench.config.placement import place_overrides

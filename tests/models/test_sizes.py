@@ -4,7 +4,7 @@ import pytest
 import torch
 from transformers import AutoConfig
 
-from specbench.config.architectures import known_architecture
+from specbench.config.model_files import known_architecture
 from specbench.errors import MissingAsset
 from specbench.models.engine import network_of
 from specbench.models.products import Packed, can_pack

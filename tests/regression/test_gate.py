@@ -14,9 +14,8 @@ import yaml
 
 from scripts import gate_trials
 from specbench import __main__ as entry
-from specbench.config.options import Access, Options, SandboxKind
+from specbench.config.options import Access, Options, Request, SandboxKind
 from specbench.config.overrides import parse_override
-from specbench.config.request import Request
 from specbench.errors import ConfigError
 from specbench.experiment import fresh_process as remeasure
 from specbench.experiment import gate as gating

@@ -1,6 +1,6 @@
 """Lean decode-time forwards, one short file per architecture. Importing the package registers all of them."""
 
-from specbench.config.discovery import import_modules
+from specbench.config.construct import import_modules
 from specbench.models.engine.graphs import Graphs, GraphSession
 from specbench.models.engine.network import Network, can_fuse, network_of, small_config, unsupported
 from specbench.models.engine.session import LeanSession

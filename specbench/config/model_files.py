@@ -1,12 +1,14 @@
-"""The architectures of configs/architectures/, by hub id. Reading them imports neither torch nor transformers."""
+"""Files that pairs name for their models: architectures by hub id, and chat templates. Reading them imports no torch."""
 
+import hashlib
+from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from pathlib import Path
 
 from specbench.config.construct import Table, convert
 from specbench.config.pair import ModelSpec, folder
-from specbench.errors import MissingAsset
+from specbench.errors import ConfigError, MissingAsset, hint
 from specbench.files import read_json, read_toml
 
 
@@ -42,3 +44,35 @@ def _by_id() -> dict[str, Table]:
         for path, table in tables.items()
         for name in table["ids"]
     }
+
+
+SUFFIX = ".jinja"
+
+
+@dataclass(frozen=True)
+class ChatTemplate:
+    """A Jinja chat template as transformers applies it. `label` is its name with the beginning of its SHA-256."""
+
+    label: str
+    text: str
+
+
+def chat_template(name: str, base: Path) -> ChatTemplate:
+    """Return a bundled template by name, or the one in a file, relative to the folder `base`. Raises ConfigError."""
+    if name.endswith(SUFFIX):
+        path = base / Path(name).expanduser()
+        if not path.is_file():
+            raise ConfigError(f"no chat template {path}")
+        text, stem = path.read_text(encoding="utf-8"), path.name
+    else:
+        bundled = {each.name.removesuffix(SUFFIX): each for each in _folder().iterdir() if each.name.endswith(SUFFIX)}
+        if name not in bundled:
+            raise ConfigError(
+                f"unknown chat template '{name}'{hint(name, bundled)}; help: a path that ends in {SUFFIX}"
+            )
+        text, stem = bundled[name].read_text(encoding="utf-8"), name
+    return ChatTemplate(f"{stem}:{hashlib.sha256(text.encode()).hexdigest()[:12]}", text)
+
+
+def _folder() -> Path:
+    return Path(str(resources.files("specbench.configs"))) / "chat_templates"
