@@ -110,7 +110,7 @@ def swept(request: Request, over: list[str], observer: Terminal) -> tuple[tuple[
     `auto` is each method's own grid, `gamma=auto` the draft lengths around the predicted one, and KEY=[VALUES] is for every
     method, or for the one whose name the key begins with.
     """
-    from specbench.experiment.length_sweep import lengths_around  # imports torch
+    from specbench.experiment.refinement import lengths_around  # imports torch
 
     names, sweeps = request.methods, list[tuple[str, list[object]]]()
     for text in over:

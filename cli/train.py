@@ -18,7 +18,7 @@ from specbench.errors import ConfigError
 from specbench.training.recipes import TrainKind, keys_of
 
 if TYPE_CHECKING:
-    from specbench.experiment.finetuning import FinetuneRequest
+    from specbench.experiment.training import FinetuneRequest
 
 
 def train(
@@ -85,8 +85,7 @@ def train(
     """
     # imports torch
     from specbench.cli.trained_head import show
-    from specbench.experiment.finetuning import FinetuneRequest
-    from specbench.experiment.head_training import TrainRequest, train_head
+    from specbench.experiment.training import FinetuneRequest, TrainRequest, train_head
 
     overrides = tuple(map(parse_override, set_ or []))
     recipe = {key.removeprefix("recipe."): value for key, value in overrides if key.startswith("recipe.")}
@@ -132,7 +131,7 @@ def _one(tasks: Sequence[str]) -> str:
 
 def _finetune(request: "FinetuneRequest", unused: Mapping[str, bool]) -> None:
     """Fine-tune a model, and print its losses and how to use it. Raises ConfigError for options of heads."""
-    from specbench.experiment.finetuning import finetune_model  # imports torch
+    from specbench.experiment.training import finetune_model  # imports torch
 
     if given := [option for option, is_given in unused.items() if is_given]:
         raise ConfigError(f"{', '.join(given)} have no effect on finetune; leave them out")

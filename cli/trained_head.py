@@ -13,8 +13,8 @@ from specbench.reporting.column import HUNDREDTHS, TIMES
 from specbench.reporting.conclusion import speedup_of
 
 if TYPE_CHECKING:
-    from specbench.experiment.head_training import TrainedHead
     from specbench.experiment.head_trial import Gain, HeadTrial
+    from specbench.experiment.training import TrainedHead
     from specbench.training.texts import Source
 
 

@@ -15,20 +15,18 @@ from torch import Tensor
 
 from scripts.gpu.common import Engines, Small, generator
 from specbench.decoding.drafting import roll
-from specbench.decoding.enumerating_sampler import exact_distribution
 from specbench.decoding.loop import Limits, decode
 from specbench.decoding.method import Method
-from specbench.decoding.sampling import Draft, Sampler
-from specbench.decoding.session import Session
+from specbench.decoding.sampling import Draft, Sampler, exact_distribution
+from specbench.decoding.session import Session, Usage
 from specbench.decoding.targets import Contrastive, Last, Mixture
-from specbench.decoding.usage import Usage
 from specbench.decoding.verify import Verified, verify_at_once
 from specbench.methods.autoregressive import Autoregressive
 from specbench.methods.proposers import DraftModel
 from specbench.methods.speculative import Speculative
 from specbench.methods.speculative_ensemble import SpeculativeEnsemble
 from specbench.models.engine import GraphSession, LeanSession
-from specbench.models.synthetic_logits import SyntheticDistribution, SyntheticSession
+from specbench.models.simulated import SyntheticDistribution, SyntheticSession
 from specbench.verification.enumeration import Opened
 
 FEW = 3

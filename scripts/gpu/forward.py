@@ -18,7 +18,7 @@ from specbench.decoding.loop import Limits, decode
 from specbench.decoding.sampling import Sampler
 from specbench.decoding.session import Session
 from specbench.decoding.targets import Last
-from specbench.machine.bandwidth import copy_bandwidth
+from specbench.machine.memory import copy_bandwidth
 from specbench.methods.autoregressive import Autoregressive
 from specbench.models.engine import Graphs
 from specbench.models.resolve import ResolvedModel

@@ -22,7 +22,7 @@ from specbench.decoding.sampling import Draft, Sampler
 from specbench.decoding.session import Session
 from specbench.decoding.verify import verify_at_once
 from specbench.errors import MissingAsset
-from specbench.models import random_weights as dummy
+from specbench.models import simulated
 from specbench.models.eager_session import EagerSession
 from specbench.models.engine import Graphs, GraphSession, LeanSession, network_of
 from specbench.models.quantization import quantize
@@ -72,7 +72,7 @@ def model(shape: tuple[int, int, int], dtype: str, device: torch.device) -> PreT
         vocab_size=VOCABULARY, hidden_size=width, intermediate_size=2 * width, num_hidden_layers=2,
         num_attention_heads=heads, num_key_value_heads=shared, max_position_embeddings=POSITIONS,
     )  # fmt: skip
-    made = dummy.random_model(config, "float32", torch.device("cpu"))
+    made = simulated.random_model(config, "float32", torch.device("cpu"))
     chance = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for weight in made.parameters():

@@ -24,7 +24,7 @@ from specbench.methods.proposers import DraftModel
 from specbench.methods.speculative import Speculative
 from specbench.methods.speculative_ensemble import SpeculativeEnsemble
 from specbench.models.loaded_pair import LoadedPair
-from specbench.models.synthetic_logits import calibrate
+from specbench.models.simulated import calibrate
 from specbench.runs.record import Record
 
 GAMMA = 5  # draft length of speculative decoding, in both

@@ -9,8 +9,7 @@ import numpy as np
 from specbench.analysis.intervals import Estimate, interval, interval_of_sums, wilson
 from specbench.errors import ConfigError
 from specbench.files import read_sealed
-from specbench.runs.run_folder import SCORES
-from specbench.runs.scores import ScoreRow, Scores
+from specbench.runs.run_folder import SCORES, ScoreRow, Scores
 from specbench.scoring import metric
 from specbench.scoring.metric import NO_ANSWER, Scored, is_combiner
 

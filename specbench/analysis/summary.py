@@ -38,12 +38,12 @@ from specbench.runs.run_folder import (
     SAMPLES,
     SCORES,
     SUMMARY,
+    Scores,
     imported_of,
     load,
     spec_of,
 )
 from specbench.runs.run_spec import Clock, MethodSpec, RunSpec
-from specbench.runs.scores import Scores
 
 PARALLEL_BYTES = 32 << 20  # of records, from which on summaries are computed in several processes
 PREFILL = 0.1  # share of the time from which on the headline includes prefill

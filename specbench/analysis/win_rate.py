@@ -10,8 +10,7 @@ import numpy as np
 from specbench.analysis.intervals import Estimate, by_prompt, interval_of_sums, wilson
 from specbench.analysis.points import Point, PointValue
 from specbench.files import read_sealed
-from specbench.runs.run_folder import JUDGED
-from specbench.runs.scores import Judged, JudgedRow
+from specbench.runs.run_folder import JUDGED, Judged, JudgedRow
 
 JUDGE = "judge"  # the value of a point that names the judge
 

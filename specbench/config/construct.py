@@ -20,6 +20,7 @@ from typing import Any, ClassVar, Self, TypeVar
 from specbench.errors import ConfigError, hint
 
 Table = dict[str, object]  # a TOML table whose keys its reader checks
+T = TypeVar("T")
 
 
 class Named:
@@ -53,9 +54,6 @@ class Named:
                 )
             return member()
         return construct(member, {k: v for k, v in table.items() if k != "name"}, where)
-
-
-T = TypeVar("T")
 
 
 def construct(kind: type[T], table: dict[str, Any], where: str) -> T:

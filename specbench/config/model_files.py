@@ -11,6 +11,8 @@ from specbench.config.pair import ModelSpec, folder
 from specbench.errors import ConfigError, MissingAsset, hint
 from specbench.files import read_json, read_toml
 
+SUFFIX = ".jinja"
+
 
 def known_architecture(path: str) -> Table:
     """Return the configuration of a hub id. Raises MissingAsset if its architecture is not known."""
@@ -44,9 +46,6 @@ def _by_id() -> dict[str, Table]:
         for path, table in tables.items()
         for name in table["ids"]
     }
-
-
-SUFFIX = ".jinja"
 
 
 @dataclass(frozen=True)

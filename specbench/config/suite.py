@@ -44,6 +44,11 @@ DIMENSIONS = (  # of a measured point
 )  # fmt: skip
 PROMPT = "prompt"  # as the x of a plot: a point for each prompt
 Axis = Literal["linear", "log"]
+BY_SCOPE = {"data", "gamma", "heads", "overrides"}  # options with one value per scope or key
+TINY = "-tiny"  # suffix of suites on the bundled models
+Kind = Literal["runs", "profile"]
+MEASURED = ("kind", "options", "grid", "prepare", "judge")  # keys of a suite that determine its measurements
+JUDGE = {"name", "of", "against"}  # required keys of a judge's table, in any case
 
 
 def require_dimensions(*words: str) -> None:
@@ -150,13 +155,6 @@ class Expectation:
         """The bound of the values."""
         (bound,) = (each for each in (self.at_least, self.at_most, self.equals) if each is not None)
         return bound
-
-
-BY_SCOPE = {"data", "gamma", "heads", "overrides"}  # options with one value per scope or key
-TINY = "-tiny"  # suffix of suites on the bundled models
-Kind = Literal["runs", "profile"]
-MEASURED = ("kind", "options", "grid", "prepare", "judge")  # keys of a suite that determine its measurements
-JUDGE = {"name", "of", "against"}  # required keys of a judge's table, in any case
 
 
 @dataclass(frozen=True, kw_only=True)

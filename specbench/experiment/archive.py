@@ -34,12 +34,13 @@ from specbench.runs.run_folder import (
     SAMPLES,
     SCORES,
     Imported,
+    Judged,
+    Scores,
     listed,
     load,
     read,
     spec_of,
 )  # fmt: skip
-from specbench.runs.scores import Judged, Scores
 
 FORMAT = 1  # of archives
 LISTING = "archive.json"  # the manifest, the first member of an archive

@@ -16,8 +16,7 @@ from specbench.errors import ConfigError, hint
 from specbench.files import read_sealed, write_sealed
 from specbench.judges.judge import Judge, Judgment
 from specbench.observer import Observer
-from specbench.runs.run_folder import JUDGED, read, require_texts
-from specbench.runs.scores import Judged, JudgedRow
+from specbench.runs.run_folder import JUDGED, Judged, JudgedRow, read, require_texts
 
 FLUSHED = 20  # comparisons between two writes of judged.json
 

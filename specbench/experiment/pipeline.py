@@ -10,8 +10,8 @@ from specbench.analysis.summary import save_summary, summarise
 from specbench.config.options import Access, Request
 from specbench.errors import MissingAsset
 from specbench.experiment import runner, scorer
-from specbench.experiment.block_times import time_blocks
 from specbench.experiment.judging import JudgeRequest, judge_run
+from specbench.experiment.runner import time_blocks
 from specbench.experiment.tensor_parallel import TensorParallel
 from specbench.models.placed import tensor_placement
 from specbench.observer import Observer

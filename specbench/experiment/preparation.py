@@ -11,7 +11,7 @@ from specbench.config.pair import HeadKind, default_base
 from specbench.config.preparation import PreparedHead
 from specbench.config.suite import Suite
 from specbench.errors import ConfigError, MissingAsset
-from specbench.experiment.head_training import TrainRequest, train_head
+from specbench.experiment.training import TrainRequest, train_head
 from specbench.observer import Observer
 from specbench.resolution import selection
 from specbench.resolution.prepared_heads import Step, has_rows, is_trained, pending, steps_of, write_identity

@@ -9,12 +9,11 @@ import tomli_w
 import torch
 
 from specbench.config.options import Access
-from specbench.data.prompting import Turn, encode_firsts
+from specbench.data.prompting import Turn, encode, encode_firsts
 from specbench.data.task import Data, Sample
 from specbench.errors import ConfigError
 from specbench.experiment.generation import Setting, attempt, calibrated, capture
 from specbench.files import read_sealed, write, write_sealed
-from specbench.machine.bandwidth import copy_bandwidth
 from specbench.machine.hardware import (
     Environment,
     Fingerprint,
@@ -23,13 +22,14 @@ from specbench.machine.hardware import (
     fingerprint,
     incomparable,
 )
+from specbench.machine.memory import copy_bandwidth
 from specbench.models.loaded_pair import LoadedPair
-from specbench.resolution.plan import PlannedRun
+from specbench.resolution.plan import Plan, PlannedRun
 from specbench.runs.locking import FolderLock
 from specbench.runs.record import Record
-from specbench.runs.recorder import Recorder, Recording
 from specbench.runs.run_folder import (
     ATTEMPTS,
+    BLOCKS,
     CONFIG,
     ENVIRONMENT,
     JUDGED,
@@ -38,12 +38,16 @@ from specbench.runs.run_folder import (
     SCORES,
     SUMMARY,
     Manifest,
+    Recorder,
+    Recording,
     read,
     spec_of,
 )
 from specbench.runs.run_spec import RunSpec
 
 WARM_UP_TOKENS = 16
+LARGEST_BLOCK = 25  # tokens: a draft of 8 on a block of 16, and the token before them
+FORWARDS_OF_EACH_SIZE = 20
 
 
 def prepare(run: PlannedRun, lock: FolderLock, access: Access) -> Recorder:
@@ -258,3 +262,34 @@ def most_turns(data: Data) -> int:
             count, at = count + 1, following[at]
         longest = max(longest, count)
     return longest
+
+
+def time_blocks(plan: Plan, run: PlannedRun) -> None:
+    """Time forwards of 1 to LARGEST_BLOCK tokens of every model, after the first prompt, and write the times to the run folder.
+
+    A folder that has times already is skipped.
+    """
+    if not (run.folder / BLOCKS).exists():
+        pair = run.pair_of(plan.load())
+        write_sealed(run.folder / BLOCKS, {"models": {role: _times(pair, run, role) for role in run.spec.roles}})
+
+
+def _times(pair: LoadedPair, run: PlannedRun, role: str) -> dict[int, list[float]]:
+    """Return the number of forwards of a model and their seconds, by tokens read. Sizes alternate."""
+    window = pair.window_of((role,)).length
+    prompt, _ = encode(pair.tokenizer, run.task, run.data.samples[0], [], window)
+    models = pair.open(prompt)
+    largest = LARGEST_BLOCK if window is None else min(LARGEST_BLOCK, window - len(models.ids))
+    pair.prepare(len(models.ids) + largest, largest)
+    session = models[role]
+    session.score(models.ids, len(models.ids) - 1)
+    for time in range(FORWARDS_OF_EACH_SIZE + 1):
+        for size in range(1, largest + 1):
+            tokens = [(7 * time + 13 * size + 3 * i) % min(pair.vocabulary, 200) for i in range(size)]
+            session.score(models.ids + tokens, len(models.ids))
+        session.settle()
+        if not time:
+            first = {size: list(sums) for size, sums in session.usage.by_fed.items()}  # warm-up
+    return {
+        size: [count - first[size][0], spent - first[size][1]] for size, (count, spent) in session.usage.by_fed.items()
+    }

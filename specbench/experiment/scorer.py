@@ -11,8 +11,7 @@ from specbench.data.task import Data, Sample, Task
 from specbench.errors import ConfigError, PluginError, exits_as_errors, hint, shown
 from specbench.files import read_sealed, write_sealed
 from specbench.runs.record import Record
-from specbench.runs.run_folder import CONFIG, SCORES, read, require_texts, spec_of
-from specbench.runs.scores import ScoreRow, Scores
+from specbench.runs.run_folder import CONFIG, SCORES, ScoreRow, Scores, read, require_texts, spec_of
 from specbench.sandbox import Sandbox
 from specbench.scoring.metric import NO_ANSWER, Score
 

@@ -12,7 +12,7 @@ from specbench.experiment.preparation import prepare
 from specbench.experiment.scorer import is_scored
 from specbench.experiment.sharding import shards_of, with_shard
 from specbench.experiment.suite_runner import write_index
-from specbench.launch.launcher import JobState, Launcher
+from specbench.launch.job import JobState, Launcher
 from specbench.launch.ledger import FINAL, Entry, Ledger, State, folder_of
 from specbench.launch.local import local_launcher
 from specbench.launch.ray_cluster import ray_launcher

@@ -1,19 +1,25 @@
-"""One job: a command with a log and an outcome file. `python -m specbench.launch.job OUTCOME LOG COMMAND ...` performs it."""
+"""Jobs, and the protocol of launchers: submit, poll, cancel.
+
+A job is a command with a log and an outcome file. `python -m specbench.launch.job OUTCOME LOG COMMAND ...` performs it.
+"""
 
 import os
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from enum import StrEnum
 from pathlib import Path
+from typing import Protocol
 
 from specbench.errors import ConfigError
 from specbench.experiment.fresh_process import PARENT
 from specbench.files import read_sealed, write_sealed
 
 LEASES = "SPECBENCH_LEASES"  # environment variable: descriptors that the command keeps open until it ends
+UNLIMITED = sys.maxsize  # jobs that a queue takes
 
 
 @dataclass(frozen=True)
@@ -95,6 +101,45 @@ def perform(outcome_file: Path, log: Path, command: Sequence[str], node: str = "
     seconds = round(time.time() - outcome.began, 1)
     write_sealed(outcome_file, asdict(replace(outcome, exit_code=code, seconds=seconds)))
     return code
+
+
+class JobState(StrEnum):
+    """The state of a job in its launcher's queue."""
+
+    pending = "pending"
+    running = "running"
+    ended = "ended"
+
+
+class Launcher(Protocol):
+    """A queue of jobs. Results and outcomes travel through files only.
+
+    `name` is that of `--launcher`. `outlives` says that jobs go on after the driver has ended. `warning` is shown before jobs
+    are submitted, unless it is empty.
+    """
+
+    name: str
+    outlives: bool
+    warning: str
+
+    @property
+    def shared(self) -> bool:
+        """Whether jobs may share a device, so that timings are invalid."""
+
+    def free(self, active: int) -> int:
+        """Return how many more jobs may be submitted, given the number of active ones."""
+
+    def submit(self, jobs: Sequence[Job]) -> list[str]:
+        """Submit jobs. Returns an id for each, by which another driver can find it.
+
+        If there is no room for the last ones, they are not submitted, and have no id.
+        """
+
+    def poll(self, jobs: Mapping[str, Job]) -> dict[str, JobState]:
+        """Return the state of jobs by id. A job that the launcher does not know has ended."""
+
+    def cancel(self, jobs: Mapping[str, Job]) -> None:
+        """Stop jobs, by id."""
 
 
 if __name__ == "__main__":

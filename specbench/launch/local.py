@@ -12,8 +12,7 @@ from pathlib import Path
 
 from specbench.config.construct import Table, at_least, construct
 from specbench.errors import ConfigError
-from specbench.launch.job import LEASES, Job
-from specbench.launch.launcher import JobState
+from specbench.launch.job import LEASES, Job, JobState
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,7 @@ from typing import Any
 
 from specbench.config.construct import Table, at_least, construct, within
 from specbench.errors import MissingAsset
-from specbench.launch.job import Job, perform
-from specbench.launch.launcher import UNLIMITED, JobState
+from specbench.launch.job import UNLIMITED, Job, JobState, perform
 
 HELP = "the launcher ray needs ray, which is not installed\n  help: pip install 'specbench[ray]'"
 NICENESS = "RAY_worker_niceness"  # of a node's workers, 15 by default: other processes would delay the jobs

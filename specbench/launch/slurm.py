@@ -10,8 +10,7 @@ from typing import Any, Literal
 from specbench.config.construct import Table, at_least, construct
 from specbench.errors import ConfigError, MissingAsset
 from specbench.files import in_one_line
-from specbench.launch.job import Job, perform
-from specbench.launch.launcher import UNLIMITED, JobState
+from specbench.launch.job import UNLIMITED, Job, JobState, perform
 
 HELP = "the launcher slurm needs submitit, which is not installed\n  help: pip install 'specbench[slurm]'"
 ALIASES = {  # our settings -> submitit's parameters

@@ -54,7 +54,7 @@ def checks(results: Path) -> Iterator[Check]:
     device = "cuda" if "gpu" in found else "cpu"
     yield from (_cpu(found), _load(found), _memory(found))
     yield from _gpu(found.get("gpu"))
-    from specbench.machine.bandwidth import copy_bandwidth  # imports torch, which may be missing
+    from specbench.machine.memory import copy_bandwidth  # imports torch, which may be missing
 
     yield Check("memory bandwidth", "ok", f"{copy_bandwidth(device) / 1e9:.1f} GB/s, read and written ({device})")
     yield clock(_timed(device))

@@ -7,7 +7,7 @@ from torch import Tensor
 from transformers import Cache, DynamicCache, EncoderDecoderCache, PreTrainedModel
 from transformers.cache_utils import DynamicLayer
 
-from specbench.decoding.usage import Usage
+from specbench.decoding.session import Usage
 from specbench.models.cached_session import CachedSession
 
 

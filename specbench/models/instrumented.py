@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from specbench.decoding.usage import Usage
+from specbench.decoding.session import Usage
 
 
 def _hook(stack: ExitStack, module: Any, before: Callable[..., None], after: Callable[..., None]) -> None:

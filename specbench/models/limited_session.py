@@ -11,8 +11,7 @@ from transformers import PreTrainedModel
 
 from specbench.decoding.drafting import widened
 from specbench.decoding.sampling import Draft, Sampler
-from specbench.decoding.session import Session
-from specbench.decoding.usage import Usage
+from specbench.decoding.session import Session, Usage
 from specbench.models.eager_session import window_of
 
 

@@ -18,7 +18,7 @@ from specbench.models.instrumented import InstrumentedSession
 from specbench.models.limited_session import LimitedSession, Reach
 from specbench.models.parallel import StreamSession, Workers
 from specbench.models.placed import MovedSession, numbered, on
-from specbench.models.synthetic_logits import SyntheticDistribution, SyntheticSession
+from specbench.models.simulated import SyntheticDistribution, SyntheticSession
 
 H = TypeVar("H", bound=TrainedHead)
 # Tokenizers that split this text alike are taken to be the same.

@@ -14,13 +14,12 @@ from specbench.decoding.session import Session
 from specbench.errors import ConfigError
 from specbench.machine import hardware
 from specbench.machine.memory import return_freed_memory, use_huge_pages
-from specbench.models import random_weights as dummy
+from specbench.models import simulated
 from specbench.models.checkpoints import Checkpoint, load_model, load_tokenizer
 from specbench.models.eager_session import new_cache
 from specbench.models.engine import Graphs, Network, network_of
 from specbench.models.heads import EagleHead, EagleNetwork
-from specbench.models.heads.loader import load_head
-from specbench.models.heads.resolve import ResolvedHead
+from specbench.models.heads.resolve import ResolvedHead, load_head
 from specbench.models.loaded_pair import LoadedPair
 from specbench.models.parallel import Workers
 from specbench.models.placed import loading_settings, remove_with
@@ -96,12 +95,12 @@ def _loaded_model(
     """Load one model and its tokenizer, quantized if the pair says so."""
     source = str(folder(each.spec.path, base) or each.spec.path)
     if each.weights == "dummy":
-        tokenizer = load_tokenizer(role, str(dummy.TOKENIZERS[each.config.is_encoder_decoder]))
+        tokenizer = load_tokenizer(role, str(simulated.TOKENIZERS[each.config.is_encoder_decoder]))
         if each.spec.placement.parallel != "none":
             raise ConfigError(
                 f"model '{role}': dummy weights cannot be split over devices; help: --place {role}=cuda:0"
             )
-        model = dummy.random_model(each.config, each.dtype, device, role)
+        model = simulated.random_model(each.config, each.dtype, device, role)
     else:
         tokenizer = load_tokenizer(role, source, each.revision or None)
         dtype = getattr(torch, each.dtype)

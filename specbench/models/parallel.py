@@ -22,8 +22,7 @@ from torch import Tensor
 
 from specbench._logging import quietly
 from specbench.decoding.drafting import common_prefix
-from specbench.decoding.session import Session
-from specbench.decoding.usage import Usage
+from specbench.decoding.session import Session, Usage
 from specbench.models.limited_session import Reach
 from specbench.models.placed import MovedSession
 

@@ -13,8 +13,7 @@ from torch import Tensor
 from specbench.config.placement import Placement
 from specbench.decoding import drafting
 from specbench.decoding.sampling import Draft, Sampler
-from specbench.decoding.session import Session
-from specbench.decoding.usage import Usage
+from specbench.decoding.session import Session, Usage
 from specbench.errors import ConfigError, MissingAsset
 
 if TYPE_CHECKING:

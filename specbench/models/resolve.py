@@ -17,7 +17,7 @@ from specbench.config.pair import ModelSpec, Pair, folder
 from specbench.config.placement import Parallel
 from specbench.data.hub import commit_of, first_line, local_checksum
 from specbench.errors import ConfigError, MissingAsset
-from specbench.models import random_weights as dummy
+from specbench.models import simulated
 from specbench.models.checkpoints import CONSTRUCTION, class_of, unreadable
 from specbench.models.engine import can_fuse, unsupported
 from specbench.models.quantization import layers, stored_by, torchao
@@ -286,5 +286,5 @@ def _require_quantizable(role: str, spec: ModelSpec, config: PreTrainedConfig, e
 def _known_config(spec: ModelSpec, local: Path | None) -> PreTrainedConfig:
     """Return a local folder's architecture, or the one known for a hub id, with the spec's changes."""
     if local:
-        return dummy.architecture_in(local, spec.config)
-    return dummy.architecture(spec.path, spec.config)
+        return simulated.architecture_in(local, spec.config)
+    return simulated.architecture(spec.path, spec.config)

@@ -12,9 +12,8 @@ from specbench.analysis.rows import complete, seconds
 from specbench.files import read_sealed
 from specbench.machine.hardware import Conditions, Environment, conditions
 from specbench.runs.record import Record
-from specbench.runs.run_folder import ENVIRONMENT, Recorded, listed, load, spec_of
+from specbench.runs.run_folder import ENVIRONMENT, Recorded, Scores, listed, load, spec_of
 from specbench.runs.run_spec import RunSpec
-from specbench.runs.scores import Scores
 
 Round = tuple[int, float]  # tokens, seconds
 Session = dict[str, list[Round]]  # by method, one round per repeat, of one process

@@ -10,9 +10,8 @@ from specbench.config.options import Options, Request
 from specbench.errors import ConfigError, hint
 from specbench.files import SEAL, checked, read_json, seal_of, write
 from specbench.regression.measurement import Generation, Measured, Session, of_run, pooled
-from specbench.runs.run_folder import runs_in
+from specbench.runs.run_folder import MetricTable, runs_in
 from specbench.runs.run_spec import SEMANTICS, RunSpec
-from specbench.runs.scores import MetricTable
 
 SCHEMA = 3
 

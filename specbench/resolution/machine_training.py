@@ -1,6 +1,6 @@
 """The training of a suite's heads on another machine: forwards that collect its rows, and the fit.
 
-Every constant is assumed, as in `specbench.machine.decoding_speed`.
+Every constant is assumed, as in `specbench.machine.accelerator`.
 """
 
 import math
@@ -14,8 +14,7 @@ from specbench.config.preparation import Preparation, PreparedHead
 from specbench.config.suite import Suite
 from specbench.data.task import Task
 from specbench.errors import ConfigError, MissingAsset
-from specbench.machine.accelerator import Accelerator
-from specbench.machine.decoding_speed import forward_seconds, prefill_seconds
+from specbench.machine.accelerator import Accelerator, forward_seconds, prefill_seconds
 from specbench.models.resolve import ResolvedModel, resolve_models
 from specbench.resolution import selection
 from specbench.resolution.machine_plan import ELSEWHERE, FAST, SLOW, MachineRow, Target, downloads_of, longest_prompt

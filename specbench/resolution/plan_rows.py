@@ -9,8 +9,8 @@ from pathlib import Path
 from specbench.config.presets import preset as preset_of
 from specbench.errors import ConfigError, MissingAsset
 from specbench.machine.accelerator import GIB
-from specbench.machine.bandwidth import copy_bandwidth
 from specbench.machine.hardware import free_bytes
+from specbench.machine.memory import copy_bandwidth
 from specbench.models.resolve import Execution, device_of
 from specbench.resolution.grid import Part
 from specbench.resolution.memory import Memory, memory_by_device

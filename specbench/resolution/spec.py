@@ -15,7 +15,7 @@ from specbench.decoding.sampling import Sampler
 from specbench.errors import ConfigError
 from specbench.models.heads.resolve import ResolvedHead
 from specbench.models.resolve import ResolvedModel
-from specbench.models.synthetic_logits import calibrate
+from specbench.models.simulated import calibrate
 from specbench.resolution.methods import ResolvedMethod
 from specbench.resolution.selection import Selected
 from specbench.runs.run_folder import SAMPLES, read

@@ -10,7 +10,7 @@ from typing import Annotated, NotRequired, TypedDict, cast
 from msgspec import Meta
 
 from specbench.decoding.round import Round
-from specbench.decoding.usage import Usage
+from specbench.decoding.session import Usage
 from specbench.errors import ConfigError
 from specbench.files import parse_json
 

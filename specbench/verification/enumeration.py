@@ -15,11 +15,9 @@ from transformers import LlamaConfig
 
 from specbench.decoding.checks import checked_rounds
 from specbench.decoding.drafting import common_prefix, roll
-from specbench.decoding.enumerating_sampler import exact_distribution
 from specbench.decoding.method import Method, Round, StopCriteria
-from specbench.decoding.sampling import Draft, Sampler
-from specbench.decoding.session import Concurrent, Session, TrainedHead
-from specbench.decoding.usage import Usage
+from specbench.decoding.sampling import Draft, Sampler, exact_distribution
+from specbench.decoding.session import Concurrent, Session, TrainedHead, Usage
 from specbench.models.heads import EagleHead, Head, LengthHead
 from specbench.models.heads.head import kind_named
 from specbench.models.instrumented import InstrumentedSession

@@ -13,8 +13,7 @@ from specbench.config.suite import SuiteRequest, read_suite
 from specbench.errors import ConfigError, ExitCode
 from specbench.files import read_sealed, write_sealed
 from specbench.launch.driver import Campaign, launch
-from specbench.launch.job import Job, Outcome
-from specbench.launch.launcher import JobState
+from specbench.launch.job import Job, JobState, Outcome
 from specbench.launch.ledger import Ledger, folder_of
 from specbench.machine.hardware import Environment
 from specbench.observer import Observer

@@ -2,7 +2,7 @@
 
 import pytest
 
-from specbench.machine.bandwidth import copy_bandwidth
+from specbench.machine.memory import copy_bandwidth
 from specbench.models.sizes import size_of
 from tests.fixtures.worlds import ENGINES, FAMILIES, open_session, random_model
 

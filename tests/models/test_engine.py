@@ -8,10 +8,9 @@ import torch
 from transformers import AutoConfig, BitsAndBytesConfig, GPTJConfig
 
 from specbench.decoding.drafting import roll
-from specbench.decoding.enumerating_sampler import exact_distribution
 from specbench.decoding.loop import Limits, decode
 from specbench.decoding.method import StopCriteria
-from specbench.decoding.sampling import Draft, Sampler
+from specbench.decoding.sampling import Draft, Sampler, exact_distribution
 from specbench.decoding.targets import Contrastive, Last, Mixture
 from specbench.decoding.verify import verify, verify_at_once
 from specbench.methods.autoregressive import Autoregressive
@@ -27,7 +26,6 @@ from specbench.models.engine import (
     fusing,
     llama,
     network_of,
-    place,
     small_config,
     unsupported,
 )
@@ -35,7 +33,7 @@ from specbench.models.engine.fusing import PLAIN, Elementwise
 from specbench.models.engine.network import RMSNorm
 from specbench.models.loaded_pair import LoadedPair, Models
 from specbench.models.resolve import engine_of
-from specbench.models.synthetic_logits import SyntheticDistribution
+from specbench.models.simulated import SyntheticDistribution
 from specbench.verification.enumeration import Opened, distance, generate, joint_distribution
 from tests.fixtures.worlds import ENGINES, FAMILIES, open_models, open_session, random_model
 
@@ -310,7 +308,7 @@ def test_compiled_graphs_give_the_logits_of_plain_forwards(family, monkeypatch):
     attention = torch.compile(fusing._attention, backend="aot_eager", fullgraph=True, dynamic=False)
     usage = []
     monkeypatch.setattr(llama, "compiled", lambda: usage.append("elementwise") or traced)
-    monkeypatch.setattr(place, "compiled_attention", lambda: usage.append("attention") or attention)
+    monkeypatch.setattr(cache, "compiled_attention", lambda: usage.append("attention") or attention)
     network = network_of(random_model(family, 1))
     graphs = Graphs(network, CPU, fused=True)
     graphs.prepare(300, max_block=3)
@@ -320,7 +318,7 @@ def test_compiled_graphs_give_the_logits_of_plain_forwards(family, monkeypatch):
     short = (PROMPT, [*PROMPT, 1], [*PROMPT, 1, 2, 3], [*PROMPT[:3], 9])
     for ids in (*short, long[:126], long[:128], long[:129], long, [*long, 5]):
         assert torch.allclose(compiled.score(ids, len(ids) - 1), plain.score(ids, len(ids) - 1), atol=1e-4)
-    heads_are_large_enough = network.layers.dim >= place.MIN_DIM
+    heads_are_large_enough = network.layers.dim >= cache.MIN_DIM
     assert set(usage) == ({"elementwise", "attention"} if heads_are_large_enough else {"elementwise"})
     assert network.layers.elementwise is PLAIN
 
@@ -328,7 +326,7 @@ def test_compiled_graphs_give_the_logits_of_plain_forwards(family, monkeypatch):
 def test_compiled_attention_reads_no_block_beyond_the_sequence(monkeypatch):
     monkeypatch.setattr(llama, "compiled", lambda: PLAIN)
     masks = []
-    monkeypatch.setattr(place, "compiled_attention", lambda: lambda q, k, v, visible, scale: masks.append(visible) or q)
+    monkeypatch.setattr(cache, "compiled_attention", lambda: lambda q, k, v, visible, scale: masks.append(visible) or q)
     graphs = Graphs(network_of(random_model("llama-scaled", 1)), CPU, fused=True)
     graphs.prepare(512, max_block=2)
     for length, blocks in ((127, 1), (128, 1), (129, 2), (256, 2), (257, 3)):
@@ -349,7 +347,7 @@ def test_compiled_attention_reads_no_block_beyond_the_sequence(monkeypatch):
     ],
 )
 def test_compiled_attention_is_used_only_where_its_kernel_takes_the_shape(n, query_heads, shape, fits):
-    assert place.SplitPlace.fits(n, query_heads, torch.empty(shape)) is fits
+    assert cache.SplitPlace.fits(n, query_heads, torch.empty(shape)) is fits
 
 
 @pytest.mark.parametrize(("family", "why"), [("llama", "need a CUDA device"), ("gpt2", "not used for gpt2")])

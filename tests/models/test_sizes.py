@@ -9,7 +9,7 @@ from specbench.errors import MissingAsset
 from specbench.models.engine import network_of
 from specbench.models.products import Packed, can_pack
 from specbench.models.quantization import KernelLinear, quantize
-from specbench.models.random_weights import architecture, random_model
+from specbench.models.simulated import architecture, random_model
 from specbench.models.sizes import size_of
 
 PUBLISHED = {

@@ -17,16 +17,17 @@ from specbench.methods.autoregressive import Autoregressive
 from specbench.methods.proposers import Chain, DraftModel
 from specbench.methods.speculative import Speculative
 from specbench.methods.speculative_ensemble import SpeculativeEnsemble
-from specbench.models.random_weights import architecture, random_model
-from specbench.models.synthetic_logits import (
+from specbench.models.simulated import (
     SUPPORT,
     SyntheticDistribution,
     SyntheticSession,
     _contexts,
     _normal,
     acceptance_at,
+    architecture,
     calibrate,
     context_hash,
+    random_model,
 )
 from specbench.verification.enumeration import Opened, TableSession, distance, generate, joint_distribution
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from specbench.config.options import Options
-from specbench.decoding.usage import Usage
+from specbench.decoding.session import Usage
 from specbench.models.loader import load, open_alone
 from specbench.models.parallel import Workers, overlapping
 from specbench.models.resolve import Execution, device_of, resolve_models

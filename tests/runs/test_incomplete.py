@@ -13,8 +13,7 @@ from specbench.config.options import Access
 from specbench.files import write_sealed
 from specbench.runs.locking import locked
 from specbench.runs.record import Record
-from specbench.runs.recorder import Recorder
-from specbench.runs.run_folder import Expected, load
+from specbench.runs.run_folder import Expected, Recorder, load
 from tests.fixtures.console import specbench
 
 FEW = ["run", "-m", "sd", "-t", "gsm8k", "-n", "3", "--repeats", "1", "--max-new-tokens", "6"]

@@ -12,8 +12,8 @@ from specbench.config.options import Options
 from specbench.config.pair import HeadKind
 from specbench.data.task import Sample
 from specbench.decoding.traits import Theory, Traits
-from specbench.experiment.head_training import TrainedHead
 from specbench.experiment.head_trial import Gain, HeadTrial, method_of
+from specbench.experiment.training import TrainedHead
 from specbench.resolution.selection import read_pair, read_task
 from specbench.training.texts import Source, Text, Texts, split_of
 from tests.fixtures.summaries import method_summary, run_summary

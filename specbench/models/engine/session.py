@@ -1,12 +1,12 @@
-"""A session over a lean model. Truncating its cache moves a position, and no forward allocates cache memory."""
+"""Sessions over a lean model, with and without CUDA graphs. No forward allocates memory for the cache."""
 
 import torch
 from torch import Tensor
 
-from specbench.models.cached_session import CachedSession
-from specbench.models.draft_graph import Drafted
+from specbench.models.cached_session import CachedSession, Drafted, DraftGraph, Drafting, Start
 from specbench.models.eager_session import encoded
 from specbench.models.engine.cache import Cache
+from specbench.models.engine.graphs import Graphs
 from specbench.models.engine.network import Network
 
 
@@ -45,3 +45,36 @@ class LeanSession(CachedSession):
             source = encoded(self._network.model, self._source, self.usage).last_hidden_state[0]  # (m, hidden)
         self._cache = self._network.new_cache(source)
         return self._cache
+
+
+class GraphSession(LeanSession):
+    """A lean session whose short forwards are graphs; a prompt, or a forward without a graph, runs as in LeanSession."""
+
+    def __init__(self, graphs: Graphs, vocabulary: int) -> None:
+        assert isinstance(graphs.network, Network)
+        super().__init__(graphs.network, vocabulary)
+        self._graphs = graphs
+        self._cache = graphs.cache
+        graphs.open(self)
+
+    def find_draft(self, drafting: Drafting, length: int, like: Start) -> DraftGraph | None:
+        assert self._graphs.is_open_for(self), "another session owns these graphs"
+        return self._graphs.find_draft(drafting, length, like)
+
+    def settle(self) -> None:
+        super().settle()
+        if self._graphs.is_open_for(self):
+            self._graphs.settled()
+
+    def _forward(self, tokens: Tensor, keep: int) -> tuple[Tensor, Tensor | None]:
+        assert self._graphs.is_open_for(self), "another session owns these graphs"
+        cache = self._graphs.cache
+        n, first = len(tokens), cache.length
+        graph = self._graphs.find(n, first + n) if first else None
+        if graph is None:
+            return super()._forward(tokens, keep)
+        with torch.inference_mode():
+            logits, states = graph.replay(tokens, first)
+            out = logits[-keep:, : self._vocabulary].clone(), states.clone() if self.keeps_hidden else None
+        cache.length += n
+        return out
