@@ -1,4 +1,4 @@
-"""`specbench`: the table of commands, and the exit codes of errors. Imports no command.
+"""`specbench`: the table of commands, which are imported when they are invoked, and the exit codes of errors.
 
 Exit codes: 0 ok, 1 a bug in specbench, 2 usage or config, 3 some samples failed, 4 a missing model, data set or device, a
 folder in use or a full disk, 5 a distribution that differs or a regression, 6 not comparable or inconclusive, 130 interrupted
@@ -9,16 +9,112 @@ import codecs
 import errno
 import io
 import json
+import os
+import shutil
 import sys
 import tomllib
 from collections.abc import Callable
-from typing import Annotated, NoReturn
+from importlib import import_module
+from textwrap import fill
+from typing import Annotated, Any, ClassVar, NamedTuple, NoReturn
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
 from specbench._logging import quiet
-from specbench.cli.lazy import STYLE, Entry, LazyGroup
 from specbench.errors import ConfigError, ExitCode, FolderInUse, MissingAsset, NotComparable, PluginError, Terminated
+
+STYLE: dict[str, Any] = {
+    "add_completion": False,
+    "pretty_exceptions_enable": False,
+    "rich_markup_mode": None,  # rich would drop defaults in brackets
+}
+COLUMN = 24  # characters of the names of options in `--help`
+WIDEST_HELP = 120  # columns; narrower terminals get their own width
+ASCII = {"–": "-", "−": "-", "±": "+-", "×": "x", "…": "...", "†": "*", "µ": "u"}
+UNUSABLE = {  # error of a path -> exit code: 2 if another path helps, 4 if the machine lacks something
+    **dict.fromkeys((errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.EACCES, errno.EPERM), 2),
+    **dict.fromkeys((errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL, errno.ENOTEMPTY, errno.EROFS), 2),
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM), 4),
+}
+SMALLER = "use a smaller model or --dtype, `quantization` in the pair, or shorter prompts (max_prompt_tokens)"
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+class Entry(NamedTuple):
+    """A row of the command table: `MODULE:NAME` of the function in `specbench.cli`, and its panel and line in `--help`."""
+
+    function: str
+    panel: str
+    help: str
+
+
+class PanelCommand(TyperCommand):
+    """A command whose `--help` shows options in panels, in the order of `params.PANELS`."""
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """Return the parts of the usage line, with arguments without braces."""
+        return [piece.strip("{}") for piece in super().collect_usage_pieces(ctx)]
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write a section for each panel, arguments first."""
+        from specbench.cli.params import PANELS
+
+        sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], **{panel: [] for panel in PANELS}, "Options": []}
+        for param in self.get_params(ctx):
+            if record := param.get_help_record(ctx):
+                default = "Arguments" if param.param_type_name == "argument" else "Options"
+                sections[getattr(param, "rich_help_panel", None) or default].append(record)
+        shown = {panel: rows for panel, rows in sections.items() if rows}
+        for panel, rows in shown.items():
+            with formatter.section(panel):
+                formatter.write_dl(rows, col_max=COLUMN)
+
+
+class LazyCommand(TyperCommand):
+    """A command of which only the name and the help line are known until it is invoked or its own help is printed.
+
+    `EPILOG` of its module, if there is one, ends the help.
+    """
+
+    def __init__(self, name: str, entry: Entry) -> None:
+        super().__init__(name, help=entry.help)
+        self.entry = entry
+
+    def load(self) -> TyperCommand | TyperGroup:
+        """Import the module of the command, and return the command, or the group of commands, with its parameters."""
+        module, name = self.entry.function.split(":")
+        imported = import_module(f"specbench.cli.{module}")
+        target = getattr(imported, name)
+        if not isinstance(target, typer.Typer):
+            single = typer.Typer(**STYLE)
+            single.command(self.name, cls=PanelCommand, epilog=getattr(imported, "EPILOG", None))(target)
+            target = single
+        command = typer.main.get_command(target)
+        assert isinstance(command, TyperCommand | TyperGroup)
+        return command
+
+    def make_context(self, *arguments: Any, **options: Any) -> Any:
+        """Parse arguments with the loaded command. The context that is returned refers to that command."""
+        return self.load().make_context(*arguments, **options)
+
+
+class LazyGroup(TyperGroup):
+    """A group whose commands come from `table`. Subclasses set it."""
+
+    table: ClassVar[dict[str, Entry]] = {}
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        self.commands.update({name: LazyCommand(name, entry) for name, entry in self.table.items()})
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write a section for each panel of commands, with whole descriptions."""
+        panels = dict.fromkeys(entry.panel for entry in self.table.values())
+        for panel in panels:
+            with formatter.section(panel):
+                formatter.write_dl([(name, entry.help) for name, entry in self.table.items() if entry.panel == panel])
+
 
 COMMANDS = {  # by panel, in the order of `specbench --help`; each line equals the first line of the function's docstring
     "run": Entry("run:run", "Measure", "Measure methods on a pair and tasks, together with their baselines."),
@@ -61,7 +157,6 @@ COMMANDS = {  # by panel, in the order of `specbench --help`; each line equals t
         "List the papers' tables, figures, algorithms, theorems and claims, and how each is reproduced.",
     ),
 }
-WIDEST_HELP = 120  # columns; narrower terminals get their own width
 
 
 class Commands(LazyGroup):
@@ -133,9 +228,6 @@ def main(command: Callable[[], None] = app) -> None:
         raise
 
 
-ASCII = {"–": "-", "−": "-", "±": "+-", "×": "x", "…": "...", "†": "*", "µ": "u"}
-
-
 def replace_unprintable() -> None:
     """Let standard output and error replace the characters that their encoding lacks, instead of raising an error."""
 
@@ -148,15 +240,6 @@ def replace_unprintable() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and stream.encoding.lower().replace("-", "") != "utf8":
             stream.reconfigure(errors="specbench")
-
-
-UNUSABLE = {  # error of a path -> exit code: 2 if another path helps, 4 if the machine lacks something
-    **dict.fromkeys((errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.EACCES, errno.EPERM), 2),
-    **dict.fromkeys((errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL, errno.ENOTEMPTY, errno.EROFS), 2),
-    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM), 4),
-}
-SMALLER = "use a smaller model or --dtype, `quantization` in the pair, or shorter prompts (max_prompt_tokens)"
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def _advice(error: OSError) -> str:
@@ -192,3 +275,12 @@ def fail(kind: str, error: object, code: int) -> NoReturn:
 
     print(f"error[{kind}]: {terminal_lines(str(error))}", file=sys.stderr)
     sys.exit(code)
+
+
+def wrapped(text: str, indent: int = 0) -> str:
+    """Return a line wrapped between words, with an indent from its second line on; in a file or a pipe, as one line."""
+    columns = os.environ.get("COLUMNS", "")
+    if not columns.isdecimal() and not sys.stdout.isatty():
+        return text
+    width = max(shutil.get_terminal_size().columns, indent + 20)
+    return fill(text, width, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False)

@@ -7,9 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from specbench.cli.arguments import imported
-from specbench.cli.params import Json, Plugins, known_kinds, known_there
-from specbench.cli.width import wrapped
+from specbench.cli.app import wrapped
+from specbench.cli.params import Json, Plugins, imported, known_kinds, known_there
 from specbench.config.pair import BUNDLED, PACKAGE
 from specbench.config.presets import KINDS, Preset, names, preset
 from specbench.errors import ConfigError, hint

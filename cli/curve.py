@@ -10,11 +10,10 @@ import typer
 
 from specbench.analysis.summary import summary_of
 from specbench.cli import params
-from specbench.cli.arguments import plot_formats, words
 from specbench.cli.console import place, print_table, say, terminal
-from specbench.cli.params import known
+from specbench.cli.params import known, plot_formats, words
 from specbench.cli.progress import Terminal, interrupted
-from specbench.cli.report_output import conclude
+from specbench.cli.report import conclude
 from specbench.config.options import Access, Request, SandboxKind
 from specbench.config.overrides import parse_override
 from specbench.config.presets import sweep_of

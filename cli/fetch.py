@@ -8,9 +8,8 @@ from typing import Annotated
 import typer
 
 import specbench.tasks  # noqa: F401  (registers the tasks)
-from specbench.cli.arguments import imported, words
 from specbench.cli.console import print_table, printable, terminal
-from specbench.cli.params import Json, Plugins, known
+from specbench.cli.params import Json, Plugins, imported, known, words
 from specbench.cli.progress import status
 from specbench.config.construct import Table
 from specbench.config.options import Options

@@ -10,9 +10,8 @@ from typing import Annotated
 import typer
 
 from specbench.cli import params
-from specbench.cli.arguments import imported, named, words
-from specbench.cli.lazy import STYLE
-from specbench.cli.verdict_output import (
+from specbench.cli.app import STYLE
+from specbench.cli.compare import (
     AcrossConfig,
     Alpha,
     CountersOnly,
@@ -27,6 +26,7 @@ from specbench.cli.verdict_output import (
     limits_of,
     write,
 )
+from specbench.cli.params import imported, named, words
 from specbench.config.options import Request, SandboxKind
 from specbench.config.presets import require_known
 

@@ -6,11 +6,20 @@ from typing import Annotated
 import typer
 
 import specbench.tasks  # noqa: F401  (registers the tasks)
-from specbench.cli.arguments import imported, judge_table
 from specbench.cli.console import place, print_table, terminal
-from specbench.cli.params import BreakLock, Device, JudgeModel, JudgeSource, OnDevice, Plugins, Wait
+from specbench.cli.params import (
+    BreakLock,
+    Device,
+    JudgeModel,
+    JudgeSource,
+    OnDevice,
+    Plugins,
+    Wait,
+    imported,
+    judge_table,
+)
 from specbench.cli.progress import Terminal
-from specbench.cli.report_output import conclude, newest
+from specbench.cli.report import conclude, newest
 from specbench.config.options import Access
 from specbench.errors import ConfigError
 from specbench.runs.locking import locked

@@ -9,7 +9,7 @@ from specbench.cli import params
 from specbench.cli.console import place, print_table, say, terminal
 from specbench.cli.params import known
 from specbench.cli.progress import Terminal, interrupted
-from specbench.cli.report_output import conclude
+from specbench.cli.report import conclude
 from specbench.config.options import Access, Request
 from specbench.errors import ConfigError
 from specbench.reporting.chain import (

@@ -1,4 +1,4 @@
-"""`specbench report`: run folders or a suite as tables, plots and pages."""
+"""`specbench report`: run folders or a suite as tables, plots and pages; reports of runs and suites on the terminal."""
 
 import contextlib
 import sys
@@ -9,23 +9,26 @@ from pathlib import Path
 from typing import Annotated, TextIO
 
 import typer
+from rich.console import Console
 
+from specbench.analysis.run_summary import RunSummary
 from specbench.analysis.summary import summaries_of
 from specbench.cli import params
-from specbench.cli.arguments import plot_formats, words
-from specbench.cli.console import place, print_table, printable, terminal
-from specbench.cli.params import known
-from specbench.cli.report_output import newest, show, show_chosen, show_collected
-from specbench.config.suite import read_suite
+from specbench.cli.console import place, print_table, printable, say, terminal
+from specbench.cli.params import known, plot_formats, words
+from specbench.config.suite import Suite, read_suite
 from specbench.errors import ConfigError
 from specbench.experiment.archive import unpacked_results
+from specbench.reporting.columns import column_of
+from specbench.reporting.conclusion import conclusion
 from specbench.reporting.formats.markdown import markdown_table
 from specbench.reporting.formats.writers import CHOOSING, runs_text, suite_text
+from specbench.reporting.notes import common_notes, notes, short_notes
 from specbench.reporting.plots.runs import of_runs as plots_of_runs
 from specbench.reporting.plots.suites import of_suite as plots_of_suite
-from specbench.reporting.suites import chosen_suite, collect
-from specbench.reporting.tables import pooled_table
-from specbench.runs.run_folder import runs_in
+from specbench.reporting.suites import Collected, chosen_suite, collect, suite_notes
+from specbench.reporting.tables import Table, across, chosen_table, overview, pooled_table, tables_by_run, valueless
+from specbench.runs.run_folder import SAMPLES, runs_in
 
 
 class Format(StrEnum):
@@ -178,3 +181,89 @@ def _write(text: str, out: Path | None) -> None:
 def _print_paths(paths: list[Path]) -> None:
     for path in paths:
         print(printable(path))
+
+
+def show_suite(suite: Suite, results: Path, console: Console, changed: bool) -> None:
+    """Print the tables, notes and conclusion of a suite, or a message if nothing of it was measured."""
+    try:
+        show_collected(collect(suite, results, changed), console)
+    except ConfigError as error:
+        say(str(error), console)
+
+
+def show_collected(collected: Collected, console: Console) -> None:
+    """Print the tables, notes and conclusion of a suite."""
+    suite = collected.suite
+    say(f"{suite.paper}, {suite.shows}: {suite.description}", console, "bold")
+    for table in collected.tables:
+        print_table(table, console)
+    for line in suite_notes(collected):
+        say(line, console)
+    conclude(collected.conclusion, console)
+
+
+def show(summaries: Sequence[RunSummary], console: Console, full: bool = False, explain: bool = False) -> None:
+    """Print the first table, the conditions and warnings, and the conclusion. With `full`, all tables and notes.
+
+    With `explain`, the definition of every column follows its table.
+    """
+    if full:
+        _show_all(summaries, console, explain)
+    else:
+        table = overview(summaries)
+        print_table(table, console)
+        if explain:
+            explain_columns([table], console)
+        for note in short_notes(summaries):
+            say(note, console)
+    conclude(conclusion(summaries), console)
+
+
+def _show_all(summaries: Sequence[RunSummary], console: Console, explain: bool) -> None:
+    shown: list[Table] = []
+    if len(summaries) > 1:
+        shown.append(across(summaries))
+        print_table(shown[-1], console)
+        for note in common_notes(summaries):
+            say(note, console)
+        console.print()
+    for summary, tables in tables_by_run(summaries):
+        for table in tables:
+            print_table(table, console)
+        for note in notes(summary):
+            say(note, console)
+        console.print()
+        shown += tables
+    if explain:
+        explain_columns(shown, console)
+
+
+def explain_columns(tables: Sequence[Table], console: Console) -> None:
+    """Print the definition of every column of some tables, each once."""
+    heads = {key: head for table in tables for key, head in zip(table.keys, table.heads, strict=True) if key}
+    for key, head in heads.items():
+        unit = f" ({unit})" if (unit := column_of(key).documented_unit) else ""
+        say(f"{head}{unit}: {column_of(key).documentation}", console, "none")
+    console.print()
+
+
+def conclude(sentences: Sequence[str], console: Console) -> None:
+    """Print a conclusion, set off by an empty line."""
+    if sentences:
+        console.print()
+    for sentence in sentences:
+        say(sentence, console, "bold")
+
+
+def show_chosen(summaries: Sequence[RunSummary], columns: Sequence[str], console: Console) -> None:
+    """Print one table of runs with the named columns, and their common notes. Raises ConfigError for an unknown column."""
+    table = chosen_table(summaries, columns)
+    print_table(table, console)
+    for note in [*common_notes(summaries), *valueless(table)]:
+        say(note, console)
+
+
+def newest(results: Path) -> list[Path]:
+    """Return the run folder that was written to last, in a list; empty if there is none."""
+    folders = [path.parent for path in results.glob(f"*/{SAMPLES}")]
+    return [max(folders, key=lambda folder: (folder / SAMPLES).stat().st_mtime)] if folders else []

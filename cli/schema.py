@@ -8,8 +8,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from specbench.cli.arguments import imported
-from specbench.cli.params import Plugins, known_kinds
+from specbench.cli.params import Plugins, imported, known_kinds
 from specbench.config.pair import Pair
 from specbench.config.schema import Rules, family_schema, object_schema, suite_schema
 from specbench.errors import ConfigError, hint

@@ -10,11 +10,10 @@ from rich import box
 from rich.table import Table
 
 from specbench.cli import params
-from specbench.cli.arguments import words
+from specbench.cli.app import wrapped
 from specbench.cli.console import printable, terminal
-from specbench.cli.params import known
+from specbench.cli.params import known, words
 from specbench.cli.progress import Terminal
-from specbench.cli.width import wrapped
 from specbench.config.presets import require_known
 from specbench.errors import ExitCode
 

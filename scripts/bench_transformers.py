@@ -14,7 +14,7 @@ from specbench.analysis.rows import complete, seconds
 from specbench.analysis.speed import identical_output, speedup
 from specbench.analysis.summary import summarise
 from specbench.cli.progress import Terminal
-from specbench.cli.report_output import newest
+from specbench.cli.report import newest
 from specbench.config.construct import construct
 from specbench.config.options import Access, Options, Request
 from specbench.config.pair import Pair

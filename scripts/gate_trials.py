@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from specbench._logging import quiet
-from specbench.cli.verdict_output import findings, outcome
+from specbench.cli.compare import findings, outcome
 from specbench.config.options import Options, Request
 from specbench.experiment.fresh_process import (
     ARGUMENT,

@@ -1,4 +1,7 @@
-"""Measurement of a planned run. Methods are interleaved prompt by prompt in one process, after the same warm-up."""
+"""Measurement of a planned run. Methods are interleaved prompt by prompt in one process, after the same warm-up.
+
+For `specbench profile`, forwards are also timed by the number of tokens that they read.
+"""
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
@@ -265,7 +268,7 @@ def most_turns(data: Data) -> int:
 
 
 def time_blocks(plan: Plan, run: PlannedRun) -> None:
-    """Time forwards of 1 to LARGEST_BLOCK tokens of every model, after the first prompt, and write the times to the run folder.
+    """Time forwards of 1 to LARGEST_BLOCK tokens of every model, after the first prompt, and write the times to the folder.
 
     A folder that has times already is skipped.
     """

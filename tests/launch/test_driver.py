@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from specbench.cli.suite_run import SuiteMode
+from specbench.cli.run import SuiteMode
 from specbench.config.options import Access
 from specbench.config.suite import SuiteRequest, read_suite
 from specbench.errors import ConfigError, ExitCode

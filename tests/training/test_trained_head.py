@@ -7,7 +7,7 @@ import pytest
 
 from specbench.analysis.draft_lengths import LengthPrediction
 from specbench.analysis.intervals import Estimate
-from specbench.cli.trained_head import show
+from specbench.cli.train import show_head
 from specbench.config.options import Options
 from specbench.config.pair import HeadKind
 from specbench.data.task import Sample
@@ -50,7 +50,7 @@ def shown(capsys, tried: HeadTrial | None, source: str = "synthetic", skip: int 
         kind=HeadKind.eagle, base="target", sources=(Source("gsm8k", task, source, "own/gsm8k.toml"),),
         folder=Path("my heads/e"), report=report, skip=skip, trial=tried, **more,
     )  # fmt: skip
-    show(head, ["-p", "own.toml"])
+    show_head(head, ["-p", "own.toml"])
     return capsys.readouterr().out
 
 
