@@ -1,7 +1,7 @@
 """Models that are tables, and the exact output distribution of methods over them.
 
 On vocabularies of two or three tokens every choice of a method can be followed
-(`enumerating_sampler.exact_distribution`), so the joint distribution of its first tokens is exact up to rounding.
+(`sampling.exact_distribution`), so the joint distribution of its first tokens is exact up to rounding.
 Models are fixed random functions of the whole prefix, so that any misplaced row shows.
 """
 
