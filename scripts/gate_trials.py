@@ -30,7 +30,7 @@ from specbench.experiment.fresh_process import (
     Launch,
     batch_in,
     end_with_parent,
-    measure_apart,
+    measure_in_new_process,
     measure_here,
 )
 from specbench.experiment.gate import Recording, check, record
@@ -141,7 +141,7 @@ def _trials(args: argparse.Namespace, folder: Path) -> None:
     request = Request(methods=("sd",), pair="tiny", tasks=("gsm8k",), options=options)
     how = Recording(counters_only=False, sessions=args.sessions)
     record(path, folder / "base", Batch(requests=[request]), how)
-    launches: list[tuple[str, Launch]] = [("nothing", measure_apart)] * args.trials
+    launches: list[tuple[str, Launch]] = [("nothing", measure_in_new_process)] * args.trials
     launches += [(what, partial(_injected, what)) for what in EXPECTED]
     trials: list[tuple[str, list[Verdict]]] = []
     for number, (what, launch) in enumerate(launches):
@@ -157,7 +157,7 @@ def _trials(args: argparse.Namespace, folder: Path) -> None:
 
 
 def _injected(what: str, batch: Batch, out: Path) -> None:
-    measure_apart(batch, out, MODULE, "--inject", what)
+    measure_in_new_process(batch, out, MODULE, "--inject", what)
 
 
 def _page(

@@ -78,13 +78,13 @@ class Listed:
     def hidden(self, ids: list[int], start: int) -> Tensor:
         raise ValueError("a list of logits has no hidden states")
 
-    def known(self, ids: list[int]) -> int:
+    def cached_length(self, ids: list[int]) -> int:
         return 0
 
     def logits_of(self, states: Tensor) -> Tensor:
         raise ValueError("a list of logits has no LM head")
 
-    def settle(self) -> None:
+    def finish(self) -> None:
         pass
 
 

@@ -110,7 +110,7 @@ class _Bench:
         vocabulary = self.engines.vocabulary
         for i in range(self.settings.forwards):
             session.score(ids + [(n + i % 2 + j) % vocabulary for j in range(n)], len(ids))
-        session.settle()
+        session.finish()
 
     def drafting(self) -> list[Figure]:
         """Time DRAFTED consecutive draft tokens, sampling included, at T = 0 and T = 1."""
@@ -145,7 +145,7 @@ class _Bench:
         ids, chance = self._ids(), torch.Generator(self.settings.device).manual_seed(0)
         for i in range(self.settings.forwards):
             session.roll([*ids, i % 2], DRAFTED, Sampler(temperature, generator=chance), frozenset())
-        session.settle()
+        session.finish()
 
     def decoding(self) -> list[Figure]:
         """Time greedy `ar`: decoding seconds per token after the first, and the share that memory bandwidth explains."""

@@ -35,7 +35,7 @@ def walk(small: Small, session: Session, steps: int) -> dict[str, float]:
         truth = EagerSession(small.reference, VOCABULARY, SOURCE if small.seq2seq else None).score(ids, start)
         error = float((found - truth).abs().nan_to_num(nan=math.inf).max())
         worst[kind], before = max(worst[kind], error), ids
-    session.settle()
+    session.finish()
     return worst
 
 

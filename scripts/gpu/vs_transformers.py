@@ -133,7 +133,7 @@ def _call(each: Candidate, settings: Settings, prompt: int, repeat: int) -> tupl
     models = each.pair.open(ids)
     out = decode(each.method, models, Sampler(temperature=0.0), Limits(frozenset(), settings.tokens))
     synchronise(settings.device)
-    seconds = time.perf_counter() - begin - sum(session.usage.off_clock for session in models.sessions.values())
+    seconds = time.perf_counter() - begin - sum(session.usage.excluded_seconds for session in models.sessions.values())
     return record(each.name, prompt, repeat, models, out, each.simulated), seconds
 
 

@@ -98,7 +98,7 @@ def decode(method: Method, models: Opened, sampler: Sampler, limits: Limits) -> 
             clock += time.perf_counter() - begin
             rounds.require_valid(current)
             if not out.first_token_seconds:
-                untimed = sum(session.usage.off_clock for session in models.sessions.values())
+                untimed = sum(session.usage.excluded_seconds for session in models.sessions.values())
                 out.first_token_seconds = clock - untimed if current.at is None else current.at
             kept = 0
             while not finish and kept < len(current.tokens):
@@ -107,13 +107,13 @@ def decode(method: Method, models: Opened, sampler: Sampler, limits: Limits) -> 
                 finish = _finish(out.tokens, limits, stop.length - len(models.ids))
             out.rounds.append(current.cut(kept))
     for session in models.sessions.values():
-        session.settle()
+        session.finish()
     usage = [session.usage for session in models.sessions.values()]
-    clock -= sum(each.off_clock for each in usage)
+    clock -= sum(each.excluded_seconds for each in usage)
     out.finish, out.window_of = finish, limits.window_of if finish == "window" else ""
-    out.prefill_seconds = sum(each.prefill_seconds - each.prefill_beside for each in usage)
+    out.prefill_seconds = sum(each.prefill_seconds - each.prefill_overlapped_seconds for each in usage)
     out.decode_seconds = clock - out.prefill_seconds
-    out.forward_seconds = sum(each.seconds - each.beside for each in usage)
+    out.forward_seconds = sum(each.seconds - each.overlapped_seconds for each in usage)
     return out
 
 

@@ -23,9 +23,11 @@ class Usage:
     seconds: float = 0.0
     by_fed: dict[int, list[float]] = field(default_factory=dict)  # tokens fed -> [forwards, seconds]
     read: int = 0  # cached positions that the decoding forwards attended to, summed
-    off_clock: float = 0.0  # seconds excluded from all timings: synthetic logits, stop strings in transformers' loop
-    beside: float = 0.0  # part of `seconds` during which a slower model was running
-    prefill_beside: float = 0.0  # part of `prefill_seconds`, likewise
+    excluded_seconds: float = (
+        0.0  # seconds excluded from all timings: synthetic logits, stop strings in transformers' loop
+    )
+    overlapped_seconds: float = 0.0  # part of `seconds` during which a slower model was running
+    prefill_overlapped_seconds: float = 0.0  # part of `prefill_seconds`, likewise
 
     def prefill(self, fed: int, seconds: float) -> None:
         """Record a prefill forward of `fed` tokens."""
@@ -42,10 +44,10 @@ class Usage:
         size[0] += 1
         size[1] += seconds
 
-    def overlapped(self, before: "Usage") -> None:
+    def add_overlap(self, before: "Usage") -> None:
         """Count the time since `before` as time during which a slower model was running."""
-        self.beside += self.seconds - before.seconds
-        self.prefill_beside += self.prefill_seconds - before.prefill_seconds
+        self.overlapped_seconds += self.seconds - before.seconds
+        self.prefill_overlapped_seconds += self.prefill_seconds - before.prefill_seconds
 
 
 class Session(Protocol):
@@ -79,7 +81,7 @@ class Session(Protocol):
         first if needed.
         """
 
-    def known(self, ids: list[int]) -> int:
+    def cached_length(self, ids: list[int]) -> int:
         """Return how many of ids, counted from the first, the session has read."""
 
     def logits_of(self, states: Tensor) -> Tensor:
@@ -87,7 +89,7 @@ class Session(Protocol):
         the number of tokens that the model has.
         """
 
-    def settle(self) -> None:
+    def finish(self) -> None:
         """Record timings still pending on the device. Raises FloatingPointError if any logits were not finite."""
 
 
@@ -112,8 +114,8 @@ class Concurrent(Protocol):
     def result(self) -> Tensor:
         """Return what `Session.score` would have returned."""
 
-    def settle(self) -> None:
-        """Finish as `Session.settle` does."""
+    def finish(self) -> None:
+        """Finish as `Session.finish` does."""
 
 
 class TrainedHead(Protocol):

@@ -19,7 +19,7 @@ from zipfile import ZIP_STORED
 
 from specbench.config.suite import Suite
 from specbench.errors import ConfigError
-from specbench.files import parse_json, read_sealed, sealed, write_sealed
+from specbench.files import parse_json, read_with_checksum, json_with_checksum, write_with_checksum
 from specbench.machine.hardware import Environment
 from specbench.reporting.suites import measured_runs
 from specbench.reporting.verifiers import report_files
@@ -175,7 +175,7 @@ def unpack(archive: Path, out: Path, most_bytes: int = MOST_BYTES, mark: bool = 
                 for name in names:
                     _require_run(folder / name)
                     if mark:
-                        write_sealed(folder / name / IMPORTED, asdict(origin), indent=1)
+                        write_with_checksum(folder / name / IMPORTED, asdict(origin), indent=1)
                 for name in folders:
                     (out / name).parent.mkdir(parents=True, exist_ok=True)
                     (folder / name).rename(out / name)
@@ -209,17 +209,17 @@ def _round(record: RoundRecord) -> RoundRecord:
 
 
 def _scores_without_texts(path: Path) -> bytes:
-    scores = read_sealed(path, Scores)
+    scores = read_with_checksum(path, Scores)
     scores.pop("samples", None)
-    return sealed(cast(dict[str, Any], scores)).encode()
+    return json_with_checksum(cast(dict[str, Any], scores)).encode()
 
 
 def _judged_without_texts(path: Path) -> bytes:
-    judged = read_sealed(path, Judged)
+    judged = read_with_checksum(path, Judged)
     for each in (judged, *judged.get("earlier", [])):
         for row in each["rows"]:
             row["exchanges"] = []
-    return sealed(cast(dict[str, Any], judged)).encode()
+    return json_with_checksum(cast(dict[str, Any], judged)).encode()
 
 
 WITHOUT_TEXTS: dict[str, Callable[[Path], bytes]] = {
@@ -284,11 +284,11 @@ def _require_run(folder: Path) -> None:
     for file in (CONFIG, MANIFEST, ENVIRONMENT, SAMPLES):
         if not (folder / file).exists():
             raise ConfigError(f"{folder.name} has no {file}")
-    read_sealed(folder / ENVIRONMENT, Environment)
+    read_with_checksum(folder / ENVIRONMENT, Environment)
     if (folder / SCORES).exists():
-        read_sealed(folder / SCORES, Scores)
+        read_with_checksum(folder / SCORES, Scores)
     if (folder / JUDGED).exists():
-        read_sealed(folder / JUDGED, Judged)
+        read_with_checksum(folder / JUDGED, Judged)
     if problems := load(folder).problems:
         raise ConfigError(f"{folder.name}: {listed(problems)}")
 

@@ -56,7 +56,7 @@ def measure_here(batch: Batch, out: Path, observer: Observer | None = None) -> N
                 raise results.unscored
 
 
-def measure_apart(batch: Batch, out: Path, module: str = "specbench", *arguments: str) -> None:
+def measure_in_new_process(batch: Batch, out: Path, module: str = "specbench", *arguments: str) -> None:
     """Run `measure_here` in a fresh process, for independent timing. Exits with the process's exit code if it fails."""
     out.mkdir(parents=True, exist_ok=True)
     from specbench.regression.snapshot import command_of  # imports numpy, which `--help` need not
@@ -85,7 +85,7 @@ def sessions(batch: Batch, out: Path, launch: Launch, count: int, first: int = 1
 
 
 def batch_in(out: Path) -> Batch:
-    """Return the batch that `measure_apart` wrote."""
+    """Return the batch that `measure_in_new_process` wrote."""
     from specbench.regression.snapshot import request_of  # imports numpy, which `--help` need not
 
     table = json.loads((out / REQUEST).read_text(encoding="utf-8"))
@@ -107,7 +107,7 @@ def _threads(count: int) -> Iterator[None]:
 
 
 def end_with_parent() -> None:
-    """Have Linux send SIGTERM to this process when its parent in `measure_apart` ends, even by SIGKILL."""
+    """Have Linux send SIGTERM to this process when its parent in `measure_in_new_process` ends, even by SIGKILL."""
     parent = os.environ.get(PARENT)
     if parent is None or not sys.platform.startswith("linux"):
         return

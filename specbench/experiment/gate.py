@@ -6,7 +6,7 @@ from pathlib import Path
 from specbench.config.options import Request
 from specbench.config.presets import preset
 from specbench.errors import ConfigError
-from specbench.experiment.fresh_process import Batch, Launch, measure_apart, measure_here, sessions
+from specbench.experiment.fresh_process import Batch, Launch, measure_in_new_process, measure_here, sessions
 from specbench.regression.compare import ANCHOR, compare
 from specbench.regression.measurement import Measured, pooled
 from specbench.regression.snapshot import Snapshot, load
@@ -52,7 +52,9 @@ def update(path: Path, out: Path, batch: Batch, count: int | None) -> None:
     Snapshot(snapshot.requests, runs, snapshot.counters_only).save(path)
 
 
-def check(path: Path, out: Path, batch: Batch, limits: Limits, launch: Launch = measure_apart) -> list[Verdict]:
+def check(
+    path: Path, out: Path, batch: Batch, limits: Limits, launch: Launch = measure_in_new_process
+) -> list[Verdict]:
     """Measure a snapshot's requests again and compare.
 
     While a time exceeds the limit in every session, another session is measured in a fresh process, up to MOST. A slow-down
@@ -96,7 +98,7 @@ def _measured(batch: Batch, out: Path, counters_only: bool, count: int) -> list[
     if counters_only:
         runs = [replace(each, sessions=[], costs={}) for each in sessions(batch, out, measure_here, 1)]
     else:
-        runs = sessions(batch, out, measure_apart, count)
+        runs = sessions(batch, out, measure_in_new_process, count)
     failed = [f"{name} on {run.name}" for run in runs for name, count in run.failed.items() if count]
     if failed:
         raise ConfigError(f"generations failed, so there is no snapshot: {', '.join(failed)}; help: specbench run")

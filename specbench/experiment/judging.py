@@ -13,7 +13,7 @@ import torch
 from specbench.config.construct import Table
 from specbench.data.task import Data
 from specbench.errors import ConfigError, hint
-from specbench.files import read_sealed, write_sealed
+from specbench.files import read_with_checksum, write_with_checksum
 from specbench.judges.judge import Judge, Judgment
 from specbench.observer import Observer
 from specbench.runs.run_folder import JUDGED, Judged, JudgedRow, read, require_texts
@@ -88,11 +88,11 @@ def judge_run(run: Path, data: Data, request: JudgeRequest, device: torch.device
             for i, (each, judgment) in enumerate(_judged(judge, missing), 1):
                 rows[each.key] = _row(each, judgment)
                 if i % FLUSHED == 0:
-                    write_sealed(run / JUDGED, kept())
+                    write_with_checksum(run / JUDGED, kept())
                 advance()
     finally:
         if rows or not stored:  # a judge that never answers hides no other
-            write_sealed(run / JUDGED, kept())
+            write_with_checksum(run / JUDGED, kept())
     return kept()
 
 
@@ -157,7 +157,7 @@ def _judge(table: str, device: str) -> Judge:
 def _stored(run: Path) -> list[Judged]:
     """Return what judges have found, the last one first; nothing if the file is missing or damaged."""
     try:
-        stored = read_sealed(run / JUDGED, Judged) if (run / JUDGED).exists() else None
+        stored = read_with_checksum(run / JUDGED, Judged) if (run / JUDGED).exists() else None
     except ConfigError:
         return []
     return [stored, *stored.pop("earlier", [])] if stored else []

@@ -16,7 +16,7 @@ from specbench.data.prompting import Turn, encode, encode_firsts
 from specbench.data.task import Data, Sample
 from specbench.errors import ConfigError
 from specbench.experiment.generation import Setting, attempt, calibrated, capture
-from specbench.files import read_sealed, write, write_sealed
+from specbench.files import read_with_checksum, write, write_with_checksum
 from specbench.machine.hardware import (
     Environment,
     Fingerprint,
@@ -75,8 +75,10 @@ def prepare(run: PlannedRun, lock: FolderLock, access: Access) -> Recorder:
         _require_same(run.spec, folder, environment)
     else:
         manifest = Manifest(run.spec.checksum, [sample.id for sample in run.data.samples])
-        write_sealed(folder / ENVIRONMENT, {**environment, "copy_bytes_per_second": copy_bandwidth(device)}, indent=2)
-        write_sealed(folder / MANIFEST, dataclasses.asdict(manifest))
+        write_with_checksum(
+            folder / ENVIRONMENT, {**environment, "copy_bytes_per_second": copy_bandwidth(device)}, indent=2
+        )
+        write_with_checksum(folder / MANIFEST, dataclasses.asdict(manifest))
         write(folder / CONFIG, tomli_w.dumps(run.spec.to_toml()))
     return recorder
 
@@ -100,7 +102,7 @@ def _other_conditions(folder: Path, environment: Fingerprint) -> list[str]:
     """Return the conditions in which a folder's records differ from this environment; empty without records."""
     if not (folder / ENVIRONMENT).exists():
         return []
-    return incomparable(conditions(read_sealed(folder / ENVIRONMENT, Environment)), conditions(environment))
+    return incomparable(conditions(read_with_checksum(folder / ENVIRONMENT, Environment)), conditions(environment))
 
 
 def _set_aside(folder: Path) -> None:
@@ -274,7 +276,7 @@ def time_blocks(plan: Plan, run: PlannedRun) -> None:
     """
     if not (run.folder / BLOCKS).exists():
         pair = run.pair_of(plan.load())
-        write_sealed(run.folder / BLOCKS, {"models": {role: _times(pair, run, role) for role in run.spec.roles}})
+        write_with_checksum(run.folder / BLOCKS, {"models": {role: _times(pair, run, role) for role in run.spec.roles}})
 
 
 def _times(pair: LoadedPair, run: PlannedRun, role: str) -> dict[int, list[float]]:
@@ -290,7 +292,7 @@ def _times(pair: LoadedPair, run: PlannedRun, role: str) -> dict[int, list[float
         for size in range(1, largest + 1):
             tokens = [(7 * time + 13 * size + 3 * i) % min(pair.vocabulary, 200) for i in range(size)]
             session.score(models.ids + tokens, len(models.ids))
-        session.settle()
+        session.finish()
         if not time:
             first = {size: list(sums) for size, sums in session.usage.by_fed.items()}  # warm-up
     return {

@@ -9,7 +9,7 @@ from typing import Any
 
 from specbench.data.task import Data, Sample, Task
 from specbench.errors import ConfigError, PluginError, exits_as_errors, hint, shown
-from specbench.files import read_sealed, write_sealed
+from specbench.files import read_with_checksum, write_with_checksum
 from specbench.runs.record import Record
 from specbench.runs.run_folder import CONFIG, SCORES, ScoreRow, Scores, read, require_texts, spec_of
 from specbench.sandbox import Sandbox
@@ -54,7 +54,7 @@ def _kept(folder: Path) -> Scores | None:
     """Return the stored scores; None if they are missing or damaged, since generations can be scored again."""
     path = folder / SCORES
     try:
-        return read_sealed(path, Scores) if path.exists() else None
+        return read_with_checksum(path, Scores) if path.exists() else None
     except (ConfigError, TypeError, ValueError):
         return None
 
@@ -95,7 +95,7 @@ def score(
         "samples": {each: _excerpt(samples[each]) for each in dict.fromkeys(record.sample for record in records)},
         "rows": rows,
     }
-    write_sealed(folder / SCORES, scores)
+    write_with_checksum(folder / SCORES, scores)
 
 
 def task_of(folder: Path, source: str = "") -> tuple[Task, Data]:

@@ -14,7 +14,7 @@ from specbench.config.suite import Suite, SuiteRequest
 from specbench.errors import ConfigError, ExitCode, NotComparable
 from specbench.experiment.pipeline import Results, run
 from specbench.experiment.suite_runner import run_one, run_suite, write_index
-from specbench.files import read_sealed, write, write_sealed
+from specbench.files import read_with_checksum, write, write_with_checksum
 from specbench.machine.hardware import Environment, conditions, incomparable
 from specbench.observer import Observer
 from specbench.resolution.grid import resolve_grid
@@ -101,10 +101,10 @@ def combine(whole: PlannedRun, parts: Sequence[PlannedRun], lock: FolderLock) ->
         for record in sorted(part.recorded.records, key=lambda each: each.order):
             lines.append(line_of(replace(record, order=order, run=whole.spec.key)))
             order += 1
-    environment = read_sealed(parts[0].folder / ENVIRONMENT, Environment)
-    write_sealed(whole.folder / ENVIRONMENT, dict(environment), indent=2)
+    environment = read_with_checksum(parts[0].folder / ENVIRONMENT, Environment)
+    write_with_checksum(whole.folder / ENVIRONMENT, dict(environment), indent=2)
     manifest = Manifest(whole.spec.checksum, [sample.id for sample in whole.data.samples])
-    write_sealed(whole.folder / MANIFEST, asdict(manifest))
+    write_with_checksum(whole.folder / MANIFEST, asdict(manifest))
     write(whole.folder / CONFIG, tomli_w.dumps(whole.spec.to_toml()))
     write(whole.folder / SAMPLES, b"".join(lines).decode())
     del whole.__dict__["recorded"]  # read before the records were there
@@ -112,7 +112,7 @@ def combine(whole: PlannedRun, parts: Sequence[PlannedRun], lock: FolderLock) ->
 
 def _require_alike(whole: PlannedRun, parts: Sequence[PlannedRun]) -> None:
     """Raise unless the shards are parts of one run (ConfigError), measured under the same conditions (NotComparable)."""
-    conditions_of = [conditions(read_sealed(part.folder / ENVIRONMENT, Environment)) for part in parts]
+    conditions_of = [conditions(read_with_checksum(part.folder / ENVIRONMENT, Environment)) for part in parts]
     for part, environment in zip(parts, conditions_of, strict=True):
         if replace(spec_of(part.folder), task=whole.spec.task).sha256 != whole.spec.sha256:
             raise ConfigError(f"{part.folder} is not a shard of {whole.folder}")

@@ -16,7 +16,7 @@ from typing import Protocol
 
 from specbench.errors import ConfigError
 from specbench.experiment.fresh_process import PARENT
-from specbench.files import read_sealed, write_sealed
+from specbench.files import read_with_checksum, write_with_checksum
 
 LEASES = "SPECBENCH_LEASES"  # environment variable: descriptors that the command keeps open until it ends
 UNLIMITED = sys.maxsize  # jobs that a queue takes
@@ -77,7 +77,7 @@ class Job:
     def outcome(self) -> Outcome | None:
         """Return the outcome; None if the job has not begun, or if its file is damaged."""
         try:
-            return read_sealed(self.outcome_file, Outcome) if self.outcome_file.exists() else None
+            return read_with_checksum(self.outcome_file, Outcome) if self.outcome_file.exists() else None
         except ConfigError:
             return None
 
@@ -86,7 +86,7 @@ def perform(outcome_file: Path, log: Path, command: Sequence[str], node: str = "
     """Run a command in `cwd` to its end, and write its outcome. Returns the exit code, negative after a signal."""
     outcome = Outcome(socket.gethostname(), time.time(), node)
     outcome_file.parent.mkdir(parents=True, exist_ok=True)
-    write_sealed(outcome_file, asdict(outcome))
+    write_with_checksum(outcome_file, asdict(outcome))
     with log.open("ab") as output:
         process = subprocess.Popen(
             command,
@@ -99,7 +99,7 @@ def perform(outcome_file: Path, log: Path, command: Sequence[str], node: str = "
         )
         code = process.wait()
     seconds = round(time.time() - outcome.began, 1)
-    write_sealed(outcome_file, asdict(replace(outcome, exit_code=code, seconds=seconds)))
+    write_with_checksum(outcome_file, asdict(replace(outcome, exit_code=code, seconds=seconds)))
     return code
 
 

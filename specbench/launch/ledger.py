@@ -9,7 +9,7 @@ from typing import Literal
 
 from specbench.config.suite import Suite, SuiteRequest
 from specbench.errors import ConfigError, ExitCode
-from specbench.files import read_sealed, write_sealed
+from specbench.files import read_with_checksum, write_with_checksum
 from specbench.launch.job import Job
 from specbench.runs.locking import holder_of
 from specbench.runs.run_folder import SAMPLES
@@ -76,7 +76,7 @@ class Ledger:
         path = folder / LEDGER
         if not path.exists():
             return cls(path)
-        table = read_sealed(path, _Table, "delete it; the runs are kept, and jobs that still run finish them")
+        table = read_with_checksum(path, _Table, "delete it; the runs are kept, and jobs that still run finish them")
         return cls(path, table.launcher, {each.key: each for each in table.entries})
 
     @property
@@ -100,7 +100,7 @@ class Ledger:
     def write(self) -> None:
         """Write the file."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        write_sealed(self.path, asdict(_Table(self.launcher, list(self.entries.values()))), indent=1)
+        write_with_checksum(self.path, asdict(_Table(self.launcher, list(self.entries.values()))), indent=1)
 
 
 @dataclass(frozen=True)

@@ -110,7 +110,7 @@ class _Rounds(StoppingCriteria):  # type: ignore[misc]  # transformers is untype
                 self._stop.stopped(new[:i]) for i in range(self._checked - len(self._start) + 1, len(new) + 1)
             )
         self._checked = len(ids)
-        self._target.usage.off_clock += time.perf_counter() - begin
+        self._target.usage.excluded_seconds += time.perf_counter() - begin
         return torch.tensor([stopped], device=input_ids.device)
 
     def rounds(self, draft: str = "") -> Iterator[Round]:

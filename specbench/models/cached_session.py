@@ -65,7 +65,7 @@ class CachedSession(ABC):
     """The bookkeeping of a session: cached tokens, kept logits, and timing of every forward.
 
     A subclass feeds tokens after the cached ones and truncates its cache. On a CUDA device forwards are timed by
-    events, and nothing waits for the device until `settle`.
+    events, and nothing waits for the device until `finish`.
     """
 
     def __init__(self, name: str, device: torch.device) -> None:
@@ -109,7 +109,7 @@ class CachedSession(ABC):
         """
         if k == 0:
             return Draft([], torch.empty(0, 0))
-        if k == 1 and 0 < self.known(ids) == len(ids) - 1 and (out := self._next(ids, sampler)) is not None:
+        if k == 1 and 0 < self.cached_length(ids) == len(ids) - 1 and (out := self._next(ids, sampler)) is not None:
             drawn, probs, rows = out
         else:
             logits = self.score(ids, len(ids) - 1)  # (1, V)
@@ -182,17 +182,17 @@ class CachedSession(ABC):
 
     def hidden(self, ids: list[int], start: int) -> Tensor:
         assert self.keeps_hidden
-        if self.known(ids) < len(ids):
+        if self.cached_length(ids) < len(ids):
             self.score(ids, len(ids) - 1)
         return self._states.rows(start, len(ids))
 
     def room(self, ids: list[int]) -> int:
         return sys.maxsize  # `LimitedSession` wraps a session that has a limit
 
-    def known(self, ids: list[int]) -> int:
+    def cached_length(self, ids: list[int]) -> int:
         return common_prefix(ids, self._ids)
 
-    def settle(self) -> None:
+    def finish(self) -> None:
         if self._events:
             torch.cuda.synchronize(self._device)
         for feeds, begin, end in self._events:
@@ -255,7 +255,7 @@ class CachedSession(ABC):
         self._events.append((feeds, begin, end))
 
     def _require_finite(self, logits: Tensor) -> None:
-        """Raise FloatingPointError for logits that are not finite; on a CUDA device, `settle` raises it later."""
+        """Raise FloatingPointError for logits that are not finite; on a CUDA device, `finish` raises it later."""
         if self._device.type == "cuda":
             self._finite.append(logits.sum().isfinite())
         elif not math.isfinite(logits.sum().item()):

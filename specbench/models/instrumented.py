@@ -73,7 +73,7 @@ class InstrumentedSession:
             stack.callback(delattr, self.model, "get_compiled_call")
             yield
 
-    def settle(self) -> None:
+    def finish(self) -> None:
         """Record the forwards so far."""
         total = 0
         for fed, known, begin, end in self._marks:

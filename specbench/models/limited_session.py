@@ -105,14 +105,14 @@ class LimitedSession:
         self._require(ids)
         return self._session.hidden(ids, start)
 
-    def known(self, ids: list[int]) -> int:
-        return self._session.known(ids)
+    def cached_length(self, ids: list[int]) -> int:
+        return self._session.cached_length(ids)
 
     def logits_of(self, states: Tensor) -> Tensor:
         return self._session.logits_of(states)
 
-    def settle(self) -> None:
-        self._session.settle()
+    def finish(self) -> None:
+        self._session.finish()
 
     def _require(self, ids: Sequence[int]) -> None:
         self._reach.require(self._source)

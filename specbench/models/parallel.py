@@ -122,25 +122,28 @@ class RemoteSession:
         (logits, usage, self.busy), moved = self._worker.result()
         self.moved += moved
         own = Usage(**usage)
-        own.beside, own.prefill_beside = self.usage.beside, self.usage.prefill_beside
+        own.overlapped_seconds, own.prefill_overlapped_seconds = (
+            self.usage.overlapped_seconds,
+            self.usage.prefill_overlapped_seconds,
+        )
         self.usage = own
         rows = torch.from_numpy(np.frombuffer(logits, dtype=np.float32).reshape(self._rows, -1).copy())
         missing = self._load_modeling.vocabulary - rows.shape[-1]
         return F.pad(rows, (0, missing), value=-torch.inf) if missing > 0 else rows
 
-    def settle(self) -> None:
+    def finish(self) -> None:
         pass
 
 
 class StreamSession:
     """A session on a CUDA stream, concurrent with the other sessions of its `group`, which includes itself.
 
-    The bytes that move between two GPUs are counted. Times are known once all sessions of the group have settled.
+    The bytes that move between two GPUs are counted. Times are known once all sessions of the group have finished.
     """
 
     def __init__(self, session: Session, stream: Any, group: list["StreamSession"]) -> None:
         self._session, self._stream = session, stream
-        self._logits, self._settled = torch.empty(0), False
+        self._logits, self._is_finished = torch.empty(0), False
         self._peers = group
         group.append(self)
         self.busy = 0.0
@@ -163,10 +166,10 @@ class StreamSession:
         torch.cuda.current_stream(self._stream.device).wait_stream(self._stream)
         return self._logits
 
-    def settle(self) -> None:
-        self._session.settle()
-        self._settled = True
-        if all(other._settled for other in self._peers):
+    def finish(self) -> None:
+        self._session.finish()
+        self._is_finished = True
+        if all(other._is_finished for other in self._peers):
             overlapping([other.usage for other in self._peers])
 
 
@@ -178,11 +181,11 @@ def overlapping(usage: Sequence[Usage]) -> None:
         if each.seconds == slowest and not found:
             found = True
         else:
-            each.beside = each.seconds
+            each.overlapped_seconds = each.seconds
         if each.prefill_seconds == slowest_prefill and not found_prefill:
             found_prefill = True
         else:
-            each.prefill_beside = each.prefill_seconds
+            each.prefill_overlapped_seconds = each.prefill_seconds
 
 
 class Workers:

@@ -141,16 +141,16 @@ class MovedSession:
         with on(self._own):
             return self._here(self._session.hidden(ids, start))
 
-    def known(self, ids: list[int]) -> int:
-        return self._session.known(ids)
+    def cached_length(self, ids: list[int]) -> int:
+        return self._session.cached_length(ids)
 
     def logits_of(self, states: Tensor) -> Tensor:
         with on(self._own):
             return self._here(self._session.logits_of(states.to(self._own)))
 
-    def settle(self) -> None:
+    def finish(self) -> None:
         with on(self._own):
-            self._session.settle()
+            self._session.finish()
 
     def _here(self, values: Tensor) -> Tensor:
         self.moved += values.nbytes

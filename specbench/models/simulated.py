@@ -141,7 +141,7 @@ class SyntheticSession:
             hashes.append(context_hash(hashes[-1] if hashes else self._first, token))
         self._ids, self._hashes = list(ids), hashes
         logits = self._distribution(torch.tensor(hashes[start:], device=self._device))
-        self.usage.off_clock += self._now() - begin
+        self.usage.excluded_seconds += self._now() - begin
         return logits
 
     def _now(self) -> float:
@@ -167,14 +167,14 @@ class SyntheticSession:
     def hidden(self, ids: list[int], start: int) -> Tensor:
         return self._inner.hidden(ids, start)
 
-    def known(self, ids: list[int]) -> int:
-        return self._inner.known(ids)
+    def cached_length(self, ids: list[int]) -> int:
+        return self._inner.cached_length(ids)
 
     def logits_of(self, states: Tensor) -> Tensor:
         return self._inner.logits_of(states)
 
-    def settle(self) -> None:
-        self._inner.settle()
+    def finish(self) -> None:
+        self._inner.finish()
 
 
 def calibrate(

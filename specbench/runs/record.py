@@ -5,17 +5,22 @@ import json
 import math
 import zlib
 from dataclasses import dataclass, field
-from typing import Annotated, NotRequired, TypedDict, cast
+from typing import TYPE_CHECKING, Annotated, NotRequired, TypedDict, cast
 
 from msgspec import Meta
 
 from specbench.decoding.round import Round
-from specbench.decoding.session import Usage
 from specbench.errors import ConfigError
 from specbench.files import parse_json
 
+if TYPE_CHECKING:
+    from specbench.decoding.session import Usage  # imports torch
+
 CHECKSUM = b', "crc32": "%08x"}\n'  # the end of a record's line
 SECONDS_DIGITS = 7  # decimal places of a time
+USAGE_KEYS = {  # attributes of Usage -> keys of a record that differ
+    "excluded_seconds": "off_clock", "overlapped_seconds": "beside", "prefill_overlapped_seconds": "prefill_beside",
+}  # fmt: skip
 
 Count = Annotated[int, Meta(ge=0)]
 Seconds = Annotated[float, Meta(ge=0.0)]
@@ -23,7 +28,7 @@ Key = tuple[str, str, int]  # method, sample, repeat
 
 
 class RoundRecord(TypedDict):
-    """A round (`decoding.method.Round`). `rejected` is the text of the draft from the rejected token on."""
+    """A round (`decoding.round.Round`). `rejected` is the text of the draft from the rejected token on."""
 
     tokens: Count
     drafted: Count
@@ -37,7 +42,7 @@ class RoundRecord(TypedDict):
 
 
 class UsageRecord(TypedDict):
-    """The usage of one model's session (`decoding.usage.Usage`)."""
+    """The usage of one model's session (`decoding.session.Usage`)."""
 
     prefill_fed: Count
     prefill_seconds: Seconds
@@ -57,9 +62,9 @@ def rounded(seconds: float) -> float:
     return round(seconds, SECONDS_DIGITS) or seconds
 
 
-def usage_record(usage: Usage) -> UsageRecord:
+def usage_record(usage: "Usage") -> UsageRecord:
     """Return the usage of a session as a record."""
-    table = dataclasses.asdict(usage)
+    table = {USAGE_KEYS.get(key, key): value for key, value in dataclasses.asdict(usage).items()}
     times = {key: rounded(value) for key, value in table.items() if isinstance(value, float)}
     by_fed = {fed: [count, rounded(seconds)] for fed, (count, seconds) in usage.by_fed.items()}
     return cast(UsageRecord, {**table, **times, "by_fed": by_fed})

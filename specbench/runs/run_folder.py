@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NotRequired, Protocol, TypedDict
 from specbench import files
 from specbench.config.construct import Table
 from specbench.errors import ConfigError
-from specbench.files import read_sealed, read_toml
+from specbench.files import read_with_checksum, read_toml
 from specbench.runs.record import Count, Key, Record, line_of, parse_record
 from specbench.runs.run_spec import SEMANTICS, RunSpec
 
@@ -239,13 +239,13 @@ def spec_of(folder: Path) -> RunSpec:
 def manifest_of(folder: Path) -> Manifest | None:
     """Return a run folder's manifest; None if it has none. Raises ConfigError if it is damaged."""
     path = folder / MANIFEST
-    return read_sealed(path, Manifest) if path.exists() else None
+    return read_with_checksum(path, Manifest) if path.exists() else None
 
 
 def imported_of(folder: Path) -> Imported | None:
     """Return the origin of an imported run; None for a run that was measured here. Raises ConfigError if it is damaged."""
     path = folder / IMPORTED
-    return read_sealed(path, Imported) if path.exists() else None
+    return read_with_checksum(path, Imported) if path.exists() else None
 
 
 def require_texts(folder: Path) -> None:

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
-from specbench.files import read_sealed, write_sealed
+from specbench.files import read_with_checksum, write_with_checksum
 from specbench.runs.run_folder import CONFIG
 
 SUITES = "suites"
@@ -72,7 +72,7 @@ class Index:
         path = results / SUITES / suite / (CHANGED if changed else OWN)
         if not path.exists():
             return cls(path)
-        stored = read_sealed(path, IndexTable, "restore or delete it; the suite's runs are kept")
+        stored = read_with_checksum(path, IndexTable, "restore or delete it; the suite's runs are kept")
         return cls(path, {entry.key: entry for entry in stored.runs}, stored.changes, stored.definition)
 
     @classmethod
@@ -96,7 +96,7 @@ class Index:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self.runs = {key: self.runs[key] for key in keys}
         table = IndexTable(list(self.runs.values()), self.path.parent.name, self.definition, self.changes)
-        write_sealed(self.path, asdict(table), indent=1)
+        write_with_checksum(self.path, asdict(table), indent=1)
 
     @property
     def swaps(self) -> bool:

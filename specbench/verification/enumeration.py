@@ -53,17 +53,17 @@ class TableSession:
 
     def hidden(self, ids: list[int], start: int) -> Tensor:
         assert self.keeps_hidden
-        if self.known(ids) < len(ids):
+        if self.cached_length(ids) < len(ids):
             self.score(ids, len(ids) - 1)
         return torch.stack([self._state(tuple(ids[: i + 1])) for i in range(start, len(ids))])
 
-    def known(self, ids: list[int]) -> int:
+    def cached_length(self, ids: list[int]) -> int:
         return common_prefix(ids, self.last_scored)
 
     def logits_of(self, states: Tensor) -> Tensor:
         return states.double() @ self._head.T
 
-    def settle(self) -> None:
+    def finish(self) -> None:
         pass
 
     def _state(self, prefix: tuple[int, ...]) -> Tensor:
@@ -130,8 +130,8 @@ class _SequentialSession:
     def result(self) -> Tensor:
         return self._session.score(*self._submitted)
 
-    def settle(self) -> None:
-        self._session.settle()
+    def finish(self) -> None:
+        self._session.finish()
 
 
 def tables(

@@ -282,7 +282,7 @@ def test_a_compiled_forward_is_timed_as_a_whole(device, tmp_path, monkeypatch):
         model(input_ids=ids)
         model.get_compiled_call(None)(input_ids=ids[:, -1:])
         model(input_ids=ids)
-    instrumented.settle()
+    instrumented.finish()
     assert seen == [(0, 0)]
     assert instrumented.fed == [3, 1, 3]
     assert instrumented.usage.forwards == 2

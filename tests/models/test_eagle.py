@@ -67,7 +67,7 @@ def wander(kind: type[EagleSession], catch_up: bool, family: str = "llama", roun
             read = ids[: len(ids) - rng.randint(1, min(2, len(ids) - 1))]
             base.score(read, len(read) - 1)
         fresh_base = again(base)
-        known = base.known(ids)
+        known = base.cached_length(ids)
         if known:
             fresh_base.score(ids[:known], known - 1)
         fresh = EagleSession(head, fresh_base, catch_up)

@@ -364,7 +364,7 @@ def test_a_sample_after_one_with_nan_is_correct():
         graphs.cache.held[:, 40] = float("nan")
     bad._finite.append(torch.tensor(False))
     with pytest.raises(FloatingPointError, match="NaN"):
-        bad.settle()
+        bad.finish()
     session = GraphSession(graphs, 40)
     for ids in (PROMPT, [*PROMPT, 1]):
         assert torch.allclose(session.score(ids, len(ids) - 1), oracle.score(ids, len(ids) - 1), atol=1e-4)

@@ -20,7 +20,7 @@ from specbench.errors import ConfigError
 from specbench.experiment import fresh_process as remeasure
 from specbench.experiment import gate as gating
 from specbench.experiment.pipeline import Results
-from specbench.files import SEAL, sealed
+from specbench.files import CHECKSUM, json_with_checksum
 from specbench.models import cached_session as session
 from specbench.regression.compare import ANCHOR
 from specbench.regression.snapshot import Snapshot, load, open_
@@ -45,7 +45,7 @@ def recorded(tmp_path_factory) -> Path:
 
 def resealed(table) -> str:
     """Return a changed snapshot as JSON, with a checksum that fits it."""
-    return sealed({key: value for key, value in table.items() if key != SEAL})
+    return json_with_checksum({key: value for key, value in table.items() if key != CHECKSUM})
 
 
 def test_what_was_recorded_passes_and_needs_no_clock(recorded):
@@ -197,7 +197,9 @@ def test_a_new_process_measures_the_same_and_its_failure_is_reported(monkeypatch
 
     monkeypatch.setattr(subprocess, "run", run)
     with pytest.raises(SystemExit) as ended:
-        remeasure.measure_apart(remeasure.Batch(requests=[request], sandbox=SandboxKind.none), tmp_path / "session-1")
+        remeasure.measure_in_new_process(
+            remeasure.Batch(requests=[request], sandbox=SandboxKind.none), tmp_path / "session-1"
+        )
     assert ended.value.code == 4
     access = Access(fresh=True)
     assert seen == [replace(request, out=tmp_path / "session-1", access=access, sandbox=SandboxKind.none)]
@@ -210,8 +212,8 @@ def test_a_measuring_child_ends_with_a_parent_that_is_killed(tmp_path):
         "end_with_parent(); print('started', flush=True); time.sleep(600)\n"
     )
     code = (
-        "from pathlib import Path; from specbench.experiment.fresh_process import Batch, measure_apart\n"
-        f"measure_apart(Batch(), Path({str(tmp_path)!r}), 'sleeper')\n"
+        "from pathlib import Path; from specbench.experiment.fresh_process import Batch, measure_in_new_process\n"
+        f"measure_in_new_process(Batch(), Path({str(tmp_path)!r}), 'sleeper')\n"
     )
     environment = os.environ | {"PYTHONPATH": str(tmp_path)}
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=environment) as parent:

@@ -10,7 +10,7 @@ import pytest
 import tomli_w
 
 from specbench.config.options import Access
-from specbench.files import write_sealed
+from specbench.files import write_with_checksum
 from specbench.runs.locking import locked
 from specbench.runs.record import Record
 from specbench.runs.run_folder import Expected, Recorder, load
@@ -44,7 +44,7 @@ def base_of(run):
 def rewritten(path, change):
     """Change a JSON file as its writer would: with a new checksum."""
     table = change(json.loads(path.read_text()))
-    write_sealed(path, {key: value for key, value in table.items() if key != "sha256"})
+    write_with_checksum(path, {key: value for key, value in table.items() if key != "sha256"})
 
 
 def without_summary(run):
@@ -101,7 +101,7 @@ def test_a_run_under_other_conditions_is_neither_resumed_nor_compared(run, key):
     table, _, name = key.rpartition(".")
     place = environment[table] if table else environment
     place[name] = other(place.get(name, ""))
-    write_sealed(run / "env.json", {key: value for key, value in environment.items() if key != "sha256"})
+    write_with_checksum(run / "env.json", {key: value for key, value in environment.items() if key != "sha256"})
     done = specbench(*FEW, cwd=run.parents[1], code=2)
     assert name in done.stderr
     assert "--fresh" in done.stderr

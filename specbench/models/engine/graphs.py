@@ -174,7 +174,7 @@ class Graphs:
         self._wanted: dict[Drafting, Start] = {}  # requested drafts, with inputs of their shapes
 
     def open(self, session: object) -> None:
-        """Give the cache to a session. Clears it if the previous session was never settled."""
+        """Give the cache to a session. Clears it if the previous session never finished."""
         if not self._is_clean:
             with torch.inference_mode():
                 self.cache.held.zero_()
@@ -185,7 +185,7 @@ class Graphs:
         """Return whether the session owns the cache."""
         return self._owner() is session
 
-    def settled(self) -> None:
+    def mark_finite(self) -> None:
         """Mark the cache as finite."""
         self._is_clean = True
 

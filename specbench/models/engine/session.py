@@ -61,10 +61,10 @@ class GraphSession(LeanSession):
         assert self._graphs.is_open_for(self), "another session owns these graphs"
         return self._graphs.find_draft(drafting, length, like)
 
-    def settle(self) -> None:
-        super().settle()
+    def finish(self) -> None:
+        super().finish()
         if self._graphs.is_open_for(self):
-            self._graphs.settled()
+            self._graphs.mark_finite()
 
     def _forward(self, tokens: Tensor, keep: int) -> tuple[Tensor, Tensor | None]:
         assert self._graphs.is_open_for(self), "another session owns these graphs"

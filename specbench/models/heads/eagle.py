@@ -202,7 +202,7 @@ class EagleSession(CachedSession):
             return Draft([], torch.empty(0, 0))
         features = n - 1
         if not self._catch_up:
-            features = min(self._base.known(ids), n - 1) or n - 1
+            features = min(self._base.cached_length(ids), n - 1) or n - 1
         # Entries that stay valid; the last one is recomputed
         entries = min(max(common_prefix(ids, self._ids) - 1, 0), features - 1)
         self._cut(entries)
@@ -244,10 +244,10 @@ class EagleSession(CachedSession):
     def _fed_by_graph(self, out: Drafted) -> None:
         """Do nothing, since entries fed while drafting are dropped."""
 
-    def settle(self) -> None:
-        super().settle()
+    def finish(self) -> None:
+        super().finish()
         if self._graphs and self._graphs.is_open_for(self):
-            self._graphs.settled()
+            self._graphs.mark_finite()
 
     def _fed(self, tokens: list[int], known: int) -> Tensor:
         return self._timed(to_device(tokens, self._device), keep=1, known=known)
