@@ -41,7 +41,7 @@ SMALLER = "use a smaller model or --dtype, `quantization` in the pair, or shorte
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
-class Entry(NamedTuple):
+class CommandEntry(NamedTuple):
     """A row of the command table: `MODULE:NAME` of the function in `specbench.cli`, and its panel and line in `--help`."""
 
     function: str
@@ -77,7 +77,7 @@ class LazyCommand(TyperCommand):
     `EPILOG` of its module, if there is one, ends the help.
     """
 
-    def __init__(self, name: str, entry: Entry) -> None:
+    def __init__(self, name: str, entry: CommandEntry) -> None:
         super().__init__(name, help=entry.help)
         self.entry = entry
 
@@ -102,7 +102,7 @@ class LazyCommand(TyperCommand):
 class LazyGroup(TyperGroup):
     """A group whose commands come from `table`. Subclasses set it."""
 
-    table: ClassVar[dict[str, Entry]] = {}
+    table: ClassVar[dict[str, CommandEntry]] = {}
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
@@ -117,41 +117,43 @@ class LazyGroup(TyperGroup):
 
 
 COMMANDS = {  # by panel, in the order of `specbench --help`; each line equals the first line of the function's docstring
-    "run": Entry("run:run", "Measure", "Measure methods on a pair and tasks, together with their baselines."),
-    "plan": Entry("plan:plan", "Measure", "Show what a run or a suite would measure, without measuring."),
-    "status": Entry("status:status", "Measure", "Show the jobs of a suite: pending, running, failed, done."),
-    "curve": Entry("curve:curve", "Measure", "Sweep a method's parameter: its quality against its latency."),
-    "profile": Entry(
+    "run": CommandEntry("run:run", "Measure", "Measure methods on a pair and tasks, together with their baselines."),
+    "plan": CommandEntry("plan:plan", "Measure", "Show what a run or a suite would measure, without measuring."),
+    "status": CommandEntry("status:status", "Measure", "Show the jobs of a suite: pending, running, failed, done."),
+    "curve": CommandEntry("curve:curve", "Measure", "Sweep a method's parameter: its quality against its latency."),
+    "profile": CommandEntry(
         "profile:profile", "Measure", "Measure the forward times and acceptance rates of the models of a chain."
     ),
-    "train": Entry(
+    "train": CommandEntry(
         "train:train",
         "Measure",
         "Train a head for a pair, and measure on held-out prompts whether it speeds up decoding.",
     ),
-    "report": Entry("report:report", "Report", "Show runs or a suite as tables, plots or one HTML file."),
-    "compare": Entry("compare:compare", "Report", "Compare two measurements: decoding, quality, speed."),
-    "score": Entry("score:score", "Report", "Score stored generations again with the current tasks."),
-    "judge": Entry("judge:judge", "Report", "Let a language model compare the stored generations of two methods."),
-    "export": Entry("archive:export", "Report", "Write runs to one archive with checksums, to share them."),
-    "import": Entry(
+    "report": CommandEntry("report:report", "Report", "Show runs or a suite as tables, plots or one HTML file."),
+    "compare": CommandEntry("compare:compare", "Report", "Compare two measurements: decoding, quality, speed."),
+    "score": CommandEntry("score:score", "Report", "Score stored generations again with the current tasks."),
+    "judge": CommandEntry(
+        "judge:judge", "Report", "Let a language model compare the stored generations of two methods."
+    ),
+    "export": CommandEntry("archive:export", "Report", "Write runs to one archive with checksums, to share them."),
+    "import": CommandEntry(
         "archive:import_", "Report", "Read an archive of runs, after checking its names, sizes, checksums and records."
     ),
-    "verify": Entry("verify:verify", "Check", "Test whether a method is lossless on a pair and device."),
-    "enumerate": Entry(
+    "verify": CommandEntry("verify:verify", "Check", "Test whether a method is lossless on a pair and device."),
+    "enumerate": CommandEntry(
         "enumerate:enumerate_", "Check", "Compare a method's exact output distribution with the declared one."
     ),
-    "trace": Entry("trace:trace", "Check", "Decode one prompt and show the origin of each token."),
-    "gate": Entry("gate:gate", "Check", "Check, record or update a snapshot of a measurement."),
-    "doctor": Entry("doctor:doctor", "Check", "Check this machine: one line per item, with advice."),
-    "init": Entry("init:init", "Extend", "Write a commented pair, task, method, suite or plugin to start from."),
-    "list": Entry(
+    "trace": CommandEntry("trace:trace", "Check", "Decode one prompt and show the origin of each token."),
+    "gate": CommandEntry("gate:gate", "Check", "Check, record or update a snapshot of a measurement."),
+    "doctor": CommandEntry("doctor:doctor", "Check", "Check this machine: one line per item, with advice."),
+    "init": CommandEntry("init:init", "Extend", "Write a commented pair, task, method, suite or plugin to start from."),
+    "list": CommandEntry(
         "catalog:list_", "Extend", "List the methods, pairs, tasks, suites or machines, or the runs of a folder."
     ),
-    "show": Entry("catalog:show", "Extend", "Print a preset and its path."),
-    "schema": Entry("schema:schema", "Extend", "Write JSON Schemas of the TOML files, for editors and checks."),
-    "fetch": Entry("fetch:fetch", "Extend", "Download what pairs, tasks or a suite need from the hub."),
-    "reproduce": Entry(
+    "show": CommandEntry("catalog:show", "Extend", "Print a preset and its path."),
+    "schema": CommandEntry("schema:schema", "Extend", "Write JSON Schemas of the TOML files, for editors and checks."),
+    "fetch": CommandEntry("fetch:fetch", "Extend", "Download what pairs, tasks or a suite need from the hub."),
+    "reproduce": CommandEntry(
         "reproduce:reproduce",
         "Papers",
         "List the papers' tables, figures, algorithms, theorems and claims, and how each is reproduced.",
@@ -203,8 +205,8 @@ def main(command: Callable[[], None] = app) -> None:
     except FolderInUse as error:
         fail("lock", error, 4)
     except PluginError as error:
-        place = _in_plugin(error)
-        fail("plugin", f"{place}: {error}" if place else error, 2)
+        location = _in_plugin(error)
+        fail("plugin", f"{location}: {error}" if location else error, 2)
     except ConfigError as error:
         fail("config", error, 2)
     except MissingAsset as error:
@@ -212,9 +214,9 @@ def main(command: Callable[[], None] = app) -> None:
     except NotComparable as error:
         fail("comparison", error, ExitCode.INCONCLUSIVE)
     except Exception as error:
-        place = _in_plugin(error)
-        if place is not None:
-            fail("plugin", f"{place}: {type(error).__name__}: {error}", 2)
+        location = _in_plugin(error)
+        if location is not None:
+            fail("plugin", f"{location}: {type(error).__name__}: {error}", 2)
         if isinstance(error, OSError) and error.errno in UNUSABLE:
             fail("file", f"{error.filename or 'a file'}: {error.strerror}{_advice(error)}", UNUSABLE[error.errno])
         if _is_out_of_memory(error):
@@ -223,8 +225,8 @@ def main(command: Callable[[], None] = app) -> None:
             fail("file", f"cannot parse a file: {error}", 2)
         raise
     except BaseException as error:
-        if place := _in_plugin(error):  # also SystemExit, whose code might be 0
-            fail("plugin", f"{place}: {type(error).__name__}: {error}", 2)
+        if location := _in_plugin(error):  # also SystemExit, whose code might be 0
+            fail("plugin", f"{location}: {type(error).__name__}: {error}", 2)
         raise
 
 
@@ -264,9 +266,9 @@ def _require_text(arguments: list[str]) -> None:
 
 
 def _in_plugin(error: BaseException) -> str | None:
-    """Return the place in a plugin that an error came from, or None if it came from specbench."""
+    """Return the location in a plugin that an error came from, or None if it came from specbench."""
     plugins = sys.modules.get("specbench.resolution.plugins")
-    return plugins.place_of(error) if plugins else None
+    return plugins.location_of(error) if plugins else None
 
 
 def fail(kind: str, error: object, code: int) -> NoReturn:

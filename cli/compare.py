@@ -126,7 +126,7 @@ def table_of(verdicts: list[Verdict], title: str) -> "Table":
         mark = f"{each.status.value.upper()}: " if each.status in FAILING else ""
         lines.setdefault((each.run, each.method or "all"), {}).setdefault(column, []).append(mark + each.short)
     columns = ("decoding", "quality", "speed")
-    rows = [[*place, *("; ".join(line.get(column, ["–"])) for column in columns)] for place, line in lines.items()]
+    rows = [[*key, *("; ".join(line.get(column, ["–"])) for column in columns)] for key, line in lines.items()]
     return Table(title, ["run", "method", *columns], rows)
 
 

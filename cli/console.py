@@ -58,7 +58,7 @@ def _breakable(line: str, width: int) -> list[str]:
     return lines
 
 
-def place(path: Path | str, console: Console) -> None:
+def print_path(path: Path | str, console: Console) -> None:
     """Print a path on one line, however long, so that it can be copied."""
     console.print(Text(printable(path), style="dim"), soft_wrap=True)
 

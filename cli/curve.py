@@ -10,7 +10,7 @@ import typer
 
 from specbench.analysis.summary import summary_of
 from specbench.cli import params
-from specbench.cli.console import place, print_table, say, terminal
+from specbench.cli.console import print_path, print_table, say, terminal
 from specbench.cli.params import known, plot_formats, words
 from specbench.cli.progress import Terminal, interrupted
 from specbench.cli.report import conclude
@@ -146,6 +146,6 @@ def _show(folders: list[Path], plots: Path | None, formats: Sequence[str], as_js
         for line in remarks(folder, points):
             say(line, console)
         conclude(conclusion([summary_of(folder)]), console)
-        place(folder, console)
+        print_path(folder, console)
         for path in paths:
-            place(path, console)
+            print_path(path, console)

@@ -14,7 +14,7 @@ from specbench.cli.progress import status
 from specbench.config.construct import Table
 from specbench.config.options import Options
 from specbench.config.pair import Pair
-from specbench.config.suite import Line, read_suite
+from specbench.config.suite import GridLine, read_suite
 from specbench.data import download as fetching
 from specbench.data.download import Need, Repository, needs_of_pair, needs_of_task, source
 from specbench.errors import ConfigError, ExitCode, MissingAsset
@@ -85,7 +85,7 @@ def fetch(
 
 def _of(pairs: list[str], tasks: list[str], plugins: tuple[tuple[str, str], ...]) -> list[Need]:
     """Return what pairs need as a whole, and tasks: by the pairs' default source, otherwise from the hub."""
-    return _of_line(Line(methods=(), pairs=tuple(pairs), tasks=tuple(tasks), options=Options(plugins=plugins)))
+    return _of_line(GridLine(methods=(), pairs=tuple(pairs), tasks=tuple(tasks), options=Options(plugins=plugins)))
 
 
 def _of_suite(name: str, plugins: tuple[tuple[str, str], ...]) -> list[Need]:
@@ -97,7 +97,7 @@ def _of_suite(name: str, plugins: tuple[tuple[str, str], ...]) -> list[Need]:
     return list(dict.fromkeys(needs))
 
 
-def _of_line(line: Line, whole: bool = False) -> list[Need]:
+def _of_line(line: GridLine, whole: bool = False) -> list[Need]:
     """Return what a line's pairs and tasks need. Without methods, or with `whole`, pairs are needed as a whole."""
     from specbench.resolution import selection  # imports torch
 
@@ -117,7 +117,7 @@ def _of_line(line: Line, whole: bool = False) -> list[Need]:
     return list(dict.fromkeys(needs))
 
 
-def _parts(line: Line, pair: Pair) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _parts(line: GridLine, pair: Pair) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the models and heads of a pair that a line's methods need."""
     from specbench.resolution.methods import Methods  # imports torch
 

@@ -64,9 +64,9 @@ def check(
     limits = limits_of(alpha, max_slowdown, max_quality_drop, require_speed, counters_only, across_config)
     imported(plugin)
     from specbench.experiment import gate as gating  # imports numpy
-    from specbench.experiment.fresh_process import Batch
+    from specbench.experiment.fresh_process import RequestBatch
 
-    batch = Batch(sandbox=sandbox if allow_code_execution else None, plugins=plugin or [])
+    batch = RequestBatch(sandbox=sandbox if allow_code_execution else None, plugins=plugin or [])
     with _folder(out) as folder:
         verdicts = [
             each
@@ -101,14 +101,14 @@ def record(
     imported(shared.plugin)
     require_known(named(names), pair, tasks)
     from specbench.experiment import gate as gating  # imports numpy
-    from specbench.experiment.fresh_process import Batch
+    from specbench.experiment.fresh_process import RequestBatch
 
     options = shared.options(repeats=(1 if counters_only else gating.ROUNDS) if repeats is None else repeats)
     request = Request(methods=tuple(names), pair=pair, tasks=tuple(tasks), options=options)
     kind = sandbox if allow_code_execution else None
-    batch = Batch(requests=[request], sandbox=kind, plugins=shared.plugin or [])
+    batch = RequestBatch(requests=[request], sandbox=kind, plugins=shared.plugin or [])
     with _folder(out) as folder:
-        how = gating.Recording(counters_only=counters_only, sessions=sessions or gating.SESSIONS, add=add)
+        how = gating.SnapshotOptions(counters_only=counters_only, sessions=sessions or gating.SESSIONS, add=add)
         gating.record(snapshot, folder, batch, how)
     print(f"wrote {snapshot}", file=sys.stderr)
 
@@ -125,9 +125,9 @@ def update(
     """Measure the commands of snapshot files again, and write the files from the results."""
     imported(plugin)
     from specbench.experiment import gate as gating  # imports numpy
-    from specbench.experiment.fresh_process import Batch
+    from specbench.experiment.fresh_process import RequestBatch
 
-    batch = Batch(sandbox=sandbox if allow_code_execution else None, plugins=plugin or [])
+    batch = RequestBatch(sandbox=sandbox if allow_code_execution else None, plugins=plugin or [])
     with _folder(out) as folder:
         for number, path in enumerate(snapshots, 1):
             gating.update(path, folder / f"{number}-{path.stem}", batch, sessions)

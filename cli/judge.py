@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 import specbench.tasks  # noqa: F401  (registers the tasks)
-from specbench.cli.console import place, print_table, terminal
+from specbench.cli.console import print_path, print_table, terminal
 from specbench.cli.params import (
     BreakLock,
     Device,
@@ -72,7 +72,7 @@ def judge(
             judged = judge_run(folder, rows, request, device_of(device.value), Terminal())
         print_table(judged_table(judged), console)
         conclude(judged_conclusion(judged), console)
-        place(folder, console)
+        print_path(folder, console)
 
 
 def _others(folder: Path, against: str) -> list[str]:

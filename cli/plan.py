@@ -20,7 +20,7 @@ from specbench.cli.progress import duration, status
 from specbench.cli.run import suite_changes
 from specbench.config.options import Request
 from specbench.config.presets import require_known
-from specbench.config.suite import Line, Suite, read_suite
+from specbench.config.suite import GridLine, Suite, read_suite
 from specbench.errors import ConfigError, ExitCode
 from specbench.machine.accelerator import Accelerator, read_accelerator
 from specbench.reporting.tables import Table
@@ -88,7 +88,7 @@ def plan(
         )
         choice = Choice.of(request, assumes_heads=bool(machine))
         tasks = tuple(choice.tasks.likely_names(bool(machine)))
-        line = Line(methods=choice.methods.names, pairs=(request.pair,), tasks=tasks, options=options)
+        line = GridLine(methods=choice.methods.names, pairs=(request.pair,), tasks=tasks, options=options)
         planned = Suite(name="", paper="", shows="", description="", grid=(line,))
     if machine:
         sys.exit(plan_for(machine, gpus or 1, planned, out, as_json))
@@ -197,10 +197,10 @@ def plan_for(machine: Accelerator, gpus: int, suite: Suite, out: Path, as_json: 
     """Print the estimate of a suite on a machine. Returns MISSING if a run has no estimate or does not fit."""
     # imports torch
     from specbench.resolution.grid import resolve_grid
-    from specbench.resolution.machine_plan import ELSEWHERE, Target, machine_rows, sentence, total_of
+    from specbench.resolution.machine_plan import ELSEWHERE, PlannedMachine, machine_rows, sentence, total_of
     from specbench.resolution.machine_training import training_rows
 
-    target = Target(machine, gpus)
+    target = PlannedMachine(machine, gpus)
     with status("reading pairs and tasks"):
         grid = resolve_grid(suite, out, on=ELSEWHERE)
         rows = training_rows(suite, target)

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from specbench.cli import params
-from specbench.cli.console import place, print_table, say, terminal
+from specbench.cli.console import print_path, print_table, say, terminal
 from specbench.cli.params import known
 from specbench.cli.progress import Terminal, interrupted
 from specbench.cli.report import conclude
@@ -125,4 +125,4 @@ def profile(
         if write and choice:
             write.write_text(method_toml(choice[0], summary.task, summary.pair), encoding="utf-8")
             say(f"wrote {write}; next: specbench run -m {write} -p {pair} -t {tasks[0]}", console)
-        place(summary.folder, console)
+        print_path(summary.folder, console)

@@ -14,7 +14,7 @@ from rich.console import Console
 from specbench.analysis.run_summary import RunSummary
 from specbench.analysis.summary import summaries_of
 from specbench.cli import params
-from specbench.cli.console import place, print_table, printable, say, terminal
+from specbench.cli.console import print_path, print_table, printable, say, terminal
 from specbench.cli.params import known, plot_formats, words
 from specbench.config.suite import Suite, read_suite
 from specbench.errors import ConfigError
@@ -31,7 +31,7 @@ from specbench.reporting.tables import Table, across, chosen_table, overview, po
 from specbench.runs.run_folder import SAMPLES, runs_in
 
 
-class Format(StrEnum):
+class ReportFormat(StrEnum):
     table = "table"
     md = "md"
     latex = "latex"
@@ -44,7 +44,7 @@ class Format(StrEnum):
 class _Wanted:
     """The form and the extent of a report."""
 
-    form: Format
+    form: ReportFormat
     columns: list[str]
     out: Path | None
     plots: Path | None
@@ -65,7 +65,7 @@ def report(
             autocompletion=known("suite"),
         ),
     ] = None,
-    form: Annotated[Format, typer.Option("--format", "-f", help="Output format.")] = Format.table,
+    form: Annotated[ReportFormat, typer.Option("--format", "-f", help="Output format.")] = ReportFormat.table,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Write to this file instead of the terminal.")] = None,
     plots: Annotated[Path | None, typer.Option("--plots", help="Write plots to this folder.")] = None,
     plot_format: params.PlotFormats = None,
@@ -88,13 +88,15 @@ def report(
     if suite and runs:
         raise ConfigError("give either run folders or --suite NAME, not both")
     keys = words(columns)
-    if keys and form not in (Format.table, *CHOOSING):
-        raise ConfigError(f"--columns applies to {', '.join([Format.table, *CHOOSING])}; {form} contains every value")
-    if full and (keys or (suite and form is not Format.latex)):
+    if keys and form not in (ReportFormat.table, *CHOOSING):
+        raise ConfigError(
+            f"--columns applies to {', '.join([ReportFormat.table, *CHOOSING])}; {form} contains every value"
+        )
+    if full and (keys or (suite and form is not ReportFormat.latex)):
         raise ConfigError(
             "--full shows the other tables of run folders; a suite has no others, and --columns selects one table"
         )
-    if explain and (suite or keys or form is not Format.table):
+    if explain and (suite or keys or form is not ReportFormat.table):
         raise ConfigError(
             "--explain applies to run folders as a table, without --columns; help: docs/reading-a-table.md"
         )
@@ -119,7 +121,7 @@ def _report_suite(name: str, results: Path, choice: _Wanted) -> None:
     if choice.columns:
         collected = chosen_suite(collected, choice.columns)
     drawn = plots_of_suite(collected, plots, choice.plot_formats) if plots else []
-    if form is not Format.table:
+    if form is not ReportFormat.table:
         _write(suite_text(collected, form, drawn, out.parent if out else Path(), choice.full), out)
         return
     with _opened(out) as file:
@@ -127,15 +129,15 @@ def _report_suite(name: str, results: Path, choice: _Wanted) -> None:
     _print_paths(drawn)
 
 
-def _report_pooled(runs: list[Path], suite: str | None, results: Path, form: Format, out: Path | None) -> None:
+def _report_pooled(runs: list[Path], suite: str | None, results: Path, form: ReportFormat, out: Path | None) -> None:
     """Show one table of the speedups over all runs together."""
-    if form not in (Format.table, Format.md):
-        raise ConfigError(f"--pooled applies to {Format.table} and {Format.md}, not to {form}")
+    if form not in (ReportFormat.table, ReportFormat.md):
+        raise ConfigError(f"--pooled applies to {ReportFormat.table} and {ReportFormat.md}, not to {form}")
     summaries = collect(read_suite(suite), results).summaries if suite else summaries_of(runs)
     if len(summaries) < 2:
         raise ConfigError("--pooled needs at least two run folders, or a --suite")
     table = pooled_table(summaries)
-    if form is Format.md:
+    if form is ReportFormat.md:
         _write(markdown_table(table) + "\n", out)
         return
     with _opened(out) as file:
@@ -147,7 +149,7 @@ def _report_runs(folders: list[Path], results: Path, choice: _Wanted) -> None:
         raise ConfigError(f"no run folder in {results}; help: specbench run")
     summaries = summaries_of(folders)
     drawn = plots_of_runs(summaries, choice.plots, choice.plot_formats) if choice.plots else []
-    if choice.form is not Format.table:
+    if choice.form is not ReportFormat.table:
         _write(runs_text(summaries, choice.form, choice.columns, choice.full), choice.out)
         return
     with _opened(choice.out) as file:
@@ -157,7 +159,7 @@ def _report_runs(folders: list[Path], results: Path, choice: _Wanted) -> None:
         else:
             show(summaries, console, choice.full, choice.explain)
         for summary in summaries:
-            place(summary.folder, console)
+            print_path(summary.folder, console)
     _print_paths(drawn)
 
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from specbench.cli import params
-from specbench.cli.console import place, terminal
+from specbench.cli.console import print_path, terminal
 from specbench.cli.params import judge_table, named, pair_of_models, words
 from specbench.cli.progress import Terminal, interrupted
 from specbench.config.construct import Table
@@ -275,7 +275,7 @@ def measure(request: Request, full: bool = False, explain: bool = False, shards:
     console = terminal()
     show(results.summaries, console, full, explain)
     for summary in results.summaries:
-        place(request.out / summary.run, console)
+        print_path(request.out / summary.run, console)
     if results.unscored:
         raise results.unscored
     return ExitCode.SOME_FAILED if results.some_failed else ExitCode.OK

@@ -27,7 +27,7 @@ INDENT = "    "
 Span = tuple[str, list[str]]  # a letter of token_origin.MEANING, and neighboring tokens with that provenance
 
 
-class Line(NamedTuple):
+class TraceLine(NamedTuple):
     """One round: its number and counts, and its tokens. Nested rounds are indented."""
 
     label: str
@@ -97,7 +97,7 @@ def _show(traced: "Trace") -> None:
     console.print(visible(record.text, kept="\n\t"))
 
 
-def _print_colored(console: Console, shown: list[Line], legend: dict[str, str]) -> None:
+def _print_colored(console: Console, shown: list[TraceLine], legend: dict[str, str]) -> None:
     """Print a legend and the rounds, with the tokens colored by origin."""
     entries = [Text(meaning, STYLES[origin]) for origin, meaning in legend.items()]
     console.print(Text("; ").join(entries))
@@ -109,13 +109,13 @@ def _print_colored(console: Console, shown: list[Line], legend: dict[str, str]) 
         console.print(drawn)
 
 
-def lines(rounds: Sequence[TracedRound], depth: int = 0, above: str = "") -> Iterator[Line]:
+def lines(rounds: Sequence[TracedRound], depth: int = 0, above: str = "") -> Iterator[TraceLine]:
     """Yield a line for each round, followed by the lines of the rounds that made its draft."""
     width = len(str(len(rounds)))
     for number, each in enumerate(rounds, 1):
-        place = f"{above}{number:>{0 if above else width}}"
-        yield Line(f"{INDENT * depth}{place}  {counts(each)}", spans(each))
-        yield from lines(each.get("inner", []), depth + 1, f"{place.strip()}.")
+        position = f"{above}{number:>{0 if above else width}}"
+        yield TraceLine(f"{INDENT * depth}{position}  {counts(each)}", spans(each))
+        yield from lines(each.get("inner", []), depth + 1, f"{position.strip()}.")
 
 
 def counts(traced: TracedRound) -> str:
@@ -144,7 +144,7 @@ def spans(traced: TracedRound) -> list[Span]:
     return out
 
 
-def plain(line: Line) -> str:
+def plain(line: TraceLine) -> str:
     """Return a line without colors, with a letter before the tokens of each provenance: `a[ the| cat] x[ sat] r[ ran]`."""
     parts = [f"{origin}[{'|'.join(tokens)}]" for origin, tokens in line.spans]
     return f"{line.label}  {' '.join(parts)}"

@@ -23,7 +23,7 @@ from specbench.training.recipes import TrainKind, keys_of
 
 if TYPE_CHECKING:
     from specbench.experiment.head_trial import Gain, HeadTrial
-    from specbench.experiment.training import FinetuneRequest, TrainedHead
+    from specbench.experiment.training import FinetuneRequest, TrainingResult
     from specbench.training.texts import Source
 
 
@@ -162,7 +162,7 @@ def _arguments(given: Mapping[str, Sequence[str] | str | None]) -> list[str]:
     return arguments
 
 
-def show_head(trained: "TrainedHead", arguments: Sequence[str]) -> None:
+def show_head(trained: "TrainingResult", arguments: Sequence[str]) -> None:
     """Print the measurements of a head, its trial, and how to use it.
 
     `arguments` are those of `train` that a run of the head needs too, such as the pair.
@@ -235,7 +235,7 @@ def _interval(value: Estimate) -> str:
     return f"{value.value:.3f}" + ("" if value.low is None else f" [{value.low:.3f}, {value.high:.3f}]")
 
 
-def _trial(trained: "TrainedHead", trial: "HeadTrial", arguments: Sequence[str]) -> None:
+def _trial(trained: "TrainingResult", trial: "HeadTrial", arguments: Sequence[str]) -> None:
     """Print the speedups of a trial with their baselines, and the command to use the head if it speeds up decoding."""
     prompts = sum(summary.data.samples for summary in trial.summaries)
     folder = printable(trained.folder / "trial")
@@ -280,7 +280,7 @@ def _verdict(trial: "HeadTrial") -> str:
     return f"{name} is not shown to be faster than {trial.against}{'' if len(trial.gains) == 1 else ' on any task'}."
 
 
-def _advice(trained: "TrainedHead", trial: "HeadTrial") -> str:
+def _advice(trained: "TrainingResult", trial: "HeadTrial") -> str:
     """Return what could make a head without a speedup faster."""
     report = trained.report
     if (least := _least_cost(trial)) is not None:
@@ -336,7 +336,7 @@ def _speeds(trial: "HeadTrial", gain: "Gain") -> str:
     return ", ".join(speeds)
 
 
-def _command(trained: "TrainedHead", source: "Source", gamma: int | None, arguments: Sequence[str]) -> str:
+def _command(trained: "TrainingResult", source: "Source", gamma: int | None, arguments: Sequence[str]) -> str:
     """Return the command that measures the head's method on a task, on rows that it was not trained on if there are any."""
     head = f"{trained.kind.value}@{trained.base}={trained.folder}"
     unseen = ["-n", str(trained.skip)] if source.is_file and trained.skip else []

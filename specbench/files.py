@@ -86,7 +86,10 @@ def json_with_checksum(table: Mapping[str, Any], indent: int | None = None) -> s
 
 
 def read_with_checksum(path: Path, kind: type[T], remedy: str = "restore it, or measure again with --fresh") -> T:
-    """Read a file of `write_with_checksum`. Raises ConfigError, with the remedy, if it was damaged or changed or has no checksum."""
+    """Read a file of `write_with_checksum`.
+
+    Raises ConfigError, with the remedy, if the file was damaged or changed, or if it has no checksum.
+    """
     try:
         table = read_json(path, dict[str, Any])
         recorded = table.pop(CHECKSUM, None)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from scripts.gpu.common import Engines, Small, generator
 from specbench.decoding.drafting import roll
-from specbench.decoding.loop import Limits, decode
+from specbench.decoding.loop import GenerationLimits, decode
 from specbench.decoding.method import Method
 from specbench.decoding.sampling import Draft, Sampler, exact_distribution
 from specbench.decoding.session import Session, Usage
@@ -136,7 +136,7 @@ def distribution_matches(world: World, engine: str, name: str, draws: int, seed:
     For n draws over m outcomes, the total variation distance to the true distribution exceeds sqrt(m / (2 pi n)) +
     sqrt(ln(1 / ODDS) / (2 n)) with a probability below ODDS (McDiarmid's inequality).
     """
-    (method, plain), limits = METHODS[name], Limits(frozenset(), FEW)
+    (method, plain), limits = METHODS[name], GenerationLimits(frozenset(), FEW)
     truth = "listed" if engine == "listed" else "eager"
     exact = exact_distribution(lambda sampler: tuple(decode(plain, world.open(truth), sampler, limits).tokens))
     sampler, counts, n = Sampler(generator=generator(world.device, seed)), dict.fromkeys(exact, 0), 0

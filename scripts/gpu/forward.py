@@ -14,7 +14,7 @@ from scripts.gpu.common import Engines, fused_graphs, record, say
 from scripts.gpu.figures import Figure, Settings, dummy_pair, figure, named, race
 from specbench.analysis import rows as records
 from specbench.analysis.forwards import Traffic, bound_share, outside_forwards
-from specbench.decoding.loop import Limits, decode
+from specbench.decoding.loop import GenerationLimits, decode
 from specbench.decoding.sampling import Sampler
 from specbench.decoding.session import Session
 from specbench.decoding.targets import Last
@@ -151,7 +151,7 @@ class _Bench:
         """Time greedy `ar`: decoding seconds per token after the first, and the share that memory bandwidth explains."""
         say("autoregressive decoding")
         names, rows = self.engines.names(), {engine: list[Record]() for engine in self.engines.names()}
-        ar, limits = Autoregressive(scorers=("it",), target=Last()), Limits(frozenset(), self.settings.tokens)
+        ar, limits = Autoregressive(scorers=("it",), target=Last()), GenerationLimits(frozenset(), self.settings.tokens)
         for repeat in range(-1, self.settings.repeats):
             for engine in names:
                 models = Opened({"it": self.engines.session(engine)}, self._ids())

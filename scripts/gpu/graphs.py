@@ -17,7 +17,7 @@ from scripts.gpu.common import Small, generator
 from scripts.gpu.exactness import METHODS, Verdict
 from specbench.decoding import sampling
 from specbench.decoding import verify as verify_module
-from specbench.decoding.loop import Limits, decode
+from specbench.decoding.loop import GenerationLimits, decode
 from specbench.decoding.sampling import Draft, Sampler
 from specbench.decoding.session import Session
 from specbench.decoding.verify import verify_at_once
@@ -226,6 +226,6 @@ def _decoded(small: Small, prompt: list[int], temperature: float) -> list[int] |
     sessions = {role: each.session("graph") for role, each in small.roles.items()}
     sampler = Sampler(temperature, generator=generator(small.reference.device, 0))
     try:
-        return decode(METHODS["sd"][0], Opened(sessions, prompt), sampler, Limits(frozenset(), 8)).tokens
+        return decode(METHODS["sd"][0], Opened(sessions, prompt), sampler, GenerationLimits(frozenset(), 8)).tokens
     except FloatingPointError as error:
         return str(error)

@@ -128,11 +128,11 @@ def changed(table: Table, changes: Iterable[tuple[Sequence[str], object]], where
     """Return a copy of a table with values set at paths. Raises ConfigError if a path passes through a value."""
     table = deepcopy(table)
     for path, value in changes:
-        place = table
+        table_at_path = table
         for key in path[:-1]:
-            inner = place.setdefault(key, {})
+            inner = table_at_path.setdefault(key, {})
             if not isinstance(inner, dict):
                 raise ConfigError(f"--set: '{key}' of {where} is not a table")
-            place = inner
-        place[path[-1]] = value
+            table_at_path = inner
+        table_at_path[path[-1]] = value
     return table

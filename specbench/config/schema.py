@@ -14,7 +14,7 @@ from typing import Any
 
 from specbench.config.construct import Named
 from specbench.config.options import CHOICES, TABLES, Options
-from specbench.config.suite import Line, Suite
+from specbench.config.suite import GridLine, Suite
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 SCALARS = {str: "string", bool: "boolean", int: "integer", float: "number"}
@@ -60,7 +60,7 @@ def family_schema(
 def suite_schema() -> Node:
     """Return the schema of a suite: the fields of `Suite`, with `options` and `grid` as `read_suite` reads them."""
     builder = _Builder(Rules(hidden=frozenset({"name", "requested"})))
-    suite, line = builder.table(Suite, top=True), builder.table(Line)
+    suite, line = builder.table(Suite, top=True), builder.table(GridLine)
     keys = builder.fields(Options, skip={*TABLES.values(), "plugins"})
     for name in CHOICES.keys() - {"device"}:  # which may have a number
         keys[name] = {**keys[name], "enum": [each.value for each in CHOICES[name]]}
@@ -75,7 +75,7 @@ def suite_schema() -> Node:
     }
     options = _object("Options of `specbench run`.", keys, [])
     lists = {key: {**line["properties"][key], "minItems": 1} for key in ("methods", "pairs", "tasks")}
-    row = _object(_description(Line), lists | keys, sorted(lists))
+    row = _object(_description(GridLine), lists | keys, sorted(lists))
     suite["properties"] |= {"options": options, "grid": {"type": "array", "items": row, "minItems": 1}}
     return {"$schema": DRAFT, "title": "specbench suite", **suite, "$defs": builder.definitions}
 

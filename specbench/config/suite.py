@@ -158,7 +158,7 @@ class Expectation:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Line:
+class GridLine:
     """Methods x pairs x tasks, at options of `specbench run`."""
 
     methods: tuple[str, ...]
@@ -185,7 +185,7 @@ class Suite:
     frontier: bool = False
     judge: dict[str, Any] = field(default_factory=dict)
     prepare: tuple[Preparation, ...] = ()
-    grid: tuple[Line, ...]
+    grid: tuple[GridLine, ...]
     tables: tuple[TableSpec, ...] = ()
     plots: tuple[PlotSpec, ...] = ()
     expect: tuple[Expectation, ...] = ()
@@ -219,7 +219,7 @@ class Suite:
         """The name of the corresponding suite on the paper's models, which may be this one."""
         return self.name.removesuffix(TINY)
 
-    def parts(self) -> Iterator[tuple[Line, str, str]]:
+    def parts(self) -> Iterator[tuple[GridLine, str, str]]:
         """Yield every line of the grid with each of its pairs and tasks."""
         for line in self.grid:
             for pair in line.pairs:
@@ -248,7 +248,7 @@ def read_suite(name: str, **changes: Any) -> Suite:
     return suite if suite.tables or suite.kind == "profile" else replace(suite, tables=(DEFAULT_TABLE,))
 
 
-def _line(table: dict[str, Any], common: dict[str, Any], changes: dict[str, Any], where: str) -> Line:
+def _line(table: dict[str, Any], common: dict[str, Any], changes: dict[str, Any], where: str) -> GridLine:
     lists_of_names = {"methods", "pairs", "tasks"}
     words = {key: table[key] for key in lists_of_names if key in table}
     given = {**common, **{key: value for key, value in table.items() if key not in lists_of_names}}
@@ -256,7 +256,7 @@ def _line(table: dict[str, Any], common: dict[str, Any], changes: dict[str, Any]
         if not words.get(key):
             raise ConfigError(f"{where}: a value for '{key}' is missing")
     lists = {key: convert(words.get(key, []), tuple[str, ...], f"{where}: {key}") for key in lists_of_names}
-    return Line(**lists, options=_options(given, changes, where))
+    return GridLine(**lists, options=_options(given, changes, where))
 
 
 def _options(table: dict[str, Any], changes: dict[str, Any], where: str) -> Options:

@@ -16,7 +16,7 @@ from specbench.decoding.session import Session
 from specbench.errors import PluginError, exits_as_errors
 
 
-class Opened(Sessions, Protocol):
+class OpenSessions(Sessions, Protocol):
     """The sessions of a prompt, with access to their usage."""
 
     @property
@@ -40,7 +40,7 @@ class Generation:
 
 
 @dataclass(frozen=True)
-class Limits:
+class GenerationLimits:
     """What ends a generation: EOS ids, the maximum number of new tokens, a context window with the model that it belongs
     to, and stop strings in the detokenized text. `vocabulary` is the number of tokens that may be committed.
     """
@@ -77,7 +77,7 @@ class Limits:
         return any(s in text for s in self.stop)
 
 
-def decode(method: Method, models: Opened, sampler: Sampler, limits: Limits) -> Generation:
+def decode(method: Method, models: OpenSessions, sampler: Sampler, limits: GenerationLimits) -> Generation:
     """Run a method on one prompt until it finishes.
 
     The clock runs only while the method computes a round; cutting, detokenizing and bookkeeping are not timed. Each
@@ -117,7 +117,7 @@ def decode(method: Method, models: Opened, sampler: Sampler, limits: Limits) -> 
     return out
 
 
-def _finish(tokens: list[int], limits: Limits, max_tokens: int) -> str:
+def _finish(tokens: list[int], limits: GenerationLimits, max_tokens: int) -> str:
     """Return why decoding ends after the last token, or an empty string if it continues."""
     if tokens[-1] in limits.eos:
         return "eos"

@@ -19,7 +19,7 @@ from zipfile import ZIP_STORED
 
 from specbench.config.suite import Suite
 from specbench.errors import ConfigError
-from specbench.files import parse_json, read_with_checksum, json_with_checksum, write_with_checksum
+from specbench.files import json_with_checksum, parse_json, read_with_checksum, write_with_checksum
 from specbench.machine.hardware import Environment
 from specbench.reporting.suites import measured_runs
 from specbench.reporting.verifiers import report_files

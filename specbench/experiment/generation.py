@@ -14,7 +14,7 @@ from specbench.analysis.token_origin import TracedRound, of_round
 from specbench.config.options import Options, Request
 from specbench.data.prompting import Turn, continuation, encode, encode_firsts, pieces
 from specbench.data.task import Data, Sample, Task, without
-from specbench.decoding.loop import Generation, Limits, decode
+from specbench.decoding.loop import Generation, GenerationLimits, decode
 from specbench.decoding.method import Method, Round
 from specbench.decoding.sampling import Sampler
 from specbench.decoding.targets import Target
@@ -24,8 +24,8 @@ from specbench.machine.hardware import OtherLoad
 from specbench.models.loaded_pair import LoadedPair, Models
 from specbench.observer import Observer
 from specbench.resolution import selection
-from specbench.resolution.plan import Plan, PlannedRun
-from specbench.resolution.plugins import place_of
+from specbench.resolution.plan import PairPlan, PlannedRun
+from specbench.resolution.plugins import location_of
 from specbench.resolution.resolve import Choice, plan_on
 from specbench.resolution.selection import Selected
 from specbench.runs.record import Record, RoundRecord, round_record, rounded, usage_record
@@ -50,11 +50,11 @@ class Setting:
         generator = torch.Generator(self.pair.device).manual_seed(int.from_bytes(digest[:8]) >> 1)
         return Sampler(self.decoding.temperature, self.decoding.top_k, self.decoding.top_p, generator)
 
-    def limits(self, method: Method) -> Limits:
+    def limits(self, method: Method) -> GenerationLimits:
         """Return the limits of a generation by a method."""
         tokenizer, free = self.pair.tokenizer, self.decoding.ignore_eos
         window = self.pair.window_of(method.deciding)
-        return Limits(
+        return GenerationLimits(
             eos=frozenset() if free else self.pair.eos,
             max_new_tokens=self.decoding.max_new_tokens,
             window=window.length,
@@ -77,7 +77,7 @@ def attempt(method: Method, record: Record, setting: Setting, sample: Sample, hi
             raise ValueError(f"the turn before it, {sample.after}, failed")
         generate(method, record, setting, sample, history)
     except Exception as error:
-        if isinstance(error, AssertionError) and place_of(error) is None:  # a bug of ours, not of the sample
+        if isinstance(error, AssertionError) and location_of(error) is None:  # a bug of ours, not of the sample
             raise
         where = traceback.extract_tb(error.__traceback__)[-1]
         return record.as_failed(f"{type(error).__name__}: {error} ({Path(where.filename).name}:{where.lineno})")
@@ -146,7 +146,7 @@ def calibrated(method: Method, setting: Setting, samples: list[Sample]) -> Metho
                 sampler = setting.sampler(setting.decoding.seed, sample)
                 yield decode(method, setting.pair.open(prompt), sampler, setting.limits(method)).rounds
             except Exception as error:
-                if isinstance(error, AssertionError) and place_of(error) is None:
+                if isinstance(error, AssertionError) and location_of(error) is None:
                     raise
                 continue  # the sample fails again when it is measured, and is recorded then
 
@@ -197,7 +197,7 @@ def trace_prompt(request: TraceRequest, observer: Observer) -> Trace:
     return Trace(run.spec.pair.name, run.spec.decoding.temperature, record, rounds)
 
 
-def _planned(request: TraceRequest) -> Plan:
+def _planned(request: TraceRequest) -> PairPlan:
     """Return a plan with a single run of the method on one prompt."""
     options, tasks = request.options, (request.task,) if request.prompt is None else ()
     choice = Choice.of(Request(methods=(request.method,), pair=request.pair, tasks=tasks, options=options, out=Path()))
@@ -218,7 +218,7 @@ def _planned(request: TraceRequest) -> Plan:
     return plan_on([selected], choice, choice.pair.on(request.task))
 
 
-def _decoded(plan: Plan, run: PlannedRun) -> tuple[Record, list[TracedRound]]:
+def _decoded(plan: PairPlan, run: PlannedRun) -> tuple[Record, list[TracedRound]]:
     """Return the record of the last method, and its rounds with their text."""
     spec, sample, label = run.spec, run.data.samples[0], list(run.spec.methods)[-1]
     pair = run.pair_of(plan.load())

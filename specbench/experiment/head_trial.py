@@ -139,7 +139,7 @@ def try_head(request: TrialRequest, observer: Observer) -> HeadTrial | None:
     pair = choice.pair.on(selected[0].name) if len(selected) == 1 else choice.pair
     plan = plan_on(selected, choice, pair)
     try:  # code is not executed: the trial is about speed
-        results = pipeline.measure(plan, plan.runs, pipeline.Steps(access=Access(fresh=True)), observer)
+        results = pipeline.measure(plan, plan.runs, pipeline.MeasureOptions(access=Access(fresh=True)), observer)
     finally:
         plan.release()
     return trial_of(method, against, results.summaries)
@@ -153,9 +153,9 @@ def trial_of(method: str, against: str, summaries: Sequence[RunSummary]) -> Head
         ours, theirs = complete(records, method), complete(records, against)
         if paired(ours, theirs)[0]:
             gains.append(Gain(summary, speedup(ours, theirs, summary.end_to_end)))
-        place = summary.spec.task.name
+        task = summary.spec.task.name
         counts += [
-            (sum(x["accepted"] for x in row.rounds), sum(x["tested"] for x in row.rounds), f"{place}/{row.sample}")
+            (sum(x["accepted"] for x in row.rounds), sum(x["tested"] for x in row.rounds), f"{task}/{row.sample}")
             for row in ours
         ]
     return HeadTrial(method, against, tuple(summaries), tuple(gains), acceptance_interval(counts))
@@ -176,27 +176,27 @@ def _selected(request: TrialRequest) -> list[Selected]:
 
 
 @dataclass(frozen=True)
-class Drafting:
+class HeadDrafting:
     """The drafts of a head: the proposer that uses it, and the temperature."""
 
     proposer: Eagle
     temperature: float
 
 
-def drafting_of(pair: str, options: Options, base: str, folder: Path) -> Drafting:
+def drafting_of(pair: str, options: Options, base: str, folder: Path) -> HeadDrafting:
     """Return the drafts of a head on a base: those of the method `eagle` on the target, else the default ones at T = 0."""
-    default = Drafting(Eagle(head=NAME, base=base), 0.0)
+    default = HeadDrafting(Eagle(head=NAME, base=base), 0.0)
     if base != "target":
         return default
     with_head = replace(options, heads=((f"{HeadKind.eagle.value}@{base}", str(folder)),))
     _, models = selection.read_pair(pair, with_head)
     method = Methods((HeadKind.eagle.value,), models, with_head).groups({})[0][-1]
     proposer = method.method.proposer if isinstance(method.method, Speculative) else None
-    return Drafting(proposer, method.temperature) if isinstance(proposer, Eagle) else default
+    return HeadDrafting(proposer, method.temperature) if isinstance(proposer, Eagle) else default
 
 
 def measure_acceptance(
-    pair: LoadedPair, folder: Path, drafting: Drafting, texts: Sequence[Text], observer: Observer
+    pair: LoadedPair, folder: Path, drafting: HeadDrafting, texts: Sequence[Text], observer: Observer
 ) -> Estimate | None:
     """Decode prompts with the head in a folder and its base, and return the acceptance rate of the drafts.
 

@@ -14,7 +14,7 @@ from specbench.errors import ConfigError, MissingAsset
 from specbench.experiment.training import TrainRequest, train_head
 from specbench.observer import Observer
 from specbench.resolution import selection
-from specbench.resolution.prepared_heads import Step, has_rows, is_trained, pending, steps_of, write_identity
+from specbench.resolution.prepared_heads import TrainingStep, has_rows, is_trained, pending, steps_of, write_identity
 from specbench.training.feature_size import free_bytes, gb, token_bytes
 
 
@@ -49,7 +49,7 @@ class _Features(NamedTuple):
     bytes: int
 
 
-def _features_of(steps: Sequence[Step]) -> dict[Hashable, _Features]:
+def _features_of(steps: Sequence[TrainingStep]) -> dict[Hashable, _Features]:
     """Return the features of EAGLE heads by collection, as far as their texts and the base's width are known."""
     features: dict[Hashable, _Features] = {}
     for step in steps:
@@ -102,7 +102,7 @@ def prepare(suite: Suite, out: Path, access: Access, observer: Observer) -> list
     return missing
 
 
-def _request(step: Step, out: Path, access: Access) -> TrainRequest:
+def _request(step: TrainingStep, out: Path, access: Access) -> TrainRequest:
     head, options = step.head, step.options
     return TrainRequest(
         kind=head.step.kind, pair=head.pair, tasks=(head.task,), options=replace(options, heads=(), over=(), gamma=()),

@@ -11,13 +11,13 @@ from specbench.analysis.intervals import FEWEST
 from specbench.analysis.points import swept
 from specbench.config.options import Request
 from specbench.config.presets import preset
-from specbench.config.suite import Line, Suite, SuiteRequest
+from specbench.config.suite import GridLine, Suite, SuiteRequest
 from specbench.errors import ConfigError, ExitCode
 from specbench.experiment.pipeline import run
 from specbench.experiment.suite_runner import run_suite
 from specbench.observer import Observer
 from specbench.resolution.grid import resolve_grid
-from specbench.resolution.plan import Plan
+from specbench.resolution.plan import PairPlan
 from specbench.resolution.resolve import Choice
 from specbench.runs.run_folder import CONFIG
 
@@ -61,7 +61,7 @@ def refined(request: SuiteRequest, first: Suite) -> Suite:
     """Return the suite of a request without the settings that the runs of the coarse suite exclude."""
     plans = [part.plan for part in resolve_grid(first, request.out, request.sandbox).parts]
     grid = [
-        Line(
+        GridLine(
             methods=line.methods,
             pairs=(pair,),
             tasks=(task,),
@@ -72,7 +72,7 @@ def refined(request: SuiteRequest, first: Suite) -> Suite:
     return replace(request.suite, grid=tuple(grid))
 
 
-def _narrowed(line: Line, plan: Plan | None) -> tuple[tuple[str, Any], ...]:
+def _narrowed(line: GridLine, plan: PairPlan | None) -> tuple[tuple[str, Any], ...]:
     """Return the sweeps of a line with the values that remain. A line that was not measured keeps all of them."""
     candidates_by_key = _kept([run.folder for run in plan.runs] if plan else [])
     sweeps = []

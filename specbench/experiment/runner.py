@@ -27,7 +27,7 @@ from specbench.machine.hardware import (
 )
 from specbench.machine.memory import copy_bandwidth
 from specbench.models.loaded_pair import LoadedPair
-from specbench.resolution.plan import Plan, PlannedRun
+from specbench.resolution.plan import PairPlan, PlannedRun
 from specbench.runs.locking import FolderLock
 from specbench.runs.record import Record
 from specbench.runs.run_folder import (
@@ -42,7 +42,7 @@ from specbench.runs.run_folder import (
     SUMMARY,
     Manifest,
     Recorder,
-    Recording,
+    RecordSink,
     read,
     spec_of,
 )
@@ -137,7 +137,7 @@ def check_prompts(run: PlannedRun, loaded: LoadedPair) -> None:
 
 
 def measure(
-    run: PlannedRun, loaded: LoadedPair, recorder: Recording, check: Callable[[Record], None] | None = None
+    run: PlannedRun, loaded: LoadedPair, recorder: RecordSink, check: Callable[[Record], None] | None = None
 ) -> Iterator[Record]:
     """Decode the missing generations, yielding each record after it is written. `check` is called with each
     record first, also of a warm-up.
@@ -192,9 +192,9 @@ def measure(
         yield record
 
 
-def _blank(spec: RunSpec, label: str, sample: str, place: tuple[int, int]) -> Record:
-    """Return the record of a generation before it is decoded; `place` is its repeat and its order."""
-    repeat, order = place
+def _blank(spec: RunSpec, label: str, sample: str, position: tuple[int, int]) -> Record:
+    """Return the record of a generation before it is decoded; `position` is its repeat and its order."""
+    repeat, order = position
     return Record(
         method=label, sample=sample, repeat=repeat, seed=spec.decoding.seed + repeat, order=order, run=spec.key
     )
@@ -232,7 +232,7 @@ def _longest(setting: Setting, data: Data) -> int:
 class Conversations:
     """The answers of each method to samples that a later sample continues."""
 
-    def __init__(self, data: Data, recorder: Recording) -> None:
+    def __init__(self, data: Data, recorder: RecordSink) -> None:
         self._samples = {sample.id: sample for sample in data.samples}
         self._needed = {sample.after for sample in data.samples if sample.after}
         self._texts: dict[tuple[str, str, int], str | None] = {}
@@ -269,7 +269,7 @@ def most_turns(data: Data) -> int:
     return longest
 
 
-def time_blocks(plan: Plan, run: PlannedRun) -> None:
+def time_blocks(plan: PairPlan, run: PlannedRun) -> None:
     """Time forwards of 1 to LARGEST_BLOCK tokens of every model, after the first prompt, and write the times to the folder.
 
     A folder that has times already is skipped.

@@ -34,7 +34,7 @@ from specbench.models.loaded_pair import LoadedPair
 from specbench.models.parallel import interrupts_ignored
 from specbench.models.placed import tensor_placement
 from specbench.models.resolve import ResolvedModel
-from specbench.resolution.plan import Plan, PlannedRun
+from specbench.resolution.plan import PairPlan, PlannedRun
 from specbench.runs.record import Key, Record
 
 TIMEOUT = datetime.timedelta(minutes=10)  # of one exchange between ranks
@@ -76,7 +76,7 @@ class TokensDiffer(RuntimeError):
 class TensorParallel:
     """The processes of a plan with split models. Opening it starts them, and loads the models in all of them."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: PairPlan) -> None:
         """Raise MissingAsset if a rank cannot load its models."""
         placement = tensor_placement(plan.models)
         assert placement is not None

@@ -68,7 +68,7 @@ class TrainRequest:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainedHead:
+class TrainingResult:
     """A trained head's folder, what was measured on texts that it was not trained on, and its trial, if there was one.
 
     `skip` is the number of rows of each task that training left out, and `texts_left` the number of texts that the time limit
@@ -92,7 +92,7 @@ class TrainedHead:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Job:
+class _ResolvedRequest:
     """A request with its pair, the models to load, the tasks and the recipe."""
 
     request: TrainRequest
@@ -109,7 +109,7 @@ class _Job:
         return TEXTS[self.request.kind] if self.request.count is None else self.request.count
 
 
-def train_head(request: TrainRequest, observer: Observer) -> TrainedHead:
+def train_head(request: TrainRequest, observer: Observer) -> TrainingResult:
     """Train a head, write it into its folder, and try it on held-out prompts.
 
     The models' outputs are collected first. A second call resumes.
@@ -137,13 +137,13 @@ def train_head(request: TrainRequest, observer: Observer) -> TrainedHead:
             _write_report(folder, {**report, "trial": rows})
     available = trained.texts.about["available"]
     assert isinstance(available, int)
-    return TrainedHead(
+    return TrainingResult(
         kind=request.kind, base=base, sources=job.sources, folder=folder, report=report, skip=request.skip,
         texts_left=available - len(trained.texts.texts), is_limited=job.count > 0, trial=trial,
     )  # fmt: skip
 
 
-def _job(request: TrainRequest) -> _Job:
+def _job(request: TrainRequest) -> _ResolvedRequest:
     """Resolve a request. Raises ConfigError for a mistake in it."""
     kind, options = request.kind, request.options
     base = request.base or default_base(kind)
@@ -161,7 +161,7 @@ def _job(request: TrainRequest) -> _Job:
     require_known(kind, recipe, request.features)
     if kind != HeadKind.sprinter and (request.features, request.tau) != (FEATURES, TAU):
         raise ConfigError(f"--features and --tau apply to sprinter only; leave them out for {kind.value}")
-    return _Job(
+    return _ResolvedRequest(
         request=request, pair=pair, where=preset.path.parent, roles=roles, sources=_sources(tasks, pair, options),
         settings=Settings(
             base=base, answers=request.answers, features=request.features, tau=request.tau, seed=request.seed, recipe=recipe,
@@ -175,7 +175,7 @@ def _write_report(folder: Path, report: Table) -> None:
     write(folder / "report.json", json.dumps(report, indent=1) + "\n")
 
 
-def _trained(job: _Job, observer: Observer) -> Trained:
+def _trained(job: _ResolvedRequest, observer: Observer) -> Trained:
     """Train a head and write it into its folder."""
     request, settings, folder = job.request, job.settings, job.folder
     kind, device = request.kind, device_of(request.options.device)
@@ -219,7 +219,7 @@ def _trained(job: _Job, observer: Observer) -> Trained:
     return trained
 
 
-def _acceptance(job: _Job, loaded: LoadedPair, texts: list[Text], observer: Observer) -> Table:
+def _acceptance(job: _ResolvedRequest, loaded: LoadedPair, texts: list[Text], observer: Observer) -> Table:
     """Return for a report the acceptance rate of an EAGLE head's drafts on texts that it was not trained on."""
     drafting = drafting_of(job.request.pair, job.request.options, job.settings.base, job.folder)
     acceptance = measure_acceptance(loaded, job.folder, drafting, texts, observer)

@@ -13,7 +13,7 @@ from specbench.experiment.scorer import is_scored
 from specbench.experiment.sharding import shards_of, with_shard
 from specbench.experiment.suite_runner import write_index
 from specbench.launch.job import JobState, Launcher
-from specbench.launch.ledger import FINAL, Entry, Ledger, State, folder_of
+from specbench.launch.ledger import FINAL, Ledger, LedgerEntry, State, folder_of
 from specbench.launch.local import local_launcher
 from specbench.launch.ray_cluster import ray_launcher
 from specbench.launch.slurm import slurm_launcher
@@ -125,7 +125,7 @@ class _Driver:
                 self.runs[key] = run
                 arguments = (*share.arguments, "--only", key)
                 known = self.before.get(key)
-                entry = Entry(
+                entry = LedgerEntry(
                     key, run.spec.pair.name, run.spec.task.name, arguments, run.spec.generations,
                     node=known.node if known else "", seconds=known.seconds if known else 0.0,
                 )  # fmt: skip
@@ -137,7 +137,7 @@ class _Driver:
             if part.plan is None:
                 state: State = "missing" if part.missing else "failed"
                 why = part.missing or part.invalid
-                self.ledger.put(Entry(part.key, part.pair, part.task, (), 0, state, why=why))
+                self.ledger.put(LedgerEntry(part.key, part.pair, part.task, (), 0, state, why=why))
 
     def run(self) -> None:
         """Submit and follow jobs until every run is done or has failed."""
@@ -169,7 +169,7 @@ class _Driver:
         canceled = "1 job" if len(active) == 1 else f"{len(active)} jobs"
         self.observer.message(f"{canceled} canceled; the same command resumes their runs")
 
-    def _active(self) -> list[Entry]:
+    def _active(self) -> list[LedgerEntry]:
         return [entry for entry in self.ledger.entries.values() if entry.active]
 
     def _poll(self) -> int:
@@ -187,7 +187,7 @@ class _Driver:
                 self.ledger.change(entry.key, state="running", changed=outcome.began, **where)
         return finished
 
-    def _ended(self, entry: Entry) -> bool:
+    def _ended(self, entry: LedgerEntry) -> bool:
         """Decide what follows the end of a job. Returns whether its run is finished."""
         job = self.ledger.job(entry)
         outcome = job.outcome()

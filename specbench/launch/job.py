@@ -23,7 +23,7 @@ UNLIMITED = sys.maxsize  # jobs that a queue takes
 
 
 @dataclass(frozen=True)
-class Outcome:
+class JobOutcome:
     """What is known of a job that began: its host, the time in seconds since the epoch, and once it ended its exit code.
 
     `node` is the cluster's name of the machine, if it has one. `seconds` is how long the job took.
@@ -74,17 +74,17 @@ class Job:
         """The command line of a process that performs the job."""
         return [sys.executable, "-P", "-m", __name__, str(self.outcome_file), str(self.log), *self.command]
 
-    def outcome(self) -> Outcome | None:
+    def outcome(self) -> JobOutcome | None:
         """Return the outcome; None if the job has not begun, or if its file is damaged."""
         try:
-            return read_with_checksum(self.outcome_file, Outcome) if self.outcome_file.exists() else None
+            return read_with_checksum(self.outcome_file, JobOutcome) if self.outcome_file.exists() else None
         except ConfigError:
             return None
 
 
 def perform(outcome_file: Path, log: Path, command: Sequence[str], node: str = "", cwd: Path | None = None) -> int:
     """Run a command in `cwd` to its end, and write its outcome. Returns the exit code, negative after a signal."""
-    outcome = Outcome(socket.gethostname(), time.time(), node)
+    outcome = JobOutcome(socket.gethostname(), time.time(), node)
     outcome_file.parent.mkdir(parents=True, exist_ok=True)
     write_with_checksum(outcome_file, asdict(outcome))
     with log.open("ab") as output:

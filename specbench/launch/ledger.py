@@ -28,7 +28,7 @@ def folder_of(request: SuiteRequest) -> Path:
 
 
 @dataclass(frozen=True)
-class Entry:
+class LedgerEntry:
     """One run, and its newest job. `attempt` is 0 before the first job.
 
     `node` is the cluster's name of the machine, if it has one. `changed` is the time of the last change of state.
@@ -57,9 +57,9 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class _Table:
+class _LedgerTable:
     launcher: str
-    entries: list[Entry]
+    entries: list[LedgerEntry]
 
 
 @dataclass
@@ -68,7 +68,7 @@ class Ledger:
 
     path: Path
     launcher: str = ""
-    entries: dict[str, Entry] = field(default_factory=dict)
+    entries: dict[str, LedgerEntry] = field(default_factory=dict)
 
     @classmethod
     def of(cls, folder: Path) -> "Ledger":
@@ -76,7 +76,9 @@ class Ledger:
         path = folder / LEDGER
         if not path.exists():
             return cls(path)
-        table = read_with_checksum(path, _Table, "delete it; the runs are kept, and jobs that still run finish them")
+        table = read_with_checksum(
+            path, _LedgerTable, "delete it; the runs are kept, and jobs that still run finish them"
+        )
         return cls(path, table.launcher, {each.key: each for each in table.entries})
 
     @property
@@ -84,15 +86,15 @@ class Ledger:
         """Where logs and outcomes of jobs are."""
         return self.path.parent / FOLDER
 
-    def job(self, entry: Entry) -> Job:
+    def job(self, entry: LedgerEntry) -> Job:
         """Return the newest job of an entry."""
         return Job(entry.key, entry.arguments, self.folder, entry.attempt, entry.node)
 
-    def put(self, entry: Entry) -> None:
+    def put(self, entry: LedgerEntry) -> None:
         """Replace an entry, without writing the file."""
         self.entries[entry.key] = entry
 
-    def change(self, key: str, **values: object) -> Entry:
+    def change(self, key: str, **values: object) -> LedgerEntry:
         """Replace values of an entry, and return it."""
         self.entries[key] = entry = replace(self.entries[key], **values)  # type: ignore[arg-type]
         return entry
@@ -100,7 +102,7 @@ class Ledger:
     def write(self) -> None:
         """Write the file."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        write_with_checksum(self.path, asdict(_Table(self.launcher, list(self.entries.values()))), indent=1)
+        write_with_checksum(self.path, asdict(_LedgerTable(self.launcher, list(self.entries.values()))), indent=1)
 
 
 @dataclass(frozen=True)
@@ -153,7 +155,7 @@ def driver_runs(suite: Suite, results: Path) -> bool:
     return holder is not None and holder.alive
 
 
-def _updated(entry: Entry, ledger: Ledger) -> Entry:
+def _updated(entry: LedgerEntry, ledger: Ledger) -> LedgerEntry:
     """Return an entry with what its job has written since the driver's last update."""
     outcome = ledger.job(entry).outcome() if entry.active else None
     if outcome is None:
@@ -166,7 +168,7 @@ def _updated(entry: Entry, ledger: Ledger) -> Entry:
     return replace(entry, state="waiting", host=outcome.host, changed=ended)  # the driver decides whether it has failed
 
 
-def _progress(entry: Entry, results: Path) -> JobProgress:
+def _progress(entry: LedgerEntry, results: Path) -> JobProgress:
     """Count the records of a run, and read the last line of its log."""
     samples, log = results / entry.key / SAMPLES, Path(entry.log)
     done = 0

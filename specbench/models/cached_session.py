@@ -23,7 +23,7 @@ Feeds = list[tuple[int, int]]  # per forward: tokens fed, and positions cached b
 KEPT_ROWS = 64  # newest positions whose logits are kept; an older one costs a forward
 
 
-class Drafting(NamedTuple):
+class DraftSettings(NamedTuple):
     """The settings that a draft graph is captured for: k tokens over a vocabulary of V, and the sampler's settings."""
 
     k: int
@@ -34,7 +34,7 @@ class Drafting(NamedTuple):
     feeds: bool  # whether it starts with a forward of the sequence's last token
 
 
-class Start(NamedTuple):
+class DraftInputs(NamedTuple):
     """The inputs of a draft: the last forward's logits (1, V), or the last token (1,) if it has not been fed.
 
     `states` (1, H) are those of the previous position, for drafts whose forwards read them.
@@ -45,7 +45,7 @@ class Start(NamedTuple):
     token: Tensor | None = None
 
 
-class Drafted(NamedTuple):
+class DraftOutputs(NamedTuple):
     """The outputs of a draft: k tokens with their distributions, and the outputs of its m forwards."""
 
     tokens: Tensor  # (k,)
@@ -57,7 +57,7 @@ class Drafted(NamedTuple):
 class DraftGraph(Protocol):
     """A whole draft in a single launch."""
 
-    def replay(self, start: Start, uniforms: Tensor | None, first: int) -> Drafted:
+    def replay(self, start: DraftInputs, uniforms: Tensor | None, first: int) -> DraftOutputs:
         """Draft, feeding positions from `first` on. The outputs are valid until the next replay."""
 
 
@@ -120,7 +120,7 @@ class CachedSession(ABC):
         length = next((i for i, token in enumerate(tokens, 1) if token in eos), k)
         return Draft(tokens[:length], probs[:length])
 
-    def find_draft(self, drafting: Drafting, length: int, start: Start) -> DraftGraph | None:
+    def find_draft(self, drafting: DraftSettings, length: int, start: DraftInputs) -> DraftGraph | None:
         """Return the graph of such a draft within `length` positions, or None."""
         return None
 
@@ -131,8 +131,8 @@ class CachedSession(ABC):
         The first token is drawn from logits (1, V). No token is read, so the host does not wait.
         """
         uniforms = sampler.uniforms(k, self._device)
-        start = Start(logits, self._draft_states())
-        drafting = Drafting(k, logits.shape[-1], sampler.temperature, sampler.top_k, sampler.top_p, feeds=False)
+        start = DraftInputs(logits, self._draft_states())
+        drafting = DraftSettings(k, logits.shape[-1], sampler.temperature, sampler.top_k, sampler.top_p, feeds=False)
         graph = self.find_draft(drafting, known + k - 1, start) if k > 1 and type(sampler) is Sampler else None
         if graph is not None:
             return self._replayed(graph, start, uniforms, known, k - 1)
@@ -154,8 +154,8 @@ class CachedSession(ABC):
         if not self._rows or self._draft_states() is not None or type(sampler) is not Sampler:
             return None
         known, vocabulary = len(ids) - 1, self._rows[-1].shape[-1]
-        drafting = Drafting(1, vocabulary, sampler.temperature, sampler.top_k, sampler.top_p, feeds=True)
-        start = Start(token=to_device(ids[-1:], self._device))
+        drafting = DraftSettings(1, vocabulary, sampler.temperature, sampler.top_k, sampler.top_p, feeds=True)
+        start = DraftInputs(token=to_device(ids[-1:], self._device))
         graph = self.find_draft(drafting, len(ids), start)
         if graph is None:
             return None
@@ -163,11 +163,11 @@ class CachedSession(ABC):
         return self._replayed(graph, start, sampler.uniforms(1, self._device), known, 1)
 
     def _replayed(
-        self, graph: DraftGraph, start: Start, uniforms: Tensor | None, known: int, forwards: int
+        self, graph: DraftGraph, start: DraftInputs, uniforms: Tensor | None, known: int, forwards: int
     ) -> tuple[Tensor, Tensor, list[Tensor]]:
         """Replay a draft graph and record its forwards; returns what `_drafted` does."""
         with torch.inference_mode(), self._clock([(1, known + i) for i in range(forwards)]):
-            out = Drafted(*(each.clone() for each in graph.replay(start, uniforms, known)))
+            out = DraftOutputs(*(each.clone() for each in graph.replay(start, uniforms, known)))
         self._require_finite(out.logits)
         self._fed_by_graph(out)
         return out.tokens, out.probs, [*out.logits.unbind()]
@@ -176,7 +176,7 @@ class CachedSession(ABC):
         """Return the states (1, H) of the newest position, for forwards that read them."""
         return None
 
-    def _fed_by_graph(self, out: Drafted) -> None:
+    def _fed_by_graph(self, out: DraftOutputs) -> None:
         """Keep the outputs of a draft graph's forwards. A session with its own cache also counts their positions."""
         self._keep(out.states)
 

@@ -130,7 +130,7 @@ class LoadedPair:
                 f" {self.reaches[lacking[0]].entries} of {self.vocabulary} tokens; help: a method whose baseline does too"
             )
 
-    def place(self, device: torch.device, devices: Mapping[str, torch.device]) -> None:
+    def set_devices(self, device: torch.device, devices: Mapping[str, torch.device]) -> None:
         """Set the run's device, and those of the models."""
         self.device = device
         self.devices = {role: each for role, each in devices.items() if numbered(each) != numbered(device)}
@@ -164,7 +164,7 @@ class LoadedPair:
             pair.synthetic = {role: SyntheticDistribution(rows, i, spreads[role]) for i, role in enumerate(roles)}
         _ = pair.eos  # raises for ids outside the vocabulary
         pair.workers, pair.heads, pair.streams = self.workers, self.heads, self.streams
-        pair.place(self.device, {role: each for role, each in self.devices.items() if role in roles})
+        pair.set_devices(self.device, {role: each for role, each in self.devices.items() if role in roles})
         return pair
 
     def prepare(self, length: int, max_block: int = 0) -> int:

@@ -66,7 +66,7 @@ def load(
         if each.engine in ("graph", "compiled")
     }
     pair = LoadedPair(models, tokenizers, networks, graphs, simulated=any(f.weights != "real" for f in found.values()))
-    pair.place(device, devices)
+    pair.set_devices(device, devices)
     pair.workers, pair.packing_seconds = Workers(partial(open_alone, found, base)), packing
     for name, head in (heads or {}).items():
         pair.heads[name] = loaded = load_head(name, head, found, base, models[head.spec.base])

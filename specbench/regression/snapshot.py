@@ -8,7 +8,7 @@ from typing import Any, NotRequired, TypedDict
 from specbench.config.construct import Table
 from specbench.config.options import Options, Request
 from specbench.errors import ConfigError, hint
-from specbench.files import SEAL, checked, read_json, checksum_of, write
+from specbench.files import CHECKSUM, checked, checksum_of, read_json, write
 from specbench.regression.measurement import Generation, Measured, Session, of_run, pooled
 from specbench.runs.run_folder import MetricTable, runs_in
 from specbench.runs.run_spec import SEMANTICS, RunSpec
@@ -71,7 +71,7 @@ class Snapshot:
         lines.append('"commands": [\n  ' + ",\n  ".join(map(_compact, map(command_of, self.requests))) + "\n]")
         lines.append('"runs": [\n' + ",\n".join(map(_run_text, self.runs)) + "\n]")
         seal = checksum_of(json.loads("{" + ",".join(lines) + "}"))
-        return "{\n" + ",\n".join([*lines, f'"{SEAL}": "{seal}"']) + "\n}\n"
+        return "{\n" + ",\n".join([*lines, f'"{CHECKSUM}": "{seal}"']) + "\n}\n"
 
     def save(self, path: Path) -> None:
         """Write the snapshot to a file, creating its folder."""
@@ -95,7 +95,7 @@ def load(path: Path, outdated: bool = False) -> Snapshot:
     if schema != SCHEMA or (semantics != SEMANTICS and not outdated):
         help_ = f"specbench gate update {path}" if schema == SCHEMA else "specbench gate record"
         raise ConfigError(f"{path} was recorded by another version of specbench; help: {help_}")
-    if table.pop(SEAL, None) != checksum_of(table) and not outdated:
+    if table.pop(CHECKSUM, None) != checksum_of(table) and not outdated:
         raise ConfigError(
             f"{path}: damaged: changed after it was written; help: restore it, or specbench gate update {path}"
         )

@@ -17,9 +17,17 @@ from specbench.errors import ConfigError, MissingAsset
 from specbench.machine.accelerator import Accelerator, forward_seconds, prefill_seconds
 from specbench.models.resolve import ResolvedModel, resolve_models
 from specbench.resolution import selection
-from specbench.resolution.machine_plan import ELSEWHERE, FAST, SLOW, MachineRow, Target, downloads_of, longest_prompt
+from specbench.resolution.machine_plan import (
+    ELSEWHERE,
+    FAST,
+    SLOW,
+    MachineRow,
+    PlannedMachine,
+    downloads_of,
+    longest_prompt,
+)
 from specbench.resolution.memory import memory_by_device
-from specbench.resolution.prepared_heads import Step, has_rows, steps_of
+from specbench.resolution.prepared_heads import TrainingStep, has_rows, steps_of
 from specbench.training.recipes import MOST_EPOCHS, training_share
 
 KINDS = 4  # of SPRINTER's prefixes
@@ -56,19 +64,19 @@ class _Training:
         return int(value) if isinstance(value, int | float) else 0
 
 
-def training_rows(suite: Suite, target: Target) -> list[MachineRow]:
+def training_rows(suite: Suite, target: PlannedMachine) -> list[MachineRow]:
     """Return the estimates of the heads' training: one for the heads that share their rows, which are collected once.
 
     Heads whose rows the user has not named are left out, since they are not trained.
     """
-    groups: dict[Hashable, list[Step]] = {}
+    groups: dict[Hashable, list[TrainingStep]] = {}
     for step in steps_of(suite):
         if has_rows(step.head, step.options):
             groups.setdefault(step.rows_key, []).append(step)
     return [_row(steps, target) for steps in groups.values()]
 
 
-def _row(steps: Sequence[Step], target: Target) -> MachineRow:
+def _row(steps: Sequence[TrainingStep], target: PlannedMachine) -> MachineRow:
     head, options = steps[0].head, replace(steps[0].options, heads=())
     kind = head.step.kind
     preset, pair = selection.read_pair(head.pair, options)
@@ -106,7 +114,7 @@ def _unknown(head: PreparedHead) -> str:
     )
 
 
-def _texts(step: Step) -> int | None:
+def _texts(step: TrainingStep) -> int | None:
     """Return the number of texts that train a head; None if only the hub's training split, which is not read, has it."""
     _, task = selection.read_task(step.head.task, step.pair, step.options)
     if step.source != "hub" or task.local:

@@ -146,12 +146,12 @@ def applies(each: Override, table: Table) -> bool:
     """Return whether an override changes a method: if it names the method, or if the method has the key and its type fits."""
     if each.scope:
         return True
-    return _place(table, each.path) is not None and value_error(table, each.path, each.value, "") is None
+    return _types_at(table, each.path) is not None and value_error(table, each.path, each.value, "") is None
 
 
 def value_error(table: Table, path: tuple[str, ...], value: object, option: str) -> ConfigError | None:
     """Return the error of a value whose type does not fit a key; None if it fits, or if the table lacks the key."""
-    types, key = _place(table, path), path[-1]
+    types, key = _types_at(table, path), path[-1]
     if types is None or key not in types:
         return None
     if key in (*GROUPS, "name"):
@@ -163,7 +163,7 @@ def value_error(table: Table, path: tuple[str, ...], value: object, option: str)
     return None
 
 
-def _place(table: Table, path: tuple[str, ...]) -> dict[str, object] | None:
+def _types_at(table: Table, path: tuple[str, ...]) -> dict[str, object] | None:
     """Return the typed fields of the table that a path ends in; None if the table lacks the path."""
     for key in path[:-1]:
         inner = table.get(key)

@@ -118,7 +118,7 @@ class Methods:
         table = tables.with_lengths(variant.table, sizes, options.gamma_for(source.name))
         temperature = temperature_of(source) if options.temperature is None else options.temperature
         clock: Clock = convert(source.table.get("clock", "decoding"), Clock, f"{source.path}: clock")
-        method = Method.build(table, options.place("method", source.path, variant.applied))
+        method = Method.build(table, options.location("method", source.path, variant.applied))
         if method.greedy_only and temperature > 0.0:
             raise ConfigError(f"{source.name} is defined for greedy decoding only, not at T = {temperature:g}")
         baseline = source.table.get("baseline")

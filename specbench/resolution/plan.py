@@ -96,7 +96,7 @@ class Ranks(Protocol):
 
 
 @dataclass
-class Plan:
+class PairPlan:
     """The runs of a request on one pair. The pair's models are loaded on first use."""
 
     pair: ResolvedPair
@@ -105,7 +105,7 @@ class Plan:
     ranks: "Ranks | None" = field(default=None, repr=False)  # the other processes, if tensors of models are split
 
     def __repr__(self) -> str:
-        return f"<Plan of {len(self.runs)} runs of {self.pair.name} on {self.device}>"
+        return f"<PairPlan of {len(self.runs)} runs of {self.pair.name} on {self.device}>"
 
     @property
     def device(self) -> torch.device:
@@ -146,7 +146,7 @@ class Plan:
         """Use the models that several processes have loaded together."""
         self.ranks, self._loaded = ranks, ranks.pair
 
-    def borrow(self, other: "Plan") -> None:
+    def borrow(self, other: "PairPlan") -> None:
         """Take the models that another plan has loaded, if they are the same."""
         if self._identity() == other._identity():
             self._loaded = other._loaded

@@ -12,7 +12,7 @@ from specbench.machine.accelerator import GIB
 from specbench.machine.hardware import free_bytes
 from specbench.machine.memory import copy_bandwidth
 from specbench.models.resolve import Execution, device_of
-from specbench.resolution.grid import Part
+from specbench.resolution.grid import GridPart
 from specbench.resolution.memory import Memory, memory_by_device
 from specbench.resolution.plan import CACHED
 from specbench.resolution.resolve import Choice, outline
@@ -42,7 +42,7 @@ class PlanRow:
     why: str = ""
 
 
-def plan_rows(part: Part) -> list[PlanRow]:
+def plan_rows(part: GridPart) -> list[PlanRow]:
     """Return a row per run of a part, or one row for a part with a mistake."""
     if part.plan is None:
         return _unresolved(part)
@@ -112,7 +112,7 @@ def _bandwidth(device: str) -> float:
     return copy_bandwidth(device)
 
 
-def _unresolved(part: Part) -> list[PlanRow]:
+def _unresolved(part: GridPart) -> list[PlanRow]:
     """Return the rows of a part whose models, heads or data are missing: its generations need none of them.
 
     The bounds of time and memory come from the models' architectures.

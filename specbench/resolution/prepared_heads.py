@@ -21,7 +21,7 @@ REQUEST = "prepared.json"  # in a head's folder: what it was trained from
 
 
 @dataclass(frozen=True)
-class Step:
+class TrainingStep:
     """A head to train, and the options of the first part of the suite that uses it.
 
     `is_measured` says that the suite measures the task whose rows train the head.
@@ -105,7 +105,7 @@ def _is_given(head: PreparedHead, options: Options) -> bool:
     return head_named(head.name, heads) in [head_named(name, heads) for name in given] or any(n in given for n in kinds)
 
 
-def steps_of(suite: Suite) -> Iterator[Step]:
+def steps_of(suite: Suite) -> Iterator[TrainingStep]:
     """Yield each head once, for the parts of the grid in order. A head that the user gives is not trained."""
     seen, measured = set(), {task for _, _, task in suite.parts()}
     for line, pair, task in suite.parts():
@@ -116,7 +116,7 @@ def steps_of(suite: Suite) -> Iterator[Step]:
                 key = (head.pair, head.task, head.name)
                 if key not in seen and not _is_given(head, line.options):
                     seen.add(key)
-                    yield Step(head, line.options, head.task in measured)
+                    yield TrainingStep(head, line.options, head.task in measured)
 
 
 def untrained(suite: Suite, out: Path) -> list[PreparedHead]:
@@ -124,23 +124,23 @@ def untrained(suite: Suite, out: Path) -> list[PreparedHead]:
     return [step.head for step in pending(suite, out)]
 
 
-def pending(suite: Suite, out: Path) -> list[Step]:
+def pending(suite: Suite, out: Path) -> list[TrainingStep]:
     """Return the heads of a suite that are not trained, each with its options."""
     return [step for step in steps_of(suite) if has_rows(step.head, step.options) and not is_trained(step, out)]
 
 
-def is_trained(step: Step, out: Path) -> bool:
+def is_trained(step: TrainingStep, out: Path) -> bool:
     """Return whether the folder has a complete head that was trained from the same models and rows."""
     file = step.head.folder(out) / REQUEST
     return file.exists() and json.loads(file.read_text(encoding="utf-8")) == identity_of(step)
 
 
-def write_identity(step: Step, out: Path) -> None:
+def write_identity(step: TrainingStep, out: Path) -> None:
     """Write what a trained head was trained from into its folder."""
     write(step.head.folder(out) / REQUEST, json.dumps(identity_of(step), indent=1) + "\n")
 
 
-def identity_of(step: Step) -> Table:
+def identity_of(step: TrainingStep) -> Table:
     """Return what determines a head: its recipe, models, rows and numeric type."""
     head, options = step.head, step.options
     _, pair = selection.read_pair(head.pair, replace(options, heads=()))

@@ -38,7 +38,7 @@ def read_pair(name: str, options: Options) -> tuple[Preset, Pair]:
         key = ("heads", head_named(head, named if isinstance(named, dict) else {}), "path")
         if same := next((each for each in applied if each.path == key), None):
             raise ConfigError(f"--head {head} and --set {same.key} conflict: give one of them")
-    return source, construct(Pair, with_heads(table, heads), options.place("pair", source.path, applied))
+    return source, construct(Pair, with_heads(table, heads), options.location("pair", source.path, applied))
 
 
 def _pair_has(table: Table, each: Override) -> bool:
@@ -58,7 +58,7 @@ def read_task(name: str, pair: Pair, options: Options) -> tuple[str, Task]:
     applied = [each for each in options.overrides_for("task", name) if each.scope or _task_takes(source.table, each)]
     base = _with_paths(source)
     table = changed({**base, **defaults, **options_of_run}, [(e.path, e.value) for e in applied], f"task {source.name}")
-    return source.name, Task.build(table, options.place("task", source.path, applied))
+    return source.name, Task.build(table, options.location("task", source.path, applied))
 
 
 def _with_paths(source: Preset) -> Table:

@@ -156,12 +156,12 @@ def locked(folders: Iterable[Path], access: Access) -> Iterator[dict[Path, Folde
     with ExitStack() as stack:
         locks: dict[Path, FolderLock] = {}
         taken: dict[Path, FolderLock] = {}
-        for place, folder in sorted((folder.resolve(), folder) for folder in folders):
-            if place not in taken:
-                taken[place] = lock = FolderLock(folder)
+        for path, folder in sorted((folder.resolve(), folder) for folder in folders):
+            if path not in taken:
+                taken[path] = lock = FolderLock(folder)
                 lock.acquire(access)
                 stack.callback(lock.release)
-            locks[folder] = taken[place]
+            locks[folder] = taken[path]
         yield locks
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NotRequired, Protocol, TypedDict
 from specbench import files
 from specbench.config.construct import Table
 from specbench.errors import ConfigError
-from specbench.files import read_with_checksum, read_toml
+from specbench.files import read_toml, read_with_checksum
 from specbench.runs.record import Count, Key, Record, line_of, parse_record
 from specbench.runs.run_spec import SEMANTICS, RunSpec
 
@@ -264,7 +264,7 @@ def expected_of(folder: Path) -> Expected:
     return Expected(tuple(spec.methods), spec.decoding.repeats, samples, ids, spec.key)
 
 
-class Recording(Protocol):
+class RecordSink(Protocol):
     """Where a run's records go. `done` are the keys of existing records, `folder` is the run's."""
 
     folder: Path

@@ -13,7 +13,7 @@ from specbench.config.suite import SuiteRequest, read_suite
 from specbench.errors import ConfigError, ExitCode
 from specbench.files import read_with_checksum, write_with_checksum
 from specbench.launch.driver import Campaign, launch
-from specbench.launch.job import Job, JobState, Outcome
+from specbench.launch.job import Job, JobOutcome, JobState
 from specbench.launch.ledger import Ledger, folder_of
 from specbench.machine.hardware import Environment
 from specbench.observer import Observer
@@ -78,7 +78,7 @@ class Here:
             console.specbench(*job.arguments, cwd=self.cwd)
         job.folder.mkdir(parents=True, exist_ok=True)
         job.log.write_text(f"error[config]: fate {code}\n" if code else "")
-        write_with_checksum(job.outcome_file, asdict(Outcome("a host", time.time(), exit_code=code)))
+        write_with_checksum(job.outcome_file, asdict(JobOutcome("a host", time.time(), exit_code=code)))
 
 
 @pytest.fixture

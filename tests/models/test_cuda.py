@@ -15,14 +15,14 @@ from scripts.gpu import graphs as gpu_graphs
 from scripts.gpu.exactness import METHODS
 from specbench.config import presets
 from specbench.config.options import Access, Options, Request
-from specbench.decoding.loop import Generation, Limits, decode
+from specbench.decoding.loop import Generation, GenerationLimits, decode
 from specbench.decoding.sampling import Sampler
 from specbench.decoding.verify import verify_at_once
 from specbench.experiment import generation, runner
 from specbench.machine import hardware, memory
 from specbench.models.heads import EagleHead
 from specbench.models.instrumented import InstrumentedSession
-from specbench.resolution.plan import Plan
+from specbench.resolution.plan import PairPlan
 from specbench.resolution.resolve import resolve
 from specbench.runs.locking import locked
 from specbench.runs.record import Record
@@ -57,12 +57,12 @@ class Cost(NamedTuple):
     launches: int
 
 
-def plan_of(methods: list[str], engine: str, folder: Path, pair: str = "tiny", **options) -> Plan:
+def plan_of(methods: list[str], engine: str, folder: Path, pair: str = "tiny", **options) -> PairPlan:
     chosen = Options(device="cuda", dtype="float32", engine=engine, repeats=1, ignore_eos=True, **options)
     return resolve(Request(methods=tuple(methods), pair=pair, tasks=("gsm8k",), options=chosen, out=folder)).plans[0]
 
 
-def run(plan: Plan, device: SimulatedCuda) -> dict[str, tuple[Record, Cost]]:
+def run(plan: PairPlan, device: SimulatedCuda) -> dict[str, tuple[Record, Cost]]:
     """Each method's last record, and the cost of its decoding."""
     done: dict[str, tuple[Record, Cost]] = {}
     with pytest.MonkeyPatch.context() as patch:
@@ -164,7 +164,7 @@ def decoded(small: gpu.Small, engine: str, prompt: list[int], temperature: float
     sessions = {role: each.session(engine) for role, each in small.roles.items()}
     sampler = Sampler(temperature, generator=gpu.generator(CUDA, 0))
     try:
-        return decode(METHODS["sd"][0], Opened(sessions, prompt), sampler, Limits(frozenset(), 8)).tokens
+        return decode(METHODS["sd"][0], Opened(sessions, prompt), sampler, GenerationLimits(frozenset(), 8)).tokens
     except FloatingPointError as error:
         return str(error)
 

@@ -8,7 +8,7 @@ import torch
 from transformers import AutoConfig, BitsAndBytesConfig, GPTJConfig
 
 from specbench.decoding.drafting import roll
-from specbench.decoding.loop import Limits, decode
+from specbench.decoding.loop import GenerationLimits, decode
 from specbench.decoding.method import StopCriteria
 from specbench.decoding.sampling import Draft, Sampler, exact_distribution
 from specbench.decoding.targets import Contrastive, Last, Mixture
@@ -213,7 +213,7 @@ def peers(family: str = "llama") -> Models:
 def test_transformers_methods_give_the_greedy_tokens_and_are_counted(family, peer):
     if family == "t5" and getattr(peer, "cache", "") == "static":
         pytest.skip("no static cache for an encoder-decoder model")
-    limits = Limits(eos=frozenset(), max_new_tokens=17)
+    limits = GenerationLimits(eos=frozenset(), max_new_tokens=17)
     models = peers(family)
     out = decode(peer, models, GREEDY, limits)
     assert out.tokens == decode(AR, peers(family), GREEDY, limits).tokens
@@ -230,9 +230,9 @@ def test_transformers_methods_give_the_greedy_tokens_and_are_counted(family, pee
 
 def test_transformers_methods_stop_at_the_same_token():
     """At an EOS, and at a stop string however many tokens came at once."""
-    ours = decode(AR, peers(), GREEDY, Limits(eos=frozenset(), max_new_tokens=20)).tokens
-    eos = Limits(eos=frozenset({ours[6]}), max_new_tokens=20)
-    text = Limits(
+    ours = decode(AR, peers(), GREEDY, GenerationLimits(eos=frozenset(), max_new_tokens=20)).tokens
+    eos = GenerationLimits(eos=frozenset({ours[6]}), max_new_tokens=20)
+    text = GenerationLimits(
         eos=frozenset(),
         max_new_tokens=20,
         stop=(chr(ours[9] + 65),),
@@ -249,7 +249,7 @@ def test_transformers_methods_stop_at_the_same_token():
 
 def test_transformers_methods_sample_from_the_target():
     """First tokens of 1500 draws: by Hoeffding their frequency of one token is off by .06 with odds below 1e-4."""
-    limits = Limits(eos=frozenset(), max_new_tokens=1)
+    limits = GenerationLimits(eos=frozenset(), max_new_tokens=1)
     exact = Sampler(temperature=0.7).probs(open_session(random_model("llama", 2)).score(PROMPT, len(PROMPT) - 1))[0]
     best, seen = int(exact.argmax()), 0
     models = peers()
@@ -347,7 +347,7 @@ def test_compiled_attention_reads_no_block_beyond_the_sequence(monkeypatch):
     ],
 )
 def test_compiled_attention_is_used_only_where_its_kernel_takes_the_shape(n, query_heads, shape, fits):
-    assert cache.SplitPlace.fits(n, query_heads, torch.empty(shape)) is fits
+    assert cache.FlexGraphCache.fits(n, query_heads, torch.empty(shape)) is fits
 
 
 @pytest.mark.parametrize(("family", "why"), [("llama", "need a CUDA device"), ("gpt2", "not used for gpt2")])
@@ -435,7 +435,10 @@ def test_half_precision_errors_are_of_the_size_of_those_of_transformers(family, 
 
 def test_assisted_generation_always_drafts_gamma_tokens():
     out = decode(
-        Assisted(draft="draft", model="target", gamma=4), peers(), GREEDY, Limits(eos=frozenset(), max_new_tokens=24)
+        Assisted(draft="draft", model="target", gamma=4),
+        peers(),
+        GREEDY,
+        GenerationLimits(eos=frozenset(), max_new_tokens=24),
     )
     committed = 0
     for round_ in out.rounds:
@@ -456,7 +459,7 @@ def test_transformers_methods_apply_top_k_and_top_p(peer):
     oracle = open_session(random_model("llama", 2))
     for seed in range(60):
         sampler = Sampler(1.3, top_k=4, top_p=0.9, generator=torch.Generator().manual_seed(seed))
-        tokens = decode(peer, peers(), sampler, Limits(eos=frozenset(), max_new_tokens=3)).tokens
+        tokens = decode(peer, peers(), sampler, GenerationLimits(eos=frozenset(), max_new_tokens=3)).tokens
         ids = PROMPT + tokens
         distributions = sampler.probs(oracle.score(ids, len(PROMPT) - 1)[:-1])
         assert all(float(probs[token]) > 0 for probs, token in zip(distributions, tokens, strict=True))
@@ -471,7 +474,9 @@ def test_assisted_generation_samples_from_the_target():
     best, seen, models = int(exact.argmax()), 0, peers()
     for seed in range(500):
         drawn = Sampler(temperature=0.7, generator=torch.Generator().manual_seed(seed))
-        tokens = decode(Assisted(draft="draft", model="target", gamma=2), models, drawn, Limits(frozenset(), 3)).tokens
+        tokens = decode(
+            Assisted(draft="draft", model="target", gamma=2), models, drawn, GenerationLimits(frozenset(), 3)
+        ).tokens
         seen += tokens[1] == best
     assert abs(seen / 500 - float(exact[best])) < 0.1
 

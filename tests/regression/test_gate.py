@@ -31,7 +31,7 @@ from tests.fixtures.fabricated import quiet
 ROOT = Path(__file__).parents[2]
 TINY = ROOT / "results" / "snapshots" / "tiny.json"
 FEW = ["-m", "sd", "-p", "tiny", "-t", "gsm8k", "-n", "5", "--max-new-tokens", "12", "--counters-only"]
-NOTHING = remeasure.Batch()
+NOTHING = remeasure.RequestBatch()
 REQUEST = Request(methods=("sd",), pair="tiny", tasks=("gsm8k",), options=Options())
 
 
@@ -86,9 +86,9 @@ def test_update_and_add_keep_the_commands(recorded, tmp_path):
 
 
 def test_a_snapshot_of_the_other_kind_is_not_extended(recorded):
-    how = gating.Recording(counters_only=False, sessions=1, add=True)
+    how = gating.SnapshotOptions(counters_only=False, sessions=1, add=True)
     with pytest.raises(ConfigError, match="counters only"):
-        gating.record(recorded / "base.json", recorded, remeasure.Batch(requests=[REQUEST]), how)
+        gating.record(recorded / "base.json", recorded, remeasure.RequestBatch(requests=[REQUEST]), how)
     assert specbench("gate", "check", "runs.json", cwd=recorded, code=2).stderr.startswith("error[")
 
 
@@ -198,7 +198,7 @@ def test_a_new_process_measures_the_same_and_its_failure_is_reported(monkeypatch
     monkeypatch.setattr(subprocess, "run", run)
     with pytest.raises(SystemExit) as ended:
         remeasure.measure_in_new_process(
-            remeasure.Batch(requests=[request], sandbox=SandboxKind.none), tmp_path / "session-1"
+            remeasure.RequestBatch(requests=[request], sandbox=SandboxKind.none), tmp_path / "session-1"
         )
     assert ended.value.code == 4
     access = Access(fresh=True)
@@ -212,8 +212,8 @@ def test_a_measuring_child_ends_with_a_parent_that_is_killed(tmp_path):
         "end_with_parent(); print('started', flush=True); time.sleep(600)\n"
     )
     code = (
-        "from pathlib import Path; from specbench.experiment.fresh_process import Batch, measure_in_new_process\n"
-        f"measure_in_new_process(Batch(), Path({str(tmp_path)!r}), 'sleeper')\n"
+        "from pathlib import Path; from specbench.experiment.fresh_process import RequestBatch, measure_in_new_process\n"
+        f"measure_in_new_process(RequestBatch(), Path({str(tmp_path)!r}), 'sleeper')\n"
     )
     environment = os.environ | {"PYTHONPATH": str(tmp_path)}
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=environment) as parent:

@@ -112,7 +112,7 @@ def attention(q: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, scal
     return out.view(shared, group, n, d).permute(2, 0, 1, 3).reshape(n, heads * d)
 
 
-class Place(Cache):
+class GraphCache(Cache):
     """n tokens at positions that are known on the device only, within the first `span` positions of another cache.
 
     It reads from and writes to that cache. Attention reads the whole span and masks unused positions.
@@ -148,7 +148,7 @@ class Place(Cache):
         return attention(q, self._keys[layer], self._values[layer], mask, scale)
 
 
-class SplitPlace(Place):
+class FlexGraphCache(GraphCache):
     """A place whose attention reads occupied blocks only, using FlexAttention.
 
     The number of blocks is on the device, so one span serves sequences of every length. FlexAttention's decoding kernel

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from specbench.decoding.sampling import Sampler
-from specbench.models.cached_session import Drafted, Drafting, Start
-from specbench.models.engine.cache import STEP, Cache, Place, SplitPlace
+from specbench.models.cached_session import DraftInputs, DraftOutputs, DraftSettings
+from specbench.models.engine.cache import STEP, Cache, FlexGraphCache, GraphCache
 from specbench.models.engine.network import Network
 
 WARM_UPS = 2  # runs before a capture, which CUDA requires
@@ -84,13 +84,13 @@ class Capture:
         return replay, out
 
 
-class Graph:
+class CapturedForward:
     """One forward of n tokens at variable positions."""
 
-    def __init__(self, network: Network, place: Place, capture: Capture) -> None:
-        self._network, self._place = network, place
-        self._tokens = torch.zeros_like(place.positions)  # (n,)
-        self._steps = place.positions.clone()  # 0 .. n - 1
+    def __init__(self, network: Network, cache: GraphCache, capture: Capture) -> None:
+        self._network, self._cache = network, cache
+        self._tokens = torch.zeros_like(cache.positions)  # (n,)
+        self._steps = cache.positions.clone()  # 0 .. n - 1
         self._replay, _ = capture(self._run)
         self._kept = network.tables()  # the graph refers to their addresses
 
@@ -100,30 +100,32 @@ class Graph:
         They are valid until the next replay.
         """
         self._tokens.copy_(tokens)
-        torch.add(self._steps, first, out=self._place.positions)
+        torch.add(self._steps, first, out=self._cache.positions)
         return self._replay()
 
     def _run(self) -> tuple[Tensor, Tensor]:
-        self._place.begin()
-        hidden = self._network.forward(self._tokens, self._place)
+        self._cache.begin()
+        hidden = self._network.forward(self._tokens, self._cache)
         return self._network.logits(hidden), hidden
 
 
-class DraftGraph:
+class CapturedDraft:
     """A draft of k tokens, all draws and forwards, during which the host neither waits nor launches a kernel.
 
     With `feeds` the draft begins with a forward of the last token, otherwise with that forward's logits.
     """
 
-    def __init__(self, model: Stepping, place: Place, drafting: Drafting, like: Start, capture: Capture) -> None:
-        self._model, self._drafting, self._place = model, drafting, place
+    def __init__(
+        self, model: Stepping, cache: GraphCache, drafting: DraftSettings, like: DraftInputs, capture: Capture
+    ) -> None:
+        self._model, self._drafting, self._cache = model, drafting, cache
         self._sampler = Sampler(drafting.temperature, drafting.top_k, drafting.top_p)
-        self._start = Start(*(None if each is None else each.clone() for each in like))
-        self._uniforms = torch.full((drafting.k,), 0.5, dtype=torch.float64, device=place.positions.device)
-        self._replay, _ = capture(self._run, self._place.positions.zero_)
+        self._start = DraftInputs(*(None if each is None else each.clone() for each in like))
+        self._uniforms = torch.full((drafting.k,), 0.5, dtype=torch.float64, device=cache.positions.device)
+        self._replay, _ = capture(self._run, self._cache.positions.zero_)
         self._kept = model.tables()
 
-    def replay(self, start: Start, uniforms: Tensor | None, first: int) -> Drafted:
+    def replay(self, start: DraftInputs, uniforms: Tensor | None, first: int) -> DraftOutputs:
         """Draft from `start` with uniforms (k,), feeding positions from `first` on.
 
         The result is valid until the next replay.
@@ -133,25 +135,25 @@ class DraftGraph:
                 held.copy_(given)
         if uniforms is not None:
             self._uniforms.copy_(uniforms)
-        self._place.positions.fill_(first)
+        self._cache.positions.fill_(first)
         return self._replay()
 
-    def _run(self) -> Drafted:
+    def _run(self) -> DraftOutputs:
         logits, states, token = self._start
         drawn: list[tuple[Tensor, Tensor]] = []
         read: list[tuple[Tensor, Tensor]] = []
         for i in range(self._drafting.k):
             if token is not None:
                 if read:
-                    self._place.positions.add_(1)
-                self._place.begin()
-                logits, states = self._model.step(token.clamp_min(0), self._place, states)  # INVALID has no embedding
+                    self._cache.positions.add_(1)
+                self._cache.begin()
+                logits, states = self._model.step(token.clamp_min(0), self._cache, states)  # INVALID has no embedding
                 logits = logits[:, : self._drafting.vocabulary]
                 read.append((logits, states))
             assert logits is not None
             drawn.append(self._sampler.draw(logits, self._uniforms[i : i + 1]))
             token = drawn[-1][0]
-        return Drafted(*(torch.cat([each[j] for each in pairs]) for pairs in (drawn, read) for j in (0, 1)))
+        return DraftOutputs(*(torch.cat([each[j] for each in pairs]) for pairs in (drawn, read) for j in (0, 1)))
 
 
 class Graphs:
@@ -169,9 +171,9 @@ class Graphs:
         self._is_clean = True
         self._held: Tensor | None = None  # the tensor that the graphs were captured on
         self._max_block = 0
-        self._graphs: dict[tuple[int, int], Graph] = {}
-        self._drafts: dict[tuple[Drafting, int], DraftGraph] = {}
-        self._wanted: dict[Drafting, Start] = {}  # requested drafts, with inputs of their shapes
+        self._graphs: dict[tuple[int, int], CapturedForward] = {}
+        self._drafts: dict[tuple[DraftSettings, int], CapturedDraft] = {}
+        self._wanted: dict[DraftSettings, DraftInputs] = {}  # requested drafts, with inputs of their shapes
 
     def open(self, session: object) -> None:
         """Give the cache to a session. Clears it if the previous session never finished."""
@@ -209,10 +211,10 @@ class Graphs:
                 for n in range(1, self._max_block + 1):
                     if (n, span) not in self._graphs:
                         assert isinstance(self.network, Network)
-                        self._graphs[n, span] = Graph(self.network, self._place(n, span), self._capture)
+                        self._graphs[n, span] = CapturedForward(self.network, self._view(n, span), self._capture)
                 for drafting, like in self._wanted.items():
                     if (drafting, span) not in self._drafts and drafting.k <= span:
-                        graph = DraftGraph(self.network, self._place(1, span), drafting, like, self._capture)
+                        graph = CapturedDraft(self.network, self._view(1, span), drafting, like, self._capture)
                         self._drafts[drafting, span] = graph
             captured = len(self._graphs) + len(self._drafts) - before
             if captured:  # warm-ups wrote to the cache
@@ -224,7 +226,7 @@ class Graphs:
         """Drop the draft graphs, which belong to one setting of the sampler."""
         self._drafts, self._wanted = {}, {}
 
-    def find(self, n: int, length: int) -> Graph | None:
+    def find(self, n: int, length: int) -> CapturedForward | None:
         """Return the graph of n tokens that covers `length` positions.
 
         None if none was captured, or if a longer sequence has since made the cache grow and move.
@@ -235,7 +237,7 @@ class Graphs:
             (self._graphs[n, span] for span in self._spans() if span >= length and (n, span) in self._graphs), None
         )
 
-    def find_draft(self, drafting: Drafting, length: int, like: Start) -> DraftGraph | None:
+    def find_draft(self, drafting: DraftSettings, length: int, like: DraftInputs) -> CapturedDraft | None:
         """Return the graph for `drafting` that covers `length` positions, or None if it has not been captured. The next
         `prepare` then captures it.
         """
@@ -245,11 +247,15 @@ class Graphs:
         spans = (span for span in self._spans() if span >= length and (drafting, span) in self._drafts)
         return next((self._drafts[drafting, span] for span in spans), None)
 
-    def _place(self, n: int, span: int) -> Place:
+    def _view(self, n: int, span: int) -> GraphCache:
         held = self.cache.held
-        if self._is_fused and isinstance(self.network, Network) and SplitPlace.fits(n, self.network.query_heads, held):
-            return SplitPlace(held, n, span)
-        return Place(held, n, span)
+        if (
+            self._is_fused
+            and isinstance(self.network, Network)
+            and FlexGraphCache.fits(n, self.network.query_heads, held)
+        ):
+            return FlexGraphCache(held, n, span)
+        return GraphCache(held, n, span)
 
     def _spans(self) -> list[int]:
         """Return the spans of graphs: the whole cache if fused, else powers of two, since a graph reads its whole span."""

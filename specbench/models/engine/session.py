@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from specbench.models.cached_session import CachedSession, Drafted, DraftGraph, Drafting, Start
+from specbench.models.cached_session import CachedSession, DraftGraph, DraftInputs, DraftOutputs, DraftSettings
 from specbench.models.eager_session import encoded
 from specbench.models.engine.cache import Cache
 from specbench.models.engine.graphs import Graphs
@@ -25,7 +25,7 @@ class LeanSession(CachedSession):
         assert self._cache is not None
         self._cache.length = known
 
-    def _fed_by_graph(self, out: Drafted) -> None:
+    def _fed_by_graph(self, out: DraftOutputs) -> None:
         super()._fed_by_graph(out)
         assert self._cache is not None
         self._cache.length += len(out.logits)
@@ -57,7 +57,7 @@ class GraphSession(LeanSession):
         self._cache = graphs.cache
         graphs.open(self)
 
-    def find_draft(self, drafting: Drafting, length: int, like: Start) -> DraftGraph | None:
+    def find_draft(self, drafting: DraftSettings, length: int, like: DraftInputs) -> DraftGraph | None:
         assert self._graphs.is_open_for(self), "another session owns these graphs"
         return self._graphs.find_draft(drafting, length, like)
 

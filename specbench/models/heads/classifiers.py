@@ -109,21 +109,21 @@ class LengthHead(Head):
         super().__init__(width=width)
         self.one, self.two = nn.Linear(LARGEST_PROBABILITIES + 2, width), nn.Linear(width, 1)
 
-    def forward(self, q: Tensor, place: Tensor) -> Tensor:
+    def forward(self, q: Tensor, position: Tensor) -> Tensor:
         """Return logits (n,) of acceptance from unscaled distributions (n, V) and positions in the draft (n,), from 0."""
-        return self.logits_of_features(self.inputs(q, place))
+        return self.logits_of_features(self.inputs(q, position))
 
-    def inputs(self, q: Tensor, place: Tensor) -> Tensor:
+    def inputs(self, q: Tensor, position: Tensor) -> Tensor:
         """Return features (n, 12). For vocabularies below ten tokens the missing probabilities are 0."""
         largest = q.topk(min(LARGEST_PROBABILITIES, q.shape[-1]), -1).values.float()
         padded = F.pad(largest, (0, LARGEST_PROBABILITIES - largest.shape[-1]))
-        return torch.cat([padded, entropy(q).unsqueeze(-1).float(), place.unsqueeze(-1).float() / LONGEST_DRAFT], -1)
+        return torch.cat([padded, entropy(q).unsqueeze(-1).float(), position.unsqueeze(-1).float() / LONGEST_DRAFT], -1)
 
     def logits_of_features(self, inputs: Tensor) -> Tensor:
         """Return logits (n,) of features (n, 12)."""
         logits: Tensor = self.two(F.relu(self.one(inputs))).squeeze(-1)
         return logits
 
-    def accepts(self, q: Tensor, place: Tensor) -> Tensor:
+    def accepts(self, q: Tensor, position: Tensor) -> Tensor:
         """Return P(accept) (n,)."""
-        return self(q, place).sigmoid()  # type: ignore[no-any-return]  # nn.Module.__call__ is untyped
+        return self(q, position).sigmoid()  # type: ignore[no-any-return]  # nn.Module.__call__ is untyped

@@ -22,7 +22,7 @@ from specbench.decoding.drafting import common_prefix
 from specbench.decoding.sampling import Draft, Sampler, read_tokens, to_device
 from specbench.decoding.session import Session
 from specbench.errors import MissingAsset
-from specbench.models.cached_session import CachedSession, Drafted, DraftGraph, Drafting, Start
+from specbench.models.cached_session import CachedSession, DraftGraph, DraftInputs, DraftOutputs, DraftSettings
 from specbench.models.checkpoints import CONSTRUCTION
 from specbench.models.engine.cache import Cache
 from specbench.models.engine.graphs import Graphs
@@ -232,7 +232,7 @@ class EagleSession(CachedSession):
                 return torch.cat(drawn), torch.cat(probs)
             logits = self._timed(token, keep=1, known=self._cache.length)
 
-    def find_draft(self, drafting: Drafting, length: int, start: Start) -> DraftGraph | None:
+    def find_draft(self, drafting: DraftSettings, length: int, start: DraftInputs) -> DraftGraph | None:
         if self._graphs is None:
             return None
         assert self._graphs.is_open_for(self), "another session owns these graphs"
@@ -241,7 +241,7 @@ class EagleSession(CachedSession):
     def _draft_states(self) -> Tensor:
         return self._features
 
-    def _fed_by_graph(self, out: Drafted) -> None:
+    def _fed_by_graph(self, out: DraftOutputs) -> None:
         """Do nothing, since entries fed while drafting are dropped."""
 
     def finish(self) -> None:
